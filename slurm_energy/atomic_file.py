@@ -1,8 +1,8 @@
-"""Files that survive a crash: written whole or not at all. No knowledge of their contents.
+"""Files that survive a crash: they are written whole or not at all. The module ignores their contents.
 
-No name is trusted to be the file that it should be: links, FIFOs and devices planted there are neither
-followed nor waited for. Where many names come and go they are plain text: pathlib puts every part of a path
-into Python's table of interned strings, which never shrinks.
+No name is trusted to be the expected file: links, FIFOs and devices planted there are neither followed nor
+waited for. Names of files that come and go are strings, not pathlib objects: pathlib puts each part of a
+path into Python's table of interned strings, which never shrinks.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ Name = str | Path
 def write(
     path: Name, data: bytes | Sequence[bytes | memoryview], *, sync: bool = True, mode: int = 0o600
 ) -> None:
-    """Replace a file's contents atomically.
+    """Replace the contents of a file atomically.
 
     Args:
         path: file to replace; its directory must exist.
-        data: the new contents, whole or in pieces.
+        data: new contents, in one or several pieces.
         sync: also force file and directory to disk, so that they survive a power failure.
         mode: permission bits of the new file.
 
     Raises:
-        OSError: not written; the old contents are still there.
+        OSError: the file is not written; the old contents remain.
     """
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.new")
     try:
         descriptor = _create(temporary, mode)
-    except FileExistsError:  # left by a crash, or planted: never written into
+    except FileExistsError:  # left by a crash or planted by a user: not written to
         os.unlink(temporary)
         descriptor = _create(temporary, mode)
     try:
@@ -58,10 +58,11 @@ def read(path: Name, max_bytes: int) -> bytes:
 
     Args:
         path: the file.
-        max_bytes: a longer one is refused before any of it is read.
+        max_bytes: a longer file is refused before any of it is read.
 
     Raises:
-        OSError: absent, not a plain file of this process's user under one name, too long, or a failure.
+        OSError: the file is absent, too long, not a regular file of this process's user, or has several
+            names.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
@@ -74,23 +75,23 @@ def read(path: Name, max_bytes: int) -> bytes:
 
 
 def remove(path: Name) -> None:
-    """Remove a file; one that is gone is no error.
+    """Remove a file; an absent file is no error.
 
     Raises:
-        OSError: it is still there.
+        OSError: the file still exists.
     """
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
 
 
 def flush(paths: Iterable[Name]) -> None:
-    """Force files that were written without `sync` to disk; what is gone by now is passed over.
+    """Force files that were written without `sync` to disk; absent files are skipped.
 
     Raises:
         OSError: the disk failed.
     """
-    wanted = list(paths)
-    for path in wanted:
+    listed = list(paths)
+    for path in listed:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -99,12 +100,12 @@ def flush(paths: Iterable[Name]) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    for folder in {os.path.dirname(path) or "." for path in wanted}:
+    for folder in {os.path.dirname(path) or "." for path in listed}:
         sync_directory(folder)
 
 
 def sync_directory(folder: Name) -> None:
-    """Force a directory's entries to disk."""
+    """Force the entries of a directory to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -123,7 +124,7 @@ def _write_all(descriptor: int, data: bytes | memoryview) -> None:
 
 
 def _read_all(descriptor: int, size: int) -> bytes:
-    """Read a file of a known size; one that shrinks meanwhile is as long as it is."""
+    """Read a file of a known size; if it shrinks meanwhile, the result is shorter."""
     parts = []
     while size > 0 and (part := os.read(descriptor, size)):
         parts.append(part)
@@ -134,7 +135,7 @@ def _read_all(descriptor: int, size: int) -> bytes:
 def _problem(status: os.stat_result, max_bytes: int) -> str:
     """Return why a file is not one of our own; empty if it is."""
     if not stat.S_ISREG(status.st_mode):
-        return "not a plain file"
+        return "not a regular file"
     if status.st_uid != os.geteuid():
         return f"belongs to uid {status.st_uid}, expected {os.geteuid()}"
     if status.st_nlink > 1:

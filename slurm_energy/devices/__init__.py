@@ -1,4 +1,5 @@
-"""Hardware interfaces: what a node can measure and what can be set on it, and the journal of settings.
+"""Drivers of the power hardware of a node: what it can measure and what can be set on it.
 
-One file per interface, all behind `interface.py`. Nothing here knows of jobs or policies.
+There is one module per hardware interface, all behind the base classes in `driver`. Nothing here knows of
+jobs or policies.
 """

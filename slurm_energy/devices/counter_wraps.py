@@ -1,4 +1,4 @@
-"""How often counters that wrap around have to be read so that no wrap is missed."""
+"""The sampling interval that misses no wrap of a counter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds what a node has and puts it behind the interface. The only module that knows all interfaces."""
+"""Discovery of a node's devices, with all drivers behind the common base classes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slurm_energy.devices.hardware import CpufreqPolicy, CpuPackage, GpuInfo, No
 from slurm_energy.devices.source_priority import SourceSelection
 from slurm_energy.devices.sources import NodePowerOptions
 
-_ZONE = re.compile(r"(?P<kind>package-|socket)(?P<number>\d+)(?:-die-(?P<die>\d+))?")
+_ZONE = re.compile(r"(?P<unit>package-|socket)(?P<number>\d+)(?:-die-(?P<die>\d+))?")
 
 
 _PAUSE_S = 0.02
@@ -25,19 +25,19 @@ _PAUSE_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class NodeDevices:
-    """Everything found on a node.
+    """All devices of a node.
 
     Attributes:
-        hardware: description for decisions; limits as they were when it was made.
-        counters: energy counters of components, none of which counts what another one counts.
+        hardware: description of the hardware, with the limits at the time of discovery.
+        counters: energy counters of components; no counter includes the energy of another one.
         node_counters: energy counters of the whole node, see `selection`.
-        selection: which counters count for what, and why others do not.
-        knobs: what can be set, by key.
+        selection: which counters count for which component, and why others are excluded.
+        knobs: knobs by key.
         throttle_sensors: sensors of throttling.
-        notes: oddities, one line each.
-        unusable: interfaces whose devices are there and that cannot be used, with the reason.
-        closers: what to call at the end.
-        root: where /sys, /proc and /dev were found.
+        notes: peculiarities of this node, one line each.
+        unusable: reason by interface whose devices exist but cannot be used.
+        closers: functions to call at the end.
+        root: directory that contains /sys, /proc and /dev.
     """
 
     hardware: NodeHardware
@@ -59,13 +59,13 @@ class NodeDevices:
             close()
 
     def wait_for_readings(self, max_wait_s: float) -> None:
-        """Wait for the first answers of meters that are asked in the background, at most `max_wait_s`."""
+        """Wait at most `max_wait_s` for the first readings of the sensors that are polled in threads."""
         deadline = time.monotonic() + max_wait_s
-        while not all(map(_answers, self.node_counters)) and time.monotonic() < deadline:
+        while not all(map(_is_readable, self.node_counters)) and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
 
     def read(self, keys: Iterable[str]) -> dict[str, str]:
-        """Return the values in force of the named knobs; what cannot be read is left out."""
+        """Return the current values of the named knobs; knobs that cannot be read are omitted."""
         values: dict[str, str] = {}
         for key in keys:
             try:
@@ -79,52 +79,56 @@ def discover(root: Path = Path("/"), meter: NodePowerOptions | None = None) -> N
     """Return the node's devices. Absent interfaces contribute nothing.
 
     Args:
-        root: where /sys, /proc and /dev are found.
-        meter: what the site says about the node's own power.
+        root: directory that contains /sys, /proc and /dev.
+        meter: the site's options for the power of the whole node.
     """
     policies, cpu_knobs = cpufreq.discover(root)
-    found = sources.find_sources(root, meter)
+    sources_found = sources.find_sources(root, meter)
     cpus = topology.online_cpus(root)
-    places = topology.read_topology(root, cpus)
+    cpu_topology = topology.read_topology(root, cpus)
     return NodeDevices(
         hardware=NodeHardware(
             cpu_model=topology.cpu_model(root),
             cpu_count=len(cpus),
             policies=tuple(policies),
-            packages=tuple(_place(package, places) for package in found.packages),
-            gpus=tuple(found.gpus),
-            max_dram_watts=found.max_dram_watts,
-            cores=places.cores,
+            packages=tuple(_with_cpus(package, cpu_topology) for package in sources_found.packages),
+            gpus=tuple(sources_found.gpus),
+            max_dram_watts=sources_found.max_dram_watts,
+            cores=cpu_topology.cores,
         ),
-        counters=tuple(found.counters),
-        node_counters=tuple(found.node_counters),
-        selection=found.selection,
-        knobs={knob.key: knob for knob in [*found.knobs, *cpu_knobs]},
-        throttle_sensors=(*topology.throttle_sensors(root, cpus), *found.throttle_sensors),
-        notes=tuple(found.notes),
-        closers=tuple(found.closers),
+        counters=tuple(sources_found.counters),
+        node_counters=tuple(sources_found.node_counters),
+        selection=sources_found.selection,
+        knobs={knob.key: knob for knob in [*sources_found.knobs, *cpu_knobs]},
+        throttle_sensors=(*topology.throttle_sensors(root, cpus), *sources_found.throttle_sensors),
+        notes=tuple(sources_found.notes),
+        closers=tuple(sources_found.closers),
         root=root,
-        unusable=dict(found.unusable),
+        unusable=dict(sources_found.unusable),
     )
 
 
-def _place(package: CpuPackage, places: CpuTopology) -> CpuPackage:
-    """Return a package with its CPUs: zones have the kernel's numbers, HSMP's sockets the same order."""
+def _with_cpus(package: CpuPackage, cpu_topology: CpuTopology) -> CpuPackage:
+    """Return a package with its CPUs.
+
+    RAPL zones carry the kernel's package numbers. The sockets of HSMP are in the same order, but without
+    numbers.
+    """
     match = _ZONE.fullmatch(package.name)
     if match is None:
         return package
     number = int(match["number"])
-    if match["kind"] == "socket":
-        order = sorted(places.packages)
-        cpus = places.packages[order[number]] if number < len(order) else frozenset()
+    if match["unit"] == "socket":
+        order = sorted(cpu_topology.packages)
+        cpus = cpu_topology.packages[order[number]] if number < len(order) else frozenset()
     elif match["die"] is not None:
-        cpus = places.dies.get((number, int(match["die"])), frozenset())
+        cpus = cpu_topology.dies.get((number, int(match["die"])), frozenset())
     else:
-        cpus = places.packages.get(number, frozenset())
+        cpus = cpu_topology.packages.get(number, frozenset())
     return dataclasses.replace(package, cpus=tuple(sorted(cpus)))
 
 
-def _answers(counter: EnergyCounter) -> bool:
+def _is_readable(counter: EnergyCounter) -> bool:
     try:
         counter.read()
     except DeviceError:
@@ -132,33 +136,33 @@ def _answers(counter: EnergyCounter) -> bool:
     return True
 
 
-def with_current_limits(hardware: NodeHardware, found: Mapping[str, str]) -> NodeHardware:
-    """Return the hardware with the limits of `found` (values by knob key) as the ones in force."""
+def with_current_limits(hardware: NodeHardware, values: Mapping[str, str]) -> NodeHardware:
+    """Return the hardware with the given limits, as values by knob key, in place of those at discovery."""
     return dataclasses.replace(
         hardware,
-        policies=tuple(_policy(policy, found) for policy in hardware.policies),
-        boost=found.get("cpufreq.boost[all]") == "1",
-        packages=tuple(_package(package, found) for package in hardware.packages),
-        gpus=tuple(_gpu(gpu, found) for gpu in hardware.gpus),
+        policies=tuple(_policy(policy, values) for policy in hardware.policies),
+        boost=values.get("cpufreq.boost[all]") == "1",
+        packages=tuple(_package(package, values) for package in hardware.packages),
+        gpus=tuple(_gpu(gpu, values) for gpu in hardware.gpus),
     )
 
 
-def _policy(policy: CpufreqPolicy, found: Mapping[str, str]) -> CpufreqPolicy:
-    text = found.get(f"cpufreq.frequency[{policy.name}]")
+def _policy(policy: CpufreqPolicy, values: Mapping[str, str]) -> CpufreqPolicy:
+    text = values.get(f"cpufreq.frequency[{policy.name}]")
     return dataclasses.replace(policy, bounds_khz=parse_range(text)) if text else policy
 
 
-def _package(package: CpuPackage, found: Mapping[str, str]) -> CpuPackage:
+def _package(package: CpuPackage, values: Mapping[str, str]) -> CpuPackage:
     limits = [
         int(text)
         for place in package.limit_domains
-        if (text := found.get(f"{package.interface}.power_limit[{place}]"))
+        if (text := values.get(f"{package.interface}.power_limit[{place}]"))
     ]
     return dataclasses.replace(package, limit_watts=min(limits) / 1e6) if limits else package
 
 
-def _gpu(gpu: GpuInfo, found: Mapping[str, str]) -> GpuInfo:
-    text = found.get(f"{gpu.interface}.power_limit[gpu{gpu.index}]")
+def _gpu(gpu: GpuInfo, values: Mapping[str, str]) -> GpuInfo:
+    text = values.get(f"{gpu.interface}.power_limit[gpu{gpu.index}]")
     if not text or int(text) == 0:
         return gpu
     return dataclasses.replace(gpu, limit_watts=int(text) / (1e3 if gpu.interface == "nvml" else 1e6))

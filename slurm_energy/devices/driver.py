@@ -1,7 +1,7 @@
-"""What every hardware interface looks like from above: counters, knobs, throttle sensors.
+"""Base classes of drivers: energy counters, knobs and throttle sensors.
 
-Only the shapes live here; one module per interface implements them. An interface that a node lacks
-contributes nothing to the lists, so that no caller asks whether a device exists.
+Each hardware interface implements them in a module of its own. An interface that a node lacks contributes
+nothing to the lists of devices, so that no caller has to ask whether a device exists.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from slurm_energy.records import Quality
 
 
 class DeviceError(UnavailableError):
-    """A counter or knob could not be read or written; `why` is the hardware's reason."""
+    """A counter or knob cannot be read or written; `why` is the reason that the hardware gives."""
 
 
 class DeviceGoneError(DeviceError):
-    """The device itself is not there now: what comes back at its place may be another one, or start anew."""
+    """The device is absent now; a device that appears in its place may be another one, or start from zero."""
 
 
 class WriteStage(IntEnum):
-    """When a knob is written, lowest first; restoring goes the other way.
+    """Position of a knob in the order of writes, lowest first; restoring uses the reverse order.
 
-    GPU persistence comes first because a driver that unloads forgets limits; boost comes before the
-    frequency range because writing boost may overwrite it; a RAPL limit counts only once it is enabled.
+    GPU persistence comes first because a driver that unloads forgets limits. Boost comes before the
+    frequency range because a write to boost may overwrite the range. A RAPL limit is enabled last because it
+    counts only once it is enabled.
     """
 
     PERSISTENCE = 10
@@ -45,17 +46,18 @@ class WriteStage(IntEnum):
 
 
 class EnergyCounter(ABC):
-    """A counter of energy that only grows, or wraps.
+    """A counter of energy that increases monotonically or wraps.
 
     Attributes:
-        key: unique name, e.g. `powercap:package-0`.
-        component: component of a record that it belongs to: `cpu`, `dram`, `gpu[0]`, ...
-        source: interface for the record, e.g. `powercap:intel-rapl`.
-        range_uj: number of distinct values in microjoules; None if it does not wrap (a smaller
-            reading then means that it was reset).
-        max_watts: power that the part never exceeds, in watts; decides when wraps may be missed.
-        quality: how far the figure can be trusted.
-        interval_s: seconds between new values, where that is worth waiting for; 0 to be read every time.
+        key: unique name, for example `powercap:package-0`.
+        component: component of a record that the counter belongs to: `cpu`, `dram`, `gpu[0]`, ...
+        source: name of the interface in records, for example `powercap:intel-rapl`.
+        range_uj: number of distinct values in microjoules; None if the counter does not wrap. A smaller
+            reading then means that it was reset.
+        max_watts: power in watts that the component never exceeds; decides when a wrap may have been missed.
+        quality: quality of the readings, for records.
+        interval_s: seconds between new values, for sources whose new values are worth waiting for; 0 for
+            counters that are read at every sample.
     """
 
     quality: Quality = Quality.MEASURED
@@ -71,31 +73,31 @@ class EnergyCounter(ABC):
         """Return the count in microjoules.
 
         Raises:
-            DeviceError: not readable now.
+            DeviceError: the counter cannot be read now.
         """
 
     def dump(self) -> dict[str, float] | None:
-        """Return what another process needs to count on; None where the hardware counts."""
+        """Return the state that another process needs to continue the count; None if the hardware counts."""
         return None
 
     def load(self, data: Mapping[str, float]) -> None:
-        """Count on from the output of `dump`, of the same boot."""
+        """Continue the count from the output of `dump`, which must be from the same boot."""
         return
 
     def close(self) -> None:
-        """Give descriptors back."""
+        """Release descriptors."""
         return
 
 
 class Knob(ABC):
-    """One value of the hardware that can be read and set, as text in the knob's own unit.
+    """One value of the hardware that can be read and written, as text in the knob's own unit.
 
     Attributes:
-        name: what is set, e.g. `cpufreq.governor`.
-        stage: position in the order of writing.
-        readable: False where the hardware has no way to ask for the value.
-        domain: which one, e.g. `policy0`.
-        dependents: keys of knobs that the hardware may change when this one is written, see `affected`.
+        name: what the knob sets, for example `cpufreq.governor`.
+        stage: position in the order of writes.
+        readable: False if the hardware cannot report the value.
+        domain: part of the node that the knob controls, for example `policy0`.
+        dependents: keys of knobs that the hardware may change when this knob is written, see `dependents_at`.
     """
 
     name: ClassVar[str]
@@ -108,39 +110,39 @@ class Knob(ABC):
 
     @property
     def key(self) -> str:
-        """Unique name: name and domain."""
+        """Unique name of the knob: name and domain."""
         return f"{self.name}[{self.domain}]"
 
     @abstractmethod
     def read(self) -> str:
-        """Return the value in force.
+        """Return the current value.
 
         Raises:
-            DeviceError: not readable.
+            DeviceError: the value cannot be read.
         """
 
     @abstractmethod
     def write(self, value: str) -> None:
-        """Set the value; the caller reads it back.
+        """Write the value; the caller reads it back.
 
         Raises:
-            DeviceError: refused.
+            DeviceError: the hardware refused the value.
         """
 
     def dependents_at(self, current: str) -> tuple[str, ...]:
-        """Return keys of knobs that writing may change, given the value now in force."""
+        """Return the keys of knobs that a write may change as a side effect, given the current value."""
         return self.dependents
 
     def files(self) -> tuple[Path, ...]:
-        """Return the files that are written; empty where a library does it."""
+        """Return the files that a write changes; empty if the knob is written through a library."""
         return ()
 
     def is_equivalent(self, requested: str, actual: str) -> bool:
-        """Return whether `actual` is `requested` within the hardware's rounding."""
+        """Return whether `actual` equals `requested` within the rounding of the hardware."""
         return requested == actual
 
     def satisfies(self, requested: str, actual: str) -> bool:
-        """Return whether `actual` fulfils `requested`, although the driver may have chosen a near value."""
+        """Return whether `actual` meets the request, although the driver may have chosen a nearby value."""
         return self.is_equivalent(requested, actual)
 
     def format_value(self, value: str) -> str:
@@ -149,7 +151,7 @@ class Knob(ABC):
 
 
 class ThrottleSensor(ABC):
-    """Tells how long a component ran slower than asked because of heat or a power limit.
+    """Sensor of the time in which a component ran slower than requested because of heat or a power limit.
 
     Attributes:
         component: `cpu` or `gpu[i]`.
@@ -159,8 +161,8 @@ class ThrottleSensor(ABC):
 
     @abstractmethod
     def throttled_s(self, interval_s: float) -> float:
-        """Return how many of the last `interval_s` seconds were throttled.
+        """Return the number of seconds of the last `interval_s` seconds in which the component was throttled.
 
         Raises:
-            DeviceError: not readable now.
+            DeviceError: the sensor cannot be read now.
         """

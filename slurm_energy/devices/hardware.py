@@ -1,6 +1,7 @@
-"""What a node has, as plain data for decisions, and the words in which settings are written.
+"""Description of a node's hardware as plain data, and constructors of settings for it.
 
-Frequencies are in kHz and clocks in MHz as the drivers count them, powers in watts. No effects here.
+Frequencies are in kHz and clocks in MHz, as the drivers count them; powers are in watts. Nothing here reads
+or writes hardware.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value wanted for one knob: `key` names the knob, `value` is in the knob's own unit.
+    """A requested value of a knob: `key` names the knob, `value` is in the knob's own unit.
 
-    An optional one goes along with another and is left out where the hardware has no such knob.
+    An optional setting accompanies another one and is omitted where the hardware has no such knob.
     """
 
     key: str
@@ -22,17 +23,17 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class CpufreqPolicy:
-    """One cpufreq policy: CPUs that share a frequency.
+    """One cpufreq policy: a group of CPUs that share a frequency.
 
     Attributes:
-        name: directory name, e.g. `policy0`.
-        cpus: logical CPUs that it governs.
-        driver: `scaling_driver`.
-        governors: what the driver offers.
-        preferences: energy_performance_preference values offered; empty where there is none.
+        name: name of the directory, for example `policy0`.
+        cpus: logical CPUs of the group.
+        driver: content of `scaling_driver`.
+        governors: governors that the driver offers.
+        preferences: energy_performance_preference values that the driver offers; empty if it offers none.
         hardware_range_khz: lowest and highest frequency of the hardware.
-        bounds_khz: lower and upper bound in force before the job.
-        available_khz: frequencies that a table driver can hold, without boost; empty elsewhere.
+        bounds_khz: lower and upper bound of the frequency, as set when the description was made.
+        available_khz: frequencies of a table driver, without boost; empty for other drivers.
     """
 
     name: str
@@ -46,26 +47,26 @@ class CpufreqPolicy:
 
     @property
     def powersave_is_static(self) -> bool:
-        """Whether the powersave governor means the lowest frequency.
+        """Whether the powersave governor holds the lowest frequency.
 
-        In the active modes of intel_pstate and amd-pstate it means that the hardware chooses.
-        Source: kernel, Documentation/admin-guide/pm/intel_pstate.rst and amd-pstate.rst.
+        In the active modes of intel_pstate and amd-pstate the hardware chooses the frequency under that
+        governor. Source: kernel, Documentation/admin-guide/pm/intel_pstate.rst and amd-pstate.rst.
         """
         return self.driver not in ("intel_pstate", "amd-pstate-epp")
 
 
 @dataclass(frozen=True, slots=True)
 class CpuPackage:
-    """A processor package as RAPL sees it.
+    """A processor package as RAPL or HSMP describes it.
 
     Attributes:
-        name: zone name, e.g. `package-0`.
-        limit_domains: domains of its limit knobs, the memory-mapped twin included; empty if it has no limit.
-        interface: what its limits are set through: `powercap` or `hsmp`.
-        limit_watts: limit in force before the job; None if unknown.
+        name: name of the zone, for example `package-0`.
+        limit_domains: domains of its limit knobs, including the memory-mapped twin; empty if it has no limit.
+        interface: interface of its limits: `powercap` or `hsmp`.
+        limit_watts: power limit as set when the description was made; None if unknown.
         max_limit_watts: highest limit that the hardware names (its thermal design power); None if unknown.
         min_limit_watts: lowest limit that the hardware names; None if unknown.
-        cpus: logical CPUs in it; empty if not known.
+        cpus: logical CPUs of the package; empty if unknown.
     """
 
     name: str
@@ -79,17 +80,17 @@ class CpuPackage:
 
 @dataclass(frozen=True, slots=True)
 class GpuInfo:
-    """A GPU as its driver library sees it.
+    """A GPU as the library of its driver describes it.
 
     Attributes:
-        index: the library's index, which names the component `gpu[index]`.
-        minor: number of the device file, by which Slurm counts; None if unknown.
+        index: index in the library, which names the component `gpu[index]`.
+        minor: number of the device file, which Slurm uses; None if unknown.
         name: product name.
-        limit_watts: power limit in force before the job; None if it has none.
-        min_limit_watts, max_limit_watts: bounds of the limit.
+        limit_watts: power limit as set when the description was made; None if the GPU has none.
+        min_limit_watts, max_limit_watts: bounds of the limit; None if unknown.
         clocks_mhz: lowest and highest graphics clock; None if unknown.
-        interface: what its limit is set through: `nvml`, `amdsmi` or `intel_gpu`.
-        partitioned: it is divided into instances (MIG), which Slurm counts in place of it.
+        interface: interface of its limit: `nvml`, `amdsmi` or `intel_gpu`.
+        partitioned: whether it is divided into instances (MIG); Slurm then counts instances instead of GPUs.
     """
 
     index: int
@@ -105,14 +106,14 @@ class GpuInfo:
 
 @dataclass(frozen=True, slots=True)
 class NodeHardware:
-    """The node, for pure decisions.
+    """The hardware of a node, for pure decisions.
 
     Attributes:
-        cpu_model: model name from /proc/cpuinfo, empty if unknown.
-        cpu_count: logical CPUs that are online.
-        boost: boost is a switch of its own and is on.
-        max_dram_watts: most that memory may draw where the hardware tells; None if unknown.
-        cores: logical CPUs of every core in the order of Slurm's core numbers; empty if not known.
+        cpu_model: model name from /proc/cpuinfo; empty if unknown.
+        cpu_count: number of logical CPUs that are online.
+        boost: whether boost has a switch of its own that is on.
+        max_dram_watts: highest power of memory that the hardware names; None if unknown.
+        cores: logical CPUs of each core in the order of Slurm's core numbers; empty if unknown.
     """
 
     cpu_model: str
@@ -136,35 +137,35 @@ def epp_setting(policy: str, name: str) -> Setting:
 
 
 def frequency_range_setting(policy: str, low_khz: int, high_khz: int) -> Setting:
-    """Return the setting of the frequency bounds, in kHz."""
+    """Return the setting of the frequency bounds in kHz."""
     return Setting(f"cpufreq.frequency[{policy}]", f"{low_khz}-{high_khz}")
 
 
 def boost_off_setting() -> Setting:
-    """Return the setting that forbids frequencies above the base."""
+    """Return the setting that forbids frequencies above the base frequency."""
     return Setting("cpufreq.boost[all]", "0")
 
 
 def parse_range(text: str) -> tuple[int, int]:
-    """Read the value of `frequency_range_setting`: (low, high) in the same unit."""
+    """Parse the value of `frequency_range_setting` into (low, high) in the same unit."""
     low, _, high = text.partition("-")
     return int(low), int(high)
 
 
-def rapl_limit_settings(place: str, watts: float, window_s: float) -> tuple[Setting, Setting, Setting]:
-    """Return averaging window, limit and enabling of a RAPL package."""
+def rapl_limit_settings(domain: str, watts: float, window_s: float) -> tuple[Setting, Setting, Setting]:
+    """Return the settings of a RAPL package's averaging window, limit and enable switch."""
     return (
-        Setting(f"powercap.time_window[{place}]", str(round(window_s * 1e6))),
-        Setting(f"powercap.power_limit[{place}]", str(round(watts * 1e6))),
-        Setting(f"powercap.enabled[{place}]", "1"),
+        Setting(f"powercap.time_window[{domain}]", str(round(window_s * 1e6))),
+        Setting(f"powercap.power_limit[{domain}]", str(round(watts * 1e6))),
+        Setting(f"powercap.enabled[{domain}]", "1"),
     )
 
 
-def package_limit_settings(interface: str, place: str, watts: float, window_s: float) -> tuple[Setting, ...]:
-    """Return the settings of a package's limit; `interface` and `place` as `CpuPackage` has them."""
+def package_limit_settings(interface: str, domain: str, watts: float, window_s: float) -> tuple[Setting, ...]:
+    """Return the settings of a package's power limit; `interface` and `domain` are those of `CpuPackage`."""
     if interface == "powercap":
-        return rapl_limit_settings(place, watts, window_s)
-    return (Setting(f"{interface}.power_limit[{place}]", str(round(watts * 1e6))),)
+        return rapl_limit_settings(domain, watts, window_s)
+    return (Setting(f"{interface}.power_limit[{domain}]", str(round(watts * 1e6))),)
 
 
 def gpu_limit_settings(index: int, watts: float, interface: str = "nvml") -> tuple[Setting, ...]:
@@ -178,5 +179,5 @@ def gpu_limit_settings(index: int, watts: float, interface: str = "nvml") -> tup
 
 
 def gpu_clocks_setting(index: int, low_mhz: int, high_mhz: int) -> Setting:
-    """Return the range that a GPU's graphics clock is locked to."""
+    """Return the setting that locks a GPU's graphics clock to a range."""
     return Setting(f"nvml.locked_clocks[gpu{index}]", f"{low_mhz}-{high_mhz}")

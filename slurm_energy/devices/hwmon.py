@@ -1,7 +1,7 @@
-"""The kernel's hwmon class: chips by name, and their channels. What a channel means is decided elsewhere.
+"""The kernel's hwmon class: chips by name and their channels. Other modules interpret the channels.
 
-hwmonN numbers change between boots, so chips are ordered by their device. Older drivers (the ACPI power
-meter among them) keep name and attributes in the device's own directory. Source: kernel,
+The numbers of hwmonN change between boots, so chips are ordered by their device. Older drivers, among them
+the ACPI power meter, keep name and attributes in the device's own directory. Source: kernel,
 Documentation/hwmon/sysfs-interface.rst and drivers/hwmon/hwmon.c.
 """
 
@@ -24,8 +24,8 @@ class HwmonChip:
 
     Attributes:
         path: /sys/class/hwmon/hwmonN.
-        name: what the driver calls it.
-        device: where it really is, which is stable between boots.
+        name: name that the driver gives it.
+        device: resolved path of the device, which is stable between boots.
     """
 
     path: Path
@@ -33,25 +33,25 @@ class HwmonChip:
     device: str
 
     def file(self, attribute: str) -> Path | None:
-        """Return an attribute's file, or None if the chip has none."""
+        """Return the file of an attribute; None if the chip has none."""
         for folder in (self.path, self.path / "device"):
             if (folder / attribute).exists():
                 return folder / attribute
         return None
 
     def text(self, attribute: str) -> str:
-        """Return an attribute's text, empty if it is absent, empty or unreadable."""
+        """Return the text of an attribute; empty if it is absent, empty or unreadable."""
         path = self.file(attribute)
         return (read_optional(path) if path else None) or ""
 
     def number(self, attribute: str) -> int | None:
-        """Return an attribute's whole number, or None if there is none."""
+        """Return the integer value of an attribute; None if there is none."""
         text = self.text(attribute)
         return int(text) if text.lstrip("-").isdecimal() else None
 
-    def channels(self, kind: str, item: str) -> list[int]:
-        """Return the channel numbers that have an item, e.g. `channels("energy", "input")`."""
-        pattern = re.compile(rf"{kind}(\d+)_{item}")
+    def channels(self, quantity: str, item: str) -> list[int]:
+        """Return the numbers of the channels that have an item, for example `channels("energy", "input")`."""
+        pattern = re.compile(rf"{quantity}(\d+)_{item}")
         names: set[str] = set()
         for folder in (self.path, self.path / "device"):
             try:
@@ -62,22 +62,22 @@ class HwmonChip:
 
 
 def find_chips(root: Path, *names: str) -> list[HwmonChip]:
-    """Return the chips of these names, ordered by device.
+    """Return the chips with one of these names, ordered by device.
 
     Args:
-        root: where /sys is found.
-        names: values of `name` that are wanted.
+        root: directory that contains /sys.
+        names: values of `name` to look for.
     """
     try:
         entries = list((root / _CLASS).iterdir())
     except OSError:
         return []
-    found = []
+    matching = []
     for path in entries:
         name = read_optional(path / "name") or read_optional(path / "device/name") or ""
         if name in names:
-            found.append(HwmonChip(path, name, str(path.resolve())))
-    return sorted(found, key=lambda chip: natural_key(chip.device))
+            matching.append(HwmonChip(path, name, str(path.resolve())))
+    return sorted(matching, key=lambda chip: natural_key(chip.device))
 
 
 def chip_names(root: Path) -> frozenset[str]:
@@ -88,15 +88,15 @@ def chip_names(root: Path) -> frozenset[str]:
 
 
 def natural_key(text: str) -> list[tuple[int, str]]:
-    """Return a sort key that orders numbers in a text by value."""
+    """Return a sort key that orders the numbers in a text by value."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
 class HwmonPowerSensor(PowerSensor):
-    """One powerN_input or powerN_average in microwatts, kept open."""
+    """One powerN_input or powerN_average attribute in microwatts; its file stays open."""
 
     def __init__(self, key: str, component: str, source: str, max_watts: float, path: Path) -> None:
-        """Describe the gauge, see `PowerSensor`; `path` is the attribute's file."""
+        """Create the sensor, see `PowerSensor`; `path` is the file of the attribute."""
         self.key = key
         self.component = component
         self.source = source
@@ -104,14 +104,14 @@ class HwmonPowerSensor(PowerSensor):
         self._file = CounterFile(path)
 
     def read(self) -> PowerReading:
-        """Return the present power.
+        """Return the current power.
 
         Raises:
-            DeviceError: not readable, or more than the part can draw.
+            DeviceError: the file cannot be read, or the value exceeds the power that the component can draw.
         """
         watts = self._file.read() / 1e6
         if not 0 <= watts <= self.max_watts:
-            raise DeviceError(self.key, f"{watts:g} W is not a power of this part")
+            raise DeviceError(self.key, f"{watts:g} W is not a possible power of this component")
         return PowerReading(boottime_s(), watts)
 
     def close(self) -> None:

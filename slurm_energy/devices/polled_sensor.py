@@ -1,4 +1,4 @@
-"""A gauge whose source is slow or may hang: measured in a thread of its own, read without waiting."""
+"""Power sensor for slow or unreliable sources: a thread measures, and reads return without waiting."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ log = logging.getLogger(__name__)
 
 _MAX_PAUSE_S = 60.0
 _MAX_UNREAD = 1000
-"""Readings that are kept for somebody who asks seldom; he then knows how power went in between."""
+"""Maximum of unread readings. They give a caller that reads seldom the course of the power in between."""
 NO_READING_YET = "no reading yet"
-"""Why there is no reading as long as the first one is under way."""
+"""Reason of the error until the first measurement is complete."""
 
 
 class PolledPowerSensor(PowerSensor):
-    """Calls `measure` every `interval_s` seconds; after failures with growing pauses, up to a minute.
+    """Calls `measure` every `interval_s` seconds; after failures the pauses double, up to a minute.
 
-    The thread starts with the first `read` and is a daemon: a source that never answers holds nobody up.
+    The first `read` starts the thread. It is a daemon thread, so a source that never responds delays no exit.
     """
 
     def __init__(
@@ -37,11 +37,18 @@ class PolledPowerSensor(PowerSensor):
         clock: Callable[[], float] = boottime_s,
         lag_s: float = 0.0,
     ) -> None:
-        """Describe the gauge, see `PowerSensor`.
+        """Create the sensor; see `PowerSensor` for the attributes.
 
-        `measure` returns watts, may take long and raises DeviceError; `release` is called at the end by
-        the thread that measures; `clock` tells seconds since boot; `lag_s` is how far back in time what the
-        source tells lies on average.
+        Args:
+            key: unique name.
+            component: component of a record.
+            source: name of the interface.
+            max_watts: power that the component never exceeds.
+            interval_s: seconds between measurements.
+            measure: returns watts; may block for long and raises DeviceError.
+            release: called at the end by the measuring thread.
+            clock: returns seconds since boot.
+            lag_s: mean age in seconds of the power that the source reports.
         """
         self.key = key
         self.component = component
@@ -62,7 +69,7 @@ class PolledPowerSensor(PowerSensor):
         """Return the newest reading.
 
         Raises:
-            DeviceError: there was none yet, or the last attempt failed.
+            DeviceError: no measurement has completed yet, or the last one failed.
         """
         if self._thread is None and not self._stop.is_set():
             self._thread = threading.Thread(target=self._run, name=f"poll {self.key}", daemon=True)
@@ -73,23 +80,23 @@ class PolledPowerSensor(PowerSensor):
         return newest
 
     def readings(self) -> Sequence[PowerReading]:
-        """Return what was measured since the last call; at least the newest reading.
+        """Return the readings since the last call; at least the newest reading.
 
         Raises:
-            DeviceError: there was none yet, or the last attempt failed.
+            DeviceError: no measurement has completed yet, or the last one failed.
         """
         newest = self.read()
-        found = [self._unread.popleft() for _ in range(len(self._unread))]
-        return found or [newest]
+        unread = [self._unread.popleft() for _ in range(len(self._unread))]
+        return unread or [newest]
 
     def close(self) -> None:
-        """Tell the thread to end; one that waits for an answer ends after it."""
+        """Stop the thread; a thread that waits for a response stops after it."""
         self._stop.set()
 
     def _run(self) -> None:
         pause_s = self.interval_s
         while not self._stop.is_set():
-            asked_s = self._clock()
+            requested_s = self._clock()
             try:
                 watts = self._measure()
             except DeviceError as error:
@@ -100,11 +107,11 @@ class PolledPowerSensor(PowerSensor):
                 self._fail("unexpected failure, see the log")
                 pause_s = self._longer(pause_s)
             else:
-                # The source answered between asking and now; the middle is the best guess.
-                self._newest = PowerReading((asked_s + self._clock()) / 2 - self._lag_s, watts)
+                # The source measured between the request and now; the middle is the best estimate.
+                self._newest = PowerReading((requested_s + self._clock()) / 2 - self._lag_s, watts)
                 self._unread.append(self._newest)
                 pause_s = self.interval_s
-            self._stop.wait(max(0.0, asked_s + pause_s - self._clock()))
+            self._stop.wait(max(0.0, requested_s + pause_s - self._clock()))
 
         if self._release is not None:
             self._release()

@@ -1,6 +1,6 @@
-"""Sources that tell watts instead of joules, and how they become energy counters.
+"""Sensors that report power instead of energy, and the integration of their readings to energy.
 
-Only the shapes and the integration live here; one module per interface implements a gauge.
+Each hardware interface implements its sensor in a module of its own.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from slurm_energy.devices.driver import DeviceError, EnergyCounter
 from slurm_energy.records import Quality
 
 _MAX_GAP_INTERVALS = 3.0
-_MAX_GAP_S = 30.0  # more than the longest sampling interval
+_MAX_GAP_S = 30.0  # longer than the maximum sampling interval
 
 
 def boottime_s() -> float:
-    """Return seconds since boot, suspend included, as the sampler's clock."""
+    """Return seconds since boot including suspend, the clock of the sampler."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True)
 class PowerReading:
-    """A power and when it was measured.
+    """A power and the time of its measurement.
 
     Attributes:
         time_s: seconds since boot, see `boottime_s`.
-        watts: power at that time, or the mean that a sensor gave then.
+        watts: power at that time, or the mean that a sensor reported then.
     """
 
     time_s: float
@@ -39,12 +39,12 @@ class PowerSensor(ABC):
     """A source of power readings.
 
     Attributes:
-        key: unique name, e.g. `ipmi:dcmi`.
-        component: component of a record that it belongs to: `cpu`, `dram`, `gpu[0]`, `node`.
-        source: interface for the record and for `preference`, e.g. `power_meter:acpi`.
-        max_watts: power that the part never exceeds.
+        key: unique name, for example `ipmi:dcmi`.
+        component: component of a record that the sensor belongs to: `cpu`, `dram`, `gpu[0]`, `node`.
+        source: name of the interface in records and in `source_priority`, for example `power_meter:acpi`.
+        max_watts: power in watts that the component never exceeds.
         interval_s: seconds between new values; 0 for a source that is always up to date.
-        quality: how far the figure can be trusted.
+        quality: quality of the readings, for records.
     """
 
     key: str
@@ -59,27 +59,27 @@ class PowerSensor(ABC):
         """Return the newest reading without waiting for a new one.
 
         Raises:
-            DeviceError: no reading.
+            DeviceError: there is no reading.
         """
 
     def readings(self) -> Sequence[PowerReading]:
-        """Return the readings since the last call, the newest last; at least the newest.
+        """Return the readings since the last call, the newest last; at least the newest reading.
 
         Raises:
-            DeviceError: no reading.
+            DeviceError: there is no reading.
         """
         return [self.read()]
 
     def close(self) -> None:
-        """Give descriptors, threads and connections back."""
+        """Release descriptors, threads and connections."""
         return
 
 
 class PowerIntegrator:
-    """Energy below readings of power: trapezoids, and the last power held until the next reading.
+    """Integrates power readings to energy by trapezoids; holds the last power until the next reading.
 
-    What is told never goes down: where holding the last power was too much, the excess is taken from
-    what follows. After a gap that is too long nothing is added for it.
+    The reported energy never decreases: if holding the last power added too much, the excess is subtracted
+    from later energy. Nothing is added for a gap that exceeds the maximum.
     """
 
     def __init__(self, max_gap_s: float) -> None:
@@ -89,10 +89,10 @@ class PowerIntegrator:
         self._reported_uj = 0
 
     def add(self, reading: PowerReading) -> float | None:
-        """Take a reading; one that is not newer than the last is ignored.
+        """Add a reading; a reading that is not newer than the last one is ignored.
 
         Returns:
-            Seconds of a gap that was too long to say what happened in it, None without one.
+            Length in seconds of a gap that was too long to integrate; None if there was none.
         """
         last = self._last
         if last is not None and reading.time_s <= last.time_s:
@@ -108,7 +108,7 @@ class PowerIntegrator:
         return None
 
     def energy_uj(self, now_s: float) -> int:
-        """Return microjoules since the first reading, the last power held until `now_s`."""
+        """Return microjoules since the first reading, with the last power held until `now_s`."""
         held_uj = self._last.watts * max(0.0, now_s - self._last.time_s) * 1e6 if self._last else 0.0
         self._reported_uj = max(self._reported_uj, round(self._sum_uj + held_uj))
         return self._reported_uj
@@ -126,56 +126,57 @@ class PowerIntegrator:
         }
 
     def load(self, data: Mapping[str, float]) -> None:
-        """Go on from the output of `dump`; the time since is a gap like any other."""
+        """Continue from the output of `dump`; the time since then is treated like any other gap."""
         self._last = PowerReading(data["time_s"], data["watts"])
         self._sum_uj, self._reported_uj = data["sum_uj"], int(data["reported_uj"])
 
 
 class IntegratedPowerCounter(EnergyCounter):
-    """A gauge as an energy counter, so that whoever samples counters needs to know nothing of gauges.
+    """A power sensor as an energy counter, so that the sampler handles counters only.
 
-    It counts from its first reading on, over restarts of the agent too, and never wraps.
+    It counts from its first reading on, also across restarts of the agent, and never wraps.
     """
 
     range_uj = None
 
-    def __init__(self, gauge: PowerSensor, clock: Callable[[], float] = boottime_s) -> None:
-        self.key = gauge.key
-        self.component = gauge.component
-        self.source = gauge.source
-        self.quality = gauge.quality
-        self.interval_s = gauge.interval_s
-        # A correction may add half an interval's energy at once, which is not a reset of the counter.
-        self.max_watts = gauge.max_watts * max(1.0, gauge.interval_s)
-        self._gauge = gauge
+    def __init__(self, sensor: PowerSensor, clock: Callable[[], float] = boottime_s) -> None:
+        self.key = sensor.key
+        self.component = sensor.component
+        self.source = sensor.source
+        self.quality = sensor.quality
+        self.interval_s = sensor.interval_s
+        # A correction may add the energy of half an interval at once, which must not look like a reset.
+        self.max_watts = sensor.max_watts * max(1.0, sensor.interval_s)
+        self._sensor = sensor
         self._clock = clock
-        self._max_gap_s = max(_MAX_GAP_S, _MAX_GAP_INTERVALS * gauge.interval_s)
+        self._max_gap_s = max(_MAX_GAP_S, _MAX_GAP_INTERVALS * sensor.interval_s)
         self._integral = PowerIntegrator(self._max_gap_s)
 
     def read(self) -> int:
         """Return microjoules.
 
         Raises:
-            DeviceError: the gauge has no reading, its last one is old, or there was none for too long.
+            DeviceError: the sensor has no reading, its last reading is too old, or readings were missing too
+                long.
         """
-        readings = self._gauge.readings()
+        readings = self._sensor.readings()
         now_s = self._clock()
         gaps = [gap_s for reading in readings if (gap_s := self._integral.add(reading)) is not None]
         if gaps:
-            raise DeviceError(self.key, f"no reading for {gaps[0]:.0f} s: energy of that time is not known")
+            raise DeviceError(self.key, f"no reading for {gaps[0]:.0f} s: the energy of that time is unknown")
         reading = readings[-1]
         if now_s - reading.time_s > self._max_gap_s:
             raise DeviceError(self.key, f"the last reading is {now_s - reading.time_s:.0f} s old")
         return self._integral.energy_uj(now_s)
 
     def dump(self) -> dict[str, float] | None:
-        """Return the integral: it is nowhere but here."""
+        """Return the state of the integrator, which exists nowhere else."""
         return self._integral.dump()
 
     def load(self, data: Mapping[str, float]) -> None:
-        """Go on from an integral of the same boot."""
+        """Continue from the state of an integrator of the same boot."""
         self._integral.load(data)
 
     def close(self) -> None:
-        """Close the gauge."""
-        self._gauge.close()
+        """Close the sensor."""
+        self._sensor.close()

@@ -1,7 +1,7 @@
-"""Which source counts for which part of a node: an order of preference as data, and how it is resolved.
+"""Priority of energy sources: which source counts for which part of a node, as data and as a rule.
 
-The rule keeps every part from being counted twice, whatever combination of interfaces a node has. Pure;
-finding the sources is `discovery`'s business. The table is printed in docs/power-sources.md.
+The rule counts each part once, whatever combination of interfaces a node has. It is pure; `sources` finds
+the counters. docs/power-sources.md contains the tables.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from slurm_energy.quantities import shown
 
 
 class NodePart(StrEnum):
-    """What a node's energy is made of."""
+    """Part of a node that uses energy."""
 
     CPU = "cpu"
     DRAM = "dram"
@@ -29,13 +29,13 @@ ALL_PARTS = frozenset(NodePart)
 
 @dataclass(frozen=True, slots=True)
 class EnergySource:
-    """A kind of source.
+    """A kind of energy source.
 
     Attributes:
-        name: the `source` of its counters.
-        component: the component of its counters, `gpu` standing for all GPUs.
-        parts: what its figure includes.
-        why: reason for its place, for the documentation.
+        name: `source` of its counters.
+        component: component of its counters; `gpu` stands for all GPUs.
+        parts: parts of the node that its figure includes.
+        why: reason for its priority, for the documentation.
     """
 
     name: str
@@ -69,7 +69,7 @@ COMPONENT_SOURCES = (
     _source("hwmon:i915", "gpu", "gpu", "the driver's counter"),
     _source("pm_counters:accel", "gpu", "gpu", "measured on the board, 10 Hz, whole joules"),
 )
-"""Best first within each component."""
+"""Sources of components, highest priority first within each component."""
 
 NODE_SOURCES = (
     _source("pm_counters:node", "node", "cpu dram gpu rest", "energy counter of the whole blade, 10 Hz"),
@@ -81,17 +81,17 @@ NODE_SOURCES = (
         "power_meter:grace-module", "node", "cpu dram gpu", "modules only: no fans, network, power supply"
     ),
 )
-"""Best first."""
+"""Sources of the whole node, highest priority first."""
 
 NO_SOURCE = "none"
-_TOGETHER = frozenset({"power_meter:grace-cpu", "power_meter:grace-sysio"})
-"""Sources that show different pieces of one part and belong together."""
+_ADDED_UP = frozenset({"power_meter:grace-cpu", "power_meter:grace-sysio"})
+"""Sources that measure different pieces of one part and are added up."""
 _SINGLE = frozenset({"powercap:psys"})
-"""Sources of which a node must have one counter: what each of several covers is not documented."""
+"""Sources that count only if the node has one such counter: the coverage of several is undocumented."""
 
 
 class SourceCounter(Protocol):
-    """What the resolution needs to know of a counter."""
+    """The properties of a counter that the rule needs."""
 
     @property
     def key(self) -> str:
@@ -108,13 +108,13 @@ class SourceCounter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourceSelection:
-    """Which counters count.
+    """The counters that count.
 
     Attributes:
-        components: keys of the counters of cpu, dram and GPUs, none of which includes another.
+        components: keys of the counters of cpu, dram and GPUs; no counter includes another one.
         node: keys of the counters whose sum is the node, together with `added_parts`.
         added_parts: parts that the node's counters lack and that are added from `components`.
-        missing_parts: parts that neither measures: the node's figure is too low by them.
+        missing_parts: parts that no counter measures; the figure of the node is too low by these parts.
         excluded: reason by key of every other counter.
     """
 
@@ -130,17 +130,17 @@ def select_sources(
     node_source: str | None = None,
     node_excludes: frozenset[NodePart] = frozenset(),
 ) -> SourceSelection:
-    """Decide which counters count.
+    """Select the counters that count.
 
     Args:
-        counters: everything found.
-        node_source: what the administrator wants for the node: a name of NODE_SOURCES; `none` for no
-            node figure; None for the best that is there.
-        node_excludes: parts that the administrator knows not to be in the node's figure, e.g. GPUs in
+        counters: all counters of the node.
+        node_source: source of the node's power that the administrator configured: a name of NODE_SOURCES;
+            `none` for no figure of the node; None for the best available source.
+        node_excludes: parts that the administrator knows not to be in the node's figure, for example GPUs in
             a box with a power supply of its own.
 
     Returns:
-        The choice. It does not depend on the order of `counters`.
+        The selection, which does not depend on the order of `counters`.
 
     Raises:
         UsageError: `node_source` is not the name of a source.
@@ -148,17 +148,17 @@ def select_sources(
     names = [source.name for source in NODE_SOURCES]
     if node_source not in (None, NO_SOURCE, *names):
         raise UsageError(
-            f"node source '{shown(str(node_source))}' is not known", todo=f"one of {', '.join(names)}, none"
+            f"node source '{shown(str(node_source))}' is unknown", todo=f"use one of {', '.join(names)}, none"
         )
-    everything = sorted(counters, key=lambda counter: counter.key)
+    ordered = sorted(counters, key=lambda counter: counter.key)
     excluded: dict[str, str] = {}
-    components, covered = _components(everything, excluded)
-    node, included = _node(everything, node_source, excluded)
+    components, covered = _components(ordered, excluded)
+    node, included = _node(ordered, node_source, excluded)
     included -= node_excludes
     missing = ALL_PARTS - included if node else frozenset[NodePart]()
-    for counter in everything:
+    for counter in ordered:
         if counter.key not in excluded and counter.key not in components and counter.key not in node:
-            excluded[counter.key] = "a source without a place in the order of preference"
+            excluded[counter.key] = "a source without a place in the source priority"
     return SourceSelection(
         components=tuple(components),
         node=tuple(node),
@@ -171,46 +171,46 @@ def select_sources(
 def _components(
     counters: list[SourceCounter], excluded: dict[str, str]
 ) -> tuple[list[str], frozenset[NodePart]]:
-    """Take sources in order of preference as long as what they include is not counted yet."""
+    """Select sources by priority as long as no part that they include is counted already."""
     chosen: list[str] = []
     covered: dict[NodePart, str] = {}
     for source in COMPONENT_SOURCES:
-        mine = [c for c in counters if c.source == source.name and _kind(c) == source.component]
-        if not mine:
+        matching = [c for c in counters if c.source == source.name and _kind(c) == source.component]
+        if not matching:
             continue
-        taken = {covered[part] for part in source.parts if part in covered}
-        if taken and not (taken | {source.name} <= _TOGETHER):
-            reason = f"{source.component} is counted by {', '.join(sorted(taken))}"
-            excluded.update({counter.key: reason for counter in mine})
+        counted_by = {covered[part] for part in source.parts if part in covered}
+        if counted_by and not (counted_by | {source.name} <= _ADDED_UP):
+            reason = f"{source.component} is counted by {', '.join(sorted(counted_by))}"
+            excluded.update({counter.key: reason for counter in matching})
             continue
-        chosen += [counter.key for counter in mine]
+        chosen += [counter.key for counter in matching]
         covered.update(dict.fromkeys(source.parts, source.name))
     return chosen, frozenset(covered)
 
 
 def _node(
-    counters: list[SourceCounter], wanted: str | None, excluded: dict[str, str]
+    counters: list[SourceCounter], configured: str | None, excluded: dict[str, str]
 ) -> tuple[list[str], frozenset[NodePart]]:
-    """Take the best source of the node's power, or the one that the administrator wants."""
+    """Select the best source of the node's power, or the one that the administrator configured."""
     chosen: list[str] = []
     parts: frozenset[NodePart] = frozenset()
     winner = ""
     for source in NODE_SOURCES:
-        mine = [counter for counter in counters if counter.source == source.name]
-        if not mine:
+        matching = [counter for counter in counters if counter.source == source.name]
+        if not matching:
             continue
         reason = ""
-        if wanted is not None and source.name != wanted:
-            reason = f"the configuration wants {wanted}"
+        if configured is not None and source.name != configured:
+            reason = f"the configuration selects {configured}"
         elif winner:
             reason = f"the node is counted by {winner}"
-        elif source.name in _SINGLE and len(mine) > 1:
-            reason = f"{len(mine)} of them: what each covers is not known"
+        elif source.name in _SINGLE and len(matching) > 1:
+            reason = f"{len(matching)} of them: the coverage of each is unknown"
         if reason:
-            excluded.update({counter.key: reason for counter in mine})
+            excluded.update({counter.key: reason for counter in matching})
             continue
         winner, parts = source.name, source.parts
-        chosen = [counter.key for counter in mine]
+        chosen = [counter.key for counter in matching]
     return chosen, parts
 
 
@@ -219,7 +219,7 @@ def _kind(counter: SourceCounter) -> str:
 
 
 def priority_tables() -> str:
-    """Return the order of preference as Markdown tables, for the documentation."""
+    """Return the source priority as Markdown tables, for the documentation."""
     lines = []
     for title, sources in (("component", COMPONENT_SOURCES), ("node", NODE_SOURCES)):
         lines += [f"| {title} | source | includes | remark |", "|---|---|---|---|"]

@@ -1,6 +1,7 @@
-"""All energy sources of a node beyond one interface each: found, and reduced to those that count.
+"""The energy sources of a node: finds all of them and keeps those that count.
 
-Knows which interfaces are worth opening on which node; the order of preference itself is in `preference`.
+This module decides which interfaces are opened on which node. The priority of sources is in
+`source_priority`.
 """
 
 from __future__ import annotations
@@ -24,33 +25,35 @@ _NVIDIA_DEVICE = Path("dev/nvidiactl")
 
 @dataclass(frozen=True, slots=True)
 class NodePowerOptions:
-    """What the site says about the node's own power.
+    """The site's options for the power of the whole node.
 
     Attributes:
-        source: name of a source in `preference.NODE_SOURCES`, `none`, or None for the best.
-        excludes: parts known not to be in that source's figure.
-        gauge: the BMC of a node that is reached over the network; None for one in the node or none.
+        source: name of a source in `source_priority.NODE_SOURCES`, `none`, or None for the best source.
+        excludes: parts that the figure of that source does not include.
+        sensor: sensor of a BMC that is reached over the network; None for a BMC in the node or none.
         interval_s: seconds between readings of a BMC in the node.
     """
 
     source: str | None = None
     excludes: frozenset[NodePart] = frozenset()
-    gauge: PowerSensor | None = None
+    sensor: PowerSensor | None = None
     interval_s: float = ipmi.INTERVAL_S
 
 
 @dataclass(slots=True)
 class DiscoveredSources:
-    """What `find_sources` found.
+    """Result of `find_sources`.
 
     Attributes:
-        counters: of components; none counts what another one counts.
-        node_counters: their sum, with the components that `selection.added_parts` names, is the node.
-        selection: why these.
-        packages, gpus, knobs, throttle_sensors: everything that can be set or watched.
-        notes: oddities, one line each.
-        closers: what to call at the end.
-        unusable: interfaces whose devices are there and that cannot be used, with the reason.
+        counters: counters of components; no counter includes the energy of another one.
+        node_counters: counters whose sum is the energy of the node, together with the components that
+            `selection.added_parts` names.
+        selection: which counters count, and why.
+        packages, gpus, knobs, throttle_sensors: all devices that can be set or observed.
+        max_dram_watts: highest power of memory; None if unknown.
+        notes: peculiarities of this node, one line each.
+        closers: functions to call at the end.
+        unusable: reason by interface whose devices exist but cannot be used.
     """
 
     counters: list[EnergyCounter] = field(default_factory=list)
@@ -70,28 +73,28 @@ def find_sources(root: Path, meter: NodePowerOptions | None = None) -> Discovere
     """Return the node's sources. Absent interfaces contribute nothing.
 
     Args:
-        root: where /sys, /proc and /dev are found.
-        meter: what the site says about the node's own power.
+        root: directory that contains /sys, /proc and /dev.
+        meter: the site's options for the power of the whole node.
     """
-    wanted = meter or NodePowerOptions()
+    options = meter or NodePowerOptions()
     found = DiscoveredSources()
-    everything = [*_processors(found, root), *_gpus(found, root), *pm_counters.discover(root)]
-    everything += _node(found, root, wanted)
-    if not any(counter.component == "dram" for counter in everything):
-        everything += _modelled_dram(found, root)
-    found.selection = select_sources(everything, wanted.source, wanted.excludes)
-    by_key = {counter.key: counter for counter in everything}
+    all_counters = [*_processors(found, root), *_gpus(found, root), *pm_counters.discover(root)]
+    all_counters += _node(found, root, options)
+    if not any(counter.component == "dram" for counter in all_counters):
+        all_counters += _modelled_dram(found, root)
+    found.selection = select_sources(all_counters, options.source, options.excludes)
+    by_key = {counter.key: counter for counter in all_counters}
     # In the order of discovery: packages, memory, GPUs.
     found.counters = [counter for key, counter in by_key.items() if key in found.selection.components]
     found.node_counters = [by_key[key] for key in found.selection.node]
     if found.max_dram_watts is None:
-        found.max_dram_watts = _dram_watts(found.counters)
+        found.max_dram_watts = _modelled_dram_watts(found.counters)
     if found.selection.missing_parts:
-        lacks = ", ".join(sorted(found.selection.missing_parts))
-        found.notes.append(f"nothing here measures {lacks} of the node: its figure is too low by that")
+        missing = ", ".join(sorted(found.selection.missing_parts))
+        found.notes.append(f"no sensor measures {missing} of the node: its figure is too low by that power")
     for key, why in found.selection.excluded.items():
         by_key[key].close()
-        found.notes.append(f"{key} is left out: {why}")
+        found.notes.append(f"{key} is excluded: {why}")
     return found
 
 
@@ -109,11 +112,11 @@ def _processors(found: DiscoveredSources, root: Path) -> list[EnergyCounter]:
     found.packages += rapl.packages if limited or not sockets.packages else sockets.packages
     found.max_dram_watts = rapl.max_dram_watts
     found.notes += rapl.notes
-    return [*counters, *map(IntegratedPowerCounter, sockets.gauges)]
+    return [*counters, *map(IntegratedPowerCounter, sockets.sensors)]
 
 
 def _gpus(found: DiscoveredSources, root: Path) -> list[EnergyCounter]:
-    """Return the GPUs of one maker: with several, their numbers would mean different devices."""
+    """Return the GPUs of one vendor: with several vendors one index would name different devices."""
     nvidia = nvml.discover()
     found.closers.append(nvidia.close)
     intel = intel_gpu.discover(root)
@@ -134,9 +137,9 @@ def _gpus(found: DiscoveredSources, root: Path) -> list[EnergyCounter]:
         found.throttle_sensors += amd.throttle_sensors
         if amd.gpus:
             return list(amd.counters)
-        found.unusable["AMD SMI"] = "the library finds no GPU, or is not installed"
+        found.unusable["AMD SMI"] = "the library finds no GPU or is not installed"
         found.notes.append(
-            "AMD GPUs are there, but AMD SMI is not: install amd-smi-lib and `pip install amdsmi`"
+            "AMD GPUs are present, but AMD SMI is not: install amd-smi-lib and `pip install amdsmi`"
         )
     found.gpus += intel.gpus
     found.knobs += intel.knobs
@@ -146,9 +149,9 @@ def _gpus(found: DiscoveredSources, root: Path) -> list[EnergyCounter]:
 def _node(found: DiscoveredSources, root: Path, meter: NodePowerOptions) -> list[EnergyCounter]:
     meters = power_meter.discover(root)
     found.notes += meters.notes
-    gauges = list(meters.gauges)
-    if meter.gauge is not None:
-        gauges.append(meter.gauge)
+    gauges = list(meters.sensors)
+    if meter.sensor is not None:
+        gauges.append(meter.sensor)
     elif meter.source in (None, "ipmi:dcmi") and (transport := ipmi.discover(root)) is not None:
         gauges.append(ipmi.power_sensor(transport, meter.interval_s))
     return [
@@ -166,8 +169,8 @@ def _modelled_dram(found: DiscoveredSources, root: Path) -> list[EnergyCounter]:
     return [IntegratedPowerCounter(model)]
 
 
-def _dram_watts(counters: Iterable[EnergyCounter]) -> float | None:
-    """Return the most that memory may draw where it is modelled."""
+def _modelled_dram_watts(counters: Iterable[EnergyCounter]) -> float | None:
+    """Return the highest power of memory if it is modelled."""
     modelled = [c.max_watts for c in counters if c.component == "dram" and c.quality == Quality.MODELLED]
     return sum(modelled) if modelled else None
 
@@ -183,15 +186,15 @@ def _readable(counter: EnergyCounter) -> bool:
 def node_energy_uj(
     selection: SourceSelection, energy_uj: dict[str, int], components: Iterable[EnergyCounter]
 ) -> int | None:
-    """Return the node's microjoules in an interval from those of its counters.
+    """Return the energy of the node in an interval from the energies of its counters.
 
     Args:
         selection: which counters count.
         energy_uj: microjoules of the interval by counter key.
-        components: the counters of components.
+        components: counters of components.
 
     Returns:
-        None if there is no node source or one of its counters is not known.
+        Microjoules; None if there is no node source or the energy of one of its counters is unknown.
     """
     adds = [c.key for c in components if c.component.partition("[")[0] in selection.added_parts]
     keys = [*selection.node, *adds]

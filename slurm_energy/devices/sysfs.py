@@ -1,4 +1,4 @@
-"""Files of /sys and /proc: whole reads, single writes, kept-open counters. No meaning of any file."""
+"""Access to files of /sys and /proc: whole reads, single writes, and counters that stay open."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from slurm_energy.devices.driver import DeviceError, DeviceGoneError
 
 _READ_BYTES = 65536
 _REASONS = {
-    errno.ENODATA: "refused by the driver, locked by the firmware?",
+    errno.ENODATA: "refused by the driver, perhaps locked by the firmware",
     errno.ENOSYS: "not supported by the driver",
-    errno.EBUSY: "not allowed in the present mode",
-    errno.EINVAL: "not a value that the driver takes",
+    errno.EBUSY: "not allowed in the current mode",
+    errno.EINVAL: "not a value that the driver accepts",
 }
 _GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.ENOENT, errno.ENOTCONN, errno.ECONNABORTED, errno.ESTALE})
-"""A removed device, or a file system that is not served any more."""
+"""Errors of a removed device, or of a file system that is no longer served."""
 _REOPEN_PAUSE_S = 1.0
 
 
 def read_text(path: str | Path) -> str:
-    """Return a file's text without surrounding white space.
+    """Return the text of a file without surrounding white space.
 
     Raises:
-        DeviceError: not readable.
+        DeviceError: the file cannot be read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -38,7 +38,7 @@ def read_text(path: str | Path) -> str:
 
 
 def read_optional(path: str | Path) -> str | None:
-    """Return a file's text, or None if it is absent, empty or unreadable."""
+    """Return the text of a file; None if it is absent, empty or unreadable."""
     try:
         return read_text(path) or None
     except DeviceError:
@@ -46,16 +46,16 @@ def read_optional(path: str | Path) -> str | None:
 
 
 def read_number(path: Path) -> int | None:
-    """Return a file's whole number, or None if there is none."""
+    """Return the integer in a file; None if there is none."""
     text = read_optional(path)
     return int(text) if text is not None and text.lstrip("-").isdecimal() else None
 
 
 def write_text(path: Path, value: str) -> None:
-    """Store a value with one write(2), as sysfs expects; the file is never created.
+    """Write a value with one write(2), as sysfs expects; the file is never created.
 
     Raises:
-        DeviceError: refused, with the driver's reason.
+        DeviceError: the driver refused the value, with its reason.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
@@ -68,23 +68,23 @@ def write_text(path: Path, value: str) -> None:
 
 
 def error_reason(error: OSError) -> str:
-    """Return the system's message and, where it says little, what it means for a driver."""
+    """Return the system's message, with its meaning for a driver where the message alone says little."""
     text = error.strerror or str(error)
     meaning = _REASONS.get(error.errno or 0)
     return f"{text} ({meaning})" if meaning else text
 
 
 def read_error(path: Path, error: OSError) -> DeviceError:
-    """Return the error for a file that cannot be read: whether its device is gone, and the reason."""
+    """Return the exception for a file that cannot be read; its type says whether the device is gone."""
     kind = DeviceGoneError if error.errno in _GONE else DeviceError
     return kind(str(path), error_reason(error))
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """Read a kernel CPU list such as `0-3,8` or `0 1 2`.
+    """Parse a CPU list of the kernel such as `0-3,8` or `0 1 2`.
 
     Raises:
-        ValueError: not a list.
+        ValueError: the text is not a list.
     """
     numbers: list[int] = []
     for part in text.replace(",", " ").split():
@@ -94,10 +94,10 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
 
 
 class CounterFile:
-    """A file with one number, kept open: a read costs one pread(2).
+    """A file with one number that stays open, so that a read costs one pread(2).
 
-    After a failure it is opened anew at the next read, since the device may have come back; where opening
-    fails, not more than once a second.
+    After a failure the next read opens the file again, because the device may have returned; if opening
+    fails, it is repeated at most once a second.
     """
 
     def __init__(self, path: Path) -> None:
@@ -110,8 +110,8 @@ class CounterFile:
         """Return the number.
 
         Raises:
-            DeviceGoneError: its device is not there.
-            DeviceError: not readable or not a number.
+            DeviceGoneError: the device is absent.
+            DeviceError: the file cannot be read or holds no number.
         """
         descriptor = self._descriptor
         if descriptor is None:
@@ -126,7 +126,7 @@ class CounterFile:
             raise DeviceError(str(self.path), "not a number") from None
 
     def close(self) -> None:
-        """Close the descriptor; the next read opens it again."""
+        """Close the descriptor; the next read opens the file again."""
         self._code = None
         if self._descriptor is not None:
             os.close(self._descriptor)

@@ -232,7 +232,7 @@ def test_the_table_of_memory_modules_is_the_profile_s(tmp_path: Path, profile: s
     root = meters(node, tmp_path)
     found = smbios.memory_modules(root)
     assert [module.size_bytes for module in found] == [memory.dimm_mb << 20] * dimms
-    assert {module.kind for module in found} == {memory.kind}
+    assert {module.memory_type for module in found} == {memory.kind}
     entry = (root / "sys/firmware/dmi/tables/smbios_entry_point").read_bytes()
     assert entry[:5] == b"_SM3_" and sum(entry) & 0xFF == 0
     assert int.from_bytes(entry[12:16], "little") == (root / "sys/firmware/dmi/tables/DMI").stat().st_size

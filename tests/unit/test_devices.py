@@ -264,7 +264,7 @@ class FakeLibrary:
 def nvml_counters(library: FakeLibrary, now: list[float]) -> list[nvml.NvmlEnergyCounter]:
     opened = nvml.NvmlLibrary(library, lambda: now[0])
     for index in range(2):
-        opened.remember(index)
+        opened.store_uuid(index)
     return [
         nvml.NvmlEnergyCounter(opened, nvml.GpuInfo(index, 0, "A100", 400.0, 100.0, 400.0, None))
         for index in range(2)

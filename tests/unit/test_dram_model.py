@@ -16,7 +16,7 @@ from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.driver import DeviceError
 from slurm_energy.devices.node import smbios
 from slurm_energy.devices.node.dram_model import (
-    DramModel,
+    DramPowerModel,
     model_watts,
     module_watts,
     usage_factor,
@@ -143,7 +143,11 @@ def test_memory_that_is_measured_is_not_modelled(tree: Tree) -> None:
 
 @pytest.mark.parametrize(
     ("table", "why"),
-    [(END, "not there"), (module(0xFFFF) + END, "does not know the size"), (module(512, HBM3) + END, "size")],
+    [
+        (END, "absent or unreadable"),
+        (module(0xFFFF) + END, "does not report the size"),
+        (module(512, HBM3) + END, "size"),
+    ],
 )
 def test_unknown_modules_are_not_guessed(tree: Tree, table: bytes, why: str) -> None:
     devices = discover(dmi(tree, table).root)
@@ -152,7 +156,7 @@ def test_unknown_modules_are_not_guessed(tree: Tree, table: bytes, why: str) -> 
 
 
 def test_the_model_follows_the_use_of_memory(tree: Tree) -> None:
-    model = DramModel([16 * GIB] * 2, tree.root / "proc/meminfo")
+    model = DramPowerModel([16 * GIB] * 2, tree.root / "proc/meminfo")
     assert model.read().watts == pytest.approx(2.4)
     (tree.root / "proc/meminfo").write_text(MEMINFO.format(total=1000, free=100))
     assert model.read().watts == pytest.approx(6.4)

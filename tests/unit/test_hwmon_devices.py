@@ -66,7 +66,7 @@ def test_hsmp_sockets_are_in_the_order_of_their_devices_not_of_hwmon_numbers(tre
         ("hsmp.power_limit[socket0]", "200000000"),
         ("hsmp.power_limit[socket1]", "225000000"),
     ]
-    reading = found.gauges[0].read()
+    reading = found.sensors[0].read()
     assert isinstance(reading, PowerReading) and reading.watts == 92.123
 
 
@@ -157,7 +157,7 @@ def test_amd_energy_without_numa_information_is_taken_whole(tree: Tree) -> None:
 
 def test_one_acpi_meter_without_a_label_is_the_node_and_polled_aside(tree: Tree) -> None:
     meter(tree, 0, "", 437_000_000, power1_average_interval=2000)
-    (gauge,) = power_meter.discover(tree.root).gauges
+    (gauge,) = power_meter.discover(tree.root).sensors
     assert (gauge.component, gauge.source, gauge.interval_s) == ("node", "power_meter:acpi", 2.0)
     gauge.close()
 
@@ -166,13 +166,13 @@ def test_several_acpi_meters_without_a_label_are_not_guessed_at(tree: Tree) -> N
     meter(tree, 0, "", 437_000_000)
     meter(tree, 1, "PSU 2", 210_000_000)
     found = power_meter.discover(tree.root)
-    assert found.gauges == []
-    assert found.notes == ["power_meter: 2 meters without a label: which is the node?"]
+    assert found.sensors == []
+    assert found.notes == ["power_meter: 2 meters without a label: which one measures the node is unknown"]
 
 
 def test_a_battery_is_not_a_meter_of_the_node(tree: Tree) -> None:
     meter(tree, 0, "", 5_000_000, power1_is_battery=1)
-    assert power_meter.discover(tree.root).gauges == []
+    assert power_meter.discover(tree.root).sensors == []
 
 
 def grace(tree: Tree, module: bool = True) -> None:
@@ -199,10 +199,10 @@ def test_grace_meters_are_told_apart_and_never_summed(tree: Tree) -> None:
 def test_a_reading_that_the_firmware_does_not_have_is_no_power(tree: Tree) -> None:
     """Grace's _PMM returns 0xFFFFFFFF (milliwatts) when it has no telemetry; the driver scales it up."""
     grace(tree, module=False)
-    gauge = power_meter.discover(tree.root).gauges[0]
+    gauge = power_meter.discover(tree.root).sensors[0]
     assert gauge.read().watts == 120.0
     (tree.root / "sys/devices/LNXSYSTM:00/ACPI000D:00/power1_average").write_text(f"{0xFFFFFFFF * 1000}\n")
-    with pytest.raises(DeviceError, match="not a power of this part"):
+    with pytest.raises(DeviceError, match="not a possible power of this component"):
         gauge.read()
     gauge.close()
 

@@ -32,7 +32,12 @@ ANSWER = bytes.fromhex("dc b501 6400 5802 a401 78563412 e8030000 40")
 
 def test_an_answer_is_read_as_the_specification_lays_it_out() -> None:
     statistics = ipmi.decode_power_reading(ANSWER)
-    assert (statistics.present, statistics.least, statistics.most, statistics.mean) == (437, 100, 600, 420)
+    assert (statistics.current, statistics.minimum, statistics.maximum, statistics.mean) == (
+        437,
+        100,
+        600,
+        420,
+    )
     assert (statistics.period_ms, statistics.active) == (1000, True)
 
 
@@ -43,7 +48,7 @@ def test_any_other_bytes_are_an_answer_or_an_error(data: bytes) -> None:
     except DeviceError:
         assert len(data) < 18 or data[0] != 0xDC
     else:
-        assert 0 <= statistics.present <= 65535
+        assert 0 <= statistics.current <= 65535
 
 
 class FakeBmc:
@@ -141,7 +146,7 @@ def test_an_answer_to_an_earlier_request_is_dropped(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "why"), [(0xC1, "does not know DCMI"), (0xD4, "higher privilege"), (0x99, "code 0x99")]
+    ("code", "why"), [(0xC1, "does not support DCMI"), (0xD4, "higher privilege"), (0x99, "code 0x99")]
 )
 def test_a_completion_code_is_said_in_words(driver: Driver, code: int, why: str) -> None:
     driver.reply = lambda netfn, command, data: bytes((code,))
@@ -152,10 +157,10 @@ def test_a_completion_code_is_said_in_words(driver: Driver, code: int, why: str)
 
 
 def test_silence_ends(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ipmi, "_ANSWER_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(ipmi, "_RESPONSE_TIMEOUT_S", 0.01)
     driver.reply = lambda netfn, command, data: None
     bmc = device(driver)
-    with pytest.raises(DeviceError, match="no answer within"):
+    with pytest.raises(DeviceError, match="no response within"):
         ipmi.power_watts(bmc)
     bmc.close()
 
@@ -289,7 +294,7 @@ def test_a_bmc_over_the_network_tells_the_node_s_power(network_bmc: str, passwor
 @needs_ipmitool
 def test_what_the_bmc_refuses_is_said(network_bmc: str, password: Path) -> None:
     bmc = ipmi.Ipmitool(network_bmc, "operator", password)
-    with pytest.raises(DeviceError, match="does not know DCMI"):
+    with pytest.raises(DeviceError, match="does not support DCMI"):
         bmc.command(0x2C, 0x07, bytes((0xDC,)))
     password.write_text("wrong\n")
     with pytest.raises(DeviceError, match="session"):
@@ -307,5 +312,5 @@ def test_an_ipmitool_that_hangs_is_ended(tmp_path: Path, password: Path) -> None
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
     bmc = ipmi.Ipmitool("127.0.0.1", "operator", password, program=str(slow), timeout_s=0.2)
-    with pytest.raises(DeviceError, match="no answer within"):
+    with pytest.raises(DeviceError, match="no response within"):
         ipmi.power_watts(bmc)

@@ -49,7 +49,7 @@ def test_the_section_is_read_and_its_mistakes_are_named() -> None:
 
 def test_the_node_s_name_is_put_into_the_address(password: Path) -> None:
     config = NodePowerConfig(bmc="ipmi://{node}-bmc:6230", bmc_user="monitor", bmc_password_file=password)
-    gauge = node_power_options(config, "n7").gauge
+    gauge = node_power_options(config, "n7").sensor
     assert gauge is not None
     transport = gauge._release.__self__  # type: ignore[attr-defined]
     assert (transport.host, transport.user) == ("n7-bmc:6230", "monitor")
@@ -63,7 +63,7 @@ def test_a_bmc_needs_an_account_and_a_private_password(password: Path) -> None:
     password.chmod(0o640)
     with pytest.raises(ConfigError, match=r"mode 0640: expected .*nobody else may read it: chmod 0600"):
         node_power_options(config, "n1")
-    assert node_power_options(NodePowerConfig(source="none", bmc="https://bmc"), "n1").gauge is None
+    assert node_power_options(NodePowerConfig(source="none", bmc="https://bmc"), "n1").sensor is None
 
 
 def test_certificates_that_others_could_exchange_are_refused(password: Path) -> None:
@@ -75,7 +75,7 @@ def test_certificates_that_others_could_exchange_are_refused(password: Path) -> 
     config = NodePowerConfig(
         bmc="https://bmc", bmc_user="monitor", bmc_password_file=password, bmc_certificates=link
     )
-    assert node_power_options(config, "n1").gauge is not None
+    assert node_power_options(config, "n1").sensor is not None
     bundle.chmod(0o666)
     with pytest.raises(ConfigError, match=r"ca\.pem: .*mode 0666"):
         node_power_options(config, "n1")

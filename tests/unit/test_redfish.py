@@ -85,7 +85,7 @@ def enclosure(server: Any) -> None:
 
 def test_two_chassis_with_a_power_are_not_guessed_at(server: Any, bmc: RedfishClient) -> None:
     enclosure(server)
-    with pytest.raises(DeviceError, match="2 chassis tell a power"):
+    with pytest.raises(DeviceError, match="2 chassis report a power"):
         bmc.power_watts()
 
 
@@ -119,7 +119,7 @@ def test_a_reading_that_is_null_is_unknown(server: Any, bmc: RedfishClient) -> N
 def test_odd_resources_tell_no_power(server: Any, bmc: RedfishClient, data: dict[str, Any]) -> None:
     server.resources[f"{CHASSIS}/EnvironmentMetrics"] = lambda: data
     server.resources[f"{CHASSIS}/Power"] = lambda: data
-    with pytest.raises(DeviceError, match="no chassis of a computer system tells its power"):
+    with pytest.raises(DeviceError, match="no chassis of a computer system reports its power"):
         bmc.power_watts()
 
 

@@ -71,7 +71,7 @@ def test_psys_never_counts_beside_its_packages() -> None:
 def test_several_psys_zones_are_left_out() -> None:
     choice = select_sources(found("powercap:psys/node/2"))
     assert choice.node == ()
-    assert set(choice.excluded.values()) == {"2 of them: what each covers is not known"}
+    assert set(choice.excluded.values()) == {"2 of them: the coverage of each is unknown"}
 
 
 def test_the_bmc_wins_over_psys_and_loses_to_the_blade_controller() -> None:
@@ -94,7 +94,7 @@ def test_the_administrator_may_choose_the_node_s_source_or_none() -> None:
     assert select_sources(counters, "ipmi:dcmi").node == ("ipmi:dcmi.node.0",)
     none = select_sources(counters, "none")
     assert (none.node, none.missing_parts) == ((), frozenset())
-    with pytest.raises(UsageError, match="node source 'bmc' is not known: one of pm_counters:node"):
+    with pytest.raises(UsageError, match="node source 'bmc' is unknown: use one of pm_counters:node"):
         select_sources(counters, "bmc")
 
 
@@ -117,9 +117,7 @@ def test_a_grace_socket_includes_its_memory_and_its_rails() -> None:
 
 def test_a_source_that_nobody_knows_does_not_count() -> None:
     choice = select_sources([Found("mystery", "cpu", "some:thing")])
-    assert choice == SourceSelection(
-        excluded={"mystery": "a source without a place in the order of preference"}
-    )
+    assert choice == SourceSelection(excluded={"mystery": "a source without a place in the source priority"})
 
 
 EVERYTHING = [(source.name, source.component) for source in (*COMPONENT_SOURCES, *NODE_SOURCES)]

@@ -1,6 +1,6 @@
-"""AMD socket energy through the hwmon driver amd_energy, for kernels that have no powercap zones of AMD.
+"""Energy of AMD sockets through the hwmon driver amd_energy, for kernels without powercap zones for AMD.
 
-Labels are EcoreNNN and EsocketN. The driver makes one Esocket entry per NUMA node, so that a processor
+The labels are EcoreNNN and EsocketN. The driver makes one Esocket entry per NUMA node, so that a processor
 with several NUMA nodes per socket shows the same register several times. Source: kernel (until 5.12),
 drivers/hwmon/amd_energy.c and Documentation/hwmon/amd_energy.rst.
 """
@@ -20,10 +20,10 @@ _MAX_WATTS = 1000.0
 
 
 class AmdEnergyCounter(EnergyCounter):
-    """energyN_input of a socket, kept open. The driver unwraps the register, so it only grows.
+    """energyN_input of a socket; its file stays open. The driver unwraps the register.
 
-    Its own arithmetic overflows at 2^64 register units x 10^6, 281 MJ; that looks like a reset and costs
-    one uncertain interval.
+    The driver's own arithmetic overflows at 2^64 register units x 10^6, which is 281 MJ. The overflow looks
+    like a reset and costs one uncertain interval.
     """
 
     range_uj = None
@@ -51,7 +51,7 @@ def discover(root: Path) -> list[EnergyCounter]:
     for chip in find_chips(root, _NAME):
         entries = _entries(chip)
         if len(entries) > len(set(packages.values())) > 0:
-            # One entry per NUMA node: keep the first of each package.
+            # The driver made one entry per NUMA node: keep the first entry of each package.
             first = {package: node for node, package in reversed(packages.items())}
             entries = [(number, path) for number, path in entries if number in first.values()]
         counters += [AmdEnergyCounter(len(counters) + index, path) for index, (_, path) in enumerate(entries)]
@@ -59,18 +59,18 @@ def discover(root: Path) -> list[EnergyCounter]:
 
 
 def _entries(chip: HwmonChip) -> list[tuple[int, Path]]:
-    """Return (number in the label, file) of the socket channels."""
-    found = []
+    """Return (number in the label, file) of each socket channel."""
+    entries = []
     for channel in chip.channels("energy", "input"):
         match = _SOCKET.fullmatch(chip.text(f"energy{channel}_label"))
         path = chip.file(f"energy{channel}_input")
         if match and path:
-            found.append((int(match[1]), path))
-    return sorted(found)
+            entries.append((int(match[1]), path))
+    return sorted(entries)
 
 
 def _package_by_node(root: Path) -> dict[int, int]:
-    """Return the processor package of each NUMA node, in the order of nodes; empty if not known."""
+    """Return the processor package of each NUMA node, in the order of nodes; empty if unknown."""
     folder = root / "sys/devices/system/node"
     packages: dict[int, int] = {}
     for node in sorted(int(path.name[4:]) for path in folder.glob("node[0-9]*")):

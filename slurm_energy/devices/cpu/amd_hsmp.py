@@ -1,7 +1,7 @@
 """AMD EPYC sockets through the Host System Management Port: socket power and its limit.
 
-One hwmon chip `amd_hsmp_hwmon` per socket: power1_input, power1_cap, power1_cap_max. The driver takes
-microwatts and hands whole milliwatts to the firmware. Source: kernel,
+There is one hwmon chip `amd_hsmp_hwmon` per socket, with power1_input, power1_cap and power1_cap_max. The
+driver takes microwatts and passes whole milliwatts to the firmware. Source: kernel,
 drivers/platform/x86/amd/hsmp/hwmon.c and Documentation/arch/x86/amd_hsmp.rst.
 """
 
@@ -22,21 +22,21 @@ _HEADROOM = 1.5
 
 
 class HsmpPowerLimit(Knob):
-    """Power limit of a socket in microwatts. The firmware lowers a too high one to its own maximum."""
+    """Power limit of a socket in microwatts. The firmware reduces a limit that is too high to its maximum."""
 
     name = "hsmp.power_limit"
     stage = WriteStage.RAPL_LIMIT
 
-    def __init__(self, place: str, path: Path) -> None:
-        super().__init__(place)
+    def __init__(self, domain: str, path: Path) -> None:
+        super().__init__(domain)
         self.path = path
 
     def files(self) -> tuple[Path, ...]:
-        """Return its file."""
+        """Return the file of the limit."""
         return (self.path,)
 
     def read(self) -> str:
-        """Return the limit in force."""
+        """Return the current limit."""
         return read_text(self.path)
 
     def write(self, value: str) -> None:
@@ -44,7 +44,7 @@ class HsmpPowerLimit(Knob):
         write_text(self.path, value)
 
     def is_equivalent(self, requested: str, actual: str) -> bool:
-        """Allow for the firmware's rounding."""
+        """Return whether the limits agree within the rounding of the firmware."""
         return abs(int(requested) - int(actual)) <= _LIMIT_ROUNDING_UW
 
     def format_value(self, value: str) -> str:
@@ -54,42 +54,42 @@ class HsmpPowerLimit(Knob):
 
 @dataclass(frozen=True, slots=True)
 class HsmpDevices:
-    """What `discover` found; everything empty on a node without HSMP.
+    """Result of `discover`; all lists are empty on a node without HSMP.
 
     Attributes:
-        gauges: power of each socket, for nodes without an energy counter.
-        knobs: limit of each socket.
-        packages: the sockets; `places` are those of `hsmp.power_limit`.
+        sensors: power of each socket, for nodes without an energy counter.
+        knobs: power limit of each socket.
+        packages: the sockets; their `limit_domains` are those of `hsmp.power_limit`.
     """
 
-    gauges: list[HwmonPowerSensor]
+    sensors: list[HwmonPowerSensor]
     knobs: list[Knob]
     packages: list[CpuPackage]
 
 
 def discover(root: Path) -> HsmpDevices:
-    """Find the sockets, in the order of their devices, which is the order of the sockets."""
+    """Find the sockets. The order of their devices is the order of the sockets."""
     found = HsmpDevices([], [], [])
     for number, chip in enumerate(find_chips(root, _NAME)):
         _add(found, chip, f"socket{number}")
     return found
 
 
-def _add(found: HsmpDevices, chip: HwmonChip, place: str) -> None:
-    most = _watts(chip, "power1_cap_max")
+def _add(found: HsmpDevices, chip: HwmonChip, domain: str) -> None:
+    max_watts = _watts(chip, "power1_cap_max")
     if (power := chip.file("power1_input")) is not None:
-        bound = most * _HEADROOM if most else _DEFAULT_MAX_WATTS
-        found.gauges.append(HwmonPowerSensor(f"hsmp:{place}", "cpu", "hsmp:power", bound, power))
+        bound = max_watts * _HEADROOM if max_watts else _DEFAULT_MAX_WATTS
+        found.sensors.append(HwmonPowerSensor(f"hsmp:{domain}", "cpu", "hsmp:power", bound, power))
     limit = _watts(chip, "power1_cap")
     path = chip.file("power1_cap")
     if limit is not None and path is not None:
-        found.knobs.append(HsmpPowerLimit(place, path))
+        found.knobs.append(HsmpPowerLimit(domain, path))
     found.packages.append(
         CpuPackage(
-            name=place,
-            limit_domains=(place,) if limit is not None else (),
+            name=domain,
+            limit_domains=(domain,) if limit is not None else (),
             limit_watts=limit,
-            max_limit_watts=most,
+            max_limit_watts=max_watts,
             min_limit_watts=None,
             interface="hsmp",
         )

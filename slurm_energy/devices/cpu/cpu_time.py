@@ -1,11 +1,11 @@
-"""CPU time of each job on this node, from the control groups that Slurm makes, else from its processes.
+"""CPU time of each job on this node, from the control groups that Slurm creates, or else from its processes.
 
 Layouts (Slurm, src/plugins/cgroup; cgroup.conf(5), cgroup_v2.html):
 v1  cpuacct/slurm[_NODE]/uid_UID/job_JOB/cpuacct.usage, nanoseconds
 v2  system.slice/[NODE_]slurmstepd.scope/job_JOB/cpu.stat, microseconds; from Slurm 26.05 on the directory
-    has the job's SLUID for a name unless CgroupJobIdPaths=yes; CgroupSlice may move the scope.
-Where Slurm uses no control groups, a group named job_JOB that holds a known process of the job is taken,
-and as a last resort the process tree is added up.
+    is named by the job's SLUID unless CgroupJobIdPaths=yes; CgroupSlice may move the scope.
+Where Slurm uses no control groups, a group named job_JOB that contains a known process of the job is used.
+As a last resort the times of the process tree are added up.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _V1_CONTROLLERS = ("cpuacct", "cpu,cpuacct")
 _STAT_BYTES = 1024
 _NS_PER_US = 1000
 _SCOPE = "slurmstepd.scope"
-_NO_JOB = "system"  # holds the process that keeps the scope alive
+_NO_JOB = "system"  # contains the process that keeps the scope alive
 PROCESS_TREE = "process tree"
 
 
 @dataclass(frozen=True, slots=True)
 class JobProcesses:
-    """What is known of a job.
+    """The identity of a job on this node.
 
     Attributes:
-        job_id: Slurm's number (of the component or array task).
-        sluid: Slurm's unique name of the job, from release 25.11 on; None if not known.
-        pids: processes known to belong to the job, e.g. of its slurmstepds.
+        job_id: Slurm's number of the component or array task.
+        sluid: Slurm's unique name of the job, from release 25.11; None if unknown.
+        pids: processes known to belong to the job, for example its slurmstepds.
     """
 
     job_id: int
@@ -45,14 +45,14 @@ class JobProcesses:
 
     @property
     def directory_names(self) -> frozenset[str]:
-        """Names that the job's control group may have."""
+        """Names that the directory of the job's control group may have."""
         names = {f"job_{self.job_id}"}
         return frozenset(names | {self.sluid} if self.sluid else names)
 
 
 @dataclass(slots=True)
 class _Group:
-    """The kept-open file of a job's control group."""
+    """The open file of a job's control group."""
 
     path: str
     descriptor: int
@@ -61,10 +61,10 @@ class _Group:
 
 @dataclass(slots=True)
 class JobCpuTimeReader:
-    """Reads the CPU time of jobs; keeps one descriptor per job.
+    """Reads the CPU time of jobs; keeps one open descriptor per job.
 
     Attributes:
-        root: where /sys and /proc are found.
+        root: directory that contains /sys and /proc.
         node: Slurm's name of this node.
     """
 
@@ -74,28 +74,28 @@ class JobCpuTimeReader:
     _trees: dict[int, process_tree.JobCpuTime] = field(default_factory=dict)
 
     def read(self, jobs: Iterable[JobProcesses]) -> dict[int, int | None]:
-        """Return nanoseconds of CPU time by job id; None for a job of which nothing is found.
+        """Return nanoseconds of CPU time by job id; None for a job without a control group or process.
 
-        A job's figure never goes down; after its group is gone the last one stays.
+        The time of a job never decreases; after its group is gone the last value remains.
         """
         result: dict[int, int | None] = {}
-        rest: list[JobProcesses] = []
+        ungrouped: list[JobProcesses] = []
         for job in jobs:
             time_ns = self._from_group(job)
             result[job.job_id] = time_ns
             if time_ns is None:
-                rest.append(job)
-        if rest:
-            result.update(self._from_processes(rest))
+                ungrouped.append(job)
+        if ungrouped:
+            result.update(self._from_processes(ungrouped))
         return result
 
     def read_open(self, jobs: Iterable[JobProcesses]) -> dict[int, int]:
-        """Return nanoseconds of CPU time by job id, of jobs whose group is known; searches nothing."""
-        found = {job.job_id: self._from_group(job) for job in jobs if job.job_id in self._groups}
-        return {job_id: time_ns for job_id, time_ns in found.items() if time_ns is not None}
+        """Return nanoseconds of CPU time by job id for jobs whose group is known; search for no group."""
+        times = {job.job_id: self._from_group(job) for job in jobs if job.job_id in self._groups}
+        return {job_id: time_ns for job_id, time_ns in times.items() if time_ns is not None}
 
     def find(self, job: JobProcesses) -> bool:
-        """Look for a job's group by its known processes, which is quick; return whether it is known now."""
+        """Search for a job's group by its known processes, which is fast; return whether it is known now."""
         if job.job_id in self._groups:
             return True
         names = job.directory_names
@@ -103,20 +103,20 @@ class JobCpuTimeReader:
         return any(self._opened(job, path) is not None for path in paths)
 
     def source(self, job_id: int) -> str | None:
-        """Return where a job's figure comes from: the group's file or `process tree`; None if unknown."""
+        """Return the source of a job's time: the file of its group or `process tree`; None if unknown."""
         if job_id in self._groups:
             return self._groups[job_id].path
         return PROCESS_TREE if job_id in self._trees else None
 
     def forget(self, job_id: int) -> None:
-        """Give back what is kept for a job that has ended."""
+        """Release the resources of a job that has ended."""
         self._trees.pop(job_id, None)
         group = self._groups.pop(job_id, None)
         if group is not None and group.descriptor >= 0:
             os.close(group.descriptor)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all resources."""
         for job_id in list(self._groups):
             self.forget(job_id)
         self._trees.clear()
@@ -131,7 +131,7 @@ class JobCpuTimeReader:
         try:
             time_ns = _nanoseconds(os.pread(group.descriptor, _STAT_BYTES, 0))
         except (OSError, ValueError):
-            # The group is gone: the job has ended, or a requeued job will come back in a new one.
+            # The group is gone: the job has ended, or a requeued job will return in a new group.
             return self._reopened(group)
         group.highest_ns = max(group.highest_ns, time_ns)
         return group.highest_ns
@@ -170,12 +170,12 @@ class JobCpuTimeReader:
                     yield from _matches(mount, f"*.slice/{scope}/{name}/cpu.stat")
 
     def _group_of_process(self, pid: int, names: frozenset[str]) -> str | None:
-        """Return the file of the group around a process that is the job's."""
+        """Return the file of the job's group that contains a process."""
         text = read_optional(os.path.join(self.root, f"proc/{pid}/cgroup")) or ""
         for line in text.splitlines():
             _, _, rest = line.partition(":")
-            controllers, _, place = rest.partition(":")
-            directory = _job_part(place, names)
+            controllers, _, cgroup_path = rest.partition(":")
+            directory = _job_part(cgroup_path, names)
             if directory is None:
                 continue
             for folder, file in _mounts(controllers):
@@ -185,9 +185,9 @@ class JobCpuTimeReader:
         return None
 
     def _from_processes(self, jobs: list[JobProcesses]) -> dict[int, int | None]:
-        found = process_tree.read_job_cpu_times(self.root, {job.job_id: job.pids for job in jobs})
+        times = process_tree.read_job_cpu_times(self.root, {job.job_id: job.pids for job in jobs})
         result: dict[int, int | None] = {}
-        for job_id, time in found.items():
+        for job_id, time in times.items():
             total = process_tree.accumulate(self._trees.get(job_id), time)
             if total is not None:
                 self._trees[job_id] = total
@@ -196,27 +196,26 @@ class JobCpuTimeReader:
 
 
 def node_busy_ns(root: Path) -> int:
-    """Return nanoseconds in which the node's CPUs did something, all processes together.
+    """Return nanoseconds in which the node's CPUs were busy, all processes together.
 
     Raises:
-        DeviceError: /proc/stat is not readable or not of the known form.
+        DeviceError: /proc/stat is unreadable or has an unknown form.
     """
     path = root / "proc/stat"
     first = read_text(path).partition("\n")[0].split()
     try:
         user, nice, system, _idle, _iowait, irq, softirq = (int(word) for word in first[1:8])
     except ValueError:
-        raise DeviceError(str(path), "not of the known form") from None
+        raise DeviceError(str(path), "has an unknown form") from None
     return (user + nice + system + irq + softirq) * process_tree.NS_PER_TICK
 
 
-def _job_part(place: str, names: frozenset[str]) -> str | None:
-    """Return a group's path up to the job's directory, without the leading slash.
+def _job_part(cgroup_path: str, names: frozenset[str]) -> str | None:
+    """Return the path of a group up to the directory of the job, without the leading slash.
 
-    That is the component with one of the job's names, or the one below slurmstepd's scope, whose name is
-    the SLUID.
+    This directory has one of the job's names, or it is below slurmstepd's scope, where its name is the SLUID.
     """
-    parts = place.strip("/").split("/")
+    parts = cgroup_path.strip("/").split("/")
     for index, part in enumerate(parts):
         above = parts[index - 1] if index else ""
         if part in names or (above.endswith(_SCOPE) and part != _NO_JOB):
@@ -225,14 +224,14 @@ def _job_part(place: str, names: frozenset[str]) -> str | None:
 
 
 def _mounts(controllers: str) -> list[tuple[str, str]]:
-    """Return (folder below /sys/fs/cgroup, file) where a hierarchy shows CPU time."""
+    """Return (folder below /sys/fs/cgroup, file) of each hierarchy that counts CPU time."""
     if not controllers:
         return [("", "cpu.stat"), ("unified", "cpu.stat")]
     return [(controllers, "cpuacct.usage")] if "cpuacct" in controllers.split(",") else []
 
 
 def _matches(folder: str, pattern: str) -> Iterable[str]:
-    """Find files below a folder; not by pathlib, which keeps the name of every job."""
+    """Find files below a folder. pathlib is avoided, because it keeps the name of every job in memory."""
     return (os.path.join(folder, name) for name in glob.iglob(pattern, root_dir=folder))
 
 
@@ -247,7 +246,7 @@ def _nanoseconds(content: bytes) -> int:
     """Return the CPU time in a cpuacct.usage or cpu.stat file.
 
     Raises:
-        ValueError: neither.
+        ValueError: the content is neither.
     """
     for line in content.splitlines():
         words = line.split()

@@ -1,7 +1,7 @@
-"""CPU frequency: governor, bounds, energy_performance_preference, boost, for every driver.
+"""CPU frequency: governor, bounds, energy_performance_preference and boost, for every cpufreq driver.
 
 Source: kernel, Documentation/admin-guide/pm/cpufreq.rst, intel_pstate.rst and amd-pstate.rst.
-Bounds are one knob, because the order in which minimum and maximum may be written depends on both.
+The two bounds are one knob, because the permitted order of their writes depends on both.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class _FileKnob(Knob):
 
 
 class CpufreqGovernor(_FileKnob):
-    """scaling_governor of one policy; active drivers change the preference with it."""
+    """scaling_governor of one policy; active drivers change the preference together with it."""
 
     name = "cpufreq.governor"
     stage = WriteStage.GOVERNOR
 
     def dependents_at(self, current: str) -> tuple[str, ...]:
-        """Leaving the userspace governor loses the speed that was set."""
+        """Return the dependent knobs; leaving the userspace governor also loses the speed that was set."""
         return (
             (*self.dependents, f"{UserspaceSpeed.name}[{self.domain}]")
             if current == "userspace"
@@ -60,19 +60,19 @@ class EnergyPerformancePreference(_FileKnob):
 
 
 class UserspaceSpeed(_FileKnob):
-    """scaling_setspeed: meaningful, and readable as a number, only under the userspace governor."""
+    """scaling_setspeed; it is effective, and readable as a number, only under the userspace governor."""
 
     name = "cpufreq.setspeed"
     stage = WriteStage.SETSPEED
 
     def write(self, value: str) -> None:
-        """Set the speed in kHz; there is nothing to set outside the userspace governor."""
+        """Set the speed in kHz; outside the userspace governor there is nothing to set."""
         if value != UNSUPPORTED:
             super().write(value)
 
 
 class CpufreqBoost(_FileKnob):
-    """Frequencies above the base: `1` allowed, `0` not, for all CPUs."""
+    """Switch for frequencies above the base frequency, for all CPUs: `1` allows them, `0` forbids them."""
 
     name = "cpufreq.boost"
     stage = WriteStage.BOOST
@@ -82,7 +82,7 @@ class CpufreqBoost(_FileKnob):
         self.inverted = inverted
 
     def read(self) -> str:
-        """Return `1` if boost is allowed."""
+        """Return `1` if boost is allowed, `0` if not."""
         value = super().read()
         return {"0": "1", "1": "0"}.get(value, value) if self.inverted else value
 
@@ -92,7 +92,7 @@ class CpufreqBoost(_FileKnob):
 
 
 class CpufreqRange(Knob):
-    """scaling_min_freq and scaling_max_freq of one policy, written `LOW-HIGH` in kHz."""
+    """scaling_min_freq and scaling_max_freq of one policy, as `LOW-HIGH` in kHz."""
 
     name = "cpufreq.frequency"
     stage = WriteStage.FREQUENCY
@@ -114,24 +114,24 @@ class CpufreqRange(Knob):
         return f"{low}-{high}"
 
     def write(self, value: str) -> None:
-        """Write both bounds so that minimum <= maximum holds at every moment (kernels before 5.3)."""
+        """Write both bounds; minimum <= maximum holds at every moment, as kernels before 5.3 require."""
         low, high = parse_range(value)
         try:
             low_now, high_now = parse_range(self.read())
         except DeviceError:
             low_now, high_now = 0, 0
         parts = [(self._low, low, low_now), (self._high, high, high_now)]
-        for path, wanted, present in parts if low <= high_now else reversed(parts):
-            if wanted != present:
-                write_text(path, str(wanted))
+        for path, requested_khz, current_khz in parts if low <= high_now else reversed(parts):
+            if requested_khz != current_khz:
+                write_text(path, str(requested_khz))
 
     def is_equivalent(self, requested: str, actual: str) -> bool:
-        """Drivers round to steps of up to 100 MHz."""
+        """Return whether both bounds agree up to rounding; drivers round to steps of up to 100 MHz."""
         (low, high), (low_now, high_now) = parse_range(requested), parse_range(actual)
         return abs(low - low_now) <= _ROUNDING_KHZ and abs(high - high_now) <= _ROUNDING_KHZ
 
     def satisfies(self, requested: str, actual: str) -> bool:
-        """Table drivers round to a frequency they have: the bound requested for must still hold."""
+        """Return whether the upper bound holds: table drivers round it to a frequency of their table."""
         return parse_range(actual)[1] <= parse_range(requested)[1] + _ROUNDING_KHZ
 
     def format_value(self, value: str) -> str:
@@ -141,7 +141,7 @@ class CpufreqRange(Knob):
 
 
 def discover(root: Path) -> tuple[list[CpufreqPolicy], list[Knob]]:
-    """Return the policies of the node (with the bounds found) and their knobs; both empty without cpufreq."""
+    """Return the node's policies with their current bounds, and their knobs; both empty without cpufreq."""
     folder = root / _CPU / "cpufreq"
     try:
         names = [entry.name for entry in folder.iterdir() if _POLICY.fullmatch(entry.name)]
@@ -180,15 +180,15 @@ def _policy(folder: Path) -> CpufreqPolicy:
 
 
 def _preferences(folder: Path) -> tuple[str, ...]:
-    """Return the preferences that the driver knows.
+    """Return the preferences that the driver supports.
 
-    While the governor is performance, AMD's active driver lists that one alone; the others are there again
-    under powersave. Source: kernel, drivers/cpufreq/amd-pstate.c.
+    Under the performance governor AMD's active driver lists only that preference; under powersave it lists
+    all of them. Source: kernel, drivers/cpufreq/amd-pstate.c.
     """
-    found = tuple((read_optional(folder / "energy_performance_available_preferences") or "").split())
-    if found == ("performance",) and read_optional(folder / "scaling_governor") == "performance":
+    preferences = tuple((read_optional(folder / "energy_performance_available_preferences") or "").split())
+    if preferences == ("performance",) and read_optional(folder / "scaling_governor") == "performance":
         return _PREFERENCES
-    return found
+    return preferences
 
 
 def _policy_knobs(folder: Path) -> list[Knob]:

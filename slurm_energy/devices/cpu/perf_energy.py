@@ -1,9 +1,9 @@
-"""RAPL energy through the perf subsystem, where the powercap tree is not there or not readable.
+"""RAPL energy through the perf subsystem, for nodes whose powercap tree is absent or unreadable.
 
 The PMU `power` counts system-wide per package or die: one event is opened on each CPU of its `cpumask`.
-Counts are 64-bit and in units of the event's `scale` (2^-32 J), so that they do not wrap; they start with
-the opening of the event. Needs CAP_PERFMON or perf_event_paranoid <= 0. Source: kernel,
-arch/x86/events/rapl.c and include/uapi/linux/perf_event.h; man 2 perf_event_open.
+Counts are 64-bit in units of the event's `scale` (2^-32 J), so they do not wrap; they start when the event
+is opened. Needs CAP_PERFMON or perf_event_paranoid <= 0. Source: kernel, arch/x86/events/rapl.c and
+include/uapi/linux/perf_event.h; man 2 perf_event_open.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ _EVENTS = {"energy-pkg": "cpu", "energy-ram": "dram"}
 _MAX_WATTS = {"cpu": 1000.0, "dram": 250.0}
 _SYSCALL_NUMBERS = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "riscv64": 241}
 _ATTR_BYTES = 64
-"""PERF_ATTR_SIZE_VER0: the first published form of perf_event_attr, which every kernel takes."""
+"""PERF_ATTR_SIZE_VER0: size of the first published perf_event_attr, which every kernel accepts."""
 _FLAG_CLOEXEC = 1 << 3
 _ALL_PROCESSES = -1
 
 
-def open_event(kind: int, config: int, cpu: int) -> int:
+def open_event(pmu_type: int, config: int, cpu: int) -> int:
     """Open a counting event on one CPU for all processes.
 
     Args:
-        kind: the PMU's number, from its `type` file.
-        config: the event's number.
+        pmu_type: number of the PMU, from its `type` file.
+        config: number of the event.
         cpu: logical CPU.
 
     Returns:
         A descriptor; eight bytes read from it are the count.
 
     Raises:
-        OSError: refused by the kernel.
+        OSError: the kernel refused the event.
     """
     number = _SYSCALL_NUMBERS.get(platform.machine())
     if number is None:
         raise OSError(38, f"perf_event_open: unknown machine {platform.machine()}")
-    attributes = struct.pack("=IIQ", kind, _ATTR_BYTES, config).ljust(_ATTR_BYTES, b"\0")
+    attributes = struct.pack("=IIQ", pmu_type, _ATTR_BYTES, config).ljust(_ATTR_BYTES, b"\0")
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = libc.syscall(
         ctypes.c_long(number),
@@ -62,31 +62,31 @@ def open_event(kind: int, config: int, cpu: int) -> int:
 
 
 def read_count(descriptor: int) -> int:
-    """Return an event's count.
+    """Return the count of an event.
 
     Raises:
-        OSError: not readable.
+        OSError: the count cannot be read.
     """
     return int.from_bytes(os.read(descriptor, 8), "little")
 
 
 class PerfEnergyCounter(EnergyCounter):
-    """One energy event on one CPU; opened at once, since it counts from then on."""
+    """One energy event on one CPU. It is opened at once, because it counts from then on."""
 
     range_uj = None
 
-    def __init__(self, event: str, kind: int, config: int, cpu: int, microjoules: Fraction) -> None:
+    def __init__(self, event: str, pmu_type: int, config: int, cpu: int, microjoules: Fraction) -> None:
         """Open the event.
 
         Args:
-            event: name, e.g. `energy-pkg`.
-            kind: the PMU's number.
-            config: the event's number.
+            event: name, for example `energy-pkg`.
+            pmu_type: number of the PMU.
+            config: number of the event.
             cpu: logical CPU to count on.
-            microjoules: what one count is worth.
+            microjoules: energy of one count.
 
         Raises:
-            DeviceError: refused by the kernel.
+            DeviceError: the kernel refused the event.
         """
         self.component = _EVENTS[event]
         self.key = f"perf:{event}@cpu{cpu}"
@@ -94,7 +94,7 @@ class PerfEnergyCounter(EnergyCounter):
         self.max_watts = _MAX_WATTS[self.component]
         self._microjoules = microjoules
         try:
-            self._descriptor = open_event(kind, config, cpu)
+            self._descriptor = open_event(pmu_type, config, cpu)
         except OSError as error:
             raise DeviceError(self.key, error_reason(error)) from None
 
@@ -113,39 +113,39 @@ class PerfEnergyCounter(EnergyCounter):
 
 
 def energy_events(root: Path) -> list[tuple[str, int, Fraction]]:
-    """Return (name, config, microjoules per count) of the energy events that the node has."""
-    found = []
+    """Return (name, config, microjoules per count) of each energy event of the node."""
+    events = []
     for name in _EVENTS:
         text = read_optional(root / _PMU / "events" / name) or ""
         scale = read_optional(root / _PMU / "events" / f"{name}.scale") or ""
         unit = read_optional(root / _PMU / "events" / f"{name}.unit")
         try:
             config = int(text.removeprefix("event="), 0)
-            worth = Fraction(scale) * 1_000_000
+            microjoules = Fraction(scale) * 1_000_000
         except ValueError:
             continue
-        if text.startswith("event=") and unit == "Joules" and worth > 0:
-            found.append((name, config, worth))
-    return found
+        if text.startswith("event=") and unit == "Joules" and microjoules > 0:
+            events.append((name, config, microjoules))
+    return events
 
 
 def discover(root: Path) -> tuple[list[EnergyCounter], list[str]]:
     """Open every energy event of the node on every package.
 
     Returns:
-        Counters, and notes about events that the kernel refused.
+        Counters, and notes on events that the kernel refused.
     """
-    kind = read_number(root / _PMU / "type")
+    pmu_type = read_number(root / _PMU / "type")
     try:
         cpus = parse_cpu_list(read_optional(root / _PMU / "cpumask") or "")
     except ValueError:
         cpus = ()
     counters: list[EnergyCounter] = []
     notes: list[str] = []
-    for name, config, worth in energy_events(root) if kind is not None else []:
+    for name, config, microjoules in energy_events(root) if pmu_type is not None else []:
         for cpu in cpus:
             try:
-                counters.append(PerfEnergyCounter(name, kind or 0, config, cpu, worth))
+                counters.append(PerfEnergyCounter(name, pmu_type or 0, config, cpu, microjoules))
             except DeviceError as error:
                 notes.append(f"perf: {error.what} cannot be opened: {error.why}")
     return counters, notes

@@ -1,10 +1,10 @@
 """RAPL through the kernel's powercap tree: energy counters and power limits of packages and DRAM.
 
-Zones are told by their `name`, never by number or order. Source: kernel,
+Zones are identified by their `name`, never by number or order. Source: kernel,
 Documentation/power/powercap/powercap.rst and drivers/powercap/intel_rapl_common.c.
 
 Counter range: `max_energy_range_uj` is the highest value of a 32-bit register, scaled
-(`get_max_energy_counter`), so that the counter counts modulo 2^32 register units, one unit more.
+(`get_max_energy_counter`). The counter therefore counts modulo 2^32 register units, which is one unit more.
 
 AMD processors have one counter per socket, which older kernels show once per die.
 """
@@ -32,7 +32,7 @@ _DEFAULT_MAX_WATTS = {"cpu": 1000.0, "dram": 250.0, "node": 30_000.0}
 
 @dataclass(frozen=True, slots=True)
 class RaplZone:
-    """One RAPL zone: where it is, who provides it, and its name with its package's for sub-zones."""
+    """One RAPL zone: its directory, the driver that provides it, its name, and the package of a sub-zone."""
 
     path: Path
     provider: str
@@ -41,12 +41,12 @@ class RaplZone:
 
     @property
     def label(self) -> str:
-        """Name that is unique among the zones of a provider, e.g. `package-0` or `dram@package-0`."""
+        """Name that is unique among the zones of a provider, for example `package-0` or `dram@package-0`."""
         return self.name if not self.package else f"{self.name}@{self.package}"
 
 
 class RaplEnergyCounter(CounterFile, EnergyCounter):
-    """energy_uj of a zone, kept open."""
+    """energy_uj of a zone; its file stays open."""
 
     def __init__(self, zone: RaplZone, component: str) -> None:
         super().__init__(zone.path / "energy_uj")
@@ -55,11 +55,11 @@ class RaplEnergyCounter(CounterFile, EnergyCounter):
         self.source = "powercap:psys" if component == "node" else f"powercap:{zone.provider}"
         highest = read_number(zone.path / "max_energy_range_uj") or 0
         self.range_uj = counter_range_uj(highest) if highest > 0 else None
-        self.max_watts = _max_watts(zone, component)
+        self.max_watts = _zone_max_watts(zone, component)
 
 
 def counter_range_uj(highest_uj: int) -> int:
-    """Return the modulus of a counter from its `max_energy_range_uj`, in microjoules."""
+    """Return the modulus of a counter in microjoules from its `max_energy_range_uj`."""
     return highest_uj + max(1, round(highest_uj / (_REGISTER_VALUES - 1)))
 
 
@@ -82,13 +82,13 @@ class _NumberKnob(Knob):
 
 
 class RaplPowerLimit(_NumberKnob):
-    """Long-term power limit in microwatts; the register counts in units of typically 1/8 W."""
+    """Long-term power limit in microwatts; the unit of the register is typically 1/8 W."""
 
     name = "powercap.power_limit"
     stage = WriteStage.RAPL_LIMIT
 
     def is_equivalent(self, requested: str, actual: str) -> bool:
-        """Allow for the register's unit."""
+        """Return whether the limits agree within the unit of the register."""
         return abs(int(requested) - int(actual)) <= _LIMIT_ROUNDING_UW
 
     def format_value(self, value: str) -> str:
@@ -97,13 +97,13 @@ class RaplPowerLimit(_NumberKnob):
 
 
 class RaplTimeWindow(_NumberKnob):
-    """Averaging window of the long-term limit in microseconds; rounded to 2^Y (1 + Z/4) register units."""
+    """Averaging window of the long-term limit in microseconds, rounded to 2^Y (1 + Z/4) register units."""
 
     name = "powercap.time_window"
     stage = WriteStage.RAPL_WINDOW
 
     def is_equivalent(self, requested: str, actual: str) -> bool:
-        """Allow for the register's grid."""
+        """Return whether the windows agree within the steps of the register."""
         low, high = sorted((int(requested), int(actual)))
         return low == high or (low > 0 and high / low <= _WINDOW_ROUNDING)
 
@@ -113,7 +113,7 @@ class RaplTimeWindow(_NumberKnob):
 
 
 class RaplEnable(_NumberKnob):
-    """Whether a zone's limits count."""
+    """Switch that enables the limits of a zone."""
 
     name = "powercap.enabled"
     stage = WriteStage.RAPL_ENABLE
@@ -121,15 +121,15 @@ class RaplEnable(_NumberKnob):
 
 @dataclass(frozen=True, slots=True)
 class PowercapDevices:
-    """What `discover` found; everything empty on a node without RAPL.
+    """Result of `discover`; all lists are empty on a node without RAPL.
 
     Attributes:
-        counters: of packages and memory, none of which includes another.
-        platform: of the whole node (psys), which includes the others.
-        knobs: limits.
-        packages: the packages with their limits.
-        max_dram_watts: most that memory may draw; None if unknown.
-        notes: oddities, one line each.
+        counters: counters of packages and memory; no counter includes another one.
+        platform: counters of the whole node (psys), which include the others.
+        knobs: power limits.
+        packages: packages with their limits.
+        max_dram_watts: highest power of memory; None if unknown.
+        notes: peculiarities of this node, one line each.
     """
 
     counters: list[EnergyCounter]
@@ -141,11 +141,11 @@ class PowercapDevices:
 
 
 def discover(root: Path) -> PowercapDevices:
-    """Find the zones. A package that appears twice (memory-mapped twin) is counted once, limited twice."""
-    zones, notes = _without_mirrors(_zones(root / _CLASS), is_amd(root))
+    """Find the zones. A package with a memory-mapped twin is counted once and limited through both zones."""
+    zones, notes = _without_repeated_dies(_zones(root / _CLASS), is_amd(root))
     counters: dict[str, EnergyCounter] = {}
     knobs: list[Knob] = []
-    places: dict[str, list[str]] = {}
+    domains: dict[str, list[str]] = {}
     platform: dict[str, EnergyCounter] = {}
     for zone in zones:
         component = _component(zone)
@@ -156,13 +156,13 @@ def discover(root: Path) -> PowercapDevices:
             continue
         counters.setdefault(f"powercap:{zone.label}", RaplEnergyCounter(zone, component))
         if component == "cpu":
-            place = zone.label if zone.provider == "intel-rapl" else f"{zone.label}:mmio"
-            found = _limit_knobs(zone, place)
-            knobs += found
-            places.setdefault(zone.label, [])
-            places[zone.label] += [place] if found else []
+            domain = zone.label if zone.provider == "intel-rapl" else f"{zone.label}:mmio"
+            limit_knobs = _limit_knobs(zone, domain)
+            knobs += limit_knobs
+            domains.setdefault(zone.label, [])
+            domains[zone.label] += [domain] if limit_knobs else []
     by_label = {zone.label: zone for zone in reversed(zones)}
-    packages = [_package(by_label[label], tuple(names)) for label, names in places.items()]
+    packages = [_package(by_label[label], tuple(names)) for label, names in domains.items()]
     dram = [_constraint(zone, "max_power_uw") for zone in zones if _component(zone) == "dram"]
     return PowercapDevices(
         counters=list(counters.values()),
@@ -175,27 +175,27 @@ def discover(root: Path) -> PowercapDevices:
 
 
 def is_amd(root: Path) -> bool:
-    """Return whether the processor is AMD's (or Hygon's, which is built alike)."""
+    """Return whether the processor is from AMD, or from Hygon, whose processors are built alike."""
     text = read_optional(root / "proc/cpuinfo") or ""
     return bool(re.search(r"^vendor_id\s*:\s*(AuthenticAMD|HygonGenuine)\s*$", text, re.MULTILINE))
 
 
-def _without_mirrors(zones: list[RaplZone], amd: bool) -> tuple[list[RaplZone], list[str]]:
-    """Leave out dies that show their whole socket's counter once more. Returns zones and notes."""
-    kept: list[RaplZone] = []
+def _without_repeated_dies(zones: list[RaplZone], amd: bool) -> tuple[list[RaplZone], list[str]]:
+    """Remove zones of dies that repeat the counter of their socket. Returns the other zones and notes."""
+    distinct: list[RaplZone] = []
     sockets: set[tuple[str, str]] = set()
-    mirrored: list[str] = []
+    repeated: list[str] = []
     for zone in zones:
         socket, die, _ = zone.name.partition("-die-")
         if amd and die and not zone.package:
             if (zone.provider, socket) in sockets:
-                mirrored.append(zone.name)
+                repeated.append(zone.name)
                 continue
             sockets.add((zone.provider, socket))
-        kept.append(zone)
-    names = set(mirrored)
-    kept = [zone for zone in kept if zone.package not in names]
-    return kept, [f"powercap: {name} repeats its socket's counter and is left out" for name in mirrored]
+        distinct.append(zone)
+    names = set(repeated)
+    distinct = [zone for zone in distinct if zone.package not in names]
+    return distinct, [f"powercap: {name} repeats its socket's counter and is excluded" for name in repeated]
 
 
 def _zones(folder: Path) -> list[RaplZone]:
@@ -219,7 +219,7 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 
 def _component(zone: RaplZone) -> str | None:
-    """Return the record's component, None for zones inside others (core, uncore)."""
+    """Return the component of a zone; None for zones inside other zones (core, uncore)."""
     if _PACKAGE.fullmatch(zone.name) and not zone.package:
         return "cpu"
     if _PLATFORM.fullmatch(zone.name) and not zone.package:
@@ -228,7 +228,7 @@ def _component(zone: RaplZone) -> str | None:
 
 
 def _long_term(zone: RaplZone) -> str | None:
-    """Return the prefix of the long-term constraint's files, None if the zone cannot be limited."""
+    """Return the prefix of the files of the long-term constraint; None if the zone has no limit."""
     for index in range(3):
         if read_optional(zone.path / f"constraint_{index}_name") == "long_term":
             return f"constraint_{index}"
@@ -241,16 +241,16 @@ def _constraint(zone: RaplZone, file: str) -> int | None:
     return read_number(zone.path / f"{prefix}_{file}") if prefix else None
 
 
-def _limit_knobs(zone: RaplZone, place: str) -> list[Knob]:
+def _limit_knobs(zone: RaplZone, domain: str) -> list[Knob]:
     prefix = _long_term(zone)
     if prefix is None:
         return []
-    knobs: list[Knob] = [RaplPowerLimit(place, zone.path / f"{prefix}_power_limit_uw")]
+    knobs: list[Knob] = [RaplPowerLimit(domain, zone.path / f"{prefix}_power_limit_uw")]
     window, enabled = zone.path / f"{prefix}_time_window_us", zone.path / "enabled"
     if read_number(window) is not None:
-        knobs.append(RaplTimeWindow(place, window))
+        knobs.append(RaplTimeWindow(domain, window))
     if read_number(enabled) is not None:
-        knobs.append(RaplEnable(place, enabled))
+        knobs.append(RaplEnable(domain, enabled))
     return knobs
 
 
@@ -266,11 +266,11 @@ def _package(zone: RaplZone, places: tuple[str, ...]) -> CpuPackage:
     )
 
 
-def _max_watts(zone: RaplZone, component: str) -> float:
-    """Return a power that the zone never exceeds: its highest named limit with headroom for short peaks."""
+def _zone_max_watts(zone: RaplZone, component: str) -> float:
+    """Return a power that the zone never exceeds: its highest plausible limit with headroom for peaks."""
     named = [read_number(zone.path / f"constraint_{index}_max_power_uw") or 0 for index in range(2)]
     named += [read_number(zone.path / f"constraint_{index}_power_limit_uw") or 0 for index in range(2)]
-    # A limit may be set absurdly high to mean "none"; then the default bounds it.
+    # An implausibly high limit means "none"; the default then applies.
     default = _DEFAULT_MAX_WATTS[component]
-    sane = [value / 1e6 * _HEADROOM for value in named if 0 < value / 1e6 * _HEADROOM <= default]
-    return max(sane, default=default)
+    plausible = [value / 1e6 * _HEADROOM for value in named if 0 < value / 1e6 * _HEADROOM <= default]
+    return max(plausible, default=default)

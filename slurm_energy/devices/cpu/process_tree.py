@@ -1,7 +1,7 @@
-"""CPU time of jobs from /proc where nobody keeps it per job: slurmstepds and everything below them.
+"""CPU time of jobs from /proc, where no control group counts it: slurmstepds and all their descendants.
 
-Less exact than a control group: what a process used that ended between two readings counts only if its
-parent is in the tree and has waited for it. Source: man 5 proc, /proc/PID/stat.
+This is less exact than a control group. The time of a process that ends between two readings counts only if
+its parent is in the tree and has waited for it. Source: man 5 proc, /proc/PID/stat.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _TITLE_BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """A line of /proc/PID/stat.
+    """Content of /proc/PID/stat.
 
     Attributes:
-        parent: parent's process id.
-        ticks: own time, user and system.
-        waited_ticks: time of children that ended and were waited for.
-        started: ticks after boot; tells processes of the same id apart.
+        parent: process id of the parent.
+        ticks: CPU time of the process, user and system.
+        waited_ticks: CPU time of the children that ended and were waited for.
+        started: start in ticks after boot; distinguishes processes with the same id.
     """
 
     parent: int
@@ -37,12 +37,12 @@ class ProcessStat:
 
 @dataclass(frozen=True, slots=True)
 class JobCpuTime:
-    """CPU time of a job's processes, in ticks.
+    """CPU time of a job's processes in ticks.
 
     Attributes:
-        ticks: sum so far, which never goes down.
-        living: own ticks by (process id, start) of the processes alive at the last reading.
-        waited: sum of what those have waited for.
+        ticks: total up to now, which never decreases.
+        living: CPU ticks by (process id, start) of the processes alive at the last reading.
+        waited: sum of `waited_ticks` of these processes.
     """
 
     ticks: int
@@ -51,15 +51,15 @@ class JobCpuTime:
 
     @property
     def nanoseconds(self) -> int:
-        """The sum so far in nanoseconds."""
+        """The total in nanoseconds."""
         return self.ticks * NS_PER_TICK
 
 
 def parse_stat(content: bytes) -> ProcessStat:
-    """Read /proc/PID/stat. The command's name may hold blanks and brackets.
+    """Parse /proc/PID/stat. The name of the command may contain blanks and brackets.
 
     Raises:
-        ValueError: not of the known form.
+        ValueError: the content has an unknown form.
     """
     fields = content.rpartition(b")")[2].split()
     if len(fields) < 20:
@@ -70,76 +70,76 @@ def parse_stat(content: bytes) -> ProcessStat:
 
 def read_processes(root: Path) -> dict[int, ProcessStat]:
     """Return all processes of the node."""
-    found: dict[int, ProcessStat] = {}
+    processes: dict[int, ProcessStat] = {}
     for name in os.listdir(root / "proc"):
         if name.isdecimal() and (content := _head(os.path.join(root, f"proc/{name}/stat"), _STAT_BYTES)):
             try:
-                found[int(name)] = parse_stat(content)
+                processes[int(name)] = parse_stat(content)
             except ValueError:
                 continue
-    return found
+    return processes
 
 
 def find_slurmstepds(root: Path, pids: Iterable[int]) -> dict[int, list[int]]:
-    """Return the slurmstepd processes among `pids` by job id; they carry it in their title.
+    """Return the slurmstepd processes among `pids` by job id, which is part of their title.
 
-    Anybody can give a process that title, so it counts only for those of slurmd's user.
+    Any user can give a process such a title, so only processes of slurmd's user count.
     """
-    found: dict[int, list[int]] = {}
+    stepds: dict[int, list[int]] = {}
     for pid in pids:
         match = _STEPD.match(_head(os.path.join(root, f"proc/{pid}/cmdline"), _TITLE_BYTES))
-        if match and _is_slurmd_s(root / f"proc/{pid}"):
-            found.setdefault(int(match[1]), []).append(pid)
-    return found
+        if match and _is_of_slurmd_user(root / f"proc/{pid}"):
+            stepds.setdefault(int(match[1]), []).append(pid)
+    return stepds
 
 
 def read_job_cpu_times(root: Path, jobs: Mapping[int, tuple[int, ...]]) -> dict[int, JobCpuTime | None]:
-    """Return the present CPU time of jobs' processes.
+    """Return the CPU time of the processes of jobs.
 
     Args:
-        root: where /proc is found.
-        jobs: process ids known to belong to each job; its slurmstepds are found without.
+        root: directory that contains /proc.
+        jobs: process ids known to belong to each job; its slurmstepds are found without them.
 
     Returns:
-        By job id; None for a job without a living process.
+        CPU time by job id; None for a job without a living process.
     """
-    everything = read_processes(root)
-    titled = find_slurmstepds(root, everything)
+    processes = read_processes(root)
+    stepds = find_slurmstepds(root, processes)
     children: dict[int, list[int]] = {}
-    for pid, process in everything.items():
+    for pid, process in processes.items():
         children.setdefault(process.parent, []).append(pid)
     return {
-        job_id: _sum(everything, _below(children, [*pids, *titled.get(job_id, [])], everything))
+        job_id: _sum(processes, _descendants(children, [*pids, *stepds.get(job_id, [])], processes))
         for job_id, pids in jobs.items()
     }
 
 
-def _below(
-    children: Mapping[int, list[int]], roots: Iterable[int], known: Mapping[int, ProcessStat]
+def _descendants(
+    children: Mapping[int, list[int]], roots: Iterable[int], processes: Mapping[int, ProcessStat]
 ) -> set[int]:
-    found: set[int] = set()
-    todo = [pid for pid in roots if pid in known]
+    descendants: set[int] = set()
+    todo = [pid for pid in roots if pid in processes]
     while todo:
         pid = todo.pop()
-        if pid not in found:
-            found.add(pid)
+        if pid not in descendants:
+            descendants.add(pid)
             todo += children.get(pid, [])
-    return found
+    return descendants
 
 
-def _sum(everything: Mapping[int, ProcessStat], pids: set[int]) -> JobCpuTime | None:
+def _sum(processes: Mapping[int, ProcessStat], pids: set[int]) -> JobCpuTime | None:
     if not pids:
         return None
-    living = {(pid, everything[pid].started): everything[pid].ticks for pid in pids}
-    waited = sum(everything[pid].waited_ticks for pid in pids)
+    living = {(pid, processes[pid].started): processes[pid].ticks for pid in pids}
+    waited = sum(processes[pid].waited_ticks for pid in pids)
     return JobCpuTime(sum(living.values()) + waited, living, waited)
 
 
 def accumulate(earlier: JobCpuTime | None, later: JobCpuTime | None) -> JobCpuTime | None:
-    """Return the job's time so far.
+    """Return the total of a job after a later reading.
 
-    A process that vanished and was waited for shows up in `waited`, with what was counted of it already;
-    one that nobody waited for keeps what was counted.
+    A process that vanished and was waited for appears in `waited`, including the part that was counted
+    before. A process that no parent waited for keeps the part that was counted.
     """
     if earlier is None or later is None:
         return later or earlier
@@ -149,8 +149,8 @@ def accumulate(earlier: JobCpuTime | None, later: JobCpuTime | None) -> JobCpuTi
     return JobCpuTime(earlier.ticks + max(0, grown) + ended, later.living, later.waited)
 
 
-def _is_slurmd_s(folder: Path) -> bool:
-    """Return whether a process runs as root or as we do, who stand in for root in a lab."""
+def _is_of_slurmd_user(folder: Path) -> bool:
+    """Return whether a process runs as root, or as our own user, who stands for root in a lab."""
     try:
         return folder.stat().st_uid in (0, os.geteuid())
     except OSError:

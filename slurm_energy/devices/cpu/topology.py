@@ -1,7 +1,4 @@
-"""Processors of the node: model, CPUs online, cores in the order in which Slurm counts them, packages.
-
-Counts only; power is elsewhere.
-"""
+"""Processors of the node: model, online CPUs, packages, and cores in the order of Slurm's core numbers."""
 
 from __future__ import annotations
 
@@ -20,10 +17,10 @@ _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 
 @dataclass(frozen=True, slots=True)
 class CpuTopology:
-    """Which logical CPUs are together. Everything is empty where the kernel does not tell.
+    """Groups of logical CPUs. All groups are empty where the kernel does not report the topology.
 
     Attributes:
-        cores: logical CPUs of every core; the position is Slurm's number of the core.
+        cores: logical CPUs of each core; the position is Slurm's number of the core.
         packages: logical CPUs by physical package number.
         dies: logical CPUs by package and die number.
     """
@@ -34,14 +31,14 @@ class CpuTopology:
 
 
 def read_topology(root: Path, cpus: Iterable[int]) -> CpuTopology:
-    """Read where the given CPUs, those online, sit."""
+    """Read the topology of the given CPUs, which must be online."""
     online = frozenset(cpus)
     cores: list[frozenset[int]] = []
     packages: dict[int, frozenset[int]] = {}
     dies: dict[tuple[int, int], frozenset[int]] = {}
-    seen: set[int] = set()
+    assigned: set[int] = set()
     for cpu in sorted(online):
-        if cpu in seen:
+        if cpu in assigned:
             continue
         folder = root / _CPU / f"cpu{cpu}/topology"
         core = (_cpus(folder / "thread_siblings_list") & online) | {cpu}
@@ -49,7 +46,7 @@ def read_topology(root: Path, cpus: Iterable[int]) -> CpuTopology:
         if package is None:
             return CpuTopology()
         cores.append(core)
-        seen |= core
+        assigned |= core
         packages[package] = packages.get(package, frozenset()) | core
         dies[package, die] = dies.get((package, die), frozenset()) | core
     groups = [*packages.values(), *dies.values(), *_numa_nodes(root), *_last_level_caches(root, cores)]
@@ -61,34 +58,36 @@ def slurm_order(
 ) -> tuple[tuple[int, ...], ...]:
     """Return cores in the order of Slurm's core numbers, each with its CPUs in ascending order.
 
-    Slurm numbers cores as hwloc does: the tree of packages, NUMA nodes and shared caches is walked depth
-    first, siblings by their lowest CPU. Source: Slurm 22.05 to 26.05, src/slurmd/common/xcpuinfo.c,
-    xcpuinfo_hwloc_topo_get (`block_map`); hwloc, "Indexes and Sets": logical indexes.
+    Slurm numbers cores as hwloc does: depth first through the tree of packages, NUMA nodes and shared
+    caches, with siblings ordered by their lowest CPU. Source: Slurm 22.05 to 26.05,
+    src/slurmd/common/xcpuinfo.c, xcpuinfo_hwloc_topo_get (`block_map`); hwloc, "Indexes and Sets": logical
+    indexes.
 
     Args:
         cores: CPUs of each core.
-        groups: CPUs of each package, die, NUMA node and cache; nested or apart, in any order.
+        groups: CPUs of each package, die, NUMA node and cache; nested or disjoint, in any order.
     """
-    known = sorted(set(groups), key=lambda group: (-len(group), min(group, default=0)))
+    ordered_groups = sorted(set(groups), key=lambda group: (-len(group), min(group, default=0)))
 
-    def way(core: frozenset[int]) -> tuple[int, ...]:
-        return (*(min(group) for group in known if group and core <= group), min(core))
+    def tree_path(core: frozenset[int]) -> tuple[int, ...]:
+        return (*(min(group) for group in ordered_groups if group and core <= group), min(core))
 
-    return tuple(tuple(sorted(core)) for core in sorted(cores, key=way))
+    return tuple(tuple(sorted(core)) for core in sorted(cores, key=tree_path))
 
 
 def cpus_of_cores(text: str, cores: Sequence[tuple[int, ...]], count: int | None) -> tuple[int, ...] | None:
-    """Return the logical CPUs of a list of Slurm's core numbers, e.g. `0-3,8`; None if it cannot be trusted.
+    """Return the logical CPUs of a list of Slurm's core numbers; None if the result cannot be trusted.
 
-    A wrong answer would change other jobs' CPUs, so everything has to fit: Slurm's count of the job's CPUs
-    must be that of the cores with all their threads (a node that slurm.conf describes otherwise than the
-    kernel numbers something else), cores must be alike (Slurm leaves slow ones of hybrid processors out)
-    and CPUs must be numbered without gaps (Slurm's own table fails where some are offline).
+    A wrong result would change the CPUs of other jobs, so three conditions must hold. Slurm's count of the
+    job's CPUs equals that of the cores with all their threads; otherwise slurm.conf describes the node
+    differently from the kernel, and the numbers mean other cores. All cores have the same number of threads,
+    because Slurm omits the slow cores of hybrid processors. The CPU numbers have no gaps, because Slurm's
+    own table is wrong where CPUs are offline.
 
     Args:
-        text: the list, as SPANK's S_JOB_ALLOC_CORES has it.
+        text: the list in the form of SPANK's S_JOB_ALLOC_CORES, for example `0-3,8`.
         cores: `CpuTopology.cores`.
-        count: CPUs that the job has on the node as Slurm counts; None if not known.
+        count: number of CPUs that the job has on the node by Slurm's count; None if unknown.
     """
     numbers = _core_numbers(text, len(cores))
     total = sum(len(core) for core in cores)
@@ -99,12 +98,12 @@ def cpus_of_cores(text: str, cores: Sequence[tuple[int, ...]], count: int | None
     return tuple(cpus) if len(cpus) == count else None
 
 
-def _core_numbers(text: str, most: int) -> set[int]:
-    """Read a list of core numbers below `most`; empty if it is not one."""
+def _core_numbers(text: str, count: int) -> set[int]:
+    """Parse a list of core numbers below `count`; the result is empty if the text is not such a list."""
     numbers: set[int] = set()
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
-        if match is None or int(match[2] or match[1]) >= most:
+        if match is None or int(match[2] or match[1]) >= count:
             return set()
         numbers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return numbers
@@ -122,19 +121,19 @@ def _numa_nodes(root: Path) -> list[frozenset[int]]:
 
 
 def _last_level_caches(root: Path, cores: Iterable[frozenset[int]]) -> list[frozenset[int]]:
-    """Return the CPUs around each level-3 cache; Slurm has hwloc leave out all other levels."""
-    found: list[frozenset[int]] = []
+    """Return the CPUs of each level-3 cache; Slurm makes hwloc ignore all other cache levels."""
+    caches: list[frozenset[int]] = []
     covered: set[int] = set()
     for core in cores:
         folder = root / _CPU / f"cpu{min(core)}/cache/index3"
         if min(core) not in covered and read_number(folder / "level") == 3:
-            found.append(_cpus(folder / "shared_cpu_list"))
-            covered |= found[-1]
-    return found
+            caches.append(_cpus(folder / "shared_cpu_list"))
+            covered |= caches[-1]
+    return caches
 
 
 def cpu_model(root: Path) -> str:
-    """Return the model name of /proc/cpuinfo, empty if it has none."""
+    """Return the model name of /proc/cpuinfo; empty if it has none."""
     text = read_optional(root / "proc/cpuinfo") or ""
     for line in text.splitlines():
         name, _, value = line.partition(":")
@@ -144,7 +143,7 @@ def cpu_model(root: Path) -> str:
 
 
 def online_cpus(root: Path) -> tuple[int, ...]:
-    """Return the logical CPUs that are online, empty if the kernel does not tell."""
+    """Return the logical CPUs that are online; empty if the kernel does not report them."""
     text = read_optional(root / _CPU / "online") or ""
     try:
         return parse_cpu_list(text)
@@ -153,7 +152,7 @@ def online_cpus(root: Path) -> tuple[int, ...]:
 
 
 class CpuThermalThrottle(ThrottleSensor):
-    """Time that processor packages were throttled by heat: package_throttle_total_time_ms, kernel 5.9 on."""
+    """Time in which packages were throttled by heat: package_throttle_total_time_ms, from kernel 5.9."""
 
     component = "cpu"
 

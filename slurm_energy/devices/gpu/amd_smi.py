@@ -1,9 +1,9 @@
 """AMD GPUs through AMD SMI: energy accumulator, power cap, throttling by power or heat.
 
-Uses the vendor's Python package `amdsmi`, which loads libamd_smi.so when it is imported. Energy is
-accumulator x resolution in microjoules; caps are in microwatts; of a multi-chip card only the first GPU has
-a moving accumulator. Source: AMD SMI API reference (amdsmi_get_energy_count, amdsmi_get_power_cap_info,
-amdsmi_set_power_cap, amdsmi_get_gpu_metrics_info). amdsmi_get_violation_status is not used: it waits for
+The vendor's Python package `amdsmi` loads libamd_smi.so when it is imported. Energy is accumulator x
+resolution in microjoules; caps are in microwatts. Of a multi-chip card only the accumulator of the first GPU
+counts. Source: AMD SMI API reference (amdsmi_get_energy_count, amdsmi_get_power_cap_info,
+amdsmi_set_power_cap, amdsmi_get_gpu_metrics_info). amdsmi_get_violation_status is not used, because it waits
 100 ms between two samples of its own.
 """
 
@@ -25,7 +25,7 @@ _NOT_AVAILABLE = 2**64 - 1
 
 
 class AmdSmiLibrary:
-    """The open library; every call names a GPU by index."""
+    """The open AMD SMI library. Every call names a GPU by index."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -35,10 +35,10 @@ class AmdSmiLibrary:
 
     @classmethod
     def open(cls) -> AmdSmiLibrary | None:
-        """Return the library, or None where package, library or driver are missing."""
+        """Return the open library; None if the package, the library or the driver is absent."""
         try:
-            # Without the library the package prints advice for its own users and then fails in one of
-            # several ways, depending on its version.
+            # Without the library the package prints advice for its own users, and then fails in a way
+            # that depends on its version.
             with contextlib.redirect_stdout(io.StringIO()):
                 import amdsmi
         except (ImportError, OSError, KeyError, AttributeError):
@@ -54,10 +54,10 @@ class AmdSmiLibrary:
         return len(self._handles)
 
     def call(self, function: str, index: int, *arguments: Any) -> Any:
-        """Call a per-device function.
+        """Call a function of one device.
 
         Raises:
-            DeviceError: the driver refused or is gone.
+            DeviceError: the driver refused the call or is gone.
         """
         try:
             return getattr(self._library, function)(self._handles[index], *arguments)
@@ -65,14 +65,14 @@ class AmdSmiLibrary:
             raise DeviceError(f"gpu{index}: {function}", _reason(error)) from None
 
     def optional(self, function: str, index: int, *arguments: Any) -> Any:
-        """Call a per-device function; None if the GPU does not support it."""
+        """Call a function of one device; None if the GPU does not support it."""
         try:
             return self.call(function, index, *arguments)
         except DeviceError:
             return None
 
     def close(self) -> None:
-        """Leave the library."""
+        """Close the library."""
         with contextlib.suppress(self._library.AmdSmiException):
             self._library.amdsmi_shut_down()
 
@@ -95,15 +95,15 @@ class AmdSmiEnergyCounter(EnergyCounter):
 
     def read(self) -> int:
         """Return microjoules since the driver was loaded."""
-        found = self._smi.call("amdsmi_get_energy_count", self._index)
-        count = int(found["energy_accumulator"])
+        energy = self._smi.call("amdsmi_get_energy_count", self._index)
+        count = int(energy["energy_accumulator"])
         if count == _NOT_AVAILABLE:
             raise DeviceError(self.key, "the driver has no value now")
-        return int(count * Fraction(found["counter_resolution"]))
+        return int(count * Fraction(energy["counter_resolution"]))
 
 
 class AmdSmiPowerLimit(Knob):
-    """Power cap of a GPU in microwatts; the driver takes whole watts."""
+    """Power cap of a GPU in microwatts; the driver accepts whole watts."""
 
     name = "amdsmi.power_limit"
     stage = WriteStage.GPU_LIMIT
@@ -113,7 +113,7 @@ class AmdSmiPowerLimit(Knob):
         self._smi, self._index = smi, index
 
     def read(self) -> str:
-        """Return the cap in force."""
+        """Return the current cap."""
         return str(int(self._smi.call("amdsmi_get_power_cap_info", self._index)["power_cap"]))
 
     def write(self, value: str) -> None:
@@ -121,7 +121,7 @@ class AmdSmiPowerLimit(Knob):
         self._smi.call("amdsmi_set_power_cap", self._index, _SENSOR, int(value))
 
     def is_equivalent(self, requested: str, actual: str) -> bool:
-        """Allow for the driver's rounding."""
+        """Return whether the caps agree within the rounding of the driver."""
         return abs(int(requested) - int(actual)) <= _LIMIT_ROUNDING_UW
 
     def format_value(self, value: str) -> str:
@@ -130,9 +130,9 @@ class AmdSmiPowerLimit(Knob):
 
 
 class AmdSmiThrottleSensor(ThrottleSensor):
-    """Part of the time in which a GPU was slowed down by its power limit or by heat (MI300 and newer).
+    """Fraction of the time in which a GPU was throttled by its power limit or by heat (MI300 and newer).
 
-    The firmware counts its samples, and those in which each reason held.
+    The firmware counts its samples, and for each reason the samples in which it applied.
     """
 
     _ALL = "accumulation_counter"
@@ -145,7 +145,11 @@ class AmdSmiThrottleSensor(ThrottleSensor):
     )
 
     def __init__(self, smi: AmdSmiLibrary, index: int) -> None:
-        """Read the counts to start from.
+        """Read the initial counts.
+
+        Args:
+            smi: the library.
+            index: index of the GPU.
 
         Raises:
             DeviceError: the GPU has no such counts.
@@ -155,49 +159,49 @@ class AmdSmiThrottleSensor(ThrottleSensor):
         self._last = self._counts()
 
     def throttled_s(self, interval_s: float) -> float:
-        """Return the time of the reason that held longest."""
+        """Return the time of the reason that applied longest."""
         last, self._last = self._last, self._counts()
         samples = self._last[self._ALL] - last[self._ALL]
-        held = max(
+        throttled_samples = max(
             self._last[name] - last[name] for name in self._REASONS if name in last and name in self._last
         )
-        return interval_s * min(1.0, max(0.0, held / samples)) if samples > 0 else 0.0
+        return interval_s * min(1.0, max(0.0, throttled_samples / samples)) if samples > 0 else 0.0
 
     def _counts(self) -> dict[str, int]:
         metrics = self._smi.call("amdsmi_get_gpu_metrics_info", self._index)
         counts = {name: metrics.get(name) for name in (self._ALL, *self._REASONS)}
-        known = {name: count for name, count in counts.items() if isinstance(count, int)}
-        if self._ALL not in known or len(known) < 2:
+        available = {name: count for name, count in counts.items() if isinstance(count, int)}
+        if self._ALL not in available or len(available) < 2:
             raise DeviceError(self.component, "the GPU does not count throttling")
-        return known
+        return available
 
 
 def discover() -> GpuDevices:
-    """Open AMD SMI and find the GPUs with what each supports."""
+    """Open AMD SMI and find the GPUs with the functions that each supports."""
     smi = AmdSmiLibrary.open()
-    found = GpuDevices([], [], [], [], smi.close if smi else lambda: None)
+    devices = GpuDevices([], [], [], [], smi.close if smi else lambda: None)
     for index in range(smi.count() if smi else 0):
         assert smi is not None
-        _add(found, smi, index)
-    return found
+        _add(devices, smi, index)
+    return devices
 
 
-def _add(found: GpuDevices, smi: AmdSmiLibrary, index: int) -> None:
+def _add(devices: GpuDevices, smi: AmdSmiLibrary, index: int) -> None:
     gpu = _gpu(smi, index)
-    found.gpus.append(gpu)
+    devices.gpus.append(gpu)
     if smi.optional("amdsmi_get_energy_count", index) is not None:
-        found.counters.append(AmdSmiEnergyCounter(smi, gpu))
+        devices.counters.append(AmdSmiEnergyCounter(smi, gpu))
     if gpu.limit_watts is not None:
-        found.knobs.append(AmdSmiPowerLimit(smi, index))
+        devices.knobs.append(AmdSmiPowerLimit(smi, index))
     with contextlib.suppress(DeviceError):
-        found.throttle_sensors.append(AmdSmiThrottleSensor(smi, index))
+        devices.throttle_sensors.append(AmdSmiThrottleSensor(smi, index))
 
 
 def _gpu(smi: AmdSmiLibrary, index: int) -> GpuInfo:
     asic = smi.optional("amdsmi_get_gpu_asic_info", index) or {}
-    place = smi.optional("amdsmi_get_gpu_enumeration_info", index) or {}
+    enumeration = smi.optional("amdsmi_get_gpu_enumeration_info", index) or {}
     cap = smi.optional("amdsmi_get_power_cap_info", index) or {}
-    minor = place.get("drm_render")
+    minor = enumeration.get("drm_render")
     return GpuInfo(
         index=index,
         minor=minor if isinstance(minor, int) else None,

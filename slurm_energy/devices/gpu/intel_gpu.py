@@ -1,8 +1,8 @@
 """Intel GPUs through hwmon (drivers xe and i915): energy and the sustained power limit of a card.
 
-energy1_input is the card, energy2_input (xe) the package on it; power1_max is the card's sustained limit,
-0 while it is switched off. The hardware clamps a limit silently. The driver unwraps its 32-bit register
-only when it is read, at 1 kW after 4.4 minutes. Source: kernel,
+energy1_input is the card, energy2_input (xe) the package on it. power1_max is the sustained limit of the
+card, 0 while it is switched off. The hardware clamps a limit silently. The driver unwraps its 32-bit
+register only when it is read; at 1 kW the register wraps after 4.4 minutes. Source: kernel,
 Documentation/ABI/testing/sysfs-driver-intel-{xe,i915}-hwmon and drivers/gpu/drm/xe/xe_hwmon.c.
 """
 
@@ -16,7 +16,7 @@ from slurm_energy.devices.hardware import GpuInfo
 from slurm_energy.devices.hwmon import HwmonChip, find_chips
 from slurm_energy.devices.sysfs import CounterFile, read_text, write_text
 
-# The chips of single tiles (`i915_gtN`) are inside the card and left out.
+# The chips of single tiles (`i915_gtN`) are part of the card and are excluded.
 _NAMES = ("xe", "i915")
 _CARD, _PACKAGE = 1, 2
 _LIMIT_ROUNDING_UW = 250_000
@@ -24,12 +24,12 @@ _DEFAULT_MAX_WATTS = 1000.0
 
 
 class IntelGpuEnergyCounter(EnergyCounter):
-    """Energy of a card, kept open."""
+    """Energy of a card; its file stays open."""
 
     range_uj = None
 
     def __init__(self, index: int, driver: str, max_watts: float, path: Path) -> None:
-        """Describe the counter of GPU `index`."""
+        """Create the counter of GPU `index`."""
         self.key = f"{driver}:gpu{index}"
         self.component = f"gpu[{index}]"
         self.source = f"hwmon:{driver}"
@@ -46,7 +46,7 @@ class IntelGpuEnergyCounter(EnergyCounter):
 
 
 class IntelGpuPowerLimit(Knob):
-    """Sustained power limit of a card in microwatts; 0 means that there is none."""
+    """Sustained power limit of a card in microwatts; 0 means no limit."""
 
     name = "intel_gpu.power_limit"
     stage = WriteStage.GPU_LIMIT
@@ -56,11 +56,11 @@ class IntelGpuPowerLimit(Knob):
         self.path = path
 
     def files(self) -> tuple[Path, ...]:
-        """Return its file."""
+        """Return the file of the limit."""
         return (self.path,)
 
     def read(self) -> str:
-        """Return the limit in force."""
+        """Return the current limit."""
         return read_text(self.path)
 
     def write(self, value: str) -> None:
@@ -68,7 +68,7 @@ class IntelGpuPowerLimit(Knob):
         write_text(self.path, value)
 
     def is_equivalent(self, requested: str, actual: str) -> bool:
-        """Allow for the register's unit; a limit that is off is not a limit of 0 W."""
+        """Return whether the limits agree within the unit of the register; 0 (no limit) equals only 0."""
         if "0" in (requested, actual):
             return requested == actual
         return abs(int(requested) - int(actual)) <= _LIMIT_ROUNDING_UW
@@ -80,7 +80,7 @@ class IntelGpuPowerLimit(Knob):
 
 @dataclass(frozen=True, slots=True)
 class IntelGpuDevices:
-    """What `discover` found; everything empty on a node without Intel GPUs."""
+    """Result of `discover`; all lists are empty on a node without Intel GPUs."""
 
     gpus: list[GpuInfo]
     counters: list[EnergyCounter]
@@ -89,35 +89,35 @@ class IntelGpuDevices:
 
 def discover(root: Path) -> IntelGpuDevices:
     """Find the cards, ordered by PCI address."""
-    found = IntelGpuDevices([], [], [])
+    devices = IntelGpuDevices([], [], [])
     for chip in find_chips(root, *_NAMES):
         channels = chip.channels("energy", "input")
         channel = next((number for number in (_CARD, _PACKAGE) if number in channels), None)
         if channel is not None and (path := chip.file(f"energy{channel}_input")) is not None:
-            _add(found, chip, channel, path)
-    return found
+            _add(devices, chip, channel, path)
+    return devices
 
 
-def _add(found: IntelGpuDevices, chip: HwmonChip, channel: int, energy: Path) -> None:
-    index = len(found.gpus)
+def _add(devices: IntelGpuDevices, chip: HwmonChip, channel: int, energy: Path) -> None:
+    index = len(devices.gpus)
     rated_uw = chip.number(f"power{channel}_rated_max")
     limit_uw = chip.number(f"power{channel}_max")
-    most = rated_uw / 1e6 if rated_uw else None
-    found.gpus.append(
+    max_watts = rated_uw / 1e6 if rated_uw else None
+    devices.gpus.append(
         GpuInfo(
             index=index,
             minor=None,
             name=f"Intel GPU ({chip.name})",
-            limit_watts=(limit_uw / 1e6 or most) if limit_uw is not None else None,
+            limit_watts=(limit_uw / 1e6 or max_watts) if limit_uw is not None else None,
             min_limit_watts=None,
-            max_limit_watts=most,
+            max_limit_watts=max_watts,
             clocks_mhz=None,
             interface="intel_gpu",
         )
     )
-    found.counters.append(
-        IntelGpuEnergyCounter(index, chip.name, 2 * most if most else _DEFAULT_MAX_WATTS, energy)
+    devices.counters.append(
+        IntelGpuEnergyCounter(index, chip.name, 2 * max_watts if max_watts else _DEFAULT_MAX_WATTS, energy)
     )
     limit = chip.file(f"power{channel}_max")
     if limit is not None and limit_uw is not None:
-        found.knobs.append(IntelGpuPowerLimit(index, limit))
+        devices.knobs.append(IntelGpuPowerLimit(index, limit))

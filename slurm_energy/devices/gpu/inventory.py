@@ -1,4 +1,4 @@
-"""What any library of a GPU maker finds on a node: one shape for NVML and AMD SMI. Data only."""
+"""The GPUs that the library of a vendor finds on a node, with their counters, knobs and sensors."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ from slurm_energy.devices.hardware import GpuInfo
 
 @dataclass(frozen=True, slots=True)
 class GpuDevices:
-    """GPUs with their counters, knobs and sensors; everything empty on a node without that maker's GPUs.
+    """GPUs with their counters, knobs and sensors; all lists are empty on a node without GPUs of that vendor.
 
-    `notes` are oddities, one line each; `reason` says why the library cannot be used, empty if it can.
+    Attributes:
+        gpus: the GPUs.
+        counters: energy counters.
+        knobs: knobs of limits, clocks and persistence.
+        throttle_sensors: sensors of throttling.
+        close: function that closes the library.
+        notes: peculiarities of this node, one line each.
+        reason: why the library cannot be used; empty if it can.
     """
 
     gpus: list[GpuInfo]

@@ -1,7 +1,7 @@
 """NVIDIA GPUs through NVML: energy counter, power limit, locked clocks, persistence, throttle reasons.
 
-NVML stays open as long as the agent runs: without persistence mode and without a client the driver
-unloads and forgets limits and counters. Source: NVML API reference.
+NVML stays open as long as the agent runs. Without persistence mode and without a client the driver unloads
+and forgets limits and counters. Source: NVML API reference.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ UNLOCKED = "default"
 
 
 class NvmlLibrary:
-    """The open library. Every call names a GPU by index.
+    """The open NVML library. Every call names a GPU by index.
 
-    A GPU that does not answer is asked for again every few seconds, by its UUID, since indices move when one
-    falls off the bus. When the driver itself is gone, the library is opened anew by a thread, because that
-    may take seconds; until it is done every call fails. Never for one GPU while others answer: without
-    persistence mode that unloads the driver, which then forgets all limits.
+    A GPU that does not respond is tried again every few seconds by its UUID, because indices change when a
+    GPU falls off the bus. If the driver itself is gone, a thread opens the library again, which may take
+    seconds; until then every call fails. The library is never opened again for one GPU while others respond:
+    without persistence mode this would unload the driver, which then forgets all limits.
 
     Args:
         library: pynvml.
-        clock: seconds that do not jump.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, library: Any, clock: Callable[[], float] = time.monotonic) -> None:
@@ -59,7 +59,7 @@ class NvmlLibrary:
         """Return the open library.
 
         Raises:
-            DeviceError: there is none, or no driver.
+            DeviceError: the library or the driver is absent.
         """
         try:
             import pynvml
@@ -72,18 +72,18 @@ class NvmlLibrary:
         return cls(pynvml)
 
     def count(self) -> int:
-        """Return the number of GPUs, 0 if the driver does not answer."""
+        """Return the number of GPUs; 0 if the driver does not respond."""
         try:
             return int(self._library.nvmlDeviceGetCount())
         except self._library.NVMLError:
             return 0
 
     def call(self, function: str, index: int, *arguments: Any) -> Any:
-        """Call a per-device function.
+        """Call a function of one device.
 
         Raises:
             DeviceGoneError: the GPU or the driver is gone.
-            DeviceError: the driver refused.
+            DeviceError: the driver refused the call.
         """
         library = self._library
         try:
@@ -92,14 +92,16 @@ class NvmlLibrary:
                 handle = self._handle(index)
             return getattr(library, function)(handle, *arguments)
         except library.NVMLError as error:
-            what = f"gpu{index}: {function}"
+            subject = f"gpu{index}: {function}"
             if error.value not in self._gone():
-                raise DeviceError(what, _reason(error)) from None
+                raise DeviceError(subject, _reason(error)) from None
             self._lose(index, error)
-            raise DeviceGoneError(what, _reason(error)) from None
+            raise DeviceGoneError(subject, _reason(error)) from None
 
     def energy_mj(self, index: int) -> int:
-        """Return the millijoules of a GPU since the driver was loaded: `call` for what is called most often.
+        """Return the millijoules of a GPU since the driver was loaded.
+
+        This is a faster `call` for the function that is called most often.
 
         Raises:
             DeviceError: see `call`.
@@ -109,22 +111,22 @@ class NvmlLibrary:
             try:
                 return self._energy(handle)  # type: ignore[no-any-return]
             except self._library.NVMLError:
-                pass  # the same again, for the reason
+                pass  # repeated below, where the error gets its reason
         return int(self.call("nvmlDeviceGetTotalEnergyConsumption", index))
 
-    def remember(self, index: int) -> None:
-        """Note which GPU has an index now."""
+    def store_uuid(self, index: int) -> None:
+        """Store the UUID of the GPU that has this index now."""
         self._uuids[index] = self.optional("nvmlDeviceGetUUID", index)
 
     def optional(self, function: str, index: int, *arguments: Any) -> Any:
-        """Call a per-device function; None if the GPU does not support it."""
+        """Call a function of one device; None if the GPU does not support it."""
         try:
             return self.call(function, index, *arguments)
         except DeviceError:
             return None
 
     def close(self) -> None:
-        """Leave the library."""
+        """Close the library."""
         if self._reopening is not None:
             self._reopening.join(_MIN_PAUSE_S)
         with contextlib.suppress(self._library.NVMLError):
@@ -133,7 +135,7 @@ class NvmlLibrary:
     def _handle(self, index: int) -> Any:
         if self._reopening is not None:
             if self._reopening.is_alive():
-                raise DeviceGoneError(f"gpu{index}", "the driver is being opened again")
+                raise DeviceGoneError(f"gpu{index}", "the library is being opened again")
             self._reopening = None
         not_before, why = self._lost.get(index, (0.0, ""))
         if self._clock() < not_before:
@@ -160,7 +162,7 @@ class NvmlLibrary:
         )
 
     def _lose(self, index: int, error: Any) -> None:
-        """Leave a GPU alone for a while; without any that answers, open the library again."""
+        """Leave a GPU alone for some seconds; if no GPU responds, open the library again."""
         self._handles.pop(index, None)
         now = self._clock()
         self._lost[index] = now + _MIN_PAUSE_S, _reason(error)
@@ -188,7 +190,7 @@ def _reason(error: Any) -> str:
 
 
 class NvmlEnergyCounter(EnergyCounter):
-    """Energy since the driver was loaded (Volta and newer); NVML counts millijoules."""
+    """Energy since the driver was loaded, for Volta and newer GPUs; NVML counts millijoules."""
 
     range_uj = None
     source = "nvml:total_energy"
@@ -211,17 +213,17 @@ class _GpuKnob(Knob):
 
 
 class NvmlPersistence(_GpuKnob):
-    """Whether the driver stays loaded without clients: `1` or `0`."""
+    """Persistence mode: `1` keeps the driver loaded without clients, `0` does not."""
 
     name = "nvml.persistence"
     stage = WriteStage.PERSISTENCE
 
     def read(self) -> str:
-        """Return `1` if persistence mode is on."""
+        """Return `1` if persistence mode is on, `0` if not."""
         return str(int(self._nvml.call("nvmlDeviceGetPersistenceMode", self._index)))
 
     def write(self, value: str) -> None:
-        """Switch persistence mode; root only."""
+        """Switch persistence mode; requires root."""
         self._nvml.call("nvmlDeviceSetPersistenceMode", self._index, int(value))
 
 
@@ -232,15 +234,15 @@ class NvmlPowerLimit(_GpuKnob):
     stage = WriteStage.GPU_LIMIT
 
     def read(self) -> str:
-        """Return the limit that was set, in mW; the enforced one may be lower."""
+        """Return the limit in mW that was set; the enforced limit may be lower."""
         return str(int(self._nvml.call("nvmlDeviceGetPowerManagementLimit", self._index)))
 
     def write(self, value: str) -> None:
-        """Set the limit in mW; refused outside the GPU's constraints."""
+        """Set the limit in mW; NVML refuses a value outside the GPU's constraints."""
         self._nvml.call("nvmlDeviceSetPowerManagementLimit", self._index, int(value))
 
     def is_equivalent(self, requested: str, actual: str) -> bool:
-        """Allow the driver a tenth of a watt."""
+        """Return whether the limits agree within the driver's rounding of a tenth of a watt."""
         return abs(int(requested) - int(actual)) <= _LIMIT_ROUNDING_MW
 
     def format_value(self, value: str) -> str:
@@ -249,14 +251,14 @@ class NvmlPowerLimit(_GpuKnob):
 
 
 class NvmlLockedClocks(_GpuKnob):
-    """Range of the graphics clock in MHz, or `default`. NVML has no way to ask: restoring is a reset."""
+    """Range of the graphics clock in MHz, or `default`. NVML cannot report it, so restoring it is a reset."""
 
     name = "nvml.locked_clocks"
     stage = WriteStage.GPU_CLOCK
     readable = False
 
     def read(self) -> str:
-        """Return `default`: what is restored."""
+        """Return `default`, the value to restore."""
         return UNLOCKED
 
     def write(self, value: str) -> None:
@@ -272,7 +274,7 @@ class NvmlLockedClocks(_GpuKnob):
 
 
 class NvmlThrottleSensor(ThrottleSensor):
-    """Clock event reasons of a GPU that mean slower than asked: a power limit, heat or the power brake."""
+    """Clock event reasons that slow a GPU down: a power limit, heat or the power brake."""
 
     def __init__(self, nvml: NvmlLibrary, index: int, reasons: int) -> None:
         self.component = f"gpu[{index}]"
@@ -285,39 +287,39 @@ class NvmlThrottleSensor(ThrottleSensor):
 
 
 def discover() -> GpuDevices:
-    """Open NVML and find the GPUs with what each supports."""
+    """Open NVML and find the GPUs with the functions that each supports."""
     try:
         nvml = NvmlLibrary.open()
     except DeviceError as error:
         return GpuDevices([], [], [], [], lambda: None, reason=error.why)
-    found = GpuDevices([], [], [], [], nvml.close)
+    devices = GpuDevices([], [], [], [], nvml.close)
     for index in range(nvml.count()):
-        _add(found, nvml, index)
-    return found if found.gpus else replace(found, reason="the driver shows no GPU")
+        _add(devices, nvml, index)
+    return devices if devices.gpus else replace(devices, reason="the driver shows no GPU")
 
 
-def _add(found: GpuDevices, nvml: NvmlLibrary, index: int) -> None:
-    nvml.remember(index)
+def _add(devices: GpuDevices, nvml: NvmlLibrary, index: int) -> None:
+    nvml.store_uuid(index)
     gpu = _gpu(nvml, index)
-    found.gpus.append(gpu)
+    devices.gpus.append(gpu)
     if nvml.optional("nvmlDeviceGetTotalEnergyConsumption", index) is not None:
-        found.counters.append(NvmlEnergyCounter(nvml, gpu))
+        devices.counters.append(NvmlEnergyCounter(nvml, gpu))
     if nvml.optional("nvmlDeviceGetPersistenceMode", index) is not None:
-        found.knobs.append(NvmlPersistence(nvml, index))
+        devices.knobs.append(NvmlPersistence(nvml, index))
     if gpu.limit_watts is not None:
-        found.knobs.append(NvmlPowerLimit(nvml, index))
+        devices.knobs.append(NvmlPowerLimit(nvml, index))
     if gpu.clocks_mhz is not None:
-        found.knobs.append(NvmlLockedClocks(nvml, index))
+        devices.knobs.append(NvmlLockedClocks(nvml, index))
     if nvml.optional("nvmlDeviceGetCurrentClocksThrottleReasons", index) is not None:
-        found.throttle_sensors.append(NvmlThrottleSensor(nvml, index, _slow_reasons()))
+        devices.throttle_sensors.append(NvmlThrottleSensor(nvml, index, _slow_reasons()))
     if gpu.partitioned:
-        found.notes.append(
+        devices.notes.append(
             f"nvml:gpu{index} is partitioned (MIG): energy and limits are those of the whole GPU"
         )
 
 
 def is_partitioned(nvml: NvmlLibrary, index: int) -> bool:
-    """Return whether MIG mode is on now; False for GPUs that do not have it."""
+    """Return whether MIG mode is on now; False for GPUs without MIG."""
     mode = nvml.optional("nvmlDeviceGetMigMode", index)
     return bool(mode) and mode[0] == 1
 

@@ -1,1 +1,1 @@
-"""Drivers of node power meters and BMCs, and the model of memory power."""
+"""Drivers of power meters and BMCs of nodes, and the model of the power of memory."""

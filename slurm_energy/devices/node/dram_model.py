@@ -1,7 +1,8 @@
-"""Power of memory from a table, for nodes whose hardware does not measure it; always marked `modelled`.
+"""Model of the power of memory, for nodes that do not measure it; its quality is always `modelled`.
 
-Source: thesis, Eq. 4.1 and 4.2: the watts of each module by its size, times a factor by how much of the
-memory is in use. Memory on the processor or GPU package (HBM) is measured with it and not counted here.
+Source: thesis, Eq. 4.1 and 4.2: a table gives the watts of each module by size, times a factor for the share
+of memory in use. Memory on the package of a processor or GPU (HBM) is measured with that package and not
+counted here.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from slurm_energy.devices.sysfs import error_reason
 from slurm_energy.records import Quality
 
 MODULE_WATTS = ((16, 4.0), (32, 5.0), (64, 6.0), (128, 8.0), (256, 10.0))
-"""Watts of a module of at most so many GiB. Source: thesis, 4.2.2."""
+"""(size in GiB, watts): watts of a module up to that size. Source: thesis, 4.2.2."""
 USAGE_FACTORS = ((0.05, 0.30), (0.15, 0.60), (0.25, 0.70), (0.50, 0.75), (1.00, 0.80))
-"""Factor for a share of memory in use below the bound, for the last two up to it. Source: thesis, 4.2.2."""
+"""(bound, factor): factor for a share of memory in use below the bound; the last two bounds are inclusive.
+Source: thesis, 4.2.2."""
 _GIB = 1 << 30
 _MEMINFO_BYTES = 512
 
 
 def module_watts(size_bytes: int) -> float:
-    """Return the base power of a module: that of the next larger size in the table.
+    """Return the base power of a module: the watts of the next larger size in the table.
 
-    A module above the largest size counts as several of that size.
+    A module above the largest size counts as several modules of that size.
     """
     size_gib = size_bytes / _GIB
     for bound_gib, watts in MODULE_WATTS:
@@ -38,7 +40,7 @@ def module_watts(size_bytes: int) -> float:
 
 
 def usage_factor(used_share: float) -> float:
-    """Return the factor for the share (0 to 1) of memory that is in use."""
+    """Return the factor for the share (0 to 1) of memory in use."""
     for bound, factor in USAGE_FACTORS[:3]:
         if used_share < bound:
             return factor
@@ -46,12 +48,12 @@ def usage_factor(used_share: float) -> float:
 
 
 def model_watts(sizes_bytes: Sequence[int], used_share: float) -> float:
-    """Return the power of the modules together (thesis, Eq. 4.1, module by module)."""
+    """Return the power of all modules together (thesis, Eq. 4.1, module by module)."""
     return sum(module_watts(size) for size in sizes_bytes) * usage_factor(used_share)
 
 
 def used_share(meminfo: bytes) -> float:
-    """Return how much of memory is in use, from /proc/meminfo: 1 - MemAvailable / MemTotal.
+    """Return the share of memory in use from /proc/meminfo: 1 - MemAvailable / MemTotal.
 
     Raises:
         ValueError: a line is missing.
@@ -66,8 +68,8 @@ def used_share(meminfo: bytes) -> float:
     return min(1.0, max(0.0, 1 - values[b"MemAvailable"] / values[b"MemTotal"]))
 
 
-class DramModel(PowerSensor):
-    """The model with the node's modules and its present use of memory."""
+class DramPowerModel(PowerSensor):
+    """The model applied to the node's modules and its current use of memory."""
 
     key = "dram_model"
     component = "dram"
@@ -76,7 +78,7 @@ class DramModel(PowerSensor):
     quality = Quality.MODELLED
 
     def __init__(self, sizes_bytes: Sequence[int], meminfo: Path) -> None:
-        """Describe the memory.
+        """Create the sensor.
 
         Args:
             sizes_bytes: size of each module.
@@ -88,7 +90,7 @@ class DramModel(PowerSensor):
         self._descriptor: int | None = None
 
     def read(self) -> PowerReading:
-        """Return the modelled power now."""
+        """Return the current modelled power."""
         try:
             if self._descriptor is None:
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -107,17 +109,17 @@ class DramModel(PowerSensor):
             self._descriptor = None
 
 
-def discover(root: Path) -> tuple[DramModel | None, str]:
-    """Return the model of this node's memory, or None and why there is none."""
+def discover(root: Path) -> tuple[DramPowerModel | None, str]:
+    """Return the model of this node's memory, or None and the reason why there is none."""
     modules = memory_modules(root)
     if not modules:
-        return None, "dram model: the firmware's table of memory modules is not there or not readable"
+        return None, "dram model: the firmware's table of memory modules is absent or unreadable"
     counted = [module for module in modules if not _on_package(module)]
     sizes = [module.size_bytes for module in counted if module.size_bytes]
     if len(sizes) < len(counted) or not sizes:
-        return None, "dram model: the firmware does not know the size of every memory module"
-    return DramModel(sizes, root / "proc/meminfo"), ""
+        return None, "dram model: the firmware does not report the size of every memory module"
+    return DramPowerModel(sizes, root / "proc/meminfo"), ""
 
 
 def _on_package(module: MemoryModule) -> bool:
-    return module.kind.startswith("HBM")
+    return module.memory_type.startswith("HBM")

@@ -1,7 +1,7 @@
-"""Node power from the management controller (BMC) by IPMI: DCMI Get Power Reading.
+"""Node power from the management controller (BMC) through IPMI: DCMI Get Power Reading.
 
-One request, two ways to send it: the kernel's /dev/ipmi0, or `ipmitool` over the network. Both take
-10 to 50 ms and more, so that the reading is polled aside. Source: DCMI Specification 1.5, 6.6.1; kernel,
+The request is sent through the kernel's /dev/ipmi0, or through `ipmitool` over the network. Both take 10 to
+50 ms or longer, so a thread polls the reading. Source: DCMI Specification 1.5, 6.6.1; kernel,
 include/uapi/linux/ipmi.h and Documentation/driver-api/ipmi.rst.
 """
 
@@ -32,75 +32,75 @@ INTERVAL_S = 5.0
 
 _COMPLETION = {
     0xC0: "the BMC is busy",
-    0xC1: "the BMC does not know DCMI power readings",
-    0xC3: "the BMC did not answer in time",
-    0xC9: "the BMC does not know DCMI power readings",
-    0xCC: "the BMC does not take the request",
-    0xD4: "the BMC wants a higher privilege",
-    0xD5: "the BMC cannot measure in its present state",
+    0xC1: "the BMC does not support DCMI power readings",
+    0xC3: "the BMC did not respond in time",
+    0xC9: "the BMC does not support DCMI power readings",
+    0xCC: "the BMC rejects the request",
+    0xD4: "the BMC requires a higher privilege",
+    0xD5: "the BMC cannot measure in its current state",
 }
 
 
 class IpmiTransport(Protocol):
-    """Sends one request to the BMC."""
+    """Sends single requests to the BMC."""
 
     def command(self, netfn: int, command: int, data: bytes) -> bytes:
-        """Return the answer without its completion code.
+        """Return the response without its completion code.
 
         Raises:
-            DeviceError: no answer, or a completion code other than 0.
+            DeviceError: there is no response, or its completion code is not 0.
         """
 
     def close(self) -> None:
-        """Give descriptors back."""
+        """Release descriptors."""
 
 
 @dataclass(frozen=True, slots=True)
 class DcmiPowerReading:
-    """Answer of DCMI Get Power Reading, in watts.
+    """Response to DCMI Get Power Reading, in watts.
 
     Attributes:
-        present, least, most, mean: power now and over the period.
+        current, minimum, maximum, mean: power now, and over the statistics period.
         period_ms: length of the statistics period.
-        active: the BMC is measuring; if not, the figures mean nothing.
+        active: whether the BMC is measuring; otherwise the figures are meaningless.
     """
 
-    present: int
-    least: int
-    most: int
+    current: int
+    minimum: int
+    maximum: int
     mean: int
     period_ms: int
     active: bool
 
 
-def decode_power_reading(answer: bytes) -> DcmiPowerReading:
-    """Read the answer of DCMI Get Power Reading.
+def decode_power_reading(response: bytes) -> DcmiPowerReading:
+    """Decode the response to DCMI Get Power Reading.
 
     Raises:
-        DeviceError: not such an answer.
+        DeviceError: the data is not such a response.
     """
-    if len(answer) < 18 or answer[0] != _DCMI:
-        raise DeviceError("ipmi:dcmi", f"unexpected answer of {len(answer)} bytes")
-    present, least, most, mean = (int.from_bytes(answer[at : at + 2], "little") for at in (1, 3, 5, 7))
-    period_ms = int.from_bytes(answer[13:17], "little")
-    return DcmiPowerReading(present, least, most, mean, period_ms, bool(answer[17] & _ACTIVE))
+    if len(response) < 18 or response[0] != _DCMI:
+        raise DeviceError("ipmi:dcmi", f"unexpected response of {len(response)} bytes")
+    current, minimum, maximum, mean = (int.from_bytes(response[at : at + 2], "little") for at in (1, 3, 5, 7))
+    period_ms = int.from_bytes(response[13:17], "little")
+    return DcmiPowerReading(current, minimum, maximum, mean, period_ms, bool(response[17] & _ACTIVE))
 
 
 def power_watts(transport: IpmiTransport) -> float:
-    """Ask the BMC for the node's present power.
+    """Request the current power of the node from the BMC.
 
     Raises:
-        DeviceError: no answer, no such feature, or measuring is switched off.
+        DeviceError: the BMC does not respond, lacks the feature, or has measuring switched off.
     """
-    answer = transport.command(_GROUP_NETFN, _GET_POWER_READING, bytes((_DCMI, _SYSTEM_POWER, 0, 0)))
-    statistics = decode_power_reading(answer)
+    response = transport.command(_GROUP_NETFN, _GET_POWER_READING, bytes((_DCMI, _SYSTEM_POWER, 0, 0)))
+    statistics = decode_power_reading(response)
     if not statistics.active:
         raise DeviceError("ipmi:dcmi", "power measurement is switched off in the BMC")
-    return float(statistics.present)
+    return float(statistics.current)
 
 
 def power_sensor(transport: IpmiTransport, interval_s: float = INTERVAL_S) -> PolledPowerSensor:
-    """Return the node's gauge behind a transport; it takes the transport over."""
+    """Return the node's sensor behind a transport; the sensor owns the transport from then on."""
     return PolledPowerSensor(
         "ipmi:dcmi",
         "node",
@@ -113,7 +113,7 @@ def power_sensor(transport: IpmiTransport, interval_s: float = INTERVAL_S) -> Po
 
 
 def discover(root: Path) -> IpmiDevice | None:
-    """Return the local BMC's transport, or None where there is no IPMI device."""
+    """Return the transport to the local BMC; None if there is no IPMI device."""
     for name in ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0"):
         if (root / name).exists():
             return IpmiDevice(root / name)
@@ -121,13 +121,13 @@ def discover(root: Path) -> IpmiDevice | None:
 
 
 def check_completion(code: int, data: bytes) -> bytes:
-    """Return the data of an answer.
+    """Return the data of a response.
 
     Raises:
         DeviceError: the completion code is an error.
     """
     if code:
-        raise DeviceError("ipmi:dcmi", _COMPLETION.get(code, f"the BMC answered with code 0x{code:02x}"))
+        raise DeviceError("ipmi:dcmi", _COMPLETION.get(code, f"the BMC responded with code 0x{code:02x}"))
     return data
 
 
@@ -172,7 +172,7 @@ class _Received(ctypes.Structure):
 
 
 def _ioc(direction: int, number: int, size: int) -> int:
-    """Return an ioctl number as _IOC of asm-generic/ioctl.h makes it."""
+    """Return an ioctl number as the macro _IOC of asm-generic/ioctl.h does."""
     return direction << 30 | size << 16 | ord("i") << 8 | number
 
 
@@ -181,15 +181,15 @@ SEND_COMMAND = _ioc(_READ, 13, ctypes.sizeof(_Request))
 RECEIVE_TRUNCATED = _ioc(_READ | _WRITE, 11, ctypes.sizeof(_Received))
 _SYSTEM_INTERFACE = 0x0C
 _BMC_CHANNEL = 0x0F
-_ANSWER_BYTES = 272
-_ANSWER_TIMEOUT_S = 10.0
+_RESPONSE_BYTES = 272
+_RESPONSE_TIMEOUT_S = 10.0
 
 
 class IpmiDevice:
     """The BMC of this node through the kernel's IPMI driver."""
 
     def __init__(self, path: Path, ioctl: Callable[[int, int, Any], int] = fcntl.ioctl) -> None:
-        """Describe the transport; the device is opened with the first command.
+        """Create the transport; the first command opens the device.
 
         Args:
             path: /dev/ipmi0.
@@ -201,7 +201,7 @@ class IpmiDevice:
         self._number = 0
 
     def command(self, netfn: int, command: int, data: bytes) -> bytes:
-        """Send a request and wait for its answer, at most ten seconds."""
+        """Send a request and wait for its response, at most ten seconds."""
         try:
             if self._descriptor is None:
                 self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
@@ -227,31 +227,31 @@ class IpmiDevice:
         self._ioctl(descriptor, SEND_COMMAND, request)
 
     def _receive(self, descriptor: int) -> bytes:
-        """Return the answer to the last request; answers to earlier ones that came late are dropped."""
+        """Return the response to the last request; late responses to earlier requests are dropped."""
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
-        while poll.poll(_ANSWER_TIMEOUT_S * 1000):
+        while poll.poll(_RESPONSE_TIMEOUT_S * 1000):
             address = ctypes.create_string_buffer(32)
-            body = ctypes.create_string_buffer(_ANSWER_BYTES)
-            message = _Message(0, 0, _ANSWER_BYTES, ctypes.addressof(body))
+            body = ctypes.create_string_buffer(_RESPONSE_BYTES)
+            message = _Message(0, 0, _RESPONSE_BYTES, ctypes.addressof(body))
             received = _Received(0, ctypes.addressof(address), 32, 0, message)
             self._ioctl(descriptor, RECEIVE_TRUNCATED, received)
-            answer = body.raw[: received.msg.data_len]
-            if received.msgid == self._number and answer:
-                return check_completion(answer[0], answer[1:])
-        raise DeviceError(str(self.path), f"no answer within {_ANSWER_TIMEOUT_S:.0f} s")
+            response = body.raw[: received.msg.data_len]
+            if received.msgid == self._number and response:
+                return check_completion(response[0], response[1:])
+        raise DeviceError(str(self.path), f"no response within {_RESPONSE_TIMEOUT_S:.0f} s")
 
 
 @dataclass(frozen=True, slots=True)
 class Ipmitool:
-    """A BMC over the network, asked by the `ipmitool` program (IPMI 2.0, encrypted).
+    """A BMC over the network, through the program `ipmitool` (IPMI 2.0, encrypted).
 
     Attributes:
         host: name or address, with an optional `:port`.
-        user: account on the BMC; operator rights suffice.
-        password_file: file whose first line is the password; never put on the command line.
-        program: ipmitool.
-        timeout_s: bound of one request.
+        user: account on the BMC; operator privilege suffices.
+        password_file: file whose first line is the password; it never appears on the command line.
+        program: name of ipmitool.
+        timeout_s: time limit of one request.
     """
 
     host: str
@@ -273,26 +273,26 @@ class Ipmitool:
                 arguments, capture_output=True, text=True, timeout=self.timeout_s, check=False
             )
         except subprocess.TimeoutExpired:
-            raise DeviceError(self.host, f"no answer within {self.timeout_s:.0f} s") from None
+            raise DeviceError(self.host, f"no response within {self.timeout_s:.0f} s") from None
         except OSError as error:
             raise DeviceError(self.program, error_reason(error)) from None
         if done.returncode:
-            raise DeviceError(self.host, _complaint(done.stderr))
+            raise DeviceError(self.host, _failure_reason(done.stderr))
         try:
             return bytes.fromhex(done.stdout)
         except ValueError:
-            raise DeviceError(self.host, "ipmitool printed something else than bytes") from None
+            raise DeviceError(self.host, "the output of ipmitool is not a list of bytes") from None
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: the transport keeps nothing open."""
         return
 
 
-def _complaint(text: str) -> str:
-    """Return why ipmitool failed: its completion code in words, or its last line."""
-    _, found, rest = text.partition("rsp=0x")
-    if found:
+def _failure_reason(text: str) -> str:
+    """Return the reason why ipmitool failed: its completion code in words, or its last line."""
+    _, marker, rest = text.partition("rsp=0x")
+    if marker:
         code = int(rest[:2], 16)
-        return _COMPLETION.get(code, f"the BMC answered with code 0x{code:02x}")
+        return _COMPLETION.get(code, f"the BMC responded with code 0x{code:02x}")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "ipmitool failed without a word"
+    return lines[-1] if lines else "ipmitool failed without a message"

@@ -1,10 +1,10 @@
 """HPE Cray nodes: energy that the blade controller measures, in /sys/cray/pm_counters.
 
-Each file says one number and its unit, newer versions also a time stamp: `598732067 J 1408036567538123 us`.
-All are updated together about ten times a second; `freshness` counts the updates, so that a group of
-files is consistent if it is the same before and after. `startup` changes when the counters begin anew.
-`energy` is the whole node, accelerators included. Source: HPE Cray EX, "Access the PM counters", and
-Slurm, src/plugins/acct_gather_energy/pm_counters.
+Each file contains a number and its unit, in newer versions also a time stamp: `598732067 J 1408036567538123
+us`. All files are updated together about ten times a second. `freshness` counts the updates, so a group of
+files is consistent if it is the same before and after. `startup` changes when the counters restart. `energy`
+is the whole node, including accelerators. Source: HPE Cray EX, "Access the PM counters", and Slurm,
+src/plugins/acct_gather_energy/pm_counters.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _NUMBER = re.compile(rb"\s*(\d+)")
 
 
 class CounterFileGroup:
-    """The counter files, kept open and read together.
+    """The counter files, which stay open and are read together.
 
-    Each counter of the group asks for its own number; the files are read anew when one asks a second time,
-    so that the numbers of one round belong together.
+    Each counter of the group reads its own number. The files are read again when a counter reads for the
+    second time, so that the numbers of one round belong together.
     """
 
     def __init__(self, folder: Path, names: list[str]) -> None:
-        """Describe the group.
+        """Create the group.
 
         Args:
             folder: the directory.
@@ -43,11 +43,11 @@ class CounterFileGroup:
         self._descriptors: dict[str, int] = {}
         self._numbers: dict[str, int] = {}
 
-    def take(self, name: str) -> int:
-        """Return the number of a file, from a round in which it was not asked for yet.
+    def next_number(self, name: str) -> int:
+        """Return the number of a file, from a round that has not returned this file's number before.
 
         Raises:
-            DeviceError: not readable, or updated too often to read a consistent round.
+            DeviceError: a file cannot be read, or updates are too frequent to read a consistent round.
         """
         if name not in self._numbers:
             self._numbers = self._round()
@@ -87,7 +87,7 @@ class PmEnergyCounter(EnergyCounter):
     range_uj = None
 
     def __init__(self, group: CounterFileGroup, file: str, component: str) -> None:
-        """Describe the counter of one file of the group."""
+        """Create the counter of one file of the group."""
         self.key = f"pm_counters:{file.removesuffix('_energy')}"
         self.component = component
         self.source = f"pm_counters:{'accel' if component.startswith('gpu') else component}"
@@ -96,7 +96,7 @@ class PmEnergyCounter(EnergyCounter):
 
     def read(self) -> int:
         """Return microjoules."""
-        return self._group.take(self._file) * 1_000_000
+        return self._group.next_number(self._file) * 1_000_000
 
     def close(self) -> None:
         """Close the group."""
@@ -104,19 +104,19 @@ class PmEnergyCounter(EnergyCounter):
 
 
 def discover(root: Path) -> list[EnergyCounter]:
-    """Return the node's counters; empty elsewhere."""
+    """Return the node's counters; empty on other machines."""
     folder = root / _FOLDER
     try:
         files = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith("energy"))
     except OSError:
         return []
-    wanted = {file: component for file in files if (component := _component(file, files))}
-    group = CounterFileGroup(folder, list(wanted))
-    return [PmEnergyCounter(group, file, component) for file, component in wanted.items()]
+    components = {file: component for file in files if (component := _component(file, files))}
+    group = CounterFileGroup(folder, list(components))
+    return [PmEnergyCounter(group, file, component) for file, component in components.items()]
 
 
 def _component(file: str, files: list[str]) -> str | None:
-    """Return the record's component of a file; None for one that another file includes."""
+    """Return the component of a file; None for a file whose energy another file includes."""
     if match := _ACCELERATOR.fullmatch(file):
         return f"gpu[{int(match[1])}]"
     if _SINGLE_CPU.fullmatch(file):

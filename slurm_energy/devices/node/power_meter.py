@@ -1,9 +1,9 @@
 """ACPI power meters: the whole node on most servers, sockets and modules on NVIDIA Grace.
 
-Grace shows one meter per rail, told apart by power1_oem_info: `CPU` and `SysIO Power Socket N` are rails
-inside `Grace Power Socket N` (with memory and regulators), which is inside `Module Power Socket N` (with
-the GPU and its memory). They must never be summed. Source: kernel, drivers/hwmon/acpi_power_meter.c and
-Documentation/hwmon/acpi_power_meter.rst; NVIDIA Grace Performance Tuning Guide, Power and Thermals.
+Grace has one meter per rail, distinguished by power1_oem_info. `CPU` and `SysIO Power Socket N` are rails
+inside `Grace Power Socket N` (with memory and regulators), which is inside `Module Power Socket N` (with the
+GPU and its memory). Their values must never be added up. Source: kernel, drivers/hwmon/acpi_power_meter.c
+and Documentation/hwmon/acpi_power_meter.rst; NVIDIA Grace Performance Tuning Guide, Power and Thermals.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _MIN_INTERVAL_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class AcpiPowerMeters:
-    """What `discover` found; everything empty on a node without a power meter.
+    """Result of `discover`; all lists are empty on a node without a power meter.
 
     Attributes:
-        gauges: of source `power_meter:acpi` (the node) or `power_meter:grace-...`.
-        notes: what was left out, one line each.
+        sensors: sensors of source `power_meter:acpi` (the node) or `power_meter:grace-...`.
+        notes: excluded meters, one line each.
     """
 
-    gauges: list[PowerSensor]
+    sensors: list[PowerSensor]
     notes: list[str]
 
 
 def discover(root: Path) -> AcpiPowerMeters:
-    """Find the meters. Several without a known label cannot be told apart, so that none is used."""
-    found = AcpiPowerMeters([], [])
+    """Find the meters. Several meters without a known label are all excluded: they cannot be told apart."""
+    meters = AcpiPowerMeters([], [])
     unlabelled: list[tuple[HwmonChip, Path]] = []
     for chip in find_chips(root, _NAME):
         path = chip.file("power1_average")
@@ -50,19 +50,22 @@ def discover(root: Path) -> AcpiPowerMeters:
             continue
         rail, socket, component = match[1], match[2], _GRACE_COMPONENTS[match[1]]
         source = f"power_meter:grace-{rail.lower()}"
-        found.gauges.append(
+        meters.sensors.append(
             HwmonPowerSensor(f"{source}{socket}", component, source, _MAX_WATTS[component], path)
         )
     if len(unlabelled) == 1:
-        found.gauges.append(_node_gauge(*unlabelled[0]))
+        meters.sensors.append(_node_sensor(*unlabelled[0]))
     elif unlabelled:
-        found.notes.append(f"power_meter: {len(unlabelled)} meters without a label: which is the node?")
-    return found
+        meters.notes.append(
+            f"power_meter: {len(unlabelled)} meters without a label: which one measures the node is unknown"
+        )
+    return meters
 
 
-def _node_gauge(chip: HwmonChip, path: Path) -> PowerSensor:
-    """Return the node's meter; the firmware may ask the BMC for every reading, so it is polled aside."""
-    # A mean of the last interval lies half of it back, and what is shown is on average half an interval old.
+def _node_sensor(chip: HwmonChip, path: Path) -> PowerSensor:
+    """Return the node's meter, polled in a thread: the firmware may query the BMC at each reading."""
+    # At its end the mean of an interval is half an interval old. It is then shown for one more interval,
+    # which adds half an interval on average.
     average_s = (chip.number("power1_average_interval") or 0) / 1000
     direct = HwmonPowerSensor("power_meter", "node", "power_meter:acpi", _MAX_WATTS["node"], path)
     interval_s = max(_MIN_INTERVAL_S, average_s)

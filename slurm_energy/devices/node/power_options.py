@@ -1,4 +1,4 @@
-"""From the site's words about node power to a meter: which source, and the BMC that it is asked from."""
+"""Options for the power of the whole node, from the section `node_power` of the configuration."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ _SOURCES = {
 
 
 def node_power_options(config: NodePowerConfig, node: str) -> NodePowerOptions:
-    """Return what the site says about the power of a node.
+    """Return the site's options for the power of a node.
 
     Args:
         config: section `node_power`.
         node: Slurm's name of the node.
 
     Raises:
-        ConfigError: a BMC without account, or with a password that others can read.
+        ConfigError: the account of the BMC is missing, or other users can read its password.
     """
     return NodePowerOptions(
         source=_SOURCES[config.source],
         excludes=frozenset(NodePart(part) for part in config.excludes),
-        gauge=_gauge(config, node) if config.bmc and config.source != "none" else None,
+        sensor=_bmc_sensor(config, node) if config.bmc and config.source != "none" else None,
         interval_s=config.interval_s,
     )
 
 
-def _gauge(config: NodePowerConfig, node: str) -> PowerSensor:
+def _bmc_sensor(config: NodePowerConfig, node: str) -> PowerSensor:
     address = config.bmc.replace("{node}", node)
     if not config.bmc_user or config.bmc_password_file is None:
         raise ConfigError("node_power.bmc", "needs an account", "set bmc_user and bmc_password_file")
@@ -64,10 +64,11 @@ def _gauge(config: NodePowerConfig, node: str) -> PowerSensor:
 
 
 def check_private_file(path: Path) -> None:
-    """Refuse a file with a secret that somebody else could read or write.
+    """Refuse a file with a secret that another user could read or write.
 
     Raises:
-        ConfigError: absent, not a plain file, or not private to this process's user or root.
+        ConfigError: the file is absent, not a regular file, or accessible to users other than this one and
+            root.
     """
     try:
         read_trusted(path, secret=True)
@@ -76,13 +77,13 @@ def check_private_file(path: Path) -> None:
 
 
 def _check_certificates(path: Path) -> None:
-    """Refuse certificates that somebody else could exchange: they decide who gets the password.
+    """Refuse certificates that another user could replace: they decide which host receives the password.
 
     Raises:
-        ConfigError: absent, or not from this process's user or root.
+        ConfigError: the file is absent, or belongs to a user other than this one and root.
     """
     try:
         check_folder(path.parent)
-        read_trusted(path.resolve())  # systems keep their bundle behind a link
+        read_trusted(path.resolve())  # distributions install their bundle behind a link
     except OSError as error:
         raise ConfigError(str(path), error.strerror or "cannot be read") from None

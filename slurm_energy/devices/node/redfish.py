@@ -1,9 +1,9 @@
-"""Node power from the management controller (BMC) by Redfish: HTTPS and JSON, polled aside.
+"""Node power from the management controller (BMC) through Redfish: HTTPS and JSON, polled in a thread.
 
-Reads PowerWatts of a chassis' EnvironmentMetrics, or PowerConsumedWatts of its (older) Power resource.
-Which chassis is the node is found through the computer systems' links; if that is ambiguous the
-administrator has to say. Source: DMTF DSP0266 (protocol) and DSP0268 (Chassis, Power, EnvironmentMetrics,
-ComputerSystem schemas).
+The module reads PowerWatts of a chassis' EnvironmentMetrics, or PowerConsumedWatts of its older Power
+resource. The links of the computer systems tell which chassis is the node; if they are ambiguous, the
+administrator must configure the chassis. Source: DMTF DSP0266 (protocol) and DSP0268 (Chassis, Power,
+EnvironmentMetrics, ComputerSystem schemas).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ INTERVAL_S = 5.0
 
 @dataclass(slots=True)
 class RedfishClient:
-    """A BMC.
+    """Client of a BMC's Redfish service.
 
     Attributes:
-        url: `https://HOST[:PORT]`; `http` only where the BMC has nothing else.
-        user: account on the BMC; read-only rights suffice.
+        url: `https://HOST[:PORT]`; `http` only for a BMC without https.
+        user: account on the BMC; read-only privilege suffices.
         password_file: file whose first line is the password.
-        authority: file of certificates to trust; None for the system's. BMC certificates are rarely
-            signed by a public authority.
-        chassis: path of the node's chassis, e.g. `/redfish/v1/Chassis/1`; None to find it.
-        timeout_s: bound of one request.
+        authority: file of certificates to trust; None for those of the system. The certificates of BMCs are
+            rarely signed by a public authority.
+        chassis: path of the node's chassis, for example `/redfish/v1/Chassis/1`; None to find it.
+        timeout_s: time limit of one request.
     """
 
     url: str
@@ -49,10 +49,10 @@ class RedfishClient:
     _resource: str | None = field(default=None, repr=False)
 
     def power_watts(self) -> float:
-        """Ask the BMC for the node's present power.
+        """Request the current power of the node from the BMC.
 
         Raises:
-            DeviceError: no answer, refused, or no chassis with a power.
+            DeviceError: the BMC does not respond, refuses the request, or has no chassis with a power.
         """
         if self._resource is None:
             self._resource = self._find()
@@ -65,31 +65,31 @@ class RedfishClient:
         """Return a resource.
 
         Raises:
-            DeviceError: no answer, not found, refused, or not a JSON object.
+            DeviceError: no response, not found, refused, or not a JSON object.
         """
-        place = self.url + path
+        url = self.url + path
         for attempt in (1, 2):
-            kept = self._connection is not None
+            was_open = self._connection is not None
             try:
                 status, body = self._request(path)
                 break
             except (OSError, http.client.HTTPException) as error:
                 self.close()
-                # BMCs close connections that are kept for long; a fresh one tells the truth.
-                if not kept or attempt == 2:
-                    raise DeviceError(place, str(error) or type(error).__name__) from None
+                # BMCs close idle connections; only the failure of a new connection is meaningful.
+                if not was_open or attempt == 2:
+                    raise DeviceError(url, str(error) or type(error).__name__) from None
         if status != 200:
-            raise DeviceError(place, _STATUS.get(status, f"HTTP status {status}"))
+            raise DeviceError(url, _STATUS.get(status, f"HTTP status {status}"))
         try:
             data = json.loads(body)
         except (ValueError, RecursionError):
-            raise DeviceError(place, "not JSON") from None
+            raise DeviceError(url, "not JSON") from None
         if not isinstance(data, dict):
-            raise DeviceError(place, "not a JSON object")
+            raise DeviceError(url, "not a JSON object")
         return data
 
     def close(self) -> None:
-        """Close the connection; the next request opens another."""
+        """Close the connection; the next request opens another one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -119,17 +119,17 @@ class RedfishClient:
         )
 
     def _find(self) -> str:
-        """Return the path of the resource that has the node's power."""
+        """Return the path of the resource that reports the node's power."""
         candidates = [self.chassis] if self.chassis else self._system_chassis()
-        found = [resource for path in candidates if (resource := self._power_of(path))]
-        if len(found) == 1:
-            return found[0]
-        if not found:
-            raise DeviceError(self.url, "no chassis of a computer system tells its power")
-        raise DeviceError(self.url, f"{len(found)} chassis tell a power: {', '.join(found)}")
+        resources = [resource for path in candidates if (resource := self._power_of(path))]
+        if len(resources) == 1:
+            return resources[0]
+        if not resources:
+            raise DeviceError(self.url, "no chassis of a computer system reports its power")
+        raise DeviceError(self.url, f"{len(resources)} chassis report a power: {', '.join(resources)}")
 
     def _system_chassis(self) -> list[str]:
-        """Return the chassis that the computer systems say they are in."""
+        """Return the chassis that contain the computer systems."""
         paths: list[str] = []
         for system in _members(self.get("/redfish/v1/Systems")):
             links = self.get(system).get("Links")
@@ -138,7 +138,7 @@ class RedfishClient:
         return paths
 
     def _power_of(self, chassis: str) -> str | None:
-        """Return the path of a chassis' resource that has a power, None if it has none."""
+        """Return the path of the resource that reports a chassis' power; None if there is none."""
         data = self.get(chassis)
         for name in ("EnvironmentMetrics", "Power"):
             for path in _references([data.get(name)]):
@@ -158,17 +158,18 @@ _STATUS = {
 
 
 def _watts(data: dict[str, Any]) -> float | None:
-    """Return the power that a resource tells, None if it tells none.
+    """Return the power that a resource reports; None if it reports none.
 
-    Several PowerControl entries are inputs or domains of the same chassis; the first is the whole.
+    Several PowerControl entries are inputs or domains of the same chassis; the first entry is the whole
+    chassis.
     """
     reading = data.get("PowerWatts")
     values = [reading.get("Reading") if isinstance(reading, dict) else None]
     controls = data.get("PowerControl")
     for control in controls[:1] if isinstance(controls, list) else []:
         values.append(control.get("PowerConsumedWatts") if isinstance(control, dict) else None)
-    known = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
-    return float(known[0]) if known and 0 <= known[0] <= _MAX_WATTS else None
+    numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
+    return float(numbers[0]) if numbers and 0 <= numbers[0] <= _MAX_WATTS else None
 
 
 def _members(data: dict[str, Any]) -> list[str]:
@@ -176,7 +177,7 @@ def _members(data: dict[str, Any]) -> list[str]:
 
 
 def _references(items: Any) -> list[str]:
-    """Return the paths of a list of references."""
+    """Return the paths in a list of references."""
     paths = (
         [item.get("@odata.id") for item in items if isinstance(item, dict)] if isinstance(items, list) else []
     )
@@ -184,7 +185,7 @@ def _references(items: Any) -> list[str]:
 
 
 def power_sensor(bmc: RedfishClient, interval_s: float = INTERVAL_S) -> PolledPowerSensor:
-    """Return the node's gauge; it takes the BMC's connection over."""
+    """Return the node's sensor; the sensor owns the client's connection from then on."""
     return PolledPowerSensor(
         "redfish", "node", "redfish:power", _MAX_WATTS, interval_s, bmc.power_watts, bmc.close
     )

@@ -1,4 +1,4 @@
-"""Memory modules from the firmware's SMBIOS table: size and type per slot. No power figures here.
+"""Memory modules from the firmware's SMBIOS table: size and type of each slot.
 
 The kernel shows the table to root in /sys/firmware/dmi/tables/DMI. Source: DMTF DSP0134 (SMBIOS), 6.1.2
 (structure header), 6.1.3 (strings), 7.18 (Memory Device, type 17).
@@ -41,21 +41,21 @@ class MemoryModule:
     """An occupied memory slot.
 
     Attributes:
-        slot: what is printed on the board, e.g. `DIMM_A1`.
-        size_bytes: capacity; None if the firmware does not know.
-        kind: `DDR4`, `DDR5`, `HBM2`, ...; empty if unknown.
+        slot: label on the board, for example `DIMM_A1`.
+        size_bytes: capacity; None if the firmware does not know it.
+        memory_type: `DDR4`, `DDR5`, `HBM2`, ...; empty if unknown.
     """
 
     slot: str
     size_bytes: int | None
-    kind: str
+    memory_type: str
 
 
 def memory_modules(root: Path) -> list[MemoryModule]:
-    """Return the occupied slots; empty where the table is absent or not readable.
+    """Return the occupied slots; empty if the table is absent or unreadable.
 
     Args:
-        root: where /sys is found.
+        root: directory that contains /sys.
     """
     try:
         with (root / _TABLE).open("rb") as file:
@@ -65,31 +65,35 @@ def memory_modules(root: Path) -> list[MemoryModule]:
 
 
 def parse_table(table: bytes) -> list[MemoryModule]:
-    """Return the occupied slots of a table; what is cut off or malformed is left out."""
+    """Return the occupied slots of a table; truncated or malformed structures are skipped."""
     modules = []
-    for kind, body, strings in _structures(table):
-        if kind == _MEMORY_DEVICE and (module := _memory_module(body, strings)) is not None:
+    for structure_type, body, strings in _structures(table):
+        if structure_type == _MEMORY_DEVICE and (module := _memory_module(body, strings)) is not None:
             modules.append(module)
     return modules
 
 
 def _structures(table: bytes) -> Iterator[tuple[int, bytes, list[str]]]:
     """Yield (type, formatted part, strings) of each structure."""
-    at = 0
-    while at + _HEADER_BYTES <= len(table):
-        kind, length = table[at], table[at + 1]
-        end = table.find(b"\0\0", at + length)
-        if length < _HEADER_BYTES or at + length > len(table) or end < 0:
+    offset = 0
+    while offset + _HEADER_BYTES <= len(table):
+        structure_type, length = table[offset], table[offset + 1]
+        end = table.find(b"\0\0", offset + length)
+        if length < _HEADER_BYTES or offset + length > len(table) or end < 0:
             return
-        texts = table[at + length : end].split(b"\0")
-        yield kind, table[at : at + length], [text.decode("ascii", "replace").strip() for text in texts]
-        if kind == _END_OF_TABLE:
+        texts = table[offset + length : end].split(b"\0")
+        yield (
+            structure_type,
+            table[offset : offset + length],
+            [text.decode("ascii", "replace").strip() for text in texts],
+        )
+        if structure_type == _END_OF_TABLE:
             return
-        at = end + 2
+        offset = end + 2
 
 
 def _memory_module(body: bytes, strings: list[str]) -> MemoryModule | None:
-    """Return a type 17 structure as a module, None for an empty slot."""
+    """Return a type 17 structure as a module; None for an empty slot."""
     if len(body) < 0x13:
         return None
     size = int.from_bytes(body[0x0C:0x0E], "little")
