@@ -1,4 +1,4 @@
-"""Finds the product's parts that a lab runs: built C parts and daemons; nothing is built or started here."""
+"""Built parts of slurm-energy that a lab runs: C libraries, hooks and daemons; and the machine's packages."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _SPANK_HEADER = Path("include/slurm/spank.h")
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """What there is of the product; None for what is not built.
+    """Built parts of slurm-energy; None for a part that is not built.
 
     Attributes:
         submit_module: directory with senergy_submit.lua.
         agent, controller: commands that start the daemons.
-        absent: names of missing parts, for a line to the user.
+        absent: names of missing parts, to show to the user.
     """
 
     spank: Path | None = None
@@ -50,7 +50,7 @@ class Artifacts:
 
 
 def find_artifacts() -> Artifacts:
-    """Look for the product's parts in $SENERGY_PARTS_DIR or else in the checkout."""
+    """Find the built parts in $SENERGY_PARTS_DIR, or else in the checkout."""
     base = Path(os.environ.get(PARTS_KEY) or Path(slurm_energy.__file__).parent.parent)
     hooks = base / "prolog_epilog"
     files = {
@@ -75,7 +75,7 @@ def find_artifacts() -> Artifacts:
 
 
 def _daemon(room: str, script: str) -> tuple[str, ...] | None:
-    """Return the command of an installed daemon; the script beside this interpreter imports its room."""
+    """Return the command of an installed daemon: the script beside this interpreter; None if missing."""
     command = Path(sys.executable).with_name(script)
     try:
         known = importlib.util.find_spec(f"slurm_energy.{room}.main")
@@ -85,7 +85,7 @@ def _daemon(room: str, script: str) -> tuple[str, ...] | None:
 
 
 def missing_packages(search: str | None = None) -> list[str]:
-    """Return the Debian packages that a lab needs and this machine lacks, judged by programs in `search`."""
+    """Return the Debian packages that a lab needs and whose programs are not in the path `search`."""
     search = search or f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
     missing = {package for program, package in _PROGRAMS.items() if not shutil.which(program, path=search)}
     controller = shutil.which("slurmctld", path=search)
@@ -99,8 +99,8 @@ def require_machine() -> None:
     """Check that this machine can run a lab.
 
     Raises:
-        ForbiddenError: not root.
-        UnavailableError: packages, the Python module of FUSE, or /dev/fuse are missing.
+        ForbiddenError: the caller is not root.
+        UnavailableError: packages, the Python module mfusepy or /dev/fuse are missing.
     """
     if os.geteuid() != 0:
         raise ForbiddenError(

@@ -1,4 +1,4 @@
-"""Writes the configuration of every daemon of a lab from the templates in `etc/`."""
+"""Configuration files of all daemons of a lab, rendered from the templates in `etc/`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _GPU_TYPE = re.compile(r"(rtx|gtx)? ?([a-z]{0,3}\d+)")
 
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
-    """A node as slurm.conf describes it."""
+    """Description of a node in slurm.conf."""
 
     name: str
     port: int
@@ -47,7 +47,7 @@ class SlurmNode:
 
 
 def slurm_node(name: str, port: int, profile: NodeProfile) -> SlurmNode:
-    """Describe a profile's hardware to Slurm."""
+    """Return the slurm.conf description of a profile's hardware."""
     cpu, gpu = profile.cpu, profile.gpu
     return SlurmNode(
         name=name,
@@ -68,10 +68,10 @@ def gpu_type(name: str) -> str:
 
 
 def with_settings(text: str, settings: Iterable[str]) -> str:
-    """Return slurm.conf with `Key=Value` lines replaced, or added where the key is new.
+    """Return slurm.conf with `Key=Value` lines replaced, or appended if the key is new.
 
     Raises:
-        UsageError: a setting that is not `Key=Value`, or of a key that makes the lab what it is.
+        UsageError: a setting is not `Key=Value`, or its key must have the lab's value.
     """
     lines = text.splitlines()
     for setting in settings:
@@ -88,7 +88,7 @@ def with_settings(text: str, settings: Iterable[str]) -> str:
 
 
 def merged(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with tables of `extra` merged in and other values replaced."""
+    """Return `base` with the tables of `extra` merged into it and other values replaced."""
     result = dict(base)
     for key, value in extra.items():
         old = result.get(key)
@@ -98,7 +98,7 @@ def merged(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def toml_document(data: Mapping[str, Any]) -> str:
-    """Write tables and, before them, plain values and lists of tables."""
+    """Return a TOML document: plain values and lists of tables first, then tables."""
     lines = [f"{name} = {toml(value)}" for name, value in data.items() if not isinstance(value, Mapping)]
     for name, table in data.items():
         if isinstance(table, Mapping):
@@ -110,11 +110,11 @@ def toml_document(data: Mapping[str, Any]) -> str:
 def render(
     layout: LabLayout, spec: LabSpec, parts: Artifacts, ports: Mapping[str, int], nodes: Iterable[SlurmNode]
 ) -> dict[Path, str]:
-    """Return the text of every configuration file by path; writes nothing.
+    """Return the text of every configuration file by path, without writing it.
 
     Raises:
-        UsageError: a setting for slurm.conf that is not `Key=Value`.
-        ConfigError: a table for energy.toml that the product does not know.
+        UsageError: a setting for slurm.conf is not `Key=Value`.
+        ConfigError: energy.toml is not valid.
     """
     nodes = list(nodes)
     values = {
@@ -161,7 +161,7 @@ def render(
 
 
 def write(texts: Mapping[Path, str]) -> None:
-    """Write configuration files; those with secrets or for root alone are not readable by others."""
+    """Write the configuration files. Only root can read files with secrets."""
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         private = path.name == "slurmdbd.conf"

@@ -1,4 +1,4 @@
-"""Every daemon and task of a lab, declared: command, namespace, what it needs, when it is ready."""
+"""Declarations of all daemons and tasks of a lab: command, namespace, dependencies, readiness check."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DATABASE_OPTIONS = (
 
 @dataclass(frozen=True)
 class DaemonPlan:
-    """What the declarations are made from."""
+    """Input of the declarations: paths, specification, built parts and ports of a lab."""
 
     layout: LabLayout
     spec: LabSpec
@@ -47,7 +47,7 @@ class DaemonPlan:
 
 
 def steps(plan: DaemonPlan) -> list[StartupStep]:
-    """Return all steps of this lab, in an order fit for reading."""
+    """Return all steps of this lab in a readable order."""
     found = [_munge(plan), _nvml(plan), _linker_cache(plan), _task_plugin(plan)]
     if plan.spec.accounting:
         found += _accounting(plan)
@@ -86,7 +86,10 @@ def _task_plugin(plan: DaemonPlan) -> StartupStep:
 
 
 def _compiling(plan: DaemonPlan) -> dict[str, str]:
-    """Keep a compiler's own files in the lab's directory: one that is killed leaves them behind."""
+    """Return the environment of a compiler: its temporary files are in the lab's directory.
+
+    A compiler that is killed leaves its temporary files behind; there `down` removes them.
+    """
     return {"TMPDIR": str(plan.layout.lib)}
 
 
@@ -99,7 +102,7 @@ def _linker_cache(plan: DaemonPlan) -> StartupStep:
 def _accounting(plan: DaemonPlan) -> list[StartupStep]:
     layout, socket = plan.layout, plan.layout.database_socket
     database = ["--no-defaults", f"--datadir={layout.state}/mysql", *_DATABASE_OPTIONS]
-    # In a shared one a server that starts deletes the temporary tables of all others.
+    # In a shared directory a starting server would delete the temporary tables of all others.
     database.append(f"--tmpdir={socket.parent}")
     install = ["--auth-root-authentication-method=socket", "--skip-test-db"]
     serve = [f"--socket={socket}", f"--pid-file={socket.parent}/mariadbd.pid"]
@@ -136,14 +139,17 @@ def _accounting(plan: DaemonPlan) -> list[StartupStep]:
 
 
 def _priority_plugin(plan: DaemonPlan) -> StartupStep:
-    """Everybody reads slurm.conf, so the plugin's directory must be one that everybody may read."""
+    """Return the step that installs the priority plugin.
+
+    All users read slurm.conf, so the plugin's directory must be readable for all.
+    """
     target = plan.layout.slurm_plugins / PLUGIN
     argv = ["install", "-D", "-m", "0755", str(plugin_sources() / PLUGIN), str(target)]
     return StartupStep("priority plugin", plan.log("priority-plugin"), argv)
 
 
 def _slurmctld(plan: DaemonPlan) -> StartupStep:
-    """The cluster registers itself with slurmdbd, which must be there first."""
+    """Return the step of slurmctld. It registers the cluster with slurmdbd, which must run first."""
     needs = ["munged", "task plugin"]
     needs += ["slurmdbd"] if plan.spec.accounting else []
     needs += ["priority plugin"] if plan.spec.priority == "plugin" else []
@@ -162,7 +168,7 @@ def _senergyctld(plan: DaemonPlan, command: Sequence[str]) -> StartupStep:
         "senergyctld",
         plan.log("senergyctld"),
         [*command, "--config", str(layout.energy_toml)],
-        needs=("munged", "accounts") if plan.spec.accounting else ("munged",),  # it reads shares at its start
+        needs=("munged", "accounts") if plan.spec.accounting else ("munged",),  # it reads shares at start
         env={"SLURM_CONF": str(layout.slurm_conf)},
         ready=lambda: layout.policies.exists() and processes.listens(plan.ports["senergyctld"]),
     )
@@ -230,7 +236,10 @@ def _senergyd(plan: DaemonPlan, name: str, command: Sequence[str]) -> StartupSte
 
 
 def _slurmd(plan: DaemonPlan, name: str) -> StartupStep:
-    """The variable keeps hwloc from asking the real processor. slurmd has a log of its own besides."""
+    """Return the step of a slurmd, which has a log of its own in addition to its output.
+
+    HWLOC_COMPONENTS prevents hwloc from reading CPUID of the real processor.
+    """
     return StartupStep(
         f"{name} slurmd",
         plan.log(f"{name} slurmd").with_suffix(".out"),
@@ -243,7 +252,7 @@ def _slurmd(plan: DaemonPlan, name: str) -> StartupStep:
 
 
 def lab_mounts(layout: LabLayout) -> dict[str, object]:
-    """Return what the lab's own daemons see, for their supervisor."""
+    """Return the mounts of the namespace of the lab's daemons, for their supervisor."""
     return {
         "tree": None,
         "stage": str(layout.stage),
@@ -253,7 +262,7 @@ def lab_mounts(layout: LabLayout) -> dict[str, object]:
 
 
 def node_mounts(layout: LabLayout, name: str, spec: LabSpec) -> dict[str, object]:
-    """Return what a node's processes see, for its supervisor."""
+    """Return the mounts of the namespace of a node, for its supervisor."""
     own = layout.node(name)
     binds = {
         "/run/senergy": own / "run" / "senergy",
@@ -274,7 +283,7 @@ def node_mounts(layout: LabLayout, name: str, spec: LabSpec) -> dict[str, object
 
 
 def daemon_environment(layout: LabLayout) -> dict[str, str]:
-    """Return the environment of every process that supervisors start."""
+    """Return the environment of all processes that supervisors start."""
     return {
         SUPERVISOR_MARK: str(layout.root),
         "PATH": f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

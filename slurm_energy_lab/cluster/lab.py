@@ -1,4 +1,4 @@
-"""A lab that is up: its nodes, daemons and environment, and how to run something in it."""
+"""A running lab: its nodes, daemons and environment, and commands inside its nodes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _IN_DIRECTORY = 'cd -- "$1" 2>/dev/null || cd /; shift; exec "$@"'
 
 
 class Lab:
-    """A lab that is up.
+    """A running lab.
 
     Attributes:
-        layout: where it is.
-        record: what it is.
+        layout: paths of the lab.
+        record: specification and state of the lab.
     """
 
     def __init__(self, layout: LabLayout, record: LabRecord, lifeline_fd: int | None = None) -> None:
@@ -43,14 +43,14 @@ class Lab:
         return [node.name for node in self.record.spec.nodes]
 
     def detach(self) -> None:
-        """Let the lab outlive this process; until then its processes end with this one."""
+        """Detach the lab from this process. Before, its processes end when this process ends."""
         if self._lifeline_fd is not None:
             os.write(self._lifeline_fd, DETACH)
             os.close(self._lifeline_fd)
             self._lifeline_fd = None
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that make a shell the lab's login node, to add to its own."""
+        """Return the environment variables to add to a shell to make it the lab's login node."""
         path = [str(Path(sys.executable).parent)]
         path += [*os.environ.get("PATH", "").split(":"), *SYSTEM_PATH.split(":")]
         return {
@@ -61,11 +61,11 @@ class Lab:
         }
 
     def exec_argv(self, node: str, argv: list[str], directory: Path | None = None) -> list[str]:
-        """Return the command that runs `argv` inside a node, in `directory` or else the caller's.
+        """Return the command that runs `argv` inside a node, in `directory` or the caller's directory.
 
         Raises:
             NotFoundError: the lab has no such node.
-            UnavailableError: the node is gone.
+            UnavailableError: the node's supervisor does not run.
         """
         if node not in self.nodes:
             raise NotFoundError(f"node '{node}'", "not in this lab", f"nodes: {' '.join(self.nodes)}")
@@ -76,7 +76,7 @@ class Lab:
         return ["nsenter", "-t", str(pid), "-m", "-u", "-p", "--", *inner]
 
     def daemon_pid(self, daemon: str, node: str | None = None) -> int | None:
-        """Return the PID of a daemon as the caller sees it, e.g. `slurmd` of node `n1`; None: not running.
+        """Return the PID of a daemon in the caller's namespace, e.g. `slurmd` of `n1`; None: not running.
 
         Raises:
             NotFoundError: the lab has no such daemon.
@@ -92,16 +92,16 @@ class Lab:
         return processes.host_pid(supervisor_pid, child["pid"])
 
     def start_daemon(self, daemon: str, node: str | None = None) -> None:
-        """Start a daemon again that has ended, and wait until it serves.
+        """Restart a daemon that has ended, and wait until it is ready.
 
         Raises:
             NotFoundError: the lab has no such daemon.
-            StepError: it does not start, e.g. because it still runs.
+            StepError: the daemon does not start, e.g. because it still runs.
         """
         self.startup([replace(self._step(daemon, node), needs=())]).run()
 
     def startup(self, chosen: list[StartupStep], report: StepReport = ignore) -> Startup:
-        """Prepare a start of these steps in this lab."""
+        """Return an object that runs these steps in this lab."""
         environment = daemon_environment(self.layout)
         return Startup(chosen, self._supervisor, environment, report)
 
@@ -110,7 +110,7 @@ class Lab:
         return list(self._steps.values())
 
     def node_states(self) -> dict[str, str]:
-        """Return Slurm's state per node (`idle`, `allocated`, ...); empty if slurmctld does not answer."""
+        """Return Slurm's state per node (`idle`, `allocated`, ...); empty if slurmctld does not respond."""
         result = subprocess.run(
             ["sinfo", "-h", "-N", "-p", "all", "-o", "%N %T"],
             env={**os.environ, **self.environment()},
@@ -158,7 +158,7 @@ class Lab:
 
 
 def artifacts_for(spec: LabSpec) -> Artifacts:
-    """Return the product's parts that this lab runs."""
+    """Return the built parts of slurm-energy that a lab of this specification runs."""
     return find_artifacts() if spec.product else Artifacts()
 
 
@@ -174,10 +174,10 @@ def is_up(layout: LabLayout, record: LabRecord) -> bool:
 
 
 def find_lab(layout: LabLayout) -> Lab:
-    """Return the lab in a directory.
+    """Return the running lab in a directory.
 
     Raises:
-        UnavailableError: none is up there.
+        UnavailableError: no lab runs there.
     """
     record = read_record(layout.record)
     if record is None or not is_up(layout, record):

@@ -1,4 +1,4 @@
-"""Where everything of a lab lies: one directory, nothing outside it. Paths only, no effects."""
+"""Paths of a lab, all in one directory. The module does not access the file system."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LabLayout:
 
     @property
     def state(self) -> Path:
-        """What the lab's own daemons keep."""
+        """State of the lab's own daemons."""
         return self.root / "state"
 
     @property
@@ -45,7 +45,7 @@ class LabLayout:
 
     @property
     def record(self) -> Path:
-        """lab.json: what this lab is; its presence marks the directory as a lab's."""
+        """lab.json: specification and state of this lab. Its presence marks the directory as a lab's."""
         return self.root / "lab.json"
 
     @property
@@ -55,32 +55,32 @@ class LabLayout:
 
     @property
     def daemon_conf(self) -> Path:
-        """slurm.conf of the daemons: the same, listening on the loopback interface only."""
+        """slurm.conf of the daemons: includes the other one, and listens on the loopback interface only."""
         return self.root / "etc" / "daemon" / "slurm.conf"
 
     @property
     def energy_toml(self) -> Path:
-        """The product's configuration."""
+        """Configuration of slurm-energy."""
         return self.root / "etc" / "energy.toml"
 
     @property
     def hosts(self) -> Path:
-        """What the lab's daemons and nodes see as /etc/hosts."""
+        """The file shown as /etc/hosts to the lab's daemons and nodes."""
         return self.root / "etc" / "hosts"
 
     @property
     def linker_cache(self) -> Path:
-        """What GPU nodes see as /etc/ld.so.cache."""
+        """The file shown as /etc/ld.so.cache to nodes with GPUs."""
         return self.root / "etc" / "ld.so.cache"
 
     @property
     def munge_socket(self) -> Path:
-        """The lab's own munged."""
+        """Socket of the lab's own munged."""
         return self.root / "run" / "munge" / "munge.socket.2"
 
     @property
     def database_socket(self) -> Path:
-        """The lab's own MariaDB."""
+        """Socket of the lab's own MariaDB."""
         return self.root / "run" / "mysql" / "mysql.sock"
 
     @property
@@ -90,17 +90,17 @@ class LabLayout:
 
     @property
     def priority_table(self) -> Path:
-        """The order of the queue, for slurmctld's plugin."""
+        """Table with the order of the queue, read by slurmctld's plugin."""
         return self.root / "run" / "senergyctld" / "priority.table"
 
     @property
     def queue_table(self) -> Path:
-        """The queue as slurmctld's plugin sees it."""
+        """Table with the jobs in the queue, written by slurmctld's plugin."""
         return self.root / "run" / "queue" / "queue.table"
 
     @property
     def slurm_plugins(self) -> Path:
-        """Plugins for Slurm, readable for everybody."""
+        """Directory of Slurm plugins, readable for all users."""
         return self.root / "lib" / "slurm"
 
     @property
@@ -110,11 +110,11 @@ class LabLayout:
 
     @property
     def cgroup(self) -> str:
-        """Name of the control group below which all of this lab's groups are."""
+        """Name of the parent control group of all groups of this lab."""
         return f"senergy-lab-{zlib.crc32(str(self.root).encode()):08x}"
 
     def supervisor_socket(self, node: str | None) -> Path:
-        """Socket of PID 1 of a node, or of the lab itself."""
+        """Return the socket of the supervisor of a node, or with None of the lab's daemons."""
         return self.node_run(node) / "supervisor.sock" if node else self.root / "run" / "supervisor.sock"
 
     def node(self, name: str) -> Path:
@@ -122,16 +122,16 @@ class LabLayout:
         return self.root / "nodes" / name
 
     def node_run(self, name: str) -> Path:
-        """Return what becomes part of the node's /run: senergy, senergy-lab; and its supervisor's socket."""
+        """Return the directory of senergy and senergy-lab of the node's /run, and the supervisor's socket."""
         return self.node(name) / "run"
 
     @property
     def stage(self) -> Path:
-        """Empty directory in which the lab's supervisor assembles others."""
+        """Empty directory in which the lab's supervisor assembles directories to mount."""
         return self.root / "run" / "stage"
 
     def view(self, node: str | None) -> Path:
-        """Return the description, for its supervisor, of what a node (None: the lab's daemons) sees."""
+        """Return the file with the mounts of a node, or with None of the lab's daemons."""
         return self.node(node) / "view.json" if node else self.root / "run" / "view.json"
 
     def tree(self, name: str) -> Path:
@@ -144,10 +144,11 @@ class LabLayout:
 
 
 def locate_lab(argument: Path | str | None = None) -> LabLayout:
-    """Return the layout of the lab in `argument`, else in $SENERGY_LAB_DIR, else in the default place.
+    """Return the layout of the lab in `argument`, else in $SENERGY_LAB_DIR, else in the default directory.
 
     Raises:
-        UsageError: the path is relative to nothing sensible, too long for sockets, or hidden inside nodes.
+        UsageError: the path is too long for sockets, hidden inside nodes, or has a character with a meaning
+            in slurm.conf.
     """
     root = Path(os.path.abspath(argument or os.environ.get(ENVIRONMENT_KEY) or DEFAULT_ROOT))  # noqa: PTH100
     layout = LabLayout(root)
@@ -160,5 +161,5 @@ def locate_lab(argument: Path | str | None = None) -> LabLayout:
             f"lab directory {root}", f"longer than {spare} characters, too long for Unix sockets"
         )
     if set(str(root)) & set(" \t\n\"'\\%#$,[]"):
-        raise UsageError(f"lab directory {root}", "a character in it means something in slurm.conf")
+        raise UsageError(f"lab directory {root}", "contains a character with a meaning in slurm.conf")
     return layout

@@ -1,4 +1,4 @@
-"""Brings a lab up and takes it down, each under the lock of its directory."""
+"""Life cycle of a lab: start and removal, each under the lock of its directory."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ _FIRST_PORT, _PORT_SPREAD = 17000, 12000
 
 
 def up(layout: LabLayout, spec: LabSpec, report: StepReport = ignore) -> Lab:
-    """Bring a lab up; on failure take away what was begun.
+    """Start a lab; on failure remove everything that was started.
 
     Args:
-        layout: where.
-        spec: what.
-        report: called with each step and the seconds it took.
+        layout: paths of the lab.
+        spec: specification of the lab.
+        report: called with each finished step and its duration in seconds.
 
     Returns:
-        The lab, tied to this process until `Lab.detach()`.
+        The lab. It ends with this process until `Lab.detach()` is called.
 
     Raises:
-        AlreadyRunningError: a lab is up there already, or just being changed.
-        StepError: a daemon failed; has the last lines of its log.
-        UnavailableError: the plugin is wanted and cannot be built.
+        AlreadyRunningError: a lab already runs there, or another command starts or removes it.
+        StepError: a daemon failed; the error holds the last lines of its log.
+        UnavailableError: the specification asks for the plugin, which cannot be built.
     """
     require_machine()
     if spec.priority == "plugin":
@@ -79,16 +79,16 @@ def _start(lab: Lab, report: StepReport) -> Lab:
 
 
 def running_lab(layout: LabLayout) -> Lab | None:
-    """Return the lab that is up in a directory, if any."""
+    """Return the lab that runs in a directory, if any."""
     record = read_record(layout.record)
     return Lab(layout, record) if record and is_up(layout, record) else None
 
 
 def down(layout: LabLayout) -> bool:
-    """Take a lab away, complete or not; return whether there was one.
+    """Remove a lab, complete or not; return whether there was one.
 
     Raises:
-        AlreadyRunningError: another `up` or `down` is at work.
+        AlreadyRunningError: another `up` or `down` is in progress.
         UsageError: the directory is not a lab's.
     """
     if not layout.root.exists() and not processes.lab_processes(layout.root):
@@ -100,7 +100,7 @@ def down(layout: LabLayout) -> bool:
 
 
 def _clear(layout: LabLayout) -> None:
-    """Make place for a new lab: leftovers of one that was not taken down go."""
+    """Remove the remains of a lab that was not taken down, to start a new one."""
     record = read_record(layout.record)
     if record and is_up(layout, record):
         names = " ".join(node.name for node in record.spec.nodes)
@@ -117,7 +117,7 @@ def _refuse_foreign(layout: LabLayout) -> None:
 
 @contextmanager
 def _locked(layout: LabLayout) -> Iterator[None]:
-    """Hold a lock on the directory itself, so that no lock file is left."""
+    """Hold a lock on the directory itself, which needs no lock file."""
     layout.root.mkdir(parents=True, exist_ok=True)
     handle = os.open(layout.root, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -133,7 +133,7 @@ def _locked(layout: LabLayout) -> Iterator[None]:
 
 @contextmanager
 def _ports(layout: LabLayout, spec: LabSpec) -> Iterator[dict[str, int]]:
-    """Choose a port for each daemon, by name, and keep others away from them meanwhile."""
+    """Yield a reserved TCP port for each daemon, by name."""
     names = ["slurmctld", "senergyctld", *(f"slurmd.{node.name}" for node in spec.nodes)]
     if spec.accounting:
         names.append("slurmdbd")
@@ -183,7 +183,10 @@ def _make_directories(layout: LabLayout, spec: LabSpec) -> None:
 
 
 def _start_supervisor(layout: LabLayout) -> int:
-    """Start the lab's first process; return the tie: while it is open and unsettled, closing ends the lab."""
+    """Start the supervisor of the lab's daemons and return the write end of its lifeline pipe.
+
+    If the pipe is closed before `DETACH` is written to it, the lab ends.
+    """
     reader, writer = os.pipe()
     log = layout.log / "supervisor.log"
     argv = [

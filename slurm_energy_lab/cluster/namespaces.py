@@ -1,6 +1,6 @@
-"""Mount, PID and host-name namespaces of the lab, by the system calls themselves.
+"""Mount, PID and host-name namespaces of the lab, through direct system calls.
 
-Knows how to build the view of an emulated node from an emulator's file tree; starts no process.
+The module builds the file system of an emulated node from an emulator's file tree. It starts no process.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ REPLACED = (
     "proc/stat",
     "proc/uptime",
 )
-"""Paths that a node takes as a whole from its emulator."""
+"""Paths that a node takes completely from its emulator."""
 ADDED = ("sys/cray", "sys/firmware/dmi")
-"""Directories that a node has only from its emulator, in directories of the host."""
+"""Directories that exist only in the emulator, mounted into directories of the host."""
 MIXED = ("sys/class", "sys/devices/virtual", "sys/fs/cgroup")
-"""Directories of the host in which single entries come from the emulator."""
+"""Directories of the host in which individual entries come from the emulator."""
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "fuse", "pts", "shm", "mqueue")
-"""What a node's /dev keeps of the host's; everything else there would be the host's hardware."""
+"""Entries of the host's /dev that a node keeps. All others would be the host's hardware."""
 _HOST_VIEW = ".host"
 """Entry of a rebuilt directory that shows the host's directory as it is."""
 GRES_DIRECTORY = "gres"
@@ -50,10 +50,10 @@ def _call(name: str, what: str, *arguments: object) -> None:
 
 
 def unshare() -> None:
-    """Leave the mount, host name and (for children) PID namespace of the caller; mounts become private.
+    """Enter new mount, host name and (for children) PID namespaces; mounts become private.
 
     Raises:
-        UnavailableError: the kernel or container does not allow it.
+        UnavailableError: the kernel or container does not allow new namespaces.
     """
     try:
         _call("unshare", "unshare", _NEW_MOUNTS | _NEW_HOST_NAME | _NEW_PIDS)
@@ -64,18 +64,18 @@ def unshare() -> None:
 
 
 def mount(source: str | Path, target: Path, kind: str = "none", flags: int = 0, data: str = "") -> None:
-    """Mount something at `target`, as the system call does; an OSError names the target."""
+    """Call the system call of this name. An OSError names the target."""
     raw = (str(source).encode(), str(target).encode(), kind.encode(), flags, data.encode() or None)
     _call("mount", str(target), *raw[:3], ctypes.c_ulong(flags), raw[4])
 
 
 def bind(source: Path, target: Path) -> None:
-    """Show `source`, with all mounts below it, at `target`."""
+    """Bind-mount `source`, with all mounts below it, at `target`."""
     mount(source, target, flags=_BIND | _RECURSIVE)
 
 
 def detach(target: Path) -> None:
-    """Take the topmost mount at `target` out of sight even if it is busy; silent if there is none."""
+    """Detach the topmost mount at `target` even if it is busy. No mount is not an error."""
     _libc.umount2(str(target).encode(), _DETACH)
 
 
@@ -86,23 +86,23 @@ def set_host_name(name: str) -> None:
 
 
 def mount_proc() -> None:
-    """Give the PID namespace of the caller its own /proc."""
+    """Mount a /proc for the PID namespace of the caller."""
     mount("proc", Path("/proc"), "proc", _NO_SUID | _NO_DEV | _NO_EXEC)
 
 
 def enter_lab(binds: Mapping[Path, Path], stage: Path) -> None:
-    """Build the view of the lab's own daemons: their /proc and what `binds` says, see `enter_node`."""
+    """Build the file system of the lab's own daemons: their /proc and the mounts in `binds`."""
     mount_proc()
     _bind_all(binds, stage)
 
 
 def enter_node(tree: Path, binds: Mapping[Path, Path], stage: Path) -> None:
-    """Build a node's view of the machine.
+    """Build the file system of a node.
 
     Args:
-        tree: the emulator's mount point; mirrors `/`.
-        binds: further {target: source}, whether or not this machine has such a target.
-        stage: an empty directory to assemble directories in.
+        tree: mount point of the emulator's file tree, with paths relative to `/`.
+        binds: further mounts {target: source}; the target need not exist on this machine.
+        stage: empty directory in which directories are assembled.
     """
     mount_proc()
     own = {Path("/") / name: tree / name for name in ADDED if (tree / name).is_dir()}
@@ -123,10 +123,10 @@ def enter_node(tree: Path, binds: Mapping[Path, Path], stage: Path) -> None:
 
 
 def _bind_all(binds: Mapping[Path, Path], stage: Path) -> None:
-    """Bind everything. A directory of the host that lacks an entry, or has a file there, is rebuilt.
+    """Apply all bind mounts. A directory of the host that lacks the target, or has a file there, is rebuilt.
 
-    Nothing is mounted on a file of the host: the kernel takes such a mount away, in all namespaces, when the
-    host renames another file over it, as ldconfig does with /etc/ld.so.cache.
+    No mount is made on a file of the host: the kernel removes such a mount, in all namespaces, when the host
+    renames another file over it, as ldconfig does with /etc/ld.so.cache.
     """
     rebuilt = {target.parent for target in binds if not target.is_dir()}
     for directory in rebuilt:
@@ -138,9 +138,9 @@ def _bind_all(binds: Mapping[Path, Path], stage: Path) -> None:
 
 
 def _rebuild(stage: Path, directory: Path, added: Mapping[str, Path]) -> None:
-    """Put a directory with the same entries, and those to add, over one of the host.
+    """Mount over a directory of the host one with the same entries and the added ones.
 
-    Files of the host are links to where they are, so that they change when the host's do.
+    Files of the host become symbolic links to the original directory, so that changes on the host show.
     """
     entries = {name: path for name, path in _entries(directory).items() if name not in added}
     files = {name for name, path in entries.items() if _is_plain(path)}
@@ -154,7 +154,7 @@ def _rebuild(stage: Path, directory: Path, added: Mapping[str, Path]) -> None:
 def _is_plain(path: Path) -> bool:
     try:
         return stat.S_ISREG(path.lstat().st_mode)
-    except FileNotFoundError:  # went away just then
+    except FileNotFoundError:  # removed in the meantime
         return False
 
 
@@ -177,9 +177,9 @@ def _assemble(
     final_flags: int = 0,
     links: Mapping[str, Path] | None = None,
 ) -> None:
-    """Put a directory of single binds and links over `target`.
+    """Mount a directory of individual bind mounts and links over `target`.
 
-    It is built aside, for its sources may lie below it.
+    The directory is built in `stage`, because its sources may be below `target`.
     """
     mount("tmpfs", stage, "tmpfs", _NO_SUID, "mode=755,size=1m")
     for name, source in entries.items():
@@ -192,7 +192,7 @@ def _assemble(
 
 
 def _show(source: Path, target: Path) -> None:
-    """Show one entry; one that goes away just then, such as another lab's control group, stays out."""
+    """Add one entry to a directory. An entry removed meanwhile (e.g. another lab's group) is skipped."""
     with contextlib.suppress(FileNotFoundError):
         mode = source.lstat().st_mode
         target.parent.mkdir(parents=True, exist_ok=True)

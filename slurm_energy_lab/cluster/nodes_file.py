@@ -1,4 +1,4 @@
-"""The nodes of a lab: the default four, or a TOML file's `[[node]]` tables. Reading and checking only."""
+"""Reader of the nodes of a lab: the default four, or the `[[node]]` tables of a TOML file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def read(path: Path) -> tuple[NodeSpec, ...]:
 
 
 def parse(text: str, name: str = "nodes file") -> tuple[NodeSpec, ...]:
-    """Read the text of a nodes file; `name` is only named in errors."""
+    """Parse the text of a nodes file; `name` appears in error messages."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -1,4 +1,4 @@
-"""The lab's processes as the host sees them: finding, asking and ending them. Linux /proc and sockets."""
+"""The lab's processes as seen from the host: search in /proc, requests to supervisors, signals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PROC = Path("/proc")
 _CLIENTS = frozenset({"srun", "salloc", "sattach", "sbatch"})
 _LISTENING = "0A"
 _OVER = ("", "Z", "X")
-"""States of a process that is gone, or only waits for its parent to take note of it (proc(5))."""
+"""States of a process that has ended, including zombies (proc(5))."""
 _KERNEL_THREAD = 0x0020_0000
 """PF_KTHREAD (include/linux/sched.h) in the flags of /proc/PID/stat."""
 _EXEC_TIMEOUT_S = 1.0
@@ -37,20 +37,20 @@ def _read(pid: int, name: str) -> bytes:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process exists and is no zombie."""
+    """Return whether a process exists and is not a zombie."""
     return _state_and_flags(pid)[0] not in _OVER
 
 
 def _state_and_flags(pid: int) -> tuple[str, int]:
-    """Return fields 3 and 9 of /proc/PID/stat (proc(5)); ("", 0) if there is no such process."""
+    """Return fields 3 and 9 of /proc/PID/stat (proc(5)); ("", 0) if the process does not exist."""
     fields = _read(pid, "stat").rpartition(b") ")[2].split()
     return (fields[0].decode(), int(fields[6])) if len(fields) > 6 else ("", 0)
 
 
 def _environment(pid: int) -> list[bytes]:
-    """Return what a process was started with; b"" of one that cannot be looked into.
+    """Return the initial environment of a process; b"" if it is not readable.
 
-    A process in the middle of execve() has neither environment nor arguments for a moment: it is waited for.
+    During execve() a process briefly has neither environment nor arguments. The function waits for its end.
     """
     deadline = time.monotonic() + _EXEC_TIMEOUT_S
     while not (data := _read(pid, "environ")) and not _read(pid, "cmdline"):
@@ -62,13 +62,13 @@ def _environment(pid: int) -> list[bytes]:
 
 
 def lab_processes(root: Path) -> list[int]:
-    """Return the running processes that a supervisor of this lab started, and the supervisors themselves."""
+    """Return the running processes of this lab: its supervisors and all processes that they started."""
     wanted = f"{SUPERVISOR_MARK}={root}".encode()
     return [pid for pid in _pids() if wanted in _environment(pid) and is_running(pid)]
 
 
 def slurm_clients(slurm_conf: Path) -> list[int]:
-    """Return srun, salloc and the like that talk to this lab from outside it."""
+    """Return the Slurm clients, such as srun and salloc, that use this lab from outside."""
     wanted = f"SLURM_CONF={slurm_conf}".encode()
     return [
         pid
@@ -89,7 +89,7 @@ def send_signal(pids: Iterable[int], how: signal.Signals = signal.SIGKILL) -> No
 
 
 def host_pid(supervisor_pid: int, inner_pid: int) -> int | None:
-    """Translate the PID of a supervisor's child, as the supervisor sees it, to the caller's."""
+    """Translate the PID of a supervisor's child from the supervisor's to the caller's namespace."""
     for pid in _pids():
         fields = dict(
             line.split(":\t", 1)
@@ -103,7 +103,7 @@ def host_pid(supervisor_pid: int, inner_pid: int) -> int | None:
 
 
 def listens(port: int) -> bool:
-    """Return whether some process listens on this TCP port of the loopback or of all interfaces."""
+    """Return whether a process listens on this TCP port of the loopback interface or of all interfaces."""
     for name in ("tcp", "tcp6"):
         for line in _read(os.getpid(), f"net/{name}").decode().splitlines()[1:]:
             fields = line.split()
@@ -124,19 +124,19 @@ def accepts(path: Path) -> bool:
 
 
 def reserve_ports(count: int, start: int) -> list[socket.socket]:
-    """Return sockets, one on each of the next free TCP ports of the loopback interface from `start` upwards.
+    """Return sockets bound to the next `count` free TCP ports of the loopback interface from `start` upwards.
 
-    While a socket is open nobody else gets its port, but for a daemon that sets SO_REUSEADDR, as Slurm's and
-    ours do: it may listen there. So two labs that come up at a time do not choose the same ports.
+    While a socket is open, no other process can bind its port unless it sets SO_REUSEADDR. Slurm's daemons
+    and ours set it and can listen. Two labs that start at the same time therefore use different ports.
 
     Raises:
-        UnavailableError: fewer are free.
+        UnavailableError: fewer ports are free.
     """
     held: list[socket.socket] = []
     for port in range(start, 32768):
         probe = socket.socket()
         try:
-            probe.bind(("127.0.0.1", port))  # refused where another one only reserves it, too
+            probe.bind(("127.0.0.1", port))  # also fails on a port that another lab has only reserved
         except OSError:
             probe.close()
             continue
@@ -149,13 +149,13 @@ def reserve_ports(count: int, start: int) -> list[socket.socket]:
 
 
 def release(held: Iterable[socket.socket]) -> None:
-    """Give reserved ports back."""
+    """Release reserved ports."""
     for probe in held:
         probe.close()
 
 
 class SupervisorClient:
-    """Talks to one supervisor.
+    """Client of one supervisor.
 
     Args:
         path: the supervisor's socket.
@@ -165,7 +165,7 @@ class SupervisorClient:
         self.path = path
 
     def pid(self) -> int | None:
-        """Return the supervisor's PID as the caller sees it, None if nothing serves the socket."""
+        """Return the supervisor's PID in the caller's namespace; None if no process serves the socket."""
         with socket.socket(socket.AF_UNIX) as connection:
             try:
                 connection.connect(str(self.path))
@@ -175,16 +175,16 @@ class SupervisorClient:
             return int(struct.unpack("3i", raw)[0]) or None
 
     def spawn(self, name: str, argv: list[str], env: dict[str, str], log: Path) -> int:
-        """Start a process inside; return its PID there.
+        """Start a process in the supervisor's namespaces; return its PID there.
 
         Raises:
-            UnavailableError: the supervisor does not answer or cannot start it.
+            UnavailableError: the supervisor does not respond or cannot start the process.
         """
         request = {"op": "spawn", "name": name, "argv": argv, "env": env, "log": str(log)}
         return int(self._ask(request)["pid"])
 
     def children(self) -> dict[str, dict[str, Any]]:
-        """Return what was started, by name: `pid` (inside) and `exit` (None while it runs)."""
+        """Return the started processes by name: `pid` (in the namespace) and `exit` (None while it runs)."""
         return {child["name"]: child for child in self._ask({"op": "list"})["processes"]}
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -204,10 +204,10 @@ class SupervisorClient:
 
 
 def kill_until_gone(find: Callable[[], list[int]], timeout_s: float) -> list[int]:
-    """Kill what `find` finds until that is nothing and all of it has ended; return what is left in the end.
+    """Kill the processes that `find` returns until all have ended; return those left after `timeout_s`.
 
-    A namespace's first process that was killed can be found no more by its environment while it waits for the
-    last process in there.
+    All processes seen are tracked by PID: a killed first process of a namespace has no readable environment
+    while it waits for the namespace's last process, so `find` no longer returns it.
     """
     deadline = time.monotonic() + timeout_s
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""What a lab is to be, and its record on disk (lab.json). Plain data; starts nothing."""
+"""Specification of a lab, and its record on disk (lab.json). Plain data."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ PRIORITIES = ("off", "plugin", "portable")
 
 @dataclass(frozen=True)
 class LabSpec:
-    """What the user asks for.
+    """Lab requested by the user.
 
     Attributes:
         nodes: the nodes to emulate.
-        slurm: lines `Key=Value` for slurm.conf; a known key is replaced.
+        slurm: lines `Key=Value` for slurm.conf; an existing key is replaced.
         energy: tables to merge into energy.toml, e.g. `{"agent": {"sampling_hz": 10.0}}`.
         accounting: whether slurmdbd and its database run.
-        priority: who orders the queue: `off`: Slurm; `plugin`: slurmctld's plugin by our table;
-            `portable`: senergyctld through scontrol.
-        product: whether slurm-energy's own parts run; without them it is Slurm on emulated hardware.
-        cpu_share: real cores that all emulated CPUs of a node together are worth; None: the emulator's own.
-        users: users of this machine, besides root, with an account of their own, and their raw shares.
+        priority: component that orders the queue: `off`: Slurm; `plugin`: slurmctld's plugin with
+            senergyctld's table; `portable`: senergyctld through scontrol.
+        product: whether slurm-energy runs; without it the lab is Slurm on emulated hardware.
+        cpu_share: real cores for all emulated CPUs of a node together. None: the emulator's default.
+        users: users of this machine, in addition to root, that have an account, and their raw shares.
     """
 
     nodes: tuple[NodeSpec, ...] = field(default_factory=lambda: from_profiles(DEFAULT_PROFILES))
@@ -41,10 +41,10 @@ class LabSpec:
     users: Mapping[str, int] = field(default_factory=lambda: {"nobody": 1})
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work.
+        """Validate the specification.
 
         Raises:
-            UsageError: an unknown way to order the queue, or the plugin without accounting.
+            UsageError: an unknown value of `priority`, or the plugin without accounting.
         """
         if self.priority not in PRIORITIES:
             raise UsageError(f"priority '{self.priority}'", "unknown", f"one of {', '.join(PRIORITIES)}")
@@ -54,11 +54,11 @@ class LabSpec:
 
 @dataclass(frozen=True)
 class LabRecord:
-    """lab.json: a lab as it is or was meant to be.
+    """Content of lab.json: specification and state of a lab.
 
     Attributes:
-        ports: TCP port by daemon; a node's slurmd has `slurmd.NAME`.
-        complete: whether `up` came to its end.
+        ports: TCP port by daemon; the key of a node's slurmd is `slurmd.NAME`.
+        complete: whether `up` finished.
         started: Unix time of `up`.
         starter: PID of `up`.
     """
@@ -77,7 +77,7 @@ class LabRecord:
 
 
 def read_record(path: Path) -> LabRecord | None:
-    """Return the record of a lab; None if the file is absent or no record."""
+    """Return the record of a lab; None if the file is missing or invalid."""
     try:
         data = json.loads(path.read_text())
         spec = data.pop("spec")

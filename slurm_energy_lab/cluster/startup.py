@@ -1,6 +1,6 @@
-"""Runs the steps of bringing a lab up: each as soon as what it needs is ready, many at a time.
+"""Start of a lab: steps run in parallel, each as soon as its dependencies are ready.
 
-Knows no daemon by name; those are declared in `daemons`.
+`daemons` declares the steps.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ LOG_TAIL_LINES = 12
 
 @dataclass(frozen=True)
 class StartupStep:
-    """A daemon to start, a task to run, or (without `argv`) something to wait for.
+    """A daemon to start, a task to run, or (without `argv`) a condition to wait for.
 
     Attributes:
-        name: unique; `n1 slurmd` for a node's.
-        node: in which node's namespaces; None: in the lab's own.
+        name: unique name; `n1 slurmd` for a daemon of a node.
+        node: node in whose namespaces the process runs. None: the namespaces of the lab's daemons.
         needs: steps that must be ready first.
-        log: where its output goes.
-        ready: tells when a daemon serves. A task (None) is ready when it has ended with 0.
+        log: file for its output.
+        ready: function that returns whether a daemon is ready. None for a task, which is ready when it has
+            ended with exit code 0.
     """
 
     name: str
@@ -40,7 +41,7 @@ class StartupStep:
 
 
 StepReport = Callable[[StartupStep, float], None]
-"""Receives a step that got ready and the seconds it took."""
+"""Function called with a step that became ready and its duration in seconds."""
 
 
 def ignore(step: StartupStep, took_s: float) -> None:
@@ -51,7 +52,7 @@ class StepError(UnavailableError):
     """A step failed.
 
     Attributes:
-        log_tail: the last lines of its log.
+        log_tail: last lines of the step's log.
     """
 
     def __init__(self, step: StartupStep, why: str) -> None:
@@ -61,7 +62,7 @@ class StepError(UnavailableError):
 
 
 def tail(path: Path, lines: int = LOG_TAIL_LINES) -> list[str]:
-    """Return the last lines of a file, none if it cannot be read."""
+    """Return the last lines of a file; empty if it is not readable."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 16384))
@@ -71,12 +72,12 @@ def tail(path: Path, lines: int = LOG_TAIL_LINES) -> list[str]:
 
 
 class Startup:
-    """State of one start: which steps wait, run and are ready.
+    """State of one start: waiting, running and ready steps.
 
     Args:
-        supervisor: gives the supervisor of a node (None: of the lab).
-        environment: of every process; a step's own is added.
-        report: called with a step and the seconds it took.
+        supervisor: function that returns the supervisor of a node (None: of the lab's daemons).
+        environment: environment of every process; a step's own variables are added.
+        report: called with each step that becomes ready and its duration in seconds.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Startup:
         """Run all steps.
 
         Raises:
-            StepError: one ended, did not get ready in time, or could not be started.
+            StepError: a step ended, was not ready within its timeout, or could not be started.
         """
         while self._waiting or self._running:
             self._start_ready_steps()

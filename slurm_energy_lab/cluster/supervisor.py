@@ -1,10 +1,10 @@
-"""The first process (PID 1) of the lab's or of a node's namespaces: starts processes on request, reaps all.
+"""Supervisor: PID 1 of the namespaces of the lab's daemons or of a node. It starts and reaps processes.
 
-When a supervisor ends, for whatever reason, the kernel ends every process and undoes every mount of its
-namespaces; that is what `senergy lab down` relies on. It knows nothing of Slurm.
+When a supervisor ends, the kernel kills every process and removes every mount of its namespaces.
+`senergy lab down` relies on this. A supervisor knows nothing of Slurm.
 
-A supervisor's socket carries JSON lines: `{"op":"spawn","name":...,"argv":[...],"env":{...},"log":PATH}`
-answers `{"ok":true,"pid":N}` (N as seen inside), `{"op":"list"}` answers
+Its socket carries JSON lines. The response to `{"op":"spawn","name":...,"argv":[...],"env":{...},"log":PATH}`
+is `{"ok":true,"pid":N}` (N in the namespace), the response to `{"op":"list"}` is
 `{"ok":true,"processes":[{"name":...,"pid":N,"exit":CODE|null}]}`.
 """
 
@@ -27,7 +27,7 @@ from slurm_energy_lab.cluster import namespaces
 SUPERVISOR_MARK = "SENERGY_LAB_SUPERVISOR"
 """Environment variable of every process that a supervisor starts; its value is the lab's directory."""
 DETACH = b"s"
-"""What the starter writes into its tie once the lab shall outlive it."""
+"""Byte that the starter writes to the lifeline pipe so that the lab continues when the starter ends."""
 _REQUEST_LIMIT = 1 << 20
 
 
@@ -39,7 +39,7 @@ class _Child:
 
 
 class Supervisor:
-    """Serves requests on a listening socket until the tie to its starter breaks."""
+    """Serve requests on a listening socket. The process ends when its lifeline pipe is closed."""
 
     def __init__(self, listener: socket.socket, lifeline_fd: int | None) -> None:
         self._listener = listener
@@ -57,7 +57,7 @@ class Supervisor:
             self._selector.register(lifeline_fd, selectors.EVENT_READ, self._read_lifeline)
 
     def serve(self) -> None:
-        """Answer requests for ever."""
+        """Serve requests forever."""
         while True:
             for key, _ in self._selector.select():
                 key.data(key.fileobj)
@@ -75,7 +75,7 @@ class Supervisor:
             with connection:
                 self._converse(connection)
         except OSError:
-            return  # the other side left; most only look who serves here
+            return  # the client disconnected; most clients only read the PID of the socket's server
 
     def _converse(self, connection: socket.socket) -> None:
         with connection.makefile("rb") as stream:
@@ -106,7 +106,7 @@ class Supervisor:
                 cwd="/",
                 start_new_session=True,
             )
-        process.returncode = 0  # reaped below, together with everybody's orphans
+        process.returncode = 0  # `_reap` waits for it, together with orphans of other processes
         self._children[request["name"]] = _Child(request["name"], process.pid)
         return {"ok": True, "pid": process.pid}
 
@@ -145,12 +145,12 @@ def _enter(arguments: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Enter new namespaces; return in the starter's process once the supervisor in there serves."""
+    """Enter new namespaces; return in the starter's process once the supervisor in them serves."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--host-name", required=True)
     parser.add_argument("--view", type=Path, required=True, help="JSON file: tree, binds, stage, hidden")
-    parser.add_argument("--lifeline-fd", type=int, help="end when this pipe closes before it says settled")
+    parser.add_argument("--lifeline-fd", type=int, help="end if this pipe is closed without the detach byte")
     arguments = parser.parse_args()
     if arguments.lifeline_fd is not None:
         os.set_inheritable(arguments.lifeline_fd, False)

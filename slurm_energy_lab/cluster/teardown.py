@@ -1,4 +1,4 @@
-"""Takes a lab away: its processes, mounts, control groups and files, in whatever state they are."""
+"""Removal of a lab: processes, mounts, control groups and files, in any state."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _PAUSE_S = 0.05
 
 
 def teardown(layout: LabLayout, *, keep_directory: bool = False) -> None:
-    """Leave nothing of a lab behind, but for its empty directory on demand; harmless where there is none.
+    """Remove a lab completely; with `keep_directory` leave its empty directory. No lab is not an error.
 
     Raises:
-        EnergyError: a process cannot be ended, or a directory not be removed.
+        EnergyError: a process does not end, or a directory cannot be removed.
     """
     processes.send_signal(processes.slurm_clients(layout.slurm_conf), signal.SIGTERM)
     if left := processes.kill_until_gone(lambda: processes.lab_processes(layout.root), _TIMEOUT_S):
@@ -39,14 +39,14 @@ def teardown(layout: LabLayout, *, keep_directory: bool = False) -> None:
 
 
 def _mounts_below(root: Path) -> list[Path]:
-    """Return mount points of the caller's namespace, deepest first; normally none is visible here."""
+    """Return mount points below `root` in the caller's namespace, deepest first. Normally there is none."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     targets = [Path(line.split()[4].encode().decode("unicode_escape")) for line in lines]
     return sorted((path for path in targets if path.is_relative_to(root)), reverse=True)
 
 
 def _groups(name: str) -> list[Path]:
-    """Return this lab's group in the v2 tree and in each v1 controller's."""
+    """Return this lab's control groups in the v2 hierarchy and in each v1 hierarchy."""
     return [path for path in (_CGROUPS / name, *_CGROUPS.glob(f"*/{name}")) if path.is_dir()]
 
 
@@ -63,7 +63,7 @@ def _remove_group(group: Path) -> None:
 
 
 def _remove_idle(group: Path) -> None:
-    """Remove one control group; processes that are just ending keep it busy for a moment."""
+    """Remove one control group. Wait while ending processes keep it busy."""
     deadline = time.monotonic() + _TIMEOUT_S
     while True:
         try:
@@ -75,7 +75,7 @@ def _remove_idle(group: Path) -> None:
 
 
 def _empty(layout: LabLayout) -> None:
-    """Remove every file; the record goes last, so that an interrupted removal can be taken up again."""
+    """Remove all files, the record last, so that an interrupted removal can be resumed."""
     for entry in layout.root.iterdir():
         if entry == layout.record:
             continue
