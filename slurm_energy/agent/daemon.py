@@ -107,7 +107,7 @@ class AgentDaemon:
         self._loop.call_soon_threadsafe(self._written.set)
 
     def _discover(self) -> NodeDevices:
-        devices = discover(meter=node_power_options(self._config.node_power, this_node()))
+        devices = discover(node_power=node_power_options(self._config.node_power, this_node()))
         devices.wait_for_readings(_FIRST_READING_S)
         return devices
 

@@ -80,7 +80,7 @@ async def _run(
 
 def _check(config: Config) -> int:
     """Print what was found; a node without anything to measure or set is a failure."""
-    devices = discover(meter=node_power_options(config.node_power, this_node()))
+    devices = discover(node_power=node_power_options(config.node_power, this_node()))
     hardware = devices.hardware
     print(f"configuration: {config.path or 'defaults'}")
     print(f"processor: {hardware.cpu_model or 'unknown'}, {hardware.cpu_count} CPUs online")

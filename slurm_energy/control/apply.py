@@ -66,7 +66,8 @@ def apply(
         }
         return _in_order(settings, outcomes | refused)
     transaction.commit()
-    # The originals are on disk already. Without this update a restore only skips its comparison first.
+    # The originals are on disk already. If this update fails, a restarted agent restores them without first
+    # comparing the current values.
     with contextlib.suppress(OSError):
         journal.update(transaction.final_entries())
     return _in_order(

@@ -75,15 +75,15 @@ class NodeDevices:
         return values
 
 
-def discover(root: Path = Path("/"), meter: NodePowerOptions | None = None) -> NodeDevices:
+def discover(root: Path = Path("/"), node_power: NodePowerOptions | None = None) -> NodeDevices:
     """Return the node's devices. Absent interfaces contribute nothing.
 
     Args:
         root: directory that contains /sys, /proc and /dev.
-        meter: the site's options for the power of the whole node.
+        node_power: the site's options for the power of the whole node.
     """
     policies, cpu_knobs = cpufreq.discover(root)
-    sources_found = sources.find_sources(root, meter)
+    node_sources = sources.find_sources(root, node_power)
     cpus = topology.online_cpus(root)
     cpu_topology = topology.read_topology(root, cpus)
     return NodeDevices(
@@ -91,20 +91,20 @@ def discover(root: Path = Path("/"), meter: NodePowerOptions | None = None) -> N
             cpu_model=topology.cpu_model(root),
             cpu_count=len(cpus),
             policies=tuple(policies),
-            packages=tuple(_with_cpus(package, cpu_topology) for package in sources_found.packages),
-            gpus=tuple(sources_found.gpus),
-            max_dram_watts=sources_found.max_dram_watts,
+            packages=tuple(_with_cpus(package, cpu_topology) for package in node_sources.packages),
+            gpus=tuple(node_sources.gpus),
+            max_dram_watts=node_sources.max_dram_watts,
             cores=cpu_topology.cores,
         ),
-        counters=tuple(sources_found.counters),
-        node_counters=tuple(sources_found.node_counters),
-        selection=sources_found.selection,
-        knobs={knob.key: knob for knob in [*sources_found.knobs, *cpu_knobs]},
-        throttle_sensors=(*topology.throttle_sensors(root, cpus), *sources_found.throttle_sensors),
-        notes=tuple(sources_found.notes),
-        closers=tuple(sources_found.closers),
+        counters=tuple(node_sources.counters),
+        node_counters=tuple(node_sources.node_counters),
+        selection=node_sources.selection,
+        knobs={knob.key: knob for knob in [*node_sources.knobs, *cpu_knobs]},
+        throttle_sensors=(*topology.throttle_sensors(root, cpus), *node_sources.throttle_sensors),
+        notes=tuple(node_sources.notes),
+        closers=tuple(node_sources.closers),
         root=root,
-        unusable=dict(sources_found.unusable),
+        unusable=dict(node_sources.unusable),
     )
 
 

@@ -25,32 +25,34 @@ def _words(name: str) -> frozenset[str]:
 
 
 @functools.cache
-def matches_gpu(wanted: str, name: str) -> bool:
-    """Return whether a GPU is the product that `wanted` names.
+def matches_gpu(product: str, name: str) -> bool:
+    """Return whether a GPU is the given product.
 
     Args:
-        wanted: a product name of any precision: `A100`, `A100-SXM4`, `NVIDIA A100-SXM4-80GB`. `A100` matches
-            every A100, but not an A100X. An empty name matches every GPU.
+        product: a product name of any precision: `A100`, `A100-SXM4`, `NVIDIA A100-SXM4-80GB`. `A100`
+            matches every A100, but not an A100X. An empty name matches every GPU.
         name: name that the driver reports.
     """
-    words, named = _words(name), _words(wanted)
-    if not named - _MAKERS - _GPU_BRANDS:  # a whole brand
-        return named <= words
-    extra_words = words - named - _MAKERS - _GPU_BRANDS
-    return named - _MAKERS <= words and all(_GPU_VARIANT.fullmatch(word) for word in extra_words)
+    name_words, product_words = _words(name), _words(product)
+    if not product_words - _MAKERS - _GPU_BRANDS:  # the name of a brand
+        return product_words <= name_words
+    extra_words = name_words - product_words - _MAKERS - _GPU_BRANDS
+    return product_words - _MAKERS <= name_words and all(_GPU_VARIANT.fullmatch(word) for word in extra_words)
 
 
 @functools.cache
-def matches_cpu(wanted: str, name: str) -> bool:
-    """Return whether a processor is of the model or series that `wanted` names.
+def matches_cpu(product: str, name: str) -> bool:
+    """Return whether a processor is of the given model or series.
 
     Args:
-        wanted: words of the model name: `Platinum 8358` (not the 8358P), `EPYC`. An empty name matches every
-            processor.
+        product: words of the model name: `Platinum 8358` (not the 8358P), `EPYC`. An empty name matches
+            every processor.
         name: model name in /proc/cpuinfo.
     """
-    words, named = _words(name), _words(wanted)
-    return named <= words and not any(_CPU_REVISION.fullmatch(word) for word in words - named)
+    name_words, product_words = _words(name), _words(product)
+    return product_words <= name_words and not any(
+        _CPU_REVISION.fullmatch(word) for word in name_words - product_words
+    )
 
 
 def gpu_product_words(name: str) -> frozenset[str]:

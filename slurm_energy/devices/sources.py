@@ -69,102 +69,102 @@ class DiscoveredSources:
     unusable: dict[str, str] = field(default_factory=dict)
 
 
-def find_sources(root: Path, meter: NodePowerOptions | None = None) -> DiscoveredSources:
+def find_sources(root: Path, node_power: NodePowerOptions | None = None) -> DiscoveredSources:
     """Return the node's sources. Absent interfaces contribute nothing.
 
     Args:
         root: directory that contains /sys, /proc and /dev.
-        meter: the site's options for the power of the whole node.
+        node_power: the site's options for the power of the whole node.
     """
-    options = meter or NodePowerOptions()
-    found = DiscoveredSources()
-    all_counters = [*_processors(found, root), *_gpus(found, root), *pm_counters.discover(root)]
-    all_counters += _node(found, root, options)
+    options = node_power or NodePowerOptions()
+    sources = DiscoveredSources()
+    all_counters = [*_processors(sources, root), *_gpus(sources, root), *pm_counters.discover(root)]
+    all_counters += _node(sources, root, options)
     if not any(counter.component == "dram" for counter in all_counters):
-        all_counters += _modelled_dram(found, root)
-    found.selection = select_sources(all_counters, options.source, options.excludes)
+        all_counters += _modelled_dram(sources, root)
+    sources.selection = select_sources(all_counters, options.source, options.excludes)
     by_key = {counter.key: counter for counter in all_counters}
-    # In the order of discovery: packages, memory, GPUs.
-    found.counters = [counter for key, counter in by_key.items() if key in found.selection.components]
-    found.node_counters = [by_key[key] for key in found.selection.node]
-    if found.max_dram_watts is None:
-        found.max_dram_watts = _modelled_dram_watts(found.counters)
-    if found.selection.missing_parts:
-        missing = ", ".join(sorted(found.selection.missing_parts))
-        found.notes.append(f"no sensor measures {missing} of the node: its figure is too low by that power")
-    for key, why in found.selection.excluded.items():
+    # This keeps the order of discovery: packages, memory, GPUs.
+    sources.counters = [counter for key, counter in by_key.items() if key in sources.selection.components]
+    sources.node_counters = [by_key[key] for key in sources.selection.node]
+    if sources.max_dram_watts is None:
+        sources.max_dram_watts = _modelled_dram_watts(sources.counters)
+    if sources.selection.missing_parts:
+        missing = ", ".join(sorted(sources.selection.missing_parts))
+        sources.notes.append(f"no sensor measures {missing} of the node: its figure is too low by that power")
+    for key, why in sources.selection.excluded.items():
         by_key[key].close()
-        found.notes.append(f"{key} is excluded: {why}")
-    return found
+        sources.notes.append(f"{key} is excluded: {why}")
+    return sources
 
 
-def _processors(found: DiscoveredSources, root: Path) -> list[EnergyCounter]:
+def _processors(sources: DiscoveredSources, root: Path) -> list[EnergyCounter]:
     rapl = powercap.discover(root)
     sockets = amd_hsmp.discover(root)
     counters: list[EnergyCounter] = [*rapl.counters, *rapl.platform, *amd_energy.discover(root)]
     if not any(counter.component == "cpu" and _readable(counter) for counter in counters):
         events, refused = perf_energy.discover(root)
-        found.notes += refused
+        sources.notes += refused
         if events:
             counters = [*(counter for counter in counters if _readable(counter)), *events]
-    found.knobs += [*rapl.knobs, *sockets.knobs]
+    sources.knobs += [*rapl.knobs, *sockets.knobs]
     limited = [package for package in rapl.packages if package.limit_domains]
-    found.packages += rapl.packages if limited or not sockets.packages else sockets.packages
-    found.max_dram_watts = rapl.max_dram_watts
-    found.notes += rapl.notes
+    sources.packages += rapl.packages if limited or not sockets.packages else sockets.packages
+    sources.max_dram_watts = rapl.max_dram_watts
+    sources.notes += rapl.notes
     return [*counters, *map(IntegratedPowerCounter, sockets.sensors)]
 
 
-def _gpus(found: DiscoveredSources, root: Path) -> list[EnergyCounter]:
+def _gpus(sources: DiscoveredSources, root: Path) -> list[EnergyCounter]:
     """Return the GPUs of one vendor: with several vendors one index would name different devices."""
     nvidia = nvml.discover()
-    found.closers.append(nvidia.close)
+    sources.closers.append(nvidia.close)
     intel = intel_gpu.discover(root)
-    found.gpus += nvidia.gpus
-    found.knobs += nvidia.knobs
-    found.throttle_sensors += nvidia.throttle_sensors
-    found.notes += nvidia.notes
+    sources.gpus += nvidia.gpus
+    sources.knobs += nvidia.knobs
+    sources.throttle_sensors += nvidia.throttle_sensors
+    sources.notes += nvidia.notes
     if nvidia.gpus:
         return list(nvidia.counters)
     if nvidia.reason and (root / _NVIDIA_DEVICE).exists():
-        found.unusable["NVML"] = nvidia.reason
-        found.notes.append(f"NVML: {nvidia.reason}: NVIDIA GPUs are neither measured nor set")
+        sources.unusable["NVML"] = nvidia.reason
+        sources.notes.append(f"NVML: {nvidia.reason}: NVIDIA GPUs are neither measured nor set")
     if (root / _AMD_GPU_DEVICE).exists():
         amd = amd_smi.discover()
-        found.closers.append(amd.close)
-        found.gpus += amd.gpus
-        found.knobs += amd.knobs
-        found.throttle_sensors += amd.throttle_sensors
+        sources.closers.append(amd.close)
+        sources.gpus += amd.gpus
+        sources.knobs += amd.knobs
+        sources.throttle_sensors += amd.throttle_sensors
         if amd.gpus:
             return list(amd.counters)
-        found.unusable["AMD SMI"] = "the library finds no GPU or is not installed"
-        found.notes.append(
+        sources.unusable["AMD SMI"] = "the library finds no GPU or is not installed"
+        sources.notes.append(
             "AMD GPUs are present, but AMD SMI is not: install amd-smi-lib and `pip install amdsmi`"
         )
-    found.gpus += intel.gpus
-    found.knobs += intel.knobs
+    sources.gpus += intel.gpus
+    sources.knobs += intel.knobs
     return list(intel.counters)
 
 
-def _node(found: DiscoveredSources, root: Path, meter: NodePowerOptions) -> list[EnergyCounter]:
+def _node(sources: DiscoveredSources, root: Path, options: NodePowerOptions) -> list[EnergyCounter]:
     meters = power_meter.discover(root)
-    found.notes += meters.notes
+    sources.notes += meters.notes
     gauges = list(meters.sensors)
-    if meter.sensor is not None:
-        gauges.append(meter.sensor)
-    elif meter.source in (None, "ipmi:dcmi") and (transport := ipmi.discover(root)) is not None:
-        gauges.append(ipmi.power_sensor(transport, meter.interval_s))
+    if options.sensor is not None:
+        gauges.append(options.sensor)
+    elif options.source in (None, "ipmi:dcmi") and (transport := ipmi.discover(root)) is not None:
+        gauges.append(ipmi.power_sensor(transport, options.interval_s))
     return [
         IntegratedPowerCounter(gauge)
         for gauge in gauges
-        if meter.source != NO_SOURCE or gauge.component != "node"
+        if options.source != NO_SOURCE or gauge.component != "node"
     ]
 
 
-def _modelled_dram(found: DiscoveredSources, root: Path) -> list[EnergyCounter]:
+def _modelled_dram(sources: DiscoveredSources, root: Path) -> list[EnergyCounter]:
     model, why = dram_model.discover(root)
     if model is None:
-        found.notes.append(why)
+        sources.notes.append(why)
         return []
     return [IntegratedPowerCounter(model)]
 

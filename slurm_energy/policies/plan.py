@@ -315,5 +315,5 @@ def _cpu_settings(targets: _Targets, hardware: NodeHardware, window_s: float) ->
     for package in hardware.packages:
         watts = targets.packages.get(package.name)
         if watts is not None and (package.limit_watts is None or watts < package.limit_watts):
-            for place in package.limit_domains:
-                yield from words.package_limit_settings(package.interface, place, watts, window_s)
+            for domain in package.limit_domains:
+                yield from words.package_limit_settings(package.interface, domain, watts, window_s)

@@ -9,14 +9,14 @@ from slurm_energy.spelling import edit_distance
 _MAX_BYTES = 32
 
 
-def nearest_name(wanted: str, names: Iterable[str]) -> str | None:
+def nearest_name(misspelt: str, names: Iterable[str]) -> str | None:
     """Return the name with the fewest edits, ignoring case; None if more than a third would change.
 
     Args:
-        wanted: misspelt name; only its first 32 bytes count.
+        misspelt: the misspelt name; only its first 32 bytes count.
         names: allowed names in lower case; among equally near names the first is returned.
     """
-    folded = _bytes(wanted)[:_MAX_BYTES].lower()  # ASCII letters alone
+    folded = _bytes(misspelt)[:_MAX_BYTES].lower()  # lowers ASCII letters only
     nearest, best = None, len(folded) + _MAX_BYTES
     for name in names:
         longer = max(len(folded), len(name))
@@ -34,7 +34,7 @@ def _bytes(text: str) -> bytes:
         return text.encode("utf-8", "replace")
 
 
-def _distance(wanted: bytes, name: bytes) -> int:
+def _distance(misspelt: bytes, name: bytes) -> int:
     """Count the edits; an abbreviation, that is the first letters of a name, counts as one edit."""
-    counted = edit_distance(wanted, name)
-    return min(counted, 1) if len(wanted) >= 2 and name.startswith(wanted) else counted
+    count = edit_distance(misspelt, name)
+    return min(count, 1) if len(misspelt) >= 2 and name.startswith(misspelt) else count

@@ -71,9 +71,9 @@ class CounterEnergyReader(EnergyReader):
         joules: dict[str, float | None] = {}
         for counter in counters:
             so_far = joules.get(counter.component, 0.0)
-            known = so_far is not None and counter.key not in self._lost
+            is_known = so_far is not None and counter.key not in self._lost
             joules[counter.component] = (
-                so_far + self._total_uj[counter.key] / 1e6 if known and so_far is not None else None
+                so_far + self._total_uj[counter.key] / 1e6 if is_known and so_far is not None else None
             )
         return joules
 

@@ -80,8 +80,8 @@ def total_joules(joules: Mapping[str, float | None]) -> float | None:
     """Return the sum of all components, or the value of `node`, which includes them; None if unknown."""
     if "node" in joules:
         return joules["node"]
-    known = [value for value in joules.values() if value is not None]
-    return math.fsum(known) if known and len(known) == len(joules) else None
+    known_values = [value for value in joules.values() if value is not None]
+    return math.fsum(known_values) if known_values and len(known_values) == len(joules) else None
 
 
 def _energy_between(begin: EnergyReading, end: EnergyReading) -> dict[str, float | None]:

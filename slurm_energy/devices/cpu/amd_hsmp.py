@@ -69,22 +69,22 @@ class HsmpDevices:
 
 def discover(root: Path) -> HsmpDevices:
     """Find the sockets. The order of their devices is the order of the sockets."""
-    found = HsmpDevices([], [], [])
+    devices = HsmpDevices([], [], [])
     for number, chip in enumerate(find_chips(root, _NAME)):
-        _add(found, chip, f"socket{number}")
-    return found
+        _add(devices, chip, f"socket{number}")
+    return devices
 
 
-def _add(found: HsmpDevices, chip: HwmonChip, domain: str) -> None:
+def _add(devices: HsmpDevices, chip: HwmonChip, domain: str) -> None:
     max_watts = _watts(chip, "power1_cap_max")
     if (power := chip.file("power1_input")) is not None:
         bound = max_watts * _HEADROOM if max_watts else _DEFAULT_MAX_WATTS
-        found.sensors.append(HwmonPowerSensor(f"hsmp:{domain}", "cpu", "hsmp:power", bound, power))
+        devices.sensors.append(HwmonPowerSensor(f"hsmp:{domain}", "cpu", "hsmp:power", bound, power))
     limit = _watts(chip, "power1_cap")
     path = chip.file("power1_cap")
     if limit is not None and path is not None:
-        found.knobs.append(HsmpPowerLimit(domain, path))
-    found.packages.append(
+        devices.knobs.append(HsmpPowerLimit(domain, path))
+    devices.packages.append(
         CpuPackage(
             name=domain,
             limit_domains=(domain,) if limit is not None else (),

@@ -23,8 +23,8 @@ UNSUPPORTED = "<unsupported>"
 class _FileKnob(Knob):
     """A knob that is one word in one file."""
 
-    def __init__(self, place: str, path: Path, dependents: tuple[str, ...] = ()) -> None:
-        super().__init__(place, dependents)
+    def __init__(self, domain: str, path: Path, dependents: tuple[str, ...] = ()) -> None:
+        super().__init__(domain, dependents)
         self.path = path
 
     def files(self) -> tuple[Path, ...]:
@@ -97,8 +97,8 @@ class CpufreqRange(Knob):
     name = "cpufreq.frequency"
     stage = WriteStage.FREQUENCY
 
-    def __init__(self, place: str, folder: Path) -> None:
-        super().__init__(place)
+    def __init__(self, domain: str, folder: Path) -> None:
+        super().__init__(domain)
         self._low = folder / "scaling_min_freq"
         self._high = folder / "scaling_max_freq"
 

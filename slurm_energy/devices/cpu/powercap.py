@@ -64,8 +64,8 @@ def counter_range_uj(highest_uj: int) -> int:
 
 
 class _NumberKnob(Knob):
-    def __init__(self, place: str, path: Path) -> None:
-        super().__init__(place)
+    def __init__(self, domain: str, path: Path) -> None:
+        super().__init__(domain)
         self.path = path
 
     def files(self) -> tuple[Path, ...]:

@@ -37,7 +37,7 @@ class AcpiPowerMeters:
 
 
 def discover(root: Path) -> AcpiPowerMeters:
-    """Find the meters. Several meters without a known label are all excluded: they cannot be told apart."""
+    """Find the meters. Several meters without a known label are all excluded, because they are ambiguous."""
     meters = AcpiPowerMeters([], [])
     unlabelled: list[tuple[HwmonChip, Path]] = []
     for chip in find_chips(root, _NAME):

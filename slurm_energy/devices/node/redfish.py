@@ -1,8 +1,8 @@
 """Node power from the management controller (BMC) through Redfish: HTTPS and JSON, polled in a thread.
 
 The module reads PowerWatts of a chassis' EnvironmentMetrics, or PowerConsumedWatts of its older Power
-resource. The links of the computer systems tell which chassis is the node; if they are ambiguous, the
-administrator must configure the chassis. Source: DMTF DSP0266 (protocol) and DSP0268 (Chassis, Power,
+resource. The links of the computer systems name the chassis of the node; if they are ambiguous, the
+administrator must configure it. Source: DMTF DSP0266 (protocol) and DSP0268 (Chassis, Power,
 EnvironmentMetrics, ComputerSystem schemas).
 """
 
