@@ -1,7 +1,7 @@
 """Energy measurement, prediction and control for Slurm clusters.
 
-This package is layered: a module imports only from the layers below its own
-(`docs/architecture.md`, section "Rooms"). `slurm_energy.profile` is for programs inside jobs.
+The package is layered: a module imports only from its own package and from lower layers
+(`docs/architecture.md`, section "Rooms"). Programs inside jobs use `slurm_energy.profile`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Import what programs use only when they use it: every command imports this module."""
+    """Import `profile` on first use only, because every command imports this module."""
     if name == "profile":
         from slurm_energy.profiling.profiler import profile
 

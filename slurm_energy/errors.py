@@ -1,6 +1,6 @@
-"""Errors that people read: what is wrong, why, and what to do; each with a documented exit code.
+"""Errors for users: each names what is wrong, why, and what to do, and has a documented exit code.
 
-Only plain exception classes and what they advise live here; nothing in this module prints or logs.
+This module contains exception classes and the texts of remedies only; it neither prints nor logs.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class EnergyError(Exception):
     """Base of all errors that end a command with one line.
 
     Args:
-        what: the fact, naming the faulty part (file, key, value, flag).
-        why: the cause, if known.
-        todo: what the reader can do about it.
+        what: the fault, with the faulty part (file, key, value, flag).
+        why: the cause; empty: unknown.
+        todo: the remedy; empty: none known.
     """
 
     exit_code = EXIT_FAILURE
@@ -41,49 +41,49 @@ class EnergyError(Exception):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What a command prints: one line, or one per fault where several were found at once."""
+        """The lines that a command prints: one, or one per fault if several were found at once."""
         return (str(self),)
 
 
 class UsageError(EnergyError):
-    """A value, flag or message that a caller gave cannot be accepted."""
+    """A value, flag or message from the caller is invalid."""
 
     exit_code = EXIT_USAGE
 
 
 class ConfigError(EnergyError):
-    """The configuration is wrong; `what` names file, line and key."""
+    """The configuration is invalid; `what` names file, line and key."""
 
     exit_code = EXIT_CONFIG
 
 
 class UnavailableError(EnergyError):
-    """A daemon, socket, device or database that is needed cannot be reached."""
+    """A required daemon, socket, device or database is not available."""
 
     exit_code = EXIT_UNAVAILABLE
 
 
 class ForbiddenError(EnergyError):
-    """The caller's identity does not allow the request."""
+    """The identity of the caller does not permit the request."""
 
     exit_code = EXIT_FORBIDDEN
 
 
 class NotFoundError(EnergyError):
-    """The named job, template, policy or node is not known."""
+    """The named job, template, policy or node does not exist."""
 
     exit_code = EXIT_NOT_FOUND
 
 
 class AlreadyRunningError(EnergyError):
-    """Another instance holds the socket, lock or directory."""
+    """Another instance already uses the socket, lock or directory."""
 
     exit_code = EXIT_ALREADY_RUNNING
 
 
 def install_extra(extra: str) -> str:
-    """Return the command that installs what an extra needs for the Python that runs this.
+    """Return the command that installs an extra of this package for the running Python.
 
-    A bare `pip` may belong to another Python: the system's refuses, or would look for the name elsewhere.
+    A bare `pip` may belong to another Python: the system's pip refuses to install, or uses another index.
     """
     return f"{shlex.quote(sys.executable or 'python3')} -m pip install 'slurm-energy[{extra}]'"

@@ -1,7 +1,7 @@
-"""Physical quantities as text and as counters: parsing, formatting, wrap arithmetic.
+"""Physical quantities: parsing, formatting, and arithmetic of wrapping counters.
 
-Inside the project power is in watts, energy in joules, time in seconds (floats); only this module
-knows how people write them. Pure functions, no state.
+Inside the project power is in watts, energy in joules and time in seconds, all floats. Only this module
+converts from and to the forms that users write. Pure functions.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ JOULES_PER_KWH = 3.6e6
 
 
 def shown(text: str, limit: int = 40) -> str:
-    """Return `text` fit for a one-line message: control characters escaped, cut at `limit`."""
-    printable = text.encode("unicode_escape").decode("ascii")
-    return printable if len(printable) <= limit else printable[: limit - 3] + "..."
+    """Return text for a one-line message, with control characters escaped and cut at `limit` characters."""
+    escaped = text.encode("unicode_escape").decode("ascii")
+    return escaped if len(escaped) <= limit else escaped[: limit - 3] + "..."
 
 
 def is_number(value: Any) -> bool:
-    """Return whether data from outside is a number that a float can hold; neither true nor 10^400 is one."""
+    """Return whether external data is a number in the range of a float; not for booleans and 10^400."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and abs(value) <= sys.float_info.max
 
 
 def parse_watts(text: str, name: str = "watts") -> float:
-    """Read a power such as `200`, `200W` or `1.6kW`.
+    """Parse a power such as `200`, `200W` or `1.6kW`.
 
     Args:
         text: digits with at most one decimal point and an optional unit W, kW or MW.
-        name: the flag or key to name in the error.
+        name: flag or key, for the error message.
 
     Returns:
-        Watts, finite and greater than 0.
+        Watts; finite and greater than 0.
 
     Raises:
-        UsageError: anything else, e.g. `15Wh`, `-5`, `1e400`, `0`.
+        UsageError: any other text, such as `15Wh`, `-5`, `1e400`, `0`.
     """
     match = _WATTS.fullmatch(text)
     value = float(match["number"]) * _WATT_FACTORS[match["unit"]] if match else 0.0
@@ -52,12 +52,12 @@ def parse_watts(text: str, name: str = "watts") -> float:
 
 
 def counter_delta(previous: int, current: int, counter_range: int) -> int:
-    """Return how far a wrapping counter moved, assuming at most one wrap.
+    """Return the increase of a wrapping counter between two readings with at most one wrap.
 
     Args:
         previous: earlier reading, 0 <= previous < counter_range.
-        current: later reading, same unit.
-        counter_range: number of distinct values, i.e. the counter counts modulo this.
+        current: later reading, in the same unit.
+        counter_range: number of distinct values; the counter counts modulo this number.
             For powercap that is `max_energy_range_uj` + 1 unit; see `devices/cpu/powercap.py`.
 
     Returns:
@@ -69,7 +69,7 @@ def counter_delta(previous: int, current: int, counter_range: int) -> int:
 
 
 def format_scaled(value: float | None, decimals: int = 2) -> str:
-    """Format like sacct's ConsumedEnergy: decimal prefixes K, M, G, T, P; empty for unknown."""
+    """Format a value as sacct formats ConsumedEnergy, with decimal prefixes K, M, G, T, P; None: empty."""
     if value is None:
         return ""
     magnitude, index = abs(value), 0
@@ -82,7 +82,7 @@ def format_scaled(value: float | None, decimals: int = 2) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """Format seconds as Slurm does: `[D-]HH:MM:SS`; empty for unknown."""
+    """Format seconds as Slurm does, `[D-]HH:MM:SS`; None: empty."""
     if seconds is None:
         return ""
     whole = max(0, round(seconds))

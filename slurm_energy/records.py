@@ -1,11 +1,11 @@
 """The energy record and its parts: plain data that agent, controller and reports exchange as JSON.
 
-A record describes one job (or one step of it) on one node. `None` means unknown and is never
-written as 0. No behaviour beyond conversion and checks lives here.
+A record describes one job, or one step of a job, on one node. `None` means unknown and is never written as
+0. This module contains only conversion and validation.
 
-Releases differ. A release may add keys without a new schema number: readers that do not know a key keep it
-and return it. A new schema number is needed where a known key changes its meaning or its set of values:
-older readers then refuse the record as `NewerSchemaError`, and its sender keeps it.
+A release may add keys without a new schema version: readers keep and return keys that they do not know. A
+change of the meaning or the set of values of a key needs a new schema version. Older readers then reject the
+record with `NewerSchemaError`, and its sender keeps it.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from slurm_energy.quantities import is_number
 SCHEMA_VERSION = 1
 MAX_GPUS: Final = 1000
 MAX_ITEMS: Final = 4096
-"""Longest list in a record."""
+"""Maximum length of a list in a record."""
 MAX_EXTRA_KEYS: Final = 64
-"""Most unknown keys in a record, and in each component and setting."""
+"""Maximum number of unknown keys in a record, and in each component and setting."""
 MAX_EXTRA_DEPTH: Final = 16
-"""Deepest nesting in the value of an unknown key; databases stop reading JSON at some depth."""
+"""Maximum nesting depth of the value of an unknown key; databases limit the depth of JSON."""
 MAX_SETTING_TEXT: Final = 16_384
-"""Longest text of a setting, which may list the places of every CPU."""
+"""Maximum length of the texts of a setting, which may list every CPU."""
 _MAX_NAME, _MAX_TEXT = 256, 1024
 _MAX_CPUS, _MAX_UID = 1_000_000, 2**32 - 1
 _COMPONENT = re.compile(r"cpu|dram|other|node|gpu\[\d{1,3}\]")
 _DEVICE = re.compile(r"cpu|gpu\[\d{1,3}\]")
 
 Extra = tuple[tuple[str, Any], ...]
-"""Keys that this release does not know, with their values as they were read."""
+"""Keys that this release does not know, with their original values."""
 
 
 class NewerSchemaError(UsageError):
-    """A record was written under a schema that only a newer release knows."""
+    """The schema version of a record is newer than this release."""
 
 
 class Quality(StrEnum):
-    """How far a figure can be trusted."""
+    """Quality of an energy value: measured, modelled, or measured for a part of the time or hardware."""
 
     MEASURED = "measured"
     MODELLED = "modelled"
@@ -59,8 +59,8 @@ class ComponentEnergy:
 
     Attributes:
         name: `cpu`, `dram`, `gpu[INDEX]`, `other` or `node`.
-        energy_joules: joules, or None when not known.
-        source: interface the figure came from, e.g. `powercap:intel-rapl`, `nvml:total_energy`.
+        energy_joules: energy; None: unknown.
+        source: interface that supplied the value, such as `powercap:intel-rapl` or `nvml:total_energy`.
         quality: measured, modelled or partial.
         extra: keys of a newer release.
     """
@@ -74,15 +74,15 @@ class ComponentEnergy:
 
 @dataclass(frozen=True, slots=True)
 class AppliedSetting:
-    """One power setting that a policy asked for and what became of it.
+    """A setting that a policy requested, and its result.
 
     Attributes:
-        setting: kind and place, e.g. `cpufreq.governor[policy0-63]`, `powercap.power_limit[package-0]`.
-        original: value found before; None if it cannot be read.
+        setting: kind and device, such as `cpufreq.governor[policy0-63]` or `powercap.power_limit[package-0]`.
+        original: value before the job; None: it could not be read.
         requested: value that the policy requested.
-        applied: value read back after writing; None if the write failed.
-        restored: True once the original is back, False if that failed, None while the job runs.
-        note: reason of a failure or deviation, empty otherwise.
+        applied: value read back after the write; None: the write failed.
+        restored: whether the original value was restored; None: the job is running.
+        note: reason of a failure or deviation; empty: none.
         extra: keys of a newer release.
     """
 
@@ -97,13 +97,13 @@ class AppliedSetting:
 
 @dataclass(frozen=True, slots=True)
 class JobDevice:
-    """A processor or GPU that the job ran on.
+    """A processor or GPU on which the job ran.
 
     Attributes:
         name: `cpu` or `gpu[INDEX]`.
-        product: name that the kernel or the driver gives.
-        min_cap_watts: lowest power limit that it takes; None: not known, or it takes none.
-        max_cap_watts: limit that was in force before the job, above which no job sets it; None likewise.
+        product: product name from the kernel or the driver.
+        min_cap_watts: minimum power limit of the device; None: unknown, or it has no power limit.
+        max_cap_watts: power limit in force before the job, which no job exceeds; None: as above.
         extra: keys of a newer release.
     """
 
@@ -118,12 +118,12 @@ class JobDevice:
 class EnergyRecord:
     """Energy and settings of one job or step on one node.
 
-    Times are Unix seconds (UTC), powers watts, energies joules. `step` is None for the whole job,
-    otherwise Slurm's step name (`batch`, `extern`, `0`, ...). `uncertain_seconds` is the time in which
-    a counter may have lost wraps or was not readable. `fingerprint` is the digest of batch
-    script and arguments, known on the node where the script ran. `peak_watts` is the highest mean over a
-    second or more of what is measured fast, with the mean of `other` on top. `extra` holds keys of
-    a newer release.
+    Times are Unix seconds (UTC), powers watts, energies joules. `step` is None for the whole job, otherwise
+    Slurm's step name (`batch`, `extern`, `0`, ...). `requested` holds the flags of the job. `applied` lists
+    the settings. `uncertain_seconds` is the time in which a counter was unreadable or may have wrapped
+    unnoticed. `fingerprint` is the digest of batch script and arguments, which is set on the node where the
+    script ran. `peak_watts` is the maximum mean power over a second or more of the fast components, plus the
+    mean power of `other`. `extra` holds keys of a newer release.
     """
 
     cluster: str
@@ -163,9 +163,9 @@ class EnergyRecord:
 
     @property
     def energy_joules(self) -> float | None:
-        """Joules of the whole record: `node` if present, else the sum of the known components.
+        """Energy of the record: that of `node` if present, else the sum of the known components.
 
-        None when no component is known.
+        None: the energy of no component is known.
         """
         known = {c.name: c.energy_joules for c in self.components if c.energy_joules is not None}
         if "node" in known:
@@ -173,7 +173,7 @@ class EnergyRecord:
         return math.fsum(known.values()) if known else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-ready dict, with the schema version and the keys of a newer release."""
+        """Return the record as a JSON object with the schema version and the unknown keys."""
         data = _with_extra(dataclasses.asdict(self))
         data["components"] = [_with_extra(component) for component in data["components"]]
         data["applied"] = [_with_extra(setting) for setting in data["applied"]]
@@ -182,12 +182,12 @@ class EnergyRecord:
 
     @classmethod
     def from_json(cls, data: Any) -> EnergyRecord:
-        """Build a record from `to_json` output.
+        """Build a record from the output of `to_json`.
 
         Raises:
-            NewerSchemaError: the schema is newer than this release.
-            UsageError: no schema, missing keys, wrong types, negative or non-finite figures, lists or texts
-                beyond their limits.
+            NewerSchemaError: the schema version is newer than this release.
+            UsageError: the schema version or a key is missing; a type is wrong; a number is negative or not
+                finite; a list or text exceeds its limit.
         """
         return _record_from_json(cls, data)
 
@@ -244,7 +244,7 @@ def _check_schema(schema: Any) -> None:
 
 
 def _split(data: Mapping[str, Any], cls: type[Any]) -> tuple[dict[str, Any], Extra]:
-    """Return the values of a class's fields, and the keys that it does not have."""
+    """Return the values for the fields of a class, and the keys that are no fields."""
     known = {f.name for f in dataclasses.fields(cls)} - {"extra"}
     values = {key: value for key, value in data.items() if key in known}
     return values, tuple((key, value) for key, value in data.items() if key not in known)
@@ -264,7 +264,7 @@ def _check_extra(extra: Extra) -> None:
 
 
 def _is_plain(value: Any, depth: int) -> bool:
-    """Return whether a value of an unknown key can be written as JSON and read by every reader."""
+    """Return whether every reader can parse the value of an unknown key from JSON."""
     if isinstance(value, dict | list | tuple):
         items = value.values() if isinstance(value, dict) else value
         return depth > 0 and all(_is_plain(item, depth - 1) for item in items)
@@ -289,7 +289,7 @@ def _is_text(value: Any, max_length: int = _MAX_TEXT) -> bool:
 
 
 def _is_name(value: Any, max_length: int) -> bool:
-    """Return whether a value can stand in a table on a terminal: no control characters."""
+    """Return whether a value is short text without control characters, safe for a table on a terminal."""
     return _is_text(value, max_length) and value.isprintable()
 
 

@@ -1,4 +1,4 @@
-"""Text from users made safe for terminals, tables and spreadsheets. Pure functions."""
+"""Escaping of user-chosen text for terminals, tables and spreadsheets. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def escape_controls(text: str) -> str:
-    """Return `text` without characters that act on a terminal: control and format characters are escaped.
+    """Escape the characters that control a terminal: control and format characters.
 
-    Text from users, such as a job's name, could otherwise move the cursor or reverse the line.
+    User-chosen text, such as the name of a job, could otherwise move the cursor or reverse the line.
     """
     if text.isprintable():
         return text
@@ -19,7 +19,7 @@ def escape_controls(text: str) -> str:
 
 
 def display_width(text: str) -> int:
-    """Return how many columns of a terminal `text` takes: East Asian wide characters take two, marks none."""
+    """Return the width of text on a terminal in columns: East Asian wide characters 2, combining marks 0."""
     if text.isascii():
         return len(text)
     return sum(_columns_of_one(character) for character in text)
@@ -32,8 +32,8 @@ def _columns_of_one(character: str) -> int:
 
 
 def escape_csv(value: Any) -> Any:
-    """Return a value for a CSV file; text that a spreadsheet would take for a formula gets a quote before it.
+    """Return a value for a CSV file; text that a spreadsheet would execute as a formula gets a leading quote.
 
-    Numbers stay as they are. Source: OWASP, "CSV Injection".
+    Numbers are returned unchanged. Source: OWASP, "CSV Injection".
     """
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value

@@ -1,7 +1,7 @@
-"""What a daemon tells its service manager: readiness, state, keep-alives (sd_notify) and log priorities.
+"""Interface of the daemons to systemd: readiness, state, watchdog (sd_notify) and the format of the log.
 
 Protocols: sd_notify(3), sd_watchdog_enabled(3), sd-daemon(3), systemd.exec(5) on JOURNAL_STREAM. Without
-systemd every notification does nothing.
+systemd, notifications do nothing.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _WORDS: Final = {
     logging.CRITICAL: "error",
 }
 _PRIORITIES: Final = {"debug": 7, "info": 6, "warning": 4, "error": 3}
-"""syslog(3) priorities, which the journal reads from a prefix of each line."""
+"""syslog(3) priorities, which the journal parses from a prefix of each line."""
 
 log = logging.getLogger(__name__)
 
 
 class ServiceManager:
-    """Notifies the service manager that started this process.
+    """Sends notifications to the service manager that started this process.
 
     Args:
-        address: the manager's datagram socket, `@NAME` for an abstract one; empty: there is no manager.
-        watchdog_s: seconds without a keep-alive after which the manager ends the daemon; None: never.
+        address: datagram socket of the manager, `@NAME` if abstract; empty: there is no manager.
+        watchdog_s: seconds without a keep-alive after which the manager kills the daemon; None: no watchdog.
     """
 
     def __init__(self, address: str = "", watchdog_s: float | None = None) -> None:
@@ -52,7 +52,7 @@ class ServiceManager:
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str] | None = None) -> ServiceManager:
-        """Take the manager's variables out of the environment, so that no child process can use them."""
+        """Read the manager's variables and remove them from the environment, so that no child uses them."""
         variables = os.environ if environment is None else environment
         address = variables.pop("NOTIFY_SOCKET", "")
         period, process = variables.pop("WATCHDOG_USEC", ""), variables.pop("WATCHDOG_PID", "")
@@ -63,17 +63,17 @@ class ServiceManager:
         return cls(address, watchdog_s if address else None)
 
     def ready(self, status: str) -> None:
-        """Report that the daemon serves; units that are ordered after it may start."""
+        """Report that the daemon is ready; units ordered after it may start."""
         self._ready = True
         self._send("READY=1", _status(status))
 
     def status(self, status: str) -> None:
-        """Set the line that `systemctl status` shows."""
+        """Set the status line in `systemctl status`."""
         self._send(_status(status))
 
     @contextlib.contextmanager
     def reload(self) -> Iterator[None]:
-        """Report the begin and end of a reload around the block, if the daemon serves already."""
+        """Report begin and end of a reload around the block, if the daemon is ready."""
         if self._ready:
             self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
         try:
@@ -83,11 +83,11 @@ class ServiceManager:
                 self._send("READY=1")
 
     def stopping(self) -> None:
-        """Report that the daemon ends."""
+        """Report that the daemon is shutting down."""
         self._send("STOPPING=1", _status("Stopping"))
 
     async def keep_alive(self) -> None:
-        """Send keep-alives from the event loop for ever; a loop that hangs is ended by the manager."""
+        """Send keep-alives from the event loop for ever; the manager kills a daemon whose loop hangs."""
         while True:
             if self._watchdog_s is not None:
                 self._send("WATCHDOG=1")
@@ -116,7 +116,7 @@ def _status(text: str) -> str:
 
 
 def start_log(program: str, level: str) -> None:
-    """Write log records of `level` and above to stderr, in the journal's form if stderr is the journal."""
+    """Log records of `level` and above to stderr, in the format of the journal if stderr is the journal."""
     handler = logging.StreamHandler(sys.stderr)
     formatter = JournalFormatter() if _is_journal(sys.stderr) else TerminalFormatter(program)
     handler.setFormatter(formatter)
@@ -125,15 +125,15 @@ def start_log(program: str, level: str) -> None:
 
 
 def set_log_level(level: str) -> None:
-    """Change the level; one of `LOG_LEVELS`."""
+    """Set the log level to one of `LOG_LEVELS`."""
     logging.getLogger().setLevel(level.upper())
-    # Their debug records are about their own state and would hide ours.
+    # Debug records of these libraries would hide those of the daemon.
     for library in ("asyncio", "aiohttp"):
         logging.getLogger(library).setLevel(max(logging.INFO, logging.getLogger().level))
 
 
 def report_failure(program: str, error: EnergyError) -> int:
-    """Write the error that ends a daemon, one line for each finding, and return its exit code."""
+    """Print the error that ends a daemon, one line per finding, and return its exit code."""
     prefix = f"<{_PRIORITIES['error']}>" if _is_journal(sys.stderr) else f"{program}: error: "
     for line in error.lines:
         print(f"{prefix}{line}", file=sys.stderr)
@@ -141,7 +141,7 @@ def report_failure(program: str, error: EnergyError) -> int:
 
 
 class JournalFormatter(logging.Formatter):
-    """Each line of a record with its priority; the journal adds time and program."""
+    """Formats each line of a record with its priority; the journal adds time and program."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the lines of a record."""
@@ -150,7 +150,7 @@ class JournalFormatter(logging.Formatter):
 
 
 class TerminalFormatter(logging.Formatter):
-    """A line with time, program and level."""
+    """Formats a record as a line with time, program and level."""
 
     def __init__(self, program: str) -> None:
         super().__init__(f"%(asctime)s {program}: %(level)s: %(message)s")
@@ -166,7 +166,7 @@ def _word(record: logging.LogRecord) -> str:
 
 
 def _is_journal(stream: TextIO) -> bool:
-    """Return whether a stream is the socket that JOURNAL_STREAM names by device and inode."""
+    """Return whether a stream is the journal: JOURNAL_STREAM names its device and inode."""
     try:
         status = os.fstat(stream.fileno())
     except (OSError, ValueError):

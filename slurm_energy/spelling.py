@@ -1,4 +1,4 @@
-"""What a user probably meant by a word that is not known. Pure functions."""
+"""Suggestions for misspelt words. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Collection, Sequence
 
 
 def suggestion(word: str, known: Collection[str]) -> str:
-    """Return `did you mean ...?` with what a user probably meant; empty if nothing is near.
+    """Return `did you mean ...?` with the most similar known words; empty if none is similar.
+
+    A word that differs only in case is suggested first, then up to 4 words that contain `word`, then the word
+    with the smallest edit distance, then the most similar word by difflib.
 
     Args:
-        word: not one of the known words.
-        known: what would have been right. The same letters in other case come first, then words that contain
-            `word`, at most 4, then the one with the fewest mistakes, then the most similar one.
+        word: an unknown word.
+        known: the known words.
     """
     lower = {name.lower(): name for name in known}
     wanted = word.lower()
@@ -27,7 +29,7 @@ def suggestion(word: str, known: Collection[str]) -> str:
 
 
 def _mistyped(word: str, known: Collection[str]) -> list[str]:
-    """Return the known word with the fewest mistakes, if those are at most a third of its letters."""
+    """Return the known word with the smallest edit distance, if it is at most a third of its length."""
     counted = min(
         ((edit_distance(word, name), name) for name in known if abs(len(name) - len(word)) < 3), default=None
     )
@@ -35,13 +37,13 @@ def _mistyped(word: str, known: Collection[str]) -> list[str]:
 
 
 def edit_distance(wanted: Sequence[object], name: Sequence[object]) -> int:
-    """Return how many letters were left out, added, mistaken or swapped with their neighbour.
+    """Return the optimal string alignment distance: insertions, deletions, substitutions, transpositions.
 
-    Source: the optimal string alignment distance, Damerau 1964.
+    Source: Damerau 1964.
 
     Args:
-        wanted: text, or bytes.
-        name: the same kind.
+        wanted: text or bytes.
+        name: value of the same type.
     """
     before: list[int] = []
     above = list(range(len(wanted) + 1))

@@ -1,7 +1,7 @@
-"""Files that a daemon may believe: nobody but root and its own user could have written them.
+"""Trusted files: files that only root and the user of this process could have written.
 
-One check for configuration, secrets, certificates and state, and the writing of files that others believe. It
-knows neither what is in the files nor what follows from a refusal beyond the error.
+Configuration, secrets, certificates and state are read with these checks, and files for other daemons are
+written so that they pass them. The contents of the files do not matter here.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from pathlib import Path
 from slurm_energy.errors import ConfigError
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 _WRITE_BY_OTHERS = 0o022
 _ANY_BY_OTHERS = 0o077
 
 
 def read_trusted(path: Path, *, secret: bool = False) -> bytes:
-    """Return the contents of a file that only root or this process's user could have written.
+    """Return the contents of a file that only root or the user of this process could have written.
 
-    The file is opened once, checked and read through that descriptor, so that it cannot be exchanged in
-    between. It must be a plain file; its folders up to the root must be safe as well, see `check_folder`.
+    The file is opened once; check and read use the same descriptor, so the file cannot be exchanged in
+    between. It must be a regular file in a safe directory, see `check_folder`.
 
     Args:
         path: the file.
-        secret: also refuse what group or others may read.
+        secret: also reject a file that group or others can read.
 
     Raises:
-        ConfigError: not trustworthy, or longer than `MAX_FILE_BYTES`.
-        OSError: it cannot be read.
+        ConfigError: the file is not trusted, or longer than `MAX_FILE_BYTES`.
+        OSError: the file cannot be read.
     """
     descriptor = _open(path)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise ConfigError(str(path), "is not a plain file")
+            raise ConfigError(str(path), "is not a regular file")
         _check(path, status, _ANY_BY_OTHERS if secret else _WRITE_BY_OTHERS, "0600" if secret else "go-w")
         check_folder(path.parent)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
@@ -53,18 +53,18 @@ def read_trusted(path: Path, *, secret: bool = False) -> bytes:
 
 
 def replace_public(path: Path, data: bytes) -> None:
-    """Put a file that all may read in the place of another at once: readers see the old or the new one.
+    """Replace a world-readable file atomically: readers see either the old or the new file.
 
-    Its folder is made if it is missing (only the last part of the path), for others to enter whatever the
-    umask. Nothing is forced to disk.
+    A missing directory is created with mode 0755 whatever the umask, but not its parents. The data is not
+    flushed to disk.
 
     Args:
         path: the file.
-        data: its contents.
+        data: its new contents.
 
     Raises:
-        ConfigError: somebody else could exchange the file, see `check_folder`.
-        OSError: the folder cannot be made or written; the old file is still there.
+        ConfigError: other users could exchange the file, see `check_folder`.
+        OSError: the directory cannot be created or written; the old file is unchanged.
     """
     if not path.parent.is_dir():
         path.parent.mkdir()
@@ -82,44 +82,44 @@ def replace_public(path: Path, data: bytes) -> None:
 
 
 def check_folder(path: Path, also: Collection[int] = ()) -> None:
-    """Refuse a folder in which somebody else could exchange files, by itself or by one above it.
+    """Raise an error if other users could exchange files in a directory or in a directory above it.
 
-    Each folder on the way from the root must belong to root or this process's user and must not be
-    writable for group or others, unless its sticky bit keeps them from other people's files (/tmp). Symbolic
-    links on the way are followed, and must belong to the same users.
+    Each directory on the path from the root must belong to root or to the user of this process. Group and
+    others must not have write permission, unless the sticky bit protects files of other users (/tmp).
+    Symbolic links on the path are followed and must belong to the same users.
 
     Args:
-        path: the folder.
-        also: further uids that it may belong to, such as that of another daemon for which this is asked.
+        path: the directory.
+        also: further uids that may own a directory, such as that of a daemon for which root runs the check.
 
     Raises:
-        ConfigError: it is not safe, with what is expected and what is there.
-        OSError: a part of the path cannot be looked at.
+        ConfigError: the directory is not safe; names expected and actual owner and mode.
+        OSError: a part of the path cannot be examined.
     """
     rest = list(path.absolute().parts[1:])[::-1]
     at, links = Path("/"), 0
     _check_directory(at, also)
     while rest:
-        found = at / rest.pop()
-        if found.name == "..":
+        part = at / rest.pop()
+        if part.name == "..":
             at = at.parent
             continue
-        if not found.is_symlink():
-            at = found
+        if not part.is_symlink():
+            at = part
             _check_directory(at, also)
             continue
         links += 1
-        if links > _MOST_LINKS:
+        if links > _MAX_LINKS:
             raise ConfigError(str(path), os.strerror(errno.ELOOP))
-        _check(found, found.lstat(), 0, "", also)
-        target = found.readlink()
+        _check(part, part.lstat(), 0, "", also)
+        target = part.readlink()
         at = Path("/") if target.is_absolute() else at
-        rest += [part for part in reversed(target.parts) if part != "/"]
+        rest += [name for name in reversed(target.parts) if name != "/"]
 
 
 def _open(path: Path) -> int:
     try:
-        # Not blocking: whoever planted a FIFO must not be able to stop a daemon.
+        # O_NONBLOCK: a planted FIFO must not block a daemon.
         return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError as error:
         if error.errno == errno.ELOOP:
@@ -138,10 +138,10 @@ def _check_directory(path: Path, also: Collection[int]) -> None:
 def _check(
     path: Path, status: os.stat_result, forbidden: int, wanted: str, also: Collection[int] = ()
 ) -> None:
-    """Compare owner and mode with what is expected.
+    """Compare owner and mode of a file with the permitted ones.
 
     Raises:
-        ConfigError: naming expected and actual.
+        ConfigError: names expected and actual owner and mode.
     """
     uids = sorted({0, os.geteuid(), *also})
     foreign, mode = status.st_uid not in uids, stat.S_IMODE(status.st_mode)
@@ -160,7 +160,7 @@ def _check(
 
 
 def _exception(owner: int) -> str:
-    """Return when the directory of a service must not become root's: the service could not write there."""
+    """Return the exception to `chown root`: the user of a service that writes to the directory."""
     user = os.geteuid()
     if user == 0:
         return f"; but if a service of user {_name(owner)} writes there, run this command as {_name(owner)}"

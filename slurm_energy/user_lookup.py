@@ -1,4 +1,4 @@
-"""User and group names of this host. Every function may ask a directory service and block."""
+"""Lookup of users and groups on this host. Every function may query a directory service and block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 
 def uid_of(name: str) -> int | None:
-    """Return the uid of a user name or number, None if this host does not know the name."""
+    """Return the uid for a login name or number; None: this host does not know the name."""
     if name.isdecimal() and len(name) <= 10:
         return int(name)
     try:
@@ -19,7 +19,7 @@ def uid_of(name: str) -> int | None:
 
 
 def name_of(uid: int) -> str | None:
-    """Return the login name of a uid, None if this host does not know it."""
+    """Return the login name of a uid; None: this host does not know it."""
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
@@ -27,7 +27,7 @@ def name_of(uid: int) -> str | None:
 
 
 def gid_of(name: str) -> int | None:
-    """Return the gid of a group name, None if this host does not know it."""
+    """Return the gid of a group name; None: this host does not know it."""
     try:
         return grp.getgrnam(name).gr_gid
     except (KeyError, ValueError):
@@ -35,7 +35,7 @@ def gid_of(name: str) -> int | None:
 
 
 def gids_of(uid: int) -> frozenset[int]:
-    """Return the primary and supplementary groups of a user, none if this host does not know the uid."""
+    """Return the primary and supplementary groups of a user; none if this host does not know the uid."""
     try:
         entry = pwd.getpwuid(uid)
         return frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid))
@@ -44,5 +44,5 @@ def gids_of(uid: int) -> frozenset[int]:
 
 
 def uids_of(names: Iterable[str]) -> frozenset[int]:
-    """Return the uids of the names that this host knows."""
+    """Return the uids for all names that this host knows."""
     return frozenset(uid for name in names if (uid := uid_of(name)) is not None)

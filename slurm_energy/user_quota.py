@@ -1,24 +1,24 @@
-"""How a bound on all users together is shared among them. Pure."""
+"""Division of a common limit among users. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 
-def fair_quota(counts: Iterable[int], most: int) -> int:
-    """Return how many items each user may keep so that all together keep at most `most`.
+def fair_quota(counts: Iterable[int], total: int) -> int:
+    """Return the number of items that each user may keep, so that all together keep at total `total`.
 
-    It is the largest such number (max-min fairness): users below it lose nothing, whatever the others have.
+    It is the largest such number (max-min fairness): users with fewer items lose none.
 
     Args:
-        counts: items of each user.
-        most: bound on all of them, 0 or more.
+        counts: number of items of each user.
+        total: limit on the items of all users, 0 or more.
     """
     rest = sorted(counts)
-    left = most
+    left = total
     for place, count in enumerate(rest):
         users = len(rest) - place
         if count * users > left:
             return left // users
         left -= count
-    return rest[-1] if rest else most
+    return rest[-1] if rest else total

@@ -1,4 +1,4 @@
-"""Worker processes of long computations: what holds for all of them, whatever they compute."""
+"""Life cycle of worker processes in long computations."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import threading
 
 
 def end_with_parent() -> None:
-    """Have this worker process end when the one that it works for is gone, however that ended.
+    """End this worker process as soon as its parent process has ended, even if the parent was killed.
 
-    A pool tells its workers to end. One that is killed cannot, and they would wait for work for ever.
+    A pool that ends normally stops its workers. Workers of a killed pool would otherwise wait for ever.
     """
     threading.Thread(target=_wait, daemon=True).start()
 

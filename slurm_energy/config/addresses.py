@@ -1,4 +1,4 @@
-"""Addresses in the configuration: HOST:PORT to listen on, and the controller's URL. Pure functions."""
+"""Parsers of the addresses in the configuration: HOST:PORT, and the URL of the controller. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9.])?")
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """Read HOST:PORT with an IPv6 address in brackets; port 0 means any free one.
+    """Parse HOST:PORT, with an IPv6 address in brackets; port 0 means any free port.
 
     Raises:
-        ValueError: the text is not of that form.
+        ValueError: the text has another form.
     """
     host, colon, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
@@ -28,10 +28,10 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 
 def parse_url(text: str) -> tuple[str, int]:
-    """Read `http://HOST[:PORT]`; without a port the default port counts.
+    """Parse `http://HOST[:PORT]`; the default port is `DEFAULT_PORT`.
 
     Raises:
-        ValueError: the text is not of that form.
+        ValueError: the text has another form.
     """
     try:
         parts = urlsplit(text)
@@ -48,7 +48,7 @@ def parse_url(text: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine only, whichever machine asks."""
+    """Return whether a host name or address is the loopback of the machine that uses it."""
     if host.lower().rstrip(".") in ("localhost", "localhost.localdomain", "ip6-localhost"):
         return True
     try:

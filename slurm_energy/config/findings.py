@@ -1,4 +1,4 @@
-"""Results of checking a configuration file: one finding per faulty or doubtful key, with its place."""
+"""Findings of the configuration check: one per faulty or doubtful key, with file and line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_energy.errors import EXIT_UNAVAILABLE, ConfigError
 
 
 class Severity(StrEnum):
-    """Weight of a finding: errors stop daemons, warnings do not; unchecked is a check that was skipped."""
+    """Severity of a finding: errors stop daemons, warnings do not, unchecked means a skipped check."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -20,16 +20,16 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result of a check.
+    """A result of a check.
 
     Attributes:
         severity: see `Severity`.
-        key: dotted key (`controller.listen`), a section (`[agnet]`), or empty for the whole file.
+        key: dotted key (`controller.listen`), section (`[agnet]`), or empty for the whole file.
         why: the fault, with the value.
-        todo: the remedy; empty if there is no better advice than the fault itself.
-        file: the configuration file; empty for built-in defaults.
-        line: line of the key, counted from 1; None if the key is not in the file.
-        unavailable: the file is right but a directory or database that it names cannot be used now.
+        todo: the remedy; empty if it follows from the fault.
+        file: path of the configuration file; empty: built-in defaults.
+        line: line of the key, counted from 1; None: the key is not in the file.
+        unavailable: the file is valid, but a directory or database that it names is not available now.
     """
 
     severity: Severity
@@ -42,22 +42,22 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """File and line, as compilers write them."""
+        """File and line in the format of compilers."""
         return (self.file or "configuration") + (f":{self.line}" if self.line else "")
 
     @property
     def text(self) -> str:
-        """Place, key, fault and remedy in one line."""
+        """File, line, key, fault and remedy in one line."""
         return str(ConfigError(": ".join(filter(None, (self.place, self.key))), self.why, self.todo))
 
     @property
     def line_with_severity(self) -> str:
-        """Place, severity, key, fault and remedy in one line, as compilers write them."""
+        """File, line, severity, key, fault and remedy in one line, in the format of compilers."""
         parts = (self.place, str(self.severity), self.key, self.why, self.todo)
         return ": ".join(filter(None, parts)).replace("\n", " ")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the finding for `--json`."""
+        """Return the finding as a JSON object, for `--json`."""
         return {
             "severity": str(self.severity),
             "file": self.file or None,
@@ -69,10 +69,10 @@ class Finding:
 
 
 class InvalidConfigError(ConfigError):
-    """A configuration with errors, all of which are reported together.
+    """A configuration has errors, which are reported together.
 
     Args:
-        findings: at least one with severity `ERROR`; others are ignored.
+        findings: findings, at least one with severity `ERROR`; others are ignored.
     """
 
     def __init__(self, findings: Iterable[Finding]) -> None:
@@ -94,20 +94,20 @@ class InvalidConfigError(ConfigError):
 
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings that stop a daemon."""
+    """Return the findings that stop a daemon: those with severity `ERROR`."""
     return [finding for finding in findings if finding.severity is Severity.ERROR]
 
 
 def warnings(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings that are worth a look."""
+    """Return the findings with severity `WARNING`."""
     return [finding for finding in findings if finding.severity is Severity.WARNING]
 
 
 def require_valid(findings: Sequence[Finding]) -> None:
-    """Raise if there are errors.
+    """Raise an error if a finding is an error.
 
     Raises:
-        InvalidConfigError: with all of them.
+        InvalidConfigError: contains all errors.
     """
     if errors(findings):
         raise InvalidConfigError(findings)

@@ -1,4 +1,4 @@
-"""Read `energy.toml` into a `Config`, naming file, line and key of whatever is wrong."""
+"""Loader of `energy.toml`: converts the file to a `Config` and names file, line and key of each fault."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ ENVIRONMENT_KEY = "SENERGY_CONFIG"
 _POLICY_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _TOML_LINE = re.compile(r"\(at line (\d+), column \d+\)")
-_LONGEST_VALUE = 200
+_MAX_VALUE_LENGTH = 200
 _PLURALS = {Path: "absolute paths", str: "strings", float: "finite numbers", int: "whole numbers"}
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z0-9_.\"-]+)\s*=")
 
 
 def locate(argument: Path | str | None = None) -> Path:
-    """Return the file to read: the argument, else $SENERGY_CONFIG, else the default path."""
+    """Return the path of the configuration: the argument, else $SENERGY_CONFIG, else the default path."""
     return Path(argument or os.environ.get(ENVIRONMENT_KEY) or DEFAULT_PATH)
 
 
 def load(argument: Path | str | None = None, *, trusted: bool = False) -> Config:
-    """Read the configuration and check the form of every key; `slurm_energy.validation` checks the rest.
+    """Load the configuration and check each value by itself; `slurm_energy.validation` checks the rest.
 
     Args:
-        argument: path given by the user, see `locate`.
-        trusted: also refuse a file that anyone but root or we could have written (daemons).
+        argument: path from the user, see `locate`.
+        trusted: also reject a file that users other than root and this one could have written (daemons).
 
     Returns:
-        The configuration; all defaults if the default file does not exist and none was named.
+        The configuration; the defaults if no file is named and the default file does not exist.
 
     Raises:
-        InvalidConfigError: not TOML, unknown keys, wrong types or values.
-        ConfigError: not readable, or not trustworthy.
+        InvalidConfigError: not TOML, unknown keys, invalid types or values.
+        ConfigError: the file cannot be read or is not trusted.
     """
     path = locate(argument)
     if not is_explicit(argument) and not path.exists():
@@ -57,7 +57,7 @@ def load(argument: Path | str | None = None, *, trusted: bool = False) -> Config
 
 
 def is_explicit(argument: Path | str | None) -> bool:
-    """Return whether the user named a file, which must then exist."""
+    """Return whether the user named a file. That file must then exist."""
     return argument is not None or bool(os.environ.get(ENVIRONMENT_KEY))
 
 
@@ -65,7 +65,7 @@ def read_text(path: Path, *, trusted: bool = False) -> str:
     """Return the text of the configuration file.
 
     Raises:
-        ConfigError: not readable, not UTF-8, or not trustworthy where `trusted` asks for that.
+        ConfigError: the file cannot be read, is not UTF-8, or, with `trusted`, is not trusted.
     """
     try:
         return read_trusted(path).decode() if trusted else path.read_text(encoding="utf-8")
@@ -75,10 +75,10 @@ def read_text(path: Path, *, trusted: bool = False) -> str:
 
 
 def parse(text: str, path: Path | None = None) -> Config:
-    """Return the configuration of a text; `path` is only named in errors.
+    """Parse a configuration; `path` appears in error messages only.
 
     Raises:
-        InvalidConfigError: not TOML, unknown keys, wrong types or values: all of them.
+        InvalidConfigError: contains all faults: not TOML, unknown keys, invalid types or values.
     """
     source = parse_source(text, path)
     require_valid(source.findings)
@@ -87,13 +87,13 @@ def parse(text: str, path: Path | None = None) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class ConfigSource:
-    """A configuration file as far as it could be read.
+    """A parsed configuration file, possibly with faults.
 
     Attributes:
-        config: the configuration; keys with faults have their defaults.
-        findings: faults of form.
+        config: the configuration; faulty keys have their defaults.
+        findings: faults of single keys.
         reader: knows the line of each key.
-        given: the keys that the file has, as (section, key).
+        given: keys in the file, as (section, key).
     """
 
     config: Config
@@ -103,7 +103,7 @@ class ConfigSource:
 
 
 def parse_source(text: str, path: Path | None = None) -> ConfigSource:
-    """Read a text and collect all faults of form instead of stopping at the first."""
+    """Parse a configuration and collect all faults of single keys instead of stopping at the first."""
     reader = TableReader(path, text)
     try:
         data = tomllib.loads(text)
@@ -123,7 +123,7 @@ def parse_source(text: str, path: Path | None = None) -> ConfigSource:
 
 
 def _tables(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each table with its section; the tables of a list are `table_label`."""
+    """Yield each table with its section; tables of a list are named by `table_label`."""
     for name, value in data.items():
         if isinstance(value, dict):
             yield name, value
@@ -134,12 +134,12 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def table_label(section: str, place: int) -> str:
-    """Return what the table at a place, from 0, of a list of tables is called: `edp`, `edp[2]`, `edp[3]`."""
+    """Return the name of a table in a list of tables by position, from 0: `edp`, `edp[2]`, `edp[3]`."""
     return f"{section}[{place + 1}]" if place else section
 
 
 def _line_index(text: str) -> dict[tuple[str, str], int]:
-    """Map (section, key) and (section, '') to line numbers; the tables of a list are `table_label`."""
+    """Map (section, key) and (section, '') to line numbers; tables of a list are named by `table_label`."""
     index: dict[tuple[str, str], int] = {}
     section, seen = "", collections.Counter[str]()
     for number, line in enumerate(text.splitlines(), 1):
@@ -157,11 +157,11 @@ def _line_index(text: str) -> dict[tuple[str, str], int]:
 
 
 class TableReader:
-    """Turns tables of a TOML file into dataclasses whose fields are declared with `schema.key`.
+    """Converts tables of a TOML file to dataclasses whose fields are declared with `value_checks.key`.
 
     Args:
-        path: the file, named in errors.
-        text: its content.
+        path: path of the file, for error messages.
+        text: contents of the file.
     """
 
     def __init__(self, path: Path | None, text: str) -> None:
@@ -169,36 +169,36 @@ class TableReader:
         self._lines = _line_index(text)
 
     def fail(self, section: str, key: str, why: str, todo: str = "") -> InvalidConfigError:
-        """Return the error about a key, or about a whole section if `key` is empty."""
+        """Return an error about a key, or about a section if `key` is empty."""
         return InvalidConfigError([self.finding(section, key, why, todo)])
 
     def finding(
         self, section: str, key: str, why: str, todo: str = "", severity: Severity = Severity.ERROR
     ) -> Finding:
-        """Return a finding about a key (`partition.gpu` for one in an inner table) or a whole section."""
+        """Return a finding about a key (`partition.gpu` for a key of an inner table) or a section."""
         name = f"{section}.{key}" if key else f"[{section}]"
         return Finding(severity, name, why, todo, str(self.path or ""), self.line(section, key))
 
     def line(self, section: str, key: str) -> int | None:
-        """Return the line of a key, else of the table that it would be in; None if neither is in the file."""
+        """Return the line of a key, else of its table; None: neither is in the file."""
         table, _, inner = key.partition(".")
         places = [(section, key), (f"{section}.{key}", ""), (section, "")]
-        if inner:  # a table of its own, or written inline
+        if inner:  # the inner table has a header, or is written inline
             places[1:1] = [(f"{section}.{table}", inner), (section, table), (f"{section}.{table}", "")]
         return next((self._lines[place] for place in places if place in self._lines), None)
 
     def section(self, cls: type[Any], name: str, table: Any) -> Any:
-        """Return a table as an instance of `cls`.
+        """Convert a table to an instance of `cls`.
 
         Raises:
-            InvalidConfigError: unknown keys, wrong types or values.
+            InvalidConfigError: unknown keys, invalid types or values.
         """
         value, findings = self.collect(cls, name, table)
         require_valid(findings)
         return value
 
     def sections(self, cls: type[Any], name: str, tables: list[Any]) -> tuple[Any, ...]:
-        """Return each table of a list (`[[name]]`); errors as in `section`."""
+        """Convert each table of a list (`[[name]]`); the errors are those of `section`."""
         return tuple(self.section(cls, table_label(name, place), table) for place, table in enumerate(tables))
 
     def collect(self, cls: type[Any], name: str, table: Any) -> tuple[Any, list[Finding]]:
@@ -260,13 +260,13 @@ def _config(reader: TableReader, data: dict[str, Any]) -> tuple[Config, list[Fin
 
 
 def _quoted(raw: Any) -> str:
-    """Return a value for a message, cut where it is long."""
+    """Return a value for a message; long values are cut."""
     text = repr(raw)
-    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
+    return text if len(text) <= _MAX_VALUE_LENGTH else text[: _MAX_VALUE_LENGTH - 3] + "..."
 
 
 def suggest_name(name: str, known: Sequence[str]) -> str:
-    """Return the advice for an unknown name: the most similar known one, else all of them."""
+    """Return the advice for an unknown name: the most similar known name, else all known names."""
     folded = {word.lower(): word for word in known}
     close = difflib.get_close_matches(name.lower(), folded, 1)
     return f"did you mean '{folded[close[0]]}'?" if close else "known: " + ", ".join(known)

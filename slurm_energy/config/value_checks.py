@@ -1,4 +1,7 @@
-"""The declaration of a configuration key, and checks of values: each returns what is wrong, or None."""
+"""Declaration of configuration keys, and checks of their values.
+
+A check returns the fault as text, or None for a valid value.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,20 @@ from urllib.parse import urlsplit
 
 Check = Callable[[Any], str | None]
 GROUP_MARK = "%"
-"""Stands before the name of a group among `controller.operators`, as in sudoers."""
+"""Prefix of a group name in `controller.operators`, as in sudoers."""
 
 ROOT_SOCKET_SUFFIX = ".root"
-"""Ends the name of the agent's second socket, beside `agent.socket`, that only root can connect to."""
+"""Suffix of the path of the agent's second socket, to which only root can connect."""
 
 
 def key(default: Any, doc: str, check: Check | None = None, show: Any = None) -> Any:
     """Declare a configuration key.
 
     Args:
-        default: value when the key is absent; a list, dict or tuple is copied per instance.
-        doc: one or two sentences for the example file and the reference.
-        check: returns what is wrong with a value, or None.
-        show: value for the example file where the default would teach nothing.
+        default: value of a missing key; a list or dict is copied for each instance.
+        doc: one or two sentences for the example file and the reference page.
+        check: check of the value.
+        show: value for the example file if the default is not instructive.
     """
     metadata = {"doc": doc, "check": check, "show": default if show is None else show}
     if isinstance(default, (list, dict)):
@@ -35,12 +38,12 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def between(low: float, high: float) -> Check:
-    """Accept numbers from low to high, both included."""
+    """Accept numbers from `low` to `high`, inclusive."""
     return lambda value: None if low <= value <= high else f"must be from {low:g} to {high:g}"
 
 
 def parsed_by(parse: Callable[[str], object]) -> Check:
-    """Accept text that a parser accepts; its ValueError says what is wrong."""
+    """Accept text that a parser accepts; its ValueError names the fault."""
 
     def check(value: str) -> str | None:
         try:
@@ -58,16 +61,16 @@ def one_of(*words: str) -> Check:
 
 
 MAX_SOCKET_PATH_BYTES = 107
-"""Bytes of the longest path of a Unix socket (sun_path in unix(7), less the final NUL)."""
+"""Maximum length of the path of a Unix socket (sun_path in unix(7) without the final NUL)."""
 
 
 def socket_path(extra: str) -> Check:
-    """Accept the path of a Unix socket that has room for the suffix `extra`."""
-    longest = MAX_SOCKET_PATH_BYTES - len(extra)
+    """Accept the path of a Unix socket that can be extended by the suffix `extra`."""
+    max_bytes = MAX_SOCKET_PATH_BYTES - len(extra)
     return lambda value: (
         None
-        if len(str(value).encode()) <= longest
-        else f"must be at most {longest} bytes, as a socket's path"
+        if len(str(value).encode()) <= max_bytes
+        else f"must be at most {max_bytes} bytes, as a socket's path"
     )
 
 
@@ -89,8 +92,8 @@ _USER = re.compile(r"[^\s,%][^\s,]{0,255}")
 
 
 def model_name(value: str) -> str | None:
-    """Accept what --energy-model takes, and the empty name."""
-    fits = re.fullmatch(r"[A-Za-z0-9_.:/+-]{0,64}", value)  # what --energy-model takes
+    """Accept the values of --energy-model, and the empty name."""
+    fits = re.fullmatch(r"[A-Za-z0-9_.:/+-]{0,64}", value)  # as for --energy-model
     return None if fits else "must be at most 64 characters of A-Z a-z 0-9 _ . : / + -"
 
 
@@ -111,7 +114,7 @@ def at_least_one_user(value: list[str]) -> str | None:
 
 
 def users_and_groups(value: list[str]) -> str | None:
-    """Accept names of users and, behind `GROUP_MARK`, of groups."""
+    """Accept names of users, and of groups with the prefix `GROUP_MARK`."""
     names = [name.removeprefix(GROUP_MARK) for name in value]
     return user_names(names) and f"must be user names, or {GROUP_MARK} and a group's name, without blanks"
 
@@ -120,7 +123,7 @@ NODE_PARTS = ("cpu", "dram", "gpu", "rest")
 
 
 def component_watts(value: dict[str, float]) -> str | None:
-    """Accept bounds of a component's power in watts."""
+    """Accept power bounds of components in watts."""
     wrong = [name for name in value if name not in ("cpu", "dram", "gpu", "other", "node")]
     if wrong:
         return f"'{wrong[0]}' is not one of cpu, dram, gpu, other, node"

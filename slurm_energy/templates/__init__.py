@@ -1,4 +1,4 @@
-"""Batch scripts and site files that `senergy template` renders: the files, their variables, the checks."""
+"""Templates of batch scripts and site files for `senergy template`, their variables and the checks."""
 
 from slurm_energy.templates.catalogue import Template, TemplateVariable, find, names, render
 

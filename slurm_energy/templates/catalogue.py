@@ -1,9 +1,9 @@
-"""Finds the templates, reads the variables that each declares in its head, and renders them.
+"""The templates: lookup, declaration of their variables, and rendering.
 
-A template starts with a Jinja comment that holds TOML: `summary`, and one table per variable with `kind`,
+A template begins with a Jinja comment that contains TOML: `summary`, and one table per variable with `kind`,
 `doc` and, unless a value is required, `default`. `uses` lists variables that batch templates share
-(`base/variables.toml`); a table of the same name overrides single entries. An empty value leaves its line
-out. A site's own templates lie in one folder and replace shipped ones of the same name.
+(`base/variables.toml`); a table of the same name overrides single entries. An empty value omits its line.
+The site's own templates are in one directory and replace shipped templates of the same name.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _KEY = re.compile(r"[a-z_][a-z0-9_]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class TemplateVariable:
-    """One value that a template takes.
+    """A variable of a template.
 
     Attributes:
         name: key for --set.
         kind: form of the value, see `kinds`.
         doc: meaning, one line.
-        default: value if none is given; None if one must be given.
-        option: sbatch option that the value becomes; empty: the template's text says where it goes.
+        default: default value; None: a value is required.
+        option: sbatch option that receives the value; empty: the text of the template uses the value.
     """
 
     name: str
@@ -53,15 +53,15 @@ class TemplateVariable:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One template.
+    """A template.
 
     Attributes:
-        name: what people call it.
-        group: `batch` or `site` (configuration and unit files) of the shipped ones, `own` of the site's.
+        name: name of the template.
+        group: `batch` or `site` (configuration and unit files) for shipped templates, `own` for the site's.
         summary: one line.
-        variables: those of its own first, then the shared ones.
-        source: the whole file, head included.
-        path: the file.
+        variables: its own variables, then the shared ones.
+        source: the whole file, including the head.
+        path: path of the file.
     """
 
     name: str
@@ -73,13 +73,13 @@ class Template:
 
 
 def names(folder: Path | None = None) -> dict[str, Path]:
-    """Return the files by template name, batch scripts first and the site's own last.
+    """Return the template files by name: shipped batch scripts, shipped site files, the site's own templates.
 
     Args:
-        folder: the site's own templates, `NAME.sh.j2` or `NAME.j2`; it need not exist.
+        folder: directory of the site's templates, `NAME.sh.j2` or `NAME.j2`; it need not exist.
 
     Raises:
-        EnergyError: the folder cannot be read.
+        EnergyError: the directory cannot be read.
     """
     try:
         own = _files(folder) if folder is not None and folder.is_dir() else {}
@@ -100,15 +100,15 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def find(name: str, folder: Path | None = None) -> Template:
-    """Read one template.
+    """Load a template.
 
     Args:
-        name: its name.
+        name: name of the template.
         folder: as in `names`.
 
     Raises:
-        NotFoundError: no such template; the known ones are listed.
-        ConfigError: a site's template that is wrong, or that others could have written.
+        NotFoundError: no such template; lists the known ones.
+        ConfigError: a template of the site is invalid or not trusted.
     """
     known = names(folder)
     path = known.get(name)
@@ -131,7 +131,7 @@ def find(name: str, folder: Path | None = None) -> Template:
 
 
 def _text(path: Path) -> str:
-    """Return a template's text; a site's must be one that only root or this user could have written."""
+    """Return the text of a template file; a file of the site must be trusted, see `read_trusted`."""
     try:
         data = path.read_bytes() if path.is_relative_to(_FOLDER) else read_trusted(path)
         return data.decode("utf-8-sig").replace("\r\n", "\n")  # bash takes no CR
@@ -147,10 +147,10 @@ def _shared() -> dict[str, dict[str, Any]]:
 
 
 def _variables(head: Mapping[str, Any], path: Path) -> list[TemplateVariable]:
-    """Return a head's variables.
+    """Return the variables that the head of a template declares.
 
     Raises:
-        ConfigError: naming the file and the key.
+        ConfigError: names the file and the key.
     """
     shared, uses = _shared(), head.get("uses", [])
     if not isinstance(uses, list) or not all(isinstance(name, str) and name in shared for name in uses):
@@ -169,7 +169,7 @@ def _variables(head: Mapping[str, Any], path: Path) -> list[TemplateVariable]:
 
 
 def _fault(name: str, table: Mapping[str, Any]) -> str:
-    """Return what is wrong with a variable's table, empty if nothing is."""
+    """Return the fault in the table of a variable; empty: none."""
     if not _KEY.fullmatch(name):
         return "is no name for a key: write a-z, 0-9 and _"
     if unknown := sorted(set(table) - {"kind", "doc", "default", "option"}):
@@ -209,19 +209,23 @@ def render(template: Template, given: Mapping[str, str], energy_check: value_kin
 
 
 def _option(variable: TemplateVariable, value: str) -> str:
-    """Return the sbatch option of a value, without dashes; empty for a `no`."""
+    """Return the sbatch option for a value, without dashes; empty for the value `no`."""
     if variable.kind == "yesno":
         return variable.option if value == "yes" else ""
     return f"{variable.option}={value}"
 
 
 def _filled(template: Template, values: Mapping[str, Any]) -> str:
-    """Return a template's text with values.
+    """Return the text of a template, rendered with values.
 
     Raises:
-        ConfigError: a site's template has a mistake; names file and line.
+        ConfigError: a template of the site has an error; names file and line.
     """
-    from jinja2 import FunctionLoader, StrictUndefined, TemplateError  # slow to import; `list` does without
+    from jinja2 import (
+        FunctionLoader,
+        StrictUndefined,
+        TemplateError,
+    )  # slow to import, and not needed for the list
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     def load(name: str) -> str | None:

@@ -1,7 +1,7 @@
-"""What a template's values may look like. One check per kind; nothing here knows of single templates.
+"""Kinds of template values, with one check for each kind. Single templates do not belong here.
 
-Values on `#SBATCH` and configuration lines cannot be quoted there, so their kinds leave no room for
-spaces, quotes or line breaks. Values inside shell code are quoted by the template's `sh` filter.
+Values in `#SBATCH` and configuration lines cannot be quoted, so their kinds allow no spaces, quotes or line
+breaks. The filter `sh` of the templates quotes values in shell code.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ ENERGY_KINDS: Final = ("policy", "cap", "gpu_cap", "model", "tag", "alternatives
 
 
 def check(kind: str, name: str, value: str) -> str:
-    """Return the value if it has the form of its kind; ranges of shapes written out.
+    """Check a value against its kind and return it; ranges of shapes are expanded.
 
-    Kinds in `ENERGY_KINDS` are left alone: they depend on each other and on the configuration.
+    Kinds in `ENERGY_KINDS` are not checked here, as they depend on each other and on the configuration.
 
     Raises:
-        UsageError: names the key, the value and the form.
+        UsageError: names the key, the value and the expected form.
     """
     if kind == "alternatives":
         return expand_ranges(value)
@@ -55,12 +55,12 @@ def check(kind: str, name: str, value: str) -> str:
 
 
 def names() -> list[str]:
-    """Return the kinds that templates may use."""
+    """Return all kinds."""
     return [*_FORMS, *ENERGY_KINDS]
 
 
 def known(kind: str) -> bool:
-    """Return whether templates may use a kind."""
+    """Return whether a kind exists."""
     return kind in names()
 
 
@@ -68,13 +68,13 @@ EnergyCheck = Callable[[dict[str, str]], object]
 
 
 def check_energy(values: dict[str, str], checker: EnergyCheck) -> None:
-    """Check the energy flags together, with the rules that submission applies.
+    """Check the energy flags together, with the rules for submitted jobs.
 
     Args:
-        values: by kind (`policy`, `cap`, ...), the empty ones left out.
-        checker: takes values by their name in the job-control environment (`ENERGY_GPU_CAP`).
+        values: non-empty values by kind (`policy`, `cap`, ...).
+        checker: checks values by their name in the job-control environment (`ENERGY_GPU_CAP`).
 
     Raises:
-        UsageError, ForbiddenError: what submission would say.
+        UsageError, ForbiddenError: the errors of a submission.
     """
     checker({f"ENERGY_{kind.upper()}": value for kind, value in values.items()})

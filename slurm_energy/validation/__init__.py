@@ -1,7 +1,7 @@
-"""The checker of the configuration: one for `senergy config check`, `senergy doctor` and both daemons.
+"""Validation of the configuration for `senergy config check`, `senergy doctor` and both daemons.
 
-`config` checks the form of single keys. This package checks how keys go together and whether they fit the
-host and Slurm. A check is a generator of findings that is listed in `checker.CHECKS`.
+`config` checks single keys. This package checks combinations of keys, and whether they match the host and
+Slurm. A check is a generator of findings that is listed in `checker.CHECKS`.
 """
 
 from slurm_energy.validation.check_context import DaemonRole

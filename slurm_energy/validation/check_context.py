@@ -1,4 +1,4 @@
-"""What a check is given: the configuration with the places of its keys, and the facts of this host."""
+"""Input of the checks: the configuration with the lines of its keys, and facts about the host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurm_energy.validation.host import Host
 
 
 class DaemonRole(StrEnum):
-    """Daemon for which the configuration is checked."""
+    """Daemon whose configuration is checked."""
 
     CONTROLLER = "controller"
     NODE = "node"
@@ -21,13 +21,13 @@ class DaemonRole(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """A configuration under examination.
+    """A configuration to check, with the facts about the host.
 
     Attributes:
-        source: the file as read.
-        host: facts of this machine.
-        role: the daemon that is about to start here; None for a check on behalf of a person.
-        trusted: nobody but root or this user could have written the file, so that code it names may be run.
+        source: the parsed file.
+        host: facts about the host.
+        role: the daemon that is about to start here; None: a user checks the file.
+        trusted: only root or this user could have written the file, so code that it names may be executed.
     """
 
     source: ConfigSource
@@ -41,7 +41,7 @@ class CheckContext:
         return self.source.config
 
     def given(self, section: str, key: str) -> bool:
-        """Return whether the file has a key."""
+        """Return whether the file sets a key."""
         return (section, key) in self.source.given
 
     def error(
@@ -55,7 +55,7 @@ class CheckContext:
         return self.source.reader.finding(section, key, why, todo, Severity.WARNING)
 
     def unchecked(self, section: str, key: str, why: str, todo: str = "") -> Finding:
-        """Return a note that a check was not possible, with the reason."""
+        """Return a note that a check was skipped, with the reason."""
         return self.source.reader.finding(section, key, why, todo, Severity.UNCHECKED)
 
 

@@ -1,4 +1,4 @@
-"""Runs all checks on a configuration file and collects what they find."""
+"""Runner of all checks on a configuration file, which collects their findings."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CHECKS: tuple[tuple[Check, frozenset[DaemonRole]], ...] = (
     (slurm_settings.check_users, _CONTROLLER),
     (slurm_settings.check_access, _CONTROLLER),
 )
-"""Every check with the daemons that it concerns; a check on behalf of a person runs them all."""
+"""All checks with the daemons that run them; a user's check of a file runs all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class CheckedConfig:
     """A checked configuration.
 
     Attributes:
-        path: the file; None if the built-in defaults count.
-        config: the configuration; keys with faults of form have their defaults.
-        findings: errors first, then warnings, then checks that were not possible; each by line.
+        path: path of the file; None: the built-in defaults apply.
+        config: the configuration; faulty keys have their defaults.
+        findings: errors, then warnings, then skipped checks, each ordered by line.
     """
 
     path: Path | None
@@ -74,15 +74,15 @@ class CheckedConfig:
 def check_file(
     argument: Path | str | None = None, role: DaemonRole | None = None, host: Host | None = None
 ) -> CheckedConfig:
-    """Check the configuration file as completely as this host allows.
+    """Check a configuration file as completely as this host allows.
 
     Args:
-        argument: path given by the user, see `config.locate`.
-        role: the daemon about to start here; None runs every check, for a person.
-        host: facts of the machine; None asks this one.
+        argument: path from the user, see `config.locate`.
+        role: the daemon that is about to start here; None: run all checks, for a user.
+        host: facts about the host; None: look them up on this host.
 
     Raises:
-        ConfigError: the file cannot be read at all.
+        ConfigError: the file cannot be read.
     """
     path = locate(argument)
     if not is_explicit(argument) and not path.exists():
@@ -102,7 +102,7 @@ def check_file(
 
 
 def _is_readable(path: Path) -> bool:
-    """Return whether an untrusted file can be read without waiting for a writer or filling the memory."""
+    """Return whether an untrusted file can be read without blocking and without filling the memory."""
     try:
         return path.is_file() and path.stat().st_size <= MAX_FILE_BYTES
     except OSError:
@@ -110,11 +110,11 @@ def _is_readable(path: Path) -> bool:
 
 
 def load_for_daemon(argument: Path | str | None, role: DaemonRole, log: logging.Logger) -> Config:
-    """Return the configuration of a daemon that is about to start or reload; warnings go to its log.
+    """Load the configuration of a daemon at start or reload; warnings go to its log.
 
     Raises:
-        InvalidConfigError: every error that was found.
-        ConfigError: the file cannot be read at all.
+        InvalidConfigError: contains all errors.
+        ConfigError: the file cannot be read.
     """
     checked = check_file(argument, role)
     require_valid(checked.findings)
@@ -127,7 +127,9 @@ def _checked(
     path: Path | None, source: ConfigSource, trust: Iterable[Finding], context: CheckContext
 ) -> CheckedConfig:
     findings = [*trust, *source.findings]
-    if all(finding.key for finding in source.findings):  # a finding about the file says that it is not TOML
+    if all(
+        finding.key for finding in source.findings
+    ):  # a finding without a key means that the file is not TOML
         for check, roles in CHECKS:
             if context.role is None or context.role in roles:
                 findings += check(context)

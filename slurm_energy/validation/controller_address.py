@@ -1,4 +1,4 @@
-"""Checks that agents and the CLI look for the controller where it listens."""
+"""Check that the controller listens at the address that agents and the CLI use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check(context: CheckContext) -> Iterator[Finding]:
             f"'{url}' is each node's own address, but senergyctld listens on '{listen}'",
             f"write http://CONTROLLER:{listen_port or url_port}",
         )
-    # Port 0 is any free port, which only whoever reads the log knows.
+    # Port 0 is any free port, which only the log shows.
     if listen_port == 0:
         yield context.warning(
             "controller", "listen", f"'{listen}' is a different port at each start", "name a port"

@@ -1,4 +1,4 @@
-"""Facts of this host that a configuration must fit: names, users, and slurm.conf. Reads files only."""
+"""Facts about this host for the checks: host names, users, groups and slurm.conf. No command is run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from slurm_energy.user_lookup import gid_of
 
 @dataclass(frozen=True, slots=True)
 class SlurmConf:
-    """What slurm.conf says.
+    """The contents of slurm.conf.
 
     Attributes:
-        path: the file; None if there is none on this host.
-        problem: why it could not be read; empty if it was.
-        settings: lines by lower-case key, see `conffile.settings`.
+        path: path of the file; None: this host has none.
+        problem: why the file could not be read; empty: it was read.
+        settings: values by lower-case key, see `conf_files.read_settings`.
     """
 
     path: Path | None = None
@@ -29,13 +29,13 @@ class SlurmConf:
 
     @property
     def missing(self) -> str:
-        """Why nothing is known of Slurm; empty if slurm.conf was read."""
+        """Why the settings are unknown; empty: slurm.conf was read."""
         if self.path is None:
             return "no slurm.conf on this host"
         return f"{self.path}: {self.problem}" if self.problem else ""
 
     def last(self, key: str) -> str | None:
-        """Return the value of a key, of the last line where there are several."""
+        """Return the last value of a key; None: the key is not set."""
         values = self.settings.get(key.lower())
         return values[-1] if values else None
 
@@ -55,32 +55,32 @@ class SlurmConf:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """This machine.
+    """Facts about a host.
 
     Attributes:
         names: its host names in lower case, short and full.
-        slurm: what slurm.conf says here.
+        slurm: its slurm.conf.
     """
 
     names: frozenset[str]
     slurm: SlurmConf
 
     def knows_user(self, name: str) -> bool:
-        """Return whether a user name, or a number, can be resolved here."""
+        """Return whether a login name exists on this host; every number counts as a uid."""
         return name.isdecimal() or _has_account(name)
 
     def knows_group(self, name: str) -> bool:
-        """Return whether a group name can be resolved here."""
+        """Return whether a group name exists on this host."""
         return gid_of(name) is not None
 
     def is_called(self, name: str) -> bool:
-        """Return whether a host name is one of this machine's."""
+        """Return whether a host name is a name of this host."""
         name = name.lower().rstrip(".")
         return name in self.names or name.partition(".")[0] in self.names
 
 
 def this_host() -> Host:
-    """Return the facts of this machine."""
+    """Return the facts about this host."""
     name = socket.gethostname().lower()
     return Host(frozenset({name, name.partition(".")[0]}), _slurm_conf())
 

@@ -13,7 +13,7 @@ _KEYS: Final = ("calibrations", "hardware")
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Check that the files are there, are in order, and go together."""
+    """Check that the files exist, are valid, and match each other."""
     settings = context.config.oracle
     files = [(key, path) for key in _KEYS for path in getattr(settings, key)]
     if not files:
@@ -26,19 +26,19 @@ def check(context: CheckContext) -> Iterator[Finding]:
         why = f"{error.name or error} is not installed"
         yield context.unchecked("oracle", files[0][0], why, install_extra("predict"))
         return
-    whole = True
+    valid = True
     for key, path in files:
         if not path.exists() and context.role is not DaemonRole.CONTROLLER:
-            whole = False
+            valid = False
             why = f"{path} does not exist on this host; the controller needs it"
             yield context.warning("oracle", key, why)
             continue
         try:
             load_calibration(path) if key == "calibrations" else load_hardware(path)
         except ConfigError as error:
-            whole = False
+            valid = False
             yield context.error("oracle", key, f"{error.what}: {error.why}", error.todo)
-    if whole:
+    if valid:
         try:
             read_site(settings.calibrations, settings.hardware)
         except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Checks of the files and directories that the configuration names, on the hosts that have them."""
+"""Checks of the files and directories in the configuration, on the hosts that use them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MADE_BY_UNIT: Final = ControllerConfig().database.parent
 
 
 def check_controller(context: CheckContext) -> Iterator[Finding]:
-    """Check that the files of senergyctld are different ones, and that their directories can be used."""
+    """Check that the files of senergyctld are distinct, and that their directories are usable."""
     yield from _check_distinct(context)
     reason = _not_the_controller(context)
     if reason:
@@ -43,7 +43,7 @@ def check_controller(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_node(context: CheckContext) -> Iterator[Finding]:
-    """Check the files of senergyd that this host has. The daemon itself checks them as it opens them."""
+    """Check the files of senergyd on this host. The daemon itself checks each file when it opens it."""
     if context.role is not None:
         return
     agent, bmc = context.config.agent, context.config.node_power
@@ -62,7 +62,7 @@ def check_node(context: CheckContext) -> Iterator[Finding]:
 def _as_readable(
     context: CheckContext, section: str, key: str, found: Iterator[Finding]
 ) -> Iterator[Finding]:
-    """Turn what this user may not look at into a note."""
+    """Yield the findings; a permission error becomes the note that the check was skipped."""
     try:
         yield from found
     except OSError as error:
@@ -71,7 +71,7 @@ def _as_readable(
 
 
 def _check_written_file(context: CheckContext, section: str, key: str, path: Path) -> Iterator[Finding]:
-    """Check the directory of a file that senergyctld writes; it makes the last part of the path itself."""
+    """Check the directory of a file that senergyctld writes; the daemon creates the last directory itself."""
     if path.is_dir():
         yield context.error(section, key, f"{path} is a directory", "name a file in it")
     elif path.parent.is_dir():
@@ -81,7 +81,7 @@ def _check_written_file(context: CheckContext, section: str, key: str, path: Pat
 
 
 def _check_templates(context: CheckContext) -> Iterator[Finding]:
-    """Check a named folder of templates; the default one need not exist."""
+    """Check the directory of the site's templates; the default directory need not exist."""
     folder = context.config.templates.folder
     if context.role is not None or folder == TemplatesConfig().folder:
         return
@@ -121,7 +121,7 @@ def _check_distinct(context: CheckContext) -> Iterator[Finding]:
 
 
 def _not_the_controller(context: CheckContext) -> str:
-    """Return why this host is not the controller; empty if it is."""
+    """Return why this host is not the controller; empty: it is."""
     if context.role is DaemonRole.CONTROLLER:
         return ""
     host, _ = parse_url(context.config.cluster.controller_url)
@@ -160,7 +160,7 @@ def _missing(context: CheckContext, section: str, key: str, folder: Path) -> Fin
 def _check_folder(
     context: CheckContext, section: str, key: str, folder: Path, *, refused_by_daemon: bool = True
 ) -> Iterator[Finding]:
-    """Report a directory in which others could exchange files."""
+    """Report a directory in which other users could exchange files."""
     try:
         check_folder(folder, also=_daemon_uids(context))
     except ConfigError as error:
@@ -180,10 +180,10 @@ def _check_file(context: CheckContext, key: str, path: Path, *, secret: bool) ->
 
 
 def _daemon_uids(context: CheckContext) -> frozenset[int]:
-    """Return the accounts under which senergyctld may run: it shares slurmctld's.
+    """Return the uids as which senergyctld may run, which are those of slurmctld.
 
-    The daemon knows its account, unless root checks on behalf of the service (`senergyctld --check`). Root's
-    own daemon still refuses such a directory when it writes there.
+    A daemon that is not root knows its own uid. Root may run the check for the service
+    (`senergyctld --check`). A daemon that runs as root still rejects such a directory when it writes there.
     """
     if context.role is not None and os.geteuid() != 0:
         return frozenset()

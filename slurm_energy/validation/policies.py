@@ -1,4 +1,4 @@
-"""Checks of policies, defaults, bounds and the table of best settings."""
+"""Checks of policies, default policies, bounds and the `edp` table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EDP_VALUES = ("max_frequency_mhz", "package_cap_watts", "gpu_cap_watts", "gpu_c
 
 
 def check_policies(context: CheckContext) -> Iterator[Finding]:
-    """Check each [policies.NAME]: base, values without effect, caps beyond the bounds."""
+    """Check each [policies.NAME]: its base, values without effect, caps outside the bounds."""
     for name, site in context.config.policies.items():
         section = f"policies.{name}"
         if site.base not in BUILT_IN:
@@ -53,7 +53,7 @@ def _check_bounds(context: CheckContext, section: str, site: SitePolicy) -> Iter
 
 
 def check_defaults(context: CheckContext) -> Iterator[Finding]:
-    """Check that each default policy exists and can work without a flag of the job."""
+    """Check that each default policy exists and works for a job without flags."""
     defaults = context.config.defaults
     named = {"policy": defaults.policy}
     named |= {f"partition.{name}": policy for name, policy in defaults.partition.items()}
@@ -85,7 +85,7 @@ def check_defaults(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_edp(context: CheckContext) -> Iterator[Finding]:
-    """Check each [[edp]]: it must set something, and not be hidden by an earlier one."""
+    """Check that each [[edp]] sets a value and is not hidden by an earlier entry."""
     first: dict[tuple[str, str, str], str] = {}
     for index, entry in enumerate(context.config.edp):
         section = table_label("edp", index)
@@ -104,12 +104,12 @@ def check_edp(context: CheckContext) -> Iterator[Finding]:
 
 
 def _has_faults(context: CheckContext, section: str) -> bool:
-    """Return whether a key of the section was refused already: it may be the missing value."""
+    """Return whether another finding concerns a key of the section, which may be the missing value."""
     return any(finding.key.startswith(f"{section}.") for finding in context.source.findings)
 
 
 def check_submission_file(context: CheckContext) -> Iterator[Finding]:
-    """Check that the policy file can be read by energy.so and job_submit.lua."""
+    """Check that energy.so and job_submit.lua can parse the policy file."""
     try:
         policy_file_text(context.config)
     except ConfigError as error:

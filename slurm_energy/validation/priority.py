@@ -1,4 +1,4 @@
-"""Checks of section priority: policy, weights, intervals, and the files shared with slurmctld's plugin."""
+"""Checks of section priority: scheduling policy, weights and intervals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STALE_CYCLES: Final = 3.0
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Check what section priority asks for; also where the mode is off, since it will be turned on."""
+    """Check section priority, even if the mode is off, as it may be turned on later."""
     yield from _check_intervals(context)
     try:
         from slurm_energy import scheduling
@@ -35,7 +35,7 @@ def check(context: CheckContext) -> Iterator[Finding]:
             yield context.unchecked("priority", "policy", why)
             return
         try:
-            read_trusted(settings.policy_file)  # it is run in the next line
+            read_trusted(settings.policy_file)  # the next line executes it
             scheduling.load_file(settings.policy_file)
         except (OSError, EnergyError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

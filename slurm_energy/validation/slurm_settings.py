@@ -1,4 +1,4 @@
-"""Checks against slurm.conf and the host's accounts; what cannot be looked up is noted as not checked."""
+"""Checks against slurm.conf and the users of the host; an impossible check becomes a note."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def _check_name(context: CheckContext) -> Iterator[Finding]:
 
 
 def _check_partitions(context: CheckContext) -> Iterator[Finding]:
-    known = sorted(context.host.slurm.partitions)
-    if not known:
+    partitions = sorted(context.host.slurm.partitions)
+    if not partitions:
         return
     config = context.config
     wanted = [("defaults", f"partition.{name}", name) for name in config.defaults.partition]
     wanted += [("priority", "partitions", name) for name in config.priority.partitions]
     for section, key, name in wanted:
-        if name not in known:
+        if name not in partitions:
             why = f"partition '{name}' is not in {context.host.slurm.path}"
-            yield context.warning(section, key, why, suggest_name(name, known))
+            yield context.warning(section, key, why, suggest_name(name, partitions))
 
 
 def _check_plugin(context: CheckContext) -> Iterator[Finding]:
@@ -81,7 +81,7 @@ def _check_plugin(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_users(context: CheckContext) -> Iterator[Finding]:
-    """Look up the users that the file names. Not for a daemon's start, which must not wait for LDAP."""
+    """Look up the users in the file; not at the start of a daemon, which must not wait for LDAP."""
     if context.role is not None:
         return
     config = context.config
@@ -102,7 +102,7 @@ def check_users(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_access(context: CheckContext) -> Iterator[Finding]:
-    """Check that agents may deliver records at all, and that they will believe this senergyctld."""
+    """Check that some agent may deliver records, and that agents will accept responses of this daemon."""
     if not context.config.controller.agent_users:
         why, todo = "is empty: no agent may deliver records", 'write ["root"]'
         yield context.error("controller", "agent_users", why, todo)

@@ -106,7 +106,7 @@ def test_links_in_a_circle_and_absent_folders_end(tmp_path: Path) -> None:
 def test_a_fifo_does_not_stop_the_reader(tmp_path: Path) -> None:
     fifo = tmp_path / "energy.toml"
     os.mkfifo(fifo, 0o600)
-    assert "is not a plain file" in refusal(fifo)
+    assert "is not a regular file" in refusal(fifo)
 
 
 def test_a_huge_file_is_refused(file: Path) -> None:
