@@ -1,4 +1,4 @@
-"""Log a failure that repeats once when it begins and once when it is over, so that a log stays readable."""
+"""Log a repeated failure once when it begins and once when it is over, so that the log stays readable."""
 
 from __future__ import annotations
 

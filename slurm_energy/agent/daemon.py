@@ -1,4 +1,4 @@
-"""The running agent: one event loop, one worker thread for everything that touches hardware or disk."""
+"""The running agent: one event loop, and one worker thread for all code that touches hardware or disk."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ log = logging.getLogger(__name__)
 
 _HOUSEKEEPING_S = 10.0
 _FLUSH_DELAY_S = 0.2
-_FLUSH_AGAIN_S = 5.0
+_FLUSH_RETRY_S = 5.0
 _FIRST_READING_S = 0.5
-_AGAIN_S = 1.0
+_RESTART_DELAY_S = 1.0
 
 
 def load_config(argument: str | None) -> Config:
-    """Read and check the configuration as a process with root's power must.
+    """Load and check the configuration for a process with root's rights.
 
     Raises:
         ConfigError: see `validation.load_for_daemon`.
@@ -50,9 +50,9 @@ class AgentDaemon:
 
     Args:
         config: the configuration.
-        argument: --config as given, for reloading.
+        argument: --config as given, for reloads.
         manager: the service manager to notify.
-        log_level: --log-level as given; None: the configuration's.
+        log_level: --log-level as given; None for the configured level.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class AgentDaemon:
         self._worker = WorkerThread("jobs")
         self._stop = asyncio.Event()
         self._written = asyncio.Event()
-        self._late = asyncio.Event()
+        self._pending = asyncio.Event()
         self._failures = RepeatedFailureLog(log)
         self._errors = UnexpectedErrorLog(log)
 
@@ -77,7 +77,7 @@ class AgentDaemon:
         """Serve until SIGTERM or SIGINT.
 
         Raises:
-            EnergyError: could not start.
+            EnergyError: the agent could not start.
         """
         socket_path = self._config.agent.socket
         await refuse_if_served(socket_path)
@@ -87,7 +87,7 @@ class AgentDaemon:
         try:
             jobs = self._jobs = await self._work(self._create_job_manager, state)
             self._delivery = RecordDelivery(jobs.spool, self._config.cluster, lambda: jobs.node, self._work)
-            self._manager.status("Restoring settings of jobs that are over")
+            self._manager.status("Restoring settings of ended jobs")
             await self._work(jobs.start)
             self._deferred_messages = await self._work(DeferredMessages, socket_path, jobs)
             await self._work(self._deferred_messages.replay)
@@ -115,13 +115,13 @@ class AgentDaemon:
         server = AgentServer(jobs, self._serve_work, self._deferred_messages.replay)
         await server.open(socket_path)
         self._handle_signals()
-        runs = (self._keep_house, self._delivery.run, self._flush, self._apply_pending_settings)
-        tasks = [asyncio.create_task(self._for_ever(run)) for run in runs]
+        runs = (self._housekeeping, self._delivery.run, self._flush, self._apply_pending_settings)
+        tasks = [asyncio.create_task(self._run_forever(run)) for run in runs]
         tasks.append(asyncio.create_task(self._manager.keep_alive()))
         failed = partial(self._report_error, "sampling")
         self._worker.run_periodically(PeriodicTask(jobs.sample, lambda: jobs.sampling_interval_s, failed))
         if jobs.has_pending_settings:
-            self._late.set()
+            self._pending.set()
         log.info("senergyd serves %s at %s", jobs.node, socket_path)
         self._manager.ready(f"Serving {jobs.node} at {socket_path}")
         await self._stop.wait()
@@ -134,18 +134,18 @@ class AgentDaemon:
         await self._work(jobs.stop)
         log.info("senergyd stopped; settings of running jobs stay until they end")
 
-    async def _for_ever(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Begin again what fails: an error of ours in one task must not take away what the others do."""
+    async def _run_forever(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Restart a failing task: an unexpected error in one task must not stop the others."""
         while True:
             try:
                 await run()
             except Exception as error:
                 self._report_error(getattr(run, "__qualname__", "task"), error)
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_RESTART_DELAY_S)
 
     def _report_error(self, task: str, error: Exception) -> None:
         """Log an unexpected error of a task; the same error is logged once only."""
-        message = f"{task} failed and goes on; the same is not logged again"
+        message = f"{task} failed and continues; the same error is not logged again"
         self._errors.report(error, message, context=task)
 
     async def _work(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -156,26 +156,26 @@ class AgentDaemon:
             return await self._work(function, *arguments)
         finally:
             if self._jobs.has_pending_settings:
-                self._late.set()
+                self._pending.set()
 
     async def _apply_pending_settings(self) -> None:
-        """Set what a step made possible once it has its answer, which it must not wait for."""
+        """Apply settings that a step made possible after its response, for which the step must not wait."""
         while True:
-            await self._late.wait()
-            self._late.clear()
+            await self._pending.wait()
+            self._pending.clear()
             await self._work(self._jobs.apply_pending_settings)
 
-    async def _keep_house(self) -> None:
+    async def _housekeeping(self) -> None:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_S)
-            await self._serve_work(self._do_what_waits)
+            await self._serve_work(self._run_housekeeping)
 
-    def _do_what_waits(self) -> None:
+    def _run_housekeeping(self) -> None:
         self._deferred_messages.replay()
         self._jobs.housekeeping()
 
     async def _flush(self) -> None:
-        """Write records and force files to disk a moment later, so that no hook waits for that."""
+        """Write records and sync files to disk with a short delay, so that no hook waits for the disk."""
         while True:
             await self._written.wait()
             await asyncio.sleep(_FLUSH_DELAY_S)
@@ -184,11 +184,13 @@ class AgentDaemon:
             try:
                 await asyncio.to_thread(atomic_file.flush, flush.files)
             except OSError as error:
-                self._failures.report("agent.state_dir", f"cannot be forced to disk, tried again: {error}")
+                self._failures.report(
+                    "agent.state_dir", f"cannot be synced to disk, will be retried: {error}"
+                )
                 await self._work(partial(self._jobs.flushed, flush, succeeded=False))
-                asyncio.get_running_loop().call_later(_FLUSH_AGAIN_S, self._written.set)
+                asyncio.get_running_loop().call_later(_FLUSH_RETRY_S, self._written.set)
             else:
-                self._failures.clear("agent.state_dir", "can be forced to disk again")
+                self._failures.clear("agent.state_dir", "can be synced to disk again")
                 await self._work(self._jobs.flushed, flush)
             self._delivery.wake()
 
@@ -199,11 +201,11 @@ class AgentDaemon:
         loop.add_signal_handler(signal.SIGHUP, self._reload)
 
     def _reload(self) -> None:
-        """Take a new configuration; a bad one changes nothing."""
+        """Load the configuration again; an invalid one changes nothing."""
         with self._manager.reload():
-            self._take_new_configuration()
+            self._load_new_configuration()
 
-    def _take_new_configuration(self) -> None:
+    def _load_new_configuration(self) -> None:
         try:
             new = load_config(self._argument)
         except EnergyError as error:
@@ -212,7 +214,7 @@ class AgentDaemon:
             return
         old = self._config.agent
         if (new.agent.socket, new.agent.state_dir) != (old.socket, old.state_dir):
-            log.warning("agent.socket and agent.state_dir change with the next start")
+            log.warning("agent.socket and agent.state_dir take effect at the next start")
         self._config = new
         service_manager.set_log_level(self._log_level or new.agent.log_level)
         self._delivery.cluster = new.cluster
@@ -221,17 +223,17 @@ class AgentDaemon:
 
 
 def _socket_lock(path: Path) -> int:
-    """Make sure that only one agent serves a socket, in a directory where nobody else can put one.
+    """Lock a socket, so that only one agent serves it, in a directory that only trusted users can change.
 
     Raises:
-        AlreadyRunningError: another one does.
-        ConfigError: others could exchange the socket.
+        AlreadyRunningError: another agent serves it.
+        ConfigError: other users could replace the socket.
         UnavailableError: the directory cannot be used.
     """
     try:
         if not path.parent.is_dir():
             path.parent.mkdir(parents=True)
-            path.parent.chmod(0o755)  # users reach the socket, whatever our umask
+            path.parent.chmod(0o755)  # users must reach the socket, whatever the umask
         check_folder(path.parent)
         return lock_file(path.with_name(path.name + ".lock"))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""senergyd's command line: one line and a documented exit code for everything that goes wrong."""
+"""Command line of senergyd: a one-line message and a documented exit code for every error."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from slurm_energy.slurm.hook_environment import this_node
 _EPILOG = """examples:
   senergyd                             serve with /etc/slurm/energy.toml
   senergyd --config ./energy.toml      serve with another file
-  senergyd --check                     check the configuration, say what was found, and exit
-  senergyd --restore                   put settings back that a lost agent left, and exit
+  senergyd --check                     check the configuration, list the devices, and exit
+  senergyd --restore                   restore settings left by a lost agent, and exit
 
-signals: TERM stops, leaving the settings of running jobs until they end; HUP reads the configuration again.
+signals: TERM stops and leaves the settings of running jobs in place; HUP reloads the configuration.
 
 exit codes: 0 ok, 1 failure or something not restored, 2 bad usage, 3 configuration, 4 directory, socket or
 devices unavailable, 5 forbidden, 7 already running"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the agent, or one of its one-off commands, and return the exit code."""
+    """Run the agent or one of its one-off commands, and return the exit code."""
     arguments = _parser().parse_args(argv)
     manager = service_manager.ServiceManager.from_environment()
     service_manager.start_log("senergyd", arguments.log_level or "info")
@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--log-level",
         choices=service_manager.LOG_LEVELS,
-        help="least level that is logged (default: agent.log_level)",
+        help="minimum level to log (default: agent.log_level)",
     )
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--check", action="store_true", help="check configuration and devices, and exit")
@@ -79,7 +79,7 @@ async def _run(
 
 
 def _check(config: Config) -> int:
-    """Print what was found; a node without anything to measure or set is a failure."""
+    """Print configuration and devices; a node without anything to measure or set is a failure."""
     devices = discover(node_power=node_power_options(config.node_power, this_node()))
     hardware = devices.hardware
     print(f"configuration: {config.path or 'defaults'}")
@@ -97,12 +97,12 @@ def _check(config: Config) -> int:
     devices.close()
     if devices.counters or devices.knobs:
         return EXIT_OK
-    print("senergyd: error: nothing to measure or set was found on this node", file=sys.stderr)
+    print("senergyd: error: this node has no device to measure or set", file=sys.stderr)
     return EXIT_UNAVAILABLE
 
 
 def _restore(config: Config) -> int:
-    """Restore everything in the journal, also of jobs that may still run."""
+    """Restore every setting in the journal, including those of running jobs."""
     state = StateDirectory(config.agent.state_dir)
     devices = discover()
     results = SettingsManager(devices, state.journal).repair(running=())

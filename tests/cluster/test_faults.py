@@ -95,7 +95,9 @@ def test_an_epilog_that_finds_no_senergyd(lab: LabDriver):
     lab.start("senergyd", "n1")
     assert judges.settings(lab, "n1") == before
     assert _record(lab, job.number)["policy"] == "powersave"
-    assert "s before senergyd took note: end and energy are upper bounds" in _notes(lab, job.number)
+    assert "s before senergyd received its message; end and energy are upper bounds" in _notes(
+        lab, job.number
+    )
 
 
 def test_a_prolog_that_finds_no_senergyd(lab: LabDriver):
@@ -108,7 +110,7 @@ def test_a_prolog_that_finds_no_senergyd(lab: LabDriver):
     assert lab.wait(job.number) == "COMPLETED"
     assert judges.settings_at_rest(lab, "n1") == before
     assert _record(lab, job.number)["energy_joules"] > 0
-    assert "s before senergyd took note: not measured until then" in _notes(lab, job.number)
+    assert "s before senergyd received its message; not measured until then" in _notes(lab, job.number)
 
 
 def test_a_job_without_senergyd_has_a_record_all_the_same(lab: LabDriver):

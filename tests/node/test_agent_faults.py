@@ -67,7 +67,7 @@ def test_an_epilog_in_vain_is_made_good_at_the_next_start(started: Callable[...,
     agent.start()
     assert agent.settings() == before
     record = record_of(agent, 1)
-    assert any("s before senergyd took note" in note for note in record.notes)
+    assert any("s before senergyd received its message" in note for note in record.notes)
     assert all(setting.restored for setting in record.applied)
     agent.come_to_rest()
 
@@ -102,7 +102,7 @@ def test_a_prolog_does_not_wait_for_a_stopped_senergyd_and_the_record_says_so(
     eventually(lambda: agent.ask(op="status")["jobs"], "the job is taken up")
     assert agent.hook("end", env, patient=True).stderr == ""
     record = record_of(agent, 1)
-    assert "s before senergyd took note: not measured until then" in record.notes[0]
+    assert "s before senergyd received its message; not measured until then" in record.notes[0]
     assert record.policy == "powersave"
     agent.come_to_rest()
 

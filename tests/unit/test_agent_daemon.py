@@ -273,12 +273,12 @@ def test_an_error_of_ours_does_not_end_the_agent(
         agent._stop.set()
         await running
 
-    monkeypatch.setattr(daemon, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(daemon, "_RESTART_DELAY_S", 0.01)
     monkeypatch.setattr(JobManager, "housekeeping", broken)
     monkeypatch.setattr(daemon, "_HOUSEKEEPING_S", 0.01)
     asyncio.run(run())
     assert caplog.text.count("ZeroDivisionError: ours") == 1
-    assert "Daemon._keep_house failed and goes on" in caplog.text
+    assert "AgentDaemon._housekeeping failed and continues" in caplog.text
 
 
 def test_sigterm_ends_quietly_and_removes_the_socket(agent: Agent) -> None:

@@ -119,7 +119,7 @@ def test_cores_that_do_not_fit_change_nothing(node: SharedNode, cores: str | Non
     node.engine.end(env(5, cpus="3"))
     record = node.job_record(5)
     assert WAITING_FOR_CPUS in record.notes
-    assert any("core numbers do not fit" in note for note in record.notes) == (cores is not None)
+    assert any("core numbers do not match" in note for note in record.notes) == (cores is not None)
 
 
 def test_a_restarted_agent_goes_on_with_the_claims_of_all_jobs(node: SharedNode) -> None:

@@ -57,7 +57,9 @@ def test_a_missed_begin_is_made_good_and_says_how_late(node: Node, beside: Besid
     assert node.tree.snapshot() == node.original
     (record,) = node.records()
     assert (record.elapsed_s, energy_of(record)["cpu"]) == (5.0, 2000.0)
-    assert record.notes == ("the job began 3.0 s before senergyd took note: not measured until then",)
+    assert record.notes == (
+        "the job began 3.0 s before senergyd received its message; not measured until then",
+    )
     assert beside.left() == []
 
 
@@ -86,7 +88,7 @@ def test_a_missed_end_restores_and_the_record_is_an_upper_bound(node: Node, besi
     assert node.tree.snapshot() == node.original
     (record,) = node.records()
     assert record.elapsed_s == 5.0
-    assert "ended 2.0 s before senergyd took note" in record.notes[0]
+    assert "ended 2.0 s before senergyd received its message" in record.notes[0]
 
 
 def test_a_job_that_was_missed_as_a_whole_has_a_record_without_energy(node: Node, beside: Beside) -> None:
@@ -98,7 +100,9 @@ def test_a_job_that_was_missed_as_a_whole_has_a_record_without_energy(node: Node
     assert record.elapsed_s == pytest.approx(40.0)
     assert (record.energy_joules, record.applied, record.policy) == (None, (), "monitor")
     assert record.requested == {"policy": "powersave", "tag": "x"}
-    assert record.notes == ("senergyd was away for the whole job: nothing was set, its energy is not known",)
+    assert record.notes == (
+        "senergyd did not run during the job: no setting was applied, and its energy is unknown",
+    )
 
 
 def test_taking_messages_twice_changes_nothing(node: Node, beside: Beside) -> None:
@@ -185,7 +189,7 @@ def test_a_directory_that_others_could_write_is_refused(node: Node, tmp_path: Pa
         folder.mkdir()
         folder.chmod(0o777)
     arguments: Any = (tmp_path / "agent.sock", node.engine, node.clock)
-    with pytest.raises(PermissionError, match="somebody else could write it"):
+    with pytest.raises(PermissionError, match="other users could write to it"):
         DeferredMessages(*arguments)
 
 

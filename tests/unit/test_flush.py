@@ -153,7 +153,7 @@ def test_a_disk_that_fails_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = Config(agent=AgentConfig(socket=tmp_path / "s", state_dir=tmp_path / "state"))
-    monkeypatch.setattr(daemon, "_FLUSH_AGAIN_S", 0.05)
+    monkeypatch.setattr(daemon, "_FLUSH_RETRY_S", 0.05)
     failures = [5]
     real = os.fsync
 
@@ -174,8 +174,8 @@ def test_a_disk_that_fails_for_a_while(
         await until(lambda: running.done() or Path(tmp_path / "s").exists())
         monkeypatch.setattr(os, "fsync", fsync)
         sessions = tmp_path / "state/sessions"
-        await agent._work(agent._engine.begin, env())
-        await agent._work(agent._engine.end, env())
+        await agent._work(agent._jobs.begin, env())
+        await agent._work(agent._jobs.end, env())
         await until(lambda: failures[0] < 5)
         assert list(sessions.iterdir())
         await until(lambda: not failures[0] and not list(sessions.iterdir()))
@@ -183,7 +183,7 @@ def test_a_disk_that_fails_for_a_while(
         await running
 
     asyncio.run(run())
-    assert caplog.text.count("cannot be forced to disk") == 1
+    assert caplog.text.count("cannot be synced to disk") == 1
     assert len(list((tmp_path / "state/spool").glob("*.json"))) == 1
 
 

@@ -21,6 +21,7 @@ from slurm_energy.config import AgentConfig, Config, DefaultsConfig
 from slurm_energy.control.settings_manager import SettingsManager
 from slurm_energy.devices.discovery import discover
 from slurm_energy.errors import AlreadyRunningError, ForbiddenError, NotFoundError, UsageError
+from slurm_energy.policies import WAITING_FOR_CPUS
 from slurm_energy.records import EnergyRecord
 
 PACKAGES = {"package-0": "intel-rapl:1", "package-1": "intel-rapl:0"}
@@ -190,7 +191,7 @@ def test_begin_is_idempotent_and_a_requeued_job_begins_again(node: Node) -> None
     node.engine.end(env(restart=1))
     old, new = sorted(node.records(), key=lambda record: record.restart_count)
     assert (old.restart_count, old.elapsed_s, energy_of(old)["cpu"]) == (0, 4.0, 1600.0)
-    assert "no epilog came" in old.notes[-1]
+    assert "no epilog ran" in old.notes[-1]
     assert (new.restart_count, new.elapsed_s) == (1, 1.0)
 
 
@@ -206,7 +207,7 @@ def test_a_lost_epilog_is_repaired_by_the_next_prolog(node: Node) -> None:
     assert node.tree.snapshot() == node.original
     (record,) = node.records()
     assert (record.job_id, record.elapsed_s) == (5, 3.0)
-    assert "no epilog came" in record.notes[0]
+    assert "no epilog ran" in record.notes[0]
 
 
 def test_a_lost_epilog_on_a_shared_node_is_not_waited_for_for_ever(node: Node) -> None:
@@ -224,7 +225,7 @@ def test_a_lost_epilog_on_a_shared_node_is_not_waited_for_for_ever(node: Node) -
     node.engine.housekeeping()
     assert [job["job_id"] for job in node.engine.status()["jobs"] if job["phase"] == "open"] == [6]
     record = next(record for record in node.records() if record.step is None)
-    assert (record.job_id, "no epilog came within 10 minutes" in record.notes[-1]) == (5, True)
+    assert (record.job_id, "no epilog ran within 10 minutes" in record.notes[-1]) == (5, True)
     assert node.engine.end(env(5)) == {"known": False}
 
 
@@ -294,7 +295,7 @@ def test_a_job_that_shares_the_node_pays_a_part_and_changes_no_cpu_setting(node:
     assert energy_of(by_job[5]) == pytest.approx({"dram": 120.0, "cpu": 1200.0})
     assert energy_of(by_job[6]) == pytest.approx({"dram": 240.0, "cpu": 2400.0})
     assert {part.quality for part in by_job[5].components} == {"modelled"}
-    assert any("CPU settings left alone" in note for note in by_job[5].notes)
+    assert any(WAITING_FOR_CPUS in note for note in by_job[5].notes)
 
 
 def test_a_job_of_unknown_size_has_unknown_energy(node: Node) -> None:
@@ -331,7 +332,7 @@ def test_steps_beside_each_other_are_partial_and_lost_ends_are_told(node: Node) 
     node.engine.end(env())
     steps = [record for record in node.records() if record.step]
     assert {part.quality for record in steps for part in record.components} == {"partial"}
-    assert all("the end of the step was not seen" in record.notes for record in steps)
+    assert all("the end of the step was not reported" in record.notes for record in steps)
 
 
 def test_steps_of_jobs_that_are_not_here_are_unknown(node: Node) -> None:

@@ -1,4 +1,4 @@
-"""Jobs that have ended: their settings go back, their records to disk, then they are forgotten."""
+"""Ended jobs: restore their settings, write their records, then forget them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ log = logging.getLogger(__name__)
 
 
 class JobFinalizer:
-    """The jobs whose end is not complete yet.
+    """Completes jobs that have ended.
 
     Args:
         devices: the node's hardware.
-        restoration: puts settings back.
-        keeper: writes records.
+        settings: restores settings.
+        checkpoints: writes records.
 
     Attributes:
-        sessions: these jobs.
+        sessions: ended jobs that are not complete.
     """
 
     def __init__(
@@ -36,33 +36,33 @@ class JobFinalizer:
         self._checkpoints = checkpoints
 
     def restore_settings(self, session: Session) -> None:
-        """Restore what a job set."""
+        """Restore the settings of a job."""
         results = self._settings.restore(session.owner)
-        known = {result.key: result for result in (*session.restored, *results)}
-        # Entries may have been closed before: by senergyd --restore, or by us just before we died.
-        missing = [o for o in session.outcomes if o.key not in known and not o.failed]
-        session.restored = [*known.values(), *self._settings.check_restored(missing)]
+        by_key = {result.key: result for result in (*session.restored, *results)}
+        # Entries may have been closed before, by senergyd --restore or just before a crash.
+        missing = [o for o in session.outcomes if o.key not in by_key and not o.failed]
+        session.restored = [*by_key.values(), *self._settings.check_restored(missing)]
 
     def repair(self, running: Iterable[Session]) -> None:
-        """Restore what jobs left that do not run."""
+        """Restore settings of jobs that no longer run, and retry failed ones."""
         for session in self.sessions:
             if self._settings.has_settings(session.owner):
                 self.restore_settings(session)
         self._settings.repair([session.owner for session in (*running, *self.sessions)])
 
     def complete(self) -> None:
-        """Write the records of what has ended, and forget it; what fails is tried again later."""
+        """Write the records of ended jobs and forget these jobs; failures are retried later."""
         if not self.sessions or not self._checkpoints.save_accounts():
-            return  # what is forgotten would take the latest books with it
+            return  # a removed session file may hold the only current energy accounts
         self.sessions = [session for session in self.sessions if not self._completed(session)]
 
     def _completed(self, session: Session) -> bool:
         if self._settings.has_settings(session.owner) or (session.outcomes and not session.restored):
-            self.restore_settings(session)  # the latter: we died between restoring and noting it
+            self.restore_settings(session)  # the latter: a crash between restoring and saving the result
         end = session.end_unix if session.end_unix is not None else session.start_unix
         for name, step in list(session.steps.items()):
             record = job_records.step_record(session, step, end)
-            notes = (*record.notes, "the end of the step was not seen")
+            notes = (*record.notes, "the end of the step was not reported")
             if self._checkpoints.spool_record(dataclasses.replace(record, notes=notes)):
                 del session.steps[name]
         trace = None

@@ -1,6 +1,6 @@
-"""What the agent does with jobs: begin, end, steps, caps, samples; survives its own death at any instant.
+"""The jobs of one node: begin, end, steps, caps and samples, with recovery after a crash at any instant.
 
-Synchronous; every method runs in the one worker thread. Sockets, timers and delivery are in `daemon.py`.
+Every method is synchronous and runs in the worker thread. `daemon.py` has sockets, timers and delivery.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ log = logging.getLogger(__name__)
 
 _SAMPLE_AGE_S = 0.1
 _MIN_SAMPLE_AGE_S = 0.001
-"""Counters are updated every millisecond (RAPL) or less often; a younger sample tells nothing new."""
+"""Counters update every millisecond (RAPL) or less often, so a younger sample has no new values."""
 _IDLE_INTERVAL_S = 10.0
-"""Between jobs somebody may still ask for the node's power, and its idle power is learned."""
+"""Sampling interval without jobs: clients may ask for the node's power, and idle power is learned."""
 _FRESH_SAMPLES_PER_S, _FRESH_SAMPLES_BURST = 200.0, 400.0
-"""Samples that one user can make the agent take: 200 a second keep it below a tenth of a core."""
+"""Samples that one user can request: 200 per second keep the agent below a tenth of a core."""
 
 
 class JobManager:
-    """The jobs of one node.
+    """Manages the jobs of one node.
 
     Args:
         config: the configuration.
         devices: the node's hardware.
-        state: the agent's directory.
+        state: the state directory.
         clock: time.
         on_written: called after each write that should be synced to disk or delivered.
     """
@@ -72,11 +72,7 @@ class JobManager:
         self._pending: set[tuple[int, int]] = set()
         self._sessions = SessionTable()
         self._meter = NodeEnergyMeter(devices, self._clock, self.node, config.agent.idle_watts)
-        self._settings = SettingsManager(
-            devices,
-            state.journal,
-            self._allocations,
-        )
+        self._settings = SettingsManager(devices, state.journal, self._allocations)
         self._checkpoints = CheckpointWriter(
             state, self.spool, self._meter, self._sessions.values, on_written
         )
@@ -85,25 +81,25 @@ class JobManager:
 
     @property
     def active(self) -> bool:
-        """Whether there is any job to measure."""
+        """Whether any job is running."""
         return bool(self._sessions)
 
     @property
     def sampling_interval_s(self) -> float:
-        """Seconds between regular samples now: as configured for jobs, seldom without, wraps never missed."""
+        """Seconds between periodic samples: as configured with jobs, longer without, never missing a wrap."""
         interval_s = 1 / self.config.agent.sampling_hz
         interval_s = interval_s if self.active else max(interval_s, _IDLE_INTERVAL_S)
         return min(interval_s, self._meter.max_interval_s)
 
     def start(self) -> None:
-        """Take up what an earlier run left: finish what ended, go on with what runs, restore the rest."""
+        """Recover an earlier run: finalize ended jobs, resume running jobs, restore other settings."""
         running, ended, recorded = recovery.recover(self._state, self.spool, self._meter, self._clock.boot_id)
         self._finalizer.sessions += ended
         self._sessions.update({session.key: session for session in running})
         self._meter.resume(self._sessions.values())
         for session in self._sessions.values():
             self._resume_session(session)
-        self._repair()
+        self._finalizer.repair(self._sessions.values())
         self.apply_pending_settings()
         self._checkpoints.save_accounts()
         self.spool.expire(self._clock.unix(), self.config.agent.trace_retention_days * 86400)
@@ -112,11 +108,11 @@ class JobManager:
             self.notify_written()
 
     def begin(self, env: Mapping[str, str], *, late_s: float = 0.0) -> dict[str, Any]:
-        """Begin a job, or say what was done if it has begun before.
+        """Begin a job; a repeated begin returns the result of the first one.
 
         Args:
             env: the hook's environment.
-            late_s: seconds since the prolog, if nobody took its message then.
+            late_s: seconds since the prolog, if its message was deferred.
 
         Raises:
             UsageError: the environment does not describe a job.
@@ -128,17 +124,17 @@ class JobManager:
         self._set_node_name(context.node)
         whole = components.has_whole_node(context, self._devices.hardware.cpu_count)
         self._finish_stale(context, whole)
-        self._repair()
-        reason = (
-            SampleReason.FINAL if whole else SampleReason.HOOK
-        )  # what was before is not the whole node's job's
+        self._finalizer.repair(self._sessions.values())
+        reason = SampleReason.FINAL if whole else SampleReason.HOOK  # earlier energy belongs to other jobs
         self._sample(reason)
         started = self._clock.unix(), self._meter.sampled_at
         session = planner.new_session(context, whole, self.node, self._devices, self.config, started)
         session.boot_id = self._clock.boot_id
         if late_s:
             session.late = True
-            session.note(f"the job began {late_s:.1f} s before senergyd took note: not measured until then")
+            session.note(
+                f"the job began {late_s:.1f} s before senergyd received its message; not measured until then"
+            )
         request = planner.parse_request(session, context.flags, self.config)
         self._sessions[session.key] = session
         if self._applier.apply(session, request):
@@ -153,11 +149,11 @@ class JobManager:
         return answer
 
     def end(self, env: Mapping[str, str], *, late_s: float = 0.0) -> dict[str, Any]:
-        """End a job: last sample, restore. An unknown job is no error.
+        """End a job: take the last sample, restore its settings. An unknown job is no error.
 
         Args:
             env: the hook's environment.
-            late_s: seconds since the epilog, if nobody took its message then.
+            late_s: seconds since the epilog, if its message was deferred.
 
         Raises:
             UsageError: the environment does not describe a job.
@@ -167,9 +163,8 @@ class JobManager:
         if session is None:
             return {"known": False}
         if late_s:
-            session.note(
-                f"the job ended {late_s:.1f} s before senergyd took note: end and energy are upper bounds"
-            )
+            late = f"the job ended {late_s:.1f} s before senergyd received its message"
+            session.note(f"{late}; end and energy are upper bounds")
         self._finish(session)
         return {"known": True}
 
@@ -178,7 +173,7 @@ class JobManager:
         return key in self._sessions or any(session.key == key for session in self._finalizer.sessions)
 
     def record_unmeasured_job(self, env: Mapping[str, str], began: float, ended: float) -> None:
-        """Record a job that began and ended while we were away; boot times in seconds.
+        """Record a job that began and ended while the agent was stopped; boot times in seconds.
 
         Raises:
             UsageError: the environment does not describe a job.
@@ -202,20 +197,20 @@ class JobManager:
         pid: int | None = None,
         script: str | None = None,
     ) -> dict[str, Any]:
-        """Note begin (`start`) or end (`end`) of a step of a running job.
+        """Begin (`start`) or end (`end`) a step of a running job.
 
         Args:
             event: `start` or `end`.
             job_id: the job.
             name: Slurm's name of the step.
-            job_cores: which cores the job has; None if that is not told.
-            pid: the step's slurmstepd; None if that is not told.
-            script: fingerprint of the job's script and its arguments; None if that is not told.
+            job_cores: the cores of the job; None if not reported.
+            pid: the step's slurmstepd; None if not reported.
+            script: fingerprint of the batch script and its arguments; None if not reported.
         """
         session = self._sessions.latest_run(job_id)
         if session is None or (event == "end" and name not in session.steps):
             return {"known": False}
-        self._meter.find_processes(session)  # at the end of a step its job's control group is still there
+        self._meter.find_processes(session)  # the job's control group still exists at the end of a step
         self._sample(SampleReason.STEP)
         if event == "start":
             session.begin_step(name, self._meter.sampled_at, pid)
@@ -235,13 +230,13 @@ class JobManager:
 
     @property
     def has_pending_settings(self) -> bool:
-        """Whether `catch_up` has anything to do."""
+        """Whether `apply_pending_settings` has anything to do."""
         return bool(self._pending)
 
     def apply_pending_settings(self) -> None:
-        """Set what became possible with a step, after it was answered: the step must not wait for it."""
-        late, self._pending = self._pending, set()
-        for session in [self._sessions[key] for key in late if key in self._sessions]:
+        """Apply settings that a step made possible, after the response: the step must not wait."""
+        pending, self._pending = self._pending, set()
+        for session in [self._sessions[key] for key in pending if key in self._sessions]:
             self._applier.replan(session)
 
     def set_caps(self, job_id: int, caps: Mapping[str, float | None]) -> dict[str, Any]:
@@ -249,10 +244,10 @@ class JobManager:
 
         Args:
             job_id: the job.
-            caps: `cap_watts` and `gpu_cap_watts`; None lifts a cap, a missing one stays.
+            caps: `cap_watts` and `gpu_cap_watts`; None removes a cap, an absent one stays.
 
         Raises:
-            NotFoundError: no such job here.
+            NotFoundError: the job does not run here.
         """
         session = self._sessions.require_run(job_id)
         self._sample(SampleReason.HOOK)
@@ -261,16 +256,16 @@ class JobManager:
     def energy(
         self, job_id: int, *, reader: int | None = None, fresh: bool = False
     ) -> tuple[int, dict[str, Any]]:
-        """Return the job's owner and what it used so far: joules by component, watts now.
+        """Return a job's owner and its energy so far: joules by component, current watts.
 
         Args:
             job_id: the job.
-            reader: uid of who asks; None for who may read everything.
-            fresh: sample at once, for measuring short sections, as long as the reader's allowance lasts.
+            reader: uid of the requesting user; None for a user who may read everything.
+            fresh: sample now, for measuring short sections, within the user's rate limit.
 
         Raises:
-            NotFoundError: no such job here.
-            ForbiddenError: it is another user's.
+            NotFoundError: the job does not run here.
+            ForbiddenError: the job belongs to another user.
         """
         session = self._sessions.require_run(job_id)
         if reader not in (None, session.uid):
@@ -284,14 +279,14 @@ class JobManager:
         return session.uid, {**responses.energy_response(session), "age_s": age_s, "sampled_s": sampled_s}
 
     def status(self, reader: int | None = None) -> dict[str, Any]:
-        """Return what anyone may know about this agent, and the power of the reader's own jobs.
+        """Return the public state of this agent, and the power of the reader's own jobs.
 
         Args:
-            reader: uid of who asks; None for who may read everything.
+            reader: uid of the requesting user; None for a user who may read everything.
         """
         now, last = self._clock.boottime(), self._meter.time
         if not self.active and (last is None or now - last > MIN_WINDOW_S):
-            self._sample(SampleReason.QUERY)  # without jobs that is done seldom
+            self._sample(SampleReason.QUERY)  # samples are rare without jobs
         live, sessions = self._meter.live, [*self._sessions.values(), *self._finalizer.sessions]
         response = {
             **responses.status_response(self.node, sessions, self._devices, reader),
@@ -305,38 +300,38 @@ class JobManager:
         return response if reader is not None else response | accounts
 
     def sample(self) -> None:
-        """Take a regular sample."""
+        """Take a periodic sample."""
         self._sample(SampleReason.PERIODIC)
 
     def housekeeping(self) -> None:
-        """Write a checkpoint, and try again what failed before."""
+        """Write a checkpoint, end stale jobs and retry failed operations."""
         self.apply_pending_settings()
         for session in stale_jobs(self._sessions.values(), self._devices.root, self._clock.boottime()):
             log.warning("job %s: %s", session.owner, NO_EPILOG_NOTE)
             session.note(NO_EPILOG_NOTE)
             self._finish(session)
-        self._repair()
+        self._finalizer.repair(self._sessions.values())
         self._checkpoints.save_periodically()
         self.spool.expire(self._clock.unix(), self.config.agent.trace_retention_days * 86400)
         if self._finalizer.sessions:
             self.notify_written()
 
     def reconfigure(self, config: Config) -> None:
-        """Use another configuration from now on; running jobs keep their settings."""
+        """Replace the configuration; running jobs keep their settings."""
         self.config = config
         self.spool.limit_bytes = config.agent.spool_limit_mb * 1_000_000
 
     def finalize_jobs(self) -> UnsyncedFiles:
-        """Write records of what has ended, and return what is to be forced to disk before `flushed`."""
+        """Write the records of ended jobs, and return the files to sync to disk before `flushed`."""
         self._finalizer.complete()
         return self._checkpoints.unsynced()
 
     def flushed(self, flush: UnsyncedFiles, *, succeeded: bool = True) -> None:
-        """Forget what is on disk now; what could not be forced to it is written again."""
+        """Forget files that are on disk now, or schedule those that could not be synced for another write."""
         (self._checkpoints.synced if succeeded else self._checkpoints.not_synced)(flush)
 
     def stop(self) -> None:
-        """Write everything down; settings of running jobs stay, journaled."""
+        """Write all state. Settings of running jobs stay in place and in the journal."""
         self.sample()
         self._checkpoints.save_traces()
         self._checkpoints.save_accounts()
@@ -347,7 +342,7 @@ class JobManager:
         self._state.close()
 
     def notify_written(self) -> None:
-        """Ask for a sync to disk and for delivery of the spool."""
+        """Request a sync to disk and delivery of the spool."""
         self._checkpoints.notify_written()
 
     def _allocations(self) -> dict[str, JobAllocation]:
@@ -357,7 +352,7 @@ class JobManager:
         return self.config
 
     def _start_metering(self, session: Session) -> None:
-        """Count from the last sample on: what setting up used is not the job's."""
+        """Start a job's energy at the last sample, after its settings were applied."""
         start = self._meter.sampled_at
         session.start_unix = self._clock.unix() - (self._clock.boottime() - start)
         session.start_metering(start, 1 / self.config.agent.sampling_hz)
@@ -367,23 +362,23 @@ class JobManager:
         if session.phase == STARTING:
             session.merge_outcomes(self._settings.apply(session.owner, session.plan))
             session.phase = OPEN
-        if session.cpu_list is not None:  # known, but perhaps not acted upon yet
+        if session.cpu_list is not None:  # the CPUs are known, but perhaps not used for settings yet
             self._pending.add(session.key)
         if session.trace is None:
             interval_s = 1 / self.config.agent.sampling_hz
             session.trace = TraceBuilder(self._meter.sampled_at, interval_s, session.components)
-        log.info("job %s goes on", session.owner)
+        log.info("job %s continues", session.owner)
 
     def _finish_stale(self, context: JobContext, whole: bool) -> None:
-        """End jobs that cannot run any more beside the new one: their epilog never came."""
+        """End jobs without an epilog that cannot run beside the new job."""
         for session in list(self._sessions.values()):
             if whole or session.whole_node or session.job_id == context.job_id:
-                log.warning("job %s: no epilog came; ended by the begin of another", session.owner)
-                session.note("no epilog came: ended when the next job began, so the end is an upper bound")
+                log.warning("job %s: no epilog ran; ended by the begin of another job", session.owner)
+                session.note("no epilog ran: ended when the next job began, so the end is an upper bound")
                 self._finish(session)
 
     def _finish(self, session: Session) -> None:
-        """Measure for the last time and restore; the record is written by `tidy`, nobody waits for it."""
+        """Take a job's last sample and restore its settings; `finalize_jobs` writes the record later."""
         self._sample(SampleReason.FINAL)
         session.end_unix = session.unix_at(self._meter.sampled_at)
         session.phase = CLOSING
@@ -394,9 +389,6 @@ class JobManager:
             self._checkpoints.save(session)
         self._finalizer.restore_settings(session)
         self._checkpoints.save(session)
-
-    def _repair(self) -> None:
-        self._finalizer.repair(self._sessions.values())
 
     def _sample(self, reason: SampleReason) -> None:
         self._meter.sample((s for s in self._sessions.values() if s.phase == OPEN), reason)

@@ -1,4 +1,4 @@
-"""Energy records from sessions and steps. Pure."""
+"""Energy records of jobs and steps, built from sessions. Pure."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _LEFT_TO_OTHERS = "after the job: "
 
 
 def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
-    """Return the record of a session that has ended."""
+    """Return the record of an ended job."""
     end = max(session.start_unix, session.end_unix if session.end_unix is not None else session.start_unix)
     session.power_monitor.finish()
-    found = component_energies(
+    energies = component_energies(
         session.job_components,
         session.meter,
         whole_node=session.whole_node,
@@ -33,12 +33,12 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
         **_common_fields(session),
         start=session.start_unix,
         end=end,
-        components=found,
+        components=energies,
         applied=applied_settings(session.outcomes, session.restored, knobs),
         devices=session.devices,
         cpus=session.cpus,
-        mean_watts=_mean(found, end - session.start_unix),
-        peak_watts=_peak(session.power_monitor.peak_watts, found, end - session.start_unix),
+        mean_watts=_mean(energies, end - session.start_unix),
+        peak_watts=_peak(session.power_monitor.peak_watts, energies, end - session.start_unix),
         seconds_above_cap=session.power_monitor.above_cap_s,
         throttled_seconds=session.meter.throttled_s,
         uncertain_seconds=session.meter.uncertain_s,
@@ -48,21 +48,23 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
 
 
 def step_record(session: Session, step: JobStep, end_unix: float) -> EnergyRecord:
-    """Return the record of a step: what the job's part of the node used while it ran."""
+    """Return the record of a step: the energy of the job while the step ran."""
     end = max(step.start_unix, end_unix)
     meter = session.meter.since(step.meter_at_start)
-    if not session.whole_node:  # what was split in this time is noted as assumed; the rest is still to come
+    if not session.whole_node:  # energy divided in this time is marked assumed; other energy comes later
         untold = {name for name in (*BY_CPU_TIME, OTHER) if name not in meter.assumed_s}
         meter.energy_uj = {name: uj for name, uj in meter.energy_uj.items() if name not in untold}
     partial = session.components if step.shared else session.partial_components
-    found = component_energies(session.job_components, meter, whole_node=session.whole_node, partial=partial)
+    energies = component_energies(
+        session.job_components, meter, whole_node=session.whole_node, partial=partial
+    )
     return EnergyRecord(
         **_common_fields(session),
         start=step.start_unix,
         end=end,
-        components=found,
+        components=energies,
         step=step.name,
-        mean_watts=_mean(found, end - step.start_unix),
+        mean_watts=_mean(energies, end - step.start_unix),
         throttled_seconds=meter.throttled_s,
         uncertain_seconds=meter.uncertain_s,
         notes=("other steps ran at the same time",) if step.shared else (),
@@ -71,7 +73,7 @@ def step_record(session: Session, step: JobStep, end_unix: float) -> EnergyRecor
 
 
 def _common_fields(session: Session) -> dict[str, Any]:
-    """Return what the records of a job and of its steps have in common."""
+    """Return the fields that the records of a job and of its steps share."""
     return {
         "cluster": session.cluster,
         "node": session.node,
@@ -91,7 +93,7 @@ def _common_fields(session: Session) -> dict[str, Any]:
 
 
 def _peak(peak_watts: float | None, components: Iterable[ComponentEnergy], elapsed_s: float) -> float | None:
-    """Return the peak of the components that are measured fast, with the mean of `other` on top."""
+    """Return the peak of the fast components plus the mean of `other`."""
     if peak_watts is None:
         return None
     rest = [part for part in components if part.name == OTHER and part.energy_joules is not None]
@@ -99,22 +101,22 @@ def _peak(peak_watts: float | None, components: Iterable[ComponentEnergy], elaps
 
 
 def _mean(components: Iterable[ComponentEnergy], elapsed_s: float) -> float | None:
-    known = [p.energy_joules for p in components if p.energy_joules is not None and p.name != "node"]
-    return math.fsum(known) / elapsed_s if known and elapsed_s > 0 else None
+    joules = [p.energy_joules for p in components if p.energy_joules is not None and p.name != "node"]
+    return math.fsum(joules) / elapsed_s if joules and elapsed_s > 0 else None
 
 
 def applied_settings(
     outcomes: Iterable[SettingOutcome], restored: Iterable[RestoreResult], knobs: Mapping[str, Knob]
 ) -> tuple[AppliedSetting, ...]:
-    """Return settings for a record; equal ones of several places are joined: `policy0-63`."""
+    """Return settings for a record; equal settings of several domains are joined: `policy0-63`."""
     back = {result.key: result for result in restored}
     groups: dict[tuple[str, AppliedSetting], list[str]] = {}
     for outcome in outcomes:
         kind, place = knob_keys.split_key(outcome.key)
         groups.setdefault((kind, _setting(outcome, back, knobs)), []).append(place)
     return tuple(
-        AppliedSetting(f"{kind}[{knob_keys.join_domains(found)}]", *_values(setting))
-        for (kind, setting), found in groups.items()
+        AppliedSetting(f"{kind}[{knob_keys.join_domains(domains)}]", *_values(setting))
+        for (kind, setting), domains in groups.items()
     )
 
 

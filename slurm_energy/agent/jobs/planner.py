@@ -1,4 +1,4 @@
-"""From a hook's words to a session and a plan for this node: policies joined with the hardware as found."""
+"""From a hook's environment to a session and a settings plan for this node."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def new_session(
     """Return the session of a job that begins.
 
     Args:
-        context: what the hook said.
-        whole: the job has the node for itself.
+        context: the job as the hook describes it.
+        whole: the job has the whole node.
         node: this node's name.
         devices: the node's hardware.
         config: the configuration.
@@ -96,13 +96,13 @@ def new_session(
 
 
 def _devices(hardware: NodeHardware, gpus: Sequence[int]) -> tuple[JobDevice, ...]:
-    """Return what a reader of the record should know of the job's processor and GPUs."""
-    found = [JobDevice("cpu", _product(hardware.cpu_model))] if hardware.cpu_model else []
+    """Return the job's processor and GPUs for its record."""
+    devices = [JobDevice("cpu", _product(hardware.cpu_model))] if hardware.cpu_model else []
     for gpu in hardware.gpus:
         if gpu.index in gpus:
             limits = (None, None) if gpu.limit_watts is None else (gpu.min_limit_watts, gpu.limit_watts)
-            found.append(JobDevice(f"gpu[{gpu.index}]", _product(gpu.name), *limits))
-    return tuple(found)
+            devices.append(JobDevice(f"gpu[{gpu.index}]", _product(gpu.name), *limits))
+    return tuple(devices)
 
 
 def _product(name: str) -> str:
@@ -110,28 +110,28 @@ def _product(name: str) -> str:
 
 
 def mark_unmeasured(session: Session, flags: Mapping[str, str], boot_id: str, end_unix: float) -> None:
-    """Close a session of which nothing was seen; the same job always gets the same record id."""
+    """End a session that was never measured; the same job always gets the same record id."""
     session.requested = _requested_flags(flags)
     session.boot_id, session.end_unix, session.phase = boot_id, end_unix, CLOSING
     session.job_components = ()
     identity = f"{session.cluster}/{session.node}/{boot_id}/{session.owner}"
     session.record_id = uuid.uuid5(uuid.NAMESPACE_URL, identity).hex
-    session.notes = ["senergyd was away for the whole job: nothing was set, its energy is not known"]
+    session.notes = ["senergyd did not run during the job: no setting was applied, and its energy is unknown"]
 
 
 def parse_request(session: Session, flags: Mapping[str, str], config: Config) -> PolicyRequest:
-    """Check a job's flags again and note them in the session.
+    """Check a job's flags again and store them in the session.
 
-    What cannot be accepted never stops a job: it runs under the default policy, and the record says why.
+    An unacceptable flag never stops a job: the job runs under the default policy, and its record says why.
     """
     session.requested = _requested_flags(flags)
     try:
-        found = validate_flags(flags, config, session.user, session.partition)
+        request = validate_flags(flags, config, session.user, session.partition)
     except EnergyError as error:
-        found = _fallback(session, config)
-        session.note(f"{shown(str(error), 200)}; ran under '{found.policy}'")
-    session.model, session.tag = found.model, found.tag
-    return found
+        request = _fallback(session, config)
+        session.note(f"{shown(str(error), 200)}; ran under '{request.policy}'")
+    session.model, session.tag = request.model, request.tag
+    return request
 
 
 def _requested_flags(flags: Mapping[str, str]) -> dict[str, str]:
@@ -154,49 +154,47 @@ def _fallback(session: Session, config: Config) -> PolicyRequest:
 
 
 def learn_cpus(session: Session, job_cores: str | None, hardware: NodeHardware) -> bool:
-    """Take the CPUs of a job that shares the node from what a step says.
+    """Set the CPUs of a job on a shared node from the cores that a step reports.
 
     Args:
         session: the job.
-        job_cores: the job's cores in Slurm's numbering; None if the step does not tell.
+        job_cores: the job's cores in Slurm's numbering; None if the step does not report them.
         hardware: the node.
 
     Returns:
-        Whether that is news, by which the job's settings have to be planned again.
+        Whether the CPUs became known, so that the job's settings have to be planned again.
     """
     if session.whole_node or session.cpu_list is not None or job_cores is None:
         return False
     session.cpu_list = cpus_of_cores(job_cores, hardware.cores, session.cpus)
     if session.cpu_list is None:
         session.note(
-            "Slurm's core numbers do not fit what the kernel says of this node: CPU settings left alone"
+            "Slurm's core numbers do not match the kernel's topology of this node: CPU settings unchanged"
         )
     return session.cpu_list is not None
 
 
 def request_again(session: Session, config: Config) -> PolicyRequest:
-    """Return what a running job asks for, to plan it again."""
+    """Return the request of a running job, to plan it again."""
     caps = session.power_monitor.cap_watts, session.power_monitor.gpu_cap_watts
     policy = session.policy if caps == (None, None) else capping_policy(session.policy, config)
     return PolicyRequest(policy=policy, cap_watts=caps[0], gpu_cap_watts=caps[1], model=session.model)
 
 
-_INSTANCES = (
-    "Slurm does not tell on which GPUs the job's instances (MIG) are: its energy of GPUs is not known"
-)
+_INSTANCES = "Slurm does not report the GPUs of the job's MIG instances: its GPU energy is unknown"
 
 
 def allocation(session: Session, hardware: NodeHardware) -> JobAllocation:
-    """Return what a job has of the node."""
+    """Return the CPUs and GPUs that a job's settings concern."""
     cpus = None if session.cpu_list is None else frozenset(session.cpu_list)
     return JobAllocation(cpus, frozenset(_gpus_to_set(session, hardware)))
 
 
 def _gpus_to_set(session: Session, hardware: NodeHardware) -> tuple[int, ...]:
-    """Return the GPUs that a job's settings and needs concern.
+    """Return the GPUs that a job's settings and claims concern.
 
-    Where GPUs are partitioned, Slurm numbers instances, and no hook tells which GPU they are on: a job that
-    has any may be on every GPU.
+    Slurm numbers MIG instances on partitioned GPUs, and no hook reports the GPU of an instance: a job with
+    any instance may be on every GPU.
     """
     if session.whole_node or not any(gpu.partitioned for gpu in hardware.gpus):
         return session.gpus
@@ -206,19 +204,19 @@ def _gpus_to_set(session: Session, hardware: NodeHardware) -> tuple[int, ...]:
 def plan(
     session: Session, asked: PolicyRequest, devices: NodeDevices, journal: SettingsJournal, config: Config
 ) -> tuple[SettingsPlan, dict[str, str]]:
-    """Return the settings for a session, with the limits that were in force before any job as bounds.
+    """Return the settings for a session within the limits that were in force before any job.
 
     Returns:
-        The plan, and values that were read for it, by knob.
+        The plan, and values read for it by knob.
     """
     info = catalogue(config).get(asked.policy)
     hardware = devices.hardware
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     if info is not None and not info.changes_nothing:
         keys = [key for key, knob in devices.knobs.items() if knob.name in _LIMIT_KINDS]
         originals = {key: entry.original for key, entry in journal.entries.items() if key in keys}
-        found = devices.read(key for key in keys if key not in originals)
-        hardware = with_current_limits(hardware, found | originals)
+        values = devices.read(key for key in keys if key not in originals)
+        hardware = with_current_limits(hardware, values | originals)
     cpus = None if session.cpu_list is None else frozenset(session.cpu_list)
     scope = JobScope(session.whole_node, _gpus_to_set(session, hardware), session.gpu_job, cpus)
     made = make_plan(asked, hardware, config, scope)
@@ -227,23 +225,23 @@ def plan(
         session.note(
             f"CPU settings in force {session.meter.elapsed_s:.1f} s after the begin, from the first step on"
         )
-    return made, found
+    return made, values
 
 
 def capping_policy(name: str, config: Config) -> str:
-    """Return the policy under which a cap has an effect: `cap` in place of `monitor`."""
+    """Return the policy under which a cap has an effect: `cap` instead of `monitor`."""
     info = catalogue(config).get(name)
     return "cap" if info is None or info.changes_nothing else name
 
 
 def caps_note(cap_watts: float | None, gpu_cap_watts: float | None) -> str:
-    """Return the remark about caps that were changed while the job ran."""
+    """Return the record's note about caps that changed while the job ran."""
     caps = {"node": cap_watts, "GPU": gpu_cap_watts}
     texts = [f"{name} {watts:g} W" for name, watts in caps.items() if watts is not None]
     return "caps changed while running: " + (", ".join(texts) or "none")
 
 
 def _shared_note(cpus: int | None, cpu_count: int) -> str:
-    """Return the remark about how the energy of a job on a shared node was found."""
+    """Return the record's note about attribution on a shared node."""
     rule = "the job shares the node: energy by CPU time, and of the idle node by allocated CPUs"
     return f"{rule} ({cpus} of {cpu_count})" if cpus is not None else f"{rule}, which are not known"

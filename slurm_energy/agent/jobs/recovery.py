@@ -1,4 +1,4 @@
-"""What an earlier run of the agent left: jobs that still run, jobs that have ended. Sets nothing."""
+"""Recovery of an earlier run of the agent: its running jobs, its ended jobs, its energy accounts."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ log = logging.getLogger(__name__)
 def recover(
     state: StateDirectory, spool: Spool, meter: NodeEnergyMeter, boot_id: str
 ) -> tuple[list[Session], list[Session], list[Session]]:
-    """Load the jobs of an earlier run, and the node's books from its latest checkpoint.
+    """Load the sessions of an earlier run, and the energy accounts from its latest checkpoint.
 
     Args:
-        state: the agent's directory.
+        state: the state directory.
         spool: records for the controller.
-        meter: takes the books.
-        boot_id: jobs of another boot have ended with it.
+        meter: receives the energy accounts.
+        boot_id: the current boot; jobs of another boot have ended.
 
     Returns:
-        Jobs that run, jobs whose end is not complete, and jobs to forget once their record is on disk.
+        Running jobs, ended jobs without a record, and jobs to forget once their record is on disk.
     """
-    found = state.load()
-    sessions = [session for session, _ in found if not spool.has(session.record_id)]
-    recorded = [session for session, _ in found if session not in sessions]
-    _load_accounts(state, meter, [checkpoint for _, checkpoint in found], sessions)
+    loaded = state.load()
+    sessions = [session for session, _ in loaded if not spool.has(session.record_id)]
+    recorded = [session for session, _ in loaded if session not in sessions]
+    _load_accounts(state, meter, [checkpoint for _, checkpoint in loaded], sessions)
     for session in sessions:
         if session.phase != CLOSING and session.boot_id != boot_id:
             session.end_unix = session.unix_at(session.meter.start + session.meter.elapsed_s)
@@ -43,9 +43,9 @@ def recover(
 def _load_accounts(
     state: StateDirectory, meter: NodeEnergyMeter, checkpoints: list[dict[str, Any]], sessions: list[Session]
 ) -> None:
-    """Go on from the latest checkpoint that can be read, whichever job's file it is in."""
-    if (books := state.load_accounts()) is not None:
-        checkpoints.append(books)
+    """Load the latest readable checkpoint of all session files and the accounts file."""
+    if (accounts := state.load_accounts()) is not None:
+        checkpoints.append(accounts)
     running = [session for session in sessions if session.phase != CLOSING]
     for checkpoint in sorted(checkpoints, key=_sequence, reverse=True):
         try:
@@ -53,10 +53,10 @@ def _load_accounts(
             return
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             why = f"{type(error).__name__}: {error}"
-            log.error("energy accounts of an earlier run cannot be read, older ones count: %s", why)
+            log.error("energy accounts of an earlier run cannot be read, using older ones: %s", why)
 
 
 def _sequence(checkpoint: Any) -> int:
-    """Return the place of a checkpoint among all; -1 for what is none."""
+    """Return the sequence number of a checkpoint; -1 if it is malformed."""
     number = checkpoint.get("sequence") if isinstance(checkpoint, dict) else None
     return number if isinstance(number, int) else -1

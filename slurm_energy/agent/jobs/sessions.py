@@ -1,6 +1,6 @@
-"""One job on this node from begin to end: who it is, what was set for it, what it used so far.
+"""A session: one job on this node from begin to end, with its settings and its energy so far.
 
-Plain state that can be written to disk at any time; the engine decides what happens to it.
+Sessions are plain state that can be written to disk at any time. The job manager changes them.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _WHOLE = Fraction(1)
 
 @dataclass(slots=True)
 class JobStep:
-    """A step that runs now.
+    """A running step.
 
     Attributes:
         name: Slurm's step name.
         start_unix: Unix seconds of its begin.
-        earlier: what the job had used at its begin.
-        pid: its slurmstepd, if that was told.
-        shared: components used by another step at the same time.
-        seen: its slurmstepd was seen alive.
-        record_id: id of the record to be.
+        meter_at_start: the job's meter at its begin.
+        pid: its slurmstepd, if reported.
+        shared: another step ran at the same time.
+        process_seen: its slurmstepd was seen alive.
+        record_id: id of its future record.
     """
 
     name: str
@@ -54,7 +54,7 @@ class JobStep:
 
     @property
     def is_container(self) -> bool:
-        """Whether it spans the whole job, so that other steps beside it are expected."""
+        """Whether the step spans the whole job, so that other steps run beside it."""
         return self.name in ("batch", "extern", "interactive")
 
     def dump(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class JobStep:
 
     @classmethod
     def load(cls, data: dict[str, Any]) -> JobStep:
-        """Read the output of `dump`."""
+        """Return the step from the output of `dump`."""
         return cls(**{**data, "meter_at_start": JobMeter(**data["meter_at_start"])})
 
 
@@ -74,29 +74,29 @@ class Session:
     Attributes:
         job_id, restart_count, uid, user, partition, cluster, node, sluid, cpus: as in `JobContext`.
         boot_id: boot in which it began.
-        late: it began before we knew of it.
-        start_unix: Unix seconds of its begin; later times are counted from it on the boot clock.
-        whole_node: nobody else runs here.
+        late: it began before the agent received its message.
+        start_unix: Unix seconds of its begin; later times are this plus the time on the boot clock.
+        whole_node: it has the whole node.
         gpus: indices of its GPUs.
-        gpu_job: it asked Slurm for GPUs.
-        cpu_list: its logical CPUs; None as long as no step has told them, and with the whole node.
+        gpu_job: it requested GPUs from Slurm.
+        cpu_list: its logical CPUs; None until a step reports them, and with the whole node.
         policy: policy in force.
-        asked: what the job asked for, for the record.
-        model, tag: flags that are recorded only.
-        fingerprint: digest of the batch script and its arguments, from the batch step.
-        plan: settings wanted.
-        outcomes: what became of them.
-        restored: what became of their originals.
-        notes: remarks for the record.
-        parts: components that count for it.
+        requested: the job's energy flags, for the record.
+        model, tag: flags that are only recorded.
+        fingerprint: digest of batch script and arguments, from the batch step.
+        plan: planned settings.
+        outcomes: results of applying the plan.
+        restored: results of restoring the originals.
+        notes: notes for the record.
+        job_components: components that count for it.
         meter: energy so far.
-        watch: peaks and caps.
+        power_monitor: peak power, time above caps.
         devices: processor and GPUs, for the record.
         steps: open steps by name.
         phase: `starting`, `open` or `closing`.
-        end_unix: Unix seconds of its end, once it is closing.
-        over_since: boot time at which its last step was known to have ended; its epilog should follow.
-        trace: power over time; kept in a file of its own.
+        end_unix: Unix seconds of its end, in phase `closing`.
+        steps_ended_at: boot time at which its last step was known to have ended; the epilog should follow.
+        trace: power over time, in a file of its own.
     """
 
     job_id: int
@@ -147,39 +147,39 @@ class Session:
 
     @property
     def components(self) -> tuple[str, ...]:
-        """Names of the components that count for it, as far as that is known."""
+        """Names of the components that count for it, as far as known."""
         return tuple(component.component for component in self.job_components if component.known)
 
     @property
     def partial_components(self) -> tuple[str, ...]:
-        """Components of which a component cannot be told: what the job holds of them is not known."""
+        """Components with only partial energy because the job's allocated CPUs are unknown."""
         return () if self.whole_node or self.cpus is not None else (*BY_CPU_TIME, OTHER)
 
     @property
     def occupant(self) -> Occupant:
-        """What it holds of the node."""
+        """Its allocated resources, for the ledger."""
         gpus = dict.fromkeys(self.gpus, _WHOLE)
         return Occupant(self.owner, self.cpus, gpus, self.whole_node)
 
     @property
     def metered_job(self) -> MeteredJob:
-        """How its CPU time is found."""
+        """Its processes, for the CPU time meter."""
         pids = tuple(step.pid for step in self.steps.values() if step.pid is not None)
         start = None if self.late else self.meter.start
         return MeteredJob(self.owner, start, JobProcesses(self.job_id, self.sluid, pids))
 
     def unix_at(self, boottime: float) -> float:
-        """Return Unix seconds of a moment of the boot clock; not disturbed by jumps of the wall clock."""
+        """Return the Unix seconds of a boot time, independent of jumps of the wall clock."""
         return self.start_unix + max(0.0, boottime - self.meter.start)
 
     def start_metering(self, boottime: float, interval_s: float) -> None:
-        """Begin to count energy at a moment, with a trace of intervals of a length."""
+        """Start the energy of the job at a boot time, with a trace of the given interval."""
         self.meter = JobMeter(boottime)
         self.power_monitor.reset()
         self.trace = TraceBuilder(boottime, interval_s, self.components)
 
     def add_charge(self, charge: Charge) -> None:
-        """Count what an interval brought for the job and its trace."""
+        """Add a charge to meter, power monitor and trace."""
         components = self.components
         self.meter.add(charge, components)
         used = {name: charge.energy_uj[name] / 1e6 for name in components if name in charge.energy_uj}
@@ -202,7 +202,7 @@ class Session:
             self.trace.add(start, end, joules)
 
     def begin_step(self, name: str, boottime: float, pid: int | None = None) -> None:
-        """Open a step; one that is already open goes on."""
+        """Open a step; an already open step continues."""
         if name in self.steps or len(self.steps) >= MAX_OPEN_STEPS:
             return
         step = JobStep(name, self.unix_at(boottime), self.meter.copy(), pid)
@@ -212,18 +212,18 @@ class Session:
         self.steps[name] = step
 
     def note(self, text: str) -> None:
-        """Add a remark for the record, once; not without end, as caps may change every few seconds."""
+        """Add a note for the record once. The number is bounded because caps may change every few seconds."""
         if text not in self.notes and len(self.notes) <= MAX_NOTES:
             self.notes.append(text if len(self.notes) < MAX_NOTES else "further remarks are left out")
 
     def merge_outcomes(self, outcomes: Iterable[SettingOutcome]) -> None:
-        """Add outcomes; a later one of the same knob keeps the first original."""
+        """Add outcomes; a later outcome of the same knob keeps the first original value."""
         merged = {outcome.key: outcome for outcome in self.outcomes}
         merged |= {outcome.key: outcome for outcome in outcomes}
         self.outcomes = list(merged.values())
 
     def dump(self) -> dict[str, Any]:
-        """Return JSON-ready data, without the trace."""
+        """Return JSON-ready data without the trace."""
         data = _flat(self)
         del data["trace"]
         for name in ("job_components", "devices", "plan", "outcomes", "restored"):
@@ -234,10 +234,10 @@ class Session:
 
     @classmethod
     def load(cls, data: dict[str, Any]) -> Session:
-        """Read the output of `dump`.
+        """Return the session from the output of `dump`.
 
         Raises:
-            KeyError, TypeError: not such data.
+            KeyError, TypeError: malformed data.
         """
         return cls(
             **{
@@ -257,7 +257,7 @@ class Session:
 
 
 class SessionTable(dict[tuple[int, int], Session]):
-    """Sessions by job id and restart count."""
+    """Running sessions by job id and restart count."""
 
     def latest_run(self, job_id: int) -> Session | None:
         """Return the latest run of a job."""
@@ -265,10 +265,10 @@ class SessionTable(dict[tuple[int, int], Session]):
         return max(runs, key=lambda session: session.restart_count, default=None)
 
     def require_run(self, job_id: int) -> Session:
-        """Return the latest run of a job.
+        """Return the latest run of a job, which must exist.
 
         Raises:
-            NotFoundError: it does not run here.
+            NotFoundError: the job does not run here.
         """
         session = self.latest_run(job_id)
         if session is None:
@@ -276,11 +276,11 @@ class SessionTable(dict[tuple[int, int], Session]):
         return session
 
     def sole_run(self, job_id: int) -> Session | None:
-        """Return a job's run if it has one: an epilog may name another restart count than its prolog."""
+        """Return a job's only run: an epilog may have another restart count than its prolog."""
         runs = [session for session in self.values() if session.job_id == job_id]
         return runs[0] if len(runs) == 1 else None
 
 
 def _flat(item: Any) -> dict[str, Any]:
-    """Return a dataclass's fields as they are; asdict copies deeply, too slow for hundreds of settings."""
+    """Return a dataclass's fields; asdict copies deeply, which is slow for hundreds of settings."""
     return {name: getattr(item, name) for name in item.__slots__}

@@ -1,4 +1,4 @@
-"""What a job asks for becomes settings: at its begin, when its CPUs are known, when its caps change."""
+"""Plan and apply the settings of a job at its begin, when its CPUs become known, when its caps change."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ log = logging.getLogger(__name__)
 
 
 class SettingsApplier:
-    """Plans and sets.
+    """Plans and applies the settings of jobs.
 
     Args:
         devices: the node's hardware.
-        restoration: sets by the journal.
-        keeper: writes the plan before it is carried out.
-        config: returns the configuration in force.
+        settings: applies settings with the journal.
+        checkpoints: writes the plan before it is applied.
+        config: returns the current configuration.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class SettingsApplier:
         self._config = config
 
     def apply(self, session: Session, request: PolicyRequest) -> list[SettingOutcome]:
-        """Plan and set what a request means here; what only an earlier plan set goes back."""
+        """Plan and apply a request; restore settings that only an earlier plan of the job contained."""
         journal = self._settings.journal
-        plan, known = planner.plan(session, request, self._devices, journal, self._config())
+        plan, values = planner.plan(session, request, self._devices, journal, self._config())
         dropped = {setting.key for setting in session.plan} - {setting.key for setting in plan.settings}
         session.policy, session.plan = plan.policy, plan.settings
         session.power_monitor.cap_watts, session.power_monitor.gpu_cap_watts = (
@@ -57,8 +57,8 @@ class SettingsApplier:
         if plan.settings:
             self._checkpoints.save(session)
         if dropped:
-            known = {}  # restoring may have changed them
-        outcomes = self._settings.apply(session.owner, plan.settings, known)
+            values = {}  # restoring may have changed the values
+        outcomes = self._settings.apply(session.owner, plan.settings, values)
         session.merge_outcomes(outcomes)
         failed: dict[str, list[str]] = {}
         for outcome in outcomes:
@@ -69,15 +69,15 @@ class SettingsApplier:
         return outcomes
 
     def replan(self, session: Session) -> None:
-        """Plan anew what a running job asked for, now that its CPUs are known."""
+        """Plan a running job's request again, because its CPUs became known."""
         policy = session.policy
         outcomes = self.apply(session, planner.request_again(session, self._config()))
         session.policy = policy
-        log.info("job %s: CPUs known, %d settings planned again", session.owner, len(outcomes))
+        log.info("job %s: CPUs known, %d settings replanned", session.owner, len(outcomes))
         self._checkpoints.save(session)
 
     def set_caps(self, session: Session, caps: Mapping[str, float | None]) -> dict[str, int]:
-        """Change the caps of a running job, see `Engine.set_caps`; return how many were set and failed."""
+        """Change the caps of a running job, see `JobManager.set_caps`; return counts for the response."""
         request = PolicyRequest(
             policy=planner.capping_policy(session.policy, self._config()),
             cap_watts=caps.get("cap_watts", session.power_monitor.cap_watts),

@@ -1,4 +1,4 @@
-"""Jobs that are over and whose epilog does not come, told by the step that spans them. Ends nothing."""
+"""Jobs that have ended without an epilog, detected from their batch or extern step."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from slurm_energy.devices.cpu import process_tree
 
 EPILOG_GRACE_S = 600.0
 """Other epilogs of the site may run before ours, one after the other."""
-NO_EPILOG_NOTE = "no epilog came within 10 minutes of the job's end: ended then, so the end is an upper bound"
+NO_EPILOG_NOTE = "no epilog ran within 10 minutes of the job's end: ended then, so the end is an upper bound"
 
 
 def stale_jobs(sessions: Iterable[Session], root: Path, now: float) -> list[Session]:
-    """Return the jobs whose epilog should have come by now.
+    """Return the jobs whose epilog is overdue.
 
-    A job is over when its batch script or its extern step is: when that step said so, or when its slurmstepd,
-    once seen, is gone. Without either nothing is concluded.
+    A job has ended when its batch or extern step has ended: the step reported its end, or its slurmstepd was
+    seen alive earlier and is gone. Without such a step the job counts as running.
 
     Args:
-        sessions: jobs that run; what is found is noted in them.
-        root: where /proc is found.
+        sessions: running jobs; the time of the detected end is stored in them.
+        root: directory that contains proc.
         now: boot time in seconds.
     """
-    found = []
+    stale = []
     for session in sessions:
         if session.steps_ended_at is None and _is_over(session, root):
             session.steps_ended_at = now
         if session.steps_ended_at is not None and now - session.steps_ended_at > EPILOG_GRACE_S:
-            found.append(session)
-    return found
+            stale.append(session)
+    return stale
 
 
 def _is_over(session: Session, root: Path) -> bool:

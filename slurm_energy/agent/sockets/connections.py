@@ -1,7 +1,7 @@
-"""Connections to the agent's sockets: who gets one, how much it may send and how long it may take.
+"""Connections to the agent's sockets: bounds on their number, on message size and on time.
 
-Nothing here knows what messages mean. What a user does with connections costs the agent a bounded amount of
-memory and time, and never a place that root needs.
+The module does not know the content of messages. A user's connections cost the agent a bounded amount of
+memory and time, and never use a connection that is reserved for root.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from slurm_energy.log_once import RepeatedFailureLog
 
 LINE_LIMIT = 64 * 1024
 USER_LINE_LIMIT = 4 * 1024
-"""What users may send is short; with their many connections it decides what memory they can hold."""
+"""Users' messages are short; with the number of connections this bounds the memory that they can use."""
 MAX_PRIVILEGED, MAX_USERS, MAX_PER_USER = 256, 384, 256
-"""Connections at once: of root, of all users together, of one user (a job's ranks on a large node)."""
+"""Concurrent connections: of root, of all users together, of one user (ranks of a job on a large node)."""
 MESSAGES_PER_S, MESSAGES_BURST = 500.0, 4000.0
-"""Messages and connections of one user; further ones are answered later, connections not at all."""
+"""Rate of messages and connections per user; further messages are delayed, further connections refused."""
 
 _IDLE_S = 60.0
 _MESSAGE_S = 5.0
@@ -48,26 +48,26 @@ Responder = Callable[[bytes, int, bool], Awaitable[dict[str, Any]]]
 
 
 def privileged(uid: int) -> bool:
-    """Return whether a user may do everything: root, and whoever runs the agent."""
+    """Return whether a user may do everything: root, and the user who runs the agent."""
     return uid in (0, os.geteuid())
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """Return the uid of the process at the other end, as the kernel knows it."""
+    """Return the uid of the process at the other end, as reported by the kernel."""
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     return int(_PEER.unpack(data)[1])
 
 
 def refusal(error: EnergyError) -> dict[str, Any]:
-    """Return an error as an answer."""
+    """Return an error as a response."""
     return {"ok": False, "error": str(error), "code": error.exit_code}
 
 
 class ConnectionPool:
-    """All open connections, whichever socket they came by.
+    """All open connections of all sockets.
 
     Args:
-        answer: gives the answer to a line from a user, who may have hung up by now.
+        answer: returns the response to a line from a user, who may have disconnected.
     """
 
     def __init__(self, respond: Responder) -> None:
@@ -79,7 +79,7 @@ class ConnectionPool:
         self._messages = UserTokenBuckets(MESSAGES_PER_S, MESSAGES_BURST)
 
     def admit(self, connection: socket.socket) -> bool:
-        """Serve a connection, or close it if its user has too many; False then."""
+        """Serve a connection; close it and return False if its user has too many."""
         try:
             uid = peer_uid(connection)
         except OSError:
@@ -94,7 +94,7 @@ class ConnectionPool:
         return True
 
     async def sweep(self) -> None:
-        """End what takes too long, for ever; sleeps while there is no connection."""
+        """End connections that exceed their deadline, forever; sleeps without connections."""
         while True:
             if not self._open:
                 self._opened.clear()
@@ -105,7 +105,7 @@ class ConnectionPool:
                 connection.abort()
 
     async def close(self) -> None:
-        """End all."""
+        """End all connections."""
         for connection in list(self._open):
             connection.abort()
         for task in list(self._tasks):
@@ -113,20 +113,20 @@ class ConnectionPool:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def remove(self, connection: _Connection) -> None:
-        """Give a connection's place to others."""
+        """Free a connection's slot."""
         self._open.discard(connection)
         self._count_by_uid[connection.uid] -= 1
         if self._count_by_uid[connection.uid] <= 0:
             del self._count_by_uid[connection.uid]
 
     def wait_s(self, uid: int) -> float:
-        """Return how long a user's next message has to wait."""
+        """Return the delay of a user's next message in seconds."""
         if privileged(uid):
             return 0.0
         return self._messages.reserve(uid, asyncio.get_running_loop().time())
 
     def respond_to(self, connection: _Connection, line: bytes) -> None:
-        """Answer a line when there is time; what was begun is finished, also for a peer that has gone."""
+        """Respond to a line; the operation completes even if the peer disconnects."""
         self._keep(asyncio.ensure_future(self._work(connection, line)))
 
     async def _work(self, connection: _Connection, line: bytes) -> None:
@@ -160,11 +160,11 @@ class ConnectionPool:
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """One peer: reads a line, waits until it is answered and the answer taken, reads the next.
+    """One peer: reads a line, waits until the response is sent, reads the next line.
 
     Attributes:
-        uid: who the kernel says it is.
-        deadline: time of the loop at which it has taken too long.
+        uid: uid of the peer, from the kernel.
+        deadline: time of the event loop after which the connection is ended.
     """
 
     def __init__(self, owner: ConnectionPool, uid: int, loop: asyncio.AbstractEventLoop) -> None:
@@ -198,13 +198,13 @@ class _Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         self._last = True
         self._process_buffer()
-        return True  # the answer can still be written
+        return True  # the response can still be written
 
     def resume_writing(self) -> None:
         self._next()
 
     def send(self, answer: dict[str, Any]) -> None:
-        """Write an answer; the next line is read when the peer has taken it."""
+        """Write a response; the next line is read after the peer has received it."""
         if self._transport is None or self._transport.is_closing():
             return
         self.deadline = self._loop.time() + _WRITE_S
@@ -213,7 +213,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._next()
 
     def has_hung_up(self) -> bool:
-        """Return whether the other end is closed; one that only sends no more still waits for answers."""
+        """Return whether the other end is closed; a half-closed peer still waits for responses."""
         if self._transport is None:
             return True
         poll = select.poll()
@@ -221,12 +221,12 @@ class _Connection(asyncio.BufferedProtocol):
         return bool(poll.poll(0))
 
     def abort(self) -> None:
-        """End it at once."""
+        """End the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
     def _next(self) -> None:
-        """Go on reading after an answer."""
+        """Continue reading after a response."""
         self._busy, self._begun = False, False
         self.deadline = self._loop.time() + _IDLE_S
         self._process_buffer()
@@ -234,7 +234,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _process_buffer(self) -> None:
-        """Take the next line out of the buffer if it is complete."""
+        """Extract the next line from the buffer if it is complete."""
         if self._busy or self._transport is None:
             return
         end = self._buffer.find(b"\n", self._searched, self._used) + 1
@@ -272,12 +272,12 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 class Listener:
-    """A listening socket that takes connections in small batches, and rests where many are refused.
+    """A listening socket that accepts connections in small batches and pauses after refused ones.
 
     Args:
-        path: of the socket.
-        mode: permission bits: who may connect.
-        admit: takes a connection over; False if it was refused.
+        path: path of the socket.
+        mode: permission bits, which decide who may connect.
+        admit: takes over a connection; False if it was refused.
     """
 
     def __init__(self, path: Path, mode: int, admit: Callable[[socket.socket], bool]) -> None:
@@ -298,7 +298,7 @@ class Listener:
         self._watch()
 
     def close(self) -> None:
-        """Stop listening; the path goes."""
+        """Stop listening and remove the path."""
         if self._resting is not None:
             self._resting.cancel()
         self._loop.remove_reader(self._socket)

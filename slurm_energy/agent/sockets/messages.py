@@ -1,6 +1,6 @@
-"""What may stand in a message to the agent: one JSON object a line, and the form of its fields. Pure.
+"""Parsing of messages to the agent: one JSON object per line, with checked fields. Pure.
 
-Who may send it is the server's business, what it does the engine's.
+`server` decides who may send a message, the job manager what it does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_WATTS = 1e7
 
 
 def parse(line: bytes) -> dict[str, Any]:
-    """Read one message.
+    """Parse a message.
 
     Raises:
         UsageError: not a JSON object.
@@ -35,15 +35,15 @@ def parse(line: bytes) -> dict[str, Any]:
     return message
 
 
-def operation(message: Mapping[str, Any], known: tuple[str, ...]) -> str:
-    """Return what a message wants.
+def operation(message: Mapping[str, Any], operations: tuple[str, ...]) -> str:
+    """Return the operation of a message.
 
     Raises:
-        UsageError: none of the known operations.
+        UsageError: an unknown operation.
     """
     name = message.get("op")
-    if not isinstance(name, str) or name not in known:
-        raise UsageError(f"message: op {_shown(name)} is not known", todo=f"one of {', '.join(known)}")
+    if not isinstance(name, str) or name not in operations:
+        raise UsageError(f"message: op {_shown(name)} is not known", todo=f"one of {', '.join(operations)}")
     return name
 
 
@@ -60,7 +60,7 @@ def environment(message: Mapping[str, Any]) -> dict[str, str]:
 
 
 def job_id(message: Mapping[str, Any]) -> int:
-    """Return the job that a message is about.
+    """Return the job id of a message.
 
     Raises:
         UsageError: not a job id.
@@ -72,7 +72,7 @@ def job_id(message: Mapping[str, Any]) -> int:
 
 
 def record_ids(message: Mapping[str, Any]) -> list[str] | None:
-    """Return the records that a message is about; None for all.
+    """Return the record ids of a message; None for all records.
 
     Raises:
         UsageError: not a list of record ids.
@@ -84,7 +84,7 @@ def record_ids(message: Mapping[str, Any]) -> list[str] | None:
 
 
 def fresh(message: Mapping[str, Any]) -> bool:
-    """Return whether a new sample is asked for.
+    """Return whether a message requests a new sample.
 
     Raises:
         UsageError: neither true nor false.
@@ -96,12 +96,12 @@ def fresh(message: Mapping[str, Any]) -> bool:
 
 
 def step(message: Mapping[str, Any]) -> tuple[str, int, str, str | None, int | None, str | None]:
-    """Return event, job id and name of a step, cores of the job, id of slurmstepd, digest of the script.
+    """Return a step's event, job id, name, job cores, pid of slurmstepd, and fingerprint of the script.
 
-    Older senders do not tell the cores; only the batch step has a script.
+    Older senders do not report the cores; only the batch step has a fingerprint.
 
     Raises:
-        UsageError: one of them is not of its form.
+        UsageError: a malformed field.
     """
     event, name = message.get("event"), message.get("step")
     if event not in ("start", "end"):
@@ -120,12 +120,12 @@ def step(message: Mapping[str, Any]) -> tuple[str, int, str, str | None, int | N
 
 
 def caps(message: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return the caps in watts that are given; None lifts one.
+    """Return the given caps in watts; None removes a cap.
 
     Raises:
         UsageError: not a power.
     """
-    found: dict[str, float | None] = {}
+    caps: dict[str, float | None] = {}
     for name in ("cap_watts", "gpu_cap_watts"):
         if name not in message:
             continue
@@ -133,12 +133,12 @@ def caps(message: Mapping[str, Any]) -> dict[str, float | None]:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if value is not None and not (number and 0 < value <= _MAX_WATTS and math.isfinite(value)):
             raise UsageError(f"message: {name} {_shown(value)} is not a power in watts")
-        found[name] = None if value is None else float(value)
-    return found
+        caps[name] = None if value is None else float(value)
+    return caps
 
 
 def _shown(value: Any) -> str:
-    """Return a value of the message for an error; containers by their kind, whatever is in them."""
+    """Return a value for an error message; a container is abbreviated, whatever it contains."""
     if isinstance(value, (dict, list)):
         return "{...}" if isinstance(value, dict) else "[...]"
     return shown(repr(value))

@@ -1,4 +1,4 @@
-"""How often each user may make the agent do something: a bucket of tokens per uid. Pure arithmetic."""
+"""Rate limit per user: a token bucket for each uid. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ _MAX_USERS = 1000
 
 
 class UserTokenBuckets:
-    """Tokens that refill with time.
+    """A token bucket per user.
 
     Args:
         per_s: tokens per second.
-        burst: most that a user can save up.
+        burst: capacity of a bucket.
     """
 
     def __init__(self, per_s: float, burst: float) -> None:
@@ -19,7 +19,7 @@ class UserTokenBuckets:
         self._left: dict[int, tuple[float, float]] = {}
 
     def try_take(self, uid: int, now: float) -> bool:
-        """Take a token of a user's; False if none is left.
+        """Take a token from a user's bucket; False if it is empty.
 
         Args:
             uid: the user.
@@ -31,7 +31,7 @@ class UserTokenBuckets:
         return granted
 
     def reserve(self, uid: int, now: float) -> float:
-        """Take a token of a user's, of the future if none is left; return the seconds until it is due.
+        """Take a token, a future one if the bucket is empty; return the seconds until it is available.
 
         Args:
             uid: the user.
@@ -42,8 +42,8 @@ class UserTokenBuckets:
         return max(0.0, -tokens / self._per_s)
 
     def _tokens(self, uid: int, now: float) -> float:
-        """Return a user's tokens, taken out of the table, in which there is room for them afterwards."""
+        """Remove a user's bucket from the table, which has space for it afterwards, and return its tokens."""
         tokens, since = self._left.pop(uid, (self._burst, now))
         if len(self._left) >= _MAX_USERS:
-            del self._left[next(iter(self._left))]  # who asked longest ago
+            del self._left[next(iter(self._left))]  # the bucket used longest ago
         return min(self._burst, tokens + max(0.0, now - since) * self._per_s)

@@ -1,4 +1,4 @@
-"""What the agent answers over its socket, from its state. Pure; docs/reference/protocol.md."""
+"""Responses of the agent's socket, built from its state. Pure; format: docs/reference/protocol.md."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ MAX_LISTED = 200
 
 
 def begin_response(session: Session) -> dict[str, Any]:
-    """Return the answer to `begin`: policy in force, settings that hold and that do not."""
+    """Return the response to `begin`: policy, number of applied and failed settings."""
     failed = sum(outcome.failed for outcome in session.outcomes)
     return {"policy": session.policy, "applied": len(session.outcomes) - failed, "failed": failed}
 
 
 def energy_response(session: Session) -> dict[str, Any]:
-    """Return the answer to `energy`: joules so far by component (null: unknown), watts lately, seconds.
+    """Return the response to `energy`: joules so far by component (null: unknown), current watts, seconds.
 
-    `other` is left out: what the node's own meter shows is booked seconds later, so that a section of a
-    program would get none of its own and all of another's.
+    `other` is left out. It is charged seconds after the other components, so that a short section of a
+    program would get none of its own and all of an earlier section's.
     """
     joules = components.joules(session.meter)
     return {
@@ -44,13 +44,14 @@ def energy_response(session: Session) -> dict[str, Any]:
 def status_response(
     node: str, sessions: Iterable[Session], devices: NodeDevices, reader: int | None = None
 ) -> dict[str, Any]:
-    """Return the part of the answer to `status` that is about node, jobs and devices.
+    """Return the part of the `status` response about node, jobs and devices.
 
     Args:
         node: its name.
-        sessions: jobs that run or are being ended.
-        devices: what was found.
-        reader: uid of who asks, who is told more of jobs of their own; None for who may read everything.
+        sessions: running jobs and jobs that are being ended.
+        devices: the node's devices.
+        reader: uid of the requesting user, who sees more of the own jobs; None for a user who may read
+            everything.
     """
     kinds = collections.Counter(knob.name for knob in devices.knobs.values())
     return {
@@ -66,7 +67,7 @@ def status_response(
 
 
 def _job(session: Session, reader: int | None) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    job: dict[str, Any] = {
         "job_id": session.job_id,
         "restart_count": session.restart_count,
         "policy": session.policy,
@@ -74,21 +75,21 @@ def _job(session: Session, reader: int | None) -> dict[str, Any]:
     }
     if reader in (None, session.uid):
         watts = session.power_monitor.watts
-        found["user"] = session.user
-        found["elapsed_s"] = session.meter.elapsed_s
-        found["watts"] = {name: watts.get(name) for name in session.components}
+        job["user"] = session.user
+        job["elapsed_s"] = session.meter.elapsed_s
+        job["watts"] = {name: watts.get(name) for name in session.components}
         joules = components.joules(session.meter)
-        found["energy_joules"] = {name: joules.get(name) for name in session.components}
-    return found
+        job["energy_joules"] = {name: joules.get(name) for name in session.components}
+    return job
 
 
 def settings_summary(answer: Mapping[str, Any]) -> str:
-    """Return what an answer to a begin says of settings, for the log."""
+    """Return the settings of a begin response as text for the log."""
     return f"{answer['applied']} settings, {answer['failed']} failed"
 
 
 def spool_response(spool: Spool) -> dict[str, Any]:
-    """Return the answer to `spool`: counts, and the oldest refused records with the reasons."""
+    """Return the response to `spool`: counts, and the oldest rejected records with reasons."""
     return {
         **spool.state(),
         "deferred_reason": spool.deferred.reason if len(spool.deferred) else None,
@@ -101,10 +102,10 @@ def spool_response(spool: Spool) -> dict[str, Any]:
 
 
 def resend_response(spool: Spool, record_ids: Sequence[str] | None) -> dict[str, Any]:
-    """Have refused records sent again; None for all of them.
+    """Queue rejected records for another delivery and return the response; None for all of them.
 
     Raises:
-        NotFoundError: a record of such an id was not refused.
+        NotFoundError: an id of a record that was not rejected.
     """
     for record_id in record_ids or ():
         if not spool.rejected.has(record_id):

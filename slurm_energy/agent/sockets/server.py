@@ -1,7 +1,7 @@
-"""The agent's sockets: who asks, may they, what do they want. One JSON object a line, each answered.
+"""The agent's sockets: one JSON object per line, each with a response, and who may request what.
 
-Identity is the kernel's (SO_PEERCRED), never the message's. Forms are checked in `messages.py`, connections
-kept in bounds in `connections.py`; what messages do is the engine's business.
+Identity comes from the kernel (SO_PEERCRED), never from the message. `messages` checks the form of messages,
+`connections` bounds connections, the job manager executes the operations.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ Work = Callable[..., Awaitable[Any]]
 
 
 class AgentServer:
-    """Answers connections.
+    """Responds to messages.
 
     Args:
-        engine: what does the work.
-        work: runs a function of the engine in the worker thread.
+        jobs: executes the operations.
+        work: runs a function of the job manager in the worker thread.
         replay: processes deferred hook messages; called in the worker thread before each begin and end, and
-            where a step's job is not known.
+            for a step of an unknown job.
     """
 
     def __init__(self, jobs: JobManager, work: Work, replay: Callable[[], None] | None = None) -> None:
@@ -65,15 +65,15 @@ class AgentServer:
         self._errors = UnexpectedErrorLog(log)
 
     async def open(self, path: Path) -> None:
-        """Listen at `path` and at root's door; the caller holds the lock that makes them ours.
+        """Listen at `path` and at root's socket; the caller holds their lock.
 
         Raises:
-            UnavailableError: the sockets cannot be made there.
+            UnavailableError: the sockets cannot be created there.
         """
         try:
-            # Everyone may ask; what they may ask is decided by their uid.
-            for place, mode in ((path, 0o666), (root_socket_path(path), 0o600)):
-                self._listeners.append(Listener(place, mode, self._connections.admit))
+            # Everyone may connect; the uid decides which operations are allowed.
+            for socket_path, mode in ((path, 0o666), (root_socket_path(path), 0o600)):
+                self._listeners.append(Listener(socket_path, mode, self._connections.admit))
         except OSError as error:
             raise UnavailableError(
                 f"agent.socket {path}", error.strerror or str(error), "is the path short and writable?"
@@ -81,7 +81,7 @@ class AgentServer:
         self._sweeping = asyncio.create_task(self._connections.sweep())
 
     async def close(self) -> None:
-        """Stop listening, and end connections."""
+        """Stop listening and end all connections."""
         for listener in self._listeners:
             listener.close()
         if self._sweeping is not None:
@@ -91,7 +91,7 @@ class AgentServer:
         await self._connections.close()
 
     async def answer(self, line: bytes, uid: int, gone: bool = False) -> dict[str, Any]:
-        """Return the answer to one message from a user, who may be gone by now."""
+        """Return the response to one message of a user, who may have disconnected."""
         answer = await self._answer(line, uid, gone)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("uid %d: %.120r: %s", uid, line, "ok" if answer["ok"] else repr(answer["error"]))
@@ -100,12 +100,12 @@ class AgentServer:
     async def _answer(self, line: bytes, uid: int, gone: bool) -> dict[str, Any]:
         try:
             message = messages.parse(line)
-            if gone and message.get("op") == "begin":  # its hook has left it beside the socket, see missed.py
-                raise UsageError("begin: nobody waits for the answer any more")
+            if gone and message.get("op") == "begin":  # its hook has deferred it
+                raise UsageError("begin: the hook no longer waits for the response")
             if privileged(uid):
                 return {"ok": True, **await self._dispatch(message, uid)}
-            # One question of all users at a time waits for the worker thread, so that root's never waits
-            # for more than that one.
+            # One request of all users at a time waits for the worker thread, so that root's request
+            # never waits for more than that one.
             async with self._users:
                 return {"ok": True, **await self._dispatch(message, uid)}
         except EnergyError as error:
@@ -145,7 +145,7 @@ class AgentServer:
             await self._work(self._replay)
 
     async def _step(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Note a step; of a job that nobody knows the begin may have been missed a moment ago."""
+        """Begin or end a step; if its job is unknown, a deferred begin may have arrived just now."""
         step = messages.step(message)
         answer = dict(await self._work(self._jobs.step, *step))
         if answer.get("known") is False:
@@ -156,20 +156,20 @@ class AgentServer:
     async def _energy(self, message: Mapping[str, Any], uid: int) -> dict[str, Any]:
         job_id, fresh = messages.job_id(message), messages.fresh(message)
         ask = functools.partial(self._jobs.energy, job_id, reader=_reader(uid), fresh=fresh)
-        _, found = await self._work(ask)
-        return dict(found)
+        _, response = await self._work(ask)
+        return dict(response)
 
 
 def _reader(uid: int) -> int | None:
-    """Return whose jobs a user may read: None for all."""
+    """Return the user whose jobs a user may read: None for all."""
     return None if privileged(uid) else uid
 
 
 async def refuse_if_served(path: Path) -> None:
-    """Check that nobody answers at a socket.
+    """Check that no process serves a socket.
 
     Raises:
-        AlreadyRunningError: somebody does.
+        AlreadyRunningError: another process serves it.
     """
     try:
         _, writer = await asyncio.open_unix_connection(path)

@@ -1,4 +1,4 @@
-"""What the agent writes down: checkpoints of its jobs and of the node's books, records into the spool."""
+"""Checkpoints of running jobs and of the energy accounts, and records written to the spool."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from slurm_energy.records import EnergyRecord
 log = logging.getLogger(__name__)
 
 _MAX_UNSYNCED_CHECKPOINTS = 6
-"""Regular checkpoints, one in 10 s, of which the last is forced to disk: a power failure takes a minute."""
+"""Periodic checkpoints, one every 10 s, until one is synced to disk: a power failure loses a minute."""
 _MAX_HELD_BYTES = 32_000_000
-"""Contents of spooled files kept for writing them again, while the disk fails."""
+"""Maximum bytes of spooled files kept in memory for a rewrite while the disk fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnsyncedFiles:
-    """Files to force to disk, and the jobs to forget once that has succeeded.
+    """Files to sync to disk, and the jobs to forget once that has succeeded.
 
     Attributes:
-        files: paths, with the contents of those that nobody else would write again.
-        recorded: jobs whose records are among the files, or were before.
+        files: paths, with the contents of files that no later checkpoint would write again.
+        recorded: jobs whose records are among the files, or were synced before.
     """
 
     files: dict[str, bytes | None]
@@ -39,16 +39,16 @@ class UnsyncedFiles:
 
 
 class CheckpointWriter:
-    """Writes; what fails is said once and tried again by whoever calls again.
+    """Writes checkpoints and records; a failure is logged once, and the caller retries.
 
-    Every checkpoint holds the books of the whole node, so that the latest of them, whichever job's file it is
-    in, tells all jobs' energy up to one instant.
+    Every checkpoint contains the energy accounts of the whole node. The latest checkpoint, in whichever job's
+    file, therefore has the energy of all jobs up to one instant.
 
     Args:
-        state: the agent's directory.
+        state: the state directory.
         spool: records for the controller.
-        meter: what is kept.
-        running: returns the jobs that run.
+        meter: the node's energy meter, whose state is written.
+        running: returns the running jobs.
         on_written: called after each write that should be synced to disk or delivered; None: nothing.
     """
 
@@ -72,19 +72,19 @@ class CheckpointWriter:
         self._failures = RepeatedFailureLog(log)
 
     def save(self, session: Session) -> None:
-        """Write what changed for one job, and the node's books."""
+        """Write a job's session and the energy accounts."""
         for old in [old for old in self._recorded if old.owner == session.owner and old is not session]:
-            self._forget(old)  # its files have the same names
+            self._forget(old)  # both have the same file names
         self._write(lambda: self._unsynced.update({self._state.save(session, self._checkpoint()): None}))
 
     def save_accounts(self) -> bool:
-        """Write the node's books; False if that failed."""
+        """Write the energy accounts; False if that failed."""
         return self._write(self._save_accounts)
 
     def save_periodically(self) -> None:
-        """Write the node's books, and traces that have grown; force that to disk only now and then.
+        """Write the energy accounts and grown traces; sync to disk only every few calls.
 
-        It survives our death at once. To force it to disk each time would cost more than sampling does.
+        The files survive a crash of the agent at once. A sync for every call would cost more than sampling.
         """
         self.save_traces(grown=True)
         self._write(self._save_accounts, report=False)
@@ -93,7 +93,7 @@ class CheckpointWriter:
             self.notify_written()
 
     def save_traces(self, *, grown: bool = False) -> None:
-        """Write the traces of the jobs that run; with `grown` those that are worth writing again."""
+        """Write the traces of running jobs; with `grown` only traces that have grown enough."""
         for session in self._running():
             if session.trace is not None and (session.trace.has_grown or not grown):
                 self._write(partial(self._state.save_trace, session), report=False)
@@ -103,14 +103,14 @@ class CheckpointWriter:
         try:
             self._unsynced.update(self._spool.add(record, trace))
         except OSError as error:
-            self._failures.report("spool", f"records not stored, will be tried again: {error}", logging.ERROR)
+            self._failures.report("spool", f"records not stored, will be retried: {error}", logging.ERROR)
             return False
         self._failures.clear("spool", "records can be stored again")
         self.notify_written()
         return True
 
     def remove_when_synced(self, sessions: Iterable[Session]) -> None:
-        """Remove what was written of jobs whose records are in the spool, once these are on disk."""
+        """Remove the files of jobs whose records are in the spool, once these records are on disk."""
         for session in sessions:
             self._recorded.append(session)
             if path := self._spool.path_of(session.record_id):
@@ -118,21 +118,21 @@ class CheckpointWriter:
             self.notify_written()
 
     def unsynced(self) -> UnsyncedFiles:
-        """Return everything that is not known to be on disk; `synced` or `not_synced` should follow."""
+        """Return all files not known to be on disk; call `synced` or `not_synced` afterwards."""
         self._flushing |= self._unsynced
         self._unsynced = {}
         self._unsynced_checkpoints = 0
         return UnsyncedFiles(dict(self._flushing), tuple(self._recorded))
 
     def flush(self) -> None:
-        """Force everything to disk now, as far as that is possible."""
+        """Sync everything to disk now, as far as possible."""
         flush = self.unsynced()
         with contextlib.suppress(OSError):
             atomic_file.flush(flush.files)
             self.synced(flush)
 
     def synced(self, flush: UnsyncedFiles) -> None:
-        """Forget the jobs whose records are on disk."""
+        """Remove the files of jobs whose records are on disk."""
         for path in flush.files:
             self._flushing.pop(path, None)
         for session in flush.recorded:
@@ -140,7 +140,7 @@ class CheckpointWriter:
                 self._forget(session)
 
     def not_synced(self, flush: UnsyncedFiles) -> None:
-        """Write records again that may be lost, and keep everything for the next attempt."""
+        """Rewrite records that may be lost, and keep all files for the next attempt."""
         held = 0
         for path, data in flush.files.items():
             held += len(data or b"")

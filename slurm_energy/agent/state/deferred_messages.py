@@ -1,7 +1,7 @@
-"""Messages of hooks that we did not answer: taken from the directory where `senergy-hook` leaves them.
+"""Deferred messages: begins and ends that the agent did not answer, which the hook left as files.
 
-A job whose begin or end fell into our absence is begun or ended as soon as we are back. The counterpart is
-prolog_epilog/missed.c.
+A job whose begin or end was deferred is begun or ended as soon as the agent runs again. The writer of these
+files is prolog_epilog/missed.c.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MARK = "boot_id"
 
 @dataclass(frozen=True, slots=True)
 class HookMessage:
-    """One message.
+    """One deferred message.
 
     Attributes:
         path: its file.
@@ -52,15 +52,15 @@ class HookMessage:
 
 
 class DeferredMessages:
-    """The directory beside a socket; made if it is absent.
+    """The directory of deferred messages beside a socket; created if absent.
 
     Args:
         socket_path: the agent's socket.
-        engine: what the messages are for.
+        jobs: processes the messages.
         clock: time.
 
     Raises:
-        OSError: cannot be made, or is somebody else's.
+        OSError: it cannot be created, or belongs to another user.
     """
 
     def __init__(self, socket_path: Path, jobs: JobManager, clock: Clock | None = None) -> None:
@@ -74,22 +74,23 @@ class DeferredMessages:
         self.folder.mkdir(mode=0o700, exist_ok=True)
         status = self.folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise PermissionError(1, "somebody else could write it", str(self.folder))
+            raise PermissionError(1, "other users could write to it", str(self.folder))
         self._drop_those_of_earlier_boots()
 
     def replay(self) -> None:
-        """Do what was missed, oldest first. A message that is no use is logged and dropped.
+        """Process all messages, oldest first. A useless message is logged and dropped.
 
-        Each file goes when its message has had its effect, which is the same if it is taken twice.
+        Each file is removed after its message took effect; processing a message twice has the same effect as
+        once.
         """
         try:
             paths = sorted(self.folder.iterdir())
         except OSError as error:
             self._failures.report(str(self.folder), f"cannot be read: {error}")
-            with contextlib.suppress(OSError):  # somebody tidied up
+            with contextlib.suppress(OSError):  # it may have been removed
                 self._make()
             return
-        messages = [found for path in paths if (found := self._read(path))]
+        messages = [message for path in paths if (message := self._read(path))]
         ends = {message.key: message for message in messages if message.operation == "end"}
         for message in messages:
             end = ends.get(message.key)
@@ -97,7 +98,7 @@ class DeferredMessages:
                 self._process(message, end)
             except EnergyError as error:
                 log.warning("%s: %s", message.path.name, error)
-            except Exception:  # an error of ours: kept, it would stop all later hooks too
+            except Exception:  # a kept message would stop all later hooks as well
                 log.exception("%s: failed, dropped", message.path.name)
             message.path.unlink(missing_ok=True)
 
@@ -113,7 +114,7 @@ class DeferredMessages:
     def _read(self, path: Path) -> HookMessage | None:
         match = _NAME.fullmatch(path.name)
         if match is None:
-            return None  # the mark, or a hook is writing it
+            return None  # the boot id, or a file that a hook is writing
         try:
             data = json.loads(atomic_file.read(path, _MAX_BYTES))
             operation, env = _checked(data)
@@ -124,7 +125,7 @@ class DeferredMessages:
             return None
 
     def _drop_those_of_earlier_boots(self) -> None:
-        """Empty a directory that outlived a reboot. A mark tells, as wall clocks jump."""
+        """Empty a directory that survived a reboot, recognised by its boot id, because wall clocks jump."""
         mark = self.folder / _MARK
         if mark.exists() and atomic_file.read(mark, _MAX_BYTES).decode() == self._clock.boot_id:
             return

@@ -1,7 +1,7 @@
-"""Records that the controller cannot take yet, such as those of a newer schema, and when to try them again.
+"""Records that the controller cannot take yet, such as those of a newer schema, and when to retry them.
 
-All of them wait together. When their pause is over one record is sent as a probe: if it is taken, the others
-follow at once; if not, the pause doubles. Records that do not wait are never held up.
+All of them wait together. After the pause one record is sent as a probe. If it is accepted, the others follow
+at once; otherwise the pause doubles. Deferred records never delay other records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MAX_PAUSE_S = 600.0
 
 @dataclass(slots=True)
 class DeferredRecords:
-    """The records that wait, by file name, the least recently tried first.
+    """The deferred records by file name, the least recently tried first.
 
     Times are seconds of the monotonic clock.
 
@@ -30,11 +30,11 @@ class DeferredRecords:
     _probe: str | None = None
 
     def __len__(self) -> int:
-        """Return the number of records that wait."""
+        """Return the number of deferred records."""
         return len(self._names)
 
     def add(self, name: str, reason: str, now: float) -> None:
-        """Let a record wait; a probe that comes back doubles the pause."""
+        """Defer a record; a probe that returns doubles the pause."""
         if name == self._probe:
             self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
             self._probe = None
@@ -46,7 +46,7 @@ class DeferredRecords:
         self.reason = reason
 
     def withheld(self, now: float) -> Set[str]:
-        """Return the records not to send now: all that wait, but for the probe when it is due."""
+        """Return the records not to send now: all deferred ones, except the probe when it is due."""
         if not self._names:
             return frozenset()
         if now < self._due:
@@ -55,7 +55,7 @@ class DeferredRecords:
         return self._names.keys() - {self._probe}
 
     def forget(self, name: str) -> None:
-        """Remove a record that was taken or put aside; if it was the probe, the others may be sent."""
+        """Remove an accepted or rejected record; if it was the probe, the others may be sent."""
         if name == self._probe:
             self.release()
         self._names.pop(name, None)
@@ -66,5 +66,5 @@ class DeferredRecords:
         self._pause_s, self._due, self._probe = FIRST_PAUSE_S, 0.0, None
 
     def pause_s(self, now: float) -> float | None:
-        """Return the seconds until the next probe; None if nothing waits."""
+        """Return the seconds until the next probe; None if no record is deferred."""
         return max(0.0, self._due - now) if self._names else None

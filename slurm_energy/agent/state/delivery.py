@@ -1,8 +1,8 @@
-"""Delivers spooled records to the controller until it has each.
+"""Delivery of spooled records to the controller until it has confirmed each.
 
-The controller names each record as accepted, rejected (never to be accepted as it is) or to be retried (a
-newer controller, or a later time, may take it). Rejected records are put aside, and sent again once another
-release of the controller answers. Records to be retried wait in the spool and hold nothing up.
+The controller accepts a record, rejects it (it will never be accepted as it is) or asks for a retry (a newer
+controller, or a later time, may accept it). Rejected records are kept, and sent again once another release of
+the controller answers. Records to be retried wait in the spool and delay no other record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from slurm_energy.protocol.controller_client import ControllerClient
 
 log = logging.getLogger(__name__)
 
-_SUBJECT, _RETRIED = "delivery", "records for a newer controller, or a later time"
+_SUBJECT, _RETRIED = "delivery", "records for a newer controller or a later time"
 _FIRST_WAIT_S = 1.0
 _MAX_WAIT_S = 60.0
 _TIMEOUT_S = 5.0
@@ -33,21 +33,21 @@ _MAX_RESPONSE_BYTES = 1 << 20
 _BATCH_BYTES = 4_000_000
 _BATCH_ITEMS = 200
 _RESEND_PAUSE_S = 600.0
-"""Two controllers of different releases behind one address must not make records go round in circles."""
+"""Minimum pause between resends: two releases behind one address must not circulate records."""
 _UNKNOWN_RELEASE = "unknown"
 _ASK_S = 900.0
-"""Pause between questions for the controller's release while rejected records are all that is left."""
+"""Interval of requests for the controller's release while only rejected records are left."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """What the controller said of the items of one delivery, by place in it.
+    """The controller's answer to one delivery, by position of the item.
 
     Attributes:
-        accepted: taken, or known before.
-        rejected: refused for good, with the reason.
-        traces: traces refused for good; their records are accepted.
-        retried: not taken now, with the reason.
+        accepted: accepted now or earlier.
+        rejected: rejected, with the reason.
+        traces: traces rejected, with the reason; their records are accepted.
+        retried: to be retried, with the reason.
     """
 
     accepted: frozenset[int] = frozenset()
@@ -57,25 +57,25 @@ class DeliveryResult:
 
 
 def parse_delivery_response(items: Sequence[SpooledRecord], answer: Mapping[str, Any]) -> DeliveryResult:
-    """Read the answer to a delivery; an item that it does not name is to be retried.
+    """Parse the response to a delivery; an item that it does not name is to be retried.
 
     Raises:
-        UnavailableError: the answer names none of the items.
+        UnavailableError: the response names none of the items.
     """
     accepted_ids = set(_strings(answer.get("accepted")))
     accepted = frozenset(i for i, item in enumerate(items) if item.record_id in accepted_ids)
     rejected, traces = _reasons(items, answer, "rejected"), _reasons(items, answer, "traces_rejected")
     retried = _reasons(items, answer, "retry")
     if not (accepted or rejected or retried):
-        raise UnavailableError("controller", "its answer names none of the records")
+        raise UnavailableError("controller", "its response names none of the records")
     unnamed = set(range(len(items))) - accepted - rejected.keys() - retried.keys()
     return DeliveryResult(
-        accepted, rejected, traces, retried | dict.fromkeys(unnamed, "not named in the answer")
+        accepted, rejected, traces, retried | dict.fromkeys(unnamed, "not named in the response")
     )
 
 
 def _is_about_the_connection(error: EnergyError) -> bool:
-    """Return whether an error says nothing about the records: no controller, no permission."""
+    """Return whether an error concerns the connection or permission, not the records."""
     return isinstance(error, UnavailableError | ForbiddenError | NotFoundError)
 
 
@@ -84,10 +84,10 @@ def _strings(value: Any) -> list[str]:
 
 
 def _reasons(items: Sequence[SpooledRecord], answer: Mapping[str, Any], key: str) -> dict[int, str]:
-    """Return the reasons of one outcome by place; an entry names its item by place or by record id."""
+    """Return the reasons of one list by position; an entry names its item by position or record id."""
     entries = answer.get(key)
     places = {item.record_id: i for i, item in enumerate(items)}
-    found = {}
+    reasons = {}
     for entry in entries if isinstance(entries, list) else []:
         if not isinstance(entry, dict):
             continue
@@ -96,18 +96,18 @@ def _reasons(items: Sequence[SpooledRecord], answer: Mapping[str, Any], key: str
             record_id = entry.get("record_id")
             index = places.get(record_id) if isinstance(record_id, str) else None
         if index is not None:
-            found[index] = str(entry.get("error"))
-    return found
+            reasons[index] = str(entry.get("error"))
+    return reasons
 
 
 class RecordDelivery:
-    """The background task between spool and controller.
+    """The background task that delivers the spool to the controller.
 
     Args:
         spool: the records.
-        cluster: where the controller is.
+        cluster: address of the controller.
         node: returns this node's name.
-        work: runs a function in the worker thread; the spool is only touched there.
+        work: runs a function in the worker thread, the only thread that touches the spool.
     """
 
     def __init__(
@@ -129,11 +129,11 @@ class RecordDelivery:
         self._asked_at = -math.inf
 
     def wake(self) -> None:
-        """Say that there is something new; does not shorten the wait after a failure."""
+        """Signal a new record; this does not shorten the wait after a failure."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Deliver for ever."""
+        """Deliver until cancelled."""
         wait_s = _FIRST_WAIT_S
         while True:
             self._wake.clear()
@@ -154,16 +154,16 @@ class RecordDelivery:
                     await asyncio.wait_for(self._wake.wait(), await self._work(self._pause_s))
 
     def _pause_s(self) -> float | None:
-        """Return the seconds until there is something to do though nothing new comes; None for never."""
+        """Return the seconds until work is due without a new record; None if never."""
         now = time.monotonic()
         pauses = [self._spool.deferred.pause_s(now)]
         if self._spool.rejected.count():
             pauses.append(max(0.0, self._asked_at + _ASK_S - now))
-        known = [pause for pause in pauses if pause is not None]
-        return min(known) if known else None
+        due = [pause for pause in pauses if pause is not None]
+        return min(due) if due else None
 
     async def _deliver_some(self) -> bool:
-        """Deliver one batch. Returns False if there was nothing to deliver."""
+        """Deliver one batch; return False if there was nothing to deliver."""
         now = time.monotonic()
         items: list[SpooledRecord] = await self._work(self._spool.items, _BATCH_BYTES, _BATCH_ITEMS, now)
         rejected = await self._work(self._spool.rejected.count)
@@ -192,9 +192,10 @@ class RecordDelivery:
     async def _deliver_one_by_one(
         self, client: ControllerClient, items: list[SpooledRecord], error: EnergyError
     ) -> None:
-        """Find out which items make a whole request fail, so that they hold no others up.
+        """Deliver the items of a failed request one by one, so that a bad item delays no other.
 
-        What the controller refuses for its size or form is put aside; what it fails at is retried later.
+        An item that the controller refuses for its size or form is rejected. An item that it fails at is
+        retried later.
         """
         for item in items:
             try:
@@ -211,7 +212,7 @@ class RecordDelivery:
                 await self._reject(item, str(error))
 
     async def _deliver_without_trace(self, client: ControllerClient, item: SpooledRecord) -> bool:
-        """Deliver a record whose trace may be what is refused; return whether that was it."""
+        """Deliver a record without its trace, which may be the refused part; return whether it was."""
         try:
             answer = await self._post(client, [SpooledRecord(item.name, item.record, None)])
             outcome = parse_delivery_response([item], answer)
@@ -234,7 +235,7 @@ class RecordDelivery:
         try:
             answer = await asyncio.to_thread(client.post, "/v1/records", body)
         except asyncio.CancelledError:
-            client.cancel()  # else the thread, and with it the end of senergyd, waits for the controller
+            client.cancel()  # otherwise the thread, and the stop of senergyd, would wait for the controller
             raise
         self._asked_at = time.monotonic()
         await self._note_release(answer)
@@ -244,7 +245,7 @@ class RecordDelivery:
         return self._spool.count(), self._spool.rejected.count()
 
     async def _note_release(self, answer: Mapping[str, Any]) -> None:
-        """Send records again that another release of the controller refused."""
+        """Resend records that another release of the controller rejected."""
         version, schema = (str(answer.get(key))[:40] for key in ("version", "schema"))
         release = f"{version} (schema {schema})"
         now, self._release = time.monotonic(), release
@@ -257,7 +258,7 @@ class RecordDelivery:
         self._resent_for = release
         count = await self._work(self._spool.resend, None, release)
         if count:
-            log.info("%d rejected records are sent again: the controller is now %s", count, release)
+            log.info("%d rejected records are resent: the controller is now %s", count, release)
             self.wake()
 
     async def _settle(self, items: list[SpooledRecord], answer: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
-"""Records that the controller refused for good: kept with trace and reason, bounded, sent on demand.
+"""Rejected records: kept with trace and reason in bounded space, and sent again on request.
 
-A record, its trace and its reason are three files of one stem. A trace is always moved before its record, so
-that after a crash `recover` knows where both belong: with the record.
+A record, its trace and its reason are three files with one stem. A trace is always moved before its record,
+so that `recover` knows after a crash that both belong where the record is.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ _SUBJECT = "rejected records"
 
 @dataclass(frozen=True, slots=True)
 class RejectedRecord:
-    """One record that was put aside.
+    """One rejected record.
 
     Attributes:
         name: its file.
         bytes: size of record and trace.
-        has_trace: its trace is kept, too.
-        reason: why it was refused.
-        refused_by: the controller's release as `Delivery` names it; None if the agent refused the file.
+        has_trace: its trace is kept as well.
+        reason: why it was rejected.
+        refused_by: the controller's release as `RecordDelivery` names it; None if the agent rejected the
+            file.
     """
 
     name: str
@@ -48,14 +49,14 @@ class RejectedRecord:
 
 
 class RejectedRecords:
-    """The directory `rejected` of a spool; made when it is needed.
+    """The directory `rejected` of a spool; created when needed.
 
     Args:
         folder: the directory.
         limit_bytes: space for it. Beyond that the oldest traces are dropped, then the oldest records.
 
     Attributes:
-        limit_bytes: as given, may be changed.
+        limit_bytes: as given; may be changed.
         dropped: records dropped for lack of space since the start.
     """
 
@@ -63,7 +64,7 @@ class RejectedRecords:
         self.folder = folder
         self.limit_bytes = limit_bytes
         self.dropped = 0
-        if folder.is_symlink():  # planted: nothing is written where it leads
+        if folder.is_symlink():  # planted: nothing may be written to its target
             folder.unlink()
         self._sizes = file_sizes(folder) if folder.is_dir() else {}
         self._total = sum(self._sizes.values())
@@ -71,7 +72,7 @@ class RejectedRecords:
 
     @property
     def bytes(self) -> int:
-        """Size of everything in it."""
+        """Size of all files."""
         return self._total
 
     def count(self) -> int:
@@ -79,15 +80,15 @@ class RejectedRecords:
         return sum(1 for name in self._sizes if name.endswith(RECORD_SUFFIX))
 
     def has(self, record_id: str) -> bool:
-        """Return whether a record is here."""
+        """Return whether a record is rejected."""
         return any(name.endswith(f"-{record_id}{RECORD_SUFFIX}") for name in self._sizes)
 
     def names(self) -> list[str]:
-        """Return the names of the records, oldest first."""
+        """Return the file names of the records, oldest first."""
         return sorted(name for name in self._sizes if name.endswith(RECORD_SUFFIX))
 
     def put(self, source: Path, name: str, reason: str, refused_by: str | None) -> None:
-        """Take a record and its trace out of the spool's directory `source`.
+        """Move a record and its trace from the spool directory `source`.
 
         Raises:
             OSError: not moved; the record is still in the spool.
@@ -96,19 +97,19 @@ class RejectedRecords:
             with contextlib.suppress(FileExistsError):
                 self.folder.mkdir(mode=0o700)
             log.error(
-                "record %s is refused and kept in %s: %s; see `senergy spool`", name, self.folder, reason
+                "record %s was rejected and is kept in %s: %s; see `senergy spool`", name, self.folder, reason
             )
         self._failures.report(_SUBJECT, "kept for `senergy spool resend`", logging.WARNING)
         self._receive(source, trace_of(name))
         note = json.dumps({"reason": reason[:_MAX_REASON], "refused_by": refused_by}).encode()
-        with contextlib.suppress(OSError):  # on a full disk the record counts, not its reason
+        with contextlib.suppress(OSError):  # on a full disk the record is kept without its reason
             atomic_file.write(self._path(_reason_of(name)), note, sync=False)
             self._note_size(_reason_of(name), len(note))
         self._receive(source, name)
         self._bound(self.limit_bytes)
 
     def give_back(self, target: Path, name: str) -> dict[str, int]:
-        """Move a record and its trace into the spool's directory `target`; return the sizes moved by name.
+        """Move a record and its trace to the spool directory `target`; return the moved sizes by name.
 
         Raises:
             OSError: not moved.
@@ -124,7 +125,7 @@ class RejectedRecords:
         return moved
 
     def recover(self, spool: Path) -> None:
-        """Bring traces back to their records after a crash between two moves, and drop what has no record."""
+        """After a crash, move traces to their records and drop files without a record."""
         if not self.folder.is_dir():
             return
         for name in os.listdir(spool):
@@ -141,7 +142,7 @@ class RejectedRecords:
                 self._remove(name)
 
     def listing(self) -> Iterator[RejectedRecord]:
-        """Give every record, oldest first."""
+        """Yield every record, oldest first."""
         for name in self.names():
             note = self._note(name)
             trace = self._sizes.get(trace_of(name))
@@ -161,7 +162,7 @@ class RejectedRecords:
         return note if isinstance(note, dict) else {}
 
     def _receive(self, source: Path, name: str) -> None:
-        """Move a file here; one that is not there is passed over."""
+        """Move a file here; an absent file is skipped."""
         with contextlib.suppress(FileNotFoundError):
             path = os.path.join(source, name)
             size = os.lstat(path).st_size
@@ -169,13 +170,13 @@ class RejectedRecords:
             self._note_size(name, size)
 
     def free(self, size: int) -> int:
-        """Drop the oldest traces, then the oldest records, to free `size` bytes; return the bytes freed."""
+        """Drop the oldest traces, then the oldest records, to free `size` bytes; return the freed bytes."""
         before = self._total
         self._bound(before - size)
         return before - self._total
 
     def _bound(self, limit_bytes: int) -> None:
-        """Drop the oldest traces, then the oldest records, until everything fits."""
+        """Drop the oldest traces, then the oldest records, until the rest fits."""
         excess = self._total - limit_bytes
         for name in sorted(name for name in self._sizes if name.endswith(TRACE_SUFFIX)):
             if excess <= 0:
@@ -206,19 +207,19 @@ class RejectedRecords:
 
 
 def file_sizes(folder: Path) -> dict[str, int]:
-    """Return the size of everything in a directory that is not a directory itself, links not followed."""
+    """Return the size of everything in a directory except directories; links are not followed."""
     with os.scandir(folder) as entries:
         status = {entry.name: entry.stat(follow_symlinks=False) for entry in entries}
-    return {name: found.st_size for name, found in status.items() if not stat.S_ISDIR(found.st_mode)}
+    return {name: entry.st_size for name, entry in status.items() if not stat.S_ISDIR(entry.st_mode)}
 
 
 def trace_of(name: str) -> str:
-    """Return the name of a record's trace."""
+    """Return the file name of a record's trace."""
     return name.removesuffix(RECORD_SUFFIX) + TRACE_SUFFIX
 
 
 def record_of(name: str) -> str:
-    """Return the name of the record that a trace or reason belongs to."""
+    """Return the file name of the record that a trace or a reason belongs to."""
     return name.rpartition(".")[0] + RECORD_SUFFIX
 
 

@@ -1,8 +1,8 @@
-"""Records that the controller does not have yet: one file each, and the trace beside it.
+"""The spool: records that the controller does not have yet, one file each, with the trace beside it.
 
-A record leaves the spool only when it is named as delivered, or moves to `rejected` when it is refused for
-good. When space runs out refused records go first, then traces. Nobody else writes in the directory, so its
-listing is kept in memory.
+A record leaves the spool only when the controller confirms it, or when it is rejected and moves to
+`rejected`. When space runs out, rejected records are dropped first, then traces. No other process writes to
+the directory, so its listing is kept in memory.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _ROOM_FOR_TRACES = 16
 _RECORD = re.compile(r"\d{12}-[A-Za-z0-9_-]{1,64}\.json")
 _REJECTED = "rejected"
 _REJECTED_SHARE = 4
-"""Refused records take at most this part of the spool's space: a quarter."""
+"""Rejected records may use this fraction of the spool's space: a quarter."""
 _MAX_FILE_BYTES = 15_000_000
-"""A longer one could not be delivered: the controller takes 16 MiB."""
+"""A longer file could not be delivered: the controller accepts 16 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpooledRecord:
-    """One record in the spool, with its trace if there is one. `name` is its file."""
+    """A record in the spool, with its trace if any. `name` is its file name."""
 
     name: str
     record: dict[str, Any]
@@ -52,18 +52,18 @@ class SpooledRecord:
 
 
 class Spool:
-    """A directory of records.
+    """A directory of undelivered records.
 
     Args:
-        folder: the directory; made if it is absent.
-        limit_bytes: space for everything in it, refused records included.
+        folder: the directory; created if absent.
+        limit_bytes: space for all files, including rejected records.
 
     Raises:
-        OSError: the directory cannot be made or read.
+        OSError: the directory cannot be created or read.
 
     Attributes:
-        deferral: records that the controller cannot take yet.
-        rejected: records that it refused for good.
+        deferred: records that the controller cannot take yet.
+        rejected: records that it will never accept.
     """
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
@@ -75,7 +75,7 @@ class Spool:
         self.rejected = RejectedRecords(folder / _REJECTED, 0)
         self.rejected.recover(folder)
         self.limit_bytes = limit_bytes
-        # Also links and the like that were planted: the first use puts them aside.
+        # This includes links and other planted files; their first use rejects them.
         self._sizes = file_sizes(folder)
         self._total = sum(self._sizes.values())
         self._expired_at = 0.0
@@ -89,14 +89,15 @@ class Spool:
 
     @limit_bytes.setter
     def limit_bytes(self, limit_bytes: int) -> None:
+        """Space for all files of the spool."""
         self._limit_bytes = limit_bytes
         self.rejected.limit_bytes = limit_bytes // _REJECTED_SHARE
 
     def add(self, record: EnergyRecord, trace: dict[str, Any] | None) -> dict[str, bytes]:
-        """Store a record; the trace only if there is room for it.
+        """Store a record; its trace only if there is space.
 
         Returns:
-            The files with their contents, complete but not yet forced to disk.
+            The files with their contents, complete but not yet synced to disk.
 
         Raises:
             OSError: the record could not be stored.
@@ -115,9 +116,9 @@ class Spool:
         return written | {self._path(name): data}
 
     def rewrite(self, path: str, data: bytes) -> None:
-        """Write a file of `add` again that could not be forced to disk; one that is gone stays away.
+        """Write a file of `add` again that could not be synced to disk, unless it was removed since.
 
-        A disk that failed once may have dropped what it had not written, and says so only once.
+        A disk with a failed write may have dropped data, and reports that only once.
 
         Raises:
             OSError: not written.
@@ -127,12 +128,12 @@ class Spool:
             self._write(name, data)
 
     def path_of(self, record_id: str) -> str | None:
-        """Return the file of a record that is here and was not refused."""
+        """Return the file of a record that is in the spool and not rejected."""
         names = (name for name in self._sizes if name.endswith(f"-{record_id}.json"))
         return next(map(self._path, names), None)
 
     def expire(self, now: float, keep_s: float) -> None:
-        """Forget traces of jobs that ended long ago; looks for them every ten minutes at most.
+        """Drop traces of jobs that ended long ago; checks at most every ten minutes.
 
         Args:
             now: Unix seconds.
@@ -148,7 +149,7 @@ class Spool:
             self._drop(old)
 
     def has(self, record_id: str) -> bool:
-        """Return whether a record is here, or was put aside."""
+        """Return whether a record is in the spool or rejected."""
         here = any(name.endswith(f"-{record_id}.json") for name in self._sizes)
         return here or self.rejected.has(record_id)
 
@@ -157,29 +158,28 @@ class Spool:
         return sum(1 for name in self._sizes if _RECORD.fullmatch(name))
 
     def items(self, max_bytes: int, max_items: int, now: float | None = None) -> list[SpooledRecord]:
-        """Return the oldest records, at least one if there is any, within a size.
+        """Return the oldest records up to a total size; at least one if there is any.
 
         Args:
-            max_bytes: size of all together.
-            max_items: how many.
-            now: seconds of the monotonic clock: records that wait for a newer controller are left out; None
-                takes all.
+            max_bytes: total size.
+            max_items: number of records.
+            now: seconds of the monotonic clock, to leave out deferred records; None includes them.
         """
-        found: list[SpooledRecord] = []
+        items: list[SpooledRecord] = []
         total = 0
         held = frozenset[str]() if now is None else self.deferred.withheld(now)
         for name in sorted(name for name in self._sizes if name not in held and _RECORD.fullmatch(name)):
             size = self._sizes[name] + self._sizes.get(trace_of(name), 0)
-            if found and (total + size > max_bytes or len(found) >= max_items):
+            if items and (total + size > max_bytes or len(items) >= max_items):
                 break
             item = self._read(name)
             if item is not None:
-                found.append(item)
+                items.append(item)
                 total += size
-        return found
+        return items
 
     def remove(self, name: str) -> None:
-        """Forget a record that was delivered."""
+        """Remove a delivered record."""
         self._drop([trace_of(name), name])
         self.deferred.forget(name)
 
@@ -189,7 +189,7 @@ class Spool:
             self.deferred.add(name, reason, now)
 
     def reject(self, name: str, reason: str, refused_by: str | None = None) -> None:
-        """Put a record and its trace aside, for `resend`.
+        """Move a record and its trace to the rejected records, for `resend`.
 
         Args:
             name: its file.
@@ -202,17 +202,17 @@ class Spool:
         self.deferred.forget(name)
 
     def resend(self, record_ids: Iterable[str] | None = None, other_than: str | None = None) -> int:
-        """Move records that were put aside back into the spool; return how many.
+        """Move rejected records back into the spool; return how many.
 
         Args:
             record_ids: only these; None for all. All that wait for a newer controller are tried at once, too.
             other_than: only records that another release of the controller refused.
         """
-        wanted = None if record_ids is None else set(record_ids)
+        requested = None if record_ids is None else set(record_ids)
         moved = 0
         for record in list(self.rejected.listing()):
             by_other = other_than is None or record.refused_by not in (None, other_than)
-            if by_other and (wanted is None or record_id_of(record.name) in wanted):
+            if by_other and (requested is None or record_id_of(record.name) in requested):
                 for name, size in self.rejected.give_back(self.folder, record.name).items():
                     self._total += size - self._sizes.get(name, 0)
                     self._sizes[name] = size
@@ -221,7 +221,7 @@ class Spool:
         return moved
 
     def state(self) -> dict[str, Any]:
-        """Return the counts of `status`: records that wait, that were refused, that space was lacking for."""
+        """Return the counts of the `status` response: waiting, deferred, rejected and dropped records."""
         return {
             "spooled": self.count(),
             "deferred": len(self.deferred),
@@ -259,7 +259,7 @@ class Spool:
         return {self._path(name): data}
 
     def _write_record(self, name: str, data: bytes) -> None:
-        """Store a record; on a full disk refused records make room, then the oldest traces, ever more."""
+        """Store a record. On a full disk drop rejected records, then the oldest traces in growing numbers."""
         traces = sorted(other for other in self._sizes if other.endswith(TRACE_SUFFIX))
         batch = 1
         while True:
@@ -281,7 +281,7 @@ class Spool:
         self._failures.report(_DISK, f"{error.strerror}: power traces are dropped, records are kept")
 
     def _settle_disk(self, size: int) -> None:
-        """Say that the disk has room again, once there is some for many traces more."""
+        """Report that the disk has space again, once it has space for many more traces."""
         if not self._disk_full:
             return
         free = os.statvfs(self.folder)
@@ -295,7 +295,7 @@ class Spool:
         self._sizes[name] = len(data)
 
     def _make_room(self, size: int) -> None:
-        """Drop refused records, the oldest traces, the oldest records, until `size` more bytes fit."""
+        """Drop rejected records, the oldest traces, then the oldest records, until `size` more bytes fit."""
         excess = self._total + self.rejected.bytes + size - self.limit_bytes
         if excess > 0:
             excess -= self.rejected.free(excess)
@@ -323,5 +323,5 @@ class Spool:
 
 
 def record_id_of(name: str) -> str:
-    """Return the id of the record in a file."""
+    """Return the record id in a file name."""
     return name.removesuffix(".json").partition("-")[2]

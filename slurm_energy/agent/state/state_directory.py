@@ -1,4 +1,4 @@
-"""The agent's directory: lock, settings journal, open sessions with their traces, the node's books, spool."""
+"""The state directory: lock, settings journal, sessions with their traces, energy accounts, spool."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _MAX_FILE_BYTES = 256_000_000
 
 
 class StateDirectory:
-    """Holds the directory for one process, from construction to `close`.
+    """Holds the state directory for one process, from construction to `close`.
 
     Args:
-        folder: the directory; made if it is absent.
+        folder: the directory; created if absent.
 
     Raises:
-        UnavailableError: cannot be made or used.
-        ForbiddenError: somebody else could write there.
+        UnavailableError: it cannot be created or used.
+        ForbiddenError: other users could write to it.
         AlreadyRunningError: another senergyd holds it.
     """
 
@@ -60,21 +60,20 @@ class StateDirectory:
 
     @property
     def spool_folder(self) -> Path:
-        """Where undelivered records are kept."""
+        """Directory of undelivered records."""
         return self.folder / "spool"
 
     def save(self, session: Session, checkpoint: dict[str, Any]) -> str:
-        """Write a session, and a checkpoint of all energy booked so far.
+        """Write a session with a checkpoint of all energy charged so far.
 
-        The end of a job gets a file of its own beside the one of its begin: file systems that protect
-        careless programs write a file to disk at once when it replaces another one, and the epilog would
-        wait for that.
+        The end of a job is a new file beside the file of its begin. Some file systems sync a file to disk at
+        once when it replaces another file, and the epilog would wait for that.
 
         Returns:
-            The file, complete but not yet forced to disk: it survives our death, not the machine's.
+            The complete file, not yet synced: it survives a crash of the agent, not of the machine.
 
         Raises:
-            OSError: not written; the last state is still there.
+            OSError: not written; the previous file is unchanged.
         """
         data = {"version": _VERSION, "checkpoint": checkpoint, "session": session.dump()}
         path = self._path(session, _ENDED if session.phase == CLOSING else _RUNS)
@@ -88,7 +87,7 @@ class StateDirectory:
             The file, see `save`.
 
         Raises:
-            OSError: not written; the last one is still there.
+            OSError: not written; the previous file is unchanged.
         """
         path = os.path.join(self.folder, _ACCOUNTS)
         atomic_file.write(
@@ -97,19 +96,19 @@ class StateDirectory:
         return path
 
     def load_accounts(self) -> dict[str, Any] | None:
-        """Return the checkpoint of `save_books`; None if there is none, or it cannot be read."""
+        """Return the checkpoint of `save_accounts`; None if absent or unreadable."""
         path = os.path.join(self.folder, _ACCOUNTS)
         try:
             data = json.loads(atomic_file.read(path, _MAX_FILE_BYTES))
             if data["version"] != _VERSION:
                 raise ValueError(f"version {data['version']}")
-            found: dict[str, Any] = data["checkpoint"]
+            checkpoint: dict[str, Any] = data["checkpoint"]
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.error("%s: cannot be read: %s", path, error)
             return None
-        return found
+        return checkpoint
 
     def save_trace(self, session: Session) -> None:
         """Write a session's trace.
@@ -122,14 +121,14 @@ class StateDirectory:
             session.trace.written()
 
     def forget(self, session: Session) -> None:
-        """Remove all of a session whose record is in the spool."""
+        """Remove all files of a session whose record is in the spool."""
         for suffix in (_RUNS, _ENDED, _TRACE):
             atomic_file.remove(self._path(session, suffix))
 
     def load(self) -> list[tuple[Session, dict[str, Any]]]:
-        """Return the sessions of the last run with their checkpoints; a damaged file is kept aside."""
-        found: dict[str, tuple[Session, dict[str, Any]]] = {}
-        for suffix in (_RUNS, _ENDED):  # the end, if it was written, counts
+        """Return the sessions of the last run with their checkpoints; a damaged file is renamed and kept."""
+        sessions: dict[str, tuple[Session, dict[str, Any]]] = {}
+        for suffix in (_RUNS, _ENDED):  # a written end replaces the begin
             for path in sorted(self._sessions.glob(f"*{suffix}")):
                 try:
                     session, checkpoint = _read(path)
@@ -140,24 +139,24 @@ class StateDirectory:
                     self._bound_damaged()
                     continue
                 self._load_trace(session)
-                found[session.owner] = session, checkpoint
-        self._sweep(found)
-        return list(found.values())
+                sessions[session.owner] = session, checkpoint
+        self._sweep(sessions)
+        return list(sessions.values())
 
     def close(self) -> None:
-        """Let another process have the directory."""
+        """Release the directory."""
         os.close(self._lock)
 
     def _bound_damaged(self) -> None:
-        """Keep the newest damaged files only."""
+        """Keep only the newest damaged files."""
         damaged = sorted(self._sessions.glob(f"*{_DAMAGED}"), key=lambda path: path.lstat().st_mtime)
         for path in damaged[:-_MAX_DAMAGED]:
             path.unlink(missing_ok=True)
 
-    def _sweep(self, known: Container[str]) -> None:
-        """Remove what we were writing or forgetting when we died."""
+    def _sweep(self, owners: Container[str]) -> None:
+        """Remove unfinished files and traces without a session, left by a crash."""
         unfinished = [*self.folder.glob(".*.new"), *self._sessions.glob(".*.new")]
-        orphans = [path for path in self._sessions.glob(f"*{_TRACE}") if path.stem not in known]
+        orphans = [path for path in self._sessions.glob(f"*{_TRACE}") if path.stem not in owners]
         for path in (*unfinished, *orphans):
             path.unlink(missing_ok=True)
 
@@ -179,11 +178,11 @@ def _read(path: Path) -> tuple[Session, dict[str, Any]]:
 
 
 def lock_file(path: Path) -> int:
-    """Lock a file for as long as the returned descriptor is open; the kernel frees it with the process.
+    """Lock a file until the returned descriptor is closed; the kernel releases it when the process ends.
 
     Raises:
         AlreadyRunningError: another process holds it.
-        OSError: cannot be opened.
+        OSError: it cannot be opened.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -206,7 +205,7 @@ def _refuse_foreign(folder: Path) -> None:
     if status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise ForbiddenError(
             f"agent.state_dir {folder}",
-            f"owner uid {status.st_uid}, mode {status.st_mode & 0o7777:04o}: others could write it",
+            f"owner uid {status.st_uid}, mode {status.st_mode & 0o7777:04o}: other users could write to it",
             "chown it to the agent's user and chmod go-w",
         )
     try:
