@@ -119,7 +119,7 @@ def test_single_cores_side_by_side_prove_little_of_a_job_that_takes_the_node(que
     assert told["time_s"] >= SHARED_LIMIT_MIN * 60 / 2
 
 
-def test_a_waiting_job_is_known_by_its_script(queue):
+def test_a_pending_job_is_recognised_by_its_script(queue):
     lab = queue.lab
     path = lab.layout.root / "same.sh"
     path.write_text("#!/bin/sh\n#SBATCH --time=1\nsleep $1\n")

@@ -1,4 +1,6 @@
-"""Connections without a known user: how many, how long, and who goes first. With and without sockets."""
+"""Connections without an identified user: number, duration, and which are closed first. With and without
+sockets.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ HEAD = b"GET /v1/status HTTP/1.1\r\nHost: c\r\n\r\n"
 
 
 class Transport(asyncio.Transport):
-    """Remembers what is done to it."""
+    """Records calls."""
 
     def __init__(self, address: str) -> None:
         super().__init__()
@@ -43,7 +45,7 @@ class Transport(asyncio.Transport):
 
 
 class Handler:
-    """Stands for aiohttp's."""
+    """Stands in for aiohttp's handler."""
 
     def __init__(self) -> None:
         self.received, self.lost = b"", False
@@ -84,7 +86,7 @@ def give(connection, content):
         content = content[count:]
 
 
-def test_a_handler_is_made_when_the_head_is_whole_and_gets_one_request():
+def test_a_handler_is_created_for_a_complete_head_and_gets_one_request():
     port = Port()
     connection, transport = port.connect(content=HEAD[:-1])
     assert port.handlers == []
@@ -114,13 +116,13 @@ def test_no_more_of_a_body_is_passed_on_than_was_announced():
     assert transport.aborted and port.handlers[0].received.endswith(b"abcde")
 
 
-def test_a_head_without_end_is_refused_at_its_bound():
+def test_an_endless_head_is_refused_at_its_bound():
     port = Port()
     connection, transport = port.connect(content=b"GET /" + b"a" * (MAX_HEAD_BYTES - 6))
     assert not transport.closing
     give(connection, b"aa")
     assert transport.closing and b" 431 " in transport.sent.split(b"\r\n")[0]
-    give(connection, b"a" * 10)  # is thrown away
+    give(connection, b"a" * 10)  # is discarded
     assert port.handlers == []
 
 
@@ -143,7 +145,7 @@ def test_each_phase_ends():
     assert served.aborted
 
 
-def test_a_client_that_never_reads_its_answer_is_cut_off():
+def test_a_client_that_never_reads_its_response_is_disconnected():
     port = Port()
     _, transport = port.connect(content=HEAD)
     port.control.mark_identified(port.handlers[0])
@@ -168,7 +170,7 @@ def test_a_full_address_loses_its_oldest_silent_connection():
 
 
 def test_a_burst_of_clients_is_not_cut():
-    """Connections that came together send their requests a moment later, and requests wait their turn."""
+    """Connections that arrive together send their requests a moment later, and the requests wait."""
     port = Port(limit_per_address=10)
     burst = [port.connect() for _ in range(40)]
     assert not any(transport.aborted for _, transport in burst)
@@ -194,7 +196,7 @@ def test_identified_connections_do_not_count():
     assert [t.aborted for t in served + more] == [False, False, True, False]
 
 
-def test_a_full_port_takes_from_the_address_that_has_most():
+def test_at_the_total_limit_the_address_with_most_connections_loses_one():
     port = Port(limit=6, limit_per_address=5)
     crowd = [port.connect("10.0.0.1")[1] for _ in range(5)]
     _, lonely = port.connect("10.0.0.2")
@@ -204,13 +206,13 @@ def test_a_full_port_takes_from_the_address_that_has_most():
     assert not lonely.aborted and not late.aborted
 
 
-def test_a_port_has_a_last_bound():
+def test_the_total_number_of_connections_is_bounded():
     port = Port(limit=6, limit_per_address=100)
     waiting = [port.connect(f"10.0.0.{number}", HEAD)[1] for number in range(20)]
     assert sum(not transport.aborted for transport in waiting) == 9 == port.control.unidentified
 
 
-def test_lost_connections_are_forgotten():
+def test_lost_connections_are_removed():
     port = Port()
     connections = [port.connect(content=content)[0] for content in (b"", HEAD, HEAD)]
     port.control.mark_identified(port.handlers[1])
@@ -236,11 +238,11 @@ def test_lost_connections_are_forgotten():
         ("", ""),
     ],
 )
-def test_addresses_that_one_user_can_take_count_as_one(peer, key):
+def test_loopback_addresses_count_as_one(peer, key):
     assert address_key(peer) == key
 
 
-def test_an_attacker_writes_one_line_a_minute_into_the_log(caplog):
+def test_an_attacker_causes_one_log_line_a_minute(caplog):
     port = Port(limit_per_address=4)
     for number in range(60):
         port.now_s = 2.0 * number

@@ -1,4 +1,4 @@
-"""senergyctld's HTTP interface without munge and Slurm; with a real munged: tests/cluster/."""
+"""HTTP interface of senergyctld without munge and Slurm; tests/cluster/ has tests with a real munged."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ cap_watts = 300
 
 
 class Controller:
-    """A server on a free port whose credentials are `uid:` and the payload, opened without munged."""
+    """A server on a free port. Credentials are `uid:` and the payload, decoded without munged."""
 
     def __init__(self, directory: Path, text: str = CONFIG) -> None:
         self.config = configuration.parse(text)
@@ -89,7 +89,7 @@ class Controller:
         return await self.raw("POST", target, data=content, headers=signed(uid, "POST", target, content))
 
     async def raw(self, method, target, **more):
-        """Return status and answer without its proof, which is checked if there is one."""
+        """Return status and response without its proof. The proof is verified if there is one."""
         async with self.client.request(method, target, **more) as response:
             content = await response.read()
             answer = json.loads(content)
@@ -117,7 +117,7 @@ def refused(answer, status, code, *words):
     return True
 
 
-def test_records_come_in_and_go_out(controller):
+def test_delivered_records_can_be_read(controller):
     async def story(c):
         trace = encode_trace(1000.0, 1.0, {"cpu": [5.0]})
         sent = [item(job_id=n, trace=trace) for n in (1, 2)]
@@ -139,7 +139,7 @@ def test_records_come_in_and_go_out(controller):
     assert controller.session(story)
 
 
-def test_bad_items_are_named_and_the_rest_is_taken(controller):
+def test_bad_items_are_named_and_the_others_stored(controller):
     async def story(c):
         broken_trace = item(job_id=2, trace={"start": "x"})
         status, answer = await c.post(
@@ -152,7 +152,7 @@ def test_bad_items_are_named_and_the_rest_is_taken(controller):
     assert controller.session(story)
 
 
-def test_each_item_has_one_outcome(controller):
+def test_each_item_has_one_result(controller):
     async def story(c):
         hot = record(job_id=3) | {"mean_watts": 1e12}
         broken_trace = item(job_id=4, trace={"start": "x"})
@@ -165,7 +165,7 @@ def test_each_item_has_one_outcome(controller):
         assert [r["index"] for r in answer["traces_rejected"]] == [3]
         assert (answer["version"], answer["schema"]) == (__version__, 1)
         assert (await c.get("/v1/status"))[1]["nodes"][0]["rejected"] == 3
-        # Sent again with a trace that can be read, only that is added.
+        # When it is sent again with a valid trace, only the trace is added.
         again = broken_trace | {"trace": encode_trace(1000.0, 1.0, {"cpu": [5.0]})}
         await c.post({"items": [again]})
         assert (await c.get("/v1/jobs/4"))[1]["records"][0]["trace"] == again["trace"]
@@ -207,7 +207,7 @@ def test_a_host_delivers_only_for_its_own_nodes(controller):
 HEAD = "[controller]\nrecord_hosts = "
 
 
-def test_what_nodes_say_of_themselves_is_bounded(controller, monkeypatch):
+def test_counts_reported_by_nodes_are_bounded(controller, monkeypatch):
     monkeypatch.setattr(deliveries, "MAX_NODES", 10)
 
     async def story(c):
@@ -237,19 +237,19 @@ def test_what_nodes_say_of_themselves_is_bounded(controller, monkeypatch):
 )
 def test_malformed_bodies_are_one_line(controller, body):
     assert controller.session(lambda c: c.post(body))[0] in (200, 400)
-    # Nothing of it is stored.
+    # Nothing is stored.
     with database.connect(controller.store.path) as connection:
         assert connection.execute("SELECT count(*) FROM records").fetchone() == (0,)
 
 
-def test_malformed_json_says_so(controller):
+def test_malformed_json_is_reported(controller):
     async def story(c):
         return refused(await c.post(b"{"), 400, 2, "body is not JSON")
 
     assert controller.session(story)
 
 
-def test_too_large_a_body(controller, monkeypatch):
+def test_large_bodies_are_refused(controller, monkeypatch):
     monkeypatch.setattr(server, "MAX_DELIVERY_BYTES", 1000)
 
     async def story(c):
@@ -258,8 +258,10 @@ def test_too_large_a_body(controller, monkeypatch):
     assert controller.session(story)
 
 
-def test_one_user_s_predictions_hold_nobody_else_up(controller, monkeypatch):
-    """One at a time and user, a bounded number wait, others are refused at once; an operator is answered."""
+def test_predictions_of_one_user_delay_no_other_user(controller, monkeypatch):
+    """One request per user runs, a bounded number waits, others are refused at once; an operator is
+    answered.
+    """
     monkeypatch.setattr(dispatcher, "BUSY_DELAY_S", 0.0)
     release, working, most = asyncio.Event(), [], []
 
@@ -282,7 +284,7 @@ def test_one_user_s_predictions_hold_nobody_else_up(controller, monkeypatch):
         for refusal in refusals:
             assert refused(refusal, 503, 4, "8 of your requests are in progress", "try again")
         assert not release.is_set() and working == [True]
-        assert (await c.get("/v1/status"))[0] == 200  # while all of hers wait
+        assert (await c.get("/v1/status"))[0] == 200  # while all of her requests wait
         assert (await c.get("/v1/policies", uid=ALICE))[0] == 200
         others = [asyncio.create_task(c.post(body, uid=uid, target="/v1/predict")) for uid in (BOB, OPERATOR)]
         while sorted(working) != [False, True, True]:
@@ -290,13 +292,13 @@ def test_one_user_s_predictions_hold_nobody_else_up(controller, monkeypatch):
         release.set()
         done = await asyncio.gather(*asked, *others)
         assert sorted(status for status, _ in done) == [200] * 10 + [503] * 16
-        assert max(most) == 2  # hers and Bob's
+        assert max(most) == 2  # her request and Bob's
         return True
 
     assert controller.session(story)
 
 
-def test_bodies_are_decoded_beside_the_event_loop(controller, monkeypatch):
+def test_bodies_are_decoded_outside_the_event_loop(controller, monkeypatch):
     threads, decode = [], deliveries.read_object
 
     def noted(body):
@@ -337,7 +339,7 @@ def test_bodies_have_bounds(controller, target, uid, limit):
     assert controller.session(story)
 
 
-def test_only_operators_queries_may_take_long(controller, monkeypatch):
+def test_only_queries_of_operators_may_take_long(controller, monkeypatch):
     monkeypatch.setattr(server, "_QUERY_TIMEOUT_S", -1.0)
 
     async def story(c):
@@ -348,7 +350,7 @@ def test_only_operators_queries_may_take_long(controller, monkeypatch):
     assert controller.session(story)
 
 
-def test_status_pages_that_are_asked_for_together_share_one_query(controller, monkeypatch):
+def test_simultaneous_status_requests_share_one_query(controller, monkeypatch):
     figures, calls = server.record_queries.database_figures, []
 
     def slowly(connection):
@@ -362,7 +364,7 @@ def test_status_pages_that_are_asked_for_together_share_one_query(controller, mo
         answers = await asyncio.gather(*(c.get("/v1/status") for _ in range(12)))
         assert {status for status, _ in answers} == {200} and len(calls) == 1
         await c.post({"items": [item(job_id=3)]})
-        assert (await c.get("/v1/status"))[1]["records"] == 1  # a delivery is seen at once
+        assert (await c.get("/v1/status"))[1]["records"] == 1  # a delivery takes effect at once
         return True
 
     assert controller.session(story)
@@ -391,7 +393,7 @@ def test_credentials(controller):
     assert controller.session(story)
 
 
-def test_munged_that_is_away_is_the_controllers_trouble(controller, monkeypatch):
+def test_a_missing_munged_is_unavailable(controller, monkeypatch):
     def away(*_):
         raise UnavailableError("munge", "socket not there")
 
@@ -408,7 +410,7 @@ def test_only_agents_deliver(controller):
     assert controller.session(story)
 
 
-def test_users_see_their_own_and_are_told_about_the_rest(controller):
+def test_users_see_their_own_records_and_why_no_others(controller):
     async def story(c):
         await c.post({"items": [item(job_id=1, uid=ALICE), item(job_id=2, uid=BOB)]})
         status, answer = await c.get("/v1/records", uid=ALICE)
@@ -466,7 +468,7 @@ class TestRoles:
 
         assert controller.session(story)
 
-    def test_slurms_administrators_see_all_and_deliver_nothing(self, controller):
+    def test_slurm_administrators_read_all_and_deliver_nothing(self, controller):
         async def story(c):
             await self.filled(c, Roles(frozenset({"bob"})))
             assert await self.seen(c, BOB) == ("all", [1, 2, 3, 4])
@@ -486,7 +488,7 @@ class TestRoles:
 
         assert controller.session(story)
 
-    def test_roles_that_cannot_be_read_again_end(self, controller, caplog):
+    def test_roles_expire_without_a_new_read(self, controller, caplog):
         now = [0.0]
 
         def fails():
@@ -508,7 +510,7 @@ class TestRoles:
         assert controller.session(story)
         assert caplog.text.count("no slurmdbd") == 1
 
-    def test_who_has_no_name_has_no_role(self, controller):
+    def test_users_without_a_name_have_no_role(self, controller):
         async def story(c):
             await self.filled(c, Roles(frozenset({"None", ""}), {"": frozenset({"physics"})}))
             return await self.seen(c, 64099) == ("own", [])
@@ -543,8 +545,8 @@ def test_user_names_find_records_that_have_only_a_uid(controller):
     assert controller.session(story)
 
 
-def test_a_user_whom_nobody_knows_is_not_found(controller):
-    """One who is gone and has records is known, in a window without any of them too."""
+def test_an_unknown_user_is_not_found(controller):
+    """A former user with records is known, also in a time window without such records."""
 
     async def story(c):
         first, last = {"start": 100.0, "end": 200.0}, {"start": 5000.0, "end": 6000.0}
@@ -598,7 +600,7 @@ def test_component_ids_in_the_path(controller):
     assert controller.session(story)
 
 
-def test_a_long_answer_comes_whole_and_in_order(controller):
+def test_a_long_response_is_complete_and_ordered(controller):
     async def story(c):
         await c.post({"items": [item(job_id=n) for n in range(1234)]})
         answer = (await c.get("/v1/records"))[1]
@@ -651,7 +653,7 @@ class TestPolicies:
         assert "policy edp" in lines and "policy night users=alice,bob" in lines
         assert lines[-2:] == ["cap_watts 100 10000", "gpu_cap_watts 100 1000"]
 
-    def test_file_tells_under_which_policies_a_cap_is_pointless_or_missing(self):
+    def test_the_file_names_policies_that_exclude_or_require_a_cap(self):
         text = '[policies.monitor]\nusers = ["al"]\n[policies.low]\nbase = "cap"\n'
         text += '[policies.lowest]\nbase = "cap"\ngpu_cap_watts = 200\n[policies.site]\n'
         lines = submission_file.policy_file_text(configuration.parse(text)).splitlines()
@@ -684,11 +686,11 @@ class TestPolicies:
             "[policies.night]\nusers = [" + '"user-of-twenty-chars",' * 4000 + "]",
         ],
     )
-    def test_what_the_file_cannot_say_is_a_configuration_error(self, text):
+    def test_values_that_the_file_cannot_hold_are_configuration_errors(self, text):
         with pytest.raises(ConfigError):
             submission_file.policy_file_text(configuration.parse(text))
 
-    def test_written_at_once_and_readable_by_all(self, tmp_path):
+    def test_the_file_is_replaced_atomically_and_readable_by_all(self, tmp_path):
         path = tmp_path / "run" / "policies"
         old = os.umask(0o077)
         try:
@@ -701,7 +703,7 @@ class TestPolicies:
         assert path.parent.stat().st_mode & 0o777 == 0o755
         assert [p.name for p in path.parent.iterdir()] == ["policies"]
 
-    def test_not_where_others_could_exchange_it(self, tmp_path):
+    def test_no_file_where_others_could_replace_it(self, tmp_path):
         folder = tmp_path / "run"
         folder.mkdir()
         folder.chmod(0o777)
@@ -709,20 +711,20 @@ class TestPolicies:
             policy_file.write_policy_file(folder / "policies", "senergy-policies 1\n")
         assert list(folder.iterdir()) == []
 
-    def test_no_place_to_write(self, tmp_path):
+    def test_an_unwritable_directory_is_unavailable(self, tmp_path):
         with pytest.raises(UnavailableError, match="policy file"):
             policy_file.write_policy_file(tmp_path / "a" / "b" / "policies", "x")
 
 
 class TestStore:
-    def test_a_second_controller_is_told(self, tmp_path):
+    def test_a_second_controller_is_refused(self, tmp_path):
         first = Store(tmp_path / "a.db")
         with pytest.raises(AlreadyRunningError, match="held by another senergyctld"):
             Store(tmp_path / "a.db")
         first.close()
         Store(tmp_path / "a.db").close()
 
-    def test_a_query_without_end_is_broken_off(self, tmp_path):
+    def test_an_endless_query_is_aborted(self, tmp_path):
         endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
         store = Store(tmp_path / "a.db")
 
@@ -734,7 +736,7 @@ class TestStore:
         assert asyncio.run(story()) == (5,)
         store.close()
 
-    def test_a_refused_database_is_not_left_locked(self, tmp_path):
+    def test_a_refused_database_is_unlocked(self, tmp_path):
         (tmp_path / "a.db").write_text("nonsense " * 1000)
         for _ in range(2):
             with pytest.raises(UnavailableError):
@@ -742,7 +744,7 @@ class TestStore:
 
 
 class TestSchedule:
-    def test_new_jobs_at_once_then_ever_longer_pauses(self):
+    def test_new_jobs_are_due_at_once_then_at_growing_intervals(self):
         schedule, open_job = QuerySchedule(10.0), job_facts.JobLookup("c1", 1, True)
         asked = []
         for second in range(0, 400, 10):
@@ -752,13 +754,13 @@ class TestSchedule:
                 schedule.record_query(due, 1000.0 + second)
         assert asked == [0, 10, 20, 30, 40, 50, 60, 70, 90, 130, 210, 370]
 
-    def test_pauses_end_at_an_hour(self):
+    def test_intervals_grow_to_an_hour(self):
         schedule, open_job = QuerySchedule(10.0), job_facts.JobLookup("c1", 1, True)
         for _ in range(50):
             schedule.record_query([open_job], 0.0)
         assert schedule.due([open_job], 3599.0) and not schedule.due([open_job], 3500.0)
 
-    def test_a_job_that_was_closed_and_opens_again_is_new(self):
+    def test_a_reopened_job_counts_as_new(self):
         schedule, open_job = QuerySchedule(10.0), job_facts.JobLookup("c1", 1, True)
         schedule.record_query([open_job], 0.0)
         assert schedule.due([open_job], 1.0) == []
@@ -821,31 +823,31 @@ class TestEnrichment:
         assert calls == ["sinfo", "sacct"]
         assert (state["slurm_release"], state["last_error"]) == ("22.05.8", None)
 
-    def test_nothing_to_ask_asks_nothing(self, controller):
+    def test_without_open_jobs_slurm_is_not_queried(self, controller):
         assert self.cycles(controller, [], [], count=3)[1] == []
 
-    def test_no_more_questions_once_final(self, controller):
+    def test_final_jobs_are_not_queried_again(self, controller):
         assert self.cycles(controller, [[self.ROW]], [item()], count=4)[1] == ["sinfo", "sacct"]
 
-    def test_what_slurm_does_not_know_is_not_asked_for_all_the_time(self, controller):
+    def test_unknown_jobs_are_queried_ever_less_often(self, controller):
         jobs, calls, _, state = self.cycles(controller, [[]], [item()], count=3, interval_s=100.0)
         assert (jobs, calls) == ([None], ["sinfo", "sacct"])
         assert state["open_jobs"] == 1
 
-    def test_a_clock_that_is_set_back_is_no_pause(self, controller, monkeypatch):
+    def test_setting_the_clock_back_causes_no_pause(self, controller, monkeypatch):
         times = iter([time.time() - 3600.0 * hour for hour in range(9)])
         clocks = SimpleNamespace(time=lambda: next(times), monotonic=time.monotonic)
         monkeypatch.setattr("slurm_energy.controller.enrichment.time", clocks)
         _, calls, _, _ = self.cycles(controller, [[], []], [item()], count=2)
         assert calls == ["sinfo", "sacct", "sacct"]
 
-    def test_unfinished_states_are_asked_for_again(self, controller):
+    def test_unfinished_states_are_queried_again(self, controller):
         running = [*self.ROW[:6], "RUNNING", "900", "1000", "Unknown", "50", *self.ROW[11:]]
         jobs, calls, _, _ = self.cycles(controller, [[running], [self.ROW]], [item()], count=2)
         assert calls == ["sinfo", "sacct", "sacct"]
         assert (jobs[0]["state"], jobs[0]["end"]) == ("COMPLETED", 1100.0)
 
-    def test_a_failure_is_told_and_tried_again(self, controller):
+    def test_a_failure_is_reported_and_retried(self, controller):
         down = UnavailableError("sacct", "Problem talking to the database")
         jobs, _, errors, _ = self.cycles(controller, [down, [self.ROW]], [item()], count=2)
         assert errors == ["sacct: Problem talking to the database"]
@@ -858,7 +860,7 @@ class TestEnrichment:
         assert "'other'" in state["last_error"] and "cluster.name" in state["last_error"]
 
 
-def test_repeated_failures_are_said_once(caplog):
+def test_repeated_failures_are_logged_once(caplog):
     failures = RepeatedFailureLog(logging.getLogger("test"), ignore_numbers=True)
     with caplog.at_level(logging.INFO):
         for _ in range(5):
@@ -889,7 +891,7 @@ QUESTION = {"name": "solve", "partition": "cpu", "nodes": 1, "cpus": 1, "gpus": 
 
 
 class TestPrediction:
-    """alice, whose uid the host knows, and bob ran jobs; an operator asks for all, alice for herself."""
+    """alice, whose uid the host knows, and bob have run jobs; an operator queries all jobs, alice her own."""
 
     def answers(self, controller, monkeypatch, uid, *questions):
         names = {ALICE: "alice", BOB: "bob", CAROL: "carol"}
@@ -907,7 +909,7 @@ class TestPrediction:
 
         return controller.session(story)
 
-    def test_of_own_jobs(self, controller, monkeypatch):
+    def test_users_get_predictions_of_their_own_jobs(self, controller, monkeypatch):
         status, body = self.answers(controller, monkeypatch, ALICE, QUESTION)
         assert (status, body["scope"]) == (200, "own")
         (answer,) = body["answers"]
@@ -915,16 +917,16 @@ class TestPrediction:
         assert answer["duration_s"]["mean"] == pytest.approx(100, rel=0.1)
         assert answer["power_watts"]["mean"] == pytest.approx(0.5, rel=0.1)
 
-    def test_users_hear_nothing_of_others(self, controller, monkeypatch):
+    def test_predictions_reveal_nothing_of_other_users(self, controller, monkeypatch):
         """carol has no runs, and what others' runs in her partition took is not for her."""
         status, body = self.answers(controller, monkeypatch, CAROL, QUESTION)
         assert (status, body) == (200, {"scope": "own", "answers": [None]})
 
-    def test_a_new_job_is_like_the_users_others(self, controller, monkeypatch):
+    def test_a_new_job_is_predicted_from_the_users_others(self, controller, monkeypatch):
         body = self.answers(controller, monkeypatch, BOB, QUESTION | {"name": "new"})[1]
         assert [(a["observations"], a["basis"]) for a in body["answers"]] == [(1, "1 run: same user")]
 
-    def test_caps_of_the_job_and_of_its_policy_hold(self, controller, monkeypatch):
+    def test_caps_of_job_and_policy_apply(self, controller, monkeypatch):
         controller.memory.policy_caps = {"tight": (0.2, None)}
         asked = [QUESTION, QUESTION | {"cap_watts": 0.3}, QUESTION | {"policy": "tight"}]
         status, body = self.answers(controller, monkeypatch, ALICE, *asked)
@@ -934,7 +936,7 @@ class TestPrediction:
         times = [answer["duration_s"]["mean"] for answer in (free, own, site)]
         assert times[0] < times[1] < times[2]
 
-    def test_questions_while_runs_are_learned(self, controller, monkeypatch):
+    def test_predictions_during_learning_use_whole_runs(self, controller, monkeypatch):
         """Every question is answered, and from whole runs, while others are being learned."""
         monkeypatch.setattr(rights, "name_of", {ALICE: "alice"}.get)
         total, at_once = 60, 4
@@ -961,11 +963,11 @@ class TestPrediction:
             counts = [count or 0 for count in seen]
             assert counts == sorted(counts) and counts[-1] == total
 
-    def test_asking_for_others_is_refused(self, controller, monkeypatch):
+    def test_predictions_for_other_users_are_refused(self, controller, monkeypatch):
         answer = self.answers(controller, monkeypatch, BOB, QUESTION | {"user": "alice"})
         assert refused(answer, 403, 5, "alice", "your own")
 
-    def test_operators_ask_for_all(self, controller, monkeypatch):
+    def test_operators_get_predictions_for_all(self, controller, monkeypatch):
         asked = [QUESTION | {"user": user} for user in ("alice", "carol")]
         status, body = self.answers(controller, monkeypatch, OPERATOR, *asked, {"partition": "none"})
         assert (status, body["scope"]) == (200, "all")
@@ -987,7 +989,7 @@ class TestPrediction:
     def test_bad_questions(self, controller, monkeypatch, bad):
         assert refused(self.answers(controller, monkeypatch, OPERATOR, bad), 400, 2, "question")
 
-    def test_what_is_known_survives_a_restart(self, controller, tmp_path, monkeypatch):
+    def test_the_history_survives_a_restart(self, controller, tmp_path, monkeypatch):
         self.answers(controller, monkeypatch, OPERATOR)
         again = Controller(tmp_path)
 
@@ -999,7 +1001,7 @@ class TestPrediction:
         assert again.session(story)[1]["answers"][0]["observations"] == 5
 
 
-def test_a_failure_that_only_counts_differently_is_logged_once(caplog):
+def test_failures_that_differ_in_numbers_only_are_logged_once(caplog):
     log = RepeatedFailureLog(logging.getLogger("test"), ignore_numbers=True)
     for count in (3, 17):
         log.report("priority", f"{count} jobs keep their old place, job {count}: denied")
@@ -1008,7 +1010,7 @@ def test_a_failure_that_only_counts_differently_is_logged_once(caplog):
 
 
 @pytest.mark.timeout(120)
-def test_a_slow_directory_service_lets_one_user_take_one_thread(controller, monkeypatch):
+def test_a_slow_directory_service_blocks_one_thread_per_user(controller, monkeypatch):
     answer, asked = threading.Event(), []
 
     def name_of(uid):

@@ -1,4 +1,6 @@
-"""Shapes and requeues as they are asked of Slurm: what is sent, what not twice, what is written down."""
+"""Assigned shapes and preemptions: the commands sent to Slurm, none of them twice, and the recorded
+decisions.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ NodeName=x1 CPUTot=64 CPUAlloc=0 Gres=gpu:h100:8 GresUsed=gpu:h100:8 State=MIXED
 
 
 class Slurm:
-    """A slurmctld with one job's request to show; remembers what it was asked."""
+    """A slurmctld that reports one job's request and records all commands."""
 
     def __init__(self, version="22.05.8"):
         self.version, self.asked, self.changed, self.requeued, self.names = version, [], [], [], []
@@ -112,7 +114,7 @@ def offering(text="gpu:a100:4,gpu:h100:2", **more):
 FIELDS = {H2: {"Gres": "gpu:2", "ExcNodeList": "a1"}, A4: {"Gres": "gpu:4", "ExcNodeList": "h1"}}
 
 
-def test_the_chosen_shape_is_set_once_and_written_down():
+def test_the_chosen_shape_is_set_and_recorded_once():
     controller = Controller(Slurm())
     for _ in range(3):
         assert controller.cycle(offering()) == [(101, FIELDS[H2])]
@@ -130,18 +132,18 @@ def test_the_chosen_shape_is_set_once_and_written_down():
     assert controller.acted.assigned == {}
 
 
-def test_a_shape_is_set_and_taken_back_as_the_jobs_owner():
+def test_a_shape_is_set_and_restored_as_the_jobs_owner():
     controller = Controller(Slurm())
     controller.cycle(offering(uid=1234))
     controller.cycle(offering(uid=1234, reason="BadConstraints"))
     assert (len(controller.slurm.changed), controller.slurm.uids) == (2, [1234, 1234])
 
 
-def test_from_23_02_on_the_kind_is_named():
+def test_from_23_02_on_the_gpu_type_is_set():
     assert Controller(Slurm("24.11.5")).cycle(offering()) == [(101, {"Gres": "gpu:h100:2"})]
 
 
-def test_another_shape_is_set_when_only_that_fits_and_the_owners_exclusions_stay():
+def test_another_shape_is_set_if_only_it_fits_and_exclusions_stay():
     slurm = Slurm()
     controller = Controller(slurm)
     slurm.excluded, slurm.used = "n9", {"a": 1, "h": 7}
@@ -157,11 +159,11 @@ def test_nodes_excluded_in_squeues_order_are_the_same_nodes():
     slurm.gres, slurm.excluded = "gres:gpu:2", "a1,n9"
     acted = InterventionState(
         assigned={101: AssignedShape(NOW, H2, NOW, "gpu:4", "n9")}
-    )  # so that "n9,a1" is wanted
+    )  # so that the requested value is "n9,a1"
     assert Controller(slurm, acted=acted).cycle(offering()) == []
 
 
-def test_a_job_that_has_its_shape_is_not_changed_but_the_choice_is_written_down():
+def test_a_job_with_its_shape_is_unchanged_but_the_choice_is_recorded():
     slurm = Slurm()
     slurm.gres = "gres:gpu:h100:2"
     controller = Controller(slurm)
@@ -172,7 +174,7 @@ def test_a_job_that_has_its_shape_is_not_changed_but_the_choice_is_written_down(
 @pytest.mark.parametrize(
     ("state", "outcome"), [("RUNNING", None), (None, None), ("PENDING", UpdateResult(gone=(101,)))]
 )
-def test_a_job_that_started_before_is_no_failure(state, outcome):
+def test_a_job_that_has_started_is_no_failure(state, outcome):
     slurm = Slurm()
     slurm.state, slurm.outcome = state, outcome
     controller = Controller(slurm)
@@ -181,7 +183,7 @@ def test_a_job_that_started_before_is_no_failure(state, outcome):
     assert controller.acted.assigned == {}
 
 
-def test_a_job_that_started_is_not_asked_about_again_until_the_queue_can_tell():
+def test_a_started_job_is_not_queried_again_until_the_queue_is_updated():
     slurm = Slurm()
     slurm.state = "RUNNING"
     controller = Controller(slurm)
@@ -191,7 +193,7 @@ def test_a_job_that_started_is_not_asked_about_again_until_the_queue_can_tell():
     assert slurm.asked_of("101") == 2
 
 
-def test_nothing_lasts_longer_as_the_clock_is_set_back():
+def test_setting_the_clock_back_extends_no_period():
     acted = InterventionState(
         left_queue={1: NOW + 60},
         protected_until={2: NOW + 900},
@@ -212,7 +214,7 @@ def test_nothing_lasts_longer_as_the_clock_is_set_back():
 
 
 @pytest.mark.parametrize("how", ["refused", "typed"])
-def test_a_job_whose_shape_cannot_be_changed_is_told_why_once(how):
+def test_a_refused_change_is_recorded_once(how):
     slurm = Slurm()
     if how == "refused":
         slurm.outcome = UpdateResult(refused={101: "Invalid generic resource"})
@@ -227,7 +229,7 @@ def test_a_job_whose_shape_cannot_be_changed_is_told_why_once(how):
     assert len(slurm.changed) == (how == "refused")
 
 
-def test_a_shape_that_does_not_let_the_job_start_is_doubted_for_a_while():
+def test_a_shape_in_which_the_job_does_not_start_is_blocked_for_a_while():
     slurm = Slurm()
     controller = Controller(slurm)
     controller.cycle(offering())
@@ -237,7 +239,7 @@ def test_a_shape_that_does_not_let_the_job_start_is_doubted_for_a_while():
     assert [fields for _, fields in slurm.changed] == [FIELDS[H2], FIELDS[A4]]
 
 
-def test_a_job_that_waited_long_for_its_turn_is_not_doubted():
+def test_waiting_for_its_turn_does_not_block_a_shape():
     slurm = Slurm()
     controller = Controller(slurm)
     slurm.used = {"a": 4, "h": 8}
@@ -250,7 +252,7 @@ def test_a_job_that_waited_long_for_its_turn_is_not_doubted():
     assert controller.acted.blocked_shapes == {}
 
 
-def test_a_shape_beyond_a_limit_of_the_owner_is_doubted_at_once():
+def test_a_shape_beyond_a_limit_of_the_owner_is_blocked_at_once():
     slurm = Slurm()
     controller = Controller(slurm)
     controller.cycle(offering())
@@ -259,7 +261,7 @@ def test_a_shape_beyond_a_limit_of_the_owner_is_doubted_at_once():
     assert [fields for _, fields in slurm.changed] == [FIELDS[H2], FIELDS[A4]]
 
 
-def test_a_turn_that_was_lost_begins_anew():
+def test_the_start_timeout_restarts_after_a_lost_turn():
     slurm = Slurm()
     controller = Controller(slurm)
     full, free = {"a": 4, "h": 8}, {"a": 0, "h": 0}
@@ -275,7 +277,7 @@ def test_a_turn_that_was_lost_begins_anew():
     assert controller.acted.blocked_shapes == {}
 
 
-def test_what_slurm_cannot_run_is_taken_back_and_left():
+def test_an_unrunnable_shape_is_reverted_and_not_set_again():
     slurm = Slurm()
     controller = Controller(slurm)
     controller.cycle(offering())
@@ -288,11 +290,11 @@ def test_what_slurm_cannot_run_is_taken_back_and_left():
     controller.cycle(offering())
     assert len(slurm.changed) == 3
     assert [made.details["chosen"] for made in controller.acted.unsaved] == ["gpu:h100:2", None]
-    Controller(slurm).cycle(stuck)  # nothing was changed about this one: Slurm's own reason stays
+    Controller(slurm).cycle(stuck)  # this job was not changed: Slurm's own reason stays
     assert len(slurm.changed) == 3
 
 
-def test_words_of_one_job_that_scontrol_cannot_take_do_not_keep_others_from_their_shapes():
+def test_text_of_one_job_that_scontrol_refuses_does_not_affect_other_jobs():
     class Strict(Slurm):
         def set_fields(self, job_id, fields, uid, name=""):
             if "n9" in fields.get("ExcNodeList", ""):
@@ -308,7 +310,7 @@ def test_words_of_one_job_that_scontrol_cannot_take_do_not_keep_others_from_thei
     assert [job_id for job_id, _ in slurm.changed] == [101, 102]
 
 
-def test_a_job_that_keeps_what_it_asked_for_is_ranked_by_that():
+def test_a_job_that_keeps_its_request_is_ranked_by_it():
     slurm = Slurm()
     slurm.outcome = UpdateResult(refused={101: "Invalid generic resource"})
     controller = Controller(slurm)
@@ -319,7 +321,7 @@ def test_a_job_that_keeps_what_it_asked_for_is_ranked_by_that():
     assert controller.engine.cycle(queue(another), NOW + 60.0).shapes.gpu_kind == ["h100"]
 
 
-def test_an_arrays_last_task_is_never_named_by_the_arrays_number():
+def test_the_last_task_of_an_array_is_never_addressed_by_the_array_id():
     slurm = Slurm()
     task = {"job_id": 102, "array_job_id": 102, "array_task_id": 7}
     rescuing(slurm).cycle(URGENT, GUEST | task)
@@ -330,13 +332,13 @@ def test_an_arrays_last_task_is_never_named_by_the_arrays_number():
     assert slurm.asked_of("102_7") == 1
 
 
-def test_a_requeued_job_is_known_again_and_another_of_its_number_is_not():
+def test_a_requeued_job_is_recognised_and_another_of_its_id_is_not():
     slurm = Slurm()
     controller = Controller(slurm)
     slurm.excluded = "n9"
     controller.cycle(offering())
     slurm.gres, slurm.excluded = "gres:gpu:2", "n9,a1"
-    controller.cycle()  # its first run completes: neither pending nor running
+    controller.cycle()  # the first run completes: the job is neither pending nor running
     slurm.used = {"a": 0, "h": 8}
     controller.cycle(offering(submit_s=NOW + 60, restart_count=1))
     assert slurm.changed[1:] == [(101, {"Gres": "gpu:4", "ExcNodeList": "n9,h1"})]
@@ -349,7 +351,7 @@ def test_a_requeued_job_is_known_again_and_another_of_its_number_is_not():
     assert slurm.changed[1:] == [(101, FIELDS[H2])]
 
 
-def test_one_cycle_looks_at_so_many_jobs_only():
+def test_a_cycle_changes_a_bounded_number_of_jobs():
     slurm = Slurm()
     controller = Controller(slurm)
     slurm.used = {"a": 4, "h": 8}
@@ -367,7 +369,7 @@ def test_one_cycle_looks_at_so_many_jobs_only():
     assert sum(argv[-1] == "node" for argv in slurm.asked) == 4
 
 
-def test_nodes_that_are_not_told_are_asked_once_a_cycle_and_complained_of_once(caplog):
+def test_unavailable_nodes_are_queried_once_a_cycle_and_logged_once(caplog):
     slurm = Slurm()
     controller = rescuing(slurm)
     slurm.used = None
@@ -378,7 +380,7 @@ def test_nodes_that_are_not_told_are_asked_once_a_cycle_and_complained_of_once(c
     assert slurm.changed == slurm.requeued == []
 
 
-def test_without_slurmctld_no_further_job_is_asked_about():
+def test_without_slurmctld_no_further_job_is_queried():
     slurm = Slurm()
     controller = Controller(slurm)
     slurm.state = False
@@ -432,7 +434,7 @@ def rescuing(slurm, **more):
     return Controller(slurm, "aurachronos", **{"preempt": True, **more})
 
 
-def test_a_job_makes_way_once_and_it_is_written_down():
+def test_a_job_is_preempted_and_recorded_once():
     slurm = Slurm()
     controller = rescuing(slurm)
     for _ in range(3):
@@ -440,7 +442,7 @@ def test_a_job_makes_way_once_and_it_is_written_down():
     assert slurm.requeued == [(102,)]
     (made,) = controller.acted.unsaved
     assert (made.job_id, made.submit, made.kind, made.details["for_job"]) == (102, NOW - 90.0, "requeue", 101)
-    controller.now = NOW + 200.0  # the way is free again, but not by the same job
+    controller.now = NOW + 200.0  # another job may be preempted again, but not the same one
     controller.cycle(URGENT | {"deadline_s": NOW + 840.0}, GUEST)
     assert len(slurm.requeued) == 1
     controller.now = NOW + PROTECTED_S + 1
@@ -448,7 +450,7 @@ def test_a_job_makes_way_once_and_it_is_written_down():
     assert len(slurm.requeued) == 2
 
 
-def test_the_same_job_makes_way_ever_more_seldom(tmp_path):
+def test_the_same_job_is_preempted_ever_less_often(tmp_path):
     slurm = Slurm()
     controller = rescuing(slurm)
     began = []
@@ -467,7 +469,7 @@ def test_the_same_job_makes_way_ever_more_seldom(tmp_path):
     ("change", "helped"),
     [({"features": "big"}, False), ({"excluded": "h[1-9]"}, False), ({"excluded": "h[2-9]"}, True)],
 )
-def test_nobody_makes_way_on_nodes_that_a_job_will_not_have(change, helped):
+def test_no_job_is_preempted_on_nodes_that_the_urgent_job_excludes(change, helped):
     slurm = Slurm()
     vars(slurm).update(change)
     rescuing(slurm).cycle(URGENT, GUEST)
@@ -475,7 +477,7 @@ def test_nobody_makes_way_on_nodes_that_a_job_will_not_have(change, helped):
 
 
 @pytest.mark.parametrize("state", [None, "CANCELLED"])
-def test_nobody_makes_way_for_a_job_that_was_cancelled_since_the_queue_was_written(state):
+def test_no_job_is_preempted_for_a_job_cancelled_since_the_snapshot(state):
     slurm = Slurm()
     slurm.state = state
     controller = rescuing(slurm)
@@ -488,7 +490,7 @@ def test_nobody_makes_way_for_a_job_that_was_cancelled_since_the_queue_was_writt
 @pytest.mark.parametrize(
     "change", [{"preempt": False}, {"policy": "zeus"}, {"modes": "PreemptMode = REQUEUE"}]
 )
-def test_nobody_makes_way_where_the_site_does_not_say_so(change):
+def test_no_job_is_preempted_unless_the_site_allows_it(change):
     slurm = Slurm()
     slurm.modes = change.get("modes", slurm.modes)
     controller = rescuing(slurm, **{k: v for k, v in change.items() if k == "preempt"})
@@ -498,13 +500,13 @@ def test_nobody_makes_way_where_the_site_does_not_say_so(change):
     assert slurm.requeued == []
 
 
-def test_slurm_is_asked_where_jobs_run_only_for_a_deadline_at_risk():
+def test_running_jobs_are_queried_only_for_a_deadline_at_risk():
     slurm = Slurm()
     rescuing(slurm).cycle(URGENT | {"deadline_s": NOW + 9e5}, GUEST)
     assert slurm.asked == []
 
 
-def test_a_job_that_slurm_does_not_requeue_is_not_asked_again():
+def test_a_job_that_slurm_refuses_to_requeue_is_protected():
     slurm = Slurm()
     controller = rescuing(slurm)
     slurm.outcome = UpdateResult(refused={102: "Requested operation not supported"})

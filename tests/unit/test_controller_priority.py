@@ -1,4 +1,4 @@
-"""The queue engine in senergyctld: cycles, failures, reloads, and what HTTP tells of it. No Slurm."""
+"""The priority engine in senergyctld: cycles, failures, reloads, and HTTP responses. No Slurm."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def jobs():
 
 
 class Queueing:
-    """A controller whose queue engine reads a queue of the test's."""
+    """A controller whose priority engine reads a queue defined by the test."""
 
     def __init__(self, directory, **settings):
         self.directory = directory
@@ -117,7 +117,7 @@ def entries(path):
     return header, dict(rows.tolist())
 
 
-def test_a_cycle_writes_the_table_and_answers(make):
+def test_a_cycle_writes_the_table_and_serves_the_order(make):
     queueing = make(policy="zeus")
 
     async def story(c):
@@ -164,8 +164,8 @@ def test_users_see_their_own_jobs_and_shares(make):
     assert queueing.session(story)
 
 
-def test_a_user_whom_nobody_knows_is_not_found(make):
-    """One who has energy or shares is known, though no host has the name any more."""
+def test_an_unknown_user_is_not_found(make):
+    """A user with energy or shares is known even if no host has the name any more."""
     queueing = make(policy="zeus")
 
     async def story(c):
@@ -178,7 +178,7 @@ def test_a_user_whom_nobody_knows_is_not_found(make):
     assert queueing.session(story)
 
 
-def test_who_made_way_is_not_told_for_which_job(make):
+def test_owners_of_preempted_jobs_do_not_see_the_urgent_job(make):
     queueing = make()
     made = Decision(7, 900.0, 950.0, "requeue", "least energy lost", {"for_job": 99, "lost_joules": 5.0})
 
@@ -194,7 +194,7 @@ def test_who_made_way_is_not_told_for_which_job(make):
     assert queueing.session(story) is False
 
 
-def test_failures_are_told_once_and_the_order_stays(make, caplog):
+def test_failures_are_logged_once_and_the_order_stays(make, caplog):
     caplog.set_level(logging.INFO, "senergyctld")
     queueing = make()
 
@@ -267,7 +267,7 @@ def test_a_reload_changes_policy_and_mode_and_keeps_usage(make):
 
 
 @pytest.mark.parametrize(("mode", "fixed"), [("plugin", 0), ("shadow", 1)])
-def test_what_the_plugin_numbered_counts_as_nobodys_own_after_it(make, mode, fixed):
+def test_site_factors_of_the_plugin_are_not_taken_for_explicit_priorities(make, mode, fixed):
     queueing = make(mode="shadow", policy="zeus")
 
     async def story(_):
@@ -311,7 +311,7 @@ def test_a_bad_reload_is_refused(make, settings, words):
         (-2400, "queue.table is 40 minutes ahead"),
     ],
 )
-def test_a_queue_that_is_not_written_any_more_is_told(tmp_path, age_s, told):
+def test_an_outdated_queue_table_is_reported(tmp_path, age_s, told):
     path = tmp_path / "queue" / "queue.table"
     path.parent.mkdir(mode=0o755)
     path.write_bytes(snapshot([{"job_id": 7}], taken_unix_ns=int((time.time() - age_s) * 1e9)))
@@ -417,7 +417,7 @@ def test_usage_follows_the_records(make):
     assert queueing.session(story)
 
 
-def test_usage_is_what_it_was_once_the_clock_is_right_again(make, monkeypatch, caplog):
+def test_usage_is_restored_once_the_clock_is_right_again(make, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "senergyctld")
     ahead_s = [0.0]
     clock = SimpleNamespace(time=lambda: time.time() + ahead_s[0], monotonic=time.monotonic)
@@ -440,11 +440,11 @@ def test_usage_is_what_it_was_once_the_clock_is_right_again(make, monkeypatch, c
     assert caplog.text.count("the clock was set by") == 2
 
 
-def test_shares_come_from_sacctmgr_and_stay_while_it_is_away(make, caplog):
+def test_shares_come_from_sacctmgr_and_stay_during_its_outage(make, caplog):
     caplog.set_level(logging.INFO, "senergyctld")
     queueing = make()
     queueing.told = ShareTree({"physics": FairShare(3, 0.5)}, {("physics", str(ALICE)): FairShare(7, 0.375)})
-    queueing.source.columns.shares_norm[:] = 0.9  # of one level only, under Fair Tree
+    queueing.source.columns.shares_norm[:] = 0.9  # of one level only, as under Fair Tree
 
     async def story(c):
         for queueing.share_fails in (False, True, True, False):
@@ -463,7 +463,7 @@ def test_shares_come_from_sacctmgr_and_stay_while_it_is_away(make, caplog):
     ]
 
 
-def test_a_reload_while_sacctmgr_is_away_keeps_the_shares(make):
+def test_a_reload_during_an_outage_of_sacctmgr_keeps_the_shares(make):
     queueing = make()
     queueing.told = ShareTree({}, {("physics", str(ALICE)): FairShare(7, 0.375)})
 
@@ -480,7 +480,7 @@ def test_a_reload_while_sacctmgr_is_away_keeps_the_shares(make):
 
 
 class Setter:
-    """Takes so many changes at a time, as the rate limit does; job 999 is refused."""
+    """Accepts a bounded number of changes at a time, like the rate limit; refuses job 999."""
 
     def __init__(self, most):
         self.most, self.asked = most, []
@@ -491,7 +491,7 @@ class Setter:
         return SimpleNamespace(refused={999: "Access denied"} if 999 in some else {}, left=())
 
 
-def test_changes_are_handed_over_bit_by_bit_and_then_no_more():
+def test_changes_are_published_in_portions_until_none_is_left():
     config = configuration.parse('[priority]\nmode = "portable"\npolicy = "zeus"')
     engine, setter = PriorityEngine(config, EngineState(DecayedUsage(HOUR))), Setter(4)
     target, numbers = ScontrolPublisher(setter), {}
@@ -507,7 +507,7 @@ def test_changes_are_handed_over_bit_by_bit_and_then_no_more():
     assert [HOUR * (1 + (place - 1) * 7 % 10) for place in places] == [HOUR * n for n in range(1, 11)]
 
 
-def test_new_jobs_are_nudged_once(tmp_path):
+def test_new_jobs_are_refreshed_once(tmp_path):
     config = configuration.parse('[priority]\nmode = "plugin"\npolicy = "zeus"')
     engine, setter = PriorityEngine(config, EngineState(DecayedUsage(HOUR))), Setter(9)
     tmp_path.chmod(0o755)
@@ -526,7 +526,7 @@ def test_new_jobs_are_nudged_once(tmp_path):
     assert list(setter.asked[1]) == [7]
 
 
-def test_of_many_new_jobs_those_that_start_first_are_nudged(tmp_path):
+def test_of_many_new_jobs_the_first_to_start_are_refreshed(tmp_path):
     config = configuration.parse('[priority]\nmode = "plugin"\npolicy = "sjf"')
     engine, setter = PriorityEngine(config, EngineState(DecayedUsage(HOUR))), Setter(9999)
     tmp_path.chmod(0o755)
@@ -536,7 +536,7 @@ def test_of_many_new_jobs_those_that_start_first_are_nudged(tmp_path):
     assert list(setter.asked[0]) == [1000 - n for n in range(MAX_REFRESHED_JOBS)]
 
 
-def test_refused_changes_are_told():
+def test_refused_changes_are_reported():
     config = configuration.parse('[priority]\nmode = "portable"')
     snapshot = PriorityEngine(config, EngineState(DecayedUsage(HOUR))).cycle(queue({"job_id": 999}), 1e9)
     assert (
@@ -558,8 +558,8 @@ def test_running_jobs_and_jobs_not_ranked_in_the_table(tmp_path):
 
 
 @pytest.mark.parametrize(("partitions", "given"), [([], True), (["cpu"], False)])
-def test_newcomers_begin_last_where_some_partitions_are_not_ranked(tmp_path, partitions, given):
-    """slurmctld's plugin cannot know whether theirs is one of them."""
+def test_new_jobs_begin_last_if_some_partitions_are_not_ranked(tmp_path, partitions, given):
+    """slurmctld's plugin cannot know whether a new job is in one of them."""
     config = configuration.parse(text(tmp_path, partitions=partitions))
     target = priority_pipeline.build_pipeline(config, None, None).publisher
     target.publish(
@@ -571,7 +571,7 @@ def test_newcomers_begin_last_where_some_partitions_are_not_ranked(tmp_path, par
     assert (header["default"] > 0) == given
 
 
-def test_the_check_names_what_the_engine_lacks(tmp_path, monkeypatch):
+def test_the_check_names_missing_dependencies(tmp_path, monkeypatch):
     config = configuration.parse('[priority]\nmode = "plugin"\npolicy = "nosuch"')
     with pytest.raises(ConfigError, match="nosuch"):
         daemon.check(config)
@@ -581,8 +581,8 @@ def test_the_check_names_what_the_engine_lacks(tmp_path, monkeypatch):
         make_pipeline(config, None, None)
 
 
-def test_the_loop_ranks_when_slurmctld_has_written(make, monkeypatch):
-    """Without it the next ranking would be an hour away."""
+def test_the_loop_ranks_after_a_write_of_slurmctld(make, monkeypatch):
+    """Otherwise the next ranking would be an hour away."""
     monkeypatch.setattr("slurm_energy.controller.priority_loop._POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr("slurm_energy.controller.priority_loop._MIN_PAUSE_S", 0.0)
     queueing = make(interval_s=3600.0, stale_s=86400.0)
@@ -609,7 +609,7 @@ def test_the_loop_ranks_when_slurmctld_has_written(make, monkeypatch):
     assert queueing.session(story)
 
 
-def test_a_queue_that_is_away_at_the_start(make):
+def test_a_missing_queue_at_the_start(make):
     queueing = make()
     queueing.source.fails = "away"
 
@@ -624,7 +624,7 @@ def test_a_queue_that_is_away_at_the_start(make):
     assert queueing.session(story)
 
 
-def test_parts_by_mode(tmp_path):
+def test_the_pipeline_of_each_mode(tmp_path):
     found = priority_pipeline.build_pipeline(configuration.parse(text(tmp_path)), None, None)
     assert isinstance(found.publisher, TablePublisher) and found.source_name == "queue.table"
     with pytest.raises(UnavailableError):

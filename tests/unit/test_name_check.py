@@ -1,4 +1,4 @@
-"""Accounts and partitions that nobody knows are refused; those without jobs are not."""
+"""Unknown accounts and partitions are refused; known ones without jobs are not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_ACCOUNTING = "Only 'accounting_storage/slurmdbd' is supported."
 
 
 class FakeSlurm:
-    """Answers sinfo and sacctmgr, and counts how often each was asked."""
+    """Answers sinfo and sacctmgr, and counts the calls of each."""
 
     def __init__(self, accounts="root physics biology", partitions="cpu gpu night"):
         self.accounts, self.partitions, self.asked = accounts, partitions, []
@@ -54,7 +54,7 @@ async def with_jobs(c):
     assert (await c.store.write(job_facts.store, {1: gone, 2: other}, open_jobs, NOW)).linked == 2
 
 
-def test_names_that_nobody_knows_are_refused_with_a_suggestion(controller):
+def test_unknown_names_are_refused_with_a_suggestion(controller):
     async def story(c):
         await with_jobs(c)
         for query, name, hint in (
@@ -72,7 +72,7 @@ def test_names_that_nobody_knows_are_refused_with_a_suggestion(controller):
     assert controller.session(story)
 
 
-def test_names_without_records_or_without_slurm_are_an_empty_table(controller):
+def test_known_names_without_records_give_an_empty_table(controller):
     async def story(c):
         await with_jobs(c)
         for query, count in {
@@ -90,7 +90,7 @@ def test_names_without_records_or_without_slurm_are_an_empty_table(controller):
     assert controller.session(story)
 
 
-def test_where_slurm_does_not_answer_nothing_is_refused(controller, slurm):
+def test_without_an_answer_of_slurm_nothing_is_refused(controller, slurm):
     slurm.accounts = slurm.partitions = UnavailableError("sacctmgr", "Connection refused")
 
     async def story(c):
@@ -101,7 +101,7 @@ def test_where_slurm_does_not_answer_nothing_is_refused(controller, slurm):
     assert controller.session(story)
 
 
-def test_a_cluster_without_slurmdbd_has_the_accounts_of_its_records(controller, slurm):
+def test_without_slurmdbd_accounts_come_from_records(controller, slurm):
     slurm.accounts = UnavailableError("sacctmgr", NO_ACCOUNTING)
 
     async def story(c):
@@ -112,7 +112,7 @@ def test_a_cluster_without_slurmdbd_has_the_accounts_of_its_records(controller, 
     assert controller.session(story)
 
 
-def test_slurm_is_asked_once_a_minute_at_most(controller, slurm):
+def test_slurm_is_queried_at_most_once_a_minute(controller, slurm):
     async def story(c):
         await with_jobs(c)
         for number in range(20):

@@ -68,7 +68,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch):
         ("n1", "127.0.0.1", REFUSED),
         ("n2", "10.0.0.2", ALLOWED),
         ("n2", "10.0.0.1", REFUSED),
-        ("n3", "127.0.0.1", ALLOWED),  # several nodes on one host, as in a laboratory
+        ("n3", "127.0.0.1", ALLOWED),  # several nodes on one host, as in the lab
         ("n4", "127.0.0.1", ALLOWED),
         ("n4", "10.0.0.1", REFUSED),
         ("n5", "10.0.0.1", UNKNOWN),
@@ -77,7 +77,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch):
         ("n1", "not an address", UNKNOWN),
     ],
 )
-def test_by_the_address_of_the_peer(cluster: Cluster, node: str, peer: str | None, verdict: Verdict) -> None:
+def test_the_peer_address_decides(cluster: Cluster, node: str, peer: str | None, verdict: Verdict) -> None:
     assert cluster.verdict(node, peer) is verdict
     assert cluster.verdict(node, peer, STRICT) is verdict
     assert cluster.verdict(node, peer, OFF) is ALLOWED
@@ -89,7 +89,7 @@ def test_behind_address_translation_munge_names_the_origin(cluster: Cluster) -> 
     assert cluster.verdict("n1", "192.0.2.9", STRICT, origin="10.0.0.1") is REFUSED
 
 
-def test_a_loopback_origin_says_nothing(cluster: Cluster) -> None:
+def test_a_loopback_origin_proves_nothing(cluster: Cluster) -> None:
     """Debian's /etc/hosts gives every host 127.0.1.1 for its own name."""
     assert cluster.verdict("n3", "10.0.0.1", origin="127.0.0.1") is REFUSED
     assert cluster.verdict("n1", "10.0.0.1", origin="127.0.1.1") is ALLOWED
@@ -104,7 +104,7 @@ def test_a_node_on_the_controllers_own_host(monkeypatch: pytest.MonkeyPatch) -> 
     made.hosts.close()
 
 
-def test_slurm_is_asked_once_for_many_deliveries(cluster: Cluster) -> None:
+def test_slurm_is_queried_once_for_many_deliveries(cluster: Cluster) -> None:
     for _ in range(50):
         assert cluster.verdict("n1", "10.0.0.1") is ALLOWED
         assert cluster.verdict("n2", "10.0.0.1") is REFUSED
@@ -126,11 +126,11 @@ def test_a_node_that_moved_is_looked_up_again(cluster: Cluster, monkeypatch: pyt
     cluster.sinfo = "n2|n2|10.0.0.7\n"
     assert cluster.verdict("n2", "10.0.0.7") is ALLOWED
     assert cluster.verdict("n1", "10.0.0.7") is ABSENT
-    cluster.sinfo = ""  # as for a user from whom Slurm hides all nodes
+    cluster.sinfo = ""  # as for a user who may not see any nodes in Slurm
     assert cluster.verdict("n1", "10.0.0.7") is UNKNOWN
 
 
-def test_what_sinfo_prints() -> None:
+def test_the_output_of_sinfo_is_parsed() -> None:
     assert parse_node_addresses("n1|h1|a1\n\nnonsense\n|x|y\nn1|h1|a2\nn2||\n") == {
         "n1": frozenset({"h1", "a1", "a2"}),
         "n2": frozenset(),

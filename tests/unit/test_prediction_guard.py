@@ -1,4 +1,4 @@
-"""Users who try to get a long job ahead by cheap jobs: what they gain, and what honest users lose."""
+"""Users who try to move a long job forward with cheap jobs: their gain, and the loss of honest users."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POLICIES = ("zeus", "hades", "pollux", "sjf", "themis", "blend", "aurachronos")
 
 
 class Cluster:
-    """A queue engine with a history, without Slurm."""
+    """A priority engine with a history, without Slurm."""
 
     def __init__(self, policy="zeus"):
         self.history = History()
@@ -55,7 +55,7 @@ class Cluster:
             self.history.learn(run)
 
     def place(self, *rows, now=NOW):
-        """Return the place of the first row's job."""
+        """Return the place of the job in the first row."""
         return int(self.engine.cycle(queue(*rows, now=now), now).place[0])
 
 
@@ -103,7 +103,7 @@ KINDS = (
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_after_decoys_a_job_gains_at_most_one_place(policy, kind):
+def test_decoys_gain_a_job_at_most_one_place(policy, kind):
     fresh, cheated = Cluster(policy), Cluster(policy)
     decoys(cheated, kind)
     assert cheated.place(LONG, *HONEST) >= fresh.place(LONG, *HONEST) - 1
@@ -137,8 +137,8 @@ SIDE_BY_SIDE = {
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", SIDE_BY_SIDE)
 @pytest.mark.parametrize("seconds", [60.0, 240.0, 1200.0])
-def test_decoys_side_by_side_prove_no_more_time_than_passed(policy, kind, seconds):
-    """A job of one core with `--exclusive` or `--mem=0` looks as small as a decoy that shares a node."""
+def test_concurrent_decoys_prove_no_more_time_than_passed(policy, kind, seconds):
+    """A one-core job with `--exclusive` or `--mem=0` looks as small as a decoy that shares a node."""
     long, others = LONG | {"cpus": 1}, [honest | {"cpus": 1} for honest in HONEST]
     fresh, cheated = Cluster(policy), Cluster(policy)
     cheated.ran(seconds, times=512, **SIDE_BY_SIDE[kind])
@@ -147,15 +147,15 @@ def test_decoys_side_by_side_prove_no_more_time_than_passed(policy, kind, second
 
 
 @pytest.mark.parametrize("partition", ["cpu", "long"])
-def test_decoys_beside_a_long_run_do_not_hide_it(partition):
+def test_decoys_concurrent_with_a_long_run_do_not_hide_it(partition):
     cluster = Cluster()
     cluster.ran(240.0, cpus=1, times=512, apart_s=100.0)
     cluster.ran(20 * HOUR, partition=partition, times=2)
     assert cluster.engine.cycle(queue(LONG), NOW).predicted.time_s[0] >= 0.9 * 20 * HOUR
 
 
-def test_users_who_have_run_less_are_believed_about_as_soon():
-    """Else whoever runs first is ranked first and keeps the others waiting."""
+def test_users_with_fewer_runs_are_believed_about_as_soon():
+    """Otherwise the first user to run would be ranked first and keep the others waiting."""
     cluster = Cluster()
     for user, times in (("alice", 48), ("bob", 4)):
         for slot in range(4):
@@ -192,7 +192,7 @@ def test_generous_limits_are_believed_after_enough_work():
     assert after < HOUR
 
 
-def test_who_uses_whole_limits_is_expected_to_do_so_again():
+def test_users_of_whole_limits_are_expected_to_use_them_again():
     cluster = Cluster()
     cluster.ran(DAY, name="other", times=3)
     found = cluster.engine.cycle(queue(LONG), NOW).predicted
@@ -245,10 +245,10 @@ def test_predictions_from_before_a_restart_count():
     assert kept.unsaved == []
 
 
-def test_finished_overruns_count_and_fade():
+def test_finished_overruns_count_and_decay():
     cluster = Cluster()
     cluster.ran(DAY, name="x", predicted_s=300.0)
-    cluster.ran(1.0, name="y", predicted_s=40.0, times=500)  # early ends do not make up for it
+    cluster.ran(1.0, name="y", predicted_s=40.0, times=500)  # early ends do not compensate
     found = cluster.engine.cycle(queue(LONG | {"name": "z"}), NOW).predicted
     assert found.misprediction[0] > 100
     assert found.time_s[0] == DAY
@@ -257,7 +257,7 @@ def test_finished_overruns_count_and_fade():
     assert 1.0 < found.misprediction[0] < 1.3
 
 
-def test_what_senergy_prio_is_told():
+def test_the_explanation_shows_bound_and_factor():
     cluster = Cluster()
     cluster.ran(1.0, times=3)
     cluster.ran(2 * HOUR, name="x", predicted_s=HOUR)
@@ -302,7 +302,7 @@ RUNS = st.lists(
 
 
 @given(RUNS, st.integers(1, 3), st.floats(0.1, 100.0))
-def test_three_short_decoys_never_shorten_a_prediction_by_more_than_a_step(runs, count, seconds):
+def test_three_short_decoys_shorten_a_prediction_by_at_most_a_step(runs, count, seconds):
     fresh, cheated = Cluster(), Cluster()
     for cluster in (fresh, cheated):
         for duration, limit, name in runs:
@@ -399,11 +399,11 @@ def test_predictions_in_the_queue_are_monotone_in_the_cap(seen, caps, limit):
     found = cluster.engine.cycle(queue(*rows, job), NOW).predicted
     assert found.time_s[0] >= found.time_s[1] * (1 - 1e-9) >= found.time_s[2] * (1 - 2e-9)
     assert found.power_watts[0] <= found.power_watts[1] * (1 + 1e-6)
-    if seen:  # else the nameplate, which has the CPUs beside the GPU
+    if seen:  # otherwise the nameplate, which includes the CPUs beside the GPU
         assert found.power_watts[0] <= low * (1 + 1e-6)
 
 
-def test_a_waiting_job_is_known_by_its_script():
+def test_a_pending_job_is_recognised_by_its_script():
     cluster = Cluster()
     cluster.ran(300.0, limit=900.0, name="a", fingerprint="0123456789abcdef", policy="monitor", times=5)
     cluster.ran(800.0, limit=900.0, name="b", times=5)

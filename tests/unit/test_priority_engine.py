@@ -1,4 +1,4 @@
-"""The queue engine without Slurm: predictions, usage, order, numbers, and what it tells about them."""
+"""The priority engine without Slurm: predictions, usage, order, site factors, and explanations."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def engine(policy="zeus", kept=None, history=None, **more):
 
 
 def order(snapshot):
-    """Return job ids by falling site factor: what Slurm makes of the snapshot."""
+    """Return job ids by falling site factor: the order that Slurm makes of the snapshot."""
     ids, numbers = snapshot.site_factor_table()
     ranked = numbers > 0
     return ids[ranked][np.argsort(-numbers[ranked], kind="stable")].tolist()
@@ -120,7 +120,7 @@ def test_history_then_model_then_general_history_then_nameplate():
         max_size=6,
     )
 )
-def test_the_nameplate_says_the_same_in_columns(shapes):
+def test_columns_agree_with_the_nameplate(shapes):
     names = ("gpus", "nodes", "cpus", "gpu_kind", "time_limit_s", "flags")
     asked = queue(*(dict(zip(names, shape, strict=True)) for shape in shapes))
     found = QueuePredictor(settings()).predict(asked)
@@ -136,7 +136,7 @@ def test_the_nameplate_says_the_same_in_columns(shapes):
         assert found.power_watts[row] == pytest.approx(answer.power_watts.mean)
 
 
-def test_history_says_the_same_in_columns():
+def test_columns_agree_with_the_history():
     history = History()
     for n in range(9):
         history.learn(
@@ -166,7 +166,7 @@ FIGURES = st.floats() | st.sampled_from([math.nan, math.inf, -1.0, 1e308, 5e-324
 
 
 @given(st.lists(st.tuples(FIGURES, FIGURES), min_size=1, max_size=5))
-def test_figures_that_cannot_be_do_not_stop_the_ranking(figures):
+def test_impossible_figures_do_not_stop_the_ranking(figures):
     times, watts = (np.array(column) for column in zip(*figures, strict=True))
     count = np.full(len(figures), 3)
     none = np.full(len(figures), np.nan)
@@ -178,12 +178,12 @@ def test_figures_that_cannot_be_do_not_stop_the_ranking(figures):
     assert np.all(np.isfinite(found.predicted.edp)) and np.all(found.predicted.time_s > 0)
 
 
-def test_nobody_runs_longer_than_the_limit():
+def test_no_prediction_exceeds_the_time_limit():
     trains = {"gpus": 1, "gpu_kind": "a100", "flags": {"ENERGY_MODEL": "resnet50"}, "time_limit_s": 60.0}
     assert QueuePredictor(settings()).predict(queue(trains)).time_s[0] == 60.0
 
 
-def test_jobs_without_a_limit_and_flags_that_nobody_checked():
+def test_jobs_without_a_limit_and_with_unchecked_flags():
     found = QueuePredictor(settings()).predict(
         queue(
             {
@@ -204,7 +204,7 @@ def used(row=1, joules=1000.0, start=NOW - HOUR, end=NOW, user="alice", account=
     return ConsumptionRecord(row, user, account, start, end, joules, **more)
 
 
-def test_a_record_whose_account_is_not_told_yet_counts_for_its_users_only_account():
+def test_a_record_without_an_account_counts_for_its_users_only_account():
     usage = DecayedUsage(HOUR)
     usage.association_rows([("physics", "alice"), ("physics", "bob"), ("biology", "bob")])
     new = {"account": "", "settled": False, "start": NOW - 1}
@@ -218,7 +218,7 @@ def test_a_record_whose_account_is_not_told_yet_counts_for_its_users_only_accoun
     assert joules[("", "bob")] == joules[("", "carol")] == pytest.approx(1000, rel=1e-3)
 
 
-def test_usage_fades_on_after_the_clock_was_ahead_for_a_while():
+def test_usage_decays_on_after_the_clock_was_ahead():
     usage = DecayedUsage(HOUR)
     usage.add_records([used(start=NOW - 1, joules=1000.0)], NOW)
     usage.decayed(NOW + HOUR)
@@ -240,7 +240,7 @@ def test_usage_halves_in_its_half_life():
     st.lists(st.tuples(st.floats(HOUR, 10 * DAY), st.floats(1, DAY)), min_size=1, max_size=8),
     st.integers(0, 8),
 )
-def test_usage_does_not_depend_on_when_it_is_looked_at(runs, split):
+def test_usage_does_not_depend_on_intermediate_reads(runs, split):
     records = [used(n, 1e6, NOW - ago - long, NOW - ago, f"u{n % 2}") for n, (ago, long) in enumerate(runs)]
     whole, parts = DecayedUsage(DAY), DecayedUsage(DAY)
     whole.add_records(records, NOW)
@@ -258,7 +258,7 @@ def test_weights_are_the_mean_over_the_time_used(ago, long, half_life):
     assert decay_weight(start, end, NOW, half_life)[0] == pytest.approx(exact, rel=1e-3, abs=1e-9)
 
 
-def test_records_count_for_the_account_that_slurm_tells_of_later():
+def test_records_count_for_an_account_that_slurm_reports_later():
     usage = DecayedUsage(DAY)
     usage.add_records([used(7, account="", settled=False)], NOW)
     assert usage.last_row == 7 and usage.rows_to_read_again() == [7]
@@ -270,7 +270,7 @@ def test_records_count_for_the_account_that_slurm_tells_of_later():
     assert usage.rows_to_read_again() == []
 
 
-def test_runs_that_are_over_leave_the_queue_before_slurmctld_says_so():
+def test_finished_runs_leave_the_queue_before_slurmctld_reports_it():
     kept = EngineState(DecayedUsage(DAY))
     kept.usage.add_records(
         [used(n, 1000.0, NOW - 20, NOW - 1, job_id=100 + n) for n in range(1, 6)]
@@ -280,10 +280,10 @@ def test_runs_that_are_over_leave_the_queue_before_slurmctld_says_so():
     rows = [
         {"submit_s": NOW - 30.0},
         running(submit_s=NOW - 30.0, start_s=NOW - 20.0),
-        {"submit_s": NOW - 30.0, "restart_count": 1},  # its first run is over
-        {"submit_s": NOW + 300.0},  # another job of that number, by clocks that differ
+        {"submit_s": NOW - 30.0, "restart_count": 1},  # the first run has ended
+        {"submit_s": NOW + 300.0},  # another job with that id, with different clocks
         running(submit_s=NOW - 30.0, start_s=NOW - 5.0, restart_count=1),
-        {"submit_s": NOW - 3 * HOUR},  # too long ago to be the plugin's minute
+        {"submit_s": NOW - 3 * HOUR},  # too long ago to be within the plugin's minute
     ]
     found = engine(kept=kept).cycle(queue(*rows), NOW)
     assert found.queue.job_id.tolist() == [103, 104, 105, 106]
@@ -311,7 +311,7 @@ def test_least_edp_first():
     assert found.default_site_factor == found.site_factors[2]
 
 
-def test_who_used_most_goes_last():
+def test_jobs_of_the_heaviest_user_go_last():
     kept = EngineState(DecayedUsage(7 * DAY))
     kept.usage.add_records([used(user="bob", joules=1e9)], NOW)
     found = engine("hades", kept).cycle(queue({"user": "bob"}, {"user": "carol"}), NOW)
@@ -326,7 +326,7 @@ def test_shares_weigh_usage():
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_state_told_gives_the_same_order_again(policy):
+def test_the_returned_state_reproduces_the_order(policy):
     rows = [
         {
             "time_limit_s": HOUR * (1 + n % 7),
@@ -361,7 +361,7 @@ def test_the_state_told_gives_the_same_order_again(policy):
     assert ids[ranking.order(ids)].tolist() == told["order"] == order(found)
 
 
-def test_who_is_not_ranked_keeps_slurms_order():
+def test_jobs_that_are_not_ranked_keep_slurms_order():
     rows = [{}, {"fixed": True}, {"partition": "gpu"}, {"partition": "gpu,cpu"}, running()]
     found = engine(partitions=["cpu"]).cycle(queue(*rows), NOW)
     assert found.place.tolist() == [1, 0, 0, 2, 0]
@@ -384,7 +384,7 @@ def test_held_and_dependent_jobs_have_a_place_and_no_age():
     assert found.startable().tolist() == [False, False, False, True, False]
 
 
-def test_components_go_with_their_leader():
+def test_components_share_the_place_of_their_leader():
     rows = limits(1, 3, 2, 1)
     rows[1] |= {"het_job_id": 102, "time_limit_s": HOUR}
     rows[2] |= {"het_job_id": 102, "time_limit_s": 9 * HOUR}
@@ -409,7 +409,7 @@ def test_an_array_has_one_place_and_is_set_as_one():
     assert "Held; once released" in explanation.Explainer(found).why(0)
 
 
-def test_numbers_stay_where_the_order_does():
+def test_site_factors_stay_where_the_order_does():
     kept = EngineState(DecayedUsage(7 * DAY))
     first = engine(kept=kept).cycle(queue(*limits(1, 2, 4, 5)), NOW)
     rows = [*limits(1, 2, 4, 5), {"job_id": 200, "time_limit_s": 3 * HOUR}]
@@ -418,7 +418,7 @@ def test_numbers_stay_where_the_order_does():
     assert first.site_factors[1] > second.site_factors[4] > first.site_factors[2]
 
 
-def test_portable_mode_goes_by_the_numbers_that_slurm_shows():
+def test_portable_mode_uses_the_site_factors_in_slurm():
     rows, ranker = limits(1, 2, 3), engine(mode="portable")
     for row, number in zip(
         rows, (MIN_SITE_FACTOR + 30 * SPACING, 0, MIN_SITE_FACTOR + 20 * SPACING), strict=True
@@ -427,12 +427,12 @@ def test_portable_mode_goes_by_the_numbers_that_slurm_shows():
     found = ranker.cycle(queue(*rows), NOW)
     assert list(found.site_factor_changes()) == [102]
     for row, number in zip(rows, found.site_factors.tolist(), strict=True):
-        row["site_factor"] = number + 5  # somebody else's doing, and the order is right
+        row["site_factor"] = number + 5  # set by another program, and the order is right
     assert ranker.cycle(queue(*rows), NOW).site_factor_changes() == {}
 
 
 @pytest.mark.parametrize(("mode", "changed"), [("portable", {101: 0, 90: 0}), ("plugin", {})])
-def test_a_job_that_moves_to_a_partition_that_is_not_ranked_takes_no_place_along(mode, changed):
+def test_a_job_loses_its_place_in_a_partition_that_is_not_ranked(mode, changed):
     kept = EngineState(DecayedUsage(7 * DAY), applied_factors={101: 10**9, 90: 10**8, 104: 7, 105: 10**9})
     rows = [
         {"partition": "other", "site_factor": 10**9},
@@ -447,8 +447,8 @@ def test_a_job_that_moves_to_a_partition_that_is_not_ranked_takes_no_place_along
     )
 
 
-def test_who_leaves_the_head_is_told_before_those_behind():
-    """Else jobs that should start late would start first while there are more changes than time."""
+def test_a_job_that_leaves_the_head_is_changed_before_those_behind():
+    """Otherwise, with more changes than time, jobs that should start late would start first."""
     rows = limits(1, 2, 3, 8, 9)
     numbers = (30 * SPACING, 29 * SPACING, 28 * SPACING, 0, 50 * SPACING)
     for row, number in zip(rows, numbers, strict=True):
@@ -459,7 +459,7 @@ def test_who_leaves_the_head_is_told_before_those_behind():
 
 
 @pytest.mark.parametrize(("mode", "stays"), [("portable", True), ("plugin", False)])
-def test_neighbours_deep_in_a_long_queue_stay_as_they_stand_where_each_change_costs(mode, stays):
+def test_jobs_deep_in_a_long_queue_keep_their_order_in_portable_mode(mode, stays):
     hours = [*range(1, 201)]
     ranker = engine(mode=mode)
     rows = limits(*hours)
@@ -503,7 +503,7 @@ ROWS = st.fixed_dictionaries(
 
 
 @given(st.sampled_from(scheduling.names()), st.lists(st.lists(ROWS, max_size=6), min_size=1, max_size=3))
-def test_whatever_stands_in_the_queue_it_is_ranked(policy, queues):
+def test_any_queue_is_ranked(policy, queues):
     kept = EngineState(DecayedUsage(7 * DAY))
     for mode in ("plugin", "portable"):
         ranker = engine(policy, kept, mode=mode, partitions=["cpu", ""])
@@ -511,7 +511,7 @@ def test_whatever_stands_in_the_queue_it_is_ranked(policy, queues):
             found = ranker.cycle(queue(*rows), NOW)
             own = found.place[found.rows]
             assert sorted(own.tolist()) == list(range(1, len(own) + 1))
-            if mode == "plugin":  # portable mode lets jobs far behind stand
+            if mode == "plugin":  # portable mode leaves jobs far behind unchanged
                 assert np.all(np.diff(found.site_factors[found.rows][found.order]) < 0)
             assert not np.any(found.site_factors[found.queue.fixed | (found.queue.state != 0)])
             explainer = explanation.Explainer(found)
@@ -542,7 +542,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_an_answer_of_a_sites_policy_that_cannot_be_is_refused(what, monkeypatch):
+def test_an_impossible_result_of_a_site_policy_is_refused(what, monkeypatch):
     made = engine()
     monkeypatch.setattr(
         made, "policy", Policy("ours", lambda queue, _: WRONG[what](queue.jobs.count), "wrong")
@@ -551,7 +551,7 @@ def test_an_answer_of_a_sites_policy_that_cannot_be_is_refused(what, monkeypatch
         made.cycle(queue({}, {}, {}), NOW)
 
 
-def test_policies_that_are_not_there():
+def test_missing_policies_are_refused():
     with pytest.raises(NotFoundError, match="zeuss"):
         engine("zeuss")
 
@@ -560,18 +560,18 @@ def test_policies_that_are_not_there():
 
 
 @given(st.lists(st.integers(0, 40), max_size=40))
-def test_inversions(values):
+def test_count_inversions(values):
     slow = sum(values[i] > values[j] for j in range(len(values)) for i in range(j))
     assert count_inversions(np.array(values, np.int64)) == slow
 
 
-def test_agreement():
+def test_rank_correlation():
     assert rank_correlation(np.arange(5)).kendall_tau == 1.0
     assert rank_correlation(np.arange(5)[::-1].copy()).kendall_tau == -1.0
     assert rank_correlation(np.array([1, 2, 3, 4, 0])).moved_jobs == 1
 
 
-def test_shadow_compares_the_jobs_that_could_start():
+def test_the_comparison_covers_the_jobs_that_could_start():
     rows = limits(1, 2, 3, 4)
     for row, priority in zip(rows, (10, 20, 30, 99), strict=True):
         row["priority"] = priority
@@ -580,7 +580,7 @@ def test_shadow_compares_the_jobs_that_could_start():
     assert (found.jobs, found.kendall_tau, found.moved_jobs) == (3, -1.0, 2)
 
 
-# --- what it tells ---------------------------------------------------------------------------------------
+# --- explanations ----------------------------------------------------------------------------------------
 
 
 def test_a_job_explained():
@@ -621,7 +621,7 @@ def test_why(row, words):
     assert words in why and why.endswith(".") and why.isprintable()
 
 
-def test_shares_told():
+def test_share_rows():
     kept = EngineState(DecayedUsage(7 * DAY))
     kept.usage.add_records([used(1, 3e6, user="bob", account="art"), used(2, 1e6)], NOW)
     found = engine(kept=kept).cycle(
@@ -635,7 +635,7 @@ def test_shares_told():
     assert rows[3]["fair_share_factor"] == pytest.approx(0.5)
 
 
-def test_an_account_has_what_the_accounts_below_it_had():
+def test_an_account_includes_the_accounts_below_it():
     kept = EngineState(DecayedUsage(7 * DAY))
     tree = [
         Association("root"),
@@ -652,7 +652,7 @@ def test_an_account_has_what_the_accounts_below_it_had():
     assert parts == {"root": (1.0, 1.0), "science": (0.75, 0.5), "physics": (0.75, 0.5), "art": (0.25, 0.5)}
 
 
-def test_records_without_account_do_not_thin_out_the_shares():
+def test_records_without_an_account_do_not_dilute_the_shares():
     kept = EngineState(DecayedUsage(7 * DAY))
     early = used(1, 3e6, user="bob", account="")
     kept.usage.add_records(
@@ -670,7 +670,7 @@ def test_records_without_account_do_not_thin_out_the_shares():
     assert factors == pytest.approx({"alice": 1.0, "bob": 2 ** (-1 / 0.75)}, rel=1e-5)
 
 
-# --- who may see what ------------------------------------------------------------------------------------
+# --- visibility ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -688,7 +688,7 @@ def ids(snapshot, query, uid=None, name=None, accounts=()):
     return [int(snapshot.queue.job_id[row]) for row in matching_rows(snapshot, wanted)]
 
 
-def test_jobs_asked_for(busy):
+def test_queries_select_jobs(busy):
     assert ids(busy, {}) == [101, 102, 103, 104, 105]
     assert ids(busy, {"user": "bob"}) == ids(busy, {"user": "7"}) == ids(busy, {"account": "art"}) == [102]
     assert ids(busy, {"job": "90_3"}) == ids(busy, {"job": "90"}) == ids(busy, {"job": "104"}) == [104]
@@ -708,7 +708,7 @@ def test_a_task_without_a_record_of_its_own():
     assert [ids(snapshot, {"job": f"90_{task}"}) for task in (3, 4, 1)] == [[91], [90], []]
 
 
-def test_own_jobs_only(busy):
+def test_users_see_own_jobs_only(busy):
     assert ids(busy, {}, 64002, "alice") == [101, 103, 104, 105]
     assert ids(busy, {"user": "alice"}, 64002, "alice") == [101, 103, 104, 105]
     assert ids(busy, {"job": "103", "neighbours": "1"}, 64002, "alice") == [103, 104]
@@ -746,7 +746,7 @@ def parked(count, **more):
     ]
 
 
-def test_parked_jobs_do_not_delay_the_oldest_jobs_of_others():
+def test_parked_jobs_do_not_delay_the_oldest_jobs_of_other_users():
     honest = {"uid": 8, "user": "bob", "submit_s": NOW - 2 * DAY, "time_limit_s": 9 * HOUR}
     found = engine("sjf", aged_jobs_per_user=5).cycle(queue(honest, *parked(500)), NOW)
     assert found.place[0] == 6
@@ -754,8 +754,8 @@ def test_parked_jobs_do_not_delay_the_oldest_jobs_of_others():
     assert "5 jobs of its user go before" in explanation.Explainer(found).why(1)
 
 
-def test_aged_jobs_that_have_started_use_up_what_is_allowed():
-    """Else parked jobs would follow each other for ever, always older than those of others."""
+def test_started_jobs_count_toward_the_aged_jobs_of_a_user():
+    """Otherwise parked jobs would follow one another forever, always older than those of other users."""
     honest = {"uid": 8, "user": "bob", "submit_s": NOW - 2 * DAY, "time_limit_s": 9 * HOUR}
     kept = EngineState(DecayedUsage(7 * DAY))
     ranker = engine("sjf", kept, aged_jobs_per_user=5)
@@ -764,7 +764,7 @@ def test_aged_jobs_that_have_started_use_up_what_is_allowed():
         for n in range(5)
     ]
     assert ranker.cycle(queue(honest, *parked(50), *started), NOW).place[0] == 1
-    later = NOW + 600  # they are over
+    later = NOW + 600  # they have ended
     assert ranker.cycle(queue(honest, *parked(50), now=later), later).place[0] == 1
     much_later = NOW + 2 * DAY
     assert ranker.cycle(queue(honest, *parked(50), now=much_later), much_later).place[0] == 6

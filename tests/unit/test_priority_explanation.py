@@ -1,4 +1,4 @@
-"""Why one job goes before another: the term that says so is one that speaks for it."""
+"""The reason why one job goes before another names a term that favours the first job."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def ranking(scores: list[float], tiers: list[int] | None = None, **terms: Term) 
     return Ranking(tier, np.array(scores), np.zeros(len(scores), np.int64), terms)
 
 
-def test_of_a_sum_the_greatest_difference_counts() -> None:
+def test_in_a_sum_the_greatest_difference_decides() -> None:
     edp, fair = Term(np.array([0.9, 0.2]), "", 1.0), Term(np.array([0.1, 0.2]), "", 0.5)
     found = ranking([-0.95, -0.3], edp=edp, fair=fair)
     assert decisive(found.terms, 0, 1) == "edp"
     assert order_reason(found, 0, 1) == "for energy-delay product (0.9000 against 0.2000)"
 
 
-def test_of_a_product_the_greatest_ratio_counts() -> None:
+def test_in_a_product_the_greatest_ratio_decides() -> None:
     edp, ageing = Term(np.array([6e9, 3e9]), "J s", power=1.0), Term(np.array([9.0, 3.0]), power=-1.0)
     assert (
         order_reason(ranking([6e9 / 9, 1e9], edp=edp, ageing=ageing), 0, 1)
@@ -54,7 +54,7 @@ def test_of_a_product_the_greatest_ratio_counts() -> None:
         ([1, 2], [NORMAL, NORMAL], "by its score (1.0000 against 2.0000)"),
     ],
 )
-def test_what_goes_before_every_term(scores: list[float], tiers: list[int], words: str) -> None:
+def test_tiers_decide_before_terms(scores: list[float], tiers: list[int], words: str) -> None:
     same = Term(np.array([1.0, 1.0]), "", 1.0)
     assert order_reason(ranking(scores, tiers, same=same), 0, 1) == words
 
@@ -74,7 +74,7 @@ ROWS = st.lists(
 
 @settings(deadline=None)
 @given(ROWS, st.sampled_from(names()))
-def test_of_any_two_neighbours_a_term_speaks_for_the_first(
+def test_the_decisive_term_favours_the_first_of_two_neighbours(
     rows: list[tuple[float, float, float, int, float]], name: str
 ) -> None:
     columns = [np.array(column) for column in zip(*rows, strict=True)]

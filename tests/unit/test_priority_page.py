@@ -1,4 +1,4 @@
-"""The worked example of docs/priority.md is what the code computes, and the page's names are real."""
+"""The worked example of docs/priority.md equals the computed values, and the names on the page exist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ USERS = ["alice", "bob", "carol"]
 
 
 def rows(after: str, count: int) -> list[list[str]]:
-    """Return the cells of the first rows, after the names, of the table that follows some words."""
+    """Return the cells of the first rows of the table that follows a phrase, without the header."""
     table = PAGE[PAGE.index(after) :].split("\n|", 1)[1]
     lines = [line for line in f"|{table}".splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2 : 2 + count]]
@@ -72,7 +72,7 @@ def test_the_orders_of_other_policies() -> None:
         assert ", ".join(map(str, ranked)) == order
 
 
-def test_every_policy_stands_in_the_table() -> None:
+def test_the_table_contains_every_policy() -> None:
     listed = {name for row in rows("## Policies and weights", 11) for name in re.findall(r"`(\w+)`", row[0])}
     assert {name for name in names() if not name.endswith("-printed")} - listed == set()
     assert listed <= set(names())
@@ -80,7 +80,7 @@ def test_every_policy_stands_in_the_table() -> None:
 
 @pytest.mark.parametrize("name", ["priority.md", "priority-plugin.md", "install.md"])
 def test_lines_for_slurm_conf_have_a_value(name: str) -> None:
-    """Slurm ends at a key without one, and with it every daemon and command of the cluster."""
+    """A key without a value ends Slurm, with every daemon and command of the cluster."""
     lines = re.findall(r"^ *[A-Z][a-zA-Z]+=.*$", (DOCS / name).read_text(), re.MULTILINE)
     assert lines
     assert [line for line in lines if line.rstrip().endswith("=")] == []

@@ -1,4 +1,4 @@
-"""Which running jobs make way for a deadline: none that may not, none in vain, the least energy lost."""
+"""Preemption for deadlines: only jobs that may be preempted, none in vain, least energy lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def node(name="h1", gpus=4, free=0, cpus_free=0, usable=True, kind="h100"):
 
 
 def made(snapshot, nodes=None, at=None, rules=RULES):
-    """Return the victims by the job that they make way for."""
+    """Return the victims by the job for which they are preempted."""
     running_jobs = [
         int(job) for job, state in zip(snapshot.queue.job_id, snapshot.queue.state, strict=True) if state
     ]
@@ -54,7 +54,7 @@ def made(snapshot, nodes=None, at=None, rules=RULES):
     return {one.job_id: one.victims for one in plan_preemptions(snapshot, nodes or [node()], places, rules)}
 
 
-def test_the_least_energy_lost_makes_way():
+def test_the_jobs_that_lose_least_energy_are_preempted():
     columns = [
         urgent(),
         candidate(start_s=NOW - 500),
@@ -68,7 +68,7 @@ def test_the_least_energy_lost_makes_way():
     assert "least energy lost" in found[0].why
 
 
-def test_only_a_job_that_would_soon_be_too_late_is_helped():
+def test_jobs_are_preempted_only_for_a_deadline_at_risk():
     assert made(cycle(urgent(deadline_s=NOW + 661.0), candidate(), candidate())) == {}
     assert made(cycle(urgent(deadline_s=NOW + 659.0), candidate(), candidate())) == {101: (102, 103)}
     assert made(cycle(urgent(deadline_s=float("nan")), candidate(), candidate())) == {}
@@ -79,7 +79,7 @@ def test_only_a_job_that_would_soon_be_too_late_is_helped():
     "change",
     [{"held": True}, {"dependent": True}, {"eligible_s": NOW + 9.0}, {"fixed": True}, {"gpu_kind": ""}],
 )
-def test_nobody_makes_way_for_a_job_that_could_not_start(change):
+def test_no_job_is_preempted_for_a_job_that_could_not_start(change):
     assert made(cycle(urgent(**change), candidate(), candidate())) == {}
 
 
@@ -93,7 +93,7 @@ def test_nobody_makes_way_for_a_job_that_could_not_start(change):
         {"start_s": float("nan")},
     ],
 )
-def test_a_job_that_may_not_be_interrupted_is_left_alone(change):
+def test_protected_types_of_jobs_are_not_preempted(change):
     assert made(cycle(urgent(), candidate(gpus=2, **change))) == {}
     assert made(cycle(urgent(), candidate(gpus=2, **change), candidate(gpus=3, start_s=NOW - 9e5))) == {
         101: (103,)
@@ -103,25 +103,25 @@ def test_a_job_that_may_not_be_interrupted_is_left_alone(change):
 @pytest.mark.parametrize(
     "reason", ["QOSMaxJobsPerUserLimit", "AssocGrpGRES", "ReqNodeNotAvail", "Licenses", "JobArrayTaskLimit"]
 )
-def test_nobody_makes_way_for_a_job_that_something_else_holds_back(reason):
+def test_no_job_is_preempted_for_a_blocked_job(reason):
     assert made(cycle(urgent(reason="Resources"), candidate(gpus=4))) == {101: (102,)}
     assert made(cycle(urgent(reason=reason), candidate(gpus=4))) == {}
 
 
-def test_nobody_makes_way_for_a_job_that_has_started_since_the_queue_was_written():
+def test_no_job_is_preempted_for_a_job_started_since_the_snapshot():
     snapshot = cycle(urgent(), candidate(gpus=4))
     assert made(snapshot) == {101: (102,)}
     assert made(snapshot, at={101: ["h1"]}) == {}
 
 
-def test_nobody_makes_way_where_enough_is_free_or_all_would_not_do():
+def test_no_job_is_preempted_if_enough_is_free_or_all_are_too_few():
     assert made(cycle(urgent(), candidate(), candidate()), [node(free=2)]) == {}
     assert made(cycle(urgent(gpus=3), candidate(), candidate())) == {}
     assert made(cycle(urgent(), candidate(), candidate()), [node(usable=False)]) == {}
     assert made(cycle(urgent(partition="other"), candidate(), candidate())) == {}
 
 
-def test_what_becomes_free_is_on_one_node():
+def test_freed_resources_are_on_one_node():
     columns = cycle(
         urgent(), candidate(), candidate(), candidate(start_s=NOW - 900), candidate(start_s=NOW - 900)
     )
@@ -134,7 +134,7 @@ def test_what_becomes_free_is_on_one_node():
     assert set(made(wide, nodes, at)[101]) == {102, 103}
 
 
-def test_jobs_and_partitions_are_spared():
+def test_protected_jobs_and_partitions_are_not_preempted():
     columns = cycle(
         urgent(),
         candidate(gpus=2),
@@ -149,7 +149,7 @@ def test_jobs_and_partitions_are_spared():
     assert made(columns, at={102: []}) == {101: (103,)}
 
 
-def test_a_cycle_interrupts_only_so_many():
+def test_a_cycle_preempts_a_bounded_number():
     columns = cycle(urgent(job_id=1, gpus=2), urgent(job_id=2, gpus=2), *(candidate() for _ in range(4)))
     assert {len(v) for v in made(columns, rules=PreemptionRules(60.0, max_victims=2)).values()} == {2}
     assert len(made(columns, rules=PreemptionRules(60.0, max_victims=2))) == 1
@@ -170,28 +170,28 @@ AGED = {"partition": "gpu", "gpus": 4, "gpu_kind": "h100", "submit_s": NOW - 2e5
         ({"partition": "cpu"}, True),
         ({"held": True}, True),
         ({"submit_s": NOW - 200.0}, True),
-        ({"gpus": 1}, True),  # fits in what is free
+        ({"gpus": 1}, True),  # fits in the free resources
     ],
 )
-def test_nobody_makes_way_behind_a_job_that_waits_past_the_bound_for_the_same(change, helped):
+def test_no_job_is_preempted_while_an_aged_job_waits_for_the_same(change, helped):
     snapshot = cycle(urgent(), candidate(), candidate(), candidate(), AGED | change)
     assert bool(made(snapshot, [node("h1", free=1), node("a1", kind="a100")])) == helped
 
 
-def test_a_job_past_the_bound_is_helped_to_keep_its_own_deadline():
+def test_jobs_are_preempted_for_the_deadline_of_an_aged_job():
     assert made(cycle(urgent(submit_s=NOW - 2e5), candidate(), candidate(), candidate(), candidate())) == {
         101: (102, 103)
     }
 
 
-def test_nobody_makes_way_where_cores_would_still_be_missing():
+def test_no_job_is_preempted_if_cores_would_still_be_missing():
     rows = [urgent(cpus=8), candidate(cpus=4), candidate(cpus=3), candidate(gpus=0, gpu_kind="", cpus=9)]
     assert made(cycle(*rows), [node(gpus=2)]) == {}
     assert made(cycle(*rows), [node(gpus=2, cpus_free=1)]) == {101: (103, 102)}
 
 
 @pytest.mark.parametrize(("second", "found"), [("gpu", {101: (102, 103)}), ("slow", {})])
-def test_the_nodes_of_a_job_are_of_one_partition(second, found):
+def test_the_nodes_of_a_job_belong_to_one_partition(second, found):
     rows = [
         urgent(partition="gpu,slow", nodes=2, gpus=4),
         *(candidate(gpus=2, job_id=job) for job in (102, 103)),
@@ -203,11 +203,11 @@ def test_the_nodes_of_a_job_are_of_one_partition(second, found):
     assert made(cycle(*rows), nodes, {103: ["h2"]}) == found
 
 
-def test_nobody_makes_way_for_a_component():
+def test_no_job_is_preempted_for_a_component():
     assert made(cycle(urgent(het_job_id=101), candidate(), candidate(), candidate(), candidate())) == {}
 
 
-def test_many_jobs_with_deadlines_cost_no_search_for_what_may_not_be(monkeypatch):
+def test_hopeless_deadlines_cost_no_search(monkeypatch):
     searched = []
     monkeypatch.setattr(
         preemption, "victims", lambda running, *args: searched.append(len(running)) or victims(running, *args)
@@ -215,18 +215,18 @@ def test_many_jobs_with_deadlines_cost_no_search_for_what_may_not_be(monkeypatch
     candidates = [candidate(gpus=0, gpu_kind="", cpus=1) for _ in range(8)]
     cores = [urgent(gpus=0, gpu_kind="", cpus=8) for _ in range(9)]
     assert made(cycle(*cores, *candidates)) == {}
-    assert searched == []  # all eight would have to go, more than one cycle interrupts
+    assert searched == []  # all eight would be needed, more than one cycle preempts
     assert made(cycle(*[urgent(gpus=1) for _ in range(9)], *[candidate() for _ in range(9)])).keys() == {
         101, 102, 103, 104,
     }  # fmt: skip
     assert len(searched) == 4
 
 
-def test_what_is_freed_for_one_job_is_not_promised_to_another():
+def test_resources_freed_for_one_job_are_not_promised_to_another():
     columns = cycle(urgent(job_id=1), urgent(job_id=2), candidate(job_id=7, gpus=3))
     assert made(columns, [node(gpus=4, free=1)]) == {1: (7,)}
     columns = cycle(urgent(job_id=1), urgent(job_id=2), candidate(job_id=7, gpus=4))
-    assert made(columns, [node()]) == {1: (7,)}  # and what remains of it is enough for the other one
+    assert made(columns, [node()]) == {1: (7,)}  # and the rest is enough for the other one
     assert len(at_risk_jobs(columns, RULES)) == 2
     columns = cycle(
         urgent(job_id=1), urgent(job_id=2), candidate(job_id=7), candidate(job_id=8, start_s=NOW - 200.0)
@@ -234,7 +234,7 @@ def test_what_is_freed_for_one_job_is_not_promised_to_another():
     assert made(columns, [node(gpus=4, free=1)]) == {1: (7,)}
 
 
-def test_jobs_without_gpus_are_helped_to_cores():
+def test_cores_are_freed_for_jobs_without_gpus():
     needs = {"partition": "gpu", "cpus": 6, "time_limit_s": 600.0, "deadline_s": NOW + 610.0}
     columns = cycle(needs, candidate(cpus=4), candidate(cpus=8, start_s=NOW - 1.0))
     assert made(columns) == {101: (103,)}
@@ -248,7 +248,7 @@ GUESTS = st.lists(
 
 
 @given(GUESTS, st.integers(1, 4), st.integers(0, 2))
-def test_victims_may_be_requeued_free_enough_and_none_of_them_is_spare(candidates, gpus, free):
+def test_victims_are_requeueable_sufficient_and_minimal(candidates, gpus, free):
     rows = [candidate(gpus=g, requeue=may, start_s=NOW - ran) for g, may, ran, _ in candidates]
     snapshot = cycle(urgent(gpus=gpus), *rows)
     at = {102 + number: [name] for number, (*_, name) in enumerate(candidates)}

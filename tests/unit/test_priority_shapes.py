@@ -1,4 +1,4 @@
-"""Jobs that offer several shapes: how they are ranked, which shape is chosen, never more than offered."""
+"""Jobs that offer several shapes: ranking and choice, limited to the offers."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ def choices(snapshot):
 
 
 def chosen(snapshot):
-    """Return the shapes of jobs whose turn has come."""
+    """Return the shapes of jobs that start now."""
     return {choice.job_id: choice.shape for choice in choices(snapshot) if choice.starts_now}
 
 
 def waiting(snapshot):
-    """Return the shapes that the other jobs wait in."""
+    """Return the shapes in which the other jobs wait."""
     return {choice.job_id: choice.shape for choice in choices(snapshot) if not choice.starts_now}
 
 
-def test_of_what_fits_the_least_energy_delay_product_is_chosen():
+def test_the_fitting_shape_with_the_least_edp_is_chosen():
     columns = queue(offering())
     assert chosen(cycle(columns, nodes())) == {101: H2}
     assert chosen(cycle(columns, nodes(h100=1))) == {101: A4}
@@ -109,7 +109,7 @@ def remembering(*runs):
 
 
 def figures(offered, *runs, model=None, limit=7200.0):
-    """Return (time, watts) of the shapes of a job of which these runs are known."""
+    """Return (time, watts) of the shapes of a job with these known runs."""
     flags = {"ENERGY_ALTERNATIVES": offered} | ({"ENERGY_MODEL": model} if model else {})
     config = configuration.parse('[priority]\npolicy = "zeus"\n')
     history = remembering(*runs) if runs else None
@@ -123,12 +123,12 @@ def figures(offered, *runs, model=None, limit=7200.0):
     return list(zip(table.time_s.tolist(), table.power_watts.tolist(), strict=True))
 
 
-def test_what_was_measured_in_a_shape_counts_for_it():
+def test_measurements_in_a_shape_count_for_it():
     known = ("a100", 4, 1000.0, 1200.0), ("h100", 2, 700.0, 900.0)
     assert figures(BOTH, *known) == [pytest.approx(one[2:], rel=0.01) for one in known]
 
 
-def test_a_shape_that_was_never_run_follows_from_one_that_was():
+def test_an_unmeasured_shape_is_derived_from_a_measured_one():
     four, two, other = figures("gpu:a100:4,gpu:a100:2,gpu:h100:2", ("a100", 4, 1000.0, 1200.0))
     assert four == pytest.approx((1000.0, 1200.0), rel=0.01)
     assert two == pytest.approx((1000.0 * 2**0.85, 600.0), rel=0.01)
@@ -139,11 +139,11 @@ def test_a_shape_that_was_never_run_follows_from_one_that_was():
     assert other == pytest.approx((1000.0 * h_s / a_s, 1200.0 * h_w / a_w), rel=0.01)
 
 
-def test_where_no_shape_was_run_they_differ_by_what_the_gpus_can_do():
+def test_unmeasured_shapes_differ_by_the_peaks_of_the_gpus():
     (two_s, two_w), (four_s, four_w) = figures("gpu:a100:2,gpu:a100:4")
     assert two_s / four_s == pytest.approx(2**0.85)
     assert four_w / two_w == pytest.approx(2.0)
-    assert math.sqrt(two_s * four_s) == pytest.approx(3600.0)  # half the limit, as the nameplate has it
+    assert math.sqrt(two_s * four_s) == pytest.approx(3600.0)  # half the limit, as in the nameplate
     (two_s, _), (four_s, _) = figures("gpu:a100:2,gpu:a100:4", ("v100", 8, 500.0, 2000.0))
     assert two_s / four_s == pytest.approx(2**0.85, rel=0.01)
     assert math.sqrt(two_s * four_s) == pytest.approx(500.0, rel=0.05)
@@ -154,7 +154,7 @@ def test_no_shape_takes_longer_than_the_limit():
     assert figures("gpu:h100:2,gpu:a100:1", known, limit=1200.0)[1][0] == 1200.0
 
 
-def test_a_job_that_fits_nowhere_keeps_its_place_by_its_best_shape():
+def test_a_job_that_fits_nowhere_is_ranked_by_its_best_shape():
     plain = {"partition": "gpu", "time_limit_s": 10.0, "gpus": 1, "gpu_kind": "a100"}
     columns = queue(plain | {"job_id": 7}, offering(job_id=8), plain | {"job_id": 9, "time_limit_s": 3e6})
     for found in (nodes(0, 0), nodes()):
@@ -168,9 +168,9 @@ def test_a_job_that_fits_nowhere_keeps_its_place_by_its_best_shape():
     assert told["predicted"]["edp_js"] == pytest.approx(told["shapes"][1]["edp_js"])
 
 
-def test_what_jobs_before_it_will_take_does_not_count_as_free():
+def test_resources_of_earlier_jobs_do_not_count_as_free():
     first = {"partition": "gpu", "gpus": 7, "gpu_kind": "h100", "time_limit_s": 1.0}
-    assert chosen(cycle(queue(first, offering()), nodes())) == {}  # not there at its turn
+    assert chosen(cycle(queue(first, offering()), nodes())) == {}  # not available at its turn
     assert chosen(cycle(queue(first | {"held": True}, offering()), nodes())) == {102: H2}
     assert chosen(cycle(queue(first | {"reason": "AssocGrpCpuLimit"}, offering()), nodes())) == {102: H2}
 
@@ -192,7 +192,7 @@ def test_what_jobs_before_it_will_take_does_not_count_as_free():
         running(start_s=NOW - 5),
     ],
 )
-def test_a_job_that_could_not_start_in_it_gets_no_shape(change):
+def test_no_shape_is_assigned_in_which_the_job_could_not_start(change):
     assert chosen(cycle(queue(offering(**change)), nodes())) == {}
 
 
@@ -206,7 +206,7 @@ def test_free_gpus_must_be_on_one_node_and_it_must_be_up():
     assert chosen(cycle(queue(offering()), [down, nodes()[0]])) == {101: A4}
 
 
-def test_nodes_are_asked_once_and_only_for_jobs_that_offer_shapes():
+def test_nodes_are_read_once_and_only_for_jobs_that_offer_shapes():
     asked = []
     config = configuration.parse('[priority]\npolicy = "zeus"\n')
     shaper = OfferedShapeProvider(QueuePredictor(config), lambda: asked.append(1) or nodes())
@@ -217,18 +217,18 @@ def test_nodes_are_asked_once_and_only_for_jobs_that_offer_shapes():
     assert asked == [1]
 
 
-def test_without_knowledge_of_nodes_jobs_are_ranked_as_they_asked():
+def test_without_nodes_jobs_are_ranked_as_requested():
     snapshot = cycle(queue(offering(), {}), None)
     assert len(snapshot.shapes.gpu_kind) == 2
     assert choices(snapshot) == []
 
 
-def test_a_shape_in_doubt_counts_as_not_fitting():
+def test_a_blocked_shape_counts_as_not_fitting():
     acted = InterventionState(blocked_shapes={(101, H2): NOW})
     assert chosen(cycle(queue(offering()), nodes(), acted=acted)) == {101: A4}
 
 
-def test_a_job_that_keeps_what_it_asked_for_is_ranked_by_that():
+def test_a_job_that_keeps_its_request_is_ranked_by_it():
     acted = InterventionState(assigned={101: AssignedShape(NOW, None, NOW)})
     snapshot = cycle(queue(offering()), nodes(), acted=acted)
     assert choices(snapshot) == []
@@ -240,7 +240,7 @@ def test_a_deadline_takes_the_fastest_shape():
     assert chosen(cycle(queue(slow), nodes(), "aurachronos")) == {101: A4}
 
 
-def test_those_whose_turn_has_come_are_first():
+def test_jobs_that_start_now_come_first():
     first = offering("gpu:a100:4", deadline_s=NOW + 9e5)
     snapshot = cycle(queue(first, offering("gpu:h100:1")), nodes(a100=0), "aurachronos")
     assert [(choice.job_id, choice.starts_now) for choice in choices(snapshot)] == [(102, True), (101, False)]
@@ -266,7 +266,7 @@ NODE = st.builds(
 @given(
     st.lists(JOB, max_size=6), st.lists(NODE, max_size=4), st.sampled_from(["zeus", "blend", "aurachronos"])
 )
-def test_never_more_than_was_offered_nor_than_is_free(jobs, there, policy):
+def test_choices_are_offered_and_fit_the_free_resources(jobs, there, policy):
     found = [node(f"n{number}", *one) for number, one in enumerate(there)]
     snapshot = cycle(queue(*jobs), found, policy)
     taken = {}

@@ -1,4 +1,4 @@
-"""From an order of jobs to site factors: always strictly falling, and few of them change."""
+"""From an order of jobs to site factors: always strictly falling, with few changes."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ def in_order(numbers):
 
 
 @given(st.integers(0, 3000))
-def test_fresh_numbers_fall_by_the_spacing(count):
+def test_initial_site_factors_fall_by_the_spacing(count):
     numbers = spread_site_factors(count)
     assert len(numbers) == count and in_order(numbers)
     assert set(np.diff(numbers)) <= {-SPACING}
 
 
-def test_fresh_numbers_of_more_jobs_than_slurm_takes():
+def test_initial_site_factors_of_very_many_jobs():
     assert in_order(spread_site_factors(3_000_000))
 
 
 @given(st.lists(NUMBERS, max_size=60))
-def test_any_old_numbers_give_a_strict_order(old):
+def test_any_present_factors_give_a_strict_order(old):
     numbers = update_site_factors(np.array(old, np.int64))
     assert len(numbers) == len(old) and in_order(numbers)
 
 
 def fewest_changes(old):
-    """Return by brute force over subsets how many numbers must change at least."""
+    """Return the minimum number of changes, by brute force over subsets."""
     count, best = len(old), 0
     for chosen in range(1 << count):
         stays = [i for i in range(count) if chosen >> i & 1]
@@ -64,27 +64,27 @@ def fewest_changes(old):
 
 
 @given(st.lists(st.integers(MIN_SITE_FACTOR + 100, MIN_SITE_FACTOR + 115), max_size=8))
-def test_no_numbers_change_that_need_not(old):
+def test_the_number_of_changes_is_minimal(old):
     changed = int(np.sum(update_site_factors(np.array(old, np.int64)) != old))
     assert changed == fewest_changes(old)
 
 
 @given(st.integers(1, 200), st.data())
-def test_a_newcomer_changes_nobody_else(count, data):
+def test_a_new_job_changes_no_other_job(count, data):
     place = data.draw(st.integers(0, count))
     old = np.insert(spread_site_factors(count), place, 0)
     assert np.flatnonzero(update_site_factors(old) != old).tolist() == [place]
 
 
 @given(st.integers(1, 200), st.data())
-def test_who_leaves_changes_nobody(count, data):
+def test_a_leaving_job_changes_no_other_job(count, data):
     leaves = data.draw(st.sets(st.integers(0, count - 1)))
     old = np.delete(spread_site_factors(count), sorted(leaves))
     assert np.array_equal(update_site_factors(old), old)
 
 
 @given(st.integers(2, 200), st.data())
-def test_who_moves_changes_alone(count, data):
+def test_a_moving_job_is_the_only_change(count, data):
     here, there = (data.draw(st.integers(0, count - 1)) for _ in range(2))
     rows = list(range(count))
     rows.insert(there, rows.pop(here))
@@ -92,7 +92,7 @@ def test_who_moves_changes_alone(count, data):
     assert np.sum(update_site_factors(old) != old) <= 1
 
 
-def test_thousands_of_newcomers_at_one_place_cost_few_changes_each():
+def test_thousands_of_new_jobs_at_one_place_cost_few_changes_each():
     numbers, changes = spread_site_factors(100), 0
     for _ in range(2000):
         old = np.insert(numbers, 50, 0)
@@ -102,18 +102,18 @@ def test_thousands_of_newcomers_at_one_place_cost_few_changes_each():
     assert changes < 2000 * 40
 
 
-def test_first_in_first_out_uses_the_range_up_and_begins_again():
+def test_first_in_first_out_exhausts_the_range_and_restarts():
     numbers, changes = MIN_SITE_FACTOR + SPACING * np.arange(50, 0, -1), 0
     for _ in range(200):
         old = np.append(numbers[1:], [0])
         numbers = update_site_factors(old)
         assert in_order(numbers)
         changes += int(np.sum(numbers[:-1] != old[:-1]))
-    assert changes == 49  # once, all of them
+    assert changes == 49  # once, for all of them
 
 
 @given(st.lists(st.integers(0, 9), max_size=9))
-def test_longest_falling(values):
+def test_longest_nonincreasing(values):
     array = np.array(values, np.int64)
     found = site_factors.longest_nonincreasing(array)
     assert np.all(np.diff(found) > 0) and np.all(np.diff(array[found]) <= 0)
@@ -124,7 +124,7 @@ def test_longest_falling(values):
 
 
 @given(st.lists(NUMBERS, max_size=400), st.integers(0, 5000))
-def test_only_jobs_far_from_their_turn_stand_elsewhere_and_not_far(old, zeros):
+def test_only_jobs_far_from_their_turn_deviate_and_not_far(old, zeros):
     rows = stable_order(np.array([*old, *[0] * zeros], np.int64))
     assert sorted(rows.tolist()) == list(range(len(old) + zeros))
     assert rows[:EXACT_PLACES].tolist() == list(range(min(EXACT_PLACES, len(rows))))
@@ -134,13 +134,13 @@ def test_only_jobs_far_from_their_turn_stand_elsewhere_and_not_far(old, zeros):
     assert np.all(moved <= ORDER_TOLERANCE * np.maximum(places, np.arange(len(rows))) + 1)
 
 
-def test_without_numbers_the_order_is_the_policys():
+def test_without_site_factors_the_order_is_the_policys():
     assert stable_order(np.zeros(5000, np.int64)).tolist() == list(range(5000))
 
 
 @given(st.integers(EXACT_PLACES, 4990), st.randoms(use_true_random=False))
-def test_little_moves_deep_in_a_long_queue_change_nothing(first, chance):
-    """Of jobs that change places among neighbours only those at the border of two blocks may change."""
+def test_small_moves_deep_in_a_long_queue_change_nothing(first, chance):
+    """If jobs swap places with near neighbours, only those at the border of two blocks may change."""
     old = spread_site_factors(5000)
     some = old[first : first + 10].tolist()
     chance.shuffle(some)

@@ -1,4 +1,4 @@
-"""The two files between senergyctld and slurmctld's plugin, from Python's side."""
+"""The two files between senergyctld and slurmctld's plugin, on Python's side."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def test_one_changed_word_changes_the_checksum(words, data):
 @pytest.mark.parametrize(
     ("ids", "factors"), [([1, 1], [2, 3]), ([1], [1, 2]), ([0], [1]), ([1], [2**31]), ([2**32], [1])]
 )
-def test_what_the_plugin_could_not_hold_is_refused(ids, factors):
+def test_tables_beyond_the_plugins_limits_are_refused(ids, factors):
     with pytest.raises(ValueError, match=r"job|site factor"):
         table_file.encode(ids, factors, sequence=1, written_unix_s=0)
 
 
-def test_a_table_is_replaced_at_once_and_readable_for_all(tmp_path):
+def test_a_table_is_replaced_atomically_and_readable_by_all(tmp_path):
     tmp_path.chmod(0o755)
     path = tmp_path / "made" / "priority.table"
     table_file.write(path, [3, 1], [10, 20])
@@ -86,7 +86,7 @@ def test_a_table_is_replaced_at_once_and_readable_for_all(tmp_path):
     first.close()
 
 
-def test_a_table_is_not_put_where_others_could_exchange_it(tmp_path):
+def test_no_table_is_written_where_others_could_replace_it(tmp_path):
     tmp_path.chmod(0o777)
     with pytest.raises(ConfigError, match="nobody else may write it"):
         table_file.write(tmp_path / "priority.table", [1], [1])
@@ -161,14 +161,14 @@ def test_the_journal_adds_and_changes_jobs(place):
     assert source.signature() != before
 
 
-def test_a_journal_of_another_snapshot_is_left_alone(place):
+def test_a_journal_of_another_snapshot_is_ignored(place):
     source = put(place, snapshot([JOB], generation=4))
     for generation in (3, 5):
         put(journal_path(place), journal([{"job_id": 14}], generation=generation))
         assert source.read().job_id.tolist() == [12]
 
 
-def test_a_torn_journal_counts_up_to_its_tear(place):
+def test_a_truncated_journal_counts_up_to_its_end(place):
     source = put(place, snapshot([]))
     whole = journal([{"job_id": 1, "name": "first"}, {"job_id": 2, "name": "second"}])
     first = len(journal([{"job_id": 1, "name": "first"}]))
@@ -208,8 +208,8 @@ NAMED = st.lists(st.tuples(st.integers(1, 4), st.text("aé", max_size=9)), max_s
 
 @ANYWHERE
 @given(steps=st.lists(st.tuples(NAMED, st.booleans(), st.integers(4, 5), st.integers(0, 40)), max_size=6))
-def test_a_journal_read_again_says_what_it_says_at_first_sight(place, steps):
-    """It grows, is cut off, or is another one of the same snapshot."""
+def test_a_reread_journal_equals_a_first_read(place, steps):
+    """The journal has grown, is truncated, or is another one of the same snapshot."""
     source, jobs = put(place, snapshot([JOB], generation=4)), []
     for more, anew, generation, cut in steps:
         jobs = ([] if anew else jobs) + [{"job_id": job, "name": name} for job, name in more]
@@ -253,7 +253,7 @@ def test_any_strings_are_columns_or_unavailable(place, text, lengths):
 
 
 def test_strings_that_share_their_bytes_are_refused(place):
-    """A small file would become a great many strings."""
+    """Otherwise a small file would become a large number of strings."""
     rows = np.concatenate([entry(job, name="n" * 60000)[0] for job in (1, 2, 3)])
     for count in (1, 3):
         start = HEADER.itemsize + count * ENTRY.itemsize
@@ -303,7 +303,7 @@ def test_a_name_is_looked_up_once_and_an_unknown_one_again(place, monkeypatch):
     assert asked == [4_000_000, 4_000_001, 4_000_001, 4_000_001]
 
 
-def test_finished_jobs_are_no_part_of_the_queue(place):
+def test_finished_jobs_are_not_in_the_queue(place):
     jobs = [{"job_id": 1, "state": 3}, {"job_id": 2}]
     assert put(place, snapshot(jobs)).read().job_id.tolist() == [2]
     assert len(record(JOB)) % 8 == 0

@@ -1,4 +1,4 @@
-"""The plugin's reading of priority.table and writing of queue.table, under sanitizers and without Slurm."""
+"""The plugin's reader of priority.table and writer of queue.table, under sanitizers and without Slurm."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def program(tmp_path_factory):
 
 
 class Plugin:
-    """A process that keeps the plugin's state between commands."""
+    """A process that holds the plugin's state between commands."""
 
     def __init__(self, program: Path, **arguments: object) -> None:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -79,14 +79,14 @@ def path(tmp_path) -> Path:
 
 @ANYWHERE
 @given(jobs=st.dictionaries(st.integers(1, 2**32 - 1), st.integers(-(2**31) + 4, 2**31 - 4), max_size=60))
-def test_finds_what_python_wrote(plugin, path, jobs):
+def test_the_plugin_reads_tables_written_by_python(plugin, path, jobs):
     table_file.write(path, list(jobs), list(jobs.values()), default=-3)
     others = [1, 2, 2**32 - 1, *(job + 1 for job in jobs if job < 2**32 - 1)]
     asked = [*others, *jobs, *sorted(jobs)]
     assert plugin("read", path, *asked) == [GOOD, "1", "-3", *(str(jobs.get(job, "-")) for job in asked)]
 
 
-def test_the_last_good_table_stays_when_the_file_goes_bad(plugin, path):
+def test_the_last_valid_table_stays_when_the_file_becomes_invalid(plugin, path):
     table_file.write(path, [7], [70])
     whole = path.read_bytes()
     assert plugin("read", path, 7)[:4] == [GOOD, "1", "0", "70"]
@@ -103,8 +103,10 @@ def test_the_last_good_table_stays_when_the_file_goes_bad(plugin, path):
     assert plugin("read", path, 7)[:4] == [GOOD, "1", "0", "71"]
 
 
-def test_a_bad_table_stays_bad_while_it_is_not_read_again(plugin, path):
-    """A slow read is followed by a rest: told that all is well meanwhile, it would be complained of again."""
+def test_an_invalid_table_stays_invalid_until_it_is_read_again(plugin, path):
+    """A slow read is followed by a pause. Success reported during it would cause a second error message
+    later.
+    """
     table_file.write(path, [7], [70])
     assert plugin("read", path, 7)[:4] == [GOOD, "1", "0", "70"]
     table_file.write(path, range(1, 1 << 20), [9] * ((1 << 20) - 1))
@@ -119,7 +121,7 @@ def test_a_bad_table_stays_bad_while_it_is_not_read_again(plugin, path):
     assert plugin("look", path, 7)[:4] == [GOOD, "1", "0", "71"]
 
 
-def test_a_table_of_slurm_user_is_good_where_slurmctld_runs_as_it(program):
+def test_a_table_of_slurm_user_is_accepted_if_slurmctld_runs_as_it(program):
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         Path(folder).chmod(0o755)
         path, driver = Path(folder) / "priority.table", shutil.copy(program, folder)
@@ -133,7 +135,7 @@ def test_a_table_of_slurm_user_is_good_where_slurmctld_runs_as_it(program):
             assert done.stdout.split()[0] == trouble
 
 
-def test_what_others_than_root_could_have_written_is_refused(plugin, path, tmp_path):
+def test_tables_that_other_users_could_write_are_refused(plugin, path, tmp_path):
     table_file.write(path, [7], [70])
     os.chown(path, NOBODY, NOBODY)
     assert plugin("read", path)[0] == UNSAFE
@@ -154,24 +156,24 @@ def test_what_others_than_root_could_have_written_is_refused(plugin, path, tmp_p
     assert plugin("read", path)[0] == NOT_PLAIN
 
 
-@pytest.mark.parametrize("age_s", [61, -90, 2**62, -(2**62)])  # seconds may pass until it is read
-def test_a_table_of_another_time_is_not_used(plugin, path, age_s):
+@pytest.mark.parametrize("age_s", [61, -90, 2**62, -(2**62)])  # seconds may pass before it is read
+def test_a_stale_or_future_table_is_not_used(plugin, path, age_s):
     now = int(time.time())
     table_file.write(path, [7], [70], stale_s=60, written_unix_s=now - age_s)
     assert plugin("read", path, 7)[:2] == [STALE if age_s > 0 else AHEAD, "0"]
     table_file.write(path, [7], [70], stale_s=60, written_unix_s=now - (age_s > 0) * 30)
     assert plugin("read", path, 7)[:2] == [GOOD, "1"]
     table_file.write(path, [7], [71], stale_s=60, written_unix_s=now - age_s)
-    assert plugin("read", path, 7)[1:4] == ["1", "0", "70"]  # the last good one
+    assert plugin("read", path, 7)[1:4] == ["1", "0", "70"]  # the last valid one
 
 
 @pytest.mark.slow
-def test_changed_bytes_are_never_believed(plugin, path, tmp_path):
+def test_changed_bytes_are_never_accepted(plugin, path, tmp_path):
     table_file.write(path, range(1, 40), range(39))
     assert plugin("fuzz", path, tmp_path / "scratch", 20000) == ["0"]
 
 
-def test_a_table_replaced_all_the_time_is_read_whole(plugin, path):
+def test_a_constantly_replaced_table_is_read_completely(plugin, path):
     stop = threading.Event()
     table_file.write(path, range(1, 2000), [1] * 1999)
     written = 0
@@ -183,7 +185,7 @@ def test_a_table_replaced_all_the_time_is_read_whole(plugin, path):
             table_file.write(path, range(1, 2000), [written] * 1999)
 
     def spoil() -> None:
-        """Write into the file itself, as nobody should."""
+        """Write into the file itself, as no program should."""
         while not stop.is_set():
             data = table_file.encode(
                 range(1, 2000), [-1] * 1999, sequence=time.time_ns(), written_unix_s=time.time()
@@ -197,7 +199,7 @@ def test_a_table_replaced_all_the_time_is_read_whole(plugin, path):
         thread.start()
     believed = torn = 0
     try:
-        while not believed:  # it may have been spoiled for as long as both threads stood still
+        while not believed:  # the file may have been damaged for as long as both threads were suspended
             believed, found = (int(word) for word in plugin("hammer", path, 3000))
             torn += found
     finally:
@@ -222,7 +224,7 @@ def test_python_reads_the_queue_that_the_plugin_wrote(plugin, tmp_path, count, r
 
 @pytest.fixture
 def while_read(monkeypatch):
-    """Have something happen each time that a part of the queue's file was read, but not all."""
+    """Run a function each time that part of the queue file, but not all, has been read."""
     happens, fdopen = [], os.fdopen
 
     def slow_open(*arguments):
@@ -240,8 +242,8 @@ def while_read(monkeypatch):
 
 
 @pytest.mark.parametrize("times", [1, 99])
-def test_a_queue_written_over_while_it_is_read_is_read_whole(plugin, tmp_path, while_read, times):
-    """Its strings lie elsewhere then, and no checksum covers them."""
+def test_a_queue_overwritten_during_a_read_is_read_completely(plugin, tmp_path, while_read, times):
+    """Its strings are then elsewhere, and no checksum covers them."""
     tmp_path.chmod(0o755)
     path, counts = tmp_path / "queue.table", itertools.count(3001)
     assert plugin("write", path, 3000, 3000) == ["ok"]
@@ -280,13 +282,13 @@ def _a_fifo(spare: Path, elsewhere: Path) -> None:
 
 
 def _half_a_snapshot(spare: Path, elsewhere: Path) -> None:
-    """What a slurmctld left that was killed while it wrote."""
+    """Leave the files of a slurmctld that was killed during a write."""
     spare.write_bytes(elsewhere.read_bytes()[:500] + b"x" * 500_000)
     spare.chmod(0o600)
 
 
 @pytest.mark.parametrize("put", [_a_link, _the_same_file, _of_a_user, _a_fifo, _half_a_snapshot])
-def test_whatever_lies_where_the_spare_is_wanted_the_queue_is_whole(plugin, tmp_path, put):
+def test_the_queue_is_complete_whatever_file_is_in_place_of_the_spare(plugin, tmp_path, put):
     tmp_path.chmod(0o755)
     path, elsewhere = tmp_path / "queue.table", tmp_path / "elsewhere"
     elsewhere.write_bytes(b"y" * 1000)
@@ -303,7 +305,7 @@ def test_whatever_lies_where_the_spare_is_wanted_the_queue_is_whole(plugin, tmp_
 def test_the_journal_follows_a_snapshot(plugin, tmp_path):
     tmp_path.chmod(0o755)
     path = tmp_path / "queue.table"
-    assert plugin("open", path, 5, 7) == ["ok"]  # none yet: an empty one is made
+    assert plugin("open", path, 5, 7) == ["ok"]  # there is none yet: an empty one is created
     assert QueueTableSource(path).read().job_id.tolist() == [5, 6, 7]
     plugin("write", path, 3, 3)
     assert QueueTableSource(path).read().job_id.tolist() == [1, 2, 3]
@@ -311,11 +313,11 @@ def test_the_journal_follows_a_snapshot(plugin, tmp_path):
     queue = QueueTableSource(path).read()
     assert queue.job_id.tolist() == list(range(1, 10))
     assert queue.account[8] == "0" * 9
-    plugin("open", path, 20, 20)  # a plugin that starts again, with the last one's snapshot
+    plugin("open", path, 20, 20)  # a restarted plugin, with the snapshot of the previous one
     assert QueueTableSource(path).read().job_id.tolist() == [1, 2, 3, 20]
 
 
-def test_a_lost_snapshot_or_journal_is_made_up_for(plugin, tmp_path):
+def test_a_lost_snapshot_or_journal_is_recreated(plugin, tmp_path):
     tmp_path.chmod(0o755)
     path = tmp_path / "queue.table"
     plugin("write", path, 3, 3)
@@ -326,7 +328,7 @@ def test_a_lost_snapshot_or_journal_is_made_up_for(plugin, tmp_path):
     plugin("note", path, 6, 6)
     assert source.read_last().job_id.tolist() == [1, 2, 3, 4, 5, 6]
     journal_path(path).unlink()
-    plugin("note", path, 7, 7)  # into a new journal: the old one has no name any more
+    plugin("note", path, 7, 7)  # into a new journal: the old one is unlinked
     assert source.read_last().job_id.tolist() == [1, 2, 3, 4, 5, 7]
     plugin("write", path, 8, 8)
     assert source.read().job_id.tolist() == list(range(1, 9))
@@ -341,7 +343,7 @@ def test_the_journal_is_bounded(plugin, tmp_path):
     assert QueueTableSource(path).read().count > 10000
 
 
-def test_where_nothing_can_be_written_the_plugin_says_so(plugin, tmp_path):
+def test_the_plugin_reports_unwritable_files(plugin, tmp_path):
     assert plugin("write", tmp_path / "none" / "queue.table", 3, 3)[0] == "error"
     assert plugin("open", tmp_path / "none" / "queue.table", 3, 3)[0] == "error"
     path = tmp_path / "queue.table"
@@ -353,7 +355,7 @@ def test_where_nothing_can_be_written_the_plugin_says_so(plugin, tmp_path):
 
 @pytest.fixture
 def small_files(program):
-    """A plugin whose files end at 4096 bytes until the function returned is called, as on a full disk."""
+    """A plugin whose files end at 4096 bytes until the returned function is called, as on a full disk."""
 
     def limit() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -366,7 +368,7 @@ def small_files(program):
     plugin.close()
 
 
-def test_after_a_snapshot_that_found_no_room_new_jobs_join_the_last_one(plugin, small_files, tmp_path):
+def test_after_a_snapshot_without_disk_space_new_jobs_join_the_last_one(plugin, small_files, tmp_path):
     tmp_path.chmod(0o755)
     path = tmp_path / "queue.table"
     assert plugin("write", path, 3, 3) == ["ok"]

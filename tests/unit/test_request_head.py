@@ -1,4 +1,4 @@
-"""The head of a request: what is accepted, and that nothing else gets through."""
+"""The head of a request: accepted forms, and the refusal of everything else."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_clients_requests_are_accepted():
     ],
     ids=lambda value: repr(value)[:40],
 )
-def test_what_has_no_clear_length_is_refused(lines, status):
+def test_bodies_without_a_definite_length_are_refused(lines, status):
     with pytest.raises(HeadError) as raised:
         RequestHead.parse(head(*lines))
     assert raised.value.status == status
@@ -56,14 +56,14 @@ def test_what_has_no_clear_length_is_refused(lines, status):
     [b"", b"GET /", b"GET  / HTTP/1.1", b"GET / HTTP/2.0", b"get / HTTP/1.1", b"GET http://x/ HTTP/1.1",
      b"CONNECT x:1 HTTP/1.1", b"GET /a b HTTP/1.1", b"GET /\xff HTTP/1.1", b"\x16\x03\x01"],
 )  # fmt: skip
-def test_what_is_no_request_is_refused(first):
+def test_malformed_requests_are_refused(first):
     with pytest.raises(HeadError) as raised:
         RequestHead.parse(head(first=first))
     assert raised.value.status == 400
 
 
 @given(st.binary(max_size=400))
-def test_any_bytes_are_read_or_refused(content):
+def test_any_bytes_are_parsed_or_refused(content):
     try:
         parsed = RequestHead.parse(content + END)
     except HeadError as error:

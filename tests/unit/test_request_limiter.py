@@ -1,4 +1,4 @@
-"""Turns of requests: counted, not timed."""
+"""Turns of requests, by counting instead of timing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ALICE, BOB, CAROL, ROOT = 1001, 1002, 1003, 0
 
 
 class Office:
-    """Requests that last until `release`, and what was seen of them."""
+    """Requests that last until `release`, with a record of their turns."""
 
     def __init__(self, **bounds) -> None:
         self.limiter = RequestLimiter(
@@ -58,7 +58,7 @@ def test_a_user_has_one_turn_at_a_time_and_too_many_are_refused():
         assert sorted(office.working) == [ROOT, ROOT, ALICE, BOB]
         carol = asyncio.create_task(office.request(CAROL))
         await settled()
-        assert CAROL not in office.working  # two of ordinary users at a time
+        assert CAROL not in office.working  # at most two of ordinary users at a time
         office.release.set()
         await asyncio.gather(*tasks, bob, carol, *root)
         assert office.most == {ALICE: 1, BOB: 1, CAROL: 1, ROOT: 2}
@@ -67,7 +67,7 @@ def test_a_user_has_one_turn_at_a_time_and_too_many_are_refused():
     asyncio.run(story())
 
 
-def test_those_of_one_user_have_their_turns_in_order():
+def test_requests_of_one_user_are_served_in_order():
     async def story():
         office = Office(concurrent=1, waiting=100)
         order = []
@@ -83,12 +83,12 @@ def test_those_of_one_user_have_their_turns_in_order():
     asyncio.run(story())
 
 
-def test_one_that_breaks_off_gives_its_turn_back():
+def test_a_cancelled_request_releases_its_turn():
     async def story():
         office = Office()
         tasks = [asyncio.create_task(office.request(ALICE)) for _ in range(4)]
         await settled()
-        for task in tasks[:2]:  # the one at work and the next
+        for task in tasks[:2]:  # the running request and the next
             task.cancel()
         office.working.clear()
         await settled()
@@ -100,7 +100,7 @@ def test_one_that_breaks_off_gives_its_turn_back():
     asyncio.run(story())
 
 
-def test_a_user_rests_between_turns_and_others_do_not():
+def test_a_user_pauses_between_turns_and_others_do_not():
     async def story():
         office = Office(rest_factor=1e9)
         office.release.set()
@@ -115,7 +115,7 @@ def test_a_user_rests_between_turns_and_others_do_not():
     asyncio.run(story())
 
 
-def test_a_turn_that_does_not_come_is_refused(monkeypatch):
+def test_a_request_without_a_turn_in_time_is_refused(monkeypatch):
     monkeypatch.setattr(request_limiter, "WAIT_S", 0.01)
 
     async def story():
@@ -154,13 +154,13 @@ def test_bodies_wait_for_memory():
         release.set()
         await asyncio.gather(*tasks[1:])
         assert max(most) == 80
-        async with budget.reserve(1000):  # one larger than all goes alone
+        async with budget.reserve(1000):  # one larger than the budget is admitted alone
             pass
 
     asyncio.run(story())
 
 
-def test_memory_that_does_not_become_free_is_an_error(monkeypatch):
+def test_a_body_without_free_memory_is_refused(monkeypatch):
     monkeypatch.setattr(request_limiter, "WAIT_S", 0.01)
 
     async def story():
