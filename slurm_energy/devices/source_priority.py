@@ -49,20 +49,20 @@ def _source(name: str, component: str, parts: str, why: str) -> EnergySource:
 
 
 COMPONENT_SOURCES = (
-    _source("powercap:intel-rapl", "cpu", "cpu", "exact counter, 1 ms, the same that limits act on"),
-    _source("powercap:intel-rapl-mmio", "cpu", "cpu", "the same packages by another way"),
-    _source("perf:power", "cpu", "cpu", "the same counters where powercap is not readable"),
-    _source("hwmon:amd_energy", "cpu", "cpu", "the same counters on kernels without AMD in powercap"),
+    _source("powercap:intel-rapl", "cpu", "cpu", "exact counter, 1 ms; power limits act on it"),
+    _source("powercap:intel-rapl-mmio", "cpu", "cpu", "the same packages, memory-mapped"),
+    _source("perf:power", "cpu", "cpu", "the same counters where powercap is unreadable"),
+    _source("hwmon:amd_energy", "cpu", "cpu", "the same counters on kernels whose powercap lacks AMD"),
     _source("pm_counters:cpu", "cpu", "cpu", "measured outside the processor, 10 Hz, whole joules"),
-    _source("power_meter:grace-grace", "cpu", "cpu dram", "a whole Grace socket, its memory included"),
-    _source("power_meter:grace-cpu", "cpu", "cpu", "the core rail of Grace; summed with its SysIO rail"),
-    _source("power_meter:grace-sysio", "cpu", "cpu", "the SysIO rail of Grace; summed with its core rail"),
-    _source("hsmp:power", "cpu", "cpu", "power, not energy"),
+    _source("power_meter:grace-grace", "cpu", "cpu dram", "a whole Grace socket including its memory"),
+    _source("power_meter:grace-cpu", "cpu", "cpu", "the core rail of Grace; added to its SysIO rail"),
+    _source("power_meter:grace-sysio", "cpu", "cpu", "the SysIO rail of Grace; added to its core rail"),
+    _source("hsmp:power", "cpu", "cpu", "power instead of energy"),
     _source("powercap:intel-rapl", "dram", "dram", "exact counter"),
-    _source("powercap:intel-rapl-mmio", "dram", "dram", "the same memory by another way"),
-    _source("perf:power", "dram", "dram", "the same counters where powercap is not readable"),
+    _source("powercap:intel-rapl-mmio", "dram", "dram", "the same memory, memory-mapped"),
+    _source("perf:power", "dram", "dram", "the same counters where powercap is unreadable"),
     _source("pm_counters:dram", "dram", "dram", "measured on the board, 10 Hz, whole joules"),
-    _source("model:dram", "dram", "dram", "a table; only where nothing measures"),
+    _source("model:dram", "dram", "dram", "a model; only where nothing measures"),
     _source("nvml:total_energy", "gpu", "gpu", "the driver's counter"),
     _source("amdsmi:energy", "gpu", "gpu", "the driver's counter"),
     _source("hwmon:xe", "gpu", "gpu", "the driver's counter"),
@@ -75,10 +75,10 @@ NODE_SOURCES = (
     _source("pm_counters:node", "node", "cpu dram gpu rest", "energy counter of the whole blade, 10 Hz"),
     _source("power_meter:acpi", "node", "cpu dram gpu rest", "in-band, about 1 Hz"),
     _source("ipmi:dcmi", "node", "cpu dram gpu rest", "the BMC; 1 W, 1 s or slower"),
-    _source("redfish:power", "node", "cpu dram gpu rest", "the BMC over the network, slower than DCMI"),
-    _source("powercap:psys", "node", "cpu dram gpu rest", "covers what the board's maker wired to it"),
+    _source("redfish:power", "node", "cpu dram gpu rest", "the BMC over the network; slower than DCMI"),
+    _source("powercap:psys", "node", "cpu dram gpu rest", "coverage depends on the board's maker"),
     _source(
-        "power_meter:grace-module", "node", "cpu dram gpu", "modules only: no fans, network, power supply"
+        "power_meter:grace-module", "node", "cpu dram gpu", "modules only; no fans, network or power supply"
     ),
 )
 """Sources of the whole node, highest priority first."""

@@ -19,7 +19,7 @@ def rows(heading: str) -> list[list[str]]:
 
 
 def test_every_interface_that_the_doctor_knows_is_on_the_page() -> None:
-    listed = [row[0] for row in rows("Counters, gauges and knobs")]
+    listed = [row[0] for row in rows("Counters, sensors and knobs")]
     assert listed == [known.name for known in interface_catalogue.INTERFACES]
 
 
@@ -29,7 +29,7 @@ def test_every_driver_that_the_lab_knows_is_on_the_page() -> None:
 
 
 def test_modules_and_tests_exist() -> None:
-    for row in rows("Counters, gauges and knobs"):
+    for row in rows("Counters, sensors and knobs"):
         for module in re.findall(r"`([\w/]+\.py)`", row[1]):
             assert (ROOT / "slurm_energy/devices" / module).exists(), module
     tests = set(re.findall(r"`(test_\w+\.py)`", PAGE))
