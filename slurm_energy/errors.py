@@ -1,4 +1,4 @@
-"""Errors for users: each names what is wrong, why, and what to do, and has a documented exit code.
+"""Errors for users: each names the fault, its cause and the remedy, and has a documented exit code.
 
 This module contains exception classes and the texts of remedies only; it neither prints nor logs.
 """

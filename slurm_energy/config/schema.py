@@ -1,7 +1,7 @@
-"""Every configuration key: its type, default, limits and meaning. Declarations only.
+"""Declaration of all configuration keys: type, default, limits and meaning.
 
-A key's default, its documentation and its check are the metadata of a dataclass field, so that
-`reading.py` (validation) and `document.py` (example file, reference page) cannot drift apart.
+Default, documentation and check of a key are the metadata of a dataclass field. `loader.py` validates with
+them, and `schema_document.py` generates the example file and the reference page from them.
 """
 
 from __future__ import annotations
@@ -37,24 +37,23 @@ from slurm_energy.config.value_checks import (
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """What both daemons and the CLI share."""
+    """Keys that both daemons and the CLI use."""
 
     name: str = key("cluster", "ClusterName of slurm.conf; part of every record's key.", cluster_name)
     controller_url: str = key(
         "http://localhost:6828",
-        "Where agents and the CLI reach senergyctld. All requests carry a munge credential.",
+        "URL of senergyctld for agents and the CLI. Every request carries a munge credential.",
         parsed_by(parse_url),
     )
     munge_socket: Path | None = key(
         None,
-        "munged's socket if it is not the library's default.",
+        "Socket of munged. Default: that of the munge library.",
         socket_path(""),
         show="/run/munge/munge.socket.2",
     )
     controller_users: list[str] = key(
         ["root", "slurm"],
-        "Users, or their uids, as which senergyctld may run. Agents and the CLI believe no response that "
-        "another user made.",
+        "Users, or their uids, as which senergyctld may run. Agents and the CLI reject responses of others.",
         at_least_one_user,
     )
 
@@ -64,7 +63,7 @@ RECORD_HOSTS = ("check", "strict", "off")
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """The node agent, senergyd."""
+    """The agent, senergyd, on a compute node."""
 
     socket: Path = key(
         Path("/run/senergy/agent.sock"),
@@ -73,103 +72,93 @@ class AgentConfig:
     )
     state_dir: Path = key(
         Path("/var/lib/senergy/agent"),
-        "Journal of original settings and spool of undelivered records; local disk.",
+        "Directory for the journal of original settings and the spool of records; on a local disk.",
     )
-    sampling_hz: float = key(
-        1.0, "Samples per second of every fast energy counter.", check=between(0.1, 50.0)
-    )
+    sampling_hz: float = key(1.0, "Samples per second of each fast energy counter.", check=between(0.1, 50.0))
     spool_limit_mb: int = key(
-        512, "Disk space for undelivered records and traces; traces go first.", check=between(1, 1_000_000)
+        512, "Maximum size of the spool; traces are dropped before records.", check=between(1, 1_000_000)
     )
     trace_retention_days: float = key(
-        30.0, "Days to keep power traces that the controller has not taken.", check=between(0, 36500)
+        30.0, "Days to keep power traces that the controller has not confirmed.", check=between(0, 36500)
     )
     set_rapl_time_window_s: float = key(
-        1.0, "Averaging window written together with a RAPL power limit.", check=between(0.001, 64.0)
+        1.0, "Time window that is written with each RAPL power limit.", check=between(0.001, 64.0)
     )
     idle_watts: dict[str, float] = key(
         {},
-        "Watts of the idle node's components, for the split of shared nodes; gpu is each GPU. What is not "
-        "given is learned from quiet moments.",
+        "Idle power of the node's components, for attribution on shared nodes; gpu: of each GPU. Other "
+        "components: measured while the node is idle.",
         idle_watts,
         show={"cpu": 90.0, "other": 110.0},
     )
-    log_level: str = key(
-        "info", "Least level that senergyd logs; --log-level goes before.", one_of(*LOG_LEVELS)
-    )
+    log_level: str = key("info", "Minimum log level; --log-level overrides it.", one_of(*LOG_LEVELS))
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
-    """The cluster daemon, senergyctld."""
+    """The controller, senergyctld."""
 
-    listen: str = key("127.0.0.1:6828", "HOST:PORT to accept agents and the CLI on.", parsed_by(parse_listen))
+    listen: str = key("127.0.0.1:6828", "HOST:PORT to listen on.", parsed_by(parse_listen))
     database: Path = key(Path("/var/lib/senergyctld/senergy.db"), "SQLite file; its directory must exist.")
     policy_file: Path = key(
         Path("/run/senergyctld/policies"),
-        "Names and bounds for the SPANK plugin and job_submit.lua, rewritten on reload.",
+        "File with policies and bounds for the SPANK plugin and job_submit.lua; rewritten on reload.",
     )
     record_hosts: str = key(
         "check",
-        "Which host may deliver a node's records. check: none but the node's own, unless Slurm does "
-        "not answer; strict: nothing is taken while addresses are not known, and the address that munge "
-        "names does not count; off: any host. See docs/accounting.md.",
+        "Hosts that may deliver the records of a node. check: the node itself; any host while Slurm does not "
+        "answer. strict: the node itself; none while addresses are unknown, and without regard to the "
+        "address in the munge credential. off: any host. See docs/accounting.md.",
         lambda value: None if value in RECORD_HOSTS else f"must be one of {', '.join(RECORD_HOSTS)}",
     )
     max_watts: dict[str, float] = key(
         {},
-        "Highest plausible mean watts by cpu (all processors of a node), dram, gpu (each), other and node; a "
-        "record with more energy is rejected. Where not given: 20000, 5000, 5000, 20000, 50000.",
+        "Maximum plausible mean power of cpu (all processors of a node), dram, gpu (each), other and node. "
+        "Records with more energy are rejected. Defaults: 20000, 5000, 5000, 20000, 50000.",
         component_watts,
         show={"gpu": 5000.0, "node": 50000.0},
     )
-    agent_users: list[str] = key(["root"], "Users whose munge credentials may deliver records.", user_names)
+    agent_users: list[str] = key(["root"], "Users as which agents run and deliver records.", user_names)
     operators: list[str] = key(
         ["root", "slurm"],
-        "Users, and groups written as %NAME, who may read every job; others read their own.",
+        "Users, and groups written as %NAME, who may read all jobs. Other users may read their own.",
         users_and_groups,
         show=["root", "slurm", "%energy"],
     )
     slurm_roles: bool = key(
         True,
-        "Whether roles in Slurm's database count: coordinators read the jobs of their accounts, users with "
-        "AdminLevel Operator or Administrator every job.",
+        "Use the roles in Slurm's database: coordinators may read the jobs of their accounts, and users with "
+        "AdminLevel Operator or Administrator all jobs.",
     )
     enrich_interval_s: float = key(
         15.0,
-        "Seconds between queries to Slurm for account, name and state of new records.",
+        "Seconds between queries to Slurm for account, name and state of the jobs of new records.",
         check=between(1, 3600),
     )
     trace_retention_days: float = key(90.0, "Days to keep power traces.", check=between(0, 36500))
     history_days: float = key(
         365.0,
-        "Days to predict jobs from the runs of jobs before them, and to keep what was decided about jobs.",
+        "Days to keep finished runs, from which jobs are predicted, and decisions about jobs.",
         check=between(0, 36500),
     )
-    log_level: str = key(
-        "info", "Least level that senergyctld logs; --log-level goes before.", one_of(*LOG_LEVELS)
-    )
+    log_level: str = key("info", "Minimum log level; --log-level overrides it.", one_of(*LOG_LEVELS))
 
 
 @dataclass(frozen=True, slots=True)
 class DefaultsConfig:
-    """The policy of jobs that ask for none; user goes before partition."""
+    """Policy of jobs without --energy-policy. The entry of the user takes precedence over the partition's."""
 
-    policy: str = key("monitor", "Policy of a job without --energy-policy.")
-    partition: dict[str, str] = key({}, "Policy per partition.", keyed_words, show={"gpu": "edp"})
-    user: dict[str, str] = key({}, "Policy per user.", keyed_words, show={"alice": "performance"})
+    policy: str = key("monitor", "Policy of jobs without an entry below.")
+    partition: dict[str, str] = key({}, "Policy by partition.", keyed_words, show={"gpu": "edp"})
+    user: dict[str, str] = key({}, "Policy by user.", keyed_words, show={"alice": "performance"})
 
 
 @dataclass(frozen=True, slots=True)
 class BoundsConfig:
-    """What users may ask for. Hardware limits apply on top."""
+    """Bounds on the caps that users may request. The limits of the hardware apply in addition."""
 
-    cap_watts: tuple[float, float] = key(
-        (100.0, 10000.0), "Lowest and highest --energy-cap per node.", ascending
-    )
-    gpu_cap_watts: tuple[float, float] = key(
-        (100.0, 1000.0), "Lowest and highest --energy-gpu-cap.", ascending
-    )
+    cap_watts: tuple[float, float] = key((100.0, 10000.0), "Bounds of --energy-cap, per node.", ascending)
+    gpu_cap_watts: tuple[float, float] = key((100.0, 1000.0), "Bounds of --energy-gpu-cap.", ascending)
 
 
 NODE_POWER_SOURCES = ("auto", "none", "pm_counters", "power_meter", "ipmi", "redfish", "psys", "grace-module")
@@ -177,37 +166,37 @@ NODE_POWER_SOURCES = ("auto", "none", "pm_counters", "power_meter", "ipmi", "red
 
 @dataclass(frozen=True, slots=True)
 class NodePowerConfig:
-    """Where nodes tell the power of all of their parts together.
+    """Source of the power of the whole node, measured in the node or by its BMC.
 
     See docs/power-sources.md.
     """
 
     source: str = key(
-        "auto", "Source of the node's power; auto: the best that is there.", one_of(*NODE_POWER_SOURCES)
+        "auto", "Source of the node's power; auto: the best available source.", one_of(*NODE_POWER_SOURCES)
     )
     excludes: list[str] = key(
-        [], "Parts that are known not to be in it: cpu, dram, gpu, rest.", node_parts, show=["gpu"]
+        [], "Parts that the source does not measure: cpu, dram, gpu, rest.", node_parts, show=["gpu"]
     )
     bmc: str = key(
         "",
-        "Management controller over the network: ipmi://HOST[:PORT] or https://HOST[:PORT]; {node} stands "
-        "for the node's name. Empty: the one in the node, if it has /dev/ipmi0.",
+        "Address of the BMC: ipmi://HOST[:PORT] or https://HOST[:PORT]; {node} is replaced by the name of "
+        "the node. Empty: /dev/ipmi0 of the node, if it exists.",
         bmc_address,
         show="https://{node}-bmc",
     )
-    bmc_user: str = key("", "Account on the controller that may read.", show="monitor")
+    bmc_user: str = key("", "Account on the BMC with read permission.", show="monitor")
     bmc_password_file: Path | None = key(
         None,
-        "File with its password in the first line, readable by root alone.",
+        "File with the password of the account in its first line, readable by root only.",
         show="/etc/slurm/bmc.password",
     )
     bmc_certificates: Path | None = key(
-        None, "Certificates to trust for https; default: the system's.", show="/etc/slurm/bmc-ca.pem"
+        None, "CA certificates for https. Default: those of the system.", show="/etc/slurm/bmc-ca.pem"
     )
     bmc_chassis: str = key(
-        "", "Redfish path of the node's chassis, if it is not clear.", show="/redfish/v1/Chassis/1"
+        "", "Redfish path of the node's chassis, if it is ambiguous.", show="/redfish/v1/Chassis/1"
     )
-    interval_s: float = key(5.0, "Seconds between readings of a controller.", between(1, 60))
+    interval_s: float = key(5.0, "Seconds between readings of a BMC.", between(1, 60))
 
 
 PRIORITY_MODES = ("off", "shadow", "plugin", "portable")
@@ -215,154 +204,163 @@ PRIORITY_MODES = ("off", "shadow", "plugin", "portable")
 
 @dataclass(frozen=True, slots=True)
 class PriorityConfig:
-    """The order of the queue. See docs/priority.md."""
+    """Ranking of the queue. See docs/priority.md."""
 
     mode: str = key(
         "off",
-        "off; shadow: compute and compare, change nothing; plugin: through site_factor/energy; portable: "
-        "through scontrol.",
+        "off; shadow: rank and compare, but change nothing; plugin: apply the ranking through "
+        "site_factor/energy; portable: apply it through scontrol.",
         one_of(*PRIORITY_MODES),
         show="shadow",
     )
-    policy: str = key("blend", "How jobs are ranked: a name that `senergy simulate --list` shows.")
+    policy: str = key("blend", "Scheduling policy, see `senergy simulate --list`.")
     policy_file: Path | None = key(
-        None, "Python file with policies of the site's own.", show="/etc/slurm/my_policy.py"
+        None, "Python file with scheduling policies of the site.", show="/etc/slurm/my_policy.py"
     )
-    weights: dict[str, float] = key({}, "Weights of the policy's terms.", show={"edp": 1.0, "fair": 0.5})
-    age_weight: float = key(0.01, "Ageing of policies without weights, per second.", between(0, 1e6))
+    weights: dict[str, float] = key(
+        {}, "Weights of the terms of the scheduling policy.", show={"edp": 1.0, "fair": 0.5}
+    )
+    age_weight: float = key(
+        0.01, "Weight of a second of waiting time, for scheduling policies without weights.", between(0, 1e6)
+    )
     wait_bound_s: float = key(
-        86400.0, "Jobs that wait longer go before all others, oldest first.", between(1, 1e9)
+        86400.0, "Seconds; jobs that wait longer are ranked before all others, oldest first.", between(1, 1e9)
     )
     aged_jobs_per_user: int = key(
         10,
-        "Most jobs of one user that go before all others within wait_bound_s because they waited that long.",
+        "Maximum number of jobs per user that are ranked first because of wait_bound_s, within wait_bound_s.",
         between(0, 1e6),
     )
     interval_s: float = key(15.0, "Seconds between two rankings.", between(1, 3600))
     stale_s: float = key(
-        300.0, "Age at which slurmctld's plugin disregards our scores; the order stays.", between(10, 86400)
+        300.0, "Seconds; slurmctld's plugin ignores an older table and keeps the order.", between(10, 86400)
     )
-    half_life_s: float = key(
-        604800.0, "Seconds in which used energy counts half for fair shares.", between(60, 1e9)
+    half_life_s: float = key(604800.0, "Half-life of energy in fair shares, in seconds.", between(60, 1e9))
+    partitions: list[str] = key([], "Partitions to rank; empty: all.", show=["gpu"])
+    table: Path = key(
+        Path("/run/senergyctld/priority.table"), "Table of site factors for slurmctld's plugin."
     )
-    partitions: list[str] = key([], "Partitions that are ranked; empty: all.", show=["gpu"])
-    table: Path = key(Path("/run/senergyctld/priority.table"), "Scores for slurmctld's plugin.")
     queue_table: Path = key(
         Path("/run/senergyctld/queue/queue.table"),
-        "The queue as slurmctld's plugin sees it; its directory belongs to SlurmUser.",
+        "Table of the queue, written by slurmctld's plugin; its directory belongs to SlurmUser.",
     )
     refresh_new_jobs: bool = key(
         True,
-        "plugin: have slurmctld look up new jobs at once (one scontrol), not at its next pass, each minute.",
+        "plugin: make slurmctld rank new jobs at once with one scontrol, not at its pass each minute.",
     )
     shape_selection_delay_s: float = key(
         0.0,
-        "Seconds that a job with --energy-alternatives waits after its submission, so that a shape is chosen "
-        "before it starts; a little more than interval_s. 0: it may start at once with what it asks for.",
+        "Delay in seconds before a job with --energy-alternatives may start, so that its shape is chosen "
+        "first; a little more than interval_s. 0: it may start at once with the requested shape.",
         between(0, 300),
         show=20,
     )
     fingerprints: bool = key(
         True,
-        "plugin, portable: have the job_submit module note the digest of each batch script in AdminComment. "
-        "So a waiting job is known by its script, without it by its name.",
+        "plugin, portable: the job_submit module writes the fingerprint of a batch script to AdminComment. "
+        "Pending jobs are then predicted by their script, otherwise by their name.",
     )
     updates_per_s: float = key(
-        50.0, "Most changes that slurmctld is asked for, each second.", between(0.1, 10000)
+        50.0, "Maximum number of changes per second that are requested from slurmctld.", between(0.1, 10000)
     )
     shadow_flags: bool = key(
         False,
-        "shadow without the plugin's queue_table: note energy flags in AdminComment at submission, where "
-        "squeue shows them. false: nothing is set, and predictions do not know the flags.",
+        "shadow without the plugin's queue_table: the job_submit module writes the energy flags to "
+        "AdminComment, where squeue shows them. false: predictions do not know the flags.",
     )
-    preempt: bool = key(
-        False, "Whether policies that preempt may requeue running jobs for jobs with a deadline."
-    )
+    preempt: bool = key(False, "Allow scheduling policies to requeue running jobs for jobs with a deadline.")
 
 
 @dataclass(frozen=True, slots=True)
 class OracleConfig:
-    """Files of the site for predictions by the training model. See docs/oracle.md."""
+    """The site's files for predictions with the training model. See docs/oracle.md."""
 
     calibrations: list[Path] = key(
         [],
-        "Files that `senergy calibrate` wrote, at most one for each kind of GPU; they go before those that "
-        "come with the package. senergyctld reads them at start and reload, `senergy predict` each time.",
+        "Files from `senergy calibrate`, at most one per kind of GPU; they take precedence over the files of "
+        "the package. senergyctld reads them at start and reload, `senergy predict` at each call.",
         show=["/etc/slurm/energy/a100.toml"],
     )
     hardware: list[Path] = key(
         [],
-        "Hardware files of kinds of device that the package does not have, in the form of its own.",
+        "Hardware files for devices that the package does not know, in the format of the package's files.",
         show=["/etc/slurm/energy/b200.toml"],
     )
 
 
 GOVERNORS = ("performance", "powersave", "ondemand", "conservative", "schedutil")
-"""Governors of Linux that set a frequency by themselves (Documentation/admin-guide/pm/cpufreq.rst)."""
+"""Linux governors that select a frequency by themselves (Documentation/admin-guide/pm/cpufreq.rst)."""
 PREFERENCES = ("default", "performance", "balance_performance", "balance_power", "power")
 """Names of energy_performance_preference (Documentation/admin-guide/pm/intel_pstate.rst)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TemplatesConfig:
-    """What `senergy template` offers beside the shipped templates."""
+    """The site's templates for `senergy template`."""
 
     folder: Path = key(
         Path("/etc/slurm/energy-templates"),
-        "Folder with templates of the site's own, NAME.sh.j2; they replace shipped ones of the same name.",
+        "Directory with templates NAME.sh.j2; they replace shipped templates of the same name.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class SitePolicy:
-    """A policy of the site's own: a built-in one with fixed values and a list of who may use it."""
+    """A policy of the site: a built-in policy with fixed values and a list of permitted users."""
 
-    base: str = key("monitor", "Built-in policy that it refines.")
+    base: str = key("monitor", "Built-in policy on which it is based.")
     description: str = key("", "One line for `senergy policies`.", one_line)
-    users: list[str] = key([], "Users who may ask for it; empty means everyone.", user_names)
-    cap_watts: float | None = key(None, "Node cap when the job gives none.", between(1, 1e6), show=400)
-    gpu_cap_watts: float | None = key(None, "GPU cap when the job gives none.", between(1, 1e5), show=250)
-    max_frequency_mhz: float | None = key(None, "Upper CPU frequency.", between(100, 1e5), show=2100)
+    users: list[str] = key([], "Users who may request it; empty: all users.", user_names)
+    cap_watts: float | None = key(
+        None, "Cap per node for jobs without --energy-cap.", between(1, 1e6), show=400
+    )
+    gpu_cap_watts: float | None = key(
+        None, "Cap per GPU for jobs without --energy-gpu-cap.", between(1, 1e5), show=250
+    )
+    max_frequency_mhz: float | None = key(None, "Maximum CPU frequency.", between(100, 1e5), show=2100)
     governor: str | None = key(
-        None, "cpufreq governor, where the driver offers it.", one_of(*GOVERNORS), show="schedutil"
+        None, "cpufreq governor, if the driver has it.", one_of(*GOVERNORS), show="schedutil"
     )
     epp: str | None = key(
-        None, "energy_performance_preference, where offered.", one_of(*PREFERENCES), show="balance_power"
+        None,
+        "energy_performance_preference, if the driver has it.",
+        one_of(*PREFERENCES),
+        show="balance_power",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class EdpEntry:
-    """Best known settings for a kind of hardware, optionally for one workload; the most specific wins.
+    """Best known settings of policy `edp` for a kind of hardware, optionally for one workload.
 
-    Used by the `edp` policy until measured history replaces it.
+    The most specific entry applies. Measured history replaces the entries.
     """
 
     cpu: str = key(
         "",
-        "Words of the processor's model name: `Platinum 8358` is not the 8358P. Empty: any.",
+        "Words in the model name of the processor; `Platinum 8358` does not match the 8358P. Empty: any.",
         product_name,
         show="Platinum 8358",
     )
     gpu: str = key(
         "",
-        "Product name of the GPU: `A100` is every A100, `A100-SXM4-80GB` that one alone. Empty: any.",
+        "Product name of the GPU; `A100` matches every A100, `A100-SXM4-80GB` only that product. Empty: any.",
         product_name,
         show="",
     )
-    model: str = key("", "Value of --energy-model that this entry is for; empty for any.", model_name)
-    max_frequency_mhz: float | None = key(None, "Upper CPU frequency.", between(100, 1e5), show=2100)
-    package_cap_watts: float | None = key(None, "RAPL limit per package.", between(1, 1e5), show=200)
+    model: str = key("", "Value of --energy-model; empty: any.", model_name)
+    max_frequency_mhz: float | None = key(None, "Maximum CPU frequency.", between(100, 1e5), show=2100)
+    package_cap_watts: float | None = key(None, "RAPL power limit per package.", between(1, 1e5), show=200)
     gpu_cap_watts: float | None = key(None, "Power limit per GPU.", between(1, 1e5), show=300)
-    gpu_clock_mhz: float | None = key(None, "Highest GPU clock.", between(100, 1e5), show=1005)
-    source: str = key("", "Where the figures come from.")
+    gpu_clock_mhz: float | None = key(None, "Maximum GPU clock.", between(100, 1e5), show=1005)
+    source: str = key("", "Origin of the values, for information.")
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The whole configuration file, validated.
+    """A validated configuration.
 
-    `policies` and `edp` are tables that the site fills; `path` is the file read, None for defaults.
+    `policies` and `edp` are the tables of the site. `path` is the file; None: the defaults.
     """
 
     cluster: ClusterConfig = field(default_factory=ClusterConfig)

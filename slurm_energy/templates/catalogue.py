@@ -182,16 +182,16 @@ def _fault(name: str, table: Mapping[str, Any]) -> str:
 
 
 def render(template: Template, given: Mapping[str, str], energy_check: value_kinds.EnergyCheck) -> str:
-    """Return the template filled with the given values and the defaults of the others.
+    """Render a template with the given values, and with defaults for the other variables.
 
     Args:
-        template: which one.
-        given: values by name.
-        energy_check: judges the energy flags, see `kinds.check_energy`.
+        template: the template.
+        given: values by name of the variable.
+        energy_check: checks the energy flags, see `value_kinds.check_energy`.
 
     Raises:
-        UsageError: unknown or missing key, or a value that its kind does not allow.
-        ForbiddenError: the policy is not for this user.
+        UsageError: a key is unknown or missing, or a value is invalid for its kind.
+        ForbiddenError: this user may not use the policy.
     """
     values = _values(template, given)
     by_name = {variable.name: variable for variable in template.variables}
