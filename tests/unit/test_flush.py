@@ -1,4 +1,4 @@
-"""A job is forgotten only when its record is on disk: power failures, failing disks, kill -9."""
+"""A job is removed only when its record is on disk: power failures, failing disks, kill -9."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_the_job_stays_until_its_record_is_on_disk(node: Node) -> None:
     assert session_files(node) == []
 
 
-def test_a_power_failure_before_that_costs_no_record(node: Node) -> None:
-    """What was not forced to disk is gone, what was removed too."""
+def test_a_power_failure_before_the_flush_costs_no_record(node: Node) -> None:
+    """Unflushed data and removed files are gone."""
     run_job(node)
     node.engine.finalize_jobs()
     (job,) = [r for r in node.records() if r.step is None]
@@ -72,10 +72,10 @@ def test_a_power_failure_before_that_costs_no_record(node: Node) -> None:
     assert again.energy_joules == job.energy_joules
 
 
-def test_no_job_is_forgotten_before_a_flush_that_holds_its_record(
+def test_no_job_is_removed_before_a_flush_with_its_record(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Through restarts: whenever files of a job go, its record was forced to disk or delivered before."""
+    """Across restarts: before files of a job are removed, its record was flushed to disk or delivered."""
     synced: set[str] = set()
     record_of: dict[str, str] = {}
     real_flush, real_forget = atomic_file.flush, type(node.state).forget
@@ -109,14 +109,14 @@ def test_no_job_is_forgotten_before_a_flush_that_holds_its_record(
     assert session_files(node) == []
 
 
-def test_a_file_that_could_not_be_forced_to_disk_is_written_again(node: Node) -> None:
-    """After a failed fsync the kernel calls the pages clean: a second fsync alone says nothing."""
+def test_a_file_whose_fsync_failed_is_written_again(node: Node) -> None:
+    """After a failed fsync the kernel marks the pages clean: a second fsync alone proves nothing."""
     run_job(node)
     flush = node.engine.finalize_jobs()
     paths = spool_files(node)
     before = {path: (path.stat().st_ino, path.read_bytes()) for path in paths}
     for path in paths:
-        path.write_bytes(b"")  # what was not written is lost
+        path.write_bytes(b"")  # unwritten data is lost
     node.engine.flushed(flush, succeeded=False)
     for path in paths:
         inode, content = before[path]
@@ -128,7 +128,7 @@ def test_a_file_that_could_not_be_forced_to_disk_is_written_again(node: Node) ->
     assert session_files(node) == []
 
 
-def test_what_was_delivered_meanwhile_stays_away(node: Node) -> None:
+def test_records_delivered_meanwhile_do_not_return(node: Node) -> None:
     run_job(node)
     flush = node.engine.finalize_jobs()
     for item in node.engine.spool.items(10**9, 100):
@@ -139,7 +139,7 @@ def test_what_was_delivered_meanwhile_stays_away(node: Node) -> None:
     assert session_files(node) == []
 
 
-def test_a_job_that_begins_again_is_not_forgotten_with_its_first_run(node: Node) -> None:
+def test_a_requeued_job_is_not_removed_with_its_first_run(node: Node) -> None:
     run_job(node)
     flush = node.engine.finalize_jobs()
     node.engine.begin(env())
@@ -149,7 +149,7 @@ def test_a_job_that_begins_again_is_not_forgotten_with_its_first_run(node: Node)
     assert [job["job_id"] for job in node.engine.status()["jobs"]] == [5]
 
 
-def test_a_disk_that_fails_for_a_while(
+def test_a_disk_that_fails_temporarily(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = Config(agent=AgentConfig(socket=tmp_path / "s", state_dir=tmp_path / "state"))

@@ -1,4 +1,4 @@
-"""Deliveries: each record once, nothing lost that was acknowledged, bad items named and left out."""
+"""Deliveries: each record is stored once, no acknowledged record is lost, bad items are named and omitted."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def accounting(tmp_path):
 
 
 class TestOnce:
-    def test_delivered_again_is_accepted_without_effect(self, accounting):
+    def test_a_second_delivery_is_accepted_without_effect(self, accounting):
         entries = [item(job_id=n, trace=encode_trace(0.0, 1.0, {"cpu": [float(n)]})) for n in range(3)]
         first = accounting.deliver(*entries)
         assert accounting.deliver(*entries) == first == [e["record"]["record_id"] for e in entries]
         assert accounting.rows("SELECT count(*), (SELECT count(*) FROM traces) FROM records") == [(3, 3)]
 
-    def test_twice_in_one_delivery(self, accounting):
+    def test_a_record_twice_in_one_delivery(self, accounting):
         entry = item()
         assert len(accounting.deliver(entry, entry)) == 2
         assert len(accounting.find()) == 1
@@ -48,12 +48,12 @@ class TestOnce:
         accounting.deliver(item(record_id="a", policy="cap", start=5.0))
         assert [r["policy"] for r in accounting.find()] == ["edp"]
 
-    def test_a_spool_made_anew_has_new_ids_but_the_same_records(self, accounting):
+    def test_a_recreated_spool_has_new_ids_but_the_same_records(self, accounting):
         again = [item(record_id="old"), item(record_id="new", trace=encode_trace(0.0, 1.0, {"cpu": [1.0]}))]
         assert accounting.deliver(*again) == ["old", "new"]
         assert [r["record_id"] for r in accounting.find()] == ["old"]
 
-    def test_what_makes_a_record_another_one(self, accounting):
+    def test_the_fields_that_identify_a_record(self, accounting):
         entries = [
             item(),
             item(node="n2"),
@@ -99,7 +99,7 @@ class TestBadItems:
             },
         ],
     )
-    def test_are_named_and_the_others_kept(self, accounting, bad):
+    def test_are_named_and_the_others_stored(self, accounting, bad):
         items, refusals = ingest.read_items([item(job_id=1), bad, item(job_id=2)])
         assert [i.record.job_id for i in items] == [1, 2]
         ((index, error, outcome),) = [(r.index, r.error, r.outcome) for r in refusals]
@@ -107,7 +107,7 @@ class TestBadItems:
         assert error and "\n" not in error and len(error) < 300
 
     def test_deep_nesting_is_named(self):
-        for depth in range(800, 1000, 7):  # up to what Python's JSON reader takes
+        for depth in range(800, 1000, 7):  # up to the limit of Python's JSON parser
             try:
                 asked = json.loads('{"a":' * depth + "1" + "}" * depth)
             except RecursionError:
@@ -116,7 +116,7 @@ class TestBadItems:
             assert len(rejections) == 1
 
     @pytest.mark.parametrize("data", [None, {}, "items", 3, [{}] * (ingest.MAX_ITEMS + 1)])
-    def test_no_list_of_items(self, data):
+    def test_a_delivery_without_a_list_of_items(self, data):
         with pytest.raises(UsageError):
             ingest.read_items(data)
 
@@ -131,7 +131,7 @@ class TestBadItems:
         st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=5), st.lists, max_leaves=5)
     )
     @examples(50)
-    def test_any_value_of_any_key_is_taken_or_named(self, value):
+    def test_any_value_of_any_key_is_stored_or_named(self, value):
         for key in record():
             ingest.read_items([item(record() | {key: value})])
 
@@ -144,7 +144,7 @@ NEWER = {
 
 
 class TestVersionSkew:
-    def test_unknown_keys_are_stored_and_given_back(self, accounting):
+    def test_unknown_keys_are_stored_and_returned(self, accounting):
         sent = json.loads(json.dumps(record() | NEWER))
         sent["components"][0] |= {"socket": 3}
         sent["applied"] = [{"setting": "x", "original": "1", "requested": "2", "applied": "2", "by": "edp"}]
@@ -153,7 +153,7 @@ class TestVersionSkew:
         assert {key: found[key] for key in sent} == sent
 
     @pytest.mark.parametrize("schema", [2, 99, 10**30])
-    def test_a_newer_schema_is_to_be_retried_and_holds_nothing_up(self, accounting, schema):
+    def test_a_newer_schema_is_retried_and_delays_no_other_record(self, accounting, schema):
         newer = {"schema": schema, "record_id": "r", "anything": ["else"]}
         items, refusals = ingest.read_items([item(job_id=1), {"record": newer}, item(job_id=2)])
         assert [i.record.job_id for i in items] == [1, 2]
@@ -175,13 +175,13 @@ class TestVersionSkew:
         ids=lambda change: next(iter(change))[:10],
     )
     def test_unknown_keys_are_bounded(self, change):
-        """Infinity or 1000 levels would make SQLite refuse the JSON of every answer that has the record."""
+        """Infinity or 1000 levels would make SQLite refuse the JSON of every response with the record."""
         items, refusals = ingest.read_items([item(record() | change), item(job_id=2)])
         assert [i.record.job_id for i in items] == [2]
         assert [r.outcome for r in refusals] == [RefusalOutcome.REJECTED]
 
     def test_infinity_in_a_number_that_json_allows(self):
-        """Python reads 1e999 as infinity without calling it a constant."""
+        """Python parses 1e999 as infinity but does not treat it as a constant."""
         data = json.loads(json.dumps([item(record() | {"x": 0, "mean": "@"})]).replace('"@"', "1e999"))
         assert [r.outcome for r in ingest.read_items(data)[1]] == [RefusalOutcome.REJECTED]
 
@@ -206,7 +206,7 @@ class TestVersionSkew:
         try:
             read = EnergyRecord.from_json(sent)
         except UsageError:
-            return  # too large a number, or too deep
+            return  # a number too large, or nesting too deep
         assert json.loads(json.dumps(read.to_json())) == sent
 
 
@@ -224,7 +224,7 @@ class TestPlausibility:
     @pytest.mark.parametrize("name", ["cpu", "dram", "gpu[0]", "other", "node"])
     def test_energy_is_bounded_by_time_and_power(self, name):
         watts = MAX_WATTS[name.partition("[")[0]]
-        assert self.outcome(powered(0.99 * watts * 160, name)) is None  # 100 s and a booking delay
+        assert self.outcome(powered(0.99 * watts * 160, name)) is None  # 100 s plus the charging delay
         assert self.outcome(powered(1.01 * watts * 160, name)) is RefusalOutcome.REJECTED
         assert self.outcome(powered(9e300, name)) is RefusalOutcome.REJECTED
         assert self.outcome(powered(None, name)) is None
@@ -234,7 +234,7 @@ class TestPlausibility:
         assert self.outcome(sent) is RefusalOutcome.REJECTED
         assert self.outcome(sent, PlausibilityCheck.with_site_values({"node": 1.0e6})) is None
 
-    def test_many_gpus_cannot_hide_what_one_could_not_use(self):
+    def test_many_gpus_cannot_hide_an_excess_of_one(self):
         parts = [
             {"name": f"gpu[{n}]", "energy_joules": 4e5, "source": "x", "quality": "measured"}
             for n in range(1000)
@@ -257,7 +257,7 @@ class TestPlausibility:
             ({"mean_watts": 900.0, "peak_watts": 1500.0, "throttled_seconds": 100.0}, None),
         ],
     )
-    def test_other_figures(self, change, outcome):
+    def test_bounds_on_other_figures(self, change, outcome):
         assert self.outcome(record() | change) is outcome
 
     def test_a_component_counts_once(self):
@@ -266,7 +266,7 @@ class TestPlausibility:
 
 
 def test_a_value_that_the_database_refuses_does_not_lose_the_others(accounting):
-    """Whatever the checks let through: one bad row must not roll back a delivery for ever."""
+    """If a bad row passes all checks, it must not roll back a delivery forever."""
     items, _ = ingest.read_items([item(job_id=n) for n in range(4)])
     items[2] = dataclasses.replace(items[2], record=dataclasses.replace(items[2].record, job_id=2**70))
     with database.connect(accounting.path) as connection:
@@ -285,7 +285,7 @@ def extent(trace, max_values=10**6):
 
 
 class TestTraces:
-    def test_come_back_as_delivered(self, accounting):
+    def test_are_returned_as_delivered(self, accounting):
         trace = encode_trace(1000.0, 0.5, {"cpu": [1.5, float("nan")], "gpu[0]": [2.0, 3.0]})
         accounting.deliver(item(trace=trace))
         assert accounting.find(with_traces=True)[0]["trace"] == trace
@@ -316,11 +316,11 @@ class TestTraces:
             {f"extra{n}": n for n in range(traces.MAX_EXTRA_KEYS + 1)},
         ],
     )
-    def test_anything_else_is_refused(self, change):
+    def test_malformed_traces_are_refused(self, change):
         with pytest.raises(UsageError, match="power trace"):
             extent({"start": 1.0, "interval_s": 1.0, "columns": {}} | change)
 
-    def test_a_bomb_is_unpacked_no_further_than_its_record_is_long(self):
+    def test_a_bomb_is_unpacked_at_most_to_the_length_of_its_record(self):
         bomb = {"start": 1.0, "interval_s": 1.0, "columns": {"cpu": column(bytes(50 << 20))}}
         with pytest.raises(UsageError, match="longer than 3800 values"):
             extent(bomb)
@@ -330,7 +330,7 @@ class TestTraces:
         with pytest.raises(UsageError, match="more than 50000 values"):
             extent({"start": 1.0, "interval_s": 1.0, "columns": columns}, max_values=50_000)
 
-    def test_a_delivery_of_bombs_is_left_for_later(self, accounting, monkeypatch):
+    def test_a_delivery_of_bombs_is_deferred(self, accounting, monkeypatch):
         monkeypatch.setattr(ingest, "MAX_DELIVERY_VALUES", 100)
         sent = [item(job_id=n, trace=encode_trace(1000.0, 1.0, {"cpu": [1.0] * 100})) for n in range(3)]
         items, refusals = ingest.read_items(sent)
@@ -344,20 +344,20 @@ class TestTraces:
     def test_bombs_that_are_refused_count_as_well(self, monkeypatch, end):
         monkeypatch.setattr(ingest, "MAX_DELIVERY_VALUES", 10_000)
         bomb = {"start": 1000.0, "interval_s": 1.0, "columns": {"cpu": column(bytes(4 * 3700) + end)}}
-        if not end:  # one column more, of another length
+        if not end:  # one more column, of another length
             bomb["columns"]["dram"] = column(bytes(4))
         items, refusals = ingest.read_items([item(job_id=n, trace=bomb) for n in range(10)])
         assert [i.record.job_id for i in items] == [0, 1, 2]
         kinds = [refusal.outcome for refusal in refusals]
         assert kinds == [RefusalOutcome.TRACE_REJECTED] * 3 + [RefusalOutcome.RETRY] * 7
 
-    def test_keys_of_a_newer_release_come_back(self, accounting):
+    def test_keys_of_a_newer_release_are_returned(self, accounting):
         trace = encode_trace(1000.0, 1.0, {"cpu": [1.0]}) | {"phases": [{"name": "train", "at": [0, 7]}]}
         accounting.deliver(item(trace=trace))
         assert accounting.find(with_traces=True)[0]["trace"] == trace
 
 
-# The child takes deliveries from a spool as the controller does, and says each id once it is acknowledged.
+# The child stores deliveries from a spool as the controller does, and prints each id once it is acknowledged.
 CHILD = """
 import json, sys, time
 from pathlib import Path
@@ -374,7 +374,7 @@ with database.connect(path) as connection:
 
 
 def kill_while_storing(database_path: Path, spool: Path, after_lines: int) -> set[str]:
-    """Run the child, kill it once it said `after_lines` lines, return the ids it acknowledged."""
+    """Run the child, kill it after `after_lines` printed lines, return the ids it acknowledged."""
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(database_path), str(spool)], stdout=subprocess.PIPE, text=True
     )
@@ -396,7 +396,7 @@ def kill_while_storing(database_path: Path, spool: Path, after_lines: int) -> se
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [10, pytest.param(200, marks=pytest.mark.soak)])
-def test_kill_9_at_any_moment_loses_and_doubles_nothing(accounting, tmp_path, kills):
+def test_kill_9_at_any_moment_loses_and_duplicates_nothing(accounting, tmp_path, kills):
     chance = random.Random(2)
     trace = encode_trace(0.0, 1.0, {"cpu": [1.0] * 100})
     batches = [[item(job_id=n * 7 + k, trace=trace) for k in range(7)] for n in range(200)]
@@ -404,7 +404,7 @@ def test_kill_9_at_any_moment_loses_and_doubles_nothing(accounting, tmp_path, ki
     spool = tmp_path / "spool.json"
     acknowledged: set[str] = set()
     for _ in range(kills):
-        # As a node does: what is not acknowledged stays in the spool; some of what is, by a lost answer.
+        # As on a node: unacknowledged records stay spooled, and some acknowledged ones after a lost response.
         left = [
             [e for e in batch if e["record"]["record_id"] not in acknowledged or chance.random() < 0.05]
             for batch in batches

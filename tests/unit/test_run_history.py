@@ -1,4 +1,4 @@
-"""Runs become history: each once, complete, bounded, also when the controller is killed at any moment."""
+"""Runs enter the history: each once, complete, bounded, even if the controller is killed at any moment."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def remembered(store):
         return list(run_history.read_runs(connection))
 
 
-def test_a_run_is_learned_once_with_all_that_is_known(store):
+def test_a_run_is_learned_once_with_all_known_values(store):
     more = {"policy": "edp", "requested": {"gpu_cap_watts": "250"}, "gpus": (0, 1)}
     store.deliver(
         item(job_id=7, node="n1", start=1000.2, end=1100.1, fingerprint="f" * 16, **more),
@@ -62,12 +62,12 @@ def test_a_run_is_learned_once_with_all_that_is_known(store):
     )
     assert learn(store) == []
     assert remembered(store) == [run]
-    store.deliver(item(job_id=7, node="n2", start=1000.1))  # again, under another id
+    store.deliver(item(job_id=7, node="n2", start=1000.1))  # delivered again, under another id
     store.learn(job(7, nodes=2))
     assert learn(store) == []
 
 
-def test_waits_for_the_records_of_all_nodes_but_not_for_ever(store):
+def test_learning_waits_for_the_records_of_all_nodes_for_a_limited_time(store):
     store.deliver(item(job_id=7, node="n1"))
     store.learn(job(7, nodes=2))
     assert learn(store) == []
@@ -77,7 +77,7 @@ def test_waits_for_the_records_of_all_nodes_but_not_for_ever(store):
     assert learn(store, NOW + 9999) == []
 
 
-def test_jobs_that_wait_for_records_hold_up_no_others(store, monkeypatch):
+def test_jobs_that_wait_for_records_delay_no_others(store, monkeypatch):
     monkeypatch.setattr(run_history, "BATCH", 3)
     for number in range(1, 10):
         store.deliver(item(job_id=number))
@@ -92,7 +92,7 @@ def test_unfinished_jobs_are_not_learned(store):
     assert learn(store) == []
 
 
-def test_runs_of_a_requeued_job_are_told_apart(store):
+def test_runs_of_a_requeued_job_are_distinguished(store):
     store.deliver(
         item(job_id=7, start=1000.0, end=1010.0), item(job_id=7, start=2000.0, end=2100.0, restart_count=1)
     )
@@ -106,8 +106,8 @@ def test_runs_of_a_requeued_job_are_told_apart(store):
     ]
 
 
-def test_time_as_measured_but_not_against_slurm(store):
-    """The nodes see fractions of seconds; what is far from Slurm's figure is not the job's time."""
+def test_measured_time_counts_unless_it_contradicts_slurm(store):
+    """Nodes measure fractions of seconds; a time far from Slurm's is not the duration of the job."""
     spans = {1: (0.4, 1.3), 2: (0.0, 50.0), 3: (0.0, 0.2)}
     for number, (first, last) in spans.items():
         store.deliver(item(job_id=number, start=1000 + first, end=1000 + last))
@@ -120,7 +120,7 @@ def test_time_as_measured_but_not_against_slurm(store):
 
 
 @pytest.mark.slow
-def test_few_runs_of_a_kind_are_kept_and_old_ones_forgotten(store):
+def test_runs_per_key_are_bounded_and_old_ones_deleted(store):
     for number in range(1, 101):
         store.deliver(item(job_id=number, start=1000.0 + number, end=1100.0 + number))
         store.learn(job(number, name="same", start=1000.0 + number, end=1100.0 + number))
@@ -136,7 +136,7 @@ def test_few_runs_of_a_kind_are_kept_and_old_ones_forgotten(store):
     assert min(run.end for run in remembered(store)) >= 1150.0
 
 
-def test_all_kinds_together_are_bounded(store, monkeypatch):
+def test_the_total_number_of_runs_is_bounded(store, monkeypatch):
     monkeypatch.setattr(run_history, "MAX_RUNS", 20)
     for number in range(1, 31):
         store.deliver(item(job_id=number, end=1100.0 + number))
@@ -148,7 +148,7 @@ def test_all_kinds_together_are_bounded(store, monkeypatch):
     assert min(run.end for run in remembered(store)) == 1111.0
 
 
-def test_history_begins_with_what_an_older_release_collected(tmp_path, monkeypatch):
+def test_the_history_includes_runs_of_an_older_release(tmp_path, monkeypatch):
     monkeypatch.setattr(database, "SCHEMA_VERSION", 1)
     store = Accounting(tmp_path)
     with database.connect(store.path) as connection:
@@ -177,8 +177,8 @@ with database.connect(Path(sys.argv[1])) as connection:
 
 
 @pytest.mark.slow
-def test_kill_9_while_learning_neither_loses_nor_repeats(store, monkeypatch):
-    """A learner is killed again and again while jobs end; each run is in the history once."""
+def test_kill_9_while_learning_neither_loses_nor_duplicates(store, monkeypatch):
+    """A learner is killed repeatedly while jobs end; each run is in the history exactly once."""
     total, killed = 120, 0
     for number in range(1, total + 1):
         store.deliver(item(job_id=number))
@@ -217,11 +217,11 @@ def test_kill_9_while_learning_neither_loses_nor_repeats(store, monkeypatch):
         (None, RequestedResources()),
     ],
 )
-def test_lists_of_resources(text, found):
+def test_parsing_of_resource_lists(text, found):
     assert parse_tres(text) == found
 
 
-def test_the_row_of_a_run_has_only_what_is_known(store):
+def test_the_row_of_a_run_has_only_known_values(store):
     store.deliver(item(job_id=7))
     store.learn(job(7, account=None))
     learn(store)
@@ -229,7 +229,7 @@ def test_the_row_of_a_run_has_only_what_is_known(store):
     assert "account" not in json.loads(body)
 
 
-def test_the_joules_of_gpus_and_the_prediction_at_the_start_are_kept(store):
+def test_gpu_joules_and_the_prediction_at_the_start_are_stored(store):
     gpus = [
         {"name": name, "energy_joules": joules, "source": "x", "quality": "ok"}
         for name, joules in (("cpu", 50.0), ("gpu[0]", 30.0), ("gpu[1]", 10.0))
@@ -249,7 +249,7 @@ def test_the_joules_of_gpus_and_the_prediction_at_the_start_are_kept(store):
     assert {run.predicted_s for run in remembered(store)} == {40.0, None}
 
 
-def test_caps_of_a_sites_policy_count_where_the_job_asked_for_none(store):
+def test_caps_of_a_site_policy_count_if_the_job_requested_none(store):
     store.deliver(
         item(job_id=7, policy="night"), item(job_id=8, policy="night", requested={"gpu_cap_watts": "90"})
     )
