@@ -20,6 +20,10 @@ JOBS = {"daemon": 74, "games": 46, "man": 27}
 SLOTS = 4
 MEASURED = 20 * SLOTS
 """What runs has used little yet, so that a user may have some jobs more than due: few of so many."""
+TOLERANCE = 0.15
+"""An order by submission gives one user 0.25 more than its share, and equal parts give one 0.17 less: both
+fail. About 0.1 is chance, because predictions and usage lag behind jobs of 2 to 4 s: of 40 random queues on
+the engine alone the worst deviates by 0.11."""
 SUBMITTERS = 4
 UNBOUND_S = 600.0
 MOST_TASKS = 500
@@ -145,7 +149,7 @@ def test_energy_goes_by_shares_though_one_user_submits_half_of_all_jobs(lab):
     got = {user: used[user] / used.total() for user in SHARES}
     meant = {user: shares / sum(SHARES.values()) for user, shares in SHARES.items()}
     print(got, Counter(owner[job] for job in begun))
-    assert all(abs(got[user] - meant[user]) <= 0.10 for user in SHARES), got
+    assert all(abs(got[user] - meant[user]) <= TOLERANCE for user in SHARES), got
     assert len(begun) >= 8 * SLOTS
 
 
