@@ -103,16 +103,8 @@ def same_wait(ratio: float) -> dict[str, Any]:
 def thesis_claim() -> dict[str, Any]:
     """Time all of the thesis' experiments, every policy, 10 seeds, on two cores."""
     begin = time.perf_counter()
-    command = [
-        sys.executable,
-        "-m",
-        "slurm_energy.cli.main",
-        "simulate",
-        "thesis-all",
-        "--jobs",
-        "2",
-        "--json",
-    ]
+    program = Path(__file__).parent / "thesis" / "reproduce.py"
+    command = [sys.executable, str(program), "--jobs", "2", "--json"]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
     seconds = time.perf_counter() - begin
     print(f"the thesis' experiments: {seconds:.1f} s")

@@ -1,6 +1,6 @@
 """The jobs of the live experiment: the thesis' mix, 80 times as fast. Draws and computes; runs nothing.
 
-Arrivals, models and their lengths come from the shipped scenario of the thesis' protocol (5.5.1). Each
+Arrivals, models and their lengths come from the scenario of the thesis' protocol (5.5.1). Each
 model is a kernel of the lab whose time and watts on A100 and H100 are near those of the oracle:
 
 | model | oracle: A100 to H100 time, energy | kernel of the lab |
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from slurm_energy_lab.model import load_profile
 from slurm_energy_lab.model.gpu_physics import GpuPhysics
 from slurm_energy_lab.model.kernels import kernel_spec
 
+_THESIS = Path(__file__).parents[1] / "thesis" / "scenarios" / "thesis-pareto.toml"
 SPEEDUP = 80.0
 """The thesis' experiment in so many times less time: ten hours become 7.5 minutes."""
 UNITS = 8
@@ -132,7 +134,7 @@ def size(model: str) -> float:
 
 def a100_seconds(model: str) -> float:
     """Return how long a model takes on one A100, by the oracle and in the experiment's time."""
-    thesis = scenarios.read("thesis-pareto")
+    thesis = scenarios.read(str(_THESIS))
     section = next(section for section in thesis.models if section.name == model)
     found = predict(section, thesis.kinds["a100"].hardware, 1, BATCH)
     assert found is not None
@@ -147,7 +149,7 @@ def draw(count: int, seed: int, load: float) -> list[LiveJob]:
         seed: of the random numbers.
         load: arrivals as a multiple of the thesis' 0.005 jobs/s.
     """
-    thesis = scenarios.read("thesis-pareto")
+    thesis = scenarios.read(str(_THESIS))
     rate = thesis.workload.arrivals_per_s * load
     hours = 2 * count / rate / 3600
     section = replace(thesis.workload, arrivals_per_s=rate, hours=hours)

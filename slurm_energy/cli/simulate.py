@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import re
+import importlib
 import shlex
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import simulate_output
 from slurm_energy.cli.printing import emit, emit_json
 from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError, install_extra
 
 if TYPE_CHECKING:
-    from slurm_energy.simulator.campaign import CampaignTask, RunResult
+    from slurm_energy.simulator.campaign import RunResult
     from slurm_energy.simulator.job_array import JobArray
     from slurm_energy.simulator.scenario import Scenario
     from slurm_energy.simulator.workload_generator import Predict
@@ -27,8 +27,8 @@ _TELL_EACH_S = 10.0
 EPILOG = """\
 examples:
   senergy simulate --list                                scenarios and policies that are there
-  senergy simulate budget-day                            a shipped scenario
-  senergy simulate thesis-all                            the thesis' figures beside ours
+  senergy simulate training                              a shipped scenario
+  senergy simulate training --sweep workload.arrivals_per_s=0.003,0.005,0.007
   senergy simulate replay --workload trace.swf           who submits what and when, from a file
   senergy simulate my.toml --policies fcfs,zeus,blend --seeds 10 --out results
   senergy simulate my.toml --sweep schedule.age_weight=0.01,0.1,1
@@ -77,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
     """Simulate, or list what there is."""
     try:
         from slurm_energy.scheduling import load_file
-        from slurm_energy.simulator import thesis
+
+        importlib.import_module("slurm_energy.simulator.campaign")
     except ImportError as error:
         raise UnavailableError(
             "senergy simulate", f"needs {error.name}", install_extra("simulation")
@@ -95,14 +96,11 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, flag)
         if value is not None and value < 1:
             raise UsageError(f"--{flag}: {value} is not a positive number")
-    if args.scenario == thesis.NAME:
-        _thesis(args)
-    else:
-        _one_scenario(args)
+    _simulate(args)
     return EXIT_OK
 
 
-def _one_scenario(args: argparse.Namespace) -> None:
+def _simulate(args: argparse.Namespace) -> None:
     from slurm_energy.simulator import scenario as scenarios
 
     variants = _variants(_changed(scenarios.read(args.scenario), args), args)
@@ -124,7 +122,7 @@ def _one_scenario(args: argparse.Namespace) -> None:
             (
                 variant,
                 results,
-                simulate_output.write_variant(variant, results, args, _oracle(variant), _folder),
+                simulate_output.write_variant(variant, results, args, _oracle(variant)),
             )
         )
     if args.html:
@@ -133,35 +131,29 @@ def _one_scenario(args: argparse.Namespace) -> None:
         emit_json([_object(variant, result) for variant, results, _ in found for result in results])
 
 
-def _tasks(scenario: Scenario) -> list[CampaignTask]:
-    from slurm_energy.simulator.campaign import CampaignTask
-
-    seeds = range(scenario.schedule.seeds)
-    return [CampaignTask(name, seed) for name in scenario.schedule.policies for seed in seeds]
-
-
 def _one_part(variants: list[Scenario], args: argparse.Namespace) -> None:
     """Run every Nth task of all variants; results stay in the folder."""
     from slurm_energy.simulator import campaign, job_array
 
     part, parts = job_array.split(args.part)
-    mine = [(v, task) for v in variants for task in _tasks(v)][part::parts]
+    mine = [(v, task) for v in variants for task in campaign.tasks(v)][part::parts]
     for variant in variants:
         tasks = [task for v, task in mine if v is variant]
-        folder = _folder(variant, args.out)
+        folder = variant.variant_folder(args.out)
         campaign.campaign(variant, tasks, _oracle(variant), jobs=1, folder=folder)
 
 
 def _submit(variants: list[Scenario], args: argparse.Namespace) -> None:
     """Run what is not done yet as a job array; afterwards every result is in the folder."""
-    from slurm_energy.simulator import job_array
-    from slurm_energy.simulator.campaign import ResultCache
+    from slurm_energy.simulator import campaign, job_array
 
     def missing() -> int:
-        memories = [(ResultCache(_folder(v, args.out), v), _tasks(v)) for v in variants]
+        memories = [
+            (campaign.ResultCache(v.variant_folder(args.out), v), campaign.tasks(v)) for v in variants
+        ]
         return sum(memory.recall(task) is None for memory, tasks in memories for task in tasks)
 
-    total = sum(len(_tasks(variant)) for variant in variants)
+    total = sum(len(campaign.tasks(variant)) for variant in variants)
     if not missing():
         return
     parts = min(total, args.jobs or job_array.MOST_TASKS)
@@ -240,59 +232,17 @@ def _changed(scenario: Scenario, args: argparse.Namespace) -> Scenario:
 
 
 def _campaign(scenario: Scenario, args: argparse.Namespace) -> list[RunResult]:
-    from slurm_energy.simulator.campaign import campaign
+    from slurm_energy.simulator import campaign
 
-    return campaign(
+    return campaign.campaign(
         scenario,
-        _tasks(scenario),
+        campaign.tasks(scenario),
         _oracle(scenario),
         jobs=args.jobs,
-        folder=_folder(scenario, args.out),
+        folder=scenario.variant_folder(args.out) if args.out else None,
         policy_file=args.policy_file,
         progress=_progress if sys.stderr.isatty() else lambda done, total: None,
     )
-
-
-@overload
-def _folder(scenario: Scenario, out: Path) -> Path: ...
-
-
-@overload
-def _folder(scenario: Scenario, out: None) -> None: ...
-
-
-def _folder(scenario: Scenario, out: Path | None) -> Path | None:
-    """Return where a variant's results are kept."""
-    return out / _slug(scenario) if out and scenario.label else out
-
-
-def _slug(scenario: Scenario) -> str:
-    return re.sub(r"[^A-Za-z0-9.]+", "-", scenario.label).strip("-")
-
-
-def _thesis(args: argparse.Namespace) -> None:
-    """Run all scenarios of the thesis and print its figures beside ours."""
-    from slurm_energy.simulator import scenario as scenarios
-    from slurm_energy.simulator import thesis
-    from slurm_energy.simulator.summary_table import aligned
-
-    if any(
-        (args.policies, args.sweep, args.workload, args.html, args.plots, args.part, args.slurm is not None)
-    ):
-        raise UsageError(thesis.NAME, "takes --seeds, --jobs, --out and --json only", "run its scenarios")
-    runs = {}
-    for name in thesis.SCENARIOS:
-        within = argparse.Namespace(**{**vars(args), "out": args.out / name if args.out else None})
-        for variant in _variants(_changed(scenarios.read(name), args), args):
-            runs[name, variant.label] = results = _campaign(variant, within)
-            if not args.json:
-                _print(variant, results)
-                emit([""])
-    found = thesis.claims(runs)
-    if args.json:
-        emit_json(thesis.objects(found))
-    else:
-        emit(aligned(thesis.rows(found), left=2))
 
 
 def _oracle(scenario: Scenario) -> Predict | None:
@@ -307,10 +257,8 @@ def _oracle(scenario: Scenario) -> Predict | None:
 def _list(*, as_json: bool) -> None:
     from slurm_energy.scheduling import names, policy
     from slurm_energy.simulator import scenario as scenarios
-    from slurm_energy.simulator import thesis
 
     titles = {name: scenarios.read(name).title for name in scenarios.shipped()}
-    titles[thesis.NAME] = "All of the thesis' scenarios, its figures beside ours"
     policies = {name: policy(name).summary for name in names()}
     if as_json:
         emit_json({"scenarios": titles, "policies": policies})
@@ -330,12 +278,8 @@ def _lines(scenario: Scenario, results: list[RunResult]) -> list[str]:
     return summary_lines(means(results), several=scenario.schedule.seeds > 1)
 
 
-def _title(scenario: Scenario) -> str:
-    return f"{scenario.title}: {scenario.label}" if scenario.label else scenario.title
-
-
 def _print(scenario: Scenario, results: list[RunResult]) -> None:
-    emit([_title(scenario), *_lines(scenario, results)])
+    emit([scenario.heading, *_lines(scenario, results)])
     for note in dict.fromkeys(note for result in results for note in result.notes):
         print(f"senergy: note: {note}", file=sys.stderr)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,16 +17,12 @@ if TYPE_CHECKING:
     from slurm_energy.simulator.scenario import Scenario
     from slurm_energy.simulator.workload_generator import Predict
 
-Folder = Callable[["Scenario", Path], Path]
-"""Returns the folder of a variant below the one that an option names."""
-
 
 def write_variant(
     scenario: Scenario,
     results: list[RunResult],
     args: argparse.Namespace,
     predict: Predict | None,
-    folder_of: Folder,
 ) -> dict[str, Any]:
     """Write results and plots of one variant; jobs and power are those of the first seed of each policy.
 
@@ -45,7 +40,7 @@ def write_variant(
     }
     kinds = list(scenario.kinds)
     if args.out:
-        folder = folder_of(scenario, args.out)
+        folder = scenario.variant_folder(args.out)
         for name, outcome in outcomes.items():
             jobs, power = files.job_columns(outcome, kinds), files.power_columns(outcome)
             files.write(jobs, folder / f"jobs-{name}.{args.format}", args.format)
@@ -56,7 +51,7 @@ def write_variant(
         files.write(rows, folder / f"summary.{args.format}", args.format)
         _say_written(folder, f"jobs, power and summary as {args.format}")
     if args.plots:
-        _draw(scenario, results, outcomes, folder_of(scenario, args.plots))
+        _draw(scenario, results, outcomes, scenario.variant_folder(args.plots))
     return outcomes
 
 

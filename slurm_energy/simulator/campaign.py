@@ -52,6 +52,12 @@ class RunResult:
     notes: list[str]
 
 
+def tasks(scenario: Scenario) -> list[CampaignTask]:
+    """Return one task for each policy and seed of a scenario, in this order."""
+    seeds = range(scenario.schedule.seeds)
+    return [CampaignTask(name, seed) for name in scenario.schedule.policies for seed in seeds]
+
+
 def workload_of(
     scenario: Scenario, seed: int, predict: Predict | None
 ) -> tuple[Workload, LoadedWorkload | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -54,6 +55,16 @@ class Scenario:
     models: tuple[ModelSection, ...] = field(default=())
     sweep: tuple[str, tuple[Any, ...]] = ("", ())
     label: str = ""
+
+    @property
+    def heading(self) -> str:
+        """Title for people, with the label of the variant."""
+        return f"{self.title}: {self.label}" if self.label else self.title
+
+    def variant_folder(self, folder: Path) -> Path:
+        """Return where a variant of a sweep keeps its results in `folder`: a folder of its own."""
+        name = re.sub(r"[^A-Za-z0-9.]+", "-", self.label).strip("-")
+        return folder / name if name else folder
 
     def nodes(self) -> list[NodeKind]:
         """Return the kinds of nodes for the engine."""

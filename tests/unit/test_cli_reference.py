@@ -64,7 +64,7 @@ def test_help_ends_with_the_exit_codes(command: str, capsys: pytest.CaptureFixtu
     "line",
     [
         "predict --model resnet50 --gpu a40 --json",
-        "simulate thesis-sla --policies fcfs --seeds 1 --jobs 1 --json",
+        "simulate training --policies fcfs --seeds 1 --jobs 1 --json",
     ],
 )
 def test_keys_of_json_are_documented(line: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,13 +1,10 @@
-"""Answers, falling back from one oracle to the next, and errors made on purpose."""
+"""Predictions as plain data, and the fallback from one oracle to the next."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from slurm_energy.errors import NotFoundError
-from slurm_energy.oracle.noisy_oracle import NoisyOracle
 from slurm_energy.oracle.prediction import (
     Estimate,
     FallbackOracle,
@@ -54,30 +51,3 @@ def test_answers_as_plain_data() -> None:
     assert plain["duration_s"] == {"mean": 100.0, "low": 80.0, "high": 130.0}
     assert (plain["source"], plain["age_s"]) == ("model", None)
     assert ANSWER.edp_js == 3e6
-
-
-@given(st.integers(), st.text(max_size=8), st.floats(0, 0.3))
-def test_noise_stays_within_its_share_and_is_the_same_again(seed: int, user: str, share: float) -> None:
-    noisy = NoisyOracle(Fixed(ANSWER), seed, share)
-    answer = noisy.predict(PredictionRequest(user=user))
-    assert answer is not None
-    assert answer == NoisyOracle(Fixed(ANSWER), seed, share).predict(PredictionRequest(user=user))
-    assert abs(answer.duration_s.mean / 100 - 1) <= share + 1e-9
-    assert abs(answer.power_watts.mean / 300 - 1) <= share + 1e-9
-    factor = answer.duration_s.mean / 100 * answer.power_watts.mean / 300
-    assert answer.energy_joules.mean == pytest.approx(3e4 * factor)
-
-
-def test_noise_differs_by_question_and_seed() -> None:
-    answers = {
-        NoisyOracle(Fixed(ANSWER), s).predict(PredictionRequest(user=u)) for s in (1, 2) for u in ("a", "b")
-    }
-    assert len(answers) == 4
-
-
-def test_noisy_power_stays_within_the_hardware() -> None:
-    for seed in range(20):
-        answer = NoisyOracle(Fixed(ANSWER), seed, tdp_watts=295.0).predict(PredictionRequest())
-        assert answer is not None
-        assert answer.power_watts.mean <= 295.0
-        assert answer.power_watts.high <= 295.0

@@ -27,13 +27,11 @@ BUILT_IN = [
     "chronos",
     "fcfs",
     "hades",
-    "hades-printed",
     "kairos",
     "multifactor",
     "pollux",
     "sjf",
     "themis",
-    "themis-printed",
     "zeus",
 ]
 
@@ -74,9 +72,7 @@ SCORES = {
     "zeus": [2.5e6 / 2, 3.2e6 / 6, 4e6 / 1.1],
     "charon": [2.5e6 / 2, 3.2e6 / 6, 4e6 / 1.1],
     "themis": [50 * 1, 80 * 301, 200 * 301],
-    "themis-printed": [50 / 1, 80 / 301, 200 / 301],
     "hades": [2.5e6 * 1001, 3.2e6 * 3001, 4e6 * 3001],
-    "hades-printed": [2.5e6 / 1, 3.2e6 / 301, 4e6 / 301],
     "chronos": [49, 75, 1300 - 1200],
     "aurachronos": [2.5e6 / 2, 3.2e6 / 6, 100],
 }
@@ -93,7 +89,6 @@ def test_orders():
     assert order("fcfs", queue) == [2, 1, 3]
     assert order("sjf", queue) == [1, 2, 3]
     assert order("themis", queue) == [1, 2, 3]
-    assert order("themis-printed", queue) == [2, 3, 1]  # the heavier user's jobs first
     assert order("chronos", queue) == [3, 1, 2]  # the deadline first
     assert order("aurachronos", queue) == [3, 2, 1]
 

@@ -25,9 +25,9 @@ from slurm_energy.cli.main import main
 from slurm_energy.errors import ConfigError, NotFoundError
 from slurm_energy.reports import simulationpage
 from slurm_energy.simulator import campaign as campaign_module
-from slurm_energy.simulator import job_array, sweeps, thesis
+from slurm_energy.simulator import job_array, sweeps
 from slurm_energy.simulator import scenario as scenarios
-from slurm_energy.simulator.campaign import CampaignTask, RunResult, campaign, workload_of
+from slurm_energy.simulator.campaign import CampaignTask, campaign, workload_of
 from slurm_energy.simulator.campaign import run as run_task
 from slurm_energy.simulator.mean_power import power_by_interval
 from slurm_energy.simulator.model_predictions import predict as oracle
@@ -525,7 +525,7 @@ def test_the_list_names_scenarios_and_policies(capsys):
 
 
 def test_every_shipped_scenario_runs(capsys):
-    """Short: one seed, an hour; those of the thesis must have its protocol."""
+    """Short: one seed, an hour."""
     for name in scenarios.shipped():
         scenario = scenarios.read(name)
         if name != "replay":
@@ -534,70 +534,16 @@ def test_every_shipped_scenario_runs(capsys):
                 replace(scenario, workload=short), CampaignTask(scenario.schedule.policies[0], 0), oracle
             )
             assert len(outcome.done) > 0, name
-        if name.startswith("thesis"):
-            assert {kind.nodes * kind.units for kind in scenario.kinds.values()} == {8}
-            assert scenario.schedule.seeds == 10 and scenario.schedule.horizon_hours == 10
-
-
-def test_the_lengths_of_the_thesis_models():
-    """The epochs are derived from the oracle: a change of its predictions makes them stale."""
-    models = scenarios.read("thesis-pareto").models
-    minutes = {model.name: oracle(model, "a100-sxm4-40gb", 8, 32).time_s / 60 for model in models}
-    assert minutes == pytest.approx({"ViT-B": 7.5, "ALBERT": 15.0, "ResNet-50": 15.0}, rel=0.005)
 
 
 def test_the_oracles_predictions():
-    (vit, *_) = scenarios.read("thesis-pareto").models
+    (vit, *_) = scenarios.read("training").models
     free, capped_ = oracle(vit, "a100", 8, 32), oracle(vit, "a100", 8, 32, 200.0)
-    assert 300 < free.time_s < 600  # thesis, 5.5.1: 5 to 10 minutes
+    assert 300 < free.time_s < 600
     assert capped_.time_s > free.time_s and capped_.power_watts <= 1600 == capped_.most_watts
     assert oracle(vit, "a100", 1, 4096) is None  # does not fit
     with pytest.raises(NotFoundError):
         oracle(replace(vit, profile="nothing"), "a100", 1, 32)
-
-
-def test_the_thesis_beside_ours():
-    """Every claim is judged from the results; a miss of the budget or the deadlines is seen."""
-    rows = {claim.what: claim for claim in thesis.claims(results_of_thesis())}
-    assert rows["zeus against pollux, energy %"].ours == pytest.approx((-10.0, 0.0))
-    assert rows["zeus against pollux, energy %"].agrees == "yes"
-    assert rows["charon, highest W of all runs"].agrees == "yes"
-    assert rows["aurachronos, missed deadlines %"].agrees == "yes"
-    worse = {claim.what: claim for claim in thesis.claims(results_of_thesis(peak=4501.0, missed=0.02))}
-    assert worse["charon, highest W of all runs"].agrees == "no"
-    assert worse["aurachronos, missed deadlines %"].agrees == "direction"
-    assert len({len(row) for row in thesis.rows(list(rows.values()))}) == 1
-
-
-def results_of_thesis(peak=4400.0, missed=0.0):
-    """Two seeds of every run, with figures of a world in which the thesis is right."""
-    runs = {}
-    for name in thesis.SCENARIOS:
-        for variant in sweeps.variants(scenarios.read(name)):
-            runs[name, variant.label] = [
-                RunResult(policy, seed, figures_of(policy, seed, peak, missed), [])
-                for policy in variant.schedule.policies
-                for seed in (1, 0)
-            ]
-    return runs
-
-
-def figures_of(policy, seed, peak, missed):
-    eco = policy in ("zeus", "hades", "hades-printed", "aurachronos", "kairos", "charon")
-    return {
-        "jobs_per_hour": 10.0 + seed,
-        "energy_kwh": (45.0 if eco else 50.0) * (1 + seed),
-        "deadline_miss_rate": {"pollux": 0.15, "zeus": 0.09}.get(policy, missed),
-        "peak_watts": peak if policy == "charon" else 7000.0,
-        "over_budget_s": 0.0,
-        "jain_jct": 0.99 if policy in ("pollux", "zeus") else 0.85,
-        "mean_jct_s": 600.0,
-    }
-
-
-def test_the_command_for_all_of_the_thesis(tmp_path, capsys):
-    assert main(["simulate", "thesis-all", "--seeds", "1", "--json", "--policies", "zeus"]) == 2
-    assert "takes --seeds" in capsys.readouterr().err
 
 
 def test_a_part_of_a_campaign_leaves_its_results_and_prints_nothing(folder, capsys):

@@ -24,7 +24,7 @@ STEPS = "model,batch,gpus,precision,optimizer,cap_watts,step_s,power_watts\n" + 
     [
         "calibrate steps.csv --gpu a40 --output own.toml --method search --population 8 --generations 100000"
         " --workers 2",
-        "simulate thesis-load --jobs 2",
+        "simulate training --seeds 100 --jobs 2",
     ],
 )
 def test_a_killed_command_leaves_no_worker_behind(tmp_path: Path, words: str) -> None:

@@ -1,4 +1,4 @@
-"""Fair shares of energy: by its stated aim, and as the thesis prints it."""
+"""Fair shares of energy: the heuristic that the thesis calls Hades."""
 
 from __future__ import annotations
 
@@ -13,25 +13,13 @@ _JOULES_PER_UNIT = 1000.0
 
 @register("hades")
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Jobs of least energy-delay product first, of users who had little of their share of energy.
+    """Least energy-delay product first, weighted by the user's energy per share.
 
-    score = min(P T^2) (C_u + 1), C_u being the energy of the user per share
-    Source: thesis, 5.4.3, by its aim; the formula printed there does the opposite, see `hades-printed`.
+    score = min(P T^2) (C_u + 1), C_u being the energy of the user per share, in kJ
+    Source: thesis, 5.4.3, by its stated aim. The formula printed there (Algorithm 9) divides by C_u + 1 and
+    so puts the heaviest user first; benchmarks/thesis/printed_rankings.py has it.
     """
     choice, edp = least(queue.alternatives.edp, queue.alternatives)
     had = usage_to_share_ratio(queue.users.energy_joules / _JOULES_PER_UNIT, queue.users)[queue.jobs.user]
     terms = {"edp": edp_term(edp), "usage": Term(had + 1.0, power=1.0)}
     return ranked(queue, options, choice, edp * (had + 1.0), terms=terms)
-
-
-@register("hades-printed")
-def rank_printed(queue: Queue, options: Options) -> Ranking:
-    """The thesis' formula as printed, which puts the heaviest user first; for reproduction only.
-
-    score = min(P T^2) / (C_u + 1), C_u in GPU seconds
-    Source: thesis, 5.4.3, Algorithm 9.
-    """
-    choice, edp = least(queue.alternatives.edp, queue.alternatives)
-    had = queue.users.gpu_seconds[queue.jobs.user] + 1.0
-    terms = {"edp": edp_term(edp), "usage": Term(had, power=-1.0)}
-    return ranked(queue, options, choice, edp / had, terms=terms)

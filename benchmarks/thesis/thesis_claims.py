@@ -1,4 +1,7 @@
-"""The thesis' figures 5.3 to 5.9 beside ours: the runs they need, what they claim. Source: thesis, 5.5.2."""
+"""Quantities that the thesis reads from its Figures 5.3 to 5.9, each compared with the simulator's.
+
+Source: thesis, 5.5.2.
+"""
 
 from __future__ import annotations
 
@@ -17,36 +20,37 @@ SCENARIOS = (
     "thesis-fairness",
     "thesis-load",
 )
-NAME = "thesis-all"
+"""Experiments 5.5.2.1 to 5.5.2.6 of the thesis in its order: names of files in scenarios/."""
 _RIGID, _MALLEABLE = "workload.rigid = true", "workload.rigid = false"
 
-RunningJobs = Mapping[tuple[str, str], Sequence[RunResult]]
-"""Results by scenario and variant."""
+Results = Mapping[tuple[str, str], Sequence[RunResult]]
+"""Results of all runs by scenario and variant."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThesisClaim:
-    """One statement of the thesis.
+    """One quantity of the thesis beside the simulated one.
 
     Attributes:
-        figure: its number there.
-        what: the quantity.
-        thesis: what it says, as text.
-        ours: mean and standard deviation of ours; None for both where nothing can be told.
-        agrees: `yes`: same direction and rough size; `direction`: only that; `no`; `-`: not to be judged.
+        figure: number of the figure in the thesis.
+        quantity: name and unit of the quantity.
+        thesis: value or statement of the thesis, as text.
+        ours: mean and standard deviation over the seeds; None if no run has the quantity.
+        agrees: `yes`: same direction and similar size; `direction`: same direction only; `no`; `-`: not
+            judged.
     """
 
     figure: str
-    what: str
+    quantity: str
     thesis: str
     ours: tuple[float, float] | None
     agrees: str
 
 
 class _Figures:
-    """Looks results up by scenario, variant and policy; one value per seed, in the order of the seeds."""
+    """Results by scenario, variant and policy: one value per seed, in the order of the seeds."""
 
-    def __init__(self, runs: RunningJobs) -> None:
+    def __init__(self, runs: Results) -> None:
         self._runs = runs
 
     def values(self, scenario: str, policy: str, name: str, variant: str = "") -> list[float]:
@@ -58,11 +62,11 @@ class _Figures:
         return [variant for name, variant in self._runs if name == scenario]
 
 
-def claims(runs: RunningJobs) -> list[ThesisClaim]:
-    """Return every claim with our figures.
+def claims(runs: Results) -> list[ThesisClaim]:
+    """Return every claim of the thesis with the simulated value.
 
     Args:
-        runs: results of all of `SCENARIOS`, every policy with the same seeds.
+        runs: results of all `SCENARIOS`; every policy ran with the same seeds.
     """
     figures = _Figures(runs)
     parts = (_malleability, _pareto, _deadlines, _budget, _fairness, _load)
@@ -172,21 +176,21 @@ Range = tuple[float, float]
 
 def _claim(
     figure: str,
-    what: str,
+    quantity: str,
     thesis: str,
     values: Sequence[float],
     size: Range | None = None,
     direction: Range | None = None,
 ) -> ThesisClaim:
-    """Return a claim, judged by where the mean lies: in `size`, else in `direction`."""
-    known = [value for value in values if value == value]
-    if not known:
-        return ThesisClaim(figure, what, thesis, None, "-")
-    mean = statistics.fmean(known)
+    """Return a claim and judge it by its mean: `yes` within `size`, else `direction` within `direction`."""
+    numbers = [value for value in values if value == value]
+    if not numbers:
+        return ThesisClaim(figure, quantity, thesis, None, "-")
+    mean = statistics.fmean(numbers)
     agrees = "-" if size is None else "yes" if _within(mean, size) else "no"
     if agrees == "no" and direction is not None and _within(mean, direction):
         agrees = "direction"
-    return ThesisClaim(figure, what, thesis, (mean, _deviation(known)), agrees)
+    return ThesisClaim(figure, quantity, thesis, (mean, _deviation(numbers)), agrees)
 
 
 def _within(value: float, bounds: Range) -> bool:
@@ -201,24 +205,24 @@ def _deviation(values: Sequence[float]) -> float:
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def rows(found: Sequence[ThesisClaim]) -> list[list[str]]:
-    """Return claims as rows of words, the header first."""
+def rows(claims: Sequence[ThesisClaim]) -> list[list[str]]:
+    """Return claims as rows of a text table, the header first."""
     header = ["figure", "quantity", "thesis", "ours", "agrees"]
-    return [header, *([c.figure, c.what, c.thesis, _text(c.ours), c.agrees] for c in found)]
+    return [header, *([c.figure, c.quantity, c.thesis, _text(c.ours), c.agrees] for c in claims)]
 
 
-def objects(found: Sequence[ThesisClaim]) -> list[dict[str, Any]]:
-    """Return claims for JSON."""
+def objects(claims: Sequence[ThesisClaim]) -> list[dict[str, Any]]:
+    """Return claims as objects for JSON."""
     return [
         {
             "figure": claim.figure,
-            "quantity": claim.what,
+            "quantity": claim.quantity,
             "thesis": claim.thesis,
             "mean": claim.ours[0] if claim.ours else None,
             "deviation": claim.ours[1] if claim.ours else None,
             "agrees": claim.agrees,
         }
-        for claim in found
+        for claim in claims
     ]
 
 

@@ -1,0 +1,129 @@
+"""The reproduction of the thesis in benchmarks/thesis: scenarios, printed rankings and judged claims."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_scheduling import example, order
+
+from slurm_energy.scheduling import Options, load_file, policy, registry
+from slurm_energy.simulator import sweeps
+from slurm_energy.simulator.campaign import CampaignTask, RunResult
+from slurm_energy.simulator.campaign import run as run_task
+from slurm_energy.simulator.model_predictions import predict
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "thesis"))
+
+import reproduce
+import thesis_claims
+
+
+@pytest.fixture(autouse=True)
+def printed_rankings(monkeypatch):
+    """Register the printed rankings for one test only."""
+    registry.names()  # the built-in policies register once per process: before the registry is copied
+    monkeypatch.setattr(registry, "_policies", dict(registry._policies))
+    load_file(reproduce.RANKINGS)
+
+
+@pytest.mark.parametrize("name", thesis_claims.SCENARIOS)
+def test_every_experiment_follows_the_protocol_and_runs(name):
+    """One seed and one hour of arrivals instead of ten."""
+    scenario = reproduce.read(name)
+    assert {kind.nodes * kind.units for kind in scenario.kinds.values()} == {8}
+    assert scenario.schedule.seeds == 10 and scenario.schedule.horizon_hours == 10
+    short = replace(scenario, workload=replace(scenario.workload, hours=1.0))
+    for ranking in scenario.schedule.policies:
+        assert len(run_task(short, CampaignTask(ranking, 0), predict).done) > 0
+
+
+def test_the_lengths_of_the_models():
+    """The epochs are derived from the oracle: a change of its predictions makes them stale."""
+    models = reproduce.read("thesis-pareto").models
+    minutes = {model.name: predict(model, "a100-sxm4-40gb", 8, 32).time_s / 60 for model in models}
+    assert minutes == pytest.approx({"ViT-B": 7.5, "ALBERT": 15.0, "ResNet-50": 15.0}, rel=0.005)
+
+
+def test_the_printed_scores():
+    """Formulas of Algorithms 4 and 9 on three jobs; the second user has consumed 300 GPU seconds."""
+    scores = {
+        name: policy(name).rank(example(), Options(age_weight=0.01)).score
+        for name in ("themis-printed", "hades-printed")
+    }
+    assert scores["themis-printed"] == pytest.approx([50 / 1, 80 / 301, 200 / 301], rel=1e-12)
+    assert scores["hades-printed"] == pytest.approx([2.5e6 / 1, 3.2e6 / 301, 4e6 / 301], rel=1e-12)
+
+
+def test_the_printed_ranking_puts_the_heavier_user_first():
+    assert order("themis", example()) == [1, 2, 3]
+    assert order("themis-printed", example()) == [2, 3, 1]
+
+
+def test_claims_are_judged_from_the_results():
+    """Claims are judged from the results: exceeding the budget or missing deadlines changes the verdict."""
+    rows = {claim.quantity: claim for claim in thesis_claims.claims(results())}
+    assert rows["zeus against pollux, energy %"].ours == pytest.approx((-10.0, 0.0))
+    assert rows["zeus against pollux, energy %"].agrees == "yes"
+    assert rows["charon, highest W of all runs"].agrees == "yes"
+    assert rows["aurachronos, missed deadlines %"].agrees == "yes"
+    worse = {c.quantity: c for c in thesis_claims.claims(results(peak=4501.0, missed=0.02))}
+    assert worse["charon, highest W of all runs"].agrees == "no"
+    assert worse["aurachronos, missed deadlines %"].agrees == "direction"
+    assert len({len(row) for row in thesis_claims.rows(list(rows.values()))}) == 1
+
+
+def results(peak=4400.0, missed=0.0):
+    """Return two seeds of every run, with the figures of a world in which the thesis is right."""
+    runs = {}
+    for name in thesis_claims.SCENARIOS:
+        for variant in sweeps.variants(reproduce.read(name)):
+            runs[name, variant.label] = [
+                RunResult(policy, seed, figures_of(policy, seed, peak, missed), [])
+                for policy in variant.schedule.policies
+                for seed in (1, 0)
+            ]
+    return runs
+
+
+def figures_of(policy, seed, peak, missed):
+    eco = policy in ("zeus", "hades", "hades-printed", "aurachronos", "kairos", "charon")
+    return {
+        "jobs_per_hour": 10.0 + seed,
+        "energy_kwh": (45.0 if eco else 50.0) * (1 + seed),
+        "deadline_miss_rate": {"pollux": 0.15, "zeus": 0.09}.get(policy, missed),
+        "peak_watts": peak if policy == "charon" else 7000.0,
+        "over_budget_s": 0.0,
+        "jain_jct": 0.99 if policy in ("pollux", "zeus") else 0.85,
+        "mean_jct_s": 600.0,
+    }
+
+
+def test_the_program_prints_tables_and_json(tmp_path, monkeypatch, capsys):
+    """All experiments with results that are stored already: one per variant, policy and seed."""
+    ran = []
+
+    def stored(variant, tasks, predict, **options):
+        ran.append((variant.name, options["folder"], options["jobs"]))
+        return [RunResult(t.policy, t.seed, figures_of(t.policy, t.seed, 4400.0, 0.0), []) for t in tasks]
+
+    monkeypatch.setattr(reproduce.campaign, "campaign", stored)
+    assert reproduce.main(["--seeds", "2", "--json", "--out", str(tmp_path), "--jobs", "3"]) == 0
+    claims = json.loads(capsys.readouterr().out)
+    assert set(claims[0]) == {"figure", "quantity", "thesis", "mean", "deviation", "agrees"}
+    assert {name for name, _, _ in ran} == set(thesis_claims.SCENARIOS)
+    assert ("thesis-sla", tmp_path / "thesis-sla", 3) in ran
+    assert ("thesis-malleability", tmp_path / "thesis-malleability" / "workload.rigid-true", 3) in ran
+    assert reproduce.main(["--seeds", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "Missed deadlines (thesis 5.5.2.3, Figure 5.5)" in text and "slowest / fastest policy" in text
+
+
+def test_a_number_of_seeds_must_be_positive(capsys):
+    with pytest.raises(SystemExit) as caught:
+        reproduce.main(["--seeds", "0"])
+    assert caught.value.code == 2
+    assert "0 is not a positive number" in capsys.readouterr().err
