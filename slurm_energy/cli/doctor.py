@@ -1,4 +1,4 @@
-"""`senergy doctor`: what this node has, what it lacks, what that costs and what fixes it."""
+"""`senergy doctor`: what this host has, what it lacks, the cost of that and the remedy."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from slurm_energy.protocol import agent_socket
 if TYPE_CHECKING:
     from slurm_energy.config import Config
 
-HELP = "what this host has, what it lacks, what that costs and what fixes it"
+HELP = "what this host has and lacks, the cost of each fault, and its remedy"
 
 EPILOG = """\
-Looks at every hardware interface, the agent, munge, the controller, the configuration, the files that
-slurm.conf, plugstack.conf and job_submit.lua name, and the clock. Changes nothing and runs no Slurm command;
-takes a second or two, since counters are watched for half a second to show their power. slurm.conf says
-whether this host is a compute node, the controller or a login node; what is not needed there is not checked.
-Run it as root: counters and limits are root's. Exit code for monitoring: 0 nothing to do, 1 something is
-degraded or failed. What a host simply does not have (`absent`) is no failure.
+Checks every hardware interface, the agent, munge, the controller, the configuration, the clock, and the files
+named in slurm.conf, plugstack.conf and job_submit.lua. It changes nothing and runs no Slurm command. It takes
+a second or two, because counters are read over half a second to show their power. slurm.conf decides whether
+this host is a compute node, the controller or a login node; checks for other roles are skipped. Run it as
+root: only root can read counters and limits. Exit code for monitoring: 0 nothing to do, 1 a check is degraded
+or failed. An `absent` device is no failure.
 
 examples:
   senergy doctor
@@ -32,27 +32,27 @@ examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options to `senergy doctor`."""
+    """Add the options of `senergy doctor`."""
     parser.epilog = EPILOG
-    parser.add_argument("--json", action="store_true", help="print everything found as one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="print only what is degraded or failed")
+    parser.add_argument("--json", action="store_true", help="print all findings as one JSON object")
+    parser.add_argument("--quiet", action="store_true", help="print only degraded and failed checks")
     connection.add_config_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Inspect the node, print the report; the exit code says whether it is healthy."""
+    """Inspect the host and print the report; the exit code says whether the host is healthy."""
     from slurm_energy.doctor import diagnosis, report
     from slurm_energy.doctor.inspection import inspect
 
-    found = inspect(args.config, _ask_agent, _ask_controller)
-    checks = diagnosis.diagnose(found)
+    findings = inspect(args.config, _ask_agent, _ask_controller)
+    checks = diagnosis.diagnose(findings)
     code = EXIT_OK if diagnosis.is_healthy(checks) else EXIT_FAILURE
     if args.json:
-        emit_json(report.document(found, checks))
+        emit_json(report.document(findings, checks))
     elif args.quiet:
         emit(report.faults(checks))
     else:
-        emit(report.lines(found, checks))
+        emit(report.lines(findings, checks))
     return code
 
 

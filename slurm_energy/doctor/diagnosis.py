@@ -1,6 +1,6 @@
-"""Judges what was found on a node: each check's verdict, what its lack costs, and the remedy.
+"""Diagnosis of the findings on a host: the state of each check, the cost of each fault, the remedy.
 
-Pure: `slurm_energy.doctor.inspection` looks, `report` prints.
+Pure: `inspection` collects the findings, `report` prints the results.
 """
 
 from __future__ import annotations
@@ -18,29 +18,35 @@ CLOCK_TOLERANCE_S = 2.0
 _SAFE_PART_OF_RANGE = 0.9
 _FULL_SPOOL = 0.8
 _MOST_NAMED = 6
-_KERNEL_LOG = "look for errors of the driver: journalctl -k   (or dmesg)"
-_DOUBTFUL_CONFIG = "the daemons start, but do not do what the file seems to want"
-_NO_CONFIG = "daemons do not start, or go on with what they read before"
+_KERNEL_LOG = "look for driver errors: journalctl -k   (or dmesg)"
+_DOUBTFUL_CONFIG = "the daemons start, but may not do what the file intends"
+_NO_CONFIG = "daemons do not start, or continue with the configuration read before"
 NOT_HERE = "not on this node"
 
 
-def diagnose(found: HostFindings) -> list[CheckResult]:
-    """Return the checks in the order of the report."""
-    checks = [_role(found)]
-    if _is_measured(found):
-        checks += [*_energy(found), *_interfaces(found), *_knobs(found), _sampling(found)]
-    checks += [*_config(found), *_meter(found), *_agent(found), _munge(found), *_controller(found)]
-    return [*checks, *slurm_checks(found.slurm)]
+def diagnose(findings: HostFindings) -> list[CheckResult]:
+    """Return the results of all checks in the order of the report."""
+    checks = [_role(findings)]
+    if _is_measured(findings):
+        checks += [*_energy(findings), *_interfaces(findings), *_knobs(findings), _sampling(findings)]
+    checks += [
+        *_config(findings),
+        *_meter(findings),
+        *_agent(findings),
+        _munge(findings),
+        *_controller(findings),
+    ]
+    return [*checks, *slurm_checks(findings.slurm)]
 
 
 def is_healthy(checks: Iterable[CheckResult]) -> bool:
-    """Return whether nothing needs anybody: the exit code for monitoring."""
+    """Return whether no check needs action: the exit code for monitoring."""
     return not any(check.state in (CheckState.DEGRADED, CheckState.FAILED) for check in checks)
 
 
-def _role(found: HostFindings) -> CheckResult:
-    """Say what this host is for Slurm, which decides what it must have."""
-    slurm = found.slurm
+def _role(findings: HostFindings) -> CheckResult:
+    """Return the role of this host in Slurm, which decides what it must have."""
+    slurm = findings.slurm
     if slurm.is_compute_node is None:
         return CheckResult(
             "role", CheckState.OK, "not in slurm.conf, or there is none; checked as a compute node"
@@ -51,56 +57,60 @@ def _role(found: HostFindings) -> CheckResult:
     )
 
 
-def _is_measured(found: HostFindings) -> bool:
+def _is_measured(findings: HostFindings) -> bool:
     """Return whether this host should have an agent, or has one."""
-    return found.slurm.is_compute_node is not False or not isinstance(found.agent, str)
+    return findings.slurm.is_compute_node is not False or not isinstance(findings.agent, str)
 
 
-def _energy(found: HostFindings) -> list[CheckResult]:
-    """Return a check per component: is its energy known, and how."""
-    names = dict.fromkeys(["cpu", "dram", *(f"gpu[{gpu.index}]" for gpu in found.hardware.gpus)])
-    names |= dict.fromkeys(counter.component for counter in found.counters)
+def _energy(findings: HostFindings) -> list[CheckResult]:
+    """Return one check per component: whether its energy is known, and from which source."""
+    names = dict.fromkeys(["cpu", "dram", *(f"gpu[{gpu.index}]" for gpu in findings.hardware.gpus)])
+    names |= dict.fromkeys(counter.component for counter in findings.counters)
     names["node"] = None
-    return [_component(name, found) for name in names]
+    return [_component(name, findings) for name in names]
 
 
-def _component(name: str, found: HostFindings) -> CheckResult:
-    own = [counter for counter in found.counters if counter.component == name]
+def _component(name: str, findings: HostFindings) -> CheckResult:
+    own = [counter for counter in findings.counters if counter.component == name]
     label = f"energy {name}"
     if not own:
-        return CheckResult(label, *_absent_component(name, found))
+        return CheckResult(label, *_absent_component(name, findings))
     bad = [counter for counter in own if counter.energy_uj is None]
     what = ", ".join(dict.fromkeys(f"{counter.source}" for counter in own))
     what += f", {_number(len(own), 'counter')}"
-    if bad and not found.root and _agent_has(found, bad):
+    if bad and not findings.root and _agent_has(findings, bad):
         return CheckResult(
-            label, CheckState.OK, f"{what}, readable for the agent only, as the kernel wants it"
+            label, CheckState.OK, f"{what}, readable by the agent only, as the kernel requires"
         )
     if bad:
         reasons = "; ".join(dict.fromkeys(counter.error for counter in bad))
         cost = f"the energy of {name} is unknown (null) in every record"
         fix = (
             "run `sudo senergy doctor`: counters are root's"
-            if not found.root
+            if not findings.root
             else _ask_bmc(own) or _KERNEL_LOG
         )
         return CheckResult(label, CheckState.DEGRADED, f"{what}, {len(bad)} unreadable: {reasons}", cost, fix)
     if any(counter.quality == "modelled" for counter in own):
         what += f", {_watts(own)}"
         return CheckResult(
-            label, CheckState.OK, f"{what}, modelled", "a model's error instead of a counter's"
+            label, CheckState.OK, f"{what}, modelled", "the error of a model instead of a counter"
         )
     what += f", {_watts(own)}"
     if still := [counter.key for counter in own if counter.energy_uj == 0 and counter.watts == 0]:
-        cost = f"the energy of {name} is 0 in every record, as if it used none"
+        cost = f"the energy of {name} is 0 in every record"
         return CheckResult(
-            label, CheckState.DEGRADED, f"{what}; at 0 and does not move: {_named(still)}", cost, _KERNEL_LOG
+            label,
+            CheckState.DEGRADED,
+            f"{what}; at 0, does not change: {_named(still)}",
+            cost,
+            _KERNEL_LOG,
         )
     return CheckResult(label, CheckState.OK, what)
 
 
 def _ask_bmc(counters: Iterable[CounterFinding]) -> str:
-    """Return how to find out why a management controller does not answer; empty for other sources."""
+    """Return how to test a management controller that does not answer; empty for other sources."""
     sources = {counter.source for counter in counters}
     if "ipmi:dcmi" in sources:
         return "ipmitool dcmi power reading   (over the network: -I lanplus -H ADDRESS, see node_power)"
@@ -110,43 +120,43 @@ def _ask_bmc(counters: Iterable[CounterFinding]) -> str:
 def _watts(counters: Iterable[CounterFinding]) -> str:
     listed = [counter.watts for counter in counters]
     known = [watts for watts in listed if watts is not None]
-    return f"{sum(known):.1f} W" if known and len(known) == len(listed) else "power not known"
+    return f"{sum(known):.1f} W" if known and len(known) == len(listed) else "power unknown"
 
 
-def _agent_has(found: HostFindings, counters: Iterable[CounterFinding]) -> bool:
-    if isinstance(found.agent, str):
+def _agent_has(findings: HostFindings, counters: Iterable[CounterFinding]) -> bool:
+    if isinstance(findings.agent, str):
         return False
-    devices = found.agent.get("devices")
+    devices = findings.agent.get("devices")
     known = devices.get("counters") if isinstance(devices, Mapping) else None
     return isinstance(known, list) and all(counter.key in known for counter in counters)
 
 
-def _absent_component(name: str, found: HostFindings) -> tuple[CheckState, str, str, str]:
+def _absent_component(name: str, findings: HostFindings) -> tuple[CheckState, str, str, str]:
     if name == "cpu":
-        if found.virtual:
+        if findings.virtual:
             fix = "none inside a virtual machine: measure on the host"
         else:
             fix = "modprobe intel_rapl_msr   (AMD Zen as well)"
         cost = "the energy of processors is unknown (null) in every record"
         return CheckState.DEGRADED, "no counter", cost, fix
     if name == "node":
-        cost = "fans, disks, network and power supplies are in no record; jobs are compared without them"
+        cost = "no record includes fans, disks, network and power supplies; jobs are compared without them"
         return CheckState.ABSENT, "no meter of the whole node", cost, ""
     if name == "dram":
-        cost = "memory is left out of cpu + dram sums; policies still work"
-        return CheckState.ABSENT, "no counter; clients and AMD processors have none", cost, ""
+        cost = "sums of cpu and dram lack memory; policies still work"
+        return CheckState.ABSENT, "no counter; client and AMD processors have none", cost, ""
     cost = f"the energy of {name} is unknown (null) in every record"
     return (
         CheckState.DEGRADED,
-        "the GPU has no energy counter that can be read",
+        "the GPU has no readable energy counter",
         cost,
         "nvidia-smi -q -d POWER",
     )
 
 
-def _interfaces(found: HostFindings) -> list[CheckResult]:
+def _interfaces(findings: HostFindings) -> list[CheckResult]:
     checks = []
-    for interface in found.interfaces:
+    for interface in findings.interfaces:
         name = f"interface {interface.name}"
         if interface.in_use:
             checks.append(CheckResult(name, CheckState.OK, "in use"))
@@ -158,7 +168,7 @@ def _interfaces(found: HostFindings) -> list[CheckResult]:
                 CheckResult(
                     name,
                     CheckState.ABSENT,
-                    "present, not used: it gives nothing here, or other sources go before it",
+                    "present, not used: it has no data here, or another source has priority",
                 )
             )
         elif interface.expected:
@@ -168,18 +178,18 @@ def _interfaces(found: HostFindings) -> list[CheckResult]:
     return checks
 
 
-def _knobs(found: HostFindings) -> list[CheckResult]:
+def _knobs(findings: HostFindings) -> list[CheckResult]:
     checks = []
-    for kind in dict.fromkeys(knob.kind for knob in found.knobs):
-        own = [knob for knob in found.knobs if knob.kind == kind]
+    for kind in dict.fromkeys(knob.kind for knob in findings.knobs):
+        own = [knob for knob in findings.knobs if knob.kind == kind]
         silent = [knob.key for knob in own if knob.value is None]
         locked = [knob.key for knob in own if not knob.writable]
         what = f"{_number(len(own), 'knob')}, {_values(own)}"
         if silent:
-            cost = "policies leave these as they are"
+            cost = "policies do not change these"
             what += f"; unreadable: {_named(silent)}"
             checks.append(CheckResult(kind, CheckState.DEGRADED, what, cost, _KERNEL_LOG))
-        elif locked and found.root:
+        elif locked and findings.root:
             cost = "policies cannot set these"
             fix = "is /sys mounted read-only? mount -o remount,rw /sys"
             checks.append(
@@ -188,8 +198,8 @@ def _knobs(found: HostFindings) -> list[CheckResult]:
         else:
             checks.append(CheckResult(kind, CheckState.OK, what))
     if not checks:
-        cost = "every policy is `monitor` here: jobs are measured, nothing can be set"
-        state = CheckState.ABSENT if found.virtual else CheckState.DEGRADED
+        cost = "every policy acts as `monitor` here: jobs are measured, nothing can be set"
+        state = CheckState.ABSENT if findings.virtual else CheckState.DEGRADED
         checks.append(
             CheckResult(
                 "knobs", state, "none", cost, "modprobe acpi-cpufreq; enable P-states (CPPC) in the firmware"
@@ -203,153 +213,157 @@ def _values(knobs: Iterable[KnobFinding]) -> str:
     return _named(list(values), ", ") or "no value"
 
 
-def _sampling(found: HostFindings) -> CheckResult:
-    """Tell whether a wrap can be missed between two samples; the agent samples as often as counters need."""
-    wraps = [(c.wraps_after_s, c.key) for c in found.counters if c.wraps_after_s is not None]
-    interval_s = found.sampling_interval_s
+def _sampling(findings: HostFindings) -> CheckResult:
+    """Check that no wrap can be missed between two samples, which are as frequent as the counters need."""
+    wraps = [(c.wraps_after_s, c.key) for c in findings.counters if c.wraps_after_s is not None]
+    interval_s = findings.sampling_interval_s
     if not wraps:
         return CheckResult("sampling", CheckState.OK, f"every {interval_s:.3g} s")
     soonest_s, key = min(wraps)
-    what = f"every {interval_s:.3g} s; the first to wrap is {key}, after {soonest_s:.3g} s at full power"
+    what = f"every {interval_s:.3g} s; {key} wraps first, after {soonest_s:.3g} s at full power"
     if interval_s <= soonest_s * _SAFE_PART_OF_RANGE:
         return CheckResult("sampling", CheckState.OK, what)
-    cost = "a wrap can pass unseen: energy is too low by whole ranges and marked uncertain"
+    cost = "a wrap can be missed: energy is too low by whole ranges and marked uncertain"
     fix = f"agent.sampling_hz = {math.ceil(1 / (soonest_s * _SAFE_PART_OF_RANGE)):d} or more"
     return CheckResult("sampling", CheckState.DEGRADED, what, cost, fix)
 
 
-def _config(found: HostFindings) -> list[CheckResult]:
-    """Return one check per error and warning of the configuration, or that it is right."""
+def _config(findings: HostFindings) -> list[CheckResult]:
+    """Return one check per error and warning of the configuration, or one that is ok."""
     fix = "senergy config check"
-    if found.config_error:
-        return [CheckResult("configuration", CheckState.FAILED, found.config_error, _NO_CONFIG, fix)]
+    if findings.config_error:
+        return [CheckResult("configuration", CheckState.FAILED, findings.config_error, _NO_CONFIG, fix)]
     failed = [
         CheckResult("configuration", CheckState.FAILED, f.text, _NO_CONFIG, fix)
-        for f in errors(found.config_findings)
+        for f in errors(findings.config_findings)
     ]
-    doubtful = [
+    warned = [
         CheckResult("configuration", CheckState.DEGRADED, f.text, _DOUBTFUL_CONFIG, fix)
-        for f in warnings(found.config_findings)
+        for f in warnings(findings.config_findings)
     ]
-    return [*failed, *doubtful] or [
-        CheckResult("configuration", CheckState.OK, found.config_path or "defaults, no file")
+    return [*failed, *warned] or [
+        CheckResult("configuration", CheckState.OK, findings.config_path or "defaults, no file")
     ]
 
 
-def _meter(found: HostFindings) -> list[CheckResult]:
-    """Tell what is wrong with the site's words about node power; the error says the remedy itself."""
-    if not found.meter_error:
+def _meter(findings: HostFindings) -> list[CheckResult]:
+    """Check section node_power of the configuration; its error names the remedy."""
+    if not findings.meter_error:
         return []
     cost = "the node's power comes from another source, or from none"
-    return [CheckResult("node_power", CheckState.DEGRADED, found.meter_error, cost, "senergy config check")]
-
-
-def _agent(found: HostFindings) -> list[CheckResult]:
-    if not _is_measured(found):
-        return [CheckResult("agent", CheckState.ABSENT, "none, and none needed: this is no compute node")]
-    if isinstance(found.agent, str):
-        cost = "no policy is applied and no job is measured on this node"
-        what = found.agent
-        return [CheckResult("agent", CheckState.FAILED, what, cost, "systemctl start senergyd")]
-    answer = found.agent
-    checks = [
-        CheckResult("agent", CheckState.OK, f"version {answer.get('version', '?')} at {found.agent_socket}")
+    return [
+        CheckResult("node_power", CheckState.DEGRADED, findings.meter_error, cost, "senergy config check")
     ]
-    if answer.get("version") != found.version:
-        what = f"version {answer.get('version', '?')}, this command is {found.version}"
-        cost = "the agent runs the code of another installation than the one looked at"
+
+
+def _agent(findings: HostFindings) -> list[CheckResult]:
+    if not _is_measured(findings):
+        return [CheckResult("agent", CheckState.ABSENT, "none; none needed, as this is not a compute node")]
+    if isinstance(findings.agent, str):
+        cost = "no policy is applied and no job is measured on this node"
+        what = findings.agent
+        return [CheckResult("agent", CheckState.FAILED, what, cost, "systemctl start senergyd")]
+    answer = findings.agent
+    checks = [
+        CheckResult(
+            "agent", CheckState.OK, f"version {answer.get('version', '?')} at {findings.agent_socket}"
+        )
+    ]
+    if answer.get("version") != findings.version:
+        what = f"version {answer.get('version', '?')}, this command is {findings.version}"
+        cost = "the agent runs the code of another installation"
         checks[0] = CheckResult("agent", CheckState.DEGRADED, what, cost, "systemctl restart senergyd")
     if left := answer.get("unrestored"):
-        cost = "jobs start from settings that an earlier job left"
+        cost = "jobs start with settings left by an earlier job"
         checks.append(
             CheckResult("settings left", CheckState.DEGRADED, _named(left), cost, "senergyd --restore")
         )
-    checks.append(_seen_by_agent(found, answer))
-    checks += [_spool(found, answer), *_undelivered(answer)]
+    checks.append(_devices_of_agent(findings, answer))
+    checks += [_spool(findings, answer), *_undelivered(answer)]
     return checks
 
 
-def _seen_by_agent(found: HostFindings, answer: Mapping[str, Any]) -> CheckResult:
-    """Compare with what the agent found when it started: devices may have come later."""
+def _devices_of_agent(findings: HostFindings, answer: Mapping[str, Any]) -> CheckResult:
+    """Compare the devices with those that the agent found at its start: devices may have appeared later."""
     devices = answer.get("devices")
     known = devices.get("counters") if isinstance(devices, Mapping) else None
-    present = {counter.key for counter in found.counters}
+    present = {counter.key for counter in findings.counters}
     if not isinstance(known, list):
-        return CheckResult("agent's devices", CheckState.OK, "not told")
-    components = {counter.key for counter in found.counters if counter.component != "node"}
+        return CheckResult("agent's devices", CheckState.OK, "not reported")
+    components = {counter.key for counter in findings.counters if counter.component != "node"}
     new, lost = sorted(components.difference(known)), sorted(set(map(str, known)) - present)
-    if found.root and new:
-        cost = "the agent does not count what appeared after it started"
+    if findings.root and new:
+        cost = "the agent does not measure devices that appeared after its start"
         return CheckResult(
             "agent's devices", CheckState.DEGRADED, f"new: {_named(new)}", cost, "systemctl restart senergyd"
         )
-    if found.root and lost:
-        cost = "the energy of these is unknown since they went away"
+    if findings.root and lost:
+        cost = "their energy is unknown since they disappeared"
         return CheckResult("agent's devices", CheckState.DEGRADED, f"gone: {_named(lost)}", cost, _KERNEL_LOG)
     return CheckResult("agent's devices", CheckState.OK, _number(len(known), "counter"))
 
 
-def _spool(found: HostFindings, answer: Mapping[str, Any]) -> CheckResult:
+def _spool(findings: HostFindings, answer: Mapping[str, Any]) -> CheckResult:
     count = answer.get("spooled", 0)
     what = f"{_number(count, 'record')} wait for the controller"
-    if found.state_free_mb is not None:
-        what += f", {found.state_free_mb:.0f} MB free"
-        if found.state_free_mb < found.spool_limit_mb * (1 - _FULL_SPOOL):
+    if findings.state_free_mb is not None:
+        what += f", {findings.state_free_mb:.0f} MB free"
+        if findings.state_free_mb < findings.spool_limit_mb * (1 - _FULL_SPOOL):
             cost = "power traces, then records, are lost once the disk is full"
-            return CheckResult("spool", CheckState.DEGRADED, what, cost, "make room under agent.state_dir")
+            return CheckResult("spool", CheckState.DEGRADED, what, cost, "free space under agent.state_dir")
     return CheckResult("spool", CheckState.OK, what)
 
 
 def _undelivered(answer: Mapping[str, Any]) -> list[CheckResult]:
-    """Return a check for records that the controller does not take, if there are any."""
+    """Return checks of deferred and rejected records, if there are any."""
     checks = []
     if deferred := answer.get("deferred"):
-        cost = "they stay on this node until the controller takes them"
+        cost = "they stay on this node until the controller accepts them"
         what = f"{_number(deferred, 'record')} of a newer release, or ahead of the controller's clock"
         checks.append(CheckResult("retried records", CheckState.DEGRADED, what, cost, "upgrade senergyctld"))
     if rejected := answer.get("rejected"):
-        what = f"the controller refused {_number(rejected, 'record')}"
+        what = f"the controller rejected {_number(rejected, 'record')}"
         if dropped := answer.get("rejected_dropped"):
             what += f", {dropped} more were dropped for lack of space"
-        cost = "these are in no report; they are kept until their space is used up"
-        fix = "senergy spool   (names the reasons); then: senergy spool resend"
+        cost = "these are in no report; they are kept while there is space for them"
+        fix = "senergy spool   (lists the reasons); then: senergy spool resend"
         checks.append(CheckResult("rejected records", CheckState.DEGRADED, what, cost, fix))
     return checks
 
 
-def _munge(found: HostFindings) -> CheckResult:
-    if found.munge_error:
-        cost = "records stay on the node and nobody can ask the controller"
-        return CheckResult("munge", CheckState.FAILED, found.munge_error, cost, "systemctl start munge")
-    return CheckResult("munge", CheckState.OK, "makes and opens credentials")
+def _munge(findings: HostFindings) -> CheckResult:
+    if findings.munge_error:
+        cost = "records stay on the node, and the controller cannot be queried"
+        return CheckResult("munge", CheckState.FAILED, findings.munge_error, cost, "systemctl start munge")
+    return CheckResult("munge", CheckState.OK, "creates and decodes credentials")
 
 
-def _controller(found: HostFindings) -> list[CheckResult]:
-    if isinstance(found.controller, str):
-        cost = "records wait in the spools of the nodes until it is back"
+def _controller(findings: HostFindings) -> list[CheckResult]:
+    if isinstance(findings.controller, str):
+        cost = "records wait in the spools of the nodes until it runs again"
         fix = "systemctl start senergyctld   (on the controller)"
-        if found.munge_error and found.munge_error in found.controller:
-            what, fix = "not asked, since munge does not work", "see munge"
+        if findings.munge_error and findings.munge_error in findings.controller:
+            what, fix = "not queried, since munge does not work", "see munge"
             return [CheckResult("controller", CheckState.DEGRADED, what, cost, fix)]
-        if found.slurm.is_controller:
+        if findings.slurm.is_controller:
             cost += "; after a restart of the host flags are checked for their form only"
             return [
                 CheckResult(
-                    "controller", CheckState.FAILED, found.controller, cost, "systemctl start senergyctld"
+                    "controller", CheckState.FAILED, findings.controller, cost, "systemctl start senergyctld"
                 )
             ]
-        return [CheckResult("controller", CheckState.DEGRADED, found.controller, cost, fix)]
-    checks = [CheckResult("controller", CheckState.OK, f"{found.controller_url}")]
-    if (version := found.controller.get("version")) != found.version:
-        what = f"{found.controller_url} has version {version}, this node {found.version}"
+        return [CheckResult("controller", CheckState.DEGRADED, findings.controller, cost, fix)]
+    checks = [CheckResult("controller", CheckState.OK, f"{findings.controller_url}")]
+    if (version := findings.controller.get("version")) != findings.version:
+        what = f"{findings.controller_url} has version {version}, this node {findings.version}"
         cost = "the older of the two does not know all fields of the newer"
         checks = [
             CheckResult("controller", CheckState.DEGRADED, what, cost, "install the same version on both")
         ]
-    offset_s = found.clock_offset_s
+    offset_s = findings.clock_offset_s
     if offset_s is not None:
-        what = f"{offset_s:+.3f} s from the controller's, +-{found.clock_uncertainty_s:.3f} s"
-        if abs(offset_s) > CLOCK_TOLERANCE_S + found.clock_uncertainty_s:
+        what = f"{offset_s:+.3f} s from the controller's, +-{findings.clock_uncertainty_s:.3f} s"
+        if abs(offset_s) > CLOCK_TOLERANCE_S + findings.clock_uncertainty_s:
             cost = "times of records and power traces of this node are off by that; energy itself is not"
             fix = "chronyc makestep   (or: timedatectl set-ntp true)"
             checks.append(CheckResult("clock", CheckState.DEGRADED, what, cost, fix))

@@ -1,4 +1,4 @@
-"""What `senergy doctor` found on a node, as plain data: between `inspection` and `diagnosis`."""
+"""The findings of `senergy doctor` on a host, as plain data between `inspection` and `diagnosis`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class CounterFinding:
     """An energy counter.
 
     Attributes:
-        key, component, source: as in `devices.interface.EnergyCounter`.
+        key, component, source: as in `devices.driver.EnergyCounter`.
         quality: `measured`, `modelled` or `partial`.
-        energy_uj: what it shows in microjoules; None if it cannot be read.
-        error: why not.
-        watts: mean power while it was watched; None if it could not be read twice.
-        wraps_after_s: shortest time in which it can wrap; None if it does not.
+        energy_uj: its value in microjoules; None if it cannot be read.
+        error: why it cannot be read.
+        watts: mean power during the inspection; None if it could not be read twice.
+        wraps_after_s: shortest time until a wrap; None if it does not wrap.
     """
 
     key: str
@@ -39,8 +39,8 @@ class KnobFinding:
     """A knob.
 
     Attributes:
-        key, kind: as in `devices.interface.Knob`.
-        value: in force, with its unit; None if it cannot be read.
+        key, kind: `key` and `name` of `devices.driver.Knob`.
+        value: current value with its unit; None if it cannot be read.
         writable: this process may set it.
     """
 
@@ -52,16 +52,16 @@ class KnobFinding:
 
 @dataclass(frozen=True, slots=True)
 class InterfaceFinding:
-    """A hardware interface that the kernel or a library may offer.
+    """A hardware interface of the kernel or of a library.
 
     Attributes:
-        name: e.g. `powercap`.
-        present: whether the kernel shows it.
-        in_use: whether counters or knobs of it are used.
-        expected: the hardware is there, so that the interface should be.
-        cost: what its lack costs.
-        fix: what brings it.
-        reason: why it cannot be used although it is present; empty if it can, or that is not known.
+        name: for example `powercap`.
+        present: the kernel exposes it.
+        in_use: counters or knobs of it are used.
+        expected: the hardware is present, so that the interface should be.
+        cost: cost of its absence.
+        fix: how to enable it.
+        reason: why it cannot be used although it is present; empty if it can, or if unknown.
     """
 
     name: str
@@ -87,13 +87,13 @@ class FileUse(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileFault:
-    """A file that Slurm's configuration names and that Slurm cannot use, or should not.
+    """A file in Slurm's configuration that Slurm cannot use, or should not use.
 
     Attributes:
         path: the file.
-        why: what is wrong with it.
-        todo: what to do about it.
-        use: how Slurm uses it.
+        why: the fault.
+        todo: the remedy.
+        use: how Slurm uses the file.
     """
 
     path: str
@@ -104,23 +104,23 @@ class FileFault:
 
 @dataclass(frozen=True, slots=True)
 class SlurmFileFindings:
-    """What slurm.conf and plugstack.conf say.
+    """The content of slurm.conf and plugstack.conf that concerns slurm-energy.
 
     Attributes:
-        conf: the file read; empty if none was found.
+        conf: the slurm.conf that was read; empty if none was found.
         error: why it could not be read.
-        prolog, epilog: programs that belong to us, empty if none does.
+        prolog, epilog: programs of slurm-energy; empty if there is none.
         prolog_at_alloc: PrologFlags has Alloc, so that nodes are set before the first task.
-        faults: files that are named and cannot be used, or that others could change.
-        spank: the line of the plugin with the flags; empty if there is none.
-        spank_required: a line of ours says `required`.
-        hooks: the line of the plugin that announces jobs; empty if there is none.
-        policy_file: named by the plugin's line; empty for none.
-        policy_file_missing: and it is not there.
-        job_submit: job_submit.lua, if it calls our check; else empty.
-        release: the installed Slurm; empty if not known.
-        is_compute_node: slurm.conf has this host as a node; None if that cannot be known.
-        is_controller: slurm.conf has this host as slurmctld's.
+        faults: files that are named but unusable, or that other users could change.
+        spank: the plugstack line of the flags plugin; empty if there is none.
+        spank_required: one of our lines says `required`.
+        hooks: the plugstack line of the plugin that announces jobs; empty if there is none.
+        policy_file: policy file named on the plugin's line; empty for none.
+        policy_file_missing: that file does not exist.
+        job_submit: job_submit.lua, if it calls our check; otherwise empty.
+        release: the installed Slurm; empty if unknown.
+        is_compute_node: slurm.conf lists this host as a node; None if unknown.
+        is_controller: slurm.conf lists this host as the host of slurmctld.
     """
 
     conf: str = ""
@@ -142,20 +142,20 @@ class SlurmFileFindings:
 
 @dataclass(frozen=True, slots=True)
 class HostFindings:
-    """Everything that was found on a node; errors are texts, empty where all is well.
+    """All findings on a host; errors are texts, empty without an error.
 
     Attributes:
-        root: the inspection ran as root, so what it could not read nobody can.
-        virtual: the node is a virtual machine.
-        agent: answer to `status`, or why there is none.
-        controller: answer of `GET /v1/status`, or why there is none.
+        root: the inspection ran as root, so that an unreadable file is unreadable for every user.
+        virtual: the host is a virtual machine.
+        agent: the response to `status`, or why there is none.
+        controller: the response to `GET /v1/status`, or why there is none.
         config_error: why the configuration cannot be read at all.
-        config_findings: what its check found, as `senergy config check` prints it.
-        meter_error: what is wrong with section node_power of the configuration.
-        sampling_interval_s: seconds between samples while jobs run, as configured or as counters need.
-        clock_offset_s: this node's clock minus the controller's; None if not known.
-        clock_uncertainty_s: half the time that asking took.
-        state_free_mb: space where the agent keeps its records; None if not known.
+        config_findings: findings of its check, as `senergy config check` prints them.
+        meter_error: error in section node_power of the configuration.
+        sampling_interval_s: seconds between samples while jobs run, as configured or as the counters need.
+        clock_offset_s: this host's clock minus the controller's; None if unknown.
+        clock_uncertainty_s: half the duration of the request.
+        state_free_mb: free space in the agent's state directory; None if unknown.
     """
 
     node: str

@@ -1,4 +1,4 @@
-"""Looks at a node for `senergy doctor`: devices, daemons, files. Changes nothing; judges nothing."""
+"""Inspection of a host for `senergy doctor`: devices, daemons, files. Read-only, without any judgement."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from slurm_energy.slurm import conf_files, munge
 from slurm_energy.validation import check_file
 
 Ask = Callable[[Config], Mapping[str, Any]]
-"""Asks a daemon for its status; raises EnergyError if it does not answer."""
+"""Requests a daemon's status; raises EnergyError if the daemon does not answer."""
 
 _NVIDIA, _AMD = "0x10de", "0x1002"
 _WATCH_S, _LONGEST_WAIT_S = 0.5, 4.0
@@ -46,14 +46,14 @@ def inspect(
     root: Path = Path("/"),
     slurm_conf: Path | None = None,
 ) -> HostFindings:
-    """Return what there is on this node.
+    """Return the findings on this host.
 
     Args:
         config_argument: --config as given; a faulty file is a finding.
-        ask_agent: how the agent is reached.
-        ask_controller: how the controller is reached.
-        root: where /sys, /proc and /dev are found.
-        slurm_conf: None looks in the usual places.
+        ask_agent: requests the agent's status.
+        ask_controller: requests the controller's status.
+        root: directory that contains sys, proc and dev.
+        slurm_conf: None searches the usual paths.
     """
     config, config_error, config_findings = _config(config_argument)
     agent = _answer(ask_agent, config)
@@ -99,11 +99,11 @@ def inspect(
 
 
 def interfaces(root: Path, used: NodeDevices | None = None) -> list[InterfaceFinding]:
-    """Return every hardware interface that we know, and whether this node's kernel shows it.
+    """Return every supported hardware interface, and whether this host's kernel exposes it.
 
     Args:
-        root: where /sys, /proc and /dev are found.
-        used: what of them is used; None for nothing.
+        root: directory that contains sys, proc and dev.
+        used: the devices in use; None for none.
     """
     sources = {counter.source for counter in _all_counters(used)} if used else set()
     kinds = {knob.name for knob in used.knobs.values()} if used else set()
@@ -127,7 +127,7 @@ _REMEDIES = {
         "enable P-states (CPPC) in the firmware; modprobe acpi-cpufreq",
     ),
     "powercap": (
-        "the energy of processors is unknown (null), and they cannot be capped",
+        "the energy of processors is unknown (null), and no power limit can be set",
         "modprobe intel_rapl_msr",
     ),
     "NVML": (
@@ -136,11 +136,11 @@ _REMEDIES = {
     ),
     "AMD SMI": ("AMD GPUs are neither measured nor set", "modprobe amdgpu; install amd-smi-lib"),
 }
-"""Cost and remedy of interfaces whose hardware can be there without them."""
+"""Cost and remedy of interfaces that can be absent although the hardware is present."""
 
 
 def _expected(root: Path) -> set[str]:
-    """Return the interfaces that the hardware of a node should have."""
+    """Return the interfaces that the hardware of a host should have."""
     cpuinfo = read_optional(root / "proc/cpuinfo") or ""
     vendors = _display_vendors(root / "sys")
     found = set()
@@ -160,7 +160,7 @@ def _all_counters(devices: NodeDevices) -> list[EnergyCounter]:
 
 
 def _counters(devices: NodeDevices) -> list[CounterFinding]:
-    """Read every counter twice, so that its power shows; sources that are polled need a moment to answer."""
+    """Read every counter twice to show its power; polled sources need a moment for the first value."""
     counters = _all_counters(devices)
     first: dict[str, _Reading] = {}
     last: dict[str, _Reading] = {}
@@ -186,7 +186,7 @@ def _counters(devices: NodeDevices) -> list[CounterFinding]:
 
 
 class _Reading(NamedTuple):
-    """What a counter showed at some time between `time_s - doubt_s` and `time_s + doubt_s`."""
+    """A counter's value at a time between `time_s - doubt_s` and `time_s + doubt_s`."""
 
     time_s: float
     value_uj: int
@@ -194,7 +194,7 @@ class _Reading(NamedTuple):
 
 
 def _read(counter: EnergyCounter) -> _Reading:
-    """Return the quickest of some readings: a machine that stands still in one makes its time doubtful.
+    """Return the fastest of a few readings: a machine that stalls during a reading makes its time uncertain.
 
     Raises:
         DeviceError: not readable now.
@@ -247,13 +247,13 @@ def _knob(knob: Knob) -> KnobFinding:
 
 
 def _writable(knob: Knob) -> bool:
-    """Return whether this process may write; libraries want root."""
+    """Return whether this process may write; libraries require root."""
     files = knob.files()
     return all(os.access(path, os.W_OK) for path in files) if files else os.geteuid() == 0
 
 
 def _is_virtual(root: Path) -> bool:
-    """Return whether the processor says that a hypervisor runs it (x86 only)."""
+    """Return whether the processor reports a hypervisor (x86 only)."""
     for line in (read_optional(root / "proc/cpuinfo") or "").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "flags":
@@ -271,7 +271,7 @@ def _display_vendors(system: Path) -> set[str]:
 
 
 def _config(argument: Path | str | None) -> tuple[Config, str, tuple[Finding, ...]]:
-    """Return the configuration, why it cannot be read at all, and what was found in it.
+    """Return the configuration, why it cannot be read at all, and the findings of its check.
 
     A configuration with errors counts as the defaults, since no daemon follows it.
     """
@@ -283,7 +283,7 @@ def _config(argument: Path | str | None) -> tuple[Config, str, tuple[Finding, ..
 
 
 def _meter(config: Config, node: str) -> tuple[NodePowerOptions | None, str]:
-    """Return what the site says about the node's power, and what is wrong with that; only root sees a BMC."""
+    """Return the configured source of node power and the error in it; only root may use a BMC."""
     if os.geteuid() != 0:
         return None, ""
     try:
@@ -300,7 +300,7 @@ def _answer(ask: Ask, config: Config) -> Mapping[str, Any] | str:
 
 
 def _offset_s(controller: Mapping[str, Any] | str, now: float) -> float | None:
-    """Return how far this clock is ahead; the controller's time is its start plus how long it is up."""
+    """Return how far this clock is ahead of the controller's: its start time plus its uptime."""
     if isinstance(controller, str):
         return None
     started, up_s = controller.get("started"), controller.get("uptime_s")

@@ -1,6 +1,6 @@
-"""Every hardware interface that we know: how the kernel shows it, and what of ours comes from it.
+"""Every supported hardware interface: how the kernel exposes it, and the counters and knobs from it.
 
-Data for `senergy doctor` and docs/interfaces.md. Finding and opening devices is `discovery`'s business.
+Data for `senergy doctor` and docs/interfaces.md. `devices.discovery` opens the devices.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from slurm_energy.devices.hwmon import chip_names
 
 @dataclass(frozen=True, slots=True)
 class HardwareInterface:
-    """An interface.
+    """A hardware interface of the kernel, of a library or of a management controller.
 
     Attributes:
-        name: for people.
-        paths: patterns below the root; one that matches shows that the kernel has it.
-        chips: names of hwmon chips, one of which shows the same.
-        sources: `source` of the counters that it gives.
-        knobs: first words of the kinds of knobs that it gives, e.g. `cpufreq`.
+        name: name in reports.
+        paths: patterns below the root; a match shows that the kernel exposes the interface.
+        chips: names of hwmon chips, any of which shows the same.
+        sources: `source` of its counters.
+        knobs: first words of the names of its knobs, for example `cpufreq`.
     """
 
     name: str
@@ -31,7 +31,7 @@ class HardwareInterface:
     knobs: tuple[str, ...] = ()
 
     def present(self, root: Path) -> bool:
-        """Return whether the kernel shows it below `root`; one over the network never shows."""
+        """Return whether the kernel exposes it below `root`; always false for a network interface."""
         if any(True for pattern in self.paths for _ in root.glob(pattern)):
             return True
         return not chip_names(root).isdisjoint(self.chips)

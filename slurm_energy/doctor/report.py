@@ -1,4 +1,4 @@
-"""The doctor's report on a terminal, as JSON and as single lines for monitoring."""
+"""The doctor's report: for a terminal, as JSON, and as single lines for monitoring."""
 
 from __future__ import annotations
 
@@ -12,33 +12,35 @@ from slurm_energy.doctor.findings import HostFindings
 from slurm_energy.doctor.verdict import CheckResult, CheckState
 
 
-def document(found: HostFindings, checks: Iterable[CheckResult]) -> dict[str, Any]:
+def document(findings: HostFindings, checks: Iterable[CheckResult]) -> dict[str, Any]:
     """Return the report as JSON-ready data."""
     listed = list(checks)
     return {
-        "node": found.node,
-        "version": found.version,
-        "time": found.time,
-        "root": found.root,
+        "node": findings.node,
+        "version": findings.version,
+        "time": findings.time,
+        "root": findings.root,
         "healthy": is_healthy(listed),
         "checks": [dataclasses.asdict(check) for check in listed],
-        "hardware": dataclasses.asdict(found.hardware),
-        "counters": [dataclasses.asdict(counter) for counter in found.counters],
-        "knobs": [dataclasses.asdict(knob) for knob in found.knobs],
-        "interfaces": [{"name": i.name, "present": i.present, "in_use": i.in_use} for i in found.interfaces],
-        "throttle_sensors": list(found.throttles),
-        "notes": list(found.notes),
+        "hardware": dataclasses.asdict(findings.hardware),
+        "counters": [dataclasses.asdict(counter) for counter in findings.counters],
+        "knobs": [dataclasses.asdict(knob) for knob in findings.knobs],
+        "interfaces": [
+            {"name": i.name, "present": i.present, "in_use": i.in_use} for i in findings.interfaces
+        ],
+        "throttle_sensors": list(findings.throttles),
+        "notes": list(findings.notes),
     }
 
 
-def lines(found: HostFindings, checks: Iterable[CheckResult]) -> list[str]:
-    """Return the report for people."""
+def lines(findings: HostFindings, checks: Iterable[CheckResult]) -> list[str]:
+    """Return the report for a terminal."""
     listed = list(checks)
-    hardware = found.hardware
+    hardware = findings.hardware
     gpus = Counter(gpu.name for gpu in hardware.gpus)
     parts = [hardware.cpu_model or "unknown processor", f"{hardware.cpu_count} CPUs"]
     parts += [f"{count} x {name}" for name, count in gpus.items()]
-    text = [f"{found.node}: {', '.join(parts)}", ""]
+    text = [f"{findings.node}: {', '.join(parts)}", ""]
     shown = [check for check in listed if not _is_silent(check)]
     width = max(len(check.name) for check in shown)
     for check in shown:
@@ -47,20 +49,20 @@ def lines(found: HostFindings, checks: Iterable[CheckResult]) -> list[str]:
         text += [f"{indent}{label} {value}" for label, value in _advice(check)]
     if names := [check.name.removeprefix("interface ") for check in listed if _is_silent(check)]:
         text.append(f"{CheckState.ABSENT:<9} {'interfaces':<{width}}  {', '.join(names)}")
-    text += [f"note      {note}" for note in found.notes]
+    text += [f"note      {note}" for note in findings.notes]
     faults = [check.name for check in listed if check.state in (CheckState.DEGRADED, CheckState.FAILED)]
     verdict = f"degraded: {', '.join(faults)}" if faults else "healthy"
-    return [*text, "", f"{found.node} is {verdict}"]
+    return [*text, "", f"{findings.node} is {verdict}"]
 
 
 def faults(checks: Iterable[CheckResult]) -> list[str]:
-    """Return a line for each check that needs somebody."""
+    """Return one line per check that needs action."""
     bad = [check for check in checks if check.state in (CheckState.DEGRADED, CheckState.FAILED)]
     return [": ".join(filter(None, (check.state, check.name, check.finding, check.fix))) for check in bad]
 
 
 def _is_silent(check: CheckResult) -> bool:
-    """Return whether a check is about an interface that the node does not have, and needs no line."""
+    """Return whether a check concerns an absent interface and needs no line of its own."""
     absent = check.state is CheckState.ABSENT and check.name.startswith("interface ")
     return absent and check.finding == NOT_HERE
 

@@ -1,4 +1,4 @@
-"""Looks at Slurm's configuration files on this host for `senergy doctor`; runs no command, asks no daemon."""
+"""Inspection of Slurm's configuration files on this host; runs no command and contacts no daemon."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLAGS_PLUGIN: Final = "energy.so"
 HOOKS_PLUGIN: Final = "energy_hooks.so"
 CHECK_MODULE: Final = "senergy_submit"
 TRUSTED_UIDS: Final = {0}
-"""Owners of files that slurmd and slurmctld run with their power."""
+"""Owners of files that slurmd and slurmctld execute with their rights."""
 
 _MODULE_FOLDER: Final = re.compile(r"[\"']([^\"';]+)/\?\.lua")
 _LARGEST_SCRIPT_BYTES: Final = 1 << 20
@@ -32,11 +32,11 @@ Settings = Mapping[str, list[str]]
 
 
 def inspect_slurm_files(conf: Path | None, names: Iterable[str] | None = None) -> SlurmFileFindings:
-    """Return what Slurm's files say of slurm-energy.
+    """Return the findings in Slurm's files.
 
     Args:
         conf: slurm.conf; None if there is none.
-        names: what this host is called; None asks the system.
+        names: names of this host; None reads them from the system.
     """
     if conf is None:
         return SlurmFileFindings()
@@ -87,7 +87,7 @@ def _is_controller(settings: Settings, names: set[str]) -> bool:
 
 
 def _is_compute_node(settings: Settings, names: set[str]) -> bool | None:
-    """Return whether slurm.conf has a node of this name; None where nodes may join without a line."""
+    """Return whether slurm.conf has a node of this name; None if nodes may join without a line."""
     for line in settings.get("nodename", []):
         nodes, *rest = line.split()
         words = [word.partition("=")[::2] for word in rest]
@@ -106,10 +106,10 @@ def _is_in(name: str, hosts: str) -> bool:
 
 
 def _programs(conf: Path, settings: Settings, key: str) -> list[Path]:
-    """Return the programs that a key names; a pattern that matches nothing stands for itself, as missing."""
+    """Return the programs that a key names; a pattern without a match counts as a missing file."""
     programs: list[Path] = []
     for value in settings.get(key, []):
-        path = conf.parent / value  # a name without a directory is sent to configless nodes
+        path = conf.parent / value  # Slurm sends a name without a directory to configless nodes
         programs += sorted(path.parent.glob(path.name)) or [path]
     return programs
 
@@ -140,7 +140,7 @@ def _plugin_faults(
 def _site_factor_faults(
     settings: Settings, directories: Iterable[Path], release: Release | None
 ) -> Iterator[FileFault]:
-    """Return what is wrong with the plugin for the order of the queue; Slurm compares all of its version."""
+    """Return the faults of the site factor plugin, whose version must match slurmctld's exactly."""
     if "site_factor/energy" not in settings.get("prioritysitefactorplugin", [])[-1:]:
         return
     path = _in_one_of(directories, Path("site_factor_energy.so"))
@@ -160,7 +160,7 @@ def _in_one_of(directories: Iterable[Path], name: Path) -> Path:
 
 
 def _file_faults(path: Path, use: FileUse, *, executable: bool, ours: bool) -> Iterator[FileFault]:
-    """Return what is wrong with a file that Slurm runs or loads."""
+    """Return the faults of a file that Slurm executes or loads."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -177,12 +177,15 @@ def _file_faults(path: Path, use: FileUse, *, executable: bool, ours: bool) -> I
         yield FileFault(str(path), f"belongs to uid {status.st_uid}", f"chown root {path}", use)
     elif ours and status.st_mode & 0o022:
         yield FileFault(
-            str(path), f"others may write it (mode {status.st_mode & 0o7777:04o})", f"chmod go-w {path}", use
+            str(path),
+            f"other users may write it (mode {status.st_mode & 0o7777:04o})",
+            f"chmod go-w {path}",
+            use,
         )
 
 
 def _job_submit(conf: Path, settings: Settings) -> tuple[str, list[FileFault]]:
-    """Return job_submit.lua if it calls our check, and what is wrong with it."""
+    """Return job_submit.lua if it calls our check, and its faults."""
     plugins = ",".join(settings.get("jobsubmitplugins", [])).replace(" ", "").split(",")
     if not {"lua", "job_submit/lua"}.intersection(plugins):
         return "", []
@@ -205,7 +208,7 @@ def _job_submit(conf: Path, settings: Settings) -> tuple[str, list[FileFault]]:
 
 
 def _plugin_directories(settings: Settings) -> list[Path]:
-    """Return where Slurm's own plugins may be: PluginDir, else beside the commands, else the usual places."""
+    """Return the plugin directories of Slurm: PluginDir, beside the commands, the usual paths."""
     named = [Path(part) for value in settings.get("plugindir", []) for part in value.split(":") if part]
     if program := shutil.which("scontrol"):
         prefix = Path(program).resolve().parent.parent
@@ -220,7 +223,7 @@ def _line_of(lines: Iterable[conf_files.PlugstackLine], name: str) -> conf_files
 
 
 def _ours(programs: Iterable[Path]) -> str:
-    """Return the program that calls our hook; empty if none does."""
+    """Return the program that calls our hook; empty if there is none."""
     return next((str(program) for program in programs if _is_ours(program)), "")
 
 

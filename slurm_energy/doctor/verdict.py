@@ -1,4 +1,4 @@
-"""The verdict of one check of `senergy doctor`."""
+"""The result of one check of `senergy doctor`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class CheckState(StrEnum):
-    """A check's verdict: `absent` is a lack that is no fault; `degraded` and `failed` need somebody."""
+    """State of a check: `absent` is a lack without a fault; `degraded` and `failed` need action."""
 
     OK = "ok"
     ABSENT = "absent"
@@ -20,11 +20,11 @@ class CheckResult:
     """One line of the report.
 
     Attributes:
-        name: what was checked.
-        state: the verdict.
-        finding: what there is.
-        cost: what its lack costs in accuracy or control; empty if nothing.
-        fix: a command or line to write; empty if there is nothing to do.
+        name: name of the check.
+        state: its state.
+        finding: the observation.
+        cost: cost of the fault in accuracy or control; empty if none.
+        fix: a command to run or a line to write; empty if there is nothing to do.
     """
 
     name: str

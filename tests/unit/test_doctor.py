@@ -360,7 +360,7 @@ def test_files_that_others_could_write_or_own_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conf = slurm_files(tmp_path, prolog_mode=0o775)
-    assert faults(conf)[0] == ("prolog", "others may write it (mode 0775)", FileUse.PROLOG)
+    assert faults(conf)[0] == ("prolog", "other users may write it (mode 0775)", FileUse.PROLOG)
     monkeypatch.setattr(slurm_side_module, "TRUSTED_UIDS", {-1})
     why = f"belongs to uid {os.geteuid()}"
     assert ("prolog", why, FileUse.PROLOG) in faults(conf)
