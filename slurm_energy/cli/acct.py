@@ -1,4 +1,4 @@
-"""`senergy acct`: energy of jobs and steps, with sacct's options and their meaning."""
+"""`senergy acct`: energy of jobs and steps; options mean the same as those of sacct."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_selection(select: argparse._ArgumentGroup) -> None:
-    """Add the options that say which jobs, as `query` reads them."""
+    """Add the options that select jobs; `query` translates them."""
     select.add_argument(
         "-j", "--jobs", metavar="JOB[.STEP],...", action="append", help="12, 12.batch, 12_3, 12_[1-4], 14+0"
     )
@@ -167,10 +167,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def query(args: argparse.Namespace, now: datetime) -> dict[str, str]:
-    """Return the parameters of `GET /v1/records` that mean what the options say.
+    """Translate the options into parameters of `GET /v1/records`.
 
     Raises:
-        UsageError: a job id, node list or time cannot be read, or the window ends before it starts.
+        UsageError: a job id, node list or time is invalid, or the window ends before it starts.
     """
     jobs = job_ids(",".join(args.jobs)) if args.jobs else []
     start = parse_time(args.starttime, now, "--starttime") if args.starttime else None
@@ -198,7 +198,10 @@ def query(args: argparse.Namespace, now: datetime) -> dict[str, str]:
 
 
 def _users(args: argparse.Namespace, has_jobs: bool) -> str:
-    """Return the users to ask for: one's own jobs, unless jobs or accounts are named or root asks."""
+    """Return the users whose jobs are requested.
+
+    The default is the caller's own jobs, unless jobs or accounts are named or the caller is root.
+    """
     if args.user:
         return str(args.user)
     if args.allusers or args.accounts or has_jobs or os.geteuid() == 0:
@@ -207,7 +210,7 @@ def _users(args: argparse.Namespace, has_jobs: bool) -> str:
 
 
 def note_hidden(answer: Mapping[str, Any], asked: Mapping[str, str]) -> None:
-    """Say that jobs of others are left out where the question was for theirs, too."""
+    """Print a note if the request covered jobs of other users and the controller left them out."""
     own = asked.get("user") == str(os.geteuid()) or ("user" in asked and answer.get("scope") == "own")
     if not own and "job" not in asked:
         note_scope(answer)

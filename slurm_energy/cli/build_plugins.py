@@ -1,4 +1,4 @@
-"""`senergy build-plugins`: the parts of slurmctld that need Slurm's own source. Parsing and printing only."""
+"""`senergy build-plugins`: build the plugins of slurmctld that need the source of Slurm."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build and say where the result is."""
+    """Build the plugin and print its path."""
     from slurm_energy.slurm import installation, plugin_build
 
     slurm = installation.find(args.slurm_prefix)

@@ -81,7 +81,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fit and write."""
+    """Fit the calibration and write it to a file."""
     for library in ("OPENBLAS", "MKL", "OMP"):  # threads for so small matrices only get in each other's way
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     try:
@@ -141,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_values(args: argparse.Namespace) -> None:
-    """Refuse words and numbers that the options do not allow.
+    """Check the values of the options.
 
     Raises:
         UsageError: names the option.
@@ -165,7 +165,7 @@ def _check_values(args: argparse.Namespace) -> None:
 
 
 def _check_search_options(args: argparse.Namespace, method: str) -> None:
-    """Refuse options of the search where there is none.
+    """Refuse search options if no search runs.
 
     Raises:
         UsageError: names the option.
@@ -181,10 +181,10 @@ def _check_search_options(args: argparse.Namespace, method: str) -> None:
 
 
 def _prior(args: argparse.Namespace, hardware: str) -> Transfer:
-    """Return what other kinds of device say about one.
+    """Return the prior for one kind of GPU, learned from other kinds.
 
     Raises:
-        UsageError: a file of --prior is of the same kind, or says nothing about others.
+        UsageError: a --prior file is for the same kind, or holds no knowledge that transfers to other kinds.
     """
     from slurm_energy.oracle.calibration_files import load_calibration, shipped_prior
     from slurm_energy.oracle.transfer.prior import combined
@@ -205,7 +205,7 @@ def _prior(args: argparse.Namespace, hardware: str) -> Transfer:
 
 
 def _bar(began_s: float) -> Progress:
-    """Return a function that draws the progress on a terminal's standard error."""
+    """Return a function that draws a progress bar on standard error if it is a terminal."""
 
     def draw(done: int, planned: int, loss: float) -> None:
         if not sys.stderr.isatty():

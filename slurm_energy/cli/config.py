@@ -1,4 +1,4 @@
-"""`senergy config`: check the configuration file, show what is in force, write an example."""
+"""`senergy config`: check the configuration file, show the effective values, write an example."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what the action says."""
+    """Run the action."""
     from slurm_energy.config import schema_document
 
     if args.action == "example":

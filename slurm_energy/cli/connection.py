@@ -1,4 +1,4 @@
-"""The options and the connection to the controller that subcommands share."""
+"""Configuration option and controller connection, shared by the subcommands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def add_config_option(parser: argparse.ArgumentParser) -> None:
-    """Add --config, which every command that needs the configuration has."""
+    """Add --config."""
     parser.add_argument(
         "--config",
         metavar="FILE",
@@ -22,10 +22,10 @@ def add_config_option(parser: argparse.ArgumentParser) -> None:
 
 
 def configuration(args: argparse.Namespace) -> Config:
-    """Read the configuration that --config names.
+    """Read the configuration file named by --config.
 
     Raises:
-        ConfigError: it cannot be read or is wrong.
+        ConfigError: the file cannot be read or is invalid.
     """
     from slurm_energy.config import load
 
@@ -33,10 +33,10 @@ def configuration(args: argparse.Namespace) -> Config:
 
 
 def connect(args: argparse.Namespace) -> ControllerClient:
-    """Return a client of the controller that the configuration names; connects on the first request.
+    """Return a client of the configured controller. It connects on the first request.
 
     Raises:
-        ConfigError, UsageError: the configuration is wrong.
+        ConfigError, UsageError: the configuration is invalid.
     """
     from slurm_energy.protocol.controller_client import ControllerClient
 

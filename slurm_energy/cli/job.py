@@ -62,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fetch the jobs and show them in the form asked for."""
+    """Fetch the jobs and show them in the requested form."""
     ids = job_ids(",".join(args.jobs), "JOBID")
     if (args.title or args.note) and not args.html:
         raise UsageError("--title, --note", "they belong to a page", "add --html FILE")
@@ -106,10 +106,9 @@ def _fetch(
     decided: dict[int, list[dict[str, Any]]],
     scopes: list[str | None],
 ) -> list[list[JobUsage]]:
-    """Return the runs of each job that the id means (an array has several jobs), oldest run first.
+    """Return the runs of each job with this id, oldest run first. The id of an array stands for several jobs.
 
-    What the queue engine decided about them is added to `decided`, by job id, and the answer's scope to
-    `scopes`.
+    Adds the decisions of the queue engine to `decided`, by job id, and the scope of the answer to `scopes`.
     """
     from slurm_energy.reports.usage import AccountedRecord, summarise
 
@@ -146,7 +145,7 @@ def _print_labels(
 
 
 def _explained(job_id: str, error: NotFoundError) -> NotFoundError:
-    """Return the error with what Slurm knows of a job without a record; as it is if Slurm does not answer."""
+    """Add Slurm's state of a job without a record to the error; unchanged if Slurm does not answer."""
     from slurm_energy.slurm.job_state import PENDING, RUNNING, read_job_state
 
     what, state = f"job {job_id}", read_job_state(job_id)
@@ -166,7 +165,7 @@ def _explained(job_id: str, error: NotFoundError) -> NotFoundError:
 
 
 def _still_running(args: argparse.Namespace, job_id: str) -> bool:
-    """Print the energy so far of a job that runs on this very node; False if there is none."""
+    """Print the energy so far of a job that runs on this node. Return False if the node has no such job."""
     if not job_id.isdecimal():
         return False
     from slurm_energy.reports.scaling import with_unit

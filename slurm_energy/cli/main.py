@@ -1,4 +1,4 @@
-"""Entry point of `senergy`: finds the subcommand's module and turns errors into one line and an exit code."""
+"""Entry point of `senergy`: runs a subcommand and reports errors as one line and an exit code."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _discard_output() -> None:
-    """Let what is still buffered go nowhere, or the interpreter would complain about it at its end."""
+    """Discard buffered output. Otherwise the interpreter reports a broken pipe when it exits."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

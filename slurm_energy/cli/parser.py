@@ -1,4 +1,4 @@
-"""The argument parser of all commands: every error is one line with a suggestion."""
+"""Argument parser of all commands: each error is one line with a suggestion."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SLURM_ONLY = {
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that raises UsageError instead of printing its usage and ending the program.
+    """Argument parser that raises UsageError instead of printing the usage and exiting.
 
     Attributes:
-        dashed_values: options whose value may begin with a dash, as sprio's `-S -y`.
+        dashed_values: options whose value may begin with a dash, such as `-S -y` of sprio.
     """
 
     dashed_values: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse; options that take values with a dash in front get them."""
+        """Parse arguments, including option values that begin with a dash."""
         words = list(sys.argv[1:] if args is None else args)
         return super().parse_known_args(list(self._joined(words)), namespace)
 
@@ -55,7 +55,7 @@ class CommandParser(argparse.ArgumentParser):
         return found
 
     def explain_actions(self) -> None:
-        """Give the help of each action (`config check`) its examples from the command's help."""
+        """Copy the examples of each action, such as `config check`, to the help of the action."""
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
                 for name, child in action.choices.items():
@@ -64,11 +64,11 @@ class CommandParser(argparse.ArgumentParser):
                         child.formatter_class = argparse.RawDescriptionHelpFormatter
 
     def error(self, message: str) -> Any:
-        """Raise what argparse would print."""
+        """Raise the message that argparse would print."""
         raise UsageError(self.prog, message.removeprefix("argument "), f"see {self.prog} --help")
 
     def _joined(self, words: Sequence[str]) -> Iterator[str]:
-        """Yield the arguments, with values that begin with a dash attached to their option."""
+        """Yield the arguments. A value that begins with a dash is joined to its option."""
         rest = iter(words)
         for word in rest:
             value = next(rest, None) if word in self.dashed_values else None
@@ -88,7 +88,7 @@ class CommandParser(argparse.ArgumentParser):
         raise UsageError(what, todo=suggestion(str(value), choices) or f"see {self.prog} --help")
 
     def _unknown(self, word: str) -> UsageError:
-        """Return the error of an argument that no option and no place takes."""
+        """Return the error for an argument that is neither an option nor a positional argument."""
         option = word.partition("=")[0]
         listing = f"see {self.prog} --help"
         if not option.startswith("-"):
@@ -112,6 +112,6 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _examples_of(command: str, epilog: str) -> str | None:
-    """Return the examples of an epilog that begin with a command; None if there are none."""
+    """Return the examples in an epilog that begin with `command`, or None."""
     lines = [line for line in epilog.splitlines() if line.startswith(f"  {command}")]
     return "\n".join(["examples:", *lines]) if lines else None

@@ -1,4 +1,4 @@
-"""`senergy policies`: which policies there are, what they set, who may use them, and the bounds."""
+"""`senergy policies`: the energy policies, their settings, permitted users and bounds."""
 
 from __future__ import annotations
 

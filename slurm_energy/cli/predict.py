@@ -1,4 +1,4 @@
-"""`senergy predict`: time, watts and energy of a training job before it runs, for each alternative."""
+"""`senergy predict`: predicted time, power and energy of a training job for each alternative."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Predict and print."""
+    """Predict and print the table of alternatives."""
     if args.job:
         return predict_job.run(args)
     try:
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _site(args: argparse.Namespace) -> SiteCalibrations:
-    """Return the site's calibrations, and let its hardware files be known."""
+    """Return the site's calibrations, and register its hardware files."""
     from slurm_energy.oracle.site_files import use_site
 
     settings = connection.configuration(args).oracle
@@ -165,7 +165,7 @@ def _profile(args: argparse.Namespace) -> WorkloadProfile | None:
 
 
 def _traced(text: str) -> WorkloadProfile:
-    """Run the user's function and trace what it returns."""
+    """Run the user's function and trace the model that it returns."""
     import runpy
 
     path, colon, function = text.rpartition(":")
@@ -190,7 +190,7 @@ def _traced(text: str) -> WorkloadProfile:
 
 
 def _users(path: str, call: Callable[[], Any]) -> Any:
-    """Run what a user wrote; whatever goes wrong there ends in one line."""
+    """Run the user's code. Report each of its errors as one line."""
     try:
         return call()
     except (Exception, SystemExit) as error:

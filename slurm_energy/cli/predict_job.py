@@ -1,4 +1,4 @@
-"""The part of `senergy predict` for batch scripts: reads the script, asks the oracles in turn, prints."""
+"""`senergy predict SCRIPT`: read a batch script, ask the prediction sources in turn, print."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHORT_S = 60.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what belongs to batch scripts."""
+    """Add the options for batch scripts."""
     parser.add_argument(
         "job",
         nargs="*",
@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read the script, predict and print."""
+    """Read the script, predict the job and print the prediction."""
     script = _read(Path(args.job[0]), args.job[1:], args.sbatch)
     notes = list(script.notes)
     question = _question(args, script, notes)
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def lines(script: BatchScript, question: PredictionRequest, answer: Prediction) -> list[str]:
-    """Return the page: the job, its figures, where they come from."""
+    """Return the lines to print: the job, the predicted values, and their source."""
     from slurm_energy.oracle.history.history_oracle import age_text
     from slurm_energy.reports.scaling import with_unit
 
@@ -98,7 +98,7 @@ def _read(path: Path, arguments: list[str], sbatch: str) -> BatchScript:
 
 
 def _question(args: argparse.Namespace, script: BatchScript, notes: list[str]) -> PredictionRequest:
-    """Return what is asked of the oracles; flags that would be refused at submission are noted."""
+    """Return the prediction request of the script. Note flags that submission would refuse."""
     from slurm_energy.oracle.prediction import PredictionRequest
     from slurm_energy.policies.catalogue import policy_caps
     from slurm_energy.policies.flags import PolicyRequest, validate_flags
@@ -145,10 +145,11 @@ def _ask(args: argparse.Namespace, question: PredictionRequest, notes: list[str]
 
 
 def _calibrated(path: Path, args: argparse.Namespace, question: PredictionRequest) -> Prediction:
-    """Return what the model with one calibration says; history is not asked.
+    """Return the prediction of the model with one calibration. History is not used.
 
     Raises:
-        UsageError: the script does not name a model and a kind of GPU that the model knows, or another kind.
+        UsageError: the script does not name a model and a kind of GPU that the training model knows, or names
+            another kind than the calibration.
     """
     flag = f"--calibration {path}"
     if not question.model or not question.gpu_kind:
@@ -172,7 +173,7 @@ def _calibrated(path: Path, args: argparse.Namespace, question: PredictionReques
 
 
 def _model(args: argparse.Namespace, question: PredictionRequest, notes: list[str]) -> list[Oracle]:
-    """Return the analytical model if it can answer, else note why it cannot."""
+    """Return the training model if it can predict the job. Otherwise note the reason."""
     if not question.gpu_kind:
         notes.append("the model was not asked: no kind of GPU is named (--gpus=a100:4)")
         return []
@@ -197,7 +198,10 @@ def _model(args: argparse.Namespace, question: PredictionRequest, notes: list[st
 
 
 class _Controller:
-    """The oracle of history, at the controller. Without it the others answer, and a note says so."""
+    """Predictions from history, requested from the controller.
+
+    Without a controller the other sources answer, and a note is printed.
+    """
 
     def __init__(self, args: argparse.Namespace, notes: list[str]) -> None:
         self._args, self._notes = args, notes

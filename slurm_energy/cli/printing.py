@@ -1,4 +1,4 @@
-"""Writing to standard output whatever characters it takes, and the options that say in which form."""
+"""Output of text and JSON on standard output, notes and errors on standard error, and format options."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _LISTED: Final = 5
 
 
 def emit(lines: Iterable[str]) -> None:
-    """Print lines of text that may contain text from users.
+    """Print lines that may contain text chosen by users.
 
-    Control characters, newlines among them, are escaped: no name can act on the terminal or look like
-    another line. Characters that the terminal's encoding lacks become `?`.
+    Control characters, including newlines, are escaped, so that no name can control the terminal or imitate
+    another line. Characters missing from the terminal's encoding become `?`.
     """
     emit_verbatim(map(escape_controls, lines))
 
 
 def emit_verbatim(lines: Iterable[str]) -> None:
-    """Print lines with their control characters: files for programs, and screens that move the cursor."""
+    """Print lines with their control characters: files for programs, and screens with cursor movements."""
     for line in lines:
         print(encodable(line, sys.stdout.encoding))
 
 
 def encodable(text: str, encoding: str | None) -> str:
-    """Return `text` with `?` for characters that an encoding lacks; None stands for ASCII."""
+    """Replace characters missing from an encoding by `?`. An encoding of None means ASCII."""
     encoding = encoding or "ascii"
     return text.encode(encoding, "replace").decode(encoding)
 
 
 def emit_json(value: Any) -> None:
-    """Print a JSON document, in ASCII; numbers that JSON does not have become null."""
+    """Print a JSON document in ASCII. NaN and infinities become null."""
     print(json.dumps(_finite(value), indent=2, allow_nan=False))
 
 
@@ -50,14 +50,14 @@ def _finite(value: Any) -> Any:
 
 
 def complain(error: EnergyError) -> None:
-    """Print an error on standard error, as every command does that it ends."""
+    """Print the error that ends a command on standard error."""
     for line in error.lines:
         text = f"senergy: error: {escape_controls(line)}"
         print(encodable(text, sys.stderr.encoding), file=sys.stderr)
 
 
 def note_scope(answer: Mapping[str, Any]) -> None:
-    """Say on standard error that rows of other users are left out, if the answer's `scope` is not `all`."""
+    """Print a note that rows of other users are hidden if the scope of the answer is not `all`."""
     scope = answer.get("scope", "all")
     if scope == "all":
         return
@@ -76,7 +76,7 @@ def note(text: str) -> None:
 
 
 def add_parsable_options(group: argparse._ArgumentGroup) -> None:
-    """Add -p and -P as Slurm's accounting commands have them: `args.parsable` is `p`, `P` or None."""
+    """Add -p and -P with the meaning of sacct: `args.parsable` is `p`, `P` or None."""
     for letter, name, what in (("p", "parsable", "one"), ("P", "parsable2", "none")):
         group.add_argument(
             f"-{letter}",
@@ -89,7 +89,7 @@ def add_parsable_options(group: argparse._ArgumentGroup) -> None:
 
 
 def add_field_options(group: argparse._ArgumentGroup, *, short: bool = True) -> None:
-    """Add --helpformat and -v; `short`: -e too, as in sacct."""
+    """Add --helpformat and -v, and with `short` also -e as in sacct."""
     names = ("-e", "--helpformat") if short else ("--helpformat",)
     group.add_argument(*names, action="store_true", help="list the fields; with -v their meaning")
     group.add_argument("-v", "--verbose", action="store_true", help="with --helpformat: what fields mean")

@@ -1,4 +1,4 @@
-"""`senergy prio`: the order of the queue and what it is made of, with sprio's options and their meaning."""
+"""`senergy prio`: order of the queue and terms of each score; options mean the same as those of sprio."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ examples:
 
 
 def configure(parser: CommandParser) -> None:
-    """Add the options to `senergy prio`; -h is sprio's, not help."""
+    """Add the options to `senergy prio`. As in sprio, -h omits the header."""
     parser.epilog = EPILOG
     parser.dashed_values = ("-S", "--sort")
     parser.conflict_handler = "resolve"
@@ -131,10 +131,10 @@ def _print_fields(with_meaning: bool) -> int:
 
 
 def query(args: argparse.Namespace) -> dict[str, str]:
-    """Return the parameters of `GET /v1/priority` that mean what the options say.
+    """Translate the options into parameters of `GET /v1/priority`.
 
     Raises:
-        UsageError: not a job id, or a JOBID together with -j.
+        UsageError: an invalid job id, or JOBID together with -j.
     """
     if args.state and not args.json:
         raise UsageError("--state: it is for --json", todo="senergy prio --json --state")
@@ -163,9 +163,9 @@ def _require(wanted: str, jobs: Sequence[Mapping[str, Any]], answer: Mapping[str
 
 
 def _named(wanted: str, jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the jobs that an id means: the array `12` is the record `12_[*]` and tasks `12_3` too.
+    """Return the rows of a job id: array `12` matches the row `12_[*]` and tasks such as `12_3`.
 
-    `12_4` is `12_[*]` if it has no record of its own.
+    `12_4` matches `12_[*]` if it has no row of its own.
     """
     ids = job_ids(wanted)
     arrays = {f"{base}_[*]" for base, task, _ in (one.partition("_") for one in ids) if task}
@@ -175,7 +175,7 @@ def _named(wanted: str, jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, 
 
 
 def _base(job: Mapping[str, Any]) -> str:
-    """Return the number of a job's array or heterogeneous job, else its own."""
+    """Return the id of the array or heterogeneous job that a job belongs to, else its own id."""
     return str(job.get("display_id")).split("_")[0].split("+")[0]
 
 

@@ -1,4 +1,4 @@
-"""`senergy profile`: measure a command, or put together what the sections of a program measured."""
+"""`senergy profile`: measure a command, or collect the measurements of a program's sections."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure a command, or gather."""
+    """Measure a command, or collect measurements."""
     argv = args.command[1:] if args.command[:1] == ["--"] else args.command
     if args.gather is not None:
         if argv:
@@ -89,7 +89,7 @@ def _measure(args: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    """Run a command to its end; signals that mean us are handed on to it."""
+    """Run a command to its end and forward signals to it."""
     with _handing_on() as child_is:
         try:
             child = subprocess.Popen(argv)
@@ -106,9 +106,10 @@ def _run(argv: list[str]) -> int:
 
 @contextmanager
 def _handing_on() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
-    """Hand signals on to the child that is named inside, also those that came before it was there.
+    """Forward signals to the child process, including signals received before it was started.
 
-    Handlers, unlike a mask or SIG_IGN, do not pass to the child; what our caller ignores it ignores too.
+    A child does not inherit handlers, but it inherits masks and SIG_IGN: it ignores the signals that the
+    caller of this program ignores.
     """
     early: list[int] = []
     children: list[subprocess.Popen[bytes]] = []
@@ -125,7 +126,7 @@ def _handing_on() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
             child.send_signal(number)
 
     def leave(number: int, _: FrameType | None) -> None:
-        """Do nothing: the terminal sends it to both."""
+        """Do nothing, because the terminal sends the signal to both processes."""
 
     handlers = dict.fromkeys(_HANDED_ON, hand_on) | {signal.SIGINT: leave}
     heeded = [number for number in handlers if signal.getsignal(number) is not signal.SIG_IGN]

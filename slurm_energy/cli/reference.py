@@ -1,6 +1,6 @@
-"""The reference page of the command line, made from the parsers themselves: docs/reference/cli.md.
+"""Generator of the command-line reference docs/reference/cli.md from the parsers.
 
-`python -m slurm_energy.cli.reference > docs/reference/cli.md` writes it; a test says when it is stale.
+`python -m slurm_energy.cli.reference > docs/reference/cli.md` writes it; a test fails if it is out of date.
 """
 
 from __future__ import annotations

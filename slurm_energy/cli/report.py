@@ -1,4 +1,4 @@
-"""`senergy report`: energy, throughput and completion times of a cluster's jobs, in sreport's manner."""
+"""`senergy report`: energy, throughput and completion times of a cluster's jobs, modelled on sreport."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
 def _earlier_runs(
     controller: ControllerClient, query: Mapping[str, str], records: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the records of requeued jobs from before the window: their energy counts too."""
+    """Return the records of requeued jobs from before the window, whose energy counts too."""
     if "start" not in query:
         return []
     known = {record["record_id"] for record in records}

@@ -1,4 +1,4 @@
-"""`senergy share`: energy used and shares of accounts and users, with sshare's options and their meaning."""
+"""`senergy share`: energy used and shares of accounts and users; options mean the same as those of sshare."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SPELT = "is it spelt right? senergy share -a shows what there is"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options to `senergy share`; -h is sshare's, not help."""
+    """Add the options to `senergy share`. As in sshare, -h omits the header."""
     parser.epilog = EPILOG
     parser.conflict_handler = "resolve"
     show = parser.add_argument_group("what to show")
@@ -87,15 +87,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _names(text: str | None) -> list[str] | None:
-    """Return the words of a comma list; None if there is none."""
+    """Split a comma list. Return None if the option is absent."""
     return [name for name in (text or "").split(",") if name] or None
 
 
 def _refuse_unknown(told: Sequence[Mapping[str, Any]], accounts: Sequence[str], users: Sequence[str]) -> None:
-    """Refuse an account that the answer does not have, or a user whom this host does not know either.
+    """Refuse accounts missing from the answer, and users missing from the answer and unknown to this host.
 
     Raises:
-        NotFoundError: naming it.
+        NotFoundError: names the account or user.
     """
     for name in accounts:
         if not any(row["account"] == name for row in told):

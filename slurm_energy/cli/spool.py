@@ -1,4 +1,4 @@
-"""`senergy spool`: records that this node keeps for the controller, and what it refused."""
+"""`senergy spool`: records on this node that wait for the controller or that it rejected."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask this node's agent."""
+    """Query the agent of this node and print the records."""
     if args.record and args.action != "resend":
         args.usage_error("records can be named with resend only")
     message: dict[str, Any] = {"op": "spool"}

@@ -1,4 +1,4 @@
-"""`senergy status`: whether the controller and this node's agent work, and what they have."""
+"""`senergy status`: state of the controller and of the agent on this node."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask both daemons and print what they say."""
+    """Query both daemons and print their state."""
     from slurm_energy.reports.sitepages import agent_lines, controller_lines
 
     config = connection.configuration(args)

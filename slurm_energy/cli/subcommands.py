@@ -1,4 +1,4 @@
-"""The subcommands of `senergy`: those of this package and those that installed packages add.
+"""Subcommands of `senergy`, from this package and from other installed packages.
 
 A subcommand is a module with `HELP` (one line), `EPILOG`, `configure(parser)` and `run(args) -> int`. Another
 package adds one through an entry point of the group `slurm_energy.subcommands` that names such a module.
@@ -42,7 +42,7 @@ EXTRAS = {"lab": "lab"}
 
 
 def listing() -> dict[str, str]:
-    """Return name and help of every installed subcommand, those of this package first."""
+    """Return name and help of each installed subcommand, those of this package first."""
     return BUILT_IN | {name: _help_of(entry) for name, entry in _entry_points().items()}
 
 

@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what the action says."""
+    """Run the action."""
     from slurm_energy.templates import find, render
 
     folder = connection.configuration(args).templates.folder
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(folder: Path, *, as_json: bool) -> int:
-    """Print the templates; one that is wrong is named on stderr and leaves the others alone."""
+    """Print the list of templates. An invalid template is reported on standard error and skipped."""
     from slurm_energy.templates import find, names
 
     known, code = names(folder), EXIT_OK
@@ -102,7 +102,7 @@ def _list(folder: Path, *, as_json: bool) -> int:
 
 
 def _object(template: Template) -> dict[str, Any]:
-    """Return a template as JSON has it; `default` null: a value is required."""
+    """Return the JSON object of a template. A `default` of null means that a value is required."""
     return {
         "name": template.name,
         "group": template.group,

@@ -1,4 +1,4 @@
-"""`senergy top`: live watts of this node, its jobs and its components."""
+"""`senergy top`: live power of this node, its jobs and its components."""
 
 from __future__ import annotations
 

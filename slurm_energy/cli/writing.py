@@ -1,4 +1,4 @@
-"""Writing the files that options name: whole or not at all, and every failure is one line."""
+"""Atomic writing of the files named by options; each failure is a one-line error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TODO = "name a file that you may write"
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a text file in UTF-8; characters that it cannot hold are escaped.
+    """Write a text file in UTF-8. Lone surrogates are escaped.
 
     Raises:
         EnergyError: the file cannot be written.
@@ -22,7 +22,7 @@ def write_file(path: Path, text: str) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Check before a long calculation that its result can be written; nothing is left behind.
+    """Check before a long calculation that its result can be written. Leaves no file behind.
 
     Raises:
         EnergyError: the file cannot be written.
