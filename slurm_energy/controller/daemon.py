@@ -116,8 +116,8 @@ class _RequestLogger(AbstractAccessLogger):
 
     def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
         """Log method, path, status and seconds. The path is text of the client, hence the quoting."""
-        place = f"{request.method} {request.raw_path[:200]!r} from {request.remote}"
-        self.logger.debug("%s: status %d, %.3f s", place, response.status, time)
+        request_line = f"{request.method} {request.raw_path[:200]!r} from {request.remote}"
+        self.logger.debug("%s: status %d, %.3f s", request_line, response.status, time)
 
     @property
     def enabled(self) -> bool:
@@ -204,7 +204,7 @@ class _Daemon:
 
     async def _listen(self, runner: web.AppRunner) -> asyncio.Server:
         host, port = parse_listen(self._config.controller.listen)
-        place = f"controller.listen {self._config.controller.listen}"
+        subject = f"controller.listen {self._config.controller.listen}"
         admission, handlers = self._server.admission, runner.server
         assert handlers is not None
         try:
@@ -212,14 +212,14 @@ class _Daemon:
                 lambda: admission.connection(handlers), host, port, backlog=BACKLOG
             )
         except socket.gaierror as error:
-            raise UnavailableError(place, error.strerror or str(error)) from None
+            raise UnavailableError(subject, error.strerror or str(error)) from None
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise AlreadyRunningError(
-                    place, "address in use", "is another senergyctld running?"
+                    subject, "address in use", "is another senergyctld running?"
                 ) from None
             reason = os.strerror(error.errno) if error.errno else str(error)
-            raise UnavailableError(place, reason) from None
+            raise UnavailableError(subject, reason) from None
         addresses = _addresses(listener)
         log.info("senergyctld %s listens on %s, database %s", __version__, addresses, self._store.path)
         return listener

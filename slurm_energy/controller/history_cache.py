@@ -146,8 +146,8 @@ class HistoryCache:
     def _answers(self, questions: list[PredictionRequest], own_only: bool) -> list[dict[str, Any] | None]:
         history = HistoryOracle(self._history, NameplateOracle(), own_only=own_only)
         oracle = FallbackOracle([history, *([self.model] if self.model else [])])
-        found = [oracle.predict(self._with_caps(question)) for question in questions]
-        return [None if answer is None else answer.to_json() for answer in found]
+        predictions = [oracle.predict(self._with_caps(question)) for question in questions]
+        return [None if answer is None else answer.to_json() for answer in predictions]
 
     def _with_caps(self, question: PredictionRequest) -> PredictionRequest:
         """Return the question with the caps of its policy."""
@@ -211,15 +211,17 @@ def _question(entry: Any, user: str | None, *, operator: bool) -> PredictionRequ
 
 
 def _check_value(name: str, value: Any) -> None:
-    kind = _TYPES.get(name)
-    if kind is None:
+    value_type = _TYPES.get(name)
+    if value_type is None:
         raise UsageError(f"question: unknown key '{shown(name)}'")
     if value is None:
         return
-    if kind == "str":
+    if value_type == "str":
         good = isinstance(value, str) and len(value) <= _MAX_TEXT_LENGTH
     else:
-        number = isinstance(value, int if kind == "int" else (int, float)) and not isinstance(value, bool)
+        number = isinstance(value, int if value_type == "int" else (int, float)) and not isinstance(
+            value, bool
+        )
         good = number and 0 <= value <= 1e15
     if not good:
         raise UsageError(f"question: bad value for '{name}': {shown(repr(value), 60)}")

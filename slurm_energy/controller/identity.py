@@ -101,8 +101,8 @@ class PrivilegedUsers:
         agents, operators = (frozenset(_uids(names, unknown)) for names in (config.agent_users, users))
         gids = {name: gid_of(name.removeprefix(GROUP_MARK)) for name in groups}
         unknown += [name for name, gid in gids.items() if gid is None]
-        known = frozenset(gid for gid in gids.values() if gid is not None)
-        return cls(agents, operators, known), sorted(set(unknown))
+        operator_groups = frozenset(gid for gid in gids.values() if gid is not None)
+        return cls(agents, operators, operator_groups), sorted(set(unknown))
 
 
 def identify(header: str, method: str, target: str, munge_socket: Path | None) -> Caller:

@@ -116,10 +116,10 @@ class Interventions:
         """
         self._state.expire(self._clock(), snapshot.queue.job_id.tolist())
         self._restore_unrunnable(snapshot)
-        wanted = (
+        changed_choices = (
             choice for choice in choose_shapes(snapshot, policy.rank) if self._differs(snapshot, choice)
         )
-        for choice in islice(wanted, MAX_SHAPES_PER_CYCLE):
+        for choice in islice(changed_choices, MAX_SHAPES_PER_CYCLE):
             self._assign(snapshot, choice)
         if policy.preempts and self._settings.preempt:
             self._preempt(snapshot)
@@ -152,16 +152,16 @@ class Interventions:
     def _assign(self, snapshot: Snapshot, choice: ShapeChoice) -> None:
         """Assign a job its shape, if it is still pending."""
         now, assigned = self._clock(), self._assigned(snapshot, choice)
-        asked = self._query_job(choice.name)
-        if not asked.pending:  # queue.table does not show the start yet
+        request = self._query_job(choice.name)
+        if not request.pending:  # queue.table does not show the start yet
             self._state.left_queue[choice.job_id] = now + _LEFT_QUEUE_S
             return
-        excluded = assigned.excluded_nodes if assigned else asked.excluded
-        requested_gres = assigned.requested_gres if assigned else asked.gres
+        excluded = assigned.excluded_nodes if assigned else request.excluded
+        requested_gres = assigned.requested_gres if assigned else request.gres
         shape: GpuShape | None = choice.shape
         why = choice_reason(snapshot, choice)
         try:
-            fields = self._fields(asked, choice, excluded)
+            fields = self._fields(request, choice, excluded)
             outcome = UpdateResult((choice.job_id,))
             if fields:
                 uid = int(snapshot.queue.uid[snapshot.rows[choice.index]])
@@ -200,21 +200,21 @@ class Interventions:
         }
         self._state.unsaved.append(Decision(job_id, assigned.submit_s, assigned.since_s, SHAPE, why, details))
 
-    def _fields(self, asked: gpu_request.GpuRequest, choice: ShapeChoice, excluded: str) -> dict[str, str]:
+    def _fields(self, request: gpu_request.GpuRequest, choice: ShapeChoice, excluded: str) -> dict[str, str]:
         """Return the fields to change; empty if the job already has this shape."""
         if self._release is None:
             self._release = release(self._run)
-        kind = choice.shape.gpu_kind
+        gpu_kind = choice.shape.gpu_kind
         others = (
             node.name
             for node in self._nodes or ()
-            if node.in_any(choice.partitions) and any(node.gpus.get(k, 0) for k in node.gpus if k != kind)
+            if node.in_any(choice.partitions) and any(node.gpus.get(k, 0) for k in node.gpus if k != gpu_kind)
         )
         fields = gpu_request.scontrol_fields(
-            asked, kind, choice.shape.gpus, self._release, fold_hostlist(others), excluded
+            request, gpu_kind, choice.shape.gpus, self._release, fold_hostlist(others), excluded
         )
-        nodes = fields.get("ExcNodeList", asked.excluded)
-        same = fields["Gres"] == asked.gres and gpu_request.same_nodes(nodes, asked.excluded)
+        nodes = fields.get("ExcNodeList", request.excluded)
+        same = fields["Gres"] == request.gres and gpu_request.same_nodes(nodes, request.excluded)
         return {} if same else fields
 
     def _restore_unrunnable(self, snapshot: Snapshot) -> None:
@@ -274,14 +274,14 @@ class Interventions:
 
         queue.table may not show yet that the job has started.
         """
-        asked = self._query_job(snapshot.queue.scontrol_name(self._row(snapshot, plan.job_id)))
+        request = self._query_job(snapshot.queue.scontrol_name(self._row(snapshot, plan.job_id)))
         try:
-            excluded = expand_hostlist(asked.excluded) if asked.excluded else []
+            excluded = expand_hostlist(request.excluded) if request.excluded else []
         except UsageError:
             return False
         # Nodes that were excluded here for a shape are released with the next shape.
         ours = plan.job_id in self._state.assigned
-        return asked.pending and not asked.pins_nodes and (ours or not {*excluded} & {*plan.nodes})
+        return request.pending and not request.pins_nodes and (ours or not {*excluded} & {*plan.nodes})
 
     def _requeue(self, snapshot: Snapshot, plan: PreemptionPlan, now: float) -> None:
         queue = snapshot.queue

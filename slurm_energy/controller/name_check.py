@@ -66,15 +66,15 @@ class NameCheck:
 
     async def _refuse(self, names: Collection[str], kind: str, recorded: frozenset[str]) -> None:
         """Refuse the first name that neither Slurm nor a record has; `recorded`: names in records."""
-        known = await self._slurm_names(kind) if names else None
-        if known is None:
+        slurm_names = await self._slurm_names(kind) if names else None
+        if slurm_names is None:
             return
-        missing = [name for name in names if name not in known]
+        missing = [name for name in names if name not in slurm_names]
         if missing and not recorded:
             recorded = await self._store.read(record_queries.recorded_names, kind, missing)
         for name in missing:
             if name not in recorded:
-                raise await asyncio.to_thread(_unknown_name, kind, name, known | recorded)
+                raise await asyncio.to_thread(_unknown_name, kind, name, slurm_names | recorded)
 
     async def _slurm_names(self, kind: str) -> frozenset[str] | None:
         """Return Slurm's names, at most a minute old; None if Slurm did not answer."""

@@ -93,16 +93,16 @@ class NodeHosts:
 
     async def verdicts(self, nodes: Iterable[str], sender: Sender, mode: str) -> dict[str, Verdict]:
         """Return for each node whether this sender may deliver its records."""
-        wanted = set(nodes)
+        names = set(nodes)
         if mode == OFF:
-            return dict.fromkeys(wanted, Verdict.ALLOWED)
-        await self._refresh_older_than(wanted, MAX_AGE_S)
-        found = {node: self._verdict(node, sender, mode) for node in wanted}
-        doubtful = {node for node, verdict in found.items() if verdict is not Verdict.ALLOWED}
+            return dict.fromkeys(names, Verdict.ALLOWED)
+        await self._refresh_older_than(names, MAX_AGE_S)
+        verdicts = {node: self._verdict(node, sender, mode) for node in names}
+        doubtful = {node for node, verdict in verdicts.items() if verdict is not Verdict.ALLOWED}
         if doubtful:  # the node's address may have changed
             await self._refresh_older_than(doubtful, MIN_AGE_S)
-            found |= {node: self._verdict(node, sender, mode) for node in doubtful}
-        return found
+            verdicts |= {node: self._verdict(node, sender, mode) for node in doubtful}
+        return verdicts
 
     def close(self) -> None:
         """Cancel outstanding lookups."""
@@ -119,8 +119,8 @@ class NodeHosts:
         if peer in addresses or (mode != STRICT and origin in addresses and not _is_loopback(origin)):
             return Verdict.ALLOWED
         # A node on the controller's own host may be registered with one address and connect from another.
-        here = any(_is_loopback(address) or address == own for address in addresses)
-        return Verdict.ALLOWED if here and (_is_loopback(peer) or peer == own) else Verdict.REFUSED
+        is_local = any(_is_loopback(address) or address == own for address in addresses)
+        return Verdict.ALLOWED if is_local and (_is_loopback(peer) or peer == own) else Verdict.REFUSED
 
     async def _refresh_older_than(self, nodes: Iterable[str], max_age_s: float) -> None:
         """Refresh older entries; wait for that for a short time only."""
@@ -155,7 +155,7 @@ class NodeHosts:
         except EnergyError as error:
             self._failures.report(_SUBJECT, f"not known, senders are not checked: {error}")
             return
-        self._resolved = {node: seen for node, seen in self._resolved.items() if node in self._names}
+        self._resolved = {node: resolved for node, resolved in self._resolved.items() if node in self._names}
         self._failures.clear(_SUBJECT)
 
     def _resolve_node(self, node: str) -> None:

@@ -147,8 +147,8 @@ class PriorityLoop:
             self._error = str(error)
         except (Exception, SystemExit) as error:  # a site's own policy may raise anything
             at = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{Path(at.filename).name}, line {at.lineno}"
-            self._error = f"{place}: {type(error).__name__}: {shown(str(error), 120)}"
+            location = f"{Path(at.filename).name}, line {at.lineno}"
+            self._error = f"{location}: {type(error).__name__}: {shown(str(error), 120)}"
         if self._error is None:
             self._failures.clear("priority")
         else:
@@ -271,18 +271,22 @@ class PriorityLoop:
 
     async def _compare_with_slurm(self, snapshot: Snapshot) -> None:
         """Compare the order with Slurm's own, and log the result at intervals."""
-        found = await asyncio.get_running_loop().run_in_executor(
+        correlation = await asyncio.get_running_loop().run_in_executor(
             self._thread, snapshot.correlation_with_slurm
         )
-        tau = found.kendall_tau if found.jobs > 1 else None
-        self._correlation = {"jobs": found.jobs, "kendall_tau": tau, "moved_jobs": found.moved_jobs}
-        if found.jobs > 1 and time.monotonic() - self._correlation_logged_s >= _CORRELATION_INTERVAL_S:
+        tau = correlation.kendall_tau if correlation.jobs > 1 else None
+        self._correlation = {
+            "jobs": correlation.jobs,
+            "kendall_tau": tau,
+            "moved_jobs": correlation.moved_jobs,
+        }
+        if correlation.jobs > 1 and time.monotonic() - self._correlation_logged_s >= _CORRELATION_INTERVAL_S:
             self._correlation_logged_s = time.monotonic()
             log.info(
                 "priority, shadow: of %d jobs free to start %s would move %d; "
                 "Kendall's tau against Slurm's order %.2f",
-                found.jobs,
+                correlation.jobs,
                 snapshot.policy,
-                found.moved_jobs,
+                correlation.moved_jobs,
                 tau,
             )

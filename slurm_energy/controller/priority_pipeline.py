@@ -87,9 +87,9 @@ class PriorityPipeline:
         return self.engine.cycle(queue, time.time())
 
     def _read_shares(self) -> ShareTree:
-        found = self.read_shares()
+        shares = self.read_shares()
         self.share_error = None  # only now: between tries, the last known shares come without an error
-        return found
+        return shares
 
     def publish(self, snapshot: Snapshot) -> str | None:
         """Publish the order, see `Publisher.publish`. Also report a queue.table that is missing or old."""

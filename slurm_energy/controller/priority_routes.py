@@ -39,13 +39,13 @@ def jobs(priority: PriorityLoop, query: Mapping[str, str], rights: Rights) -> It
     from slurm_energy.priority.query import PriorityQuery, matching_rows, visible_rows
     from slurm_energy.priority.snapshot_tables import ranking_input
 
-    wanted = PriorityQuery.from_parameters(query)
+    job_query = PriorityQuery.from_parameters(query)
     if (visible := rights.visibility) is None:
-        _refuse_unknown_users(wanted.users, snapshot, priority.engine_state)
+        _refuse_unknown_users(job_query.users, snapshot, priority.engine_state)
     else:
-        wanted = wanted.limited_to(visible, rights.name)
-    rows = matching_rows(snapshot, wanted)
-    if wanted.state:
+        job_query = job_query.limited_to(visible, rights.name)
+    rows = matching_rows(snapshot, job_query)
+    if job_query.state:
         head["state"] = ranking_input(snapshot)
     explainer = Explainer(snapshot, visible_rows(snapshot.queue, visible))
     return _pieces(head, rows, explainer.job)

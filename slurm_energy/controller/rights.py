@@ -47,8 +47,8 @@ class RoleCache:
     @property
     def current(self) -> Roles:
         """The roles; none if the last successful read is too old, since roles may have been revoked."""
-        known = self.read is not None and self._clock() - self._read_at_s <= MAX_AGE_S
-        return self._roles if known else Roles()
+        valid = self.read is not None and self._clock() - self._read_at_s <= MAX_AGE_S
+        return self._roles if valid else Roles()
 
     def refresh(self) -> None:
         """Read the roles again at once."""
@@ -111,9 +111,9 @@ class RightsResolver:
 
     def _lookup(self, uid: int) -> tuple[str | None, frozenset[int]]:
         now_s = self._clock()
-        known = self._users.get(uid)
-        if known is None or now_s - known[0] > _USER_AGE_S:
+        cached = self._users.get(uid)
+        if cached is None or now_s - cached[0] > _USER_AGE_S:
             if len(self._users) >= _MAX_USERS:
                 self._users.clear()
-            known = self._users[uid] = now_s, name_of(uid), gids_of(uid)
-        return known[1:]
+            cached = self._users[uid] = now_s, name_of(uid), gids_of(uid)
+        return cached[1:]

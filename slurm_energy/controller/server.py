@@ -156,8 +156,8 @@ class ControllerServer:
         return {"scope": "all" if operator else "own", "answers": answers}
 
     async def _get_records(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
-        wanted = RecordSelection.from_query(await _query(request, body))
-        selection = await asyncio.to_thread(self._restricted, caller, wanted)
+        requested = RecordSelection.from_query(await _query(request, body))
+        selection = await asyncio.to_thread(self._restricted, caller, requested)
         ids = await self._read(caller, _find_records, selection)
         if selection.users and not selection.jobs and selection.visible is None:
             await self._store.read(record_queries.refuse_unknown_users, selection)
@@ -169,8 +169,8 @@ class ControllerServer:
     async def _get_job(self, request: web.Request, caller: Caller, _: bytes) -> ResponseContent:
         job = JobSelector.parse(request.match_info["id"])
         duplicates = RecordSelection.from_query(dict(request.query)).duplicates
-        wanted = RecordSelection(jobs=(job,), steps=True, duplicates=duplicates)
-        selection = await asyncio.to_thread(self._restricted, caller, wanted)
+        requested = RecordSelection(jobs=(job,), steps=True, duplicates=duplicates)
+        selection = await asyncio.to_thread(self._restricted, caller, requested)
         ids = await self._read(caller, _find_records, selection)
         if not len(ids):
             raise NotFoundError(f"job {job.text}", "no energy record", _why_not_found(job))
@@ -314,6 +314,6 @@ def _with_uids(selection: RecordSelection) -> RecordSelection:
 
     Names without a uid are sought in the records.
     """
-    known = {name: uid for name in selection.users if (uid := uid_of(name)) is not None}
-    unknown = tuple(name for name in selection.users if name not in known)
-    return dataclasses.replace(selection, users=unknown, uids=(*selection.uids, *known.values()))
+    uids = {name: uid for name in selection.users if (uid := uid_of(name)) is not None}
+    unknown = tuple(name for name in selection.users if name not in uids)
+    return dataclasses.replace(selection, users=unknown, uids=(*selection.uids, *uids.values()))

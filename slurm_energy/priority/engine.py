@@ -182,25 +182,25 @@ class PriorityEngine:
     def _associations(self, queue: QueueColumns) -> Ints:
         """Return the row of each job's association, and store the shares that the queue contains."""
         pairs = list(zip(queue.account, queue.user, strict=True))
-        found = self._state.usage.association_rows(pairs)
+        association = self._state.usage.association_rows(pairs)
         with_shares = np.flatnonzero(~np.isnan(queue.shares_norm))
-        first = with_shares[np.unique(found[with_shares], return_index=True)[1]]
+        first = with_shares[np.unique(association[with_shares], return_index=True)[1]]
         self._state.observed_shares |= {pairs[row]: float(queue.shares_norm[row]) for row in first.tolist()}
-        return found
+        return association
 
     def _users(
         self, queue: QueueColumns, predicted: QueuePredictions, association: Ints, now_s: float
     ) -> tuple[Users, Floats]:
         """Return usage and shares of associations; running jobs count by their predicted watts."""
-        usage, known = self._state.usage, self._state.shares()
-        usage.association_rows(known)
+        usage, share_by_association = self._state.usage, self._state.shares()
+        usage.association_rows(share_by_association)
         joules, gpu_seconds = usage.decayed(now_s)
         at = np.flatnonzero((queue.state == RUNNING) & ~np.isnan(queue.start_s))
         start = np.minimum(queue.start_s[at], now_s)
         counted = (now_s - start) * decay_weight(start, np.full(len(at), now_s), now_s, usage.half_life_s)
         np.add.at(joules, association[at], predicted.power_watts[at] * counted)
         np.add.at(gpu_seconds, association[at], queue.gpus[at] * counted)
-        shares = shares_of(usage.associations(), known)
+        shares = shares_of(usage.associations(), share_by_association)
         return users_table(joules, gpu_seconds, shares), shares
 
     def _places(self, queue: QueueColumns, rows: Ints, leader: Ints, order: Ints) -> tuple[Ints, Ints, Ints]:
@@ -238,7 +238,7 @@ class PriorityEngine:
     def _current_site_factors(self, queue: QueueColumns, ordered: Ints) -> Ints:
         """Return the present factors: in portable mode those in Slurm, otherwise those of the last cycle."""
         slurm_factors = queue.site_factor[ordered]
-        known = self._state.site_factors
-        if self._settings.mode == "portable" or not known:
+        previous = self._state.site_factors
+        if self._settings.mode == "portable" or not previous:
             return slurm_factors
-        return np.array([known.get(job, 0) for job in queue.job_id[ordered].tolist()], np.int64)
+        return np.array([previous.get(job, 0) for job in queue.job_id[ordered].tolist()], np.int64)

@@ -117,12 +117,12 @@ class Explainer:
 
     def terms(self, at: int) -> list[dict[str, Any]]:
         """Return the terms of a ranked job's score, without the terms that do not concern it."""
-        found = []
+        entries = []
         for name, term in self._snapshot.ranking.terms.items():
             value = json_number(term.value[at])
             if value is not None:
                 contribution = None if term.weight is None else term.weight * value
-                found.append(
+                entries.append(
                     {
                         "name": name,
                         "value": value,
@@ -131,7 +131,7 @@ class Explainer:
                         "contribution": contribution,
                     }
                 )
-        return found
+        return entries
 
     def why(self, row: int) -> str:
         """Return one sentence that explains the job's place."""
@@ -204,9 +204,9 @@ class Explainer:
     def _shapes(self, at: int) -> list[dict[str, Any]]:
         shapes, table = self._snapshot.shapes, self._snapshot.shapes.table
         choice = int(self._snapshot.ranking.choice[at])
-        found = []
+        entries = []
         for row in range(int(table.first[at]), int(table.first[at + 1])):
-            found.append(
+            entries.append(
                 {
                     "text": shapes.text(row),
                     "gpus": int(table.gpus[row]),
@@ -218,7 +218,7 @@ class Explainer:
                     "chosen": row == choice,
                 }
             )
-        return found
+        return entries
 
 
 def _predicted(predicted: QueuePredictions, row: int) -> dict[str, Any]:
@@ -277,12 +277,12 @@ def order_reason(ranking: Ranking, first: int, second: int) -> str:
         return "as the other cannot run now"
     if tier == AGED:
         return "as it was submitted earlier"
-    found = decisive(ranking.terms, first, second)
+    term = decisive(ranking.terms, first, second)
     if ranking.score[first] == ranking.score[second]:
         return "at equal scores, by its lower number"
-    if found is None:
+    if term is None:
         return f"by its score ({figure(ranking.score[first])} against {figure(ranking.score[second])})"
-    return f"for {_WORDS.get(found, found)} ({_against(ranking.terms[found], first, second)})"
+    return f"for {_WORDS.get(term, term)} ({_against(ranking.terms[term], first, second)})"
 
 
 def decisive(terms: Mapping[str, Term], first: int, second: int) -> str | None:

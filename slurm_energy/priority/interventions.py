@@ -99,9 +99,9 @@ class InterventionState:
 
         Slurm gives a requeued job a new submission time, hence the check of the restart count.
         """
-        found = self.assigned.get(job_id)
-        same = found is not None and (abs(found.submit_s - submit_s) < 1.5 or restarts > 0)
-        return found if same else None
+        assigned = self.assigned.get(job_id)
+        same = assigned is not None and (abs(assigned.submit_s - submit_s) < 1.5 or restarts > 0)
+        return assigned if same else None
 
     def keeps_request(self, job_id: int, submit_s: float, restarts: int) -> bool:
         """Return whether a job must keep its original request, whatever shapes it offers."""
@@ -118,13 +118,15 @@ class InterventionState:
         _drop(self.blocked_shapes, now_s, back_s)
         for until in (self.protected_until, self.left_queue, self.being_served):
             _drop(until, now_s, back_s)
-        known = self.assigned.keys() | self.interruptions.keys()
-        if known:
-            there = set(jobs)
+        tracked = self.assigned.keys() | self.interruptions.keys()
+        if tracked:
+            present = set(jobs)
             self._last_seen = {
-                job: now_s if job in there else self._last_seen.get(job, now_s) for job in known
+                job: now_s if job in present else self._last_seen.get(job, now_s) for job in tracked
             }
-            self.startable_since = {job: since for job, since in self.startable_since.items() if job in there}
+            self.startable_since = {
+                job: since for job, since in self.startable_since.items() if job in present
+            }
             for job in [job for job, seen_s in self._last_seen.items() if now_s - seen_s > ABSENCE_LIMIT_S]:
                 self.assigned.pop(job, None)
                 self.interruptions.pop(job, None)
@@ -140,7 +142,7 @@ def _drop(until: dict[K, float], now_s: float, back_s: float) -> None:
 
 def _shape(text: object) -> GpuShape | None:
     try:
-        found = parse_shapes(text) if isinstance(text, str) else ()
+        shapes = parse_shapes(text) if isinstance(text, str) else ()
     except UsageError:
         return None
-    return found[0] if found else None
+    return shapes[0] if shapes else None

@@ -123,9 +123,9 @@ class OfferedShapeProvider:
         now are possible. If none fits, all are possible: a waiting job is ranked by its best shape.
         """
         offers_by_index = {
-            index: found
+            index: shapes_of_job
             for index, row in enumerate(rows.tolist())
-            if (found := offered_by(queue, row)) and not self._keeps_request(queue, row)
+            if (shapes_of_job := offered_by(queue, row)) and not self._keeps_request(queue, row)
         }
         nodes = self._nodes() if offers_by_index else None
         as_asked = RequestedShapeProvider().shapes(queue, rows, predicted)
@@ -191,13 +191,13 @@ class OfferedShapeProvider:
     ) -> QueuePredictions:
         """Return predictions by row: new ones for offered shapes, else those of the original request."""
         offered = np.array([row for row, one in enumerate(shape) if one is not None], np.int64)
-        own, count, kind = rows[at[offered]], gpus[offered], [kinds[row] for row in offered.tolist()]
-        time, watts = self._predictor.predict_by_model(queue, own, count, kind)
-        peak_time, peak_watts = relative_by_peaks(count, kind)
+        own, count, gpu_kind = rows[at[offered]], gpus[offered], [kinds[row] for row in offered.tolist()]
+        time, watts = self._predictor.predict_by_model(queue, own, count, gpu_kind)
+        peak_time, peak_watts = relative_by_peaks(count, gpu_kind)
         job = at[offered]
         unknown = np.isin(job, job[np.isnan(time)])
-        asked = harmonized(
-            self._predictor.predict(queue, own, count, kind),
+        figures_of_offers = harmonized(
+            self._predictor.predict(queue, own, count, gpu_kind),
             job,
             np.where(unknown, peak_time, time),
             np.where(unknown, peak_watts, watts),
@@ -206,7 +206,7 @@ class OfferedShapeProvider:
         figures = []
         for name in (one.name for one in fields(QueuePredictions)):
             column = getattr(as_asked, name)[at]
-            column[offered] = getattr(asked, name)
+            column[offered] = getattr(figures_of_offers, name)
             figures.append(column)
         return QueuePredictions(*figures)
 
@@ -240,18 +240,18 @@ class _NodeCapacity:
         self._cpus_free = np.where(usable, [node.cpus_free for node in nodes], -1)
         self.gpus_free: dict[str, int] = {}
         for node in nodes:
-            for kind, count in node.gpus_free.items() if node.usable else ():
-                self.gpus_free[kind] = self.gpus_free.get(kind, 0) + count
+            for gpu_kind, count in node.gpus_free.items() if node.usable else ():
+                self.gpus_free[gpu_kind] = self.gpus_free.get(gpu_kind, 0) + count
         self.can_ever_fit = lru_cache(maxsize=4096)(self._can_ever_fit)
         self.fits = lru_cache(maxsize=4096)(self._fits)
         self._gpus_of_kind = lru_cache(maxsize=256)(self._count)
         self._nodes_in = lru_cache(maxsize=256)(self._in_partition)
 
-    def _count(self, kind: str) -> tuple[Ints, Ints]:
+    def _count(self, gpu_kind: str) -> tuple[Ints, Ints]:
         """Return all GPUs and the free GPUs of one type, by node."""
-        there = [node.gpus.get(kind, 0) for node in self._nodes]
-        free = [node.gpus_free.get(kind, 0) for node in self._nodes]
-        return np.array(there, np.int64), np.array(free, np.int64)
+        total = [node.gpus.get(gpu_kind, 0) for node in self._nodes]
+        free = [node.gpus_free.get(gpu_kind, 0) for node in self._nodes]
+        return np.array(total, np.int64), np.array(free, np.int64)
 
     def _in_partition(self, name: str) -> Bools:
         return np.array([name in node.partitions for node in self._nodes], np.bool_)
@@ -309,15 +309,15 @@ def choose_shapes(snapshot: Snapshot, rank: Rank) -> list[ShapeChoice]:
     all_possible = replace(shapes.table, possible=np.ones_like(shapes.table.possible))
     best = rank(replace(snapshot.scheduled, alternatives=all_possible), snapshot.options).choice
     started = _startable_indices(snapshot, shapes)
-    found = []
+    chosen = []
     for index in snapshot.order.tolist():
         if index in shapes.offers:
             now = int(snapshot.ranking.choice[index])
             starts_now = index in started and bool(shapes.fits[now])
             row = now if starts_now else int(best[index])
             if row >= 0:
-                found.append(_choice(snapshot, shapes, index, row, starts_now))
-    return sorted(found, key=lambda choice: not choice.starts_now)
+                chosen.append(_choice(snapshot, shapes, index, row, starts_now))
+    return sorted(chosen, key=lambda choice: not choice.starts_now)
 
 
 def _startable_indices(snapshot: Snapshot, shapes: OfferedShapeTable) -> set[int]:
@@ -336,8 +336,8 @@ def _startable_indices(snapshot: Snapshot, shapes: OfferedShapeTable) -> set[int
     )
     count = int(shapes.table.hardware.max(initial=0)) + 1
     units = np.full(count, UNLIMITED_UNITS)
-    for kind, number in zip(shapes.gpu_kind, shapes.table.hardware.tolist(), strict=True):
-        units[number] = shapes.gpus_free.get(kind, 0) if kind else UNLIMITED_UNITS
+    for gpu_kind, number in zip(shapes.gpu_kind, shapes.table.hardware.tolist(), strict=True):
+        units[number] = shapes.gpus_free.get(gpu_kind, 0) if gpu_kind else UNLIMITED_UNITS
     job_id = snapshot.queue.job_id[snapshot.rows]
     return set(admit(ranking, job_id, shapes.table, units, np.zeros(len(shapes.gpu_kind))))
 

@@ -147,12 +147,12 @@ class QueuePredictor:
         source, runs, level = (np.full(count, value, np.int64) for value in (NAMEPLATE, 0, -1))
         models = requests.pop("model")
         if self._history is not None and count:
-            found = self._history(requests)
+            forecast = self._history(requests)
             time_s, watts, runs, level = (
-                found.duration_s.copy(),
-                found.power_watts.copy(),
-                found.runs,
-                found.level,
+                forecast.duration_s.copy(),
+                forecast.power_watts.copy(),
+                forecast.runs,
+                forecast.level,
             )
             if self._guard is not None:
                 # Runs of other users do not count: users could help each other by cheap jobs.
@@ -228,14 +228,14 @@ class QueuePredictor:
     def _requests_of(
         self, flags: Iterable[Mapping[str, str]], users: Iterable[str], partitions: Iterable[str]
     ) -> list[PolicyRequest]:
-        cache, found = _emptied_if_full(self._request_cache), []
-        for given, user, partition in zip(flags, users, partitions, strict=True):
-            key = (tuple(item for item in given.items() if item[0] != FINGERPRINT), user, partition)
+        cache, requests = _emptied_if_full(self._request_cache), []
+        for job_flags, user, partition in zip(flags, users, partitions, strict=True):
+            key = (tuple(item for item in job_flags.items() if item[0] != FINGERPRINT), user, partition)
             request = cache.get(key)
             if request is None:
-                request = cache[key] = self._request(given, user, partition)
-            found.append(request)
-        return found
+                request = cache[key] = self._request(job_flags, user, partition)
+            requests.append(request)
+        return requests
 
     def _request(self, flags: Mapping[str, str], user: str, partition: str) -> PolicyRequest:
         """Return a job's request with the caps of its policy; invalid flags count as not given."""
@@ -262,13 +262,13 @@ class QueuePredictor:
         """Store the training model's figures where the model knows more than the history."""
         cache = _emptied_if_full(self._model_cache)
         for row, model in enumerate(models):
-            kind = requests["gpu_kind"][row]
-            if not model or not kind or (level[row] >= 0 and _OWN_PROGRAM[level[row]]):
+            gpu_kind = requests["gpu_kind"][row]
+            if not model or not gpu_kind or (level[row] >= 0 and _OWN_PROGRAM[level[row]]):
                 continue
-            key = (model, kind, requests["gpus"][row], requests["gpu_cap_watts"][row])
+            key = (model, gpu_kind, requests["gpus"][row], requests["gpu_cap_watts"][row])
             if key not in cache:
-                question = PredictionRequest(model=model, gpu_kind=kind, gpus=key[2], gpu_cap_watts=key[3])
-                cache[key] = _mean_figures(self._training.predict(question))
+                request = PredictionRequest(model=model, gpu_kind=gpu_kind, gpus=key[2], gpu_cap_watts=key[3])
+                cache[key] = _mean_figures(self._training.predict(request))
             answer = cache[key]
             if answer is not None:
                 (time_s[row], watts[row]), source[row] = answer, MODEL
@@ -286,7 +286,7 @@ class QueuePredictor:
         """Return time and watts from time limit and TDP."""
         cache = _emptied_if_full(self._nameplate_cache)
         columns = ("nodes", "cpus", "gpus", "gpu_kind", "time_limit_s", "cap_watts", "gpu_cap_watts")
-        found = []
+        figures = []
         for row in range(len(requests["gpus"])) if rows is None else rows.tolist():
             key = tuple(requests[name][row] for name in columns)
             answer = cache.get(key)
@@ -295,18 +295,18 @@ class QueuePredictor:
                     self._nameplate.predict(PredictionRequest(**dict(zip(columns, key, strict=True))))
                 )
                 answer = cache[key] = means or (NO_LIMIT_S / 2, 0.0)
-            found.append(answer)
-        return found
+            figures.append(answer)
+        return figures
 
 
 def _max_watts(requests: Mapping[str, list[Any]]) -> Floats:
     """Return the maximum watts under each job's caps, infinity without a cap."""
     columns = zip(*(requests[name] for name in ("cap_watts", "gpu_cap_watts", "nodes", "gpus")), strict=True)
-    found = []
+    max_watts = []
     for cap, gpu_cap, nodes, gpus in columns:
         caps = caps_of(cap, gpu_cap, nodes, gpus)
-        found.append(min(caps.gpu_watts, caps.unit_watts) * (gpus or nodes or 1))
-    return np.array(found, np.float64)
+        max_watts.append(min(caps.gpu_watts, caps.unit_watts) * (gpus or nodes or 1))
+    return np.array(max_watts, np.float64)
 
 
 def _fingerprint(flags: Mapping[str, str]) -> str | None:

@@ -155,7 +155,9 @@ class _Option:
 def _free(node: NodeResources) -> dict[str, int]:
     if not node.usable:
         return {}
-    return {_CPU_KIND: node.cpus_free} | {kind: count for kind, count in node.gpus_free.items() if kind}
+    return {_CPU_KIND: node.cpus_free} | {
+        gpu_kind: count for gpu_kind, count in node.gpus_free.items() if gpu_kind
+    }
 
 
 def _needs(snapshot: Snapshot, index: int) -> Iterable[tuple[str, int, int]]:
@@ -166,10 +168,10 @@ def _needs(snapshot: Snapshot, index: int) -> Iterable[tuple[str, int, int]]:
     for shape in range(int(table.first[index]), int(table.first[index + 1])):
         if table.time_s[shape] > left_s:
             continue
-        kind = snapshot.shapes.gpu_kind[shape]
-        units = int(table.gpus[shape]) if kind else int(queue.cpus[row])
-        if kind or queue.gpus[row] == 0:  # for GPUs of any type, the units to free are unknown
-            yield kind, max(1, -(-units // nodes)), nodes
+        gpu_kind = snapshot.shapes.gpu_kind[shape]
+        units = int(table.gpus[shape]) if gpu_kind else int(queue.cpus[row])
+        if gpu_kind or queue.gpus[row] == 0:  # for GPUs of any type, the units to free are unknown
+            yield gpu_kind, max(1, -(-units // nodes)), nodes
 
 
 def _cpus_per_node(snapshot: Snapshot, index: int) -> int:
@@ -197,9 +199,9 @@ def _reserved_for_aged(
     for index in snapshot.order.tolist():
         if not aged[index] or int(queue.job_id[snapshot.rows[index]]) in nodes_of:
             continue
-        wants = _demands(snapshot, index)
-        if not wants <= reserved and not _reserve(snapshot, index, nodes, free):
-            reserved |= wants
+        demands = _demands(snapshot, index)
+        if not demands <= reserved and not _reserve(snapshot, index, nodes, free):
+            reserved |= demands
     return reserved
 
 
@@ -255,24 +257,34 @@ def _cheapest_option(
     most: int,
 ) -> _Option | None:
     partitions = snapshot.queue.partition[int(snapshot.rows[index])].split(",")
-    loss = {candidate.job_id: candidate.lost_joules for here in candidates.values() for candidate in here}
+    loss = {
+        candidate.job_id: candidate.lost_joules
+        for candidates_here in candidates.values()
+        for candidate in candidates_here
+    }
     ways: list[_Option] = []
     for kind, units, count in _needs(snapshot, index):
         freed: list[tuple[float, str, Sequence[int], Collection[str]]] = []
         for node in nodes:
             if not node.usable or not node.in_any(partitions):
                 continue
-            here = candidates.get(node.name, [])
-            out = _cheapest_victims(here, free[node.name], kind, units, _cpus_per_node(snapshot, index), most)
+            candidates_here = candidates.get(node.name, [])
+            out = _cheapest_victims(
+                candidates_here, free[node.name], kind, units, _cpus_per_node(snapshot, index), most
+            )
             if out is not None:
                 freed.append((sum(loss[job] for job in out), node.name, out, node.partitions))
         freed.sort(key=lambda one: one[:2])
         for partition in partitions:  # a job runs in a single partition
             some = [one for one in freed if partition in one[3]][:count]
             if len(some) == count:
-                taken = tuple(dict.fromkeys(job for _, _, out, _ in some for job in out))
+                victims_of_option = tuple(dict.fromkeys(job for _, _, out, _ in some for job in out))
                 names = tuple(name for _, name, _, _ in some)
-                ways.append(_Option(sum(loss[job] for job in taken), taken, kind, units, names))
+                ways.append(
+                    _Option(
+                        sum(loss[job] for job in victims_of_option), victims_of_option, kind, units, names
+                    )
+                )
     return min(ways, key=lambda option: (option.lost_joules, len(option.victims), option.kind), default=None)
 
 

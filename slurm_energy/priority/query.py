@@ -73,7 +73,7 @@ class PriorityQuery:
         return replace(self, visible=visible)
 
 
-def matching_rows(snapshot: Snapshot, wanted: PriorityQuery) -> list[int]:
+def matching_rows(snapshot: Snapshot, query: PriorityQuery) -> list[int]:
     """Return rows of matching pending jobs, first to start first.
 
     Raises:
@@ -81,19 +81,19 @@ def matching_rows(snapshot: Snapshot, wanted: PriorityQuery) -> list[int]:
     """
     queue = snapshot.queue
     pending = queue.state == PENDING
-    found = pending & _conditions(snapshot, wanted)
-    may_see = visible_rows(queue, wanted.visible)
-    if wanted.jobs:
-        named = pending & _named(snapshot, wanted.jobs)
+    matches = pending & _conditions(snapshot, query)
+    may_see = visible_rows(queue, query.visible)
+    if query.jobs:
+        named = pending & _named(snapshot, query.jobs)
         if np.any(hidden := named & ~may_see):
             row = int(np.flatnonzero(hidden)[0])
             why = "it belongs to another user"
             raise ForbiddenError(f"job {int(queue.job_id[row])}", why, "ask an operator")
-        found &= named
+        matches &= named
     pending &= may_see
-    found &= pending
-    rows = np.flatnonzero(found)
-    if wanted.neighbours and wanted.jobs:
+    matches &= pending
+    rows = np.flatnonzero(matches)
+    if query.neighbours and query.jobs:
         near = np.concatenate([snapshot.place[rows] - 1, snapshot.place[rows] + 1])
         ranked = np.isin(snapshot.place, near[near > 0]) & (snapshot.place > 0) & pending
         rows = np.union1d(rows, np.flatnonzero(ranked))
@@ -104,27 +104,29 @@ def visible_rows(queue: QueueColumns, visible: Visibility | None) -> Bools:
     """Return which jobs the caller may see."""
     if visible is None:
         return np.ones(queue.count, np.bool_)
-    found: Bools = queue.uid == visible.uid
+    visible_jobs: Bools = queue.uid == visible.uid
     if visible.accounts:
-        found = found | np.array([account in visible.accounts for account in queue.account], np.bool_)
-    return found
+        visible_jobs = visible_jobs | np.array(
+            [account in visible.accounts for account in queue.account], np.bool_
+        )
+    return visible_jobs
 
 
-def _conditions(snapshot: Snapshot, wanted: PriorityQuery) -> Bools:
+def _conditions(snapshot: Snapshot, query: PriorityQuery) -> Bools:
     queue = snapshot.queue
-    found = np.ones(queue.count, np.bool_)
-    if wanted.users:
-        uids = np.array([int(user[:18]) for user in wanted.users if user.isdecimal()], np.int64)
-        names = frozenset(wanted.users)
-        found &= np.array([user in names for user in queue.user], np.bool_) | np.isin(queue.uid, uids)
-    if wanted.accounts:
-        accounts = frozenset(wanted.accounts)
-        found &= np.array([account in accounts for account in queue.account], np.bool_)
-    if wanted.partitions:
-        partitions = frozenset(wanted.partitions)
+    matches = np.ones(queue.count, np.bool_)
+    if query.users:
+        uids = np.array([int(user[:18]) for user in query.users if user.isdecimal()], np.int64)
+        names = frozenset(query.users)
+        matches &= np.array([user in names for user in queue.user], np.bool_) | np.isin(queue.uid, uids)
+    if query.accounts:
+        accounts = frozenset(query.accounts)
+        matches &= np.array([account in accounts for account in queue.account], np.bool_)
+    if query.partitions:
+        partitions = frozenset(query.partitions)
         listed = [not partitions.isdisjoint(partition.split(",")) for partition in queue.partition]
-        found &= np.array(listed, np.bool_)
-    return found
+        matches &= np.array(listed, np.bool_)
+    return matches
 
 
 def _named(snapshot: Snapshot, jobs: tuple[JobSelector, ...]) -> Bools:
@@ -134,14 +136,14 @@ def _named(snapshot: Snapshot, jobs: tuple[JobSelector, ...]) -> Bools:
     """
     queue = snapshot.queue
     whole = np.array([job.base for job in jobs if job.task is None and job.offset is None], np.int64)
-    found: Bools = np.zeros(queue.count, np.bool_)
+    matches: Bools = np.zeros(queue.count, np.bool_)
     for column in (queue.job_id, queue.array_job_id, queue.het_job_id):
-        found |= np.isin(column, whole)
+        matches |= np.isin(column, whole)
     for job in jobs:
         if job.task is not None:
             array = queue.array_job_id == job.base
             own = array & (queue.array_task_id == job.task)
-            found |= own if np.any(own) else array & (queue.array_task_id < 0)
+            matches |= own if np.any(own) else array & (queue.array_task_id < 0)
         if job.offset is not None:
-            found |= (queue.het_job_id == job.base) & (queue.job_id == job.base + job.offset)
-    return found
+            matches |= (queue.het_job_id == job.base) & (queue.job_id == job.base + job.offset)
+    return matches

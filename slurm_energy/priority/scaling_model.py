@@ -36,9 +36,9 @@ def relative_by_peaks(gpus: Ints, gpu_kind: Sequence[str]) -> tuple[Floats, Floa
     hardware file.
     """
     time, watts = np.full(len(gpus), np.nan), np.full(len(gpus), np.nan)
-    for row, (count, kind) in enumerate(zip(gpus.tolist(), gpu_kind, strict=True)):
+    for row, (count, gpu_type) in enumerate(zip(gpus.tolist(), gpu_kind, strict=True)):
         try:
-            hardware = find_hardware(kind)
+            hardware = find_hardware(gpu_type)
         except EnergyError:
             continue
         time[row] = 1.0 / (count**GPU_SCALING_EXPONENT * hardware.memory_bytes_per_s)
@@ -76,21 +76,21 @@ def harmonized(
     for rows in np.split(np.arange(len(job)), np.flatnonzero(np.diff(job)) + 1) if len(job) else ():
         if np.isnan(time[rows] + watts[rows]).any():
             continue
-        known, said = rows[exact[rows]], predicted.source_time_s
-        seconds[rows] = said[rows]
-        if len(known):
-            raised = float(np.max(guarded[known] / said[known]))
-            first = known[np.argmax(predicted.runs[known])]
+        measured_rows, source_s = rows[exact[rows]], predicted.source_time_s
+        seconds[rows] = source_s[rows]
+        if len(measured_rows):
+            raised = float(np.max(guarded[measured_rows] / source_s[measured_rows]))
+            first = measured_rows[np.argmax(predicted.runs[measured_rows])]
             base = seconds[first] / time[first], power[first] / watts[first]
         else:
-            raised = _geometric_mean(guarded[rows]) / _geometric_mean(said[rows])
+            raised = _geometric_mean(guarded[rows]) / _geometric_mean(source_s[rows])
             base = (
                 _geometric_mean(seconds[rows]) / _geometric_mean(time[rows]),
                 _geometric_mean(power[rows]) / _geometric_mean(watts[rows]),
             )
         others = rows[~exact[rows]]
         seconds[others], power[others] = base[0] * time[others], base[1] * watts[others]
-        if len(known) and raised > _RAISED_RATIO:
+        if len(measured_rows) and raised > _RAISED_RATIO:
             raised = max(raised, _geometric_mean(guarded[rows]) / _geometric_mean(seconds[rows]))
         seconds[rows] *= raised
     return replace(predicted, time_s=np.fmin(seconds, limit_s), power_watts=power)

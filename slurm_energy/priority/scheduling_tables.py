@@ -32,8 +32,8 @@ class ShapeTable:
 
     def text(self, row: int) -> str:
         """Return a shape as text for users."""
-        gpus, kind = int(self.table.gpus[row]), self.gpu_kind[row]
-        return f"gpu:{kind}:{gpus}" if kind else str(gpus)
+        gpus, gpu_kind = int(self.table.gpus[row]), self.gpu_kind[row]
+        return f"gpu:{gpu_kind}:{gpus}" if gpu_kind else str(gpus)
 
     def fits_now(self, row: int) -> bool:
         """Return whether the free resources suffice for a shape, as far as known."""
@@ -74,8 +74,8 @@ class RequestedShapeProvider:
 
 def integer_codes(words: Sequence[str]) -> Ints:
     """Return an integer for each word, equal integers for equal words."""
-    known: dict[str, int] = {}
-    return np.array([known.setdefault(word, len(known)) for word in words], np.int64)
+    codes: dict[str, int] = {}
+    return np.array([codes.setdefault(word, len(codes)) for word in words], np.int64)
 
 
 def select_rows(predicted: QueuePredictions, rows: Ints) -> QueuePredictions:
@@ -105,12 +105,12 @@ def ranked_rows(queue: QueueColumns, leader: Ints, partitions: Sequence[str]) ->
 
     Held and dependent jobs are ranked too, so that their place is right as soon as they are released.
     """
-    wanted = (queue.state == PENDING) & ~queue.fixed & (leader == np.arange(queue.count))
+    ranked = (queue.state == PENDING) & ~queue.fixed & (leader == np.arange(queue.count))
     if partitions:
         names = frozenset(partitions)
         listed = [not names.isdisjoint(partition.split(",")) for partition in queue.partition]
-        wanted &= np.array(listed, np.bool_)
-    rows: Ints = np.flatnonzero(wanted)
+        ranked &= np.array(listed, np.bool_)
+    rows: Ints = np.flatnonzero(ranked)
     return rows
 
 

@@ -112,11 +112,11 @@ def longest_nonincreasing(values: Ints) -> Ints:
         else:
             ends[length], end_rows[length] = value, row
     row = end_rows[-1]
-    found = np.empty(len(ends), np.int64)
-    for place in range(len(ends) - 1, -1, -1):
-        found[place] = row
+    subsequence = np.empty(len(ends), np.int64)
+    for index in range(len(ends) - 1, -1, -1):
+        subsequence[index] = row
         row = before[row]
-    return found
+    return subsequence
 
 
 def _crowded(at: Ints, numbers: Ints) -> bool:

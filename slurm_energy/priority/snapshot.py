@@ -126,5 +126,5 @@ class Snapshot:
 
 def scontrol_ids(queue: QueueColumns, rows: Ints) -> list[int]:
     """Return the ids by which scontrol addresses the jobs of some rows."""
-    found: list[int] = group_job_ids(queue.job_id, queue.array_job_id, queue.het_job_id)[rows].tolist()
-    return found
+    ids: list[int] = group_job_ids(queue.job_id, queue.array_job_id, queue.het_job_id)[rows].tolist()
+    return ids

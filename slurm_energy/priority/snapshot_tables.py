@@ -54,7 +54,7 @@ def share_rows(snapshot: Snapshot, state: EngineState) -> list[dict[str, Any]]:
 def ranking_input(snapshot: Snapshot) -> dict[str, Any]:
     """Return the columns that `scheduling` ranked, so that the ranking can be reproduced."""
     tables = {"jobs": snapshot.scheduled.jobs, "alternatives": snapshot.shapes.table, "users": snapshot.users}
-    found: dict[str, Any] = {
+    columns: dict[str, Any] = {
         name: {
             field.name: _plain(getattr(table, field.name).tolist())
             for field in dataclasses.fields(table)  # type: ignore[arg-type]
@@ -65,7 +65,7 @@ def ranking_input(snapshot: Snapshot) -> dict[str, Any]:
         "now_s": snapshot.scheduled.now_s,
         "policy": snapshot.policy,
         "options": dataclasses.asdict(snapshot.options),
-        **found,
+        **columns,
         "order": snapshot.scheduled.jobs.job_id[snapshot.order].tolist(),
     }
 
@@ -75,8 +75,8 @@ def _account(name: str, own: Sequence[dict[str, Any]], configured: FairShare | N
 
     If its own share is unknown, the sum of its users' shares is given.
     """
-    known = [row["norm_shares"] for row in own if row["norm_shares"] is not None]
-    share = configured.norm if configured else sum(known) if known else None
+    user_shares = [row["norm_shares"] for row in own if row["norm_shares"] is not None]
+    share = configured.norm if configured else sum(user_shares) if user_shares else None
     part = sum(row["energy_share"] for row in own)
     return {
         "account": name,

@@ -116,9 +116,9 @@ class DecayedUsage:
 
     def association_rows(self, associations: Iterable[Association]) -> Ints:
         """Return the table row of each association; new associations get a new row."""
-        known = self._rows
-        found = [known.setdefault(association, len(known)) for association in associations]
-        return np.array(found, np.int64)
+        row_of = self._rows
+        rows = [row_of.setdefault(association, len(row_of)) for association in associations]
+        return np.array(rows, np.int64)
 
     def associations(self) -> list[Association]:
         """Return all associations in row order."""
@@ -161,11 +161,13 @@ class DecayedUsage:
         for account, user in self._rows if any(not record.account for record in records) else ():
             if account:
                 accounts.setdefault(user, set()).add(account)
-        found = []
+        owners = []
         for record in records:
-            known = accounts.get(record.user, set()) if not record.account else set()
-            found.append((next(iter(known)) if len(known) == 1 else record.account, record.user))
-        return found
+            accounts_of_user = accounts.get(record.user, set()) if not record.account else set()
+            owners.append(
+                (next(iter(accounts_of_user)) if len(accounts_of_user) == 1 else record.account, record.user)
+            )
+        return owners
 
 
 def users_table(joules: Floats, gpu_seconds: Floats, shares: Floats) -> Users:
@@ -176,18 +178,18 @@ def users_table(joules: Floats, gpu_seconds: Floats, shares: Floats) -> Users:
         gpu_seconds: by association.
         shares: normalised; NaN: unknown, counts as the mean of the known shares.
     """
-    known = shares[~np.isnan(shares)]
-    mean = float(np.mean(known)) if len(known) and np.mean(known) > 0 else 1.0
+    known_shares = shares[~np.isnan(shares)]
+    mean = float(np.mean(known_shares)) if len(known_shares) and np.mean(known_shares) > 0 else 1.0
     share = np.where(np.isnan(shares), mean, shares)
     return Users(np.maximum(share, mean * _MIN_RELATIVE_SHARE), gpu_seconds, joules)
 
 
-def shares_of(associations: list[Association], known: Mapping[Association, float]) -> Floats:
+def shares_of(associations: list[Association], share_by_association: Mapping[Association, float]) -> Floats:
     """Return shares by association, NaN if unknown.
 
     If some shares are known, records without an account get a share of 0: a mean share would dilute the
     others' shares.
     """
-    unknown = {"": 0.0} if known else {}
-    found = [known.get(pair, unknown.get(pair[0], math.nan)) for pair in associations]
-    return np.array(found, np.float64)
+    unknown = {"": 0.0} if share_by_association else {}
+    shares = [share_by_association.get(pair, unknown.get(pair[0], math.nan)) for pair in associations]
+    return np.array(shares, np.float64)
