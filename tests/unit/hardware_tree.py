@@ -15,7 +15,7 @@ PREFERENCES = "default performance balance_performance balance_power power"
 
 
 class Tree:
-    """Builds the files; `root` is what the devices take as `/`."""
+    """Builds the files; `root` is the directory that the drivers use as `/`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -35,7 +35,7 @@ class Tree:
         return self
 
     def cores(self, count: int, packages: int) -> Tree:
-        """Say that each CPU is a core of its own, and that packages hold them in blocks."""
+        """Make each CPU a core of its own, with packages of consecutive cores."""
         for number in range(count):
             folder = f"sys/devices/system/cpu/cpu{number}/topology"
             self.put(f"{folder}/physical_package_id", number * packages // count)

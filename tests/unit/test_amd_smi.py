@@ -91,7 +91,7 @@ def test_gpus_are_described(library: Path, gpus: Any) -> None:
 
 
 def test_energy_is_the_accumulator_times_its_resolution_exactly(library: Path, gpus: Any) -> None:
-    count = 2**60 + 1  # beyond what a float can tell apart
+    count = 2**60 + 1  # beyond the resolution of a float
     gpus.put(0, lab.AmdGpuState(accumulator=count, resolution_uj=15.25))
     gpus.put(1, lab.AmdGpuState(accumulator=2**64 - 1))
     script = "import contextlib\nfrom slurm_energy.devices.driver import DeviceError\n"
@@ -102,7 +102,7 @@ def test_energy_is_the_accumulator_times_its_resolution_exactly(library: Path, g
     assert run(library, gpus, script) == [count * 61 // 4, "gpu[0]", "the driver has no value now"]
 
 
-def test_a_limit_is_set_in_whole_watts_and_seen_by_every_process(library: Path, gpus: Any) -> None:
+def test_a_limit_is_set_in_whole_watts_and_visible_to_every_process(library: Path, gpus: Any) -> None:
     script = "knob = found.knobs[1]\nknob.write('300700000')\n"
     script += "print(json.dumps([knob.key, knob.read(), knob.is_equivalent('300700000', knob.read())]))"
     assert run(library, gpus, script) == ["amdsmi.power_limit[gpu1]", "300000000", True]
@@ -153,18 +153,18 @@ print(json.dumps([sensor.component, seconds]))
 """
 
 
-def test_throttling_is_the_part_of_the_firmware_s_samples(library: Path, gpus: Any) -> None:
+def test_throttling_is_the_fraction_of_the_firmware_s_samples(library: Path, gpus: Any) -> None:
     gpus.put(0, lab.AmdGpuState(samples=1000, power_samples=100))
     # The second GPU does not count its samples and has no sensor.
     result = run(library, gpus, THROTTLED.format(path=str(gpus.path)))
     assert result == ["gpu[0]", [0.5, 0.0, 2.0]]
 
 
-def test_a_library_without_driver_has_nothing(library: Path) -> None:
+def test_a_library_without_driver_has_no_devices(library: Path) -> None:
     assert run(library, None, "print(json.dumps([found.gpus, found.counters]))") == [[], []]
 
 
-def test_a_node_without_the_library_has_nothing_and_says_nothing(
+def test_a_node_without_the_library_has_no_devices_and_no_output(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROCM_PATH", "/nonexistent")

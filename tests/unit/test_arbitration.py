@@ -1,4 +1,4 @@
-"""Jobs that share a node: what their claims come to, whoever comes and goes, and whoever else interferes."""
+"""Jobs that share a node: merged claims while jobs begin and end and other programs change values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIMIT_FILE = "sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw"
 
 
 @pytest.mark.parametrize(
-    ("kind", "original", "asked", "expected"),
+    ("name", "original", "requested", "expected"),
     [
         ("powercap.power_limit", "250000000", ["150000000", "180000000"], "180000000"),
         ("powercap.power_limit", "250000000", ["150000000", "300000000"], "250000000"),
@@ -51,14 +51,16 @@ LIMIT_FILE = "sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw"
         ("cpufreq.governor", "ondemand", ["powersave", "performance"], "ondemand"),
     ],
 )
-def test_the_least_restrictive_counts(kind: str, original: str, asked: list[str], expected: str) -> None:
-    assert merge_claims(kind, original, asked, affects_others=False) == expected
-    assert merge_claims(kind, original, asked[::-1], affects_others=False) == expected
-    assert merge_claims(kind, original, asked, affects_others=True) == original
+def test_claims_merge_to_the_least_restrictive_value(
+    name: str, original: str, requested: list[str], expected: str
+) -> None:
+    assert merge_claims(name, original, requested, affects_others=False) == expected
+    assert merge_claims(name, original, requested[::-1], affects_others=False) == expected
+    assert merge_claims(name, original, requested, affects_others=True) == original
 
 
 class Node:
-    """CPUs in packages, of plain files, and the jobs on them; cpufreq policies have one CPU or more each."""
+    """A node of plain files with CPUs in packages, and its jobs. A cpufreq policy has one or more CPUs."""
 
     def __init__(
         self, folder: Path, cpus: int = 4, packages: int = 2, width: int = 1, driver: str = "intel_pstate"
@@ -77,18 +79,18 @@ class Node:
         self.devices: NodeDevices = discover(self.tree.root)
         self.path = folder / "state/journal.json"
         self.journal = SettingsJournal.load(self.path)
-        self.tenants: dict[str, JobAllocation] = {}
+        self.allocations: dict[str, JobAllocation] = {}
 
     @property
     def jobs(self) -> Arbiter:
-        return Arbiter(self.tenants, KnobDomains.from_hardware(self.devices.hardware))
+        return Arbiter(self.allocations, KnobDomains.from_hardware(self.devices.hardware))
 
-    def begin(self, owner: str, tenant: JobAllocation, *wishes: Setting):
-        self.tenants[owner] = tenant
-        return apply(self.devices, self.journal, owner, wishes, None, self.jobs)
+    def begin(self, owner: str, allocation: JobAllocation, *requests: Setting):
+        self.allocations[owner] = allocation
+        return apply(self.devices, self.journal, owner, requests, None, self.jobs)
 
     def end(self, owner: str):
-        del self.tenants[owner]
+        del self.allocations[owner]
         return restore(self.devices, self.journal, owner, None, self.jobs)
 
     def limit(self) -> int:
@@ -106,7 +108,7 @@ def watts(value: float) -> tuple[Setting, ...]:
     return rapl_limit_settings("package-0", value, 1.0)
 
 
-def test_the_highest_cap_holds_and_each_job_takes_its_own_along(node: Node) -> None:
+def test_the_highest_cap_holds_and_each_claim_ends_with_its_job(node: Node) -> None:
     node.begin("1.0", JobAllocation(frozenset({0})), *watts(150))
     outcomes = {o.key: o for o in node.begin("2.0", JobAllocation(frozenset({1})), *watts(120))}
     assert (outcomes[LIMIT].failed, outcomes[LIMIT].applied) == (False, "150000000")
@@ -118,11 +120,11 @@ def test_the_highest_cap_holds_and_each_job_takes_its_own_along(node: Node) -> N
     assert node.tree.snapshot() == node.before
 
 
-def test_a_job_that_asks_for_nothing_lifts_others_caps_on_its_packages(node: Node) -> None:
+def test_a_job_without_requests_lifts_other_caps_on_its_packages(node: Node) -> None:
     node.begin("1.0", JobAllocation(frozenset({0})), *watts(150))
     node.begin("2.0", JobAllocation(frozenset({2, 3})))
     assert node.limit() == 150
-    node.begin("3.0", JobAllocation(None))  # CPUs not known yet: may be anywhere
+    node.begin("3.0", JobAllocation(None))  # its CPUs are unknown and may be anywhere
     assert node.limit() == 250
     assert node.tree.get("sys/class/powercap/intel-rapl:1/enabled") == "0"
     node.begin("3.0", JobAllocation(frozenset({3})))
@@ -133,7 +135,7 @@ def test_a_job_that_asks_for_nothing_lifts_others_caps_on_its_packages(node: Nod
     assert node.limit() == 150
 
 
-def test_boost_is_off_only_if_all_want_it_off_and_others_bounds_survive_it(node: Node, monkeypatch) -> None:
+def test_boost_is_off_only_if_all_request_it_and_other_bounds_survive(node: Node, monkeypatch) -> None:
     boost = node.devices.knobs["cpufreq.boost[all]"]
     write = boost.write
 
@@ -163,7 +165,7 @@ def test_boost_is_off_only_if_all_want_it_off_and_others_bounds_survive_it(node:
     assert node.tree.snapshot() == node.before
 
 
-def test_a_limit_that_somebody_else_changed_is_not_touched_by_later_jobs(node: Node) -> None:
+def test_a_limit_changed_by_another_program_is_not_touched_by_later_jobs(node: Node) -> None:
     node.begin("1.0", JobAllocation(frozenset({0})), *watts(150))
     node.tree.put(LIMIT_FILE, 100_000_000)
     outcomes = {o.key: o for o in node.begin("2.0", JobAllocation(frozenset({1})), *watts(180))}
@@ -174,7 +176,7 @@ def test_a_limit_that_somebody_else_changed_is_not_touched_by_later_jobs(node: N
     assert not node.journal.entries
 
 
-def test_a_leaving_job_does_not_take_over_what_somebody_else_set(node: Node) -> None:
+def test_a_finished_job_does_not_overwrite_the_change_of_another_program(node: Node) -> None:
     node.begin("1.0", JobAllocation(None))
     node.begin("2.0", JobAllocation(frozenset({0})), *watts(150))
     node.begin("3.0", JobAllocation(frozenset({1})), *watts(150))
@@ -203,14 +205,14 @@ def test_one_write_of_the_journal_before_and_one_after(node: Node, monkeypatch) 
     node.begin("2.0", JobAllocation(frozenset({1})), *watts(180), governor_setting("policy1", "performance"))
     assert len(count) == 2
     node.begin("3.0", JobAllocation(frozenset({2, 3})))
-    assert len(count) == 2  # it changes nothing for the others
+    assert len(count) == 2  # the job changes no merged value
     node.end("2.0")
     assert len(count) == 4
 
 
-def test_a_dead_job_s_claim_does_not_count(node: Node) -> None:
+def test_the_claim_of_a_finished_job_does_not_count(node: Node) -> None:
     node.begin("1.0", JobAllocation(frozenset({0})), *watts(200))
-    del node.tenants["1.0"]  # its epilog never came, and it could not be restored
+    del node.allocations["1.0"]  # its epilog never ran, and its settings were not restored
     node.begin("2.0", JobAllocation(frozenset({1})), *watts(150))
     assert node.limit() == 150
     node.end("2.0")
@@ -222,14 +224,14 @@ CAPS = st.one_of(st.none(), st.integers(100, 260))
 
 
 class Jobs(RuleBasedStateMachine):
-    """Jobs come, tell their CPUs, go or are killed; somebody interferes; the agent dies and starts again."""
+    """Jobs begin, report CPUs and end; other programs interfere; the agent is killed and restarts."""
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
-        self.wishes: dict[str, list[Setting]] = {}
+        self.requests: dict[str, list[Setting]] = {}
         self.caps: dict[str, int | None] = {}
-        self.foreign: int | None = None
+        self.external_value: int | None = None
         self.ids = iter(range(1, 10_000))
 
     @initialize(
@@ -243,18 +245,18 @@ class Jobs(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         with self.folder:
-            for owner in list(self.node.tenants):
+            for owner in list(self.node.allocations):
                 self.node.end(owner)
             assert not self.node.path.exists()
             expected = dict(self.node.before)
-            if self.foreign is not None:
-                expected[LIMIT_FILE] = str(self.foreign)
+            if self.external_value is not None:
+                expected[LIMIT_FILE] = str(self.external_value)
             self.node.devices.close()
             assert self.node.tree.snapshot() == expected
 
     def free(self) -> set[int]:
-        taken = [tenant.cpus or () for tenant in self.node.tenants.values()]
-        return self.node.cpus - {cpu for cpus in taken for cpu in cpus}
+        allocated = [allocation.cpus or () for allocation in self.node.allocations.values()]
+        return self.node.cpus - {cpu for cpus in allocated for cpu in cpus}
 
     def cpus_for_a_job(self, data: st.DataObject) -> frozenset[int]:
         free = sorted(self.free())
@@ -262,18 +264,18 @@ class Jobs(RuleBasedStateMachine):
 
     def ask(self, owner: str, cpus: frozenset[int] | None, name: str) -> None:
         cap = self.caps[owner]
-        wishes = [*watts(cap)] if cap is not None and cpus and cpus & self.node.near else []
+        requests = [*watts(cap)] if cap is not None and cpus and cpus & self.node.near else []
         for number, members in enumerate(self.node.policies):
             if cpus and cpus.issuperset(members):
-                wishes.append(governor_setting(f"policy{number}", name))
+                requests.append(governor_setting(f"policy{number}", name))
                 if f"cpufreq.epp[policy{number}]" in self.node.devices.knobs:
-                    wishes.append(epp_setting(f"policy{number}", name[:5]))
-        self.wishes[owner] = wishes
-        outcomes = self.node.begin(owner, JobAllocation(cpus), *wishes)
-        assert {outcome.key for outcome in outcomes} == {wish.key for wish in wishes}
+                    requests.append(epp_setting(f"policy{number}", name[:5]))
+        self.requests[owner] = requests
+        outcomes = self.node.begin(owner, JobAllocation(cpus), *requests)
+        assert {outcome.key for outcome in outcomes} == {request.key for request in requests}
 
     def killed(self, writes: int, function, *arguments) -> bool:
-        """Do something, but be killed when it has written so often; returns whether that was so."""
+        """Call a function, but be killed after a number of writes; return whether that happened."""
         left = iter(range(writes))
 
         class Killed(BaseException):
@@ -299,29 +301,29 @@ class Jobs(RuleBasedStateMachine):
 
     @rule(cap=CAPS, name=POLICIES, known=st.booleans(), data=st.data(), writes=st.integers(0, 20))
     def begin(self, cap: int | None, name: str, known: bool, data: st.DataObject, writes: int) -> None:
-        """A job begins; the agent may be killed at that, and then begins it again."""
+        """A job begins. The agent may be killed meanwhile; it then begins the job again."""
         owner = f"{next(self.ids)}.0"
         self.caps[owner] = cap
         cpus = self.cpus_for_a_job(data) if known else None
         if self.killed(writes, self.ask, owner, cpus, name):
             self.ask(owner, cpus, name)
 
-    @precondition(lambda self: any(t.cpus is None for t in self.node.tenants.values()))
+    @precondition(lambda self: any(t.cpus is None for t in self.node.allocations.values()))
     @rule(name=POLICIES, data=st.data())
     def step(self, name: str, data: st.DataObject) -> None:
-        waiting = [owner for owner, tenant in self.node.tenants.items() if tenant.cpus is None]
+        waiting = [owner for owner, allocation in self.node.allocations.items() if allocation.cpus is None]
         self.ask(data.draw(st.sampled_from(waiting)), self.cpus_for_a_job(data), name)
 
-    @precondition(lambda self: self.node.tenants)
+    @precondition(lambda self: self.node.allocations)
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
-        self.node.end(data.draw(st.sampled_from(sorted(self.node.tenants))))
+        self.node.end(data.draw(st.sampled_from(sorted(self.node.allocations))))
 
-    @precondition(lambda self: self.node.tenants)
+    @precondition(lambda self: self.node.allocations)
     @rule(data=st.data(), writes=st.integers(0, 12))
     def die_while_ending(self, data: st.DataObject, writes: int) -> None:
-        """The agent is killed after some writes; the next one goes on with what it finds on disk."""
-        owner = data.draw(st.sampled_from(sorted(self.node.tenants)))
+        """The agent is killed after some writes; the next agent continues from the files on disk."""
+        owner = data.draw(st.sampled_from(sorted(self.node.allocations)))
         self.killed(writes, self.node.end, owner)
         if owner in self.node.journal.owners():
             restore(self.node.devices, self.node.journal, owner, None, self.node.jobs)
@@ -333,27 +335,31 @@ class Jobs(RuleBasedStateMachine):
         assert not self.node.journal.load_error
         reconcile(self.node.devices, self.node.journal, self.node.jobs)
 
-    @precondition(lambda self: self.foreign is None and LIMIT in self.node.journal.entries)
+    @precondition(lambda self: self.external_value is None and LIMIT in self.node.journal.entries)
     @rule(value=st.integers(40, 90))
     def interfere(self, value: int) -> None:
-        self.foreign = value * 1_000_000
-        self.node.tree.put(LIMIT_FILE, self.foreign)
+        self.external_value = value * 1_000_000
+        self.node.tree.put(LIMIT_FILE, self.external_value)
 
     @invariant()
-    def the_limit_is_what_the_claims_come_to(self) -> None:
-        if self.foreign is not None:
-            assert int(self.node.tree.get(LIMIT_FILE)) == self.foreign
+    def the_limit_is_the_merged_value(self) -> None:
+        if self.external_value is not None:
+            assert int(self.node.tree.get(LIMIT_FILE)) == self.external_value
             return
-        there = {o: t for o, t in self.node.tenants.items() if t.cpus is None or t.cpus & self.node.near}
-        claims = [self.caps[owner] if tenant.cpus else None for owner, tenant in there.items()]
+        near_jobs = {
+            o: t for o, t in self.node.allocations.items() if t.cpus is None or t.cpus & self.node.near
+        }
+        claims = [self.caps[owner] if allocation.cpus else None for owner, allocation in near_jobs.items()]
         expected = 250 if not claims or None in claims else min(250, max(c for c in claims if c is not None))
         assert self.node.limit() == expected
 
     @invariant()
-    def each_core_is_as_its_job_wants_it(self) -> None:
-        wanted = {wish.key: wish.value for owner in self.node.tenants for wish in self.wishes[owner]}
+    def each_core_has_the_value_of_its_job(self) -> None:
+        requested = {
+            request.key: request.value for owner in self.node.allocations for request in self.requests[owner]
+        }
         for number in range(len(self.node.policies)):
-            expected = wanted.get(f"cpufreq.governor[policy{number}]", "powersave")
+            expected = requested.get(f"cpufreq.governor[policy{number}]", "powersave")
             assert self.node.tree.policy(number, "scaling_governor") == expected
 
     @invariant()

@@ -1,4 +1,4 @@
-"""The agent's files: written whole, and nothing planted under their names is followed, waited for or read."""
+"""The agent's files are written whole, and files planted under their names are not followed or read."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_planted_file_is_not_read(tmp_path: Path, victim: Path, kind: str) -> 
         atomic_file.read(tmp_path / "planted", 1000)
 
 
-def test_what_we_wrote_is_read(tmp_path: Path) -> None:
+def test_our_own_file_is_read(tmp_path: Path) -> None:
     atomic_file.write(tmp_path / "a", b"1" * 1000)
     assert atomic_file.read(tmp_path / "a", 1000) == b"1" * 1000
     with pytest.raises(OSError, match="has 1000 bytes, expected at most 999"):
@@ -52,7 +52,7 @@ def test_what_we_wrote_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files away")
-def test_somebody_else_s_file_is_not_read(victim: Path) -> None:
+def test_another_user_s_file_is_not_read(victim: Path) -> None:
     os.chown(victim, 65534, 65534)
     with pytest.raises(OSError, match="belongs to uid 65534, expected 0"):
         atomic_file.read(victim, 1000)
@@ -60,7 +60,7 @@ def test_somebody_else_s_file_is_not_read(victim: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "second name"])
 @pytest.mark.parametrize("name", ["a", ".a.new"])
-def test_writing_replaces_a_plant_and_never_goes_through_it(
+def test_writing_replaces_a_planted_file_and_never_follows_it(
     tmp_path: Path, victim: Path, kind: str, name: str
 ) -> None:
     plant(tmp_path / name, kind, victim)
@@ -71,7 +71,7 @@ def test_writing_replaces_a_plant_and_never_goes_through_it(
 
 
 @pytest.mark.parametrize("kind", PLANTS)
-def test_a_plant_in_the_spool_is_put_aside_unread(tmp_path: Path, victim: Path, kind: str) -> None:
+def test_a_planted_file_in_the_spool_is_renamed_unread(tmp_path: Path, victim: Path, kind: str) -> None:
     folder = tmp_path / "spool"
     folder.mkdir()
     plant(folder / NAME, kind, victim)
@@ -84,7 +84,7 @@ def test_a_plant_in_the_spool_is_put_aside_unread(tmp_path: Path, victim: Path, 
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "second name"])
-def test_a_plant_among_the_sessions_is_put_aside_unread(tmp_path: Path, victim: Path, kind: str) -> None:
+def test_a_planted_file_among_the_sessions_is_renamed_unread(tmp_path: Path, victim: Path, kind: str) -> None:
     (tmp_path / "state/sessions").mkdir(parents=True, mode=0o700)
     plant(tmp_path / "state/sessions/5.0.json", kind, victim)
     state = StateDirectory(tmp_path / "state")

@@ -21,13 +21,13 @@ def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path)
 
 
-def test_a_node_without_anything_has_nothing(tree: Tree) -> None:
+def test_a_node_without_interfaces_has_no_devices(tree: Tree) -> None:
     devices = discover(tree.root)
     assert (devices.counters, devices.knobs, devices.throttle_sensors) == ((), {}, ())
     assert (devices.hardware.cpu_count, devices.hardware.cpu_model) == (0, "")
 
 
-def test_zones_are_told_by_name_and_inner_zones_do_not_count(tree: Tree) -> None:
+def test_zones_are_identified_by_name_and_inner_zones_do_not_count(tree: Tree) -> None:
     devices = discover(tree.cpus(4).two_packages().root)
     assert [(c.key, c.component) for c in devices.counters] == [
         ("powercap:dram@package-0", "dram"),
@@ -89,7 +89,7 @@ def test_the_range_of_a_counter_is_one_unit_more_than_its_highest_value() -> Non
     assert counter_range_uj(100_000_000) == 100_000_001
 
 
-def test_a_counter_is_kept_open_and_follows_the_file(tree: Tree) -> None:
+def test_a_counter_stays_open_and_follows_the_file(tree: Tree) -> None:
     file = (
         tree.zone("intel-rapl:0", "package-0", energy_uj=5).root / "sys/class/powercap/intel-rapl:0/energy_uj"
     )
@@ -193,7 +193,7 @@ def test_readings_within_the_hardware_s_rounding_are_accepted(tree: Tree) -> Non
     assert (limit.format_value("150500000"), window.format_value("976562")) == ("150.5 W", "0.976562 s")
 
 
-def test_the_driver_s_refusal_is_told_in_words(tree: Tree) -> None:
+def test_the_driver_s_refusal_is_explained(tree: Tree) -> None:
     knob = discover(tree.two_packages().root).knobs["powercap.enabled[package-0]"]
     (tree.root / "sys/class/powercap/intel-rapl:1/enabled").unlink()
     with pytest.raises(DeviceError, match="No such file"):
@@ -284,7 +284,7 @@ def settled(counter: nvml.NvmlEnergyCounter) -> int:
     raise AssertionError("still being opened")
 
 
-def test_nvml_is_opened_anew_after_a_driver_reload_and_nobody_waits_for_that() -> None:
+def test_nvml_is_reopened_after_a_driver_reload_without_blocking() -> None:
     library, now = FakeLibrary(), [1000.0]
     counter, other = nvml_counters(library, now)
     assert counter.read() == 1_234_000
@@ -305,7 +305,7 @@ def test_nvml_is_opened_anew_after_a_driver_reload_and_nobody_waits_for_that() -
     assert library.opened == 3
 
 
-def test_a_gpu_that_falls_off_the_bus_leaves_the_others_alone() -> None:
+def test_a_gpu_that_falls_off_the_bus_does_not_affect_the_others() -> None:
     library, now = FakeLibrary(), [1000.0]
     counter, other = nvml_counters(library, now)
     assert (counter.read(), other.read()) == (1_234_000, 777_000)

@@ -106,7 +106,7 @@ def test_more_use_is_never_less_power(sizes: list[int], one: float, other: float
 MEMINFO = "MemTotal:       {total} kB\nMemFree:        100 kB\nMemAvailable:   {free} kB\nBuffers: 5 kB\n"
 
 
-def test_memory_in_use_is_what_is_not_available() -> None:
+def test_memory_in_use_is_the_memory_that_is_not_available() -> None:
     assert used_share(MEMINFO.format(total=1000, free=750).encode()) == 0.25
     with pytest.raises(ValueError, match="missing"):
         used_share(b"MemTotal: 5 kB\n")
@@ -125,7 +125,7 @@ def dmi(tree: Tree, table: bytes) -> Tree:
     return tree
 
 
-def test_memory_that_nobody_measures_is_modelled_and_marked(tree: Tree) -> None:
+def test_unmeasured_memory_is_modelled_and_marked(tree: Tree) -> None:
     dmi(tree, module(0x7FFF, extended_mb=megabytes(32)) * 8 + END).zone("intel-rapl:0", "package-0")
     devices = discover(tree.root)
     model = devices.counters[1]
@@ -134,7 +134,7 @@ def test_memory_that_nobody_measures_is_modelled_and_marked(tree: Tree) -> None:
     devices.close()
 
 
-def test_memory_that_is_measured_is_not_modelled(tree: Tree) -> None:
+def test_measured_memory_is_not_modelled(tree: Tree) -> None:
     dmi(tree, module(0x7FFF, extended_mb=megabytes(32)) * 8 + END).two_packages()
     devices = discover(tree.root)
     assert all(counter.quality == Quality.MEASURED for counter in devices.counters)

@@ -1,9 +1,4 @@
-"""Devices of the hwmon class on plain files laid out as their drivers do.
-
-Kernel sources: drivers/platform/x86/amd/hsmp/hwmon.c, drivers/hwmon/amd_energy.c,
-drivers/hwmon/acpi_power_meter.c, drivers/gpu/drm/xe/xe_hwmon.c and
-Documentation/ABI/testing/sysfs-driver-intel-{xe,i915}-hwmon.
-"""
+"""Devices of the hwmon class on plain files in the layout of their drivers."""
 
 from __future__ import annotations
 
@@ -30,7 +25,7 @@ def tree(tmp_path: Path) -> Tree:
 def chip(
     tree: Tree, number: int, device: str, name: str, values: dict[str, object], inside: str = ""
 ) -> None:
-    """Add hwmonNUMBER as a child of a device; older drivers have their attributes `inside` the device."""
+    """Add hwmonNUMBER as a child of a device; with older drivers the attributes are `inside` the device."""
     folder = f"sys/devices/{device}/hwmon/hwmon{number}"
     place = f"sys/devices/{device}" if inside else folder
     for attribute, value in {"name": name, **values}.items():
@@ -144,25 +139,25 @@ def test_amd_energy_with_four_numa_nodes_per_socket_is_not_counted_four_times(tr
     assert [c.read() for c in amd_energy.discover(tree.root)] == [1000, 1004]
 
 
-def test_amd_energy_of_a_driver_that_counts_sockets_is_taken_whole(tree: Tree) -> None:
+def test_amd_energy_of_a_driver_that_counts_sockets_is_used_whole(tree: Tree) -> None:
     numa(tree, 8, 2)
     energies(tree, sockets=2)
     assert [c.read() for c in amd_energy.discover(tree.root)] == [1000, 1001]
 
 
-def test_amd_energy_without_numa_information_is_taken_whole(tree: Tree) -> None:
+def test_amd_energy_without_numa_information_is_used_whole(tree: Tree) -> None:
     energies(tree, sockets=2)
     assert len(amd_energy.discover(tree.root)) == 2
 
 
-def test_one_acpi_meter_without_a_label_is_the_node_and_polled_aside(tree: Tree) -> None:
+def test_one_acpi_meter_without_a_label_is_the_node_and_polled_in_a_thread(tree: Tree) -> None:
     meter(tree, 0, "", 437_000_000, power1_average_interval=2000)
     (gauge,) = power_meter.discover(tree.root).sensors
     assert (gauge.component, gauge.source, gauge.interval_s) == ("node", "power_meter:acpi", 2.0)
     gauge.close()
 
 
-def test_several_acpi_meters_without_a_label_are_not_guessed_at(tree: Tree) -> None:
+def test_several_acpi_meters_without_a_label_are_excluded(tree: Tree) -> None:
     meter(tree, 0, "", 437_000_000)
     meter(tree, 1, "PSU 2", 210_000_000)
     found = power_meter.discover(tree.root)
@@ -183,7 +178,7 @@ def grace(tree: Tree, module: bool = True) -> None:
         meter(tree, number, label, watts * 10**6)
 
 
-def test_grace_meters_are_told_apart_and_never_summed(tree: Tree) -> None:
+def test_grace_meters_are_distinguished_and_never_added_up(tree: Tree) -> None:
     grace(tree)
     devices = discover(tree.root)
     assert [(c.key, c.component) for c in devices.counters] == [("power_meter:grace-grace0", "cpu")]
@@ -196,7 +191,7 @@ def test_grace_meters_are_told_apart_and_never_summed(tree: Tree) -> None:
     devices.close()
 
 
-def test_a_reading_that_the_firmware_does_not_have_is_no_power(tree: Tree) -> None:
+def test_a_reading_that_the_firmware_lacks_is_no_power(tree: Tree) -> None:
     """Grace's _PMM returns 0xFFFFFFFF (milliwatts) when it has no telemetry; the driver scales it up."""
     grace(tree, module=False)
     gauge = power_meter.discover(tree.root).sensors[0]
@@ -225,7 +220,7 @@ def test_intel_gpus_count_the_card_not_its_package(tree: Tree) -> None:
     assert [gpu.limit_watts for gpu in found.gpus] == [300.0, 150.0]  # 0: the limit is switched off
 
 
-def test_an_intel_limit_of_nothing_is_not_a_limit_of_zero(tree: Tree) -> None:
+def test_an_intel_limit_of_zero_means_no_limit(tree: Tree) -> None:
     xe(tree, 0, "0000:4d:00.0", {"energy1_input": 1, "power1_max": 0, "power1_rated_max": 300_000_000})
     knob = intel_gpu.discover(tree.root).knobs[0]
     assert (knob.format_value("0"), knob.format_value("150000000")) == ("none", "150 W")
@@ -254,6 +249,6 @@ def test_the_limit_of_a_gpu_is_written_through_its_own_interface(tree: Tree) -> 
     assert with_current_limits(devices.hardware, {setting.key: "0"}).gpus[0].limit_watts == 300.0
 
 
-def test_absent_hwmon_has_nothing(tmp_path: Path) -> None:
+def test_absent_hwmon_has_no_devices(tmp_path: Path) -> None:
     assert hwmon.find_chips(tmp_path, "xe") == []
     assert discover(tmp_path).hardware == NodeHardware("", 0)

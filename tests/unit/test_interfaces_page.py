@@ -1,4 +1,4 @@
-"""docs/interfaces.md names what exists: every interface, module and test of its tables."""
+"""docs/interfaces.md matches the code: each interface, module and test of its tables exists."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""DCMI power: the answer's layout, the kernel's message interface, and an emulated BMC asked by ipmitool.
-
-Layout: DCMI Specification 1.5, table 6-16. Message interface: include/uapi/linux/ipmi.h and
-drivers/char/ipmi/ipmi_devintf.c (answers are queued, -EAGAIN without one, completion code first).
-"""
+"""DCMI power: layout of the response, the kernel's message interface, and ipmitool on an emulated BMC."""
 
 from __future__ import annotations
 
@@ -30,7 +26,7 @@ from slurm_energy.devices.node import ipmi
 ANSWER = bytes.fromhex("dc b501 6400 5802 a401 78563412 e8030000 40")
 
 
-def test_an_answer_is_read_as_the_specification_lays_it_out() -> None:
+def test_a_response_is_decoded_by_the_specification_s_layout() -> None:
     statistics = ipmi.decode_power_reading(ANSWER)
     assert (statistics.current, statistics.minimum, statistics.maximum, statistics.mean) == (
         437,
@@ -42,7 +38,7 @@ def test_an_answer_is_read_as_the_specification_lays_it_out() -> None:
 
 
 @given(st.binary(max_size=40))
-def test_any_other_bytes_are_an_answer_or_an_error(data: bytes) -> None:
+def test_other_bytes_are_a_response_or_an_error(data: bytes) -> None:
     try:
         statistics = ipmi.decode_power_reading(data)
     except DeviceError:
@@ -64,22 +60,22 @@ class FakeBmc:
         self.asked.clear()
 
 
-def test_the_request_asks_for_the_system_s_power() -> None:
+def test_the_request_is_for_the_system_s_power() -> None:
     bmc = FakeBmc(ANSWER)
     assert ipmi.power_watts(bmc) == 437.0
     assert bmc.asked == [(0x2C, 0x02, bytes((0xDC, 0x01, 0, 0)))]
 
 
-def test_a_bmc_that_does_not_measure_is_not_believed() -> None:
+def test_the_figures_of_a_bmc_that_does_not_measure_are_refused() -> None:
     with pytest.raises(DeviceError, match="switched off"):
         ipmi.power_watts(FakeBmc(ANSWER[:-1] + b"\0"))
 
 
 class Driver:
-    """Plays ipmi_devintf.c for one process: reads the request by its pointers, queues answers."""
+    """Emulates ipmi_devintf.c for one process: reads requests by their pointers, queues responses."""
 
     def __init__(self) -> None:
-        self.pipe = os.pipe()  # readable as long as there are answers
+        self.pipe = os.pipe()  # readable while there are responses
         self.queue: list[tuple[int, bytes]] = []
         self.requests: list[tuple[int, int, int, bytes]] = []
         self.reply: Any = lambda netfn, command, data: b"\0" + ANSWER
@@ -129,14 +125,14 @@ def device(driver: Driver) -> ipmi.IpmiDevice:
     return ipmi.IpmiDevice(Path("/dev/ipmi0"), driver.ioctl)
 
 
-def test_the_local_bmc_is_asked_through_the_driver(driver: Driver) -> None:
+def test_the_local_bmc_is_queried_through_the_driver(driver: Driver) -> None:
     bmc = device(driver)
     assert [ipmi.power_watts(bmc), ipmi.power_watts(bmc)] == [437.0, 437.0]
     assert driver.requests == [(number, 0x2C, 0x02, bytes((0xDC, 1, 0, 0))) for number in (1, 2)]
     bmc.close()
 
 
-def test_an_answer_to_an_earlier_request_is_dropped(driver: Driver) -> None:
+def test_a_response_to_an_earlier_request_is_dropped(driver: Driver) -> None:
     bmc = device(driver)
     late = bytearray(b"\0" + ANSWER)
     late[2:4] = (999).to_bytes(2, "little")
@@ -148,7 +144,7 @@ def test_an_answer_to_an_earlier_request_is_dropped(driver: Driver) -> None:
 @pytest.mark.parametrize(
     ("code", "why"), [(0xC1, "does not support DCMI"), (0xD4, "higher privilege"), (0x99, "code 0x99")]
 )
-def test_a_completion_code_is_said_in_words(driver: Driver, code: int, why: str) -> None:
+def test_a_completion_code_is_explained(driver: Driver, code: int, why: str) -> None:
     driver.reply = lambda netfn, command, data: bytes((code,))
     bmc = device(driver)
     with pytest.raises(DeviceError, match=why):
@@ -156,7 +152,7 @@ def test_a_completion_code_is_said_in_words(driver: Driver, code: int, why: str)
     bmc.close()
 
 
-def test_silence_ends(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_response_times_out(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ipmi, "_RESPONSE_TIMEOUT_S", 0.01)
     driver.reply = lambda netfn, command, data: None
     bmc = device(driver)
@@ -287,12 +283,12 @@ def test_ipmitool_itself_reads_the_emulated_bmc(network_bmc: str, password: Path
 
 
 @needs_ipmitool
-def test_a_bmc_over_the_network_tells_the_node_s_power(network_bmc: str, password: Path) -> None:
+def test_a_bmc_over_the_network_reports_the_node_s_power(network_bmc: str, password: Path) -> None:
     assert ipmi.power_watts(ipmi.Ipmitool(network_bmc, "operator", password)) == 437.0
 
 
 @needs_ipmitool
-def test_what_the_bmc_refuses_is_said(network_bmc: str, password: Path) -> None:
+def test_a_refusal_of_the_bmc_is_explained(network_bmc: str, password: Path) -> None:
     bmc = ipmi.Ipmitool(network_bmc, "operator", password)
     with pytest.raises(DeviceError, match="does not support DCMI"):
         bmc.command(0x2C, 0x07, bytes((0xDC,)))
@@ -301,13 +297,13 @@ def test_what_the_bmc_refuses_is_said(network_bmc: str, password: Path) -> None:
         ipmi.power_watts(bmc)
 
 
-def test_a_missing_ipmitool_is_said(password: Path) -> None:
+def test_a_missing_ipmitool_is_reported(password: Path) -> None:
     bmc = ipmi.Ipmitool("127.0.0.1", "operator", password, program="no-such-ipmitool")
     with pytest.raises(DeviceError, match="no-such-ipmitool: not found"):
         ipmi.power_watts(bmc)
 
 
-def test_an_ipmitool_that_hangs_is_ended(tmp_path: Path, password: Path) -> None:
+def test_an_ipmitool_that_hangs_is_killed(tmp_path: Path, password: Path) -> None:
     slow = tmp_path / "slow"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Applying and restoring settings: order, verification, other people's changes, sudden death."""
+"""Applying and restoring settings: order, verification, changes by other programs, death of the agent."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def wanted() -> list[Setting]:
     return settings
 
 
-def test_all_is_written_read_back_and_put_back(
+def test_settings_are_written_verified_and_restored(
     tree: Tree, devices: NodeDevices, journal: SettingsJournal
 ) -> None:
     before = tree.snapshot()
@@ -108,7 +108,7 @@ def test_settings_are_written_in_the_order_of_their_stages(
     assert list(dict.fromkeys(key.partition("[")[0] for key in written)) == expected[::-1]
 
 
-def test_what_holds_already_is_not_written_again(
+def test_a_value_in_force_is_not_written_again(
     devices: NodeDevices, journal: SettingsJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     knob = devices.knobs["cpufreq.governor[policy0]"]
@@ -128,7 +128,7 @@ def test_nothing_is_set_if_the_journal_cannot_be_written(
     assert tree.snapshot() == before
 
 
-def test_originals_come_back_although_the_journal_cannot_be_written(
+def test_originals_are_restored_although_the_journal_cannot_be_written(
     tree: Tree, devices: NodeDevices, journal: SettingsJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = tree.snapshot()
@@ -146,7 +146,7 @@ def test_originals_come_back_although_the_journal_cannot_be_written(
         outcomes = apply(devices, journal, JOB, [governor_setting("policy0", "performance")])
         assert [outcome.failed for outcome in outcomes] == [True]
     assert journal.path.read_bytes() == on_disk
-    again = SettingsJournal.load(journal.path)  # as after a death
+    again = SettingsJournal.load(journal.path)  # as after the death of the agent
     assert all(result.done for result in restore(devices, again))
     assert tree.snapshot() == before
     journal.update([])
@@ -154,7 +154,7 @@ def test_originals_come_back_although_the_journal_cannot_be_written(
     assert SettingsJournal.load(journal.path).owners() == {"8.0"}
 
 
-def test_what_other_jobs_want_waits_for_the_journal(
+def test_claims_of_other_jobs_wait_for_the_journal(
     tree: Tree, devices: NodeDevices, journal: SettingsJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = tree.snapshot()
@@ -175,7 +175,7 @@ def test_what_other_jobs_want_waits_for_the_journal(
     assert not journal.path.exists()
 
 
-def test_a_value_that_somebody_else_changed_stays(
+def test_a_value_changed_by_another_program_stays(
     tree: Tree, devices: NodeDevices, journal: SettingsJournal
 ) -> None:
     apply(devices, journal, JOB, wanted())
@@ -185,7 +185,7 @@ def test_a_value_that_somebody_else_changed_stays(
     assert (changed.done, changed.note) == (False, "left alone: another program set 120 W")
     assert tree.get("sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw") == "120000000"
     assert results["powercap.power_limit[package-1]"].done
-    assert not journal.entries  # it is not ours any more, so nobody tries again
+    assert not journal.entries  # the value is no longer ours, so the restore is not repeated
 
 
 def test_originals_survive_further_settings_of_the_same_job(
@@ -238,7 +238,7 @@ def test_a_write_that_has_no_effect_is_a_failure(
     assert outcome.note == "the hardware holds 250 W"
 
 
-def test_a_restore_that_fails_is_tried_again(
+def test_a_failed_restore_is_repeated(
     tree: Tree, devices: NodeDevices, journal: SettingsJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = tree.snapshot()
@@ -289,7 +289,7 @@ class ActiveDriver:
 
 @pytest.mark.parametrize("forgets", [False, True])
 @pytest.mark.parametrize("with_preference", [False, True])
-def test_the_preference_comes_back_although_it_depends_on_the_governor(
+def test_the_preference_is_restored_although_it_depends_on_the_governor(
     tree: Tree,
     devices: NodeDevices,
     journal: SettingsJournal,
@@ -307,7 +307,7 @@ def test_the_preference_comes_back_although_it_depends_on_the_governor(
     assert tree.snapshot() == before
 
 
-def test_the_speed_that_was_set_comes_back_with_the_userspace_governor(
+def test_the_userspace_speed_is_restored_with_its_governor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "state").mkdir()
@@ -369,7 +369,7 @@ def test_a_device_that_is_gone_keeps_its_entry(
     assert journal.entries
 
 
-def test_a_damaged_journal_is_kept_aside_and_said(tmp_path: Path) -> None:
+def test_a_damaged_journal_is_renamed_and_reported(tmp_path: Path) -> None:
     path = tmp_path / "journal.json"
     path.write_text('{"version": 1, "entries": [{"key": 5}]}')
     journal = SettingsJournal.load(path)
@@ -407,7 +407,7 @@ def test_kill_9_at_any_instant_loses_no_original(
     changed = killed = 0
     while (
         killed < rounds or changed <= rounds // 10
-    ):  # killed too few in the act: on a busy machine it goes on
+    ):  # on a busy machine few kills hit a write, so the rounds continue
         killed += 1
         process = subprocess.Popen(
             [sys.executable, "-c", CHURN, str(tree.root), str(path), str(Path(__file__).parent)],

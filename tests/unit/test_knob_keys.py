@@ -18,5 +18,5 @@ from slurm_energy.control import knob_keys
         (["odd"], "odd[]"),
     ],
 )
-def test_keys_together(keys: list[str], text: str) -> None:
+def test_keys_are_joined(keys: list[str], text: str) -> None:
     assert knob_keys.join_keys(keys) == text

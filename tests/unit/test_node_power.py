@@ -1,4 +1,4 @@
-"""The site's configuration of node power, and the whole way from a BMC to the node's counter."""
+"""The site's configuration of node power, and the path from a BMC to the node's counter."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_word_of_the_configuration_is_a_source(word: str) -> None:
     assert source in {known.name for known in NODE_SOURCES}
 
 
-def test_the_section_is_read_and_its_mistakes_are_named() -> None:
+def test_the_section_is_parsed_and_its_mistakes_are_named() -> None:
     config = parse('[node_power]\nsource = "ipmi"\nexcludes = ["gpu"]\ninterval_s = 10\n').node_power
     meter = node_power_options(config, "n1")
     assert (meter.source, meter.excludes, meter.interval_s) == ("ipmi:dcmi", {NodePart.GPU}, 10)
@@ -66,7 +66,7 @@ def test_a_bmc_needs_an_account_and_a_private_password(password: Path) -> None:
     assert node_power_options(NodePowerConfig(source="none", bmc="https://bmc"), "n1").sensor is None
 
 
-def test_certificates_that_others_could_exchange_are_refused(password: Path) -> None:
+def test_certificates_that_other_users_could_replace_are_refused(password: Path) -> None:
     """Who chooses the certificates gets the password."""
     bundle = password.with_name("ca.pem")
     bundle.touch(0o644)
@@ -92,7 +92,7 @@ def test_a_link_or_nothing_is_no_password_file(tmp_path: Path, password: Path) -
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a file away")
-def test_somebody_else_s_file_is_no_password_file(password: Path) -> None:
+def test_another_user_s_file_is_no_password_file(password: Path) -> None:
     os.chown(password, 65534, 65534)
     with pytest.raises(ConfigError, match="owner uid 65534"):
         check_private_file(password)
@@ -129,7 +129,7 @@ def test_a_bmc_s_watts_become_the_node_s_joules(tmp_path: Path, password: Path) 
         server.server_close()
 
 
-def test_the_node_s_energy_is_its_counters_and_what_they_lack(tmp_path: Path) -> None:
+def test_the_node_s_energy_is_its_counters_and_the_parts_that_they_lack(tmp_path: Path) -> None:
     devices = discover(Tree(tmp_path).two_packages().zone("intel-rapl:2", "psys").root)
     energy = {counter.key: 10 for counter in devices.counters} | {"powercap:psys": 100}
     assert node_energy_uj(devices.selection, energy, devices.counters) == 100

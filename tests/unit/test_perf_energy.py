@@ -1,7 +1,4 @@
-"""perf's energy events: which there are, what a count is worth, and the system call itself.
-
-Kernel source: arch/x86/events/rapl.c (event codes, unit, scale 2^-32 J, cpumask of one CPU per die).
-"""
+"""Energy events of perf: discovery, the energy of a count, and the system call itself."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ def pmu(tree: Tree, kind: int = 32, cpus: str = "0,32") -> Tree:
 
 
 class Kernel:
-    """Answers perf_event_open with pipes that hold one count each."""
+    """Responds to perf_event_open with pipes that contain one count each."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int = 0, refuse: int = 0) -> None:
         self.opened: list[tuple[int, int, int]] = []
@@ -57,7 +54,7 @@ class Kernel:
         return reader
 
 
-def test_a_count_is_worth_exactly_two_to_the_minus_32_joules(tree: Tree) -> None:
+def test_a_count_is_exactly_two_to_the_minus_32_joules(tree: Tree) -> None:
     worth = {name: microjoules for name, _, microjoules in perf_energy.energy_events(pmu(tree).root)}
     assert worth == {"energy-pkg": Fraction(10**6, 2**32), "energy-ram": Fraction(10**6, 2**32)}
 
@@ -85,21 +82,19 @@ def test_an_event_in_another_unit_is_not_energy(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "event=zwei", "umask=2", "event=0x02,umask=1"])
-def test_an_event_of_unknown_form_is_left_out(tree: Tree, text: str) -> None:
+def test_an_event_of_unknown_form_is_skipped(tree: Tree, text: str) -> None:
     pmu(tree).put("sys/bus/event_source/devices/power/events/energy-pkg", text)
     assert [name for name, _, _ in perf_energy.energy_events(tree.root)] == ["energy-ram"]
 
 
-def test_refused_events_are_said_and_cost_nothing(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_events_are_reported_and_leak_nothing(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     Kernel(monkeypatch, refuse=13)
     counters, notes = perf_energy.discover(pmu(tree).root)
     assert counters == []
     assert "perf:energy-pkg@cpu0 cannot be opened: Permission denied" in notes[0]
 
 
-def test_perf_is_asked_only_where_powercap_is_not_readable(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_perf_is_used_only_where_powercap_is_unreadable(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Kernel(monkeypatch)
     discover(pmu(tree).two_packages().root).close()
     assert kernel.opened == []
@@ -125,7 +120,7 @@ def test_the_system_call_counts() -> None:
         os.close(descriptor)
 
 
-def test_the_kernel_s_refusal_is_told() -> None:
+def test_the_kernel_s_refusal_is_explained() -> None:
     with pytest.raises(OSError):
         open_event(PERF_TYPE_SOFTWARE, 999, 0)
     with pytest.raises(DeviceError, match="perf:energy-pkg@cpu0"):

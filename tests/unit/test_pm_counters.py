@@ -64,7 +64,7 @@ def test_single_processors_do_not_count_beside_their_sum(tree: Tree) -> None:
 
 
 class Updating:
-    """Updates the files between two reads of freshness, as often as it is told to."""
+    """Updates the files between two reads of freshness, a given number of times."""
 
     def __init__(self, tree: Tree, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
         self.tree, self.left, self.energy = tree, times, 1000
@@ -88,14 +88,14 @@ def counters_by_component(tree: Tree) -> dict[str, pm_counters.EnergyCounter]:
     return {c.component: c for c in pm_counters.discover(tree.root)}
 
 
-def test_a_round_that_an_update_fell_into_is_read_again(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_interrupted_by_an_update_is_repeated(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     counters = counters_by_component(blade(tree))
     updating = Updating(tree, monkeypatch, times=2)
     assert (counters["node"].read(), counters["cpu"].read()) == (1020_000000, 510_000000)
     assert updating.left == 0
 
 
-def test_counters_that_never_rest_are_not_read(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_that_change_constantly_are_not_read(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     counters = counters_by_component(blade(tree))
     Updating(tree, monkeypatch, times=1000)
     with pytest.raises(DeviceError, match="change while they are read"):
@@ -111,7 +111,7 @@ def test_all_counters_of_a_sampling_round_come_from_one_reading(tree: Tree) -> N
     assert counters["cpu"].read() == 70_000000
 
 
-def test_files_that_go_and_come_back_are_opened_again(tree: Tree) -> None:
+def test_files_that_disappear_and_return_are_reopened(tree: Tree) -> None:
     counters = counters_by_component(blade(tree))
     counters["node"].read()
     (tree.root / FOLDER / "energy").write_text("")

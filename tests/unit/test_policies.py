@@ -1,4 +1,4 @@
-"""What each policy means on each kind of hardware, and which requests are accepted."""
+"""Settings of each policy on each kind of hardware, and validation of requests."""
 
 from __future__ import annotations
 
@@ -136,13 +136,13 @@ def test_a_site_s_preference_is_set_only_where_the_driver_offers_it() -> None:
         assert made.get("cpufreq.epp[policy0]") == preference
 
 
-def test_a_node_without_cpufreq_is_left_alone_and_told() -> None:
+def test_a_node_without_cpufreq_is_not_changed_and_noted() -> None:
     made = plan(PolicyRequest("powersave"), node(policies=()))
     assert made.settings == ()
     assert "no cpufreq" in made.notes[0]
 
 
-def test_a_node_cap_is_shared_by_the_parts_ranges() -> None:
+def test_a_node_cap_is_divided_by_the_parts_ranges() -> None:
     found = values(plan(PolicyRequest("cap", cap_watts=400), node(max_dram_watts=80.0)))
     # 400 W less 80 W for memory; both packages alike.
     assert found["powercap.power_limit[package-0]"] == found["powercap.power_limit[package-1]"] == "160000000"
@@ -155,7 +155,7 @@ def test_a_node_cap_includes_the_gpus() -> None:
     packages = [int(found[f"powercap.power_limit[package-{i}]"]) / 1e6 for i in range(2)]
     gpus = [int(found[f"nvml.power_limit[gpu{i}]"]) / 1e3 for i in range(4)]
     assert math.fsum(packages) + math.fsum(gpus) == pytest.approx(1200, abs=0.01)
-    # Everyone is at the same part of its own range: 75..250 W and 100..400 W.
+    # Each part is at the same fraction of its own range: 75..250 W and 100..400 W.
     assert (packages[0] - 75) / 175 == pytest.approx((gpus[0] - 100) / 300, abs=1e-4)
     assert found["nvml.persistence[gpu0]"] == "1"
 
@@ -166,19 +166,19 @@ def test_a_gpu_cap_bounds_the_gpus_share_of_a_node_cap() -> None:
     assert "powercap.power_limit[package-0]" not in found  # 1400 W are enough for the packages
 
 
-def test_a_cap_that_cannot_be_reached_is_told() -> None:
+def test_an_unreachable_cap_is_noted() -> None:
     made = plan(PolicyRequest("cap", cap_watts=120), node())
     assert values(made)["powercap.power_limit[package-0]"] == "75000000"
     assert "the lowest that the limits reach is 150 W" in made.notes[0]
 
 
-def test_a_cap_above_what_is_in_force_changes_nothing() -> None:
+def test_a_cap_above_the_current_limits_changes_nothing() -> None:
     made = plan(PolicyRequest("cap", cap_watts=5000), node(gpus=2))
     assert made.settings == ()
     assert made.cap_watts == 5000
 
 
-def test_no_limit_rises_above_what_was_found() -> None:
+def test_no_limit_rises_above_the_value_before_the_job() -> None:
     hardware = node(gpus=2)
     lowered = tuple(dataclasses.replace(gpu, limit_watts=250.0) for gpu in hardware.gpus)
     hardware = dataclasses.replace(hardware, gpus=lowered)
@@ -206,7 +206,7 @@ def test_limits_stay_within_hardware_and_cap(cap: float, found: list[float], dra
     cap=st.floats(0, 10_000),
     ranges=st.lists(st.tuples(st.floats(0, 300), st.floats(0, 500)), min_size=1, max_size=9),
 )
-def test_shares_add_up_to_the_cap_between_least_and_most(
+def test_shares_add_up_to_the_cap_between_minimum_and_maximum(
     cap: float, ranges: list[tuple[float, float]]
 ) -> None:
     parts = [LimitRange(str(i), least, least + extra) for i, (least, extra) in enumerate(ranges)]
@@ -223,7 +223,7 @@ def test_both_twins_of_a_package_are_limited() -> None:
     assert found["powercap.power_limit[package-0:mmio]"] == "150000000"
 
 
-def test_packages_without_limits_are_told() -> None:
+def test_packages_without_limits_are_noted() -> None:
     amd = CpuPackage("package-0", (), None, None, None)
     made = plan(PolicyRequest("cap", cap_watts=300), node(packages=(amd,)))
     assert made.settings == ()
@@ -233,7 +233,7 @@ def test_packages_without_limits_are_told() -> None:
     ]
 
 
-def test_a_gpu_cap_without_a_gpu_is_told() -> None:
+def test_a_gpu_cap_without_a_gpu_is_noted() -> None:
     made = plan(PolicyRequest("cap", gpu_cap_watts=200), node())
     assert made.settings == ()
     assert made.notes == ("cap of 200 W per GPU not set: the job has no GPU on this node",)
@@ -255,13 +255,13 @@ def test_edp_takes_the_most_specific_entry(model: str | None, frequency: str, gp
     assert found["nvml.power_limit[gpu0]"] == gpu
 
 
-def test_edp_leaves_the_cpus_of_a_gpu_job_alone() -> None:
+def test_edp_does_not_change_the_cpus_of_a_gpu_job() -> None:
     made = plan(PolicyRequest("edp", model="triad"), node(gpus=2), None, JobScope(True, (0, 1), gpu_job=True))
     assert {key.partition("[")[0] for key in values(made)} == {"nvml.persistence", "nvml.power_limit"}
     assert made.notes == ("the job computes on GPUs: CPU not changed",)
 
 
-def test_the_site_s_edp_table_goes_first() -> None:
+def test_the_site_s_edp_table_precedes_ours() -> None:
     site = Config(
         edp=(
             EdpEntry(cpu="Platinum 8358", max_frequency_mhz=1900, package_cap_watts=180),
@@ -291,7 +291,7 @@ def test_a_bound_at_the_base_of_a_table_driver_switches_boost_off() -> None:
     }
 
 
-def test_edp_without_an_entry_leaves_the_part_alone_and_says_so() -> None:
+def test_edp_without_an_entry_changes_nothing_and_says_so() -> None:
     made = plan(PolicyRequest("edp"), node(cpu_model="Some CPU"))
     assert made.settings == ()
     assert made.notes == ("no EDP entry for CPU 'Some CPU': CPU not changed",)
@@ -313,7 +313,7 @@ def test_a_site_policy_refines_its_base() -> None:
     assert own["powercap.power_limit[package-0]"] == "175000000"
 
 
-def test_a_job_whose_cpus_are_not_known_only_sets_its_own_gpus() -> None:
+def test_a_job_with_unknown_cpus_only_sets_its_own_gpus() -> None:
     made = plan(
         PolicyRequest("powersave", cap_watts=900, gpu_cap_watts=150),
         node(gpus=2),
@@ -344,7 +344,7 @@ def shares(cpus: set[int], *gpus: int) -> JobScope:
     return JobScope(False, gpus, cpus=frozenset(cpus))
 
 
-def test_a_job_on_a_part_of_the_node_sets_the_frequency_of_cores_that_are_its_own() -> None:
+def test_a_job_on_a_part_of_the_node_sets_the_frequency_of_its_own_cores() -> None:
     made = plan(PolicyRequest("powersave"), shared_node(), None, shares({0, 1, 2, 4, 5}))
     assert {key for key in values(made) if "governor" in key} == {
         "cpufreq.governor[policy0]",
@@ -353,7 +353,7 @@ def test_a_job_on_a_part_of_the_node_sets_the_frequency_of_cores_that_are_its_ow
     assert made.notes == ("frequency of 1 CPUs not changed: CPUs of other jobs share it",)
 
 
-def test_a_cap_is_for_the_job_s_part_of_its_packages_and_its_gpus() -> None:
+def test_a_cap_applies_to_the_job_s_part_of_packages_and_its_gpus() -> None:
     # The part: half of package-0 (25 to 125 W) and one GPU (100 to 400 W): 125 W and 400 W of range.
     made = plan(PolicyRequest("cap", cap_watts=325), shared_node(2), None, shares({0, 1}, 1))
     assert values(made)["nvml.power_limit[gpu1]"] == "250000"  # half of its range, as the package's part
@@ -362,7 +362,7 @@ def test_a_cap_is_for_the_job_s_part_of_its_packages_and_its_gpus() -> None:
     assert made.cap_watts == 325
 
 
-def test_what_memory_may_draw_is_put_aside_by_the_job_s_share() -> None:
+def test_memory_power_is_subtracted_by_the_job_s_share() -> None:
     made = plan(PolicyRequest("cap", cap_watts=110), shared_node(max_dram_watts=80.0), None, shares({4, 5}))
     assert values(made)["powercap.power_limit[package-1]"] == "180000000"  # 110 - 20 for half of it
 
@@ -373,7 +373,7 @@ def test_what_memory_may_draw_is_put_aside_by_the_job_s_share() -> None:
     st.floats(10, 2000),
     st.sampled_from(["cap", "powersave", "performance", "balanced", "edp"]),
 )
-def test_a_plan_on_a_shared_node_touches_nothing_of_others(
+def test_a_plan_on_a_shared_node_changes_nothing_of_other_jobs(
     cpus: frozenset[int], gpus: frozenset[int], cap: float, policy: str
 ) -> None:
     hardware = shared_node(2)
@@ -418,7 +418,7 @@ def test_good_flags() -> None:
         ({"ENERGY_POLICY": "monitor"}, "--energy-policy: 'monitor' changes nothing, but a cap was given"),
     ],
 )
-def test_bad_flags_are_named_with_value_and_what_is_allowed(change: dict[str, str], words: str) -> None:
+def test_bad_flags_are_named_with_value_and_allowed_values(change: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError) as caught:
         validate_flags({**FLAGS, **change}, Config())
     assert words in str(caught.value)
@@ -438,7 +438,7 @@ def test_bounds_come_from_the_configuration() -> None:
         validate_flags({"ENERGY_CAP": "400"}, site)
 
 
-def test_a_policy_of_some_users_is_for_them_only() -> None:
+def test_a_policy_for_some_users_is_refused_to_others() -> None:
     site = Config(policies={"night": SitePolicy(users=["alice"]), "performance": SitePolicy(users=["bob"])})
     assert validate_flags({"ENERGY_POLICY": "night"}, site, "alice").policy == "night"
     for user in ("bob", None):

@@ -1,4 +1,4 @@
-"""Watts become joules: trapezoids, held readings, gaps; slow sources are polled aside."""
+"""Integration of power to energy: trapezoids, held readings and gaps; slow sources are polled in a thread."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_last_power_is_held_until_the_next_reading(hands: Hands) -> None:
     assert counter.read() == (1250 + 300) * 10**6
 
 
-def test_a_count_never_goes_down_and_pays_back_what_was_too_much(hands: Hands) -> None:
+def test_a_count_never_decreases_and_subtracts_the_excess_later(hands: Hands) -> None:
     gauge = Fixed(interval_s=5.0)
     counter = IntegratedPowerCounter(gauge, hands)
     gauge.reading = PowerReading(100, 1000)
@@ -107,7 +107,7 @@ def test_the_integral_is_the_sum_of_trapezoids(steps: list[tuple[float, float]])
     assert told[-1] == pytest.approx(expected, abs=len(steps))
 
 
-def test_a_gap_is_not_filled_and_said(hands: Hands) -> None:
+def test_a_gap_is_not_filled_and_reported(hands: Hands) -> None:
     gauge = Fixed()
     counter = IntegratedPowerCounter(gauge, hands)
     gauge.reading = PowerReading(100, 500)
@@ -131,7 +131,7 @@ def test_an_old_reading_is_not_held_for_ever(hands: Hands) -> None:
         counter.read()
 
 
-def test_closing_the_counter_closes_the_gauge() -> None:
+def test_closing_the_counter_closes_the_sensor() -> None:
     gauge = Fixed()
     IntegratedPowerCounter(gauge).close()
     assert gauge.closed
@@ -179,12 +179,12 @@ def stop(gauge: PolledPowerSensor, measure: Measuring) -> None:
     assert measure.released.wait(20)
 
 
-def test_reading_never_waits_for_a_source_that_hangs() -> None:
+def test_a_read_never_waits_for_a_source_that_hangs() -> None:
     measure = Measuring(250.0)
     gauge = polled(measure)
     with pytest.raises(DeviceError, match="no reading yet"):
         gauge.read()
-    assert measure.asked.acquire(timeout=20)  # the source has been asked and does not answer
+    assert measure.asked.acquire(timeout=20)  # the source was queried and does not respond
     with pytest.raises(DeviceError, match="no reading yet"):
         gauge.read()
     measure.go.release()
@@ -193,7 +193,7 @@ def test_reading_never_waits_for_a_source_that_hangs() -> None:
     stop(gauge, measure)
 
 
-def test_a_failing_source_tells_why_and_is_asked_again() -> None:
+def test_a_failing_source_gives_its_reason_and_is_polled_again() -> None:
     measure = Measuring(DeviceError("bmc", "login refused"), ValueError("bug"), 99.0)
     gauge = polled(measure)
     measure.go.release()
@@ -205,7 +205,7 @@ def test_a_failing_source_tells_why_and_is_asked_again() -> None:
     stop(gauge, measure)
 
 
-def test_a_closed_gauge_starts_no_thread() -> None:
+def test_a_closed_sensor_starts_no_thread() -> None:
     measure = Measuring()
     gauge = polled(measure)
     gauge.close()
@@ -214,7 +214,7 @@ def test_a_closed_gauge_starts_no_thread() -> None:
     assert not any(thread.name == "poll bmc" for thread in threading.enumerate() if thread.is_alive())
 
 
-def test_an_integral_goes_on_in_another_process_and_a_long_gap_is_told() -> None:
+def test_an_integral_continues_in_another_process_and_a_long_gap_is_reported() -> None:
     first, second, third = (PowerIntegrator(max_gap_s=30.0) for _ in range(3))
     first.add(PowerReading(0.0, 100.0))
     first.add(PowerReading(10.0, 100.0))
@@ -230,7 +230,7 @@ def test_an_integral_goes_on_in_another_process_and_a_long_gap_is_told() -> None
     assert PowerIntegrator(30.0).dump() is None
 
 
-def test_who_asks_seldom_learns_what_happened_in_between() -> None:
+def test_a_caller_that_reads_seldom_gets_all_readings_in_between() -> None:
     measure = Measuring(100.0, 200.0, 300.0)
     gauge = polled(measure)
     with pytest.raises(DeviceError, match="no reading yet"):

@@ -1,4 +1,4 @@
-"""Sections of a program, measured by an agent that counts what the test says."""
+"""Sections of a program, measured by an agent that returns figures of the test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENT = "from slurm_energy.profiling import energy_reader; energy_reader._TIME
 
 
 class FakeAgent:
-    """Answers `energy` with 10 J of cpu and 1 J of dram more each time; counts connections and messages."""
+    """Responds to `energy` with 10 J of cpu and 1 J of dram more each time; counts its connections."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -64,7 +64,7 @@ class FakeAgent:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        # A program may end, or give an answer up, while it is on its way.
+        # A program may end, or stop waiting for a response, while the response is on its way.
         with contextlib.suppress(OSError), connection, connection.makefile("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if number == self.dies_at:
@@ -141,10 +141,10 @@ def test_a_section_is_the_difference_of_two_readings(agent: FakeAgent) -> None:
     assert agent.messages[0] == {"op": "energy", "job_id": 12, "fresh": True}
 
 
-def test_a_sample_that_came_late_is_told(agent: FakeAgent) -> None:
+def test_a_late_sample_is_reported(agent: FakeAgent) -> None:
     agent.late_s = 0.25
     agent.run("with slurm_energy.profile('a'): pass")
-    agent.late_s = 3600.0  # another clock: the age that the agent tells counts then
+    agent.late_s = 3600.0  # another clock: the age that the agent reports then counts
     agent.run("with slurm_energy.profile('b'): pass")
     ages = {line["section"]: line["age_s"] for line in agent.lines()}
     assert 0.5 <= ages["a"] < 60
@@ -262,7 +262,7 @@ def test_without_an_agent_the_program_runs_on_and_is_warned_once(agent: FakeAgen
     assert [line["total_joules"] for line in agent.lines()] == [None] * 3
 
 
-def test_a_refusal_is_told_in_the_agent_s_words(agent: FakeAgent) -> None:
+def test_a_refusal_is_reported_in_the_agent_s_words(agent: FakeAgent) -> None:
     agent.refusal = "energy: job 12 belongs to another user"
     done = agent.run("""
         with slurm_energy.profile("a") as section: pass
@@ -272,7 +272,7 @@ def test_a_refusal_is_told_in_the_agent_s_words(agent: FakeAgent) -> None:
     assert "belongs to another user" in done.stderr
 
 
-def test_an_agent_that_never_answers_costs_the_program_one_wait(agent: FakeAgent) -> None:
+def test_an_agent_that_never_responds_costs_the_program_one_wait(agent: FakeAgent) -> None:
     agent.silent = True
     done = agent.run(
         """
@@ -311,7 +311,7 @@ def test_a_section_does_not_wait_for_the_agent(agent: FakeAgent) -> None:
         pathlib.Path("hold").touch()
         for _ in range(20):
             with slurm_energy.profile("a") as section: pass
-        os.unlink("hold")  # a section that waits would have given up
+        os.unlink("hold")  # a section that waits would have timed out
         print(json.dumps(section.total_joules))
     """)
     assert json.loads(done.stdout) == 11.0
@@ -328,7 +328,7 @@ def test_an_agent_that_dies_within_a_section_makes_that_one_unknown(agent: FakeA
     """)
     found = {line["section"]: line["total_joules"] for line in agent.lines()}
     assert found["lost"] is None
-    assert len(found) == 3  # the program ran on
+    assert len(found) == 3  # the program continued
     assert agent.connections > 1
 
 
@@ -344,7 +344,7 @@ def test_names_are_checked_when_the_section_is_made(agent: FakeAgent) -> None:
     assert json.loads(done.stdout) == 4
 
 
-def test_the_lines_are_in_memory_too_and_nowhere_else_if_so_wished(agent: FakeAgent) -> None:
+def test_the_lines_are_in_memory_and_optionally_only_there(agent: FakeAgent) -> None:
     done = agent.run(
         """
         from slurm_energy import profiling
@@ -429,7 +429,7 @@ def test_a_signal_to_us_ends_the_command(agent: FakeAgent, senergy: list[str]) -
     assert len(agent.lines()) == 1
 
 
-def test_what_our_caller_ignores_the_command_ignores(agent: FakeAgent) -> None:
+def test_the_command_ignores_signals_that_our_caller_ignores(agent: FakeAgent) -> None:
     argv = ["nohup", *SENERGY, "--", "sh", "-c", "kill -HUP $PPID; kill -HUP $$; exit 6"]
     done = subprocess.run(argv, env=agent.env(), timeout=60, check=False, capture_output=True)
     assert done.returncode == 6
@@ -443,7 +443,7 @@ def test_counters_are_read_directly_outside_slurm(tmp_path: Path) -> None:
     first = source.read()
     tree.put("sys/class/powercap/intel-rapl:1/energy_uj", highest)
     source.read()
-    tree.put("sys/class/powercap/intel-rapl:1/energy_uj", 999_939)  # wrapped: 1 J after the highest
+    tree.put("sys/class/powercap/intel-rapl:1/energy_uj", 999_939)  # wrapped: 1 J after the highest value
     second = source.read()
     source.close()
     assert first is not None and second is not None
@@ -451,7 +451,7 @@ def test_counters_are_read_directly_outside_slurm(tmp_path: Path) -> None:
     assert second.joules["dram"] == 0.0
 
 
-def test_a_counter_that_cannot_be_read_is_unknown_ever_after(tmp_path: Path) -> None:
+def test_a_counter_that_could_not_be_read_stays_unknown(tmp_path: Path) -> None:
     tree = Tree(tmp_path).cpus(4).two_packages()
     source = counter_reader.open_counter_reader(tmp_path)
     assert source is not None

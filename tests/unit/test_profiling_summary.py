@@ -1,4 +1,4 @@
-"""Lines of many ranks and nodes put together, and senergy profile --gather."""
+"""Summaries of the lines of many ranks and nodes, and senergy profile --gather."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_of_overlapping_runs_the_process_that_measured_most_counts() -> None:
     assert summary.energy_joules["cpu"] == 200.0
 
 
-def test_what_no_rank_of_a_node_knows_is_unknown() -> None:
+def test_a_value_unknown_to_all_ranks_of_a_node_is_unknown() -> None:
     known, unknown = line(rank=0, joules=100.0), line(rank=1, joules=None)
     assert summarise([known, unknown])[0].energy_joules["cpu"] == 100.0
     (summary,) = summarise([known, line(node="n2", rank=2, joules=None)])
@@ -98,11 +98,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_torn_lines_are_left_out(folder: Path) -> None:
+def test_incomplete_lines_are_skipped(folder: Path) -> None:
     assert ["/".join(entry["path"]) for entry in read_lines(folder)] == ["all", "all", "all/io", "all/io"]
 
 
-def test_an_empty_directory_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_directory_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(NotFoundError):
         read_lines(tmp_path)
     assert main(["profile", "--gather", str(tmp_path)]) == 6

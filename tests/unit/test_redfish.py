@@ -49,7 +49,7 @@ def bmc(server: Any, password: Path) -> Iterator[RedfishClient]:
     made.close()
 
 
-def test_the_node_s_chassis_is_found_once_and_then_asked(server: Any, bmc: RedfishClient) -> None:
+def test_the_node_s_chassis_is_found_once_and_then_queried(server: Any, bmc: RedfishClient) -> None:
     assert bmc.power_watts() == 437.0
     before = server.requests
     assert bmc.power_watts() == 437.0
@@ -83,7 +83,7 @@ def enclosure(server: Any) -> None:
     server.resources[f"{other}/Power"] = lambda: {"PowerControl": [{"PowerConsumedWatts": 1800}]}
 
 
-def test_two_chassis_with_a_power_are_not_guessed_at(server: Any, bmc: RedfishClient) -> None:
+def test_two_chassis_with_a_power_are_ambiguous(server: Any, bmc: RedfishClient) -> None:
     enclosure(server)
     with pytest.raises(DeviceError, match="2 chassis report a power"):
         bmc.power_watts()
@@ -116,14 +116,14 @@ def test_a_reading_that_is_null_is_unknown(server: Any, bmc: RedfishClient) -> N
         {"PowerControl": [{"PowerConsumedWatts": 1e9}]},
     ],
 )
-def test_odd_resources_tell_no_power(server: Any, bmc: RedfishClient, data: dict[str, Any]) -> None:
+def test_odd_resources_report_no_power(server: Any, bmc: RedfishClient, data: dict[str, Any]) -> None:
     server.resources[f"{CHASSIS}/EnvironmentMetrics"] = lambda: data
     server.resources[f"{CHASSIS}/Power"] = lambda: data
     with pytest.raises(DeviceError, match="no chassis of a computer system reports its power"):
         bmc.power_watts()
 
 
-def test_a_wrong_password_is_said_and_a_new_one_is_taken(bmc: RedfishClient, password: Path) -> None:
+def test_a_wrong_password_is_reported_and_a_new_one_is_used(bmc: RedfishClient, password: Path) -> None:
     password.write_text("wrong\n")
     with pytest.raises(DeviceError, match="user or password is wrong"):
         bmc.power_watts()
@@ -131,7 +131,7 @@ def test_a_wrong_password_is_said_and_a_new_one_is_taken(bmc: RedfishClient, pas
     assert bmc.power_watts() == 437.0
 
 
-def test_a_connection_that_the_bmc_closed_is_made_anew(server: Any, bmc: RedfishClient) -> None:
+def test_a_connection_closed_by_the_bmc_is_reopened(server: Any, bmc: RedfishClient) -> None:
     bmc.power_watts()
     assert bmc._connection is not None and bmc._connection.sock is not None
     bmc._connection.sock.shutdown(2)
@@ -139,12 +139,12 @@ def test_a_connection_that_the_bmc_closed_is_made_anew(server: Any, bmc: Redfish
 
 
 @pytest.mark.parametrize("url", ["ftp://bmc7", "bmc7", "https://"])
-def test_an_address_that_is_none_is_said(url: str, password: Path) -> None:
+def test_an_invalid_address_is_reported(url: str, password: Path) -> None:
     with pytest.raises(DeviceError, match="not an address"):
         RedfishClient(url, "operator", password).power_watts()
 
 
-def test_a_bmc_that_is_not_there_is_said(password: Path) -> None:
+def test_an_unreachable_bmc_is_reported(password: Path) -> None:
     with pytest.raises(DeviceError, match="refused"):
         RedfishClient("http://127.0.0.1:9", "operator", password).power_watts()
 
@@ -182,7 +182,7 @@ def test_the_bmc_s_certificate_is_checked(tmp_path: Path, password: Path) -> Non
         server.server_close()
 
 
-def test_the_gauge_closes_its_connection(server: Any, bmc: RedfishClient) -> None:
+def test_the_sensor_closes_its_connection(server: Any, bmc: RedfishClient) -> None:
     gauge = redfish.power_sensor(bmc, interval_s=0.01)
     for _ in range(2000):
         try:

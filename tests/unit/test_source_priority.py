@@ -1,4 +1,4 @@
-"""The order of preference: no part twice, whatever a node has; the same for the documentation's table."""
+"""Source priority: no part counts twice on any node; the table in the documentation matches the data."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def sources(choice: SourceSelection, keys: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(key.partition(".")[0] for key in keys))
 
 
-def test_a_usual_server_counts_rapl_and_nvml_and_takes_the_bmc_for_the_node() -> None:
+def test_a_common_server_uses_rapl_nvml_and_the_bmc_for_the_node() -> None:
     choice = select_sources(
         found(
             "powercap:intel-rapl/cpu/2", "powercap:intel-rapl/dram/2", "nvml:total_energy/gpu/8", "ipmi:dcmi"
@@ -68,13 +68,13 @@ def test_psys_never_counts_beside_its_packages() -> None:
     assert choice.added_parts == frozenset()  # the packages are in it
 
 
-def test_several_psys_zones_are_left_out() -> None:
+def test_several_psys_zones_are_excluded() -> None:
     choice = select_sources(found("powercap:psys/node/2"))
     assert choice.node == ()
     assert set(choice.excluded.values()) == {"2 of them: the coverage of each is unknown"}
 
 
-def test_the_bmc_wins_over_psys_and_loses_to_the_blade_controller() -> None:
+def test_the_bmc_precedes_psys_and_follows_the_blade_controller() -> None:
     assert select_sources(found("powercap:psys", "redfish:power")).node == ("redfish:power.node.0",)
     choice = select_sources(found("powercap:psys", "redfish:power", "pm_counters:node"))
     assert choice.node == ("pm_counters:node.node.0",)
@@ -88,7 +88,7 @@ def test_gpus_in_a_box_of_their_own_are_added_to_the_bmc_s_figure() -> None:
     assert (without.added_parts, without.missing_parts) == (frozenset(), {NodePart.GPU})
 
 
-def test_the_administrator_may_choose_the_node_s_source_or_none() -> None:
+def test_the_administrator_may_select_the_node_s_source_or_none() -> None:
     counters = found("ipmi:dcmi", "power_meter:acpi")
     assert select_sources(counters).node == ("power_meter:acpi.node.0",)
     assert select_sources(counters, "ipmi:dcmi").node == ("ipmi:dcmi.node.0",)
@@ -98,7 +98,7 @@ def test_the_administrator_may_choose_the_node_s_source_or_none() -> None:
         select_sources(counters, "bmc")
 
 
-def test_measured_memory_wins_over_the_model() -> None:
+def test_measured_memory_precedes_the_model() -> None:
     choice = select_sources(found("powercap:intel-rapl/dram", "model:dram"))
     assert sources(choice, choice.components) == ["powercap:intel-rapl"]
 
@@ -115,7 +115,7 @@ def test_a_grace_socket_includes_its_memory_and_its_rails() -> None:
     ] or set(sources(rails, rails.components)) == set(names[1:])
 
 
-def test_a_source_that_nobody_knows_does_not_count() -> None:
+def test_an_unknown_source_does_not_count() -> None:
     choice = select_sources([Found("mystery", "cpu", "some:thing")])
     assert choice == SourceSelection(excluded={"mystery": "a source without a place in the source priority"})
 
@@ -154,7 +154,7 @@ def test_no_part_is_ever_counted_twice(
 
 
 @given(st.sets(st.sampled_from(EVERYTHING), min_size=1))
-def test_without_the_winner_the_next_takes_its_place(present: set[tuple[str, str]]) -> None:
+def test_without_the_selected_source_the_next_one_counts(present: set[tuple[str, str]]) -> None:
     counters = found(*(f"{name}/{component}" for name, component in sorted(present)))
     choice = select_sources(counters)
     order = [source.name for source in NODE_SOURCES]

@@ -1,4 +1,4 @@
-"""Slurm's core numbers as logical CPUs, on the layouts of real machines, and as hwloc itself orders them."""
+"""Slurm's core numbers as logical CPUs, on the layouts of real machines and in the order of hwloc itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Product names of processors and GPUs: which mean the same product. Names as NVML and AMD SMI give them."""
+"""Comparison of product names of processors and GPUs. The names are those that NVML and AMD SMI report."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""CPU time of jobs from every layout of control groups that Slurm makes, and from processes.
-
-Layouts: Slurm, src/plugins/cgroup/v1 and v2, cgroup.conf(5) (CgroupJobIdPaths, CgroupSlice), cgroup_v2.html;
-/proc/PID/stat: man 5 proc.
-"""
+"""CPU time of jobs from each layout of control groups that Slurm creates, and from processes."""
 
 from __future__ import annotations
 
@@ -69,7 +65,7 @@ def test_other_jobs_and_other_nodes_groups_do_not_count(tree: Tree) -> None:
     assert JobCpuTimeReader(tree.root, "n1").read([JobProcesses(12)]) == {12: None}
 
 
-def test_a_sluid_that_nobody_told_is_found_through_a_process(tree: Tree) -> None:
+def test_an_unknown_sluid_is_found_through_a_process(tree: Tree) -> None:
     v2(tree, f"{SCOPE}/{SLUID}", 9)
     tree.put("proc/4711/cgroup", f"0::/system.slice/slurmstepd.scope/{SLUID}/step_0/slurm")
     times = JobCpuTimeReader(tree.root, "n1")
@@ -83,7 +79,7 @@ def test_the_scope_s_own_process_is_no_job(tree: Tree) -> None:
     assert JobCpuTimeReader(tree.root, "n1").read([JobProcesses(12, pids=(4711,))]) == {12: None}
 
 
-def test_a_group_that_somebody_else_made_for_the_job_is_found_through_a_process(tree: Tree) -> None:
+def test_a_group_that_another_program_made_is_found_through_a_process(tree: Tree) -> None:
     tree.put(f"{CG}/cpuacct/site/n1/job_12/cpuacct.usage", 77)
     tree.put(
         "proc/4711/cgroup", "9:cpuset:/x\n4:cpuacct:/site/n1/job_12/step_0\n1:name=systemd:/job_12\n0::/"
@@ -93,7 +89,7 @@ def test_a_group_that_somebody_else_made_for_the_job_is_found_through_a_process(
     times.close()
 
 
-def test_reading_is_one_pread_on_a_kept_descriptor_and_never_goes_down(tree: Tree) -> None:
+def test_a_read_is_one_pread_on_an_open_descriptor_and_never_decreases(tree: Tree) -> None:
     file = tree.put(f"{SCOPE}/job_12/cpu.stat", STAT.format(usec=100))
     times, job = JobCpuTimeReader(tree.root, "n1"), JobProcesses(12)
     assert times.read([job]) == {12: 100_000}
@@ -108,11 +104,11 @@ def test_reading_is_one_pread_on_a_kept_descriptor_and_never_goes_down(tree: Tre
     assert times.source(12) is None
 
 
-def test_the_last_figure_stays_when_the_group_is_gone(tree: Tree) -> None:
+def test_the_last_value_stays_when_the_group_is_gone(tree: Tree) -> None:
     file = tree.put(f"{SCOPE}/job_12/cpu.stat", STAT.format(usec=100))
     times, job = JobCpuTimeReader(tree.root, "n1"), JobProcesses(12)
     times.read([job])
-    file.write_text("")  # what a removed group's descriptor gives is an error; here: nothing
+    file.write_text("")  # the descriptor of a removed group gives an error; here it gives nothing
     file.unlink()
     assert times.read([job]) == {12: 100_000}
     times.close()
@@ -189,7 +185,7 @@ def test_known_processes_count_without_a_stepd(tree: Tree) -> None:
     assert JobCpuTimeReader(tree.root, "n1").read([JobProcesses(12, pids=(50,))]) == {12: 10 * NS_PER_TICK}
 
 
-def test_what_a_process_used_is_kept_when_it_ends(tree: Tree) -> None:
+def test_the_time_of_a_process_is_kept_when_it_ends(tree: Tree) -> None:
     process(tree, 100, 1, 0, title="slurmstepd: [12.0]")
     process(tree, 101, 100, 40)
     process(tree, 102, 100, 60)
@@ -201,7 +197,7 @@ def test_what_a_process_used_is_kept_when_it_ends(tree: Tree) -> None:
     assert times.read([job]) == {12: 106 * NS_PER_TICK}
     for file in (tree.root / "proc/102").iterdir():
         file.unlink()
-    process(tree, 100, 1, 2, waited=45, title="slurmstepd: [12.0]")  # nobody waited for 102
+    process(tree, 100, 1, 2, waited=45, title="slurmstepd: [12.0]")  # no process waited for 102
     assert times.read([job]) == {12: 107 * NS_PER_TICK}
     process(tree, 103, 100, 9)
     assert times.read([job]) == {12: 116 * NS_PER_TICK}
@@ -216,7 +212,7 @@ LIVING = st.dictionaries(st.tuples(st.integers(1, 9), st.integers(0, 2)), st.int
 
 
 @given(st.lists(st.tuples(LIVING, st.integers(0, 1000)), min_size=1, max_size=8))
-def test_the_sum_never_goes_down(readings: list[tuple[dict[tuple[int, int], int], int]]) -> None:
+def test_the_sum_never_decreases(readings: list[tuple[dict[tuple[int, int], int], int]]) -> None:
     total: JobCpuTime | None = None
     for living, waited in readings:
         before = total.ticks if total else 0
@@ -230,7 +226,7 @@ def test_damaged_stat_lines_are_refused(content: bytes) -> None:
         parse_stat(content)
 
 
-def test_own_processes_are_seen() -> None:
+def test_own_processes_are_found() -> None:
     mine = process_tree.read_processes(Path("/"))[os.getpid()]
     assert mine.parent == os.getppid()
     assert abs(mine.ticks * NS_PER_TICK - time.process_time_ns()) < 1e9
@@ -245,7 +241,7 @@ def test_busy_time_leaves_idle_out(tree: Tree) -> None:
     assert node_busy_ns(Path("/")) > 0
 
 
-def test_a_user_s_process_that_calls_itself_slurmstepd_counts_for_nobody(tree: Tree) -> None:
+def test_a_user_s_process_that_calls_itself_slurmstepd_does_not_count(tree: Tree) -> None:
     process(tree, 100, 1, 3, title="slurmstepd: [12.batch]")
     process(tree, 200, 1, 500, title="slurmstepd: [12.0]")
     if os.geteuid() != 0:
