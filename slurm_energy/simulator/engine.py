@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
-from enum import IntEnum
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +14,7 @@ from slurm_energy.scheduling.registry import Policy
 from slurm_energy.simulator import cap_adjustment, deadlines
 from slurm_energy.simulator.cluster import Allocation, Cluster, NodeKind
 from slurm_energy.simulator.energy_integral import EnergyIntegral
+from slurm_energy.simulator.event_queue import EventKind, EventQueue
 from slurm_energy.simulator.node_power import NodePower
 from slurm_energy.simulator.power_commitment import PowerCommitment
 from slurm_energy.simulator.running_jobs import RunningJob, RunningJobs
@@ -26,17 +24,6 @@ from slurm_energy.simulator.workload import Workload
 
 _BUDGET_SLACK = 1e-6
 """Watts by which sums of floats may exceed a budget."""
-
-
-class _Kind(IntEnum):
-    """Order of events at one moment: what becomes free comes before what wants it."""
-
-    END = 0
-    NODE = 1
-    WORK = 2
-    ARRIVAL = 3
-    BUDGET = 4
-    PASS = 5
 
 
 class Simulation:
@@ -65,14 +52,17 @@ class Simulation:
         self._watch = watch
         self._runs = RunningJobs(workload, self._cluster, settings)
         self._meter = EnergyIntegral(self._cluster.watts)
+        self._events = EventQueue()
         self._power = NodePower(
-            self._cluster, settings, lambda: self._now_s, self._at_node, self._lose, self._may_add
+            self._cluster,
+            settings,
+            self._events,
+            interrupt_node=self._interrupt_node,
+            may_add_watts=self._may_add_watts,
+            request_pass=self._request_pass,
         )
-        self._commitment = PowerCommitment(self._cluster, self._power, self._runs, lambda: self._now_s)
+        self._commitment = PowerCommitment(self._cluster, self._power, self._runs, self._events)
         self._budget = settings.budget_watts if settings.hard_budget or policy.keeps_budget else None
-        self._heap: list[tuple[float, int, int, Callable[..., None], Any]] = []
-        self._count = 0
-        self._now_s = 0.0
         self._pending: dict[int, None] = {}
         self._passes = 0
         self._pass_due = math.inf
@@ -87,52 +77,40 @@ class Simulation:
             What happened.
         """
         if self._jobs.count:
-            self._at(float(self._jobs.submit_s[0]), _Kind.ARRIVAL, self._arrive, 0)
+            self._events.add(float(self._jobs.submit_s[0]), EventKind.ARRIVAL, self._arrive, 0)
         if self._settings.budget_watts is not None:
-            self._at(self._settings.budget_watts.after(0.0), _Kind.BUDGET, self._budget_changes, None)
+            self._events.add(
+                self._settings.budget_watts.after(0.0), EventKind.BUDGET, self._budget_changes, None
+            )
         self._power.begin()
         horizon_s = self._settings.horizon_s
-        while self._heap and (horizon_s is not None or self._unfinished()):
-            time_s = self._heap[0][0]
+        while self._events.next_s < math.inf and (horizon_s is not None or self._unfinished()):
+            time_s = self._events.next_s
             if horizon_s is not None and time_s > horizon_s:
                 break
             self._advance(time_s)
-            while self._heap and self._heap[0][0] == time_s:
-                _, _, _, act, argument = heapq.heappop(self._heap)
-                act(argument)
-                if not self._heap or self._heap[0][0] != time_s:
+            while self._events.next_s == time_s:
+                self._events.run_next()
+                if self._events.next_s != time_s:
                     self._power.retry_shutdowns()
             self._meter.change(time_s, self._watts())
             if self._watch is not None:
                 self._watch(time_s, self._meter.watts)
-        return self._outcome(self._now_s if horizon_s is None else horizon_s)
+        return self._outcome(self._events.now_s if horizon_s is None else horizon_s)
 
     def _unfinished(self) -> bool:
         return bool(self._pending or self._runs.running or self._to_come)
 
-    def _at(self, time_s: float, kind: _Kind, act: Callable[..., None], argument: object) -> None:
-        if not math.isinf(time_s):
-            self._count += 1
-            heapq.heappush(self._heap, (time_s, kind, self._count, act, argument))
-
-    def _at_node(self, time_s: float, act: Callable[[int], None], node: int) -> None:
-        self._at(time_s, _Kind.NODE, self._node_event, (act, node))
-
-    def _node_event(self, what: tuple[Callable[[int], None], int]) -> None:
-        act, node = what
-        act(node)
-        self._want_pass()
-
-    def _lose(self, node: int) -> None:
+    def _interrupt_node(self, node: int) -> None:
         """Interrupt what runs on a node that fails."""
         for run in [run for run in self._runs.running.values() if node in dict(run.allocation)]:
             self._interrupt(run, failure=True)
 
     def _advance(self, now_s: float) -> None:
         budget = self._settings.budget_watts
-        if budget is not None and self._meter.watts > budget.at(self._now_s) + _BUDGET_SLACK:
-            self._over_s += now_s - self._now_s
-        self._now_s = now_s
+        if budget is not None and self._meter.watts > budget.at(self._events.now_s) + _BUDGET_SLACK:
+            self._over_s += now_s - self._events.now_s
+        self._events.now_s = now_s
 
     def _watts(self) -> float:
         if not self._runs.running:
@@ -142,46 +120,46 @@ class Simulation:
     def _arrive(self, job: int) -> None:
         self._to_come -= 1
         if job + 1 < self._jobs.count:
-            self._at(float(self._jobs.submit_s[job + 1]), _Kind.ARRIVAL, self._arrive, job + 1)
+            self._events.add(float(self._jobs.submit_s[job + 1]), EventKind.ARRIVAL, self._arrive, job + 1)
         shapes = self._jobs.shapes(job)
         if not any(self._jobs.units[s] <= self._cluster.total[self._jobs.hardware[s]] for s in shapes):
             self._runs.accounts.fate[job] = JobOutcome.UNRUNNABLE
             return
         self._pending[job] = None
-        self._want_pass()
+        self._request_pass()
         if self._policy.preempts and self._settings.preemption:
             risk_s = deadlines.at_risk_s(self._jobs, job, self._settings.preemption)
-            self._at(max(self._now_s, risk_s), _Kind.NODE, self._risk, job)
+            self._events.add(max(self._events.now_s, risk_s), EventKind.NODE, self._risk, job)
 
     def _risk(self, job: int) -> None:
         if job in self._pending:
-            self._want_pass()
+            self._request_pass()
 
     def _end(self, run: RunningJob) -> None:
         if self._runs.running.get(run.job) is run:
-            self._runs.finish(run, self._now_s)
+            self._runs.finish(run, self._events.now_s)
             self._released(run.allocation)
 
     def _work(self, run: RunningJob) -> None:
         if self._runs.running.get(run.job) is run:
-            self._runs.work(run, self._now_s)
+            self._runs.work(run, self._events.now_s)
 
     def _released(self, allocation: Allocation) -> None:
         self._power.released(allocation)
-        self._want_pass()
+        self._request_pass()
 
     def _interrupt(self, run: RunningJob, *, failure: bool) -> None:
-        self._runs.interrupt(run, self._now_s, failure=failure)
+        self._runs.interrupt(run, self._events.now_s, failure=failure)
         self._pending[run.job] = None
         self._released(run.allocation)
 
     def _budget_changes(self, _: None) -> None:
         budget = self._settings.budget_watts
         assert budget is not None
-        self._at(budget.after(self._now_s), _Kind.BUDGET, self._budget_changes, None)
+        self._events.add(budget.after(self._events.now_s), EventKind.BUDGET, self._budget_changes, None)
         if self._budget is not None:
-            self._obey(budget.at(self._now_s))
-        self._want_pass()
+            self._obey(budget.at(self._events.now_s))
+        self._request_pass()
 
     def _obey(self, budget_watts: float) -> None:
         """Come within a budget that fell: by lower caps, else by interrupting the jobs that lose least.
@@ -195,15 +173,17 @@ class Simulation:
         else:
             changes = list(cap_adjustment.raise_again(self._jobs, working, left_watts))
         for run, shape in changes:
-            new = self._runs.change_cap(run, shape, self._now_s)
-            self._at(new.end_s, _Kind.END, self._end, new)
-        runs = sorted(self._runs.running.values(), key=lambda run: self._runs.loss(run, self._now_s)[0])
+            new = self._runs.change_cap(run, shape, self._events.now_s)
+            self._events.add(new.end_s, EventKind.END, self._end, new)
+        runs = sorted(
+            self._runs.running.values(), key=lambda run: self._runs.loss(run, self._events.now_s)[0]
+        )
         for run in runs:
             if self._commitment.watts() <= budget_watts + _BUDGET_SLACK:
                 return
             self._interrupt(run, failure=False)
 
-    def _may_add(self, watts: float) -> bool:
+    def _may_add_watts(self, watts: float) -> bool:
         """Return whether the budget leaves room, or is exceeded anyway so that a shutdown is the way down."""
         left_watts = self._left_watts()
         return left_watts < 0 or watts <= left_watts
@@ -212,14 +192,14 @@ class Simulation:
         """Return what the committed power leaves of the budget."""
         if self._budget is None:
             return math.inf
-        return self._budget.at(self._now_s) + _BUDGET_SLACK - self._commitment.watts()
+        return self._budget.at(self._events.now_s) + _BUDGET_SLACK - self._commitment.watts()
 
-    def _want_pass(self) -> None:
+    def _request_pass(self) -> None:
         interval_s = self._settings.interval_s
-        due_s = math.ceil(self._now_s / interval_s) * interval_s if interval_s else self._now_s
+        due_s = math.ceil(self._events.now_s / interval_s) * interval_s if interval_s else self._events.now_s
         if due_s < self._pass_due:
             self._pass_due = due_s
-            self._at(due_s, _Kind.PASS, self._pass, due_s)
+            self._events.add(due_s, EventKind.PASS, self._pass, due_s)
 
     def _pass(self, due_s: float) -> None:
         """Look at the queue and start what may start."""
@@ -232,8 +212,8 @@ class Simulation:
         if self._policy.preempts and self._settings.preemption:
             self._make_way()
         rows = np.fromiter(self._pending, np.int64, len(self._pending))
-        users = self._runs.users(self._now_s)
-        queue, shapes = self._jobs.queue(rows, self._now_s, self._runs.left, users, self._size)
+        users = self._runs.users(self._events.now_s)
+        queue, shapes = self._jobs.queue(rows, self._events.now_s, self._runs.left, users, self._size)
         self._mark_possible(queue, shapes)
         ranking = self._policy.rank(queue, self._settings.options)
         candidates = list(self._candidates(ranking, rows, shapes, queue.jobs.job_id))
@@ -241,7 +221,7 @@ class Simulation:
         boots = self._budget is not None and self._power.switches_off
         need_now = self._need_now if boots else None
         discipline = self._settings.discipline
-        for chosen in choose(discipline, candidates, self._now_s, free, need_now, self._releases):
+        for chosen in choose(discipline, candidates, self._events.now_s, free, need_now, self._releases):
             self._start(chosen.job, chosen.shape)
 
     def _mark_possible(self, queue: Queue, shapes: Ints) -> None:
@@ -296,13 +276,13 @@ class Simulation:
         if allocation is None:
             return False
         ready_s = self._power.wake(allocation)
-        run = self._runs.start(job, shape, allocation, self._now_s, ready_s)
+        run = self._runs.start(job, shape, allocation, self._events.now_s, ready_s)
         del self._pending[job]
-        if ready_s > self._now_s:
-            self._at(ready_s, _Kind.WORK, self._work, run)
+        if ready_s > self._events.now_s:
+            self._events.add(ready_s, EventKind.WORK, self._work, run)
         else:
-            self._runs.work(run, self._now_s)
-        self._at(run.end_s, _Kind.END, self._end, run)
+            self._runs.work(run, self._events.now_s)
+        self._events.add(run.end_s, EventKind.END, self._end, run)
         return True
 
     def _make_way(self) -> None:
@@ -310,7 +290,7 @@ class Simulation:
         for job in [job for job in self._pending if not np.isnan(self._jobs.deadline_s[job])]:
             rules = self._settings.preemption
             assert rules is not None
-            found = deadlines.rescue(self._jobs, self._runs, self._cluster, job, self._now_s, rules)
+            found = deadlines.rescue(self._jobs, self._runs, self._cluster, job, self._events.now_s, rules)
             if found is None:
                 continue
             if self._rescue_watts(found) > self._left_watts():

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from slurm_energy.simulator.cluster import Allocation, Cluster, ClusterState, NodeKind
+from slurm_energy.simulator.event_queue import EventKind, EventQueue
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 
-At = Callable[[float, Callable[[int], None], int], None]
 PowerStep = tuple[float, float]
 """A time, and the watts by which power changes then."""
 
@@ -26,28 +26,29 @@ class NodePower:
     Args:
         cluster: the nodes.
         settings: when nodes go off, and the seed of failures.
-        clock: returns the time.
-        at: asks for a function to be called with a node at a time.
-        lose: called with a node that fails, to end what runs there.
-        may_add_watts: returns whether the power budget leaves room for so many watts more. Asked before a
+        events: the clock, and the queue for events of nodes.
+        interrupt_node: called with a node that fails; interrupts the jobs on it.
+        may_add_watts: returns whether the power budget leaves room for the given watts. Called before a
             shutdown that draws more than the idle node.
+        request_pass: called after each event of a node, so that the scheduler examines the queue.
     """
 
     def __init__(
         self,
         cluster: Cluster,
         settings: ScheduleSettings,
-        clock: Callable[[], float],
-        at: At,
-        lose: Callable[[int], None],
+        events: EventQueue,
+        *,
+        interrupt_node: Callable[[int], None],
         may_add_watts: Callable[[float], bool],
+        request_pass: Callable[[], None],
     ) -> None:
         self._cluster = cluster
         self._idle_off_s = settings.idle_off_s
-        self._clock = clock
-        self._at = at
-        self._lose = lose
+        self._events = events
+        self._interrupt_node = interrupt_node
         self._may_add_watts = may_add_watts
+        self._request_pass = request_pass
         self._random = np.random.default_rng(settings.seed)
         self._free_since: dict[int, float] = {}
         self._settled_s: dict[int, float] = {}
@@ -71,7 +72,7 @@ class NodePower:
 
     def plan_wake(self, allocation: Allocation) -> tuple[float, list[PowerStep]]:
         """Return when all nodes of an allocation would be on, and the changes of power until then."""
-        now_s = ready_s = self._clock()
+        now_s = ready_s = self._events.now_s
         steps: list[PowerStep] = []
         for node, _ in allocation:
             state = self._cluster.state[node]
@@ -98,12 +99,21 @@ class NodePower:
             if self._cluster.state[node] == ClusterState.OFF:
                 self._change(node, ClusterState.BOOTING, self._kind(node).boot_s, self._turn_on)
         booting = [node for node, _ in allocation if self._cluster.state[node] == ClusterState.BOOTING]
-        return max((self._settled_s[node] for node in booting), default=self._clock())
+        return max((self._settled_s[node] for node in booting), default=self._events.now_s)
 
     def retry_shutdowns(self) -> None:
         """Shut down idle nodes for which the budget left no room before."""
         for node in sorted(self._deferred):
             self._turn_off(node)
+
+    def _at(self, time_s: float, change: Callable[[int], None], node: int) -> None:
+        """Schedule a change of one node."""
+        self._events.add(time_s, EventKind.NODE, self._run_change, (change, node))
+
+    def _run_change(self, event: tuple[Callable[[int], None], int]) -> None:
+        change, node = event
+        change(node)
+        self._request_pass()
 
     def _kind(self, node: int) -> NodeKind:
         return self._cluster.kinds[self._cluster.kind_of[node]]
@@ -114,7 +124,7 @@ class NodePower:
     def _change(self, node: int, state: ClusterState, length_s: float, then: Callable[[int], None]) -> None:
         """Bring a node into a state that ends by itself."""
         self._cluster.change(node, state)
-        self._settled_s[node] = self._clock() + length_s
+        self._settled_s[node] = self._events.now_s + length_s
         self._at(self._settled_s[node], then, node)
 
     def _settle(self, node: int, state: ClusterState) -> None:
@@ -130,14 +140,14 @@ class NodePower:
     def _idle(self, node: int) -> None:
         if self._idle_off_s is None or not self._cluster.is_free(node):
             return
-        self._free_since[node] = self._clock()
-        self._at(self._clock() + self._idle_off_s, self._turn_off, node)
+        self._free_since[node] = self._events.now_s
+        self._at(self._events.now_s + self._idle_off_s, self._turn_off, node)
 
     def _turn_off(self, node: int) -> None:
         self._deferred.discard(node)
         since_s = self._free_since.get(node)
         assert self._idle_off_s is not None
-        if since_s is None or self._clock() < since_s + self._idle_off_s:
+        if since_s is None or self._events.now_s < since_s + self._idle_off_s:
             return  # it was used in between
         if self._cluster.state[node] != ClusterState.ON:
             return
@@ -160,14 +170,14 @@ class NodePower:
     def _plan_failure(self, node: int) -> None:
         rate = self._kind(node).failures_per_s
         if rate > 0:
-            self._at(self._clock() + self._random.exponential(1 / rate), self._fail, node)
+            self._at(self._events.now_s + self._random.exponential(1 / rate), self._fail, node)
 
     def _fail(self, node: int) -> None:
         """A node that is on fails, and what runs there with it; one that is not on only lives on."""
         if self._cluster.state[node] != ClusterState.ON:
             self._plan_failure(node)
             return
-        self._lose(node)
+        self._interrupt_node(node)
         self._free_since.pop(node, None)
         self._change(node, ClusterState.DOWN, self._kind(node).repair_s, self._repaired)
 

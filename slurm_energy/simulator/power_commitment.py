@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.simulator.cluster import Cluster
+from slurm_energy.simulator.event_queue import EventQueue
 from slurm_energy.simulator.node_power import NodePower, PowerStep
 from slurm_energy.simulator.running_jobs import RunningJobs
 
@@ -23,16 +24,14 @@ class PowerCommitment:
         cluster: the nodes.
         power: the nodes' power states.
         runs: the running jobs.
-        clock: returns the time.
+        events: the simulated clock.
     """
 
-    def __init__(
-        self, cluster: Cluster, power: NodePower, runs: RunningJobs, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, cluster: Cluster, power: NodePower, runs: RunningJobs, events: EventQueue) -> None:
         self._cluster = cluster
         self._power = power
         self._runs = runs
-        self._clock = clock
+        self._events = events
 
     def watts(self) -> float:
         """Return the committed power in watts."""
@@ -65,7 +64,7 @@ class PowerCommitment:
         return added_watts
 
     def _peak_watts(self, further: Iterable[PowerStep]) -> float:
-        now_s = self._clock()
+        now_s = self._events.now_s
         level_watts = self._cluster.watts + self._runs.watts + self._runs.lent_watts
         waiting = [
             (run.ready_s, max(0.0, self._runs.extra_watts(run.shape)))

@@ -1,0 +1,49 @@
+"""Future events of a simulation in the order of time, and the simulated clock."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+
+class EventKind(IntEnum):
+    """Kinds of events in their order at equal times: resources are freed before they are requested."""
+
+    END = 0
+    NODE = 1
+    WORK = 2
+    ARRIVAL = 3
+    BUDGET = 4
+    PASS = 5
+
+
+class EventQueue:
+    """Priority queue of events. Events of equal time and kind run in the order in which they were added.
+
+    Attributes:
+        now_s: simulated time in seconds; the engine advances it.
+    """
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._heap: list[tuple[float, EventKind, int, Callable[..., None], Any]] = []
+        self._count = 0
+
+    @property
+    def next_s(self) -> float:
+        """Time of the next event; infinity if there is none."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    def add(self, time_s: float, kind: EventKind, act: Callable[..., None], argument: object) -> None:
+        """Schedule `act(argument)`; an event at infinity never happens and is dropped."""
+        if not math.isinf(time_s):
+            self._count += 1
+            heapq.heappush(self._heap, (time_s, kind, self._count, act, argument))
+
+    def run_next(self) -> None:
+        """Remove the next event and run it."""
+        _, _, _, act, argument = heapq.heappop(self._heap)
+        act(argument)
