@@ -9,11 +9,13 @@
 #define LIST_BYTES 512
 #define FLAG_BYTES 512
 #define FLAGS_BYTES 2048
-#define MOST_FLAGS 16
-#define MOST_ENV 1024
-#define NOTED "energy-flags:" /* begins what prolog_epilog/senergy_submit.lua writes into AdminComment */
+#define MAX_FLAGS 16
+#define MAX_VARIABLES 1024
 #define FINGERPRINT "ENERGY_FINGERPRINT="
 #define FINGERPRINT_DIGITS 16
+
+/* prolog_epilog/senergy_submit.lua writes the energy flags into AdminComment after this prefix. */
+#define COMMENT_PREFIX "energy-flags:"
 
 static const struct {
     uint32_t code;
@@ -59,7 +61,7 @@ static const struct {
     {WAIT_QOS_MIN_GRES, "QOSMinGRES"},
 };
 
-/* Of the many other reasons senergyctld only needs to know that no free node helps. */
+/* Reasons without a name of their own are "Other": senergyctld only needs to know that no free node helps. */
 static const char *reason_word(uint32_t code) {
     for (size_t i = 0; i < sizeof(REASONS) / sizeof(REASONS[0]); i++)
         if (REASONS[i].code == code)
@@ -68,13 +70,13 @@ static const char *reason_word(uint32_t code) {
 }
 
 bool job_is_listed(const job_record_t *job) {
-    /* Revoked: a federation's job that runs, or may only run, in another cluster. */
+    /* Revoked: a job of a federation that runs, or may run only, in another cluster. */
     if (job->job_state & (JOB_COMPLETING | JOB_CONFIGURING | JOB_REVOKED))
         return false;
     return IS_JOB_PENDING(job) || IS_JOB_RUNNING(job);
 }
 
-bool job_may_be_a_question(const job_record_t *job) {
+bool job_may_be_test_only(const job_record_t *job) {
     return IS_JOB_PENDING(job) && !job->batch_flag && !job->alloc_resp_port;
 }
 
@@ -83,7 +85,8 @@ static void set_text(struct queue_job *facts, int which, const char *text, size_
     facts->entry.lengths[which] = (uint16_t)strnlen(facts->texts[which], most);
 }
 
-/* Bytes of a list with commas that fit in, whole items only: half a name or number would be another. */
+/* Length of a comma-separated list, truncated to whole items: a truncated item would be another name or
+ * number. */
 static size_t list_length(const char *text, size_t most) {
     size_t length = strnlen(text, most + 1);
 
@@ -99,11 +102,12 @@ static void set_list(struct queue_job *facts, int which, const char *text) {
     facts->entry.lengths[which] = (uint16_t)list_length(facts->texts[which], LIST_BYTES);
 }
 
-/* Finds the digest of the batch script where the job_submit module left it: users cannot write there. */
-static const char *noted_fingerprint(const job_record_t *job) {
+/* Finds the digest of the batch script in AdminComment, where job_submit wrote it and users cannot write. */
+static const char *comment_fingerprint(const job_record_t *job) {
     const char *found = NULL;
 
-    for (const char *at = job->admin_comment; at && (at = strstr(at, NOTED)); at += strlen(NOTED))
+    for (const char *at = job->admin_comment; at && (at = strstr(at, COMMENT_PREFIX));
+         at += strlen(COMMENT_PREFIX))
         found = at;
     found = found ? strstr(found, FINGERPRINT) : NULL;
     if (!found || strspn(found + strlen(FINGERPRINT), "0123456789abcdef") != FINGERPRINT_DIGITS)
@@ -111,13 +115,13 @@ static const char *noted_fingerprint(const job_record_t *job) {
     return found;
 }
 
-/* Copies the energy flags of the job's environment, one a line; they may have SPANK_ before their names. */
+/* Copies the energy flags in the job's environment, one per line; names may have the prefix SPANK_. */
 static size_t copy_flags(const job_record_t *job, char *to) {
-    uint32_t count = job->spank_job_env_size < MOST_ENV ? job->spank_job_env_size : MOST_ENV;
+    uint32_t count = job->spank_job_env_size < MAX_VARIABLES ? job->spank_job_env_size : MAX_VARIABLES;
     size_t used = 0;
     int found = 0;
 
-    for (uint32_t i = 0; job->spank_job_env && i < count && found < MOST_FLAGS; i++) {
+    for (uint32_t i = 0; job->spank_job_env && i < count && found < MAX_FLAGS; i++) {
         const char *text = job->spank_job_env[i];
         size_t length;
 
@@ -135,7 +139,7 @@ static size_t copy_flags(const job_record_t *job, char *to) {
         to[used++] = '\n';
         found++;
     }
-    const char *digest = noted_fingerprint(job);
+    const char *digest = comment_fingerprint(job);
     size_t length = strlen(FINGERPRINT) + FINGERPRINT_DIGITS;
     if (digest && used + length + 1 <= FLAGS_BYTES) {
         memcpy(to + used, digest, length);
@@ -180,7 +184,7 @@ static uint32_t time_limit(const job_record_t *job) {
     return job->part_ptr->default_time != NO_VAL ? job->part_ptr->default_time : job->part_ptr->max_time;
 }
 
-/* What is asked for, and what only pending jobs have. */
+/* Sets the requested resources, and the values that only pending jobs have. */
 static void set_request(const job_record_t *job, struct queue_entry *entry) {
     const __typeof__(*job->details) *details = job->details; /* its tag differs between releases */
 
@@ -192,7 +196,7 @@ static void set_request(const job_record_t *job, struct queue_entry *entry) {
     entry->submit = details->submit_time;
     entry->eligible = details->begin_time;
     entry->nice = details->nice;
-    /* Slurm requeues batch jobs only, whatever it says of others. */
+    /* Slurm requeues batch jobs only, whatever the field of other jobs holds. */
     if (details->requeue && job->batch_flag)
         entry->bits |= QUEUE_REQUEUE;
     if (IS_JOB_PENDING(job) &&
@@ -215,7 +219,7 @@ void job_facts(const job_record_t *job, bool released, struct queue_job *facts) 
     entry->job_id = job->job_id;
     entry->array_job_id = job->array_job_id;
     entry->array_task_id = job->array_task_id;
-    /* The last task of an array has the array's record, which has no task left. */
+    /* The last task of an array uses the array's own record, whose count of remaining tasks is 0. */
     entry->tasks = job->array_recs && job->array_recs->task_cnt ? job->array_recs->task_cnt : 1;
     entry->het_job_id = job->het_job_id;
     entry->uid = job->user_id;

@@ -1,28 +1,33 @@
-/* What queue.table says of a job, read out of slurmctld's own record under the locks that the caller holds:
- * Slurm's for writing jobs, and those of associations and QOS for reading. */
+/*
+ * Entry of a job in queue.table, read from slurmctld's own record.
+ *
+ * The caller holds Slurm's write lock of jobs and the read locks of associations and QOS.
+ */
 #ifndef SENERGY_JOB_FACTS_H
 #define SENERGY_JOB_FACTS_H
 
 #include "queue_writer.h"
 #include "slurm_release.h"
 
-/* Whether the job is one for the queue: pending or running, and not just configuring or completing. */
+/* Whether the job belongs into the table: pending or running, but not configuring or completing. */
 bool job_is_listed(const job_record_t *job);
 
 /*
- * Whether a job that is just being given a priority may be none: `sbatch --test-only` has slurmctld make a
- * job, ask when it would start, and take it away again, and nobody is told of that. Nothing waits for such a
- * job, no script and no port. A true job that looks alike comes with the next pass.
+ * Whether a job whose priority is being set may come from `sbatch --test-only`.
+ *
+ * For --test-only slurmctld creates a job, computes its start and deletes it without a notification. Such a
+ * job has neither a batch script nor a response port. A real job without both appears with the next pass.
  */
-bool job_may_be_a_question(const job_record_t *job);
+bool job_may_be_test_only(const job_record_t *job);
 
 /*
- * Fills in everything but the place in the file. Strings point into the record or into static memory that the
- * next call writes again. `released`: the job is just being given a priority, whatever it is now.
+ * Fills in all fields except the position in the file. Strings point into the record or into static memory
+ * that the next call overwrites. `released`: the job is being given a priority, whatever its current priority
+ * is.
  */
 void job_facts(const job_record_t *job, bool released, struct queue_job *facts);
 
-/* Asks for the memory of a record, and then for that of what it points to, in time for `job_facts`. */
+/* Prefetch the memory of a record, and the memory that it points to, for a later call of `job_facts`. */
 void job_fetch_record(const job_record_t *job);
 void job_fetch_facts(const job_record_t *job);
 

@@ -36,20 +36,20 @@ struct record {
 _Static_assert(sizeof(struct header) == 72, "layout of the header");
 _Static_assert(sizeof(struct queue_entry) == 136, "layout of an entry");
 
-/* A stretch of the file that is being written, with what is not in the file yet. */
-struct stretch {
+/* A region of the file that is being written, with a buffer of bytes not yet written. */
+struct file_region {
     char buffer[BUFFER_BYTES];
     size_t used;
     uint64_t offset;
 };
 
-static char snapshot_path[PATH_MAX], spare_path[PATH_MAX], journal_path[PATH_MAX], part_path[PATH_MAX];
-static struct stretch entries, heap;
+static char snapshot_path[PATH_MAX], spare_path[PATH_MAX], journal_path[PATH_MAX], temporary_path[PATH_MAX];
+static struct file_region entries, heap;
 static struct table_sum sum;
 static struct header header;
-static uint64_t generation; /* of the snapshot that is in place; 0: not looked yet, or none */
-static uint32_t most_jobs;
-static int part_fd = -1, part_error;
+static uint64_t generation; /* of the published snapshot; 0: not read yet, or no snapshot */
+static uint32_t max_jobs;
+static int temporary_fd = -1, temporary_error;
 static int journal_fd = -1;
 static uint64_t journal_bytes;
 
@@ -83,7 +83,7 @@ bool queue_open(const char *path) {
     return snprintf(snapshot_path, sizeof(snapshot_path), "%s", path) < PATH_MAX &&
            snprintf(spare_path, sizeof(spare_path), "%s.spare", path) < PATH_MAX &&
            snprintf(journal_path, sizeof(journal_path), "%s.new", path) < PATH_MAX &&
-           snprintf(part_path, sizeof(part_path), "%s.new.part", path) < PATH_MAX;
+           snprintf(temporary_path, sizeof(temporary_path), "%s.new.part", path) < PATH_MAX;
 }
 
 void queue_close(void) {
@@ -103,8 +103,8 @@ static bool is_ours(const struct stat *status) {
 }
 
 /*
- * Opens the snapshot before the last, to be written over: memory that the file has already costs a fifth of
- * new memory. A reader that has had it open all the time sees its header go first.
+ * Opens the snapshot before the last one to overwrite it: memory that the file already has costs a fifth of
+ * new memory. A reader that still has it open sees its header erased first.
  */
 static int open_spare(void) {
     static const struct header none;
@@ -129,30 +129,31 @@ static void fill_header(uint32_t kind) {
     header.taken_unix_ns = now_ns();
 }
 
-static void flush(struct stretch *stretch) {
-    if (!part_error)
-        part_error = write_all(part_fd, stretch->buffer, stretch->used, stretch->offset);
-    stretch->offset += stretch->used;
-    stretch->used = 0;
+static void flush(struct file_region *file_region) {
+    if (!temporary_error)
+        temporary_error =
+            write_all(temporary_fd, file_region->buffer, file_region->used, file_region->offset);
+    file_region->offset += file_region->used;
+    file_region->used = 0;
 }
 
-static void append(struct stretch *stretch, const void *data, size_t bytes) {
-    if (stretch->used + bytes > sizeof(stretch->buffer))
-        flush(stretch);
-    memcpy(stretch->buffer + stretch->used, data, bytes);
-    stretch->used += bytes;
+static void append(struct file_region *file_region, const void *data, size_t bytes) {
+    if (file_region->used + bytes > sizeof(file_region->buffer))
+        flush(file_region);
+    memcpy(file_region->buffer + file_region->used, data, bytes);
+    file_region->used += bytes;
 }
 
 int queue_begin(uint32_t most) {
-    most_jobs = most < QUEUE_MOST_JOBS ? most : QUEUE_MOST_JOBS;
-    part_fd = open_spare();
-    part_error = part_fd < 0 ? errno : 0;
-    if (part_error)
-        return part_error;
+    max_jobs = most < QUEUE_MAX_JOBS ? most : QUEUE_MAX_JOBS;
+    temporary_fd = open_spare();
+    temporary_error = temporary_fd < 0 ? errno : 0;
+    if (temporary_error)
+        return temporary_error;
     fill_header(SNAPSHOT);
     header.generation =
         (uint64_t)header.taken_unix_ns > generation ? (uint64_t)header.taken_unix_ns : generation + 1;
-    header.heap_offset = sizeof(header) + (uint64_t)most_jobs * sizeof(struct queue_entry);
+    header.heap_offset = sizeof(header) + (uint64_t)max_jobs * sizeof(struct queue_entry);
     entries.used = heap.used = 0;
     sum = (struct table_sum){0, sizeof(header) / 8 * TABLE_SUM_STEP}; /* the header is added at the end */
     entries.offset = sizeof(header);
@@ -161,7 +162,7 @@ int queue_begin(uint32_t most) {
 }
 
 void queue_add(struct queue_job *job) {
-    if (header.count >= most_jobs) {
+    if (header.count >= max_jobs) {
         header.left_out++;
         return;
     }
@@ -173,19 +174,19 @@ void queue_add(struct queue_job *job) {
         append(&heap, job->texts[i], job->entry.lengths[i]);
 }
 
-/* Closes the file that was written; returns `error` or else the errno of that. */
-static int close_part(int error) {
-    if (close(part_fd) && !error)
+/* Closes the written file; returns `error`, or if that is 0 the errno of close. */
+static int close_temporary(int error) {
+    if (close(temporary_fd) && !error)
         error = errno;
-    part_fd = -1;
+    temporary_fd = -1;
     return error;
 }
 
-/* Exchanges snapshot and spare where that can be: what was in place is the next to be written over. */
-static int put_snapshot_in_place(int error) {
+/* Exchanges snapshot and spare if possible; the previous snapshot is overwritten next. */
+static int publish_snapshot(int error) {
     struct stat status;
 
-    error = close_part(error);
+    error = close_temporary(error);
     if (!error && !lstat(snapshot_path, &status) && is_ours(&status) &&
         !renameat2(AT_FDCWD, spare_path, AT_FDCWD, snapshot_path, RENAME_EXCHANGE))
         return 0;
@@ -200,20 +201,20 @@ static int begin_journal(void) {
     int error;
 
     queue_close();
-    part_fd = create(part_path);
-    if (part_fd < 0)
+    temporary_fd = create(temporary_path);
+    if (temporary_fd < 0)
         return errno;
     fill_header(JOURNAL);
-    error = write_all(part_fd, &header, sizeof(header), 0);
-    journal_fd = error ? -1 : fcntl(part_fd, F_DUPFD_CLOEXEC, 0);
+    error = write_all(temporary_fd, &header, sizeof(header), 0);
+    journal_fd = error ? -1 : fcntl(temporary_fd, F_DUPFD_CLOEXEC, 0);
     if (!error && journal_fd < 0)
         error = errno;
     journal_bytes = sizeof(header);
-    error = close_part(error);
-    if (!error && rename(part_path, journal_path))
+    error = close_temporary(error);
+    if (!error && rename(temporary_path, journal_path))
         error = errno;
     if (error) {
-        (void)unlink(part_path);
+        (void)unlink(temporary_path);
         queue_close();
     }
     return error;
@@ -227,20 +228,20 @@ int queue_end(void) {
     header.heap_bytes = heap.offset - header.heap_offset;
     table_sum_add(&head, &header, sizeof(header));
     header.checksum = head.sum + sum.sum;
-    if (!part_error && ftruncate(part_fd, (off_t)heap.offset))
-        part_error = errno;
-    if (!part_error)
-        part_error = write_all(part_fd, &header, sizeof(header), 0);
-    part_error = put_snapshot_in_place(part_error);
-    if (part_error)
-        return part_error;
+    if (!temporary_error && ftruncate(temporary_fd, (off_t)heap.offset))
+        temporary_error = errno;
+    if (!temporary_error)
+        temporary_error = write_all(temporary_fd, &header, sizeof(header), 0);
+    temporary_error = publish_snapshot(temporary_error);
+    if (temporary_error)
+        return temporary_error;
     generation = header.generation;
-    queue_close(); /* the journal of the snapshot before: the first note begins a new one */
+    queue_close(); /* this was the journal of the previous snapshot: the next append starts a new one */
     return 0;
 }
 
-/* The generation of a snapshot that an earlier slurmctld left; 0: there is none of this layout. */
-static uint64_t left_generation(void) {
+/* The generation of the snapshot of an earlier slurmctld; 0: there is none with this layout. */
+static uint64_t previous_generation(void) {
     struct header left;
     int fd = open(snapshot_path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     bool fits = fd >= 0 && pread(fd, &left, sizeof(left), 0) == (ssize_t)sizeof(left) &&
@@ -252,22 +253,22 @@ static uint64_t left_generation(void) {
     return fits ? left.generation : 0;
 }
 
-/* Whether the open journal still has its name: a deleted one is read by nobody. */
-static bool journal_is_in_place(void) {
+/* Whether the open journal still has its name; a deleted journal has no reader. */
+static bool journal_is_current(void) {
     struct stat named, opened;
 
     return journal_fd >= 0 && !lstat(journal_path, &named) && !fstat(journal_fd, &opened) &&
            named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
 }
 
-/* Makes sure that there is a journal to append to: a new one, for the last snapshot. */
-static int find_journal(void) {
+/* Ensures that a journal of the last snapshot is open; creates one if needed. */
+static int ensure_journal(void) {
     int error;
 
-    if (journal_is_in_place())
+    if (journal_is_current())
         return 0;
     if (!generation)
-        generation = left_generation();
+        generation = previous_generation();
     if (!generation) {
         error = queue_begin(0);
         if (!error)
@@ -278,12 +279,12 @@ static int find_journal(void) {
     return begin_journal();
 }
 
-int queue_note(struct queue_job *job) {
+int queue_append_to_journal(struct queue_job *job) {
     static char buffer[RECORD_BYTES];
     struct table_sum record_sum = TABLE_SUM_START;
     struct record record = {0};
     size_t used = sizeof(record) + sizeof(job->entry);
-    int error = find_journal();
+    int error = ensure_journal();
 
     if (error)
         return error;

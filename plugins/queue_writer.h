@@ -1,6 +1,8 @@
 /*
- * queue.table and its journal: the queue as slurmctld sees it, for senergyctld. The layout is described, for
- * both sides, in slurm_energy/slurm/queue/table_layout.py. Knows files and numbers, nothing of Slurm.
+ * Writer of queue.table and its journal, from which senergyctld reads slurmctld's queue.
+ *
+ * slurm_energy/slurm/queue/table_layout.py describes the layout for both sides. The writer does not depend on
+ * Slurm.
  */
 #ifndef SENERGY_QUEUE_WRITER_H
 #define SENERGY_QUEUE_WRITER_H
@@ -8,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define QUEUE_MOST_JOBS (1u << 20)
+#define QUEUE_MAX_JOBS (1u << 20)
 
 enum { QUEUE_PENDING, QUEUE_RUNNING };
 enum { QUEUE_HELD = 1, QUEUE_DEPENDENT = 2, QUEUE_FIXED = 4, QUEUE_REQUEUE = 8 };
@@ -38,23 +40,23 @@ struct queue_job {
     const char *texts[QUEUE_TEXTS]; /* lengths[i] bytes each */
 };
 
-/* Names the files; false: the path is too long. */
+/* Sets the paths of the files; false: the path is too long. */
 bool queue_open(const char *path);
 
-/* Begins a snapshot of at most `most` jobs. Returns 0 or an errno. */
+/* Starts a snapshot of at most `most` jobs. Returns 0 or an errno. */
 int queue_begin(uint32_t most);
 
-/* Adds a job to the snapshot; an error shows at the end. */
+/* Adds a job to the snapshot. `queue_end` returns errors of all additions. */
 void queue_add(struct queue_job *job);
 
-/* Puts the snapshot in place, which ends the journal. Returns 0 or an errno; then the old one stays. */
+/* Publishes the snapshot and closes the journal. Returns 0, or an errno if the old snapshot remains. */
 int queue_end(void);
 
 /*
- * Appends a job to the journal of the last snapshot, also of one that an earlier slurmctld wrote; makes each
- * where there is none. What does not fit comes with the next snapshot. Returns 0 or an errno.
+ * Appends a job to the journal of the last snapshot, which may be from an earlier slurmctld; creates snapshot
+ * and journal if missing. A job that does not fit is part of the next snapshot only. Returns 0 or an errno.
  */
-int queue_note(struct queue_job *job);
+int queue_append_to_journal(struct queue_job *job);
 
 /* Closes the journal. */
 void queue_close(void);

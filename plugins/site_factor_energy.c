@@ -1,18 +1,18 @@
 /*
- * site_factor/energy: the order of slurmctld's queue as senergyctld computed it, and the queue written down
- * for senergyctld. Only what Slurm calls is here; the files are the matter of scores.c and queue_writer.c.
+ * site_factor/energy: sets the site factors that senergyctld computed, and writes the queue for senergyctld.
  *
- * Slurm calls these functions with its job write lock held, all but site_factor_p_reconfig, so nothing here
- * allocates or waits for a file, and every loop is bounded. The one lock is that of associations and QOS, for
- * reading: priority/multifactor takes the same two right after each of these calls, in
- * set_priority_factors(), so that the order of locks is Slurm's own and no wait is added where Slurm has
- * none. site_factor_p_set never touches the job list: its caller may be walking through it with the list's
- * own lock held.
+ * This file holds the functions that Slurm calls; priority_table.c and queue_writer.c handle the files.
+ *
+ * Slurm calls these functions with its job write lock held, except site_factor_p_reconfig. Therefore nothing
+ * here allocates memory or waits for a file, and every loop is bounded. The only locks taken are the read
+ * locks of associations and QOS. priority/multifactor takes the same two right after each of these calls, in
+ * set_priority_factors(), so the lock order is Slurm's own and no wait is added where Slurm has none.
+ * site_factor_p_set does not use the job list, because its caller may iterate over it and hold its lock.
  */
-#include "complaint.h"
 #include "job_facts.h"
+#include "log_once.h"
+#include "priority_table.h"
 #include "queue_writer.h"
-#include "scores.h"
 #include "slurm_release.h"
 
 #include <limits.h>
@@ -24,15 +24,15 @@ FOR_SLURM const char plugin_type[] = "site_factor/energy";
 FOR_SLURM const uint32_t plugin_version = SLURM_VERSION_NUMBER;
 
 #define TABLE_DEFAULT "/run/senergyctld/priority.table"
-#define WHY_BYTES 64
+#define REASON_BYTES 64
 
 static char table_path[PATH_MAX], queue_path[PATH_MAX];
-static bool queue_wanted;
-static bool configuration_is_old; /* atomic: all else belongs to who holds the job write lock */
-static struct complaints about_table = {.subject = table_path};
-static struct complaints about_queue = {.subject = queue_path};
+static bool queue_enabled;
+static bool reconfigure_pending; /* atomic; the job write lock protects all other variables */
+static struct failure_log table_log = {.subject = table_path};
+static struct failure_log queue_log = {.subject = queue_path};
 
-/* Copies the value of `key=` out of PrioritySiteFactorParameters; false: not given or too long. */
+/* Copies the value of `key=` in PrioritySiteFactorParameters; false: missing or too long. */
 static bool parameter(const char *key, char *to) {
     const char *at = slurm_conf.site_factor_params;
     size_t key_length = strlen(key);
@@ -56,18 +56,18 @@ static void configure(void) {
     (void)parameter("table=", table);
     (void)parameter("queue=", queue);
     if (strcmp(table, table_path)) {
-        scores_forget();
-        about_table.told = 0;
+        priority_table_reset();
+        table_log.reported = 0;
         memcpy(table_path, table, sizeof(table_path));
     }
     if (strcmp(queue, queue_path)) {
-        about_queue.told = 0;
+        queue_log.reported = 0;
         memcpy(queue_path, queue, sizeof(queue_path));
-        queue_wanted = queue[0] && queue_open(queue_path);
+        queue_enabled = queue[0] && queue_open(queue_path);
     }
 }
 
-/* Clients such as sshare load this too: no word, no file. */
+/* Clients such as sshare also load this plugin: init logs nothing and opens no file. */
 FOR_SLURM extern int init(void) {
     configure();
     return SLURM_SUCCESS;
@@ -79,84 +79,84 @@ FOR_SLURM extern FINI_TYPE fini(void) {
 }
 
 /*
- * Up to 23.11; later releases start a new slurmctld, which calls init. Slurm holds no lock here, so that
- * another thread may be using the files: the next one that holds it changes over.
+ * Called up to 23.11; later releases start a new slurmctld, which calls init. Slurm holds no lock here and
+ * another thread may be using the files, so the next call with the lock applies the new configuration.
  */
 FOR_SLURM extern void site_factor_p_reconfig(void) {
-    __atomic_store_n(&configuration_is_old, true, __ATOMIC_RELEASE);
+    __atomic_store_n(&reconfigure_pending, true, __ATOMIC_RELEASE);
 }
 
-static void reconfigure_if_old(void) {
-    if (__atomic_exchange_n(&configuration_is_old, false, __ATOMIC_ACQUIRE))
+static void apply_reconfiguration(void) {
+    if (__atomic_exchange_n(&reconfigure_pending, false, __ATOMIC_ACQUIRE))
         configure();
 }
 
-/* Usage of associations and names of QOS change, and are freed, under these locks alone. */
+/* These locks protect the usage of associations and the names of QOS against changes and release. */
 static assoc_mgr_lock_t association_locks = {.assoc = READ_LOCK, .qos = READ_LOCK};
 
 static void refresh_table(bool always) {
-    char why[WHY_BYTES];
-    enum scores_trouble trouble = scores_refresh(table_path, always, why);
+    char reason[REASON_BYTES];
+    enum priority_table_status status = priority_table_refresh(table_path, always, reason);
 
-    if (trouble)
-        complain(&about_table, trouble, "the order stays as it is", why);
+    if (status)
+        log_failure_once(&table_log, status, "the order stays as it is", reason);
     else
-        settle(&about_table);
+        log_recovery_once(&table_log);
 }
 
-static void tell_queue(int error_number) {
+static void report_queue_result(int error_number) {
     if (error_number)
-        complain(&about_queue, 0, "senergyctld does not see the queue", strerror(error_number));
+        log_failure_once(&queue_log, 0, "senergyctld does not see the queue", strerror(error_number));
     else
-        settle(&about_queue);
+        log_recovery_once(&queue_log);
 }
 
-/* Whether an administrator gave the job a priority: it is left alone. */
+/* Whether an administrator set the priority of the job. The plugin does not change such a job. */
 static bool is_fixed(const job_record_t *job) {
     return job->direct_set_prio && job->priority > 0 && job->priority != NO_VAL;
 }
 
-/* Sets what the table says of a job, or else for a new one the table's default. */
+/* Sets the site factor in the table or, for a new job that is not in the table, the table's default. */
 static void set_factor(job_record_t *job, bool may_be_new) {
-    int32_t factor = scores_default();
+    int32_t factor = priority_table_default_factor();
 
     if (!is_fixed(job) &&
-        (scores_find(job->job_id, &factor) || (may_be_new && job->site_factor == NICE_OFFSET)))
+        (priority_table_find(job->job_id, &factor) || (may_be_new && job->site_factor == NICE_OFFSET)))
         job->site_factor = (uint32_t)((int64_t)NICE_OFFSET + factor);
 }
 
-/* A job gets a priority: at submission, release, requeue, and when it is updated. */
+/* Slurm sets the priority of one job: at submission, release, requeue and update. */
 FOR_SLURM extern void site_factor_p_set(job_record_t *job_ptr) {
     struct queue_job facts;
     int error_number;
 
-    reconfigure_if_old();
+    apply_reconfiguration();
     refresh_table(false);
-    if (scores_usable())
+    if (priority_table_is_usable())
         set_factor(job_ptr, true);
-    if (queue_wanted && job_is_listed(job_ptr) && !job_may_be_a_question(job_ptr)) {
+    if (queue_enabled && job_is_listed(job_ptr) && !job_may_be_test_only(job_ptr)) {
         assoc_mgr_lock(&association_locks);
         job_facts(job_ptr, true, &facts);
-        error_number = queue_note(&facts);
+        error_number = queue_append_to_journal(&facts);
         assoc_mgr_unlock(&association_locks);
-        tell_queue(error_number);
+        report_queue_result(error_number);
     }
 }
 
 /*
- * A pass over all jobs. A long queue is not in the processor's caches, so each job's memory is asked for
- * some jobs before its turn; that halves the time for which slurmctld's locks are held.
+ * A pass over all jobs. A long queue does not fit into the processor's caches, so the memory of each job is
+ * prefetched a few jobs ahead. This halves the time for which slurmctld's locks are held.
  */
-#define AHEAD 8
+#define PREFETCH_DISTANCE 8
 
 struct pass {
     bool factors;
     bool queue;
-    job_record_t *coming[AHEAD];
+    job_record_t *coming[PREFETCH_DISTANCE];
     unsigned seen;
 };
 
-static void take(const struct pass *pass, job_record_t *job) {
+static void process_job(const struct pass *pass, job_record_t *job) {
     struct queue_job facts;
 
     if (pass->factors && IS_JOB_PENDING(job))
@@ -169,45 +169,46 @@ static void take(const struct pass *pass, job_record_t *job) {
 
 static int each_job(void *item, void *arg) {
     struct pass *pass = arg;
-    job_record_t **place = &pass->coming[pass->seen % AHEAD];
+    job_record_t **place = &pass->coming[pass->seen % PREFETCH_DISTANCE];
 
-    if (pass->seen >= AHEAD)
-        take(pass, *place);
+    if (pass->seen >= PREFETCH_DISTANCE)
+        process_job(pass, *place);
     *place = item;
     job_fetch_record(item);
-    if (pass->queue && pass->seen >= AHEAD / 2)
-        job_fetch_facts(pass->coming[(pass->seen - AHEAD / 2) % AHEAD]);
+    if (pass->queue && pass->seen >= PREFETCH_DISTANCE / 2)
+        job_fetch_facts(pass->coming[(pass->seen - PREFETCH_DISTANCE / 2) % PREFETCH_DISTANCE]);
     pass->seen++;
     return SLURM_SUCCESS;
 }
 
-static void take_all(struct pass *pass) {
+static void process_all_jobs(struct pass *pass) {
     (void)list_for_each(job_list, each_job, pass);
-    for (unsigned i = pass->seen > AHEAD ? pass->seen - AHEAD : 0; i < pass->seen; i++)
-        take(pass, pass->coming[i % AHEAD]);
+    for (unsigned i = pass->seen > PREFETCH_DISTANCE ? pass->seen - PREFETCH_DISTANCE : 0; i < pass->seen;
+         i++)
+        process_job(pass, pass->coming[i % PREFETCH_DISTANCE]);
 }
 
-/* Once per PriorityCalcPeriod, before priority/multifactor computes all priorities. */
+/* Called once per PriorityCalcPeriod, before priority/multifactor computes all priorities. */
 FOR_SLURM extern void site_factor_p_update(void) {
     struct pass pass = {0};
     int error_number;
 
     if (!&job_list || !job_list)
         return;
-    reconfigure_if_old();
+    apply_reconfiguration();
     refresh_table(true);
-    pass.factors = scores_usable();
-    if (queue_wanted) {
+    pass.factors = priority_table_is_usable();
+    if (queue_enabled) {
         error_number = queue_begin((uint32_t)list_count(job_list));
         pass.queue = !error_number;
         if (error_number)
-            tell_queue(error_number);
+            report_queue_result(error_number);
     }
     if (pass.queue)
         assoc_mgr_lock(&association_locks);
-    take_all(&pass);
+    process_all_jobs(&pass);
     if (pass.queue) {
         assoc_mgr_unlock(&association_locks);
-        tell_queue(queue_end());
+        report_queue_result(queue_end());
     }
 }

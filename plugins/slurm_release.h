@@ -1,5 +1,4 @@
-/* What differs between Slurm 22.05 and 26.05, in one place: signatures, and symbols that only slurmctld has.
- */
+/* Differences between Slurm 22.05 and 26.05: signatures, and symbols that only slurmctld has. */
 #ifndef SENERGY_SLURM_RELEASE_H
 #define SENERGY_SLURM_RELEASE_H
 
@@ -22,10 +21,10 @@
 #define FINI_RETURN return SLURM_SUCCESS
 #endif
 
-/* What Slurm looks up; everything else stays hidden, for slurmctld exports names of its own. */
+/* Marks symbols that Slurm looks up. All others stay hidden, because slurmctld exports symbols of its own. */
 #define FOR_SLURM __attribute__((visibility("default")))
 
-/* sshare and others load the priority plugins too and have no job list: a weak symbol lets them. */
+/* sshare and other clients also load the plugin but have no job list. A weak symbol makes that possible. */
 extern __typeof__(job_list) job_list __attribute__((weak));
 
 #endif

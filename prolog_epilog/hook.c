@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* Return begin or end if the program's name says so, else NULL. */
+/* Returns the operation that the program's name selects, begin or end, or NULL. */
 static const char *operation_by_name(const char *program) {
     const char *slash = strrchr(program, '/');
     const char *base = slash ? slash + 1 : program;

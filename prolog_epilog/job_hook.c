@@ -1,9 +1,9 @@
 /* See job_hook.h. */
 #include "job_hook.h"
 
+#include "deferred_message.h"
 #include "exchange.h"
 #include "message.h"
-#include "missed.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,10 +23,10 @@
 #define OPTIONS_VARIABLE "SENERGY_HOOK_OPTIONS="
 #define OPTIONS_MAX 32    /* words */
 #define DEFAULTS_MAX 4096 /* bytes read of DEFAULTS_FILE */
-#define WAIT_MAX_MS 60000 /* highest time-out that the options accept */
+#define WAIT_MAX_MS 60000 /* maximum time-out that the options accept */
 #define DEFAULT_CONNECT_MS 50
 #define DEFAULT_REPLY_MS 1000
-#define GRACE_MS 1000 /* beyond the time-outs, before the watchdog ends the process */
+#define GRACE_MS 1000 /* added to the time-outs before the watchdog ends the process */
 #define EXIT_USAGE 2
 
 extern char **environ;
@@ -46,8 +46,8 @@ static const char help[] =
     "Tells senergyd on this node that the job of the environment begins or ends.\n"
     "\n"
     "  --socket PATH            senergyd's socket (default " EXCHANGE_SOCKET_DEFAULT ")\n"
-    "  --connect-timeout-ms N   longest wait for a connection (default 50)\n"
-    "  --reply-timeout-ms N     longest wait for the answer after that (default 1000)\n"
+    "  --connect-timeout-ms N   maximum wait for a connection (default 50)\n"
+    "  --reply-timeout-ms N     maximum wait for the response after that (default 1000)\n"
     "  --hold                   begin: exit 1 on failure, so that slurmd does not start the job and drains "
     "the node\n"
     "  --help                   this page\n"
@@ -56,15 +56,14 @@ static const char help[] =
     "with\n"
     "--hold; 2 bad usage\n";
 
-static int failure_code; /* for the watchdog, which may do no more than _exit */
+static int failure_code; /* for the watchdog, which may only call _exit */
 
 static void on_alarm(int number) {
     (void)number;
     _exit(failure_code);
 }
 
-/* Ends the process if a wait that we cannot bound otherwise (a stuck system log or file system) never ends.
- */
+/* Ends the process after a time, for waits without a bound of their own (stuck system log or file system). */
 static void start_watchdog(int milliseconds) {
     struct sigaction action = {.sa_handler = on_alarm};
     sigset_t alarm_only;
@@ -75,7 +74,7 @@ static void start_watchdog(int milliseconds) {
     alarm((unsigned)(milliseconds + 999) / 1000);
 }
 
-/* Writes one line for the administrator, control characters replaced, to stderr and to the system log. */
+/* Writes one line to stderr and to the system log, with control characters replaced. */
 static void report(const char *operation, const char *what, const char *why, const char *effect) {
     char line[512];
     const char *job = getenv("SLURM_JOB_ID");
@@ -97,7 +96,7 @@ static bool parse_milliseconds(const char *text, int *milliseconds) {
     return errno == 0 && end != text && *end == '\0' && value >= 1 && value <= WAIT_MAX_MS;
 }
 
-/* Reads options and operation into `request`; returns -1, or the exit code that the command ends with. */
+/* Parses options and operation into `request`; returns -1, or the exit code with which the command ends. */
 static int parse(int count, char *words[], struct request *request) {
     static const struct option options[] = {{"socket", required_argument, NULL, 's'},
                                             {"connect-timeout-ms", required_argument, NULL, 'c'},
@@ -148,7 +147,7 @@ static int parse(int count, char *words[], struct request *request) {
     return -1;
 }
 
-/* Opens DEFAULTS_FILE if nobody but root and ourselves could have written it, else returns -1. */
+/* Opens DEFAULTS_FILE if only root and this process's user can write it, else returns -1. */
 static int open_defaults(const char *operation) {
     struct stat status;
     int fd = open(DEFAULTS_FILE, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
@@ -162,7 +161,7 @@ static int open_defaults(const char *operation) {
     return -1;
 }
 
-/* Splits the options of DEFAULTS_FILE into `words` after the program's name; `text` keeps them. */
+/* Splits the options of DEFAULTS_FILE into `words` after the program's name; `text` holds the words. */
 static int read_defaults(const char *operation, char text[DEFAULTS_MAX + 1], char *words[OPTIONS_MAX + 2]) {
     int count = 1, fd = open_defaults(operation);
     ssize_t length = fd < 0 ? 0 : read(fd, text, DEFAULTS_MAX);
@@ -184,7 +183,7 @@ static int read_defaults(const char *operation, char text[DEFAULTS_MAX + 1], cha
     return count;
 }
 
-/* Whether the answer says `"ok": true`, whatever the spaces. */
+/* Whether the response contains `"ok": true`, with any spacing. */
 static bool is_ok(const char *reply) {
     const char *at = strstr(reply, "\"ok\"");
     if (!at)
@@ -205,17 +204,20 @@ static const char *effect_of_refusal(const struct request *request) {
                               : "the job runs without energy settings and record";
 }
 
-/* Leaves a message that got no answer, and returns what follows. A job that is held does not begin. */
-static const char *effect_of_silence(const struct request *request, const char *text, size_t length) {
+/*
+ * Stores a message that got no response and returns the effect on the job, for the log. With --hold a failed
+ * begin is not stored, because the job does not start.
+ */
+static const char *effect_of_no_response(const struct request *request, const char *text, size_t length) {
     bool held = is_begin(request) && request->hold;
-    if (held || length == 0 || missed_leave(request->socket_path, text, length))
+    if (held || length == 0 || defer_message(request->socket_path, text, length))
         return effect_of_refusal(request);
     return is_begin(request) ? "the job starts; its settings and record begin when senergyd is back"
                              : "senergyd ends the job when it is back";
 }
 
-/* Sends the message; false with the reason reported. */
-static bool tell(const struct request *request) {
+/* Sends the message; returns false and reports the reason on failure. */
+static bool send_message(const struct request *request) {
     static char text[MESSAGE_MAX + 1], reply[4096];
     size_t dropped, length = message_build(text, request->operation, environ, &dropped);
     const char *problem = length == 0
@@ -223,7 +225,8 @@ static bool tell(const struct request *request) {
                               : exchange(request->socket_path, text, length, request->connect_ms,
                                          request->connect_ms + request->reply_ms, reply, sizeof(reply));
     if (problem)
-        report(request->operation, request->socket_path, problem, effect_of_silence(request, text, length));
+        report(request->operation, request->socket_path, problem,
+               effect_of_no_response(request, text, length));
     else if (!is_ok(reply))
         report(request->operation, "senergyd refused", reply, effect_of_refusal(request));
     else if (dropped)
@@ -231,7 +234,7 @@ static bool tell(const struct request *request) {
     return !problem && is_ok(reply);
 }
 
-/* Applies SENERGY_HOOK_OPTIONS of DEFAULTS_FILE. What is wrong there is reported and ignored. */
+/* Applies SENERGY_HOOK_OPTIONS of DEFAULTS_FILE. Invalid options are reported and ignored. */
 static void apply_defaults(const char *program, struct request *request) {
     static char text[DEFAULTS_MAX + 1];
     static char *words[OPTIONS_MAX + 2];
@@ -242,23 +245,23 @@ static void apply_defaults(const char *program, struct request *request) {
 }
 
 /* Sends the message within bounded time and returns the exit code. */
-static int send_in_time(const struct request *request) {
+static int send_with_watchdog(const struct request *request) {
     failure_code = request->hold && is_begin(request) ? 1 : 0;
     start_watchdog(request->connect_ms + request->reply_ms + GRACE_MS);
-    return tell(request) ? EXIT_SUCCESS : failure_code;
+    return send_message(request) ? EXIT_SUCCESS : failure_code;
 }
 
 int job_hook_run(const char *program, const char *operation, const char *socket_path) {
     struct request request = {operation, socket_path, DEFAULT_CONNECT_MS, DEFAULT_REPLY_MS, false};
     signal(SIGPIPE, SIG_IGN);
-    start_watchdog(2 * WAIT_MAX_MS); /* until the options say how long it may take */
+    start_watchdog(2 * WAIT_MAX_MS); /* until the time-outs in the options are known */
     apply_defaults(program, &request);
-    return send_in_time(&request);
+    return send_with_watchdog(&request);
 }
 
 int job_hook_command(int count, char *words[]) {
     struct request request = {NULL, EXCHANGE_SOCKET_DEFAULT, DEFAULT_CONNECT_MS, DEFAULT_REPLY_MS, false};
     signal(SIGPIPE, SIG_IGN);
     int code = parse(count, words, &request);
-    return code >= 0 ? code : send_in_time(&request);
+    return code >= 0 ? code : send_with_watchdog(&request);
 }

@@ -1,9 +1,9 @@
 /*
  * The job hook: sends the begin or end of a job to senergyd.
  *
- * Shared by senergy-hook and by the SPANK plugin energy_hooks.so. Every wait is bounded. After any failure it
+ * Shared by senergy-hook and by the SPANK plugin energy_hooks.so. Every wait is bounded. After a failure it
  * writes one line and returns 0, so that the job runs without energy settings. A message that senergyd did
- * not take is stored until senergyd is back. Only `--hold` turns a failed `begin` into exit code 1.
+ * not receive is stored until senergyd runs again. Only with `--hold` a failed `begin` has exit code 1.
  *
  * Both functions set SIGALRM and SIGPIPE for the whole process and may end it: run them in a process of their
  * own.
@@ -14,8 +14,8 @@
 /*
  * Runs `operation` (begin or end) for the job of the environment, with the options of DEFAULTS_FILE.
  *
- * `program` names the caller in messages about these options; `socket_path` is senergyd's socket unless they
- * name another one. Returns the exit code: 0, or 1 if `begin` failed with --hold.
+ * `program` names the caller in messages about these options. `socket_path` is senergyd's socket, unless the
+ * options name another one. Returns the exit code: 0, or 1 if `begin` failed with --hold.
  */
 int job_hook_run(const char *program, const char *operation, const char *socket_path);
 

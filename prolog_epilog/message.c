@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SENSIBLE_MAX 2048 /* bytes up to which a needed variable is always kept */
+#define REQUIRED_VALUE_MAX 2048 /* bytes up to which a required_variables variable is always kept */
 
-/* Without these senergyd cannot tell whose job it is or what it asked for. */
-static const char *const needed[] = {
+/* Variables from which senergyd learns the job, its owner and its energy flags. */
+static const char *const required_variables[] = {
     "SLURM_JOB_ID",         "SLURM_JOBID",
     "SLURM_JOB_UID",        "SLURM_UID",
     "SLURM_JOB_USER",       "SLURM_JOB_GID",
@@ -25,7 +25,7 @@ static const char *const needed[] = {
 struct variable {
     const char *text; /* NAME=value */
     size_t size;      /* bytes as JSON member, with its comma */
-    size_t weight;    /* the heaviest are left out first */
+    size_t weight;    /* variables with the largest weight are dropped first */
     bool dropped;
 };
 
@@ -33,7 +33,7 @@ static bool begins_with(const char *text, const char *start) {
     return strncmp(text, start, strlen(start)) == 0;
 }
 
-/* Length of the UTF-8 sequence at `text`, 1 to 4; 0 if it is none (also overlong forms and surrogates). */
+/* Length of the UTF-8 sequence at `text`, 1 to 4; 0 if it is invalid (also overlong forms and surrogates). */
 static size_t utf8_length(const unsigned char *text) {
     static const unsigned lowest[] = {0, 0, 0x80, 0x800, 0x10000};
     size_t length = text[0] < 0x80   ? 1
@@ -54,13 +54,14 @@ static size_t utf8_length(const unsigned char *text) {
     return valid ? length : 0;
 }
 
-/* Writes `length` bytes as the inside of a JSON string to `out`, or only counts if that is NULL. */
+/* Writes `length` bytes as the content of a JSON string to `out`, or only counts its bytes if `out` is NULL.
+ */
 static size_t escape(char *out, const char *text, size_t length) {
     char piece[8];
     size_t size = 0;
     for (size_t at = 0; at < length;) {
         const unsigned char *byte = (const unsigned char *)text + at;
-        size_t taken = utf8_length(byte), wrote = taken; /* a sequence never runs past '=' or the end */
+        size_t taken = utf8_length(byte), wrote = taken; /* a sequence never extends beyond '=' or the end */
         if (taken == 0) {
             taken = 1;
             wrote = (size_t)snprintf(piece, sizeof(piece), "\\ufffd");
@@ -79,7 +80,7 @@ static size_t escape(char *out, const char *text, size_t length) {
     return size;
 }
 
-/* Writes `"NAME":"value",` to `out`, or only counts if that is NULL. */
+/* Writes `"NAME":"value",` to `out`, or only counts its bytes if `out` is NULL. */
 static size_t print_member(char *out, const char *variable) {
     size_t name = strcspn(variable, "="), size = 0;
     const char *value = variable + name + 1;
@@ -104,11 +105,11 @@ static size_t print_member(char *out, const char *variable) {
     return size;
 }
 
-static size_t weigh(const char *variable, size_t size) {
+static size_t weight_of(const char *variable, size_t size) {
     size_t name = strcspn(variable, "=");
-    for (size_t i = 0; i < sizeof(needed) / sizeof(*needed); i++)
-        if (strlen(needed[i]) == name && strncmp(needed[i], variable, name) == 0)
-            return size > SENSIBLE_MAX ? size : begins_with(variable, "SPANK_") ? 1 : 0;
+    for (size_t i = 0; i < sizeof(required_variables) / sizeof(*required_variables); i++)
+        if (strlen(required_variables[i]) == name && strncmp(required_variables[i], variable, name) == 0)
+            return size > REQUIRED_VALUE_MAX ? size : begins_with(variable, "SPANK_") ? 1 : 0;
     return begins_with(variable, "SPANK_") ? size + (1u << 30) : size;
 }
 
@@ -134,7 +135,7 @@ static bool drop_heaviest(struct variable *variables, size_t count, size_t total
     return true;
 }
 
-static bool is_wanted(const char *variable) {
+static bool is_relevant(const char *variable) {
     return strchr(variable, '=') &&
            (begins_with(variable, "SLURM") || begins_with(variable, "SPANK_ENERGY_"));
 }
@@ -150,10 +151,10 @@ size_t message_build(char text[MESSAGE_MAX + 1], const char *operation, char *co
         return 0;
     count = 0;
     for (char *const *at = environment; *at; at++) {
-        if (!is_wanted(*at))
+        if (!is_relevant(*at))
             continue;
         size_t size = print_member(NULL, *at);
-        variables[count++] = (struct variable){*at, size, weigh(*at, size), false};
+        variables[count++] = (struct variable){*at, size, weight_of(*at, size), false};
         total += size;
     }
     size_t room = MESSAGE_MAX - used - strlen("}}\n");

@@ -1,5 +1,5 @@
 /*
- * Exact decimal numbers with up to six decimals: no locale, no rounding, no exponents.
+ * Exact decimal numbers with up to six decimals, independent of the locale, without rounding and exponents.
  */
 #ifndef SENERGY_DECIMAL_H
 #define SENERGY_DECIMAL_H
@@ -15,17 +15,19 @@ struct decimal {
 };
 
 /*
- * Reads digits (at most `digits`) and perhaps a point and decimals (at most `decimals`, up to 6) from `text`
- * up to `end`. Returns where the number ends, with its value in millionths; NULL if it is no such number.
+ * Parses digits (at most `digits`) and an optional fraction (at most `decimals` digits, up to 6) between
+ * `text` and `end`. Returns the end of the number, with its value in millionths in `micros`; NULL if it is
+ * invalid.
  */
 const char *decimal_read(const char *text, const char *end, int digits, int decimals, uint64_t *micros);
 
 struct decimal decimal_from_micros(uint64_t micros);
 
-/* Less than, equal to or greater than 0, as `a` is to `b`. */
+/* Returns a number less than, equal to or greater than 0 if `a` is less than, equal to or greater than `b`.
+ */
 int decimal_compare(struct decimal a, struct decimal b);
 
-/* Writes `number` without needless zeros: 1600, 2.5. */
+/* Writes `number` without trailing zeros: 1600, 2.5. */
 void decimal_print(struct decimal number, char text[DECIMAL_TEXT_MAX]);
 
 #endif

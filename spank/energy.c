@@ -1,15 +1,16 @@
 /*
  * energy.so: the SPANK plugin of slurm-energy.
  *
- * In sbatch, salloc and srun it takes the --energy-* flags, refuses bad values before anything is queued and
- * hands good ones on in the job-control environment, where hooks see them as SPANK_ENERGY_*. In slurmstepd it
- * tells senergyd when a step starts and ends. It never delays a step by more than NOTIFY_MS each time and
- * never fails one. Needs only Slurm's public header; the rules of values are in flags.c.
+ * In sbatch, salloc and srun it reads the --energy-* flags, rejects invalid values before the job is queued
+ * and passes valid values in the job-control environment, where hooks see them as SPANK_ENERGY_*. In
+ * slurmstepd it notifies senergyd of the start and end of each step. Each notification delays a step by at
+ * most NOTIFY_TIMEOUT_MS and never fails it. The plugin needs only Slurm's public header; flags.c holds the
+ * rules of values.
  *
  * plugstack.conf: optional /usr/lib/slurm-energy/energy.so [policy_file=PATH] [socket=PATH]
  */
 
-/* Everything but what Slurm looks up stays hidden: slurmstepd has symbols of its own. */
+/* Only symbols that Slurm looks up are visible, because slurmstepd has symbols of its own. */
 #pragma GCC visibility push(default)
 #include <slurm/spank.h>
 SPANK_PLUGIN(senergy, 1)
@@ -27,10 +28,10 @@ SPANK_PLUGIN(senergy, 1)
 #include <string.h>
 #include <unistd.h>
 
-#define NOTIFY_MS 50
-#define CPUS_MAX 4096 /* characters of a list of cores; a longer one is not sent */
+#define NOTIFY_TIMEOUT_MS 50
+#define CPUS_MAX 4096 /* characters of a list of cores; a longer list is not sent */
 
-/* Slurm's numbers of the steps that have names (slurm.h, the same from 22.05 on). */
+/* Slurm's numbers of the steps that have names (slurm.h; unchanged since 22.05). */
 #define STEP_BATCH 0xfffffffbu
 #define STEP_EXTERN 0xfffffffcu
 #define STEP_INTERACTIVE 0xfffffffau
@@ -40,17 +41,17 @@ static const char *socket_path = EXCHANGE_SOCKET_DEFAULT;
 static struct policy_file policy_file;
 static bool policy_file_read;
 static struct {
-    bool met; /* in this component of a heterogeneous job */
+    bool in_component; /* already read for this component of a heterogeneous job */
     bool given;
-    bool inherited; /* from the job in which this one is submitted; nobody wrote it here */
+    bool inherited; /* from the job in which this one is submitted, not from this command line */
     char value[FLAG_VALUE_MAX + 1];
 } flags[FLAG_COUNT];
 
 /*
- * Ends the command with one line. If the option's callback failed instead, Slurm would add a line of its own
- * with the raw value, be it 10 kB of control characters. At this point sbatch, salloc and srun would only
- * exit as well; anything else that takes options (scrontab lets its user edit again) goes on and reports in
- * its own way.
+ * Ends the command with a one-line error. If the option's callback returned an error instead, Slurm would add
+ * a line with the raw value, which may be 10 kB of control characters. sbatch, salloc and srun would only
+ * exit at this point as well. Other programs that read options continue and report the error in their own way
+ * (scrontab lets its user edit again).
  */
 static int refuse(const char *message) {
     static const char *const commands[] = {"sbatch", "salloc", "srun"};
@@ -64,10 +65,10 @@ static int refuse(const char *message) {
     return -1;
 }
 
-/* Whether this is srun starting a step of a job that runs, rather than a job. */
+/* Whether this is srun starting a step of a running job, not a new job. */
 static bool is_step(void) { return spank_context() == S_CTX_LOCAL && getenv("SLURM_JOB_ID"); }
 
-/* Whether Slurm repeats a flag of the job around this command, for a step of it or for a job of its own. */
+/* Whether Slurm repeats a flag of the surrounding job, for a step of it or for a new job. */
 static bool is_inherited(enum flag flag, const char *value) {
     char name[128] = "SLURM_SPANK__SLURM_SPANK_OPTION_senergy_";
     size_t length = strlen(name);
@@ -77,7 +78,8 @@ static bool is_inherited(enum flag flag, const char *value) {
     return inherited && strcmp(inherited, value) == 0;
 }
 
-/* The variable by which a job sees its own flag. Slurm repeats a flag without it if the job left it out. */
+/* The environment variable of a job's own flag. It is missing if the job dropped a flag that Slurm repeats.
+ */
 static const char *variable_in_job(enum flag flag) {
     static char name[64];
     snprintf(name, sizeof(name), "SLURM_SPANK_%s", flag_names[flag].variable);
@@ -94,20 +96,20 @@ static const struct policy_file *policies(void) {
     return &policy_file;
 }
 
-/* Slurm's option callback; also called in slurmstepd, where there is nothing left to do. */
-static int take(int value, const char *argument, int remote) {
+/* Slurm's option callback. It is also called in slurmstepd, where it does nothing. */
+static int read_option(int value, const char *argument, int remote) {
     char message[FLAG_MESSAGE_MAX + 1];
     enum flag flag = (enum flag)value;
     if (remote)
         return 0;
     bool repeated = is_inherited(flag, argument);
-    if (repeated && is_step()) /* was checked when the job was submitted */
+    if (repeated && is_step()) /* already checked when the job was submitted */
         return 0;
-    bool inherited = repeated && !flags[flag].met; /* Slurm begins with those */
-    flags[flag].met = true;
+    bool inherited = repeated && !flags[flag].in_component; /* Slurm passes inherited flags first */
+    flags[flag].in_component = true;
     if (inherited && !getenv(variable_in_job(flag)))
         return 0;
-    uid_t uid = geteuid(); /* root may submit for others; the controller knows for whom */
+    uid_t uid = geteuid(); /* root may submit for other users; only the controller knows for which */
     const struct passwd *account = uid == 0 ? NULL : getpwuid(uid);
     const char *user = uid == 0 ? NULL : account ? account->pw_name : "";
     if (!flag_check(flag, argument, policies(), user, flags[flag].value, message))
@@ -120,42 +122,43 @@ static int take(int value, const char *argument, int remote) {
     return 0;
 }
 
-static bool agree(char message[FLAG_MESSAGE_MAX + 1]) {
+static bool flags_are_consistent(char message[FLAG_MESSAGE_MAX + 1]) {
     const char *normal[FLAG_COUNT];
     for (int i = 0; i < FLAG_COUNT; i++)
         normal[i] = flags[i].given ? flags[i].value : NULL;
-    return flags_agree(normal, policies(), message);
+    return flags_check_combination(normal, policies(), message);
 }
 
-static void leave_out(spank_t spank, enum flag flag) {
+static void drop_inherited_flag(spank_t spank, enum flag flag) {
     if (!flags[flag].given || !flags[flag].inherited)
         return;
     flags[flag].given = false;
     spank_job_control_unsetenv(spank, flag_names[flag].variable);
-    unsetenv(variable_in_job(flag)); /* sbatch and salloc hand their environment on */
-    slurm_info("--%s: that of the surrounding job is left out: it does not go with what this one asks for",
+    unsetenv(variable_in_job(flag)); /* sbatch and salloc pass their environment to the job */
+    slurm_info("--%s: that of the surrounding job is left out: it conflicts with the flags of this job",
                flag_names[flag].option);
 }
 
-/* Leaves inherited flags out where they contradict others: who submits has no other way to be rid of them. */
-static void give_way(spank_t spank) {
+/* Drops inherited flags that contradict given flags. The user has no other way to remove them. */
+static void drop_conflicting_flags(spank_t spank) {
     bool cap_written = (flags[FLAG_CAP].given && !flags[FLAG_CAP].inherited) ||
                        (flags[FLAG_GPU_CAP].given && !flags[FLAG_GPU_CAP].inherited);
     if (cap_written) {
-        leave_out(spank, FLAG_POLICY);
+        drop_inherited_flag(spank, FLAG_POLICY);
         return;
     }
-    leave_out(spank, FLAG_CAP);
-    leave_out(spank, FLAG_GPU_CAP);
+    drop_inherited_flag(spank, FLAG_CAP);
+    drop_inherited_flag(spank, FLAG_GPU_CAP);
 }
 
-/* Judges the flags together, once all are read. Those of a step change nothing: they contradict nothing. */
-static int check_together(spank_t spank) {
+/* Checks the combination of all flags after all are read. Flags of a step have no effect and need no check.
+ */
+static int check_combination(spank_t spank) {
     char message[FLAG_MESSAGE_MAX + 1];
-    if (is_step() || !flags[FLAG_POLICY].given || agree(message))
+    if (is_step() || !flags[FLAG_POLICY].given || flags_are_consistent(message))
         return 0;
-    give_way(spank);
-    return agree(message) ? 0 : refuse(message);
+    drop_conflicting_flags(spank);
+    return flags_are_consistent(message) ? 0 : refuse(message);
 }
 
 static void read_arguments(int count, char *arguments[]) {
@@ -170,7 +173,7 @@ static void read_arguments(int count, char *arguments[]) {
     }
 }
 
-/* Cores of the job or step as Slurm lists them, quoted for JSON; null if there is no such list. */
+/* Writes Slurm's list of cores of the job or step as a JSON string; null if there is none. */
 static void print_cpus(spank_t spank, spank_item_t item, char text[CPUS_MAX + 3]) {
     char *cores = NULL;
     strcpy(text, "null");
@@ -192,8 +195,8 @@ static void print_step(uint32_t step, char text[16]) {
         snprintf(text, 16, "%" PRIu32, step);
 }
 
-/* Digest of the batch script and its arguments, quoted for JSON; null for other steps and where it is not
- * known. */
+/* Writes the digest of the batch script and its arguments as a JSON string; null for other steps, or if the
+ * script cannot be read. */
 static void print_fingerprint(spank_t spank, uint32_t step, char text[FINGERPRINT_SIZE + 2]) {
     char digest[FINGERPRINT_SIZE];
     char **arguments = NULL;
@@ -206,7 +209,7 @@ static void print_fingerprint(spank_t spank, uint32_t step, char text[FINGERPRIN
         snprintf(text, FINGERPRINT_SIZE + 2, "\"%s\"", digest);
 }
 
-/* Tells senergyd that this step starts or ends. Without senergyd the step is only not listed by itself. */
+/* Notifies senergyd that this step starts or ends. Without senergyd the step is not listed separately. */
 static void notify(spank_t spank, const char *event) {
     uint32_t job_id, step_id;
     char step[16], cpus[CPUS_MAX + 3], job_cpus[CPUS_MAX + 3], message[2 * CPUS_MAX + 256], reply[512];
@@ -222,8 +225,8 @@ static void notify(spank_t spank, const char *event) {
                           "{\"op\":\"step\",\"event\":\"%s\",\"job_id\":%" PRIu32
                           ",\"step\":\"%s\",\"pid\":%ld,\"cpus\":%s,\"job_cpus\":%s,\"fingerprint\":%s}\n",
                           event, job_id, step, (long)getpid(), cpus, job_cpus, script);
-    const char *problem =
-        exchange(socket_path, message, (size_t)length, NOTIFY_MS, NOTIFY_MS, reply, sizeof(reply));
+    const char *problem = exchange(socket_path, message, (size_t)length, NOTIFY_TIMEOUT_MS, NOTIFY_TIMEOUT_MS,
+                                   reply, sizeof(reply));
     slurm_debug("senergy: step %s: %s: %s", event, socket_path, problem ? problem : reply);
 }
 
@@ -238,7 +241,7 @@ int slurm_spank_init(spank_t spank, int count, char *arguments[]) {
                                       (char *)flag_names[i].usage,
                                       1,
                                       i,
-                                      take};
+                                      read_option};
         if (spank_option_register(spank, &option) != ESPANK_SUCCESS)
             slurm_error("senergy: --%s: cannot be registered", flag_names[i].option);
     }
@@ -248,17 +251,18 @@ int slurm_spank_init(spank_t spank, int count, char *arguments[]) {
 }
 
 /*
- * Hands the flags on. Components of a heterogeneous job come here one after the other: a flag holds for the
- * later ones too until it is given again, as sbatch and salloc repeat every plugin's options to them.
+ * Passes the flags to the job. Slurm calls this once per component of a heterogeneous job. A flag applies to
+ * the later components, too, until it is given again: sbatch and salloc repeat every plugin's options to
+ * them.
  */
 int slurm_spank_init_post_opt(spank_t spank, int count, char *arguments[]) {
     (void)count, (void)arguments;
     if (spank_context() == S_CTX_REMOTE)
         return ESPANK_SUCCESS;
-    if (check_together(spank) != 0)
+    if (check_combination(spank) != 0)
         return -1;
     for (int i = 0; i < FLAG_COUNT; i++) {
-        flags[i].met = false;
+        flags[i].in_component = false;
         if (!flags[i].given)
             continue;
         if (spank_job_control_setenv(spank, flag_names[i].variable, flags[i].value, 1) != ESPANK_SUCCESS) {

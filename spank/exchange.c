@@ -17,8 +17,12 @@ static int64_t now_ms(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Waits until `fd` is ready for `events`; false if it is not once the deadline has passed. Looks in any case:
- * we may be late because nobody let us run, while the other end was in time. */
+/*
+ * Waits until `fd` is ready for `events`; false if it is not ready at the deadline.
+ *
+ * Polls at least once, also after the deadline: this process may be late because it was not scheduled, while
+ * the peer responded in time.
+ */
 static bool ready(int fd, short events, int64_t deadline_ms) {
     for (;;) {
         int64_t left = deadline_ms - now_ms();
@@ -30,7 +34,7 @@ static bool ready(int fd, short events, int64_t deadline_ms) {
     }
 }
 
-/* Connects at once to the door that only root can open; false where there is none. */
+/* Connects to the socket for root without waiting; false if it does not exist or accept. */
 static bool connect_as_root(int fd, struct sockaddr_un address) {
     size_t length = strlen(address.sun_path);
     if (geteuid() != 0 || length + sizeof(EXCHANGE_ROOT_SUFFIX) > sizeof(address.sun_path))
@@ -47,7 +51,7 @@ static const char *connect_within(int fd, const char *path, int64_t deadline_ms)
     if (connect_as_root(fd, address))
         return NULL;
     while (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0) {
-        /* EAGAIN: the backlog is full, and nothing tells when it is not. */
+        /* EAGAIN: the backlog is full. There is no notification when it has space again. */
         if (errno != EAGAIN && errno != EINTR)
             return strerror(errno);
         if (now_ms() >= deadline_ms)

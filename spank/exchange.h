@@ -1,7 +1,7 @@
 /*
- * One question and one answer, a line each, over a unix socket, within bounded time.
+ * Exchange of one request line and one response line over a Unix socket within bounded time.
  *
- * Used by the SPANK plugin and by the hook: whatever senergyd does or does not do, the caller goes on.
+ * Used by the SPANK plugin and by the hook. The caller continues whatever senergyd does.
  */
 #ifndef SENERGY_EXCHANGE_H
 #define SENERGY_EXCHANGE_H
@@ -12,13 +12,14 @@
 #define EXCHANGE_ROOT_SUFFIX ".root"
 
 /*
- * Sends `message` (one line, its newline included) and reads the first line of the answer, at most size - 1
+ * Sends `message` (one line, its newline included) and reads the first line of the response, at most size - 1
  * bytes, into `reply` without its newline.
  *
- * Root first tries `socket_path`.root, senergyd's door that only root can open: users cannot fill its queue.
+ * Root first tries `socket_path`.root. Only root can connect to this second socket of senergyd, so users
+ * cannot fill its queue.
  *
- * `connect_ms` bounds the connection, `total_ms` everything together; both count from the call.
- * Returns NULL, or what went wrong.
+ * `connect_ms` bounds the connection, `total_ms` the whole exchange; both count from the call.
+ * Returns NULL, or a description of the error.
  */
 const char *exchange(const char *socket_path, const char *message, size_t length, int connect_ms,
                      int total_ms, char *reply, size_t size);

@@ -12,37 +12,37 @@
 #define DIRECTIVE "#SBATCH"
 #define DIRECTIVE_LENGTH (sizeof(DIRECTIVE) - 1)
 
-static void mix(uint64_t *digest, const char *bytes, size_t length) {
+static void hash_bytes(uint64_t *digest, const char *bytes, size_t length) {
     for (size_t i = 0; i < length; i++)
         *digest = (*digest ^ (unsigned char)bytes[i]) * 0x100000001b3u;
 }
 
-/* Reads a file piece by piece; lines that begin with #SBATCH are left out. */
+/* State of the digest of a script. Lines that begin with #SBATCH are skipped. */
 struct script {
     uint64_t digest;
-    char start[DIRECTIVE_LENGTH]; /* of the line, as long as it may be a directive */
+    char start[DIRECTIVE_LENGTH]; /* start of the line while it may still be a directive */
     size_t length;
-    enum { AT_START, KEPT, LEFT_OUT } line;
+    enum { AT_START, HASHED, SKIPPED } line;
 };
 
-static void settle(struct script *script) {
-    mix(&script->digest, script->start, script->length);
+static void hash_line_start(struct script *script) {
+    hash_bytes(&script->digest, script->start, script->length);
     script->length = 0;
-    script->line = KEPT;
+    script->line = HASHED;
 }
 
-static void take(struct script *script, char byte) {
+static void hash_byte(struct script *script, char byte) {
     if (script->line == AT_START) {
         if (byte == DIRECTIVE[script->length]) {
             script->start[script->length++] = byte;
             if (script->length == DIRECTIVE_LENGTH)
-                script->line = LEFT_OUT;
+                script->line = SKIPPED;
             return;
         }
-        settle(script);
+        hash_line_start(script);
     }
-    if (script->line == KEPT)
-        mix(&script->digest, &byte, 1);
+    if (script->line == HASHED)
+        hash_bytes(&script->digest, &byte, 1);
     if (byte == '\n') {
         script->line = AT_START;
         script->length = 0;
@@ -59,11 +59,11 @@ static bool read_script(int file, struct script *script) {
         if (got == 0)
             break;
         for (ssize_t i = 0; i < got; i++)
-            take(script, piece[i]);
+            hash_byte(script, piece[i]);
         total += (size_t)got;
     }
     if (script->line == AT_START)
-        settle(script);
+        hash_line_start(script);
     return true;
 }
 
@@ -79,8 +79,8 @@ bool fingerprint(int count, char *const arguments[], uid_t owner, char text[FING
                  read_script(file, &script);
     close(file);
     for (int i = 1; whole && i < count && arguments[i]; i++) {
-        mix(&script.digest, "", 1); /* a NUL keeps them apart */
-        mix(&script.digest, arguments[i], strlen(arguments[i]));
+        hash_bytes(&script.digest, "", 1); /* a NUL separates the arguments */
+        hash_bytes(&script.digest, arguments[i], strlen(arguments[i]));
     }
     snprintf(text, FINGERPRINT_SIZE, "%016" PRIx64, script.digest);
     return whole;

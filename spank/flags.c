@@ -19,13 +19,13 @@ const struct flag_name flag_names[FLAG_COUNT] = {
                            "GPUs per node that would do as well: gpu:a100:4,gpu:h100:2"},
 };
 
-/* Keys in the policy file of flags that take watts. */
+/* Keys in the policy file with the bounds of flags in watts. */
 static const char *const bounds_keys[FLAG_COUNT] = {
     [FLAG_CAP] = "cap_watts",
     [FLAG_GPU_CAP] = "gpu_cap_watts",
 };
 
-/* A message under construction; what does not fit is cut. */
+/* A message under construction; it is truncated at `size`. */
 struct line {
     char *text;
     size_t used;
@@ -39,13 +39,13 @@ static void append(struct line *line, const char *format, ...) {
         return;
     va_list arguments;
     va_start(arguments, format);
-    int wanted = vsnprintf(line->text + line->used, line->size - line->used, format, arguments);
+    int length = vsnprintf(line->text + line->used, line->size - line->used, format, arguments);
     va_end(arguments);
-    if (wanted > 0)
-        line->used += (size_t)wanted;
+    if (length > 0)
+        line->used += (size_t)length;
 }
 
-/* Appends the user's text in quotes: printable ASCII only, cut at SHOWN_MAX. */
+/* Appends the user's text in quotes: non-printable characters escaped, truncated at SHOWN_MAX. */
 static void append_shown(struct line *line, const char *value) {
     char shown[SHOWN_MAX + 5] = "";
     size_t used = 0;
@@ -86,14 +86,14 @@ static bool check_watts(enum flag flag, const char *value, const struct policy_f
     struct bounds bounds = {{0, 0}, {0, 0}};
     struct decimal watts = {0, 0};
     bool bounded = policies_bounds(file, bounds_keys[flag], &bounds);
-    bool formed = parse_watts(value, &watts);
-    if (formed &&
+    bool well_formed = parse_watts(value, &watts);
+    if (well_formed &&
         (!bounded || (decimal_compare(watts, bounds.low) >= 0 && decimal_compare(watts, bounds.high) <= 0))) {
         decimal_print(watts, normal);
         return true;
     }
     append_shown(line, value);
-    if (formed) {
+    if (well_formed) {
         append(line, " is out of bounds; ");
         append_bounds(line, &bounds);
         return false;
@@ -114,11 +114,11 @@ static char lower(char letter) {
 static unsigned smaller(unsigned a, unsigned b) { return a < b ? a : b; }
 
 /*
- * Counts the insertions, deletions, replacements and swaps of neighbours that turn `wanted` into `name`,
- * whatever the case; a longer `wanted` is cut. The beginning of a name counts as one edit.
+ * Returns the number of insertions, deletions, replacements and swaps of neighbours that turn `typed` into
+ * `name`, ignoring case. `typed` is truncated to POLICY_NAME_MAX. A prefix of `name` has distance 1 at most.
  */
-static unsigned distance(const char *wanted, struct span name) {
-    size_t length = strnlen(wanted, POLICY_NAME_MAX), same = 0;
+static unsigned distance(const char *typed, struct span name) {
+    size_t length = strnlen(typed, POLICY_NAME_MAX), same = 0;
     unsigned rows[3][POLICY_NAME_MAX + 1];
     unsigned *before = rows[0], *above = rows[1], *row = rows[2];
     for (size_t i = 0; i <= length; i++)
@@ -126,28 +126,28 @@ static unsigned distance(const char *wanted, struct span name) {
     for (size_t j = 1; j <= name.length; j++) {
         row[0] = (unsigned)j;
         for (size_t i = 1; i <= length; i++) {
-            char ours = lower(wanted[i - 1]), theirs = name.start[j - 1];
+            char ours = lower(typed[i - 1]), theirs = name.start[j - 1];
             row[i] = smaller(smaller(row[i - 1], above[i]) + 1, above[i - 1] + (ours != theirs));
-            if (i > 1 && j > 1 && ours == name.start[j - 2] && lower(wanted[i - 2]) == theirs)
+            if (i > 1 && j > 1 && ours == name.start[j - 2] && lower(typed[i - 2]) == theirs)
                 row[i] = smaller(row[i], before[i - 2] + 1);
         }
         unsigned *spare = before;
         before = above, above = row, row = spare;
     }
-    while (same < length && same < name.length && lower(wanted[same]) == name.start[same])
+    while (same < length && same < name.length && lower(typed[same]) == name.start[same])
         same++;
     return same >= 2 && same == length ? smaller(above[length], 1) : above[length];
 }
 
-/* Finds the policy that the user most likely meant: at most a third of its letters are wrong. */
-static struct span nearest_policy(const char *wanted, const struct policy_file *file, const char *user) {
+/* Finds the policy that the user most likely meant, with at most a third of its letters wrong. */
+static struct span nearest_policy(const char *typed, const struct policy_file *file, const char *user) {
     struct span nearest = {NULL, 0};
     unsigned best = UINT_MAX;
     struct policy policy;
     for (struct span lines = policies_lines(file); policies_next(&lines, user, &policy);) {
-        size_t length = strnlen(wanted, POLICY_NAME_MAX);
+        size_t length = strnlen(typed, POLICY_NAME_MAX);
         size_t longer = length > policy.name.length ? length : policy.name.length;
-        unsigned edits = policy.open ? distance(wanted, policy.name) : UINT_MAX;
+        unsigned edits = policy.open ? distance(typed, policy.name) : UINT_MAX;
         if (edits < best && edits <= (longer < 6 ? 1 : longer / 3)) {
             best = edits;
             nearest = policy.name;
@@ -156,7 +156,7 @@ static struct span nearest_policy(const char *wanted, const struct policy_file *
     return nearest;
 }
 
-/* Lists the policies that the user may ask for. */
+/* Appends the list of policies that the user may use. */
 static void append_policies(struct line *line, const struct policy_file *file, const char *user) {
     const char *separator = "";
     size_t limit = line->used + ALLOWED_MAX;
@@ -178,7 +178,7 @@ static void append_policies(struct line *line, const struct policy_file *file, c
 
 static bool check_policy(const char *value, const struct policy_file *file, const char *user, char *normal,
                          struct line *line) {
-    bool formed = policies_is_name((struct span){value, strlen(value)});
+    bool well_formed = policies_is_name((struct span){value, strlen(value)});
     bool any = false, known = false, open = false;
     struct policy policy;
     for (struct span lines = policies_lines(file); policies_next(&lines, user, &policy);) {
@@ -186,13 +186,13 @@ static bool check_policy(const char *value, const struct policy_file *file, cons
         known = known || span_is(policy.name, value);
         open = open || (policy.open && span_is(policy.name, value));
     }
-    if (formed && (open || !any)) {
+    if (well_formed && (open || !any)) {
         strcpy(normal, value);
         return true;
     }
-    append(line, formed && !known ? "unknown policy " : "");
+    append(line, well_formed && !known ? "unknown policy " : "");
     append_shown(line, value);
-    if (!formed)
+    if (!well_formed)
         append(line, " is not a policy name");
     else if (known)
         append(line, " is not open to user %s", user);
@@ -223,7 +223,7 @@ static bool check_label(enum flag flag, const char *value, char *normal, struct 
 
 /* Reads one gpu:KIND:COUNT, appends its normal form to `normal` and returns what follows; NULL: it is none.
  */
-static const char *take_shape(const char *text, struct line *normal) {
+static const char *read_shape(const char *text, struct line *normal) {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
     static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.+-";
     if (strncmp(text, "gpu:", 4) != 0 || strspn(text + 4, letters) == 0)
@@ -244,7 +244,7 @@ static bool check_shapes(const char *value, char *normal, struct line *line) {
     struct line form = {normal, 0, FLAG_VALUE_MAX + 1};
     const char *rest = value;
     for (int shapes = 0; shapes < FLAG_SHAPES_MAX; shapes++) {
-        rest = take_shape(rest, &form);
+        rest = read_shape(rest, &form);
         if (rest && !*rest)
             return true;
         if (!rest || *rest++ != ',')
@@ -276,28 +276,29 @@ bool flag_check(enum flag flag, const char *value, const struct policy_file *fil
     }
 }
 
-/* Finds the kind of a policy. Where the file lists none, only that of built-in ones is known. */
-static struct policy policy_kind(const char *name, const struct policy_file *file) {
-    struct policy policy, found = {.open = true};
+/* Returns the properties of a policy. If the file lists no policies, only built-in policies have properties.
+ */
+static struct policy policy_properties(const char *name, const struct policy_file *file) {
+    struct policy policy, properties = {.open = true};
     bool any = false;
     for (struct span lines = policies_lines(file); policies_next(&lines, NULL, &policy); any = true)
         if (span_is(policy.name, name))
-            found = policy;
+            properties = policy;
     if (!any) {
-        found.measures_only = strcmp(name, "monitor") == 0;
-        found.needs_cap = strcmp(name, "cap") == 0;
+        properties.measures_only = strcmp(name, "monitor") == 0;
+        properties.needs_cap = strcmp(name, "cap") == 0;
     }
-    return found;
+    return properties;
 }
 
-bool flags_agree(const char *const normal[FLAG_COUNT], const struct policy_file *file,
-                 char message[FLAG_MESSAGE_MAX + 1]) {
+bool flags_check_combination(const char *const normal[FLAG_COUNT], const struct policy_file *file,
+                             char message[FLAG_MESSAGE_MAX + 1]) {
     struct line line = {message, 0, FLAG_MESSAGE_MAX + 1};
     const char *name = normal[FLAG_POLICY];
     enum flag cap = normal[FLAG_CAP] ? FLAG_CAP : FLAG_GPU_CAP;
-    if (!name) /* then a cap means the policy cap, or goes with the default one */
+    if (!name) /* a cap then selects the policy cap, or applies to the default policy */
         return true;
-    struct policy policy = policy_kind(name, file);
+    struct policy policy = policy_properties(name, file);
     if (normal[cap] && policy.measures_only)
         append(&line, "--%s: policy '%s' changes nothing; choose another policy or leave the cap out",
                flag_names[cap].option, name);

@@ -11,7 +11,7 @@
  * plugstack.conf: optional /usr/local/lib/slurm-energy/energy_hooks.so [socket=PATH]
  */
 
-/* Everything but what Slurm looks up stays hidden: slurmstepd has symbols of its own. */
+/* Only symbols that Slurm looks up are visible, because slurmstepd has symbols of its own. */
 #pragma GCC visibility push(default)
 #include <slurm/spank.h>
 SPANK_PLUGIN(senergy_hooks, 1)
@@ -37,8 +37,8 @@ static const char *read_socket_path(int count, char *arguments[]) {
 }
 
 /*
- * Runs the hook in a child process. Returns a negative number, which is what Slurm looks at, only where the
- * options say --hold; Slurm then holds the job if plugstack.conf says `required`, else it ignores that.
+ * Runs the hook in a child process. Returns a negative number, which Slurm treats as a failure, only if begin
+ * failed with --hold. Slurm then holds the job if plugstack.conf says `required`, and ignores it otherwise.
  */
 static int announce(const char *operation, int count, char *arguments[]) {
     const char *socket_path = read_socket_path(count, arguments);

@@ -13,7 +13,7 @@ bool span_is(struct span span, const char *text) {
     return span.length == strlen(text) && memcmp(span.start, text, span.length) == 0;
 }
 
-/* Takes the next piece up to `separator` off `rest`; empty pieces are skipped. False at the end. */
+/* Removes the next piece up to `separator` from `rest`; skips empty pieces. False at the end. */
 static bool next_piece(struct span *rest, char separator, struct span *piece) {
     while (rest->length > 0 && *rest->start == separator) {
         rest->start++;
@@ -70,7 +70,7 @@ bool policies_is_name(struct span text) {
     return true;
 }
 
-/* Whether `user` is in a comma-separated list. An empty list means everybody, as in the configuration. */
+/* Whether `user` is in a comma-separated list. An empty list means all users, as in the configuration. */
 static bool is_open(struct span users, const char *user) {
     struct span one;
     bool listed = false, empty = true;
@@ -102,7 +102,7 @@ bool policies_next(struct span *lines, const char *user, struct policy *policy) 
     return false;
 }
 
-/* Reads all of `fd` into `file`; NULL or why not. */
+/* Reads `fd` completely into `file`; returns NULL or the reason of a failure. */
 static const char *read_all(int fd, struct policy_file *file) {
     struct stat status;
     if (fstat(fd, &status) != 0)

@@ -373,7 +373,7 @@ def test_steps_run_whatever_their_flags_and_those_of_the_job_make_together(clust
     assert of_ours(done) == [kept.format(flag) for flag in asked]
 
 
-LEFT_OUT = "that of the surrounding job is left out: it does not go with what this one asks for"
+LEFT_OUT = "that of the surrounding job is left out: it conflicts with the flags of this job"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from property_examples import examples
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCES = [REPOSITORY / "prolog_epilog" / name for name in ("hook.c", "job_hook.c", "message.c")]
-SOURCES += [REPOSITORY / "prolog_epilog" / "missed.c", REPOSITORY / "spank" / "exchange.c"]
+SOURCES += [REPOSITORY / "prolog_epilog" / "deferred_message.c", REPOSITORY / "spank" / "exchange.c"]
 JOB = {"SLURM_JOB_ID": "17", "SLURM_JOB_UID": "1000", "SLURM_JOB_RESTART_COUNT": "0"}
 OK = b'{"ok": true, "policy": "monitor", "applied": 0, "failed": 0}\n'
 LIMIT = 64 * 1024

@@ -40,7 +40,7 @@ def program(tmp_path_factory):
     program = tmp_path_factory.mktemp("tables") / "driver"
     flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]
     flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    sources = [PLUGINS / "scores.c", PLUGINS / "queue_writer.c", DRIVER]
+    sources = [PLUGINS / "priority_table.c", PLUGINS / "queue_writer.c", DRIVER]
     subprocess.run(["gcc", *flags, "-I", PLUGINS, "-o", program, *sources], check=True, timeout=60)
     return program
 

@@ -16,7 +16,7 @@ from slurm_energy.slurm.queue.table_source import QueueTableSource
 ROOT = Path(__file__).resolve().parents[2]
 PLUGINS = ROOT / "plugins"
 DRIVER = Path(__file__).parent / "native" / "plugin_driver.c"
-PARTS = ("site_factor_energy.c", "job_facts.c", "complaint.c", "scores.c", "queue_writer.c")
+PARTS = ("site_factor_energy.c", "job_facts.c", "log_once.c", "priority_table.c", "queue_writer.c")
 pytestmark = [
     pytest.mark.root,
     pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed"),

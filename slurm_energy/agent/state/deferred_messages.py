@@ -1,7 +1,7 @@
 """Deferred messages: begins and ends that the agent did not answer, which the hook left as files.
 
 A job whose begin or end was deferred is begun or ended as soon as the agent runs again. The writer of these
-files is prolog_epilog/missed.c.
+files is prolog_epilog/deferred_message.c.
 """
 
 from __future__ import annotations

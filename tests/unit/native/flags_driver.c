@@ -17,7 +17,7 @@ static bool together(char *value, const struct policy_file *file, char *normal, 
     for (int i = 0; i < 3 && word; i++, word = strtok(NULL, " "))
         given[order[i]] = strcmp(word, "-") == 0 ? NULL : word;
     strcpy(normal, "fine");
-    return flags_agree(given, file, message);
+    return flags_check_combination(given, file, message);
 }
 
 int main(int count, char *words[]) {

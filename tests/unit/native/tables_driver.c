@@ -1,6 +1,6 @@
 /* The plugin's two files without Slurm: commands on standard input, one answer a line. */
+#include "priority_table.h"
 #include "queue_writer.h"
-#include "scores.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 static void find(uint32_t id) {
     int32_t factor;
 
-    if (scores_find(id, &factor))
+    if (priority_table_find(id, &factor))
         printf(" %d", factor);
     else
         printf(" -");
@@ -20,9 +20,9 @@ static void find(uint32_t id) {
 /* read PATH ID...: trouble, whether usable, default, then each job's factor; look: as for one job. */
 static void read_table(char *path, bool always) {
     char why[64], *word;
-    int trouble = (int)scores_refresh(path, always, why);
+    int trouble = (int)priority_table_refresh(path, always, why);
 
-    printf("%d %d %d", trouble, scores_usable(), scores_default());
+    printf("%d %d %d", trouble, priority_table_is_usable(), priority_table_default_factor());
     while ((word = strtok(NULL, " \n")))
         find((uint32_t)strtoul(word, NULL, 10));
     printf(" %s\n", why);
@@ -65,7 +65,7 @@ static void note(const char *path, uint32_t first, uint32_t last) {
 
     for (uint32_t id = first; id <= last && !error; id++) {
         fill(&job, id, text);
-        error = queue_note(&job);
+        error = queue_append_to_journal(&job);
     }
     printf(error ? "error %d\n" : "ok\n", error);
 }
@@ -81,10 +81,10 @@ static void hammer(const char *path, int count) {
     for (int i = 0; i < count; i++) {
         int32_t first = 0, factor;
 
-        if (scores_refresh(path, true, why) != SCORES_GOOD)
+        if (priority_table_refresh(path, true, why) != PRIORITY_TABLE_OK)
             continue;
         believed++;
-        for (uint32_t id = 1; scores_find(id, &factor); id++) {
+        for (uint32_t id = 1; priority_table_find(id, &factor); id++) {
             first = id == 1 ? factor : first;
             torn += factor != first;
         }
@@ -112,14 +112,14 @@ static void fuzz(const char *path, const char *scratch, int rounds) {
         if (write(fd, bad, (size_t)cut) != cut)
             abort();
         close(fd);
-        scores_forget();
-        if (scores_refresh(scratch, true, why) == SCORES_GOOD &&
+        priority_table_reset();
+        if (priority_table_refresh(scratch, true, why) == PRIORITY_TABLE_OK &&
             (cut != size || memcmp(bad, good, (size_t)size)))
             believed++;
         for (uint32_t id = 0; id < 20; id++) {
             int32_t factor;
 
-            (void)scores_find(id, &factor);
+            (void)priority_table_find(id, &factor);
         }
     }
     printf("%d\n", believed);

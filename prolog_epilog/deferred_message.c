@@ -1,5 +1,5 @@
-/* See missed.h. */
-#include "missed.h"
+/* See deferred_message.h. */
+#include "deferred_message.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -16,11 +16,11 @@
 
 #define NAME_BYTES 64
 
-/* Opens the directory unless others could have put it there or could write in it. */
+/* Opens the directory if it belongs to this process's user and no other user can write to it. */
 static int open_folder(const char *socket_path) {
     char path[PATH_MAX];
     struct stat status;
-    if ((size_t)snprintf(path, sizeof(path), "%s" MISSED_SUFFIX, socket_path) >= sizeof(path)) {
+    if ((size_t)snprintf(path, sizeof(path), "%s" DEFERRED_SUFFIX, socket_path) >= sizeof(path)) {
         errno = ENAMETOOLONG;
         return -1;
     }
@@ -42,10 +42,10 @@ static bool is_full(int folder) {
             close(copy);
         return true;
     }
-    while (count <= MISSED_MOST + 1 && readdir(entries))
+    while (count <= DEFERRED_MAX + 1 && readdir(entries))
         count++; /* `.` and `..` too */
     closedir(entries);
-    return count > MISSED_MOST + 1;
+    return count > DEFERRED_MAX + 1;
 }
 
 static bool write_all(int fd, const char *text, size_t length) {
@@ -61,8 +61,8 @@ static bool write_all(int fd, const char *text, size_t length) {
     return true;
 }
 
-/* Writes the file under a name that senergyd ignores, then gives it its own. */
-static bool leave(int folder, const char *message, size_t length) {
+/* Writes the file under a name that senergyd ignores, then renames it. */
+static bool write_message(int folder, const char *message, size_t length) {
     char name[NAME_BYTES], unfinished[NAME_BYTES + 1];
     struct timespec now;
     clock_gettime(CLOCK_BOOTTIME, &now);
@@ -81,13 +81,13 @@ static bool leave(int folder, const char *message, size_t length) {
     return done;
 }
 
-const char *missed_leave(const char *socket_path, const char *message, size_t length) {
+const char *defer_message(const char *socket_path, const char *message, size_t length) {
     int folder = open_folder(socket_path);
     if (folder < 0)
         return strerror(errno);
-    const char *problem = is_full(folder)                  ? "too many wait already"
-                          : leave(folder, message, length) ? NULL
-                                                           : strerror(errno);
+    const char *problem = is_full(folder)                          ? "too many wait already"
+                          : write_message(folder, message, length) ? NULL
+                                                                   : strerror(errno);
     close(folder);
     return problem;
 }
