@@ -28,7 +28,7 @@ from typing import NamedTuple
 from claims import at_most, tell
 
 from slurm_energy.oracle.hardware import find_hardware
-from slurm_energy.oracle.history.cap_response import RESPONSE, CapResponse, recapped
+from slurm_energy.oracle.history.cap_response import RESPONSE, CapResponse, convert_part
 
 DATA = Path(__file__).resolve().parents[1].parent / "shared/data/power-limits"
 GPUS = {"a40": "a40", "rtx6000": "quadro-rtx-6000"}
@@ -98,7 +98,7 @@ def pairs(folder: Path, gpu: str, *, from_highest: bool) -> list[Pair]:
 
 def errors(rows: Sequence[Pair], response: CapResponse, tdp_watts: float) -> tuple[float, float]:
     """Return the mean errors of time and watts."""
-    said = [recapped(row.watts, row.before, row.after, tdp_watts, response) for row in rows]
+    said = [convert_part(row.watts, row.before, row.after, tdp_watts, response) for row in rows]
     return (
         fmean(abs(math.log(one[1] / row.time_ratio)) for one, row in zip(said, rows, strict=True)),
         fmean(abs(one[0] / row.measured_watts - 1) for one, row in zip(said, rows, strict=True)),

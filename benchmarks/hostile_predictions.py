@@ -109,8 +109,8 @@ def run(stack: contextlib.ExitStack, command: list[str]) -> subprocess.Popen[byt
 @contextlib.contextmanager
 def attack(url: str, munge_socket: Path) -> Iterator[Counter[str]]:
     """Let the clients ask meanwhile; count the kinds of their answers when they have ended."""
-    question = {"user": "nobody", "name": "a" * 900, "time_limit_s": 3600.0, "nodes": 1}
-    body = {"questions": [question] * 1000}
+    request = {"user": "nobody", "name": "a" * 900, "time_limit_s": 3600.0, "nodes": 1}
+    body = {"requests": [request] * 1000}
     counts: Counter[str] = Counter()
     children = []
     for _ in range(PROCESSES):

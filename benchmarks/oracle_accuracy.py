@@ -23,14 +23,19 @@ from typing import Any
 
 import numpy as np
 
-from slurm_energy.oracle.calibration.evaluation import errors, predicted
+from slurm_energy.oracle.calibration.evaluation import errors, predict_rows
 from slurm_energy.oracle.calibration.fit_problem import combined
-from slurm_energy.oracle.calibration.fitting import Held, leave_out
+from slurm_energy.oracle.calibration.fitting import HeldOutPredictions, leave_out
 from slurm_energy.oracle.calibration.measurements import Measurement, column, read_measurements
 from slurm_energy.oracle.calibration.search import SearchSettings
 from slurm_energy.oracle.calibration_files import shipped_calibration
 from slurm_energy.oracle.hardware import Hardware, find_hardware
-from slurm_energy.oracle.selection import CASES, UNSEEN_DOUBT, expected, taken
+from slurm_energy.oracle.selection import (
+    CASES,
+    UNSEEN_POWER_DEVIATION,
+    expected_objective,
+    select_alternative,
+)
 from slurm_energy.oracle.training.parameters import Calibration
 
 DATA = Path(__file__).resolve().parents[1].parent / "shared/data/power-limits"
@@ -76,7 +81,7 @@ def judge(device: str, what: str, data: Path) -> dict[str, Any]:
     hardware = find_hardware(device)
     shipped = shipped_calibration(hardware.name)
     if what == "fitted":
-        held = Held(rows, *predicted(hardware, rows, shipped), {None: shipped})
+        held = HeldOutPredictions(rows, *predict_rows(hardware, rows, shipped), {None: shipped})
     elif what == "network":
         held = leave_out(hardware, rows, FOLDS[what], FROM_NOTHING, forget_workload=True)
     else:
@@ -92,7 +97,7 @@ def judge(device: str, what: str, data: Path) -> dict[str, Any]:
     }
 
 
-def by_fold(held: Held, fold: Callable[[Measurement], Any]) -> dict[str, tuple[float, float]]:
+def by_fold(held: HeldOutPredictions, fold: Callable[[Measurement], Any]) -> dict[str, tuple[float, float]]:
     """Return (time error, power error) of each fold."""
     found = {}
     for name in sorted({fold(row) for row in held.rows}):
@@ -102,7 +107,7 @@ def by_fold(held: Held, fold: Callable[[Measurement], Any]) -> dict[str, tuple[f
     return found
 
 
-def ratios(held: Held) -> list[float]:
+def ratios(held: HeldOutPredictions) -> list[float]:
     """Return the 5 and 95 % quantiles of measured / predicted time, then power."""
     time = column(held.rows, "step_s") / held.seconds
     power = column(held.rows, "power_watts") / held.watts
@@ -117,7 +122,7 @@ def groups(rows: Sequence[Measurement]) -> list[Any]:
     return [np.array(places) for places in found.values() if len(places) > 2]
 
 
-def chosen(hardware: Hardware, held: Held, what: str) -> dict[tuple[Any, ...], list[int]]:
+def chosen(hardware: Hardware, held: HeldOutPredictions, what: str) -> dict[tuple[Any, ...], list[int]]:
     """Return, by row of the study, the place of the limit chosen with each calibration that judges it."""
     found: dict[tuple[Any, ...], list[int]] = {}
     for left, calibration in held.calibrations.items():
@@ -132,14 +137,14 @@ def choice(hardware: Hardware, own: Sequence[Measurement], calibration: Calibrat
     """Return the place of the limit with the least expected energy-delay product, as in `sweep`."""
     residuals = calibration.residuals.get((own[0].model, own[0].precision))
     support = np.zeros(len(own)) if residuals is None else residuals.support(column(own, "batch"))
-    doubt = 0.0 if own[0].model in calibration.workloads else UNSEEN_DOUBT
+    doubt = 0.0 if own[0].model in calibration.workloads else UNSEEN_POWER_DEVIATION
     products = []
     for deviation, _ in CASES:
         more = float(np.exp(deviation * doubt))
         moved = [dataclasses.replace(row, cap_watts=row.cap_watts / more) for row in own]
-        seconds, watts = predicted(hardware, moved, calibration)
+        seconds, watts = predict_rows(hardware, moved, calibration)
         products.append(seconds**2 * watts * more)
-    return taken(expected(products), support)
+    return select_alternative(expected_objective(products), support)
 
 
 def choices(study: Sequence[Measurement], oracle: dict[tuple[Any, ...], list[int]]) -> dict[str, list[float]]:

@@ -19,7 +19,7 @@ import time
 import numpy as np
 from claims import Claim, at_least, at_most, tell
 
-from slurm_energy.oracle.calibration.fit_problem import Problem, start_vector, unknowns
+from slurm_energy.oracle.calibration.fit_problem import Problem, list_unknowns, start_vector
 from slurm_energy.oracle.calibration.measurements import Measurement
 from slurm_energy.oracle.calibration.search import SearchSettings, search
 from slurm_energy.oracle.hardware import PRECISIONS, find_hardware
@@ -72,7 +72,7 @@ def predictions(count: int = 1_000_000) -> Claim:
 def tracing() -> Claim:
     import torch
 
-    from slurm_energy.oracle.workload.tracing import Labels, profile_module
+    from slurm_energy.oracle.workload.tracing import ProfileLabels, profile_module
 
     seconds = []
     for _ in range(3):
@@ -80,7 +80,7 @@ def tracing() -> Claim:
         layer = torch.nn.TransformerEncoderLayer(768, 12, 3072, batch_first=True, device="meta")
         module = torch.nn.TransformerEncoder(layer, 12)
         profile_module(
-            module, lambda batch: (torch.empty(batch, 384, 768, device="meta"),), Labels("encoder")
+            module, lambda batch: (torch.empty(batch, 384, 768, device="meta"),), ProfileLabels("encoder")
         )
         seconds.append(time.perf_counter() - began_s)
     print(f"tracing: {min(seconds):.2f} s")
@@ -101,7 +101,7 @@ def calibration() -> Claim:
         for place, row in enumerate(rows)
     ]
     problem = Problem(hardware, rows, Theta(), {})
-    found = unknowns(list(bounds_of(Theta))[:UNKNOWNS], [], [])
+    found = list_unknowns(list(bounds_of(Theta))[:UNKNOWNS], [], [])
     began_s = time.perf_counter()
     vector = search(problem, found, start_vector(found, Theta(), {}), SearchSettings(workers=2))
     taken_s = time.perf_counter() - began_s

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from slurm_energy.oracle.workload.profile_files import save_profile  # noqa: E402
-from slurm_energy.oracle.workload.tracing import Labels, profile_module  # noqa: E402
+from slurm_energy.oracle.workload.tracing import ProfileLabels, profile_module  # noqa: E402
 
 PROFILES = ROOT / "slurm_energy/oracle/workload/profiles"
 REFERENCES = ROOT / "tests/unit/profile_references.json"
@@ -325,7 +325,9 @@ def main() -> None:
         entry = ZOO[name]
         with torch.device("meta"):
             module = entry.build()
-        labels = Labels(name, entry.description, origin(entry), entry.optimizer, entry.dataset, entry.samples)
+        labels = ProfileLabels(
+            name, entry.description, origin(entry), entry.optimizer, entry.dataset, entry.samples
+        )
         profile = profile_module(module, entry.inputs, labels)
         save_profile(replace(profile, shared_weights=entry.shared_weights), PROFILES / f"{name}.json")
         references[name] = reference(module, entry)

@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         from slurm_energy.oracle.calibration.fit_problem import Weights
         from slurm_energy.oracle.calibration.fitting import fit
-        from slurm_energy.oracle.calibration.identification import fixes_response
+        from slurm_energy.oracle.calibration.identification import sweeps_determine_response
         from slurm_energy.oracle.calibration.measurements import read_measurements
         from slurm_energy.oracle.calibration.search import SearchSettings
     except ImportError as error:
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
         )
     method = "search" if args.plain and args.method == "auto" else args.method
     if method == "auto":
-        method = "search" if fixes_response(hardware, rows) else "transfer"
+        method = "search" if sweeps_determine_response(hardware, rows) else "transfer"
     _check_search_options(args, method)
     check_writable(args.output)
     how = SearchSettings(

@@ -171,7 +171,7 @@ def _traced(text: str) -> WorkloadProfile:
     path, colon, function = text.rpartition(":")
     if not colon or not path.endswith(".py"):
         raise UsageError(f"--trace: '{shown(text)}'", "is not FILE.py:FUNCTION")
-    from slurm_energy.oracle.workload.tracing import Labels, profile_module
+    from slurm_energy.oracle.workload.tracing import ProfileLabels, profile_module
 
     if not Path(path).is_file():
         raise UsageError(f"--trace: {shown(path)}", "no such file")
@@ -186,7 +186,9 @@ def _traced(text: str) -> WorkloadProfile:
         raise UsageError(
             f"--trace: {function}", "the first that it returns is no PyTorch module", "see --help"
         )
-    return profile_module(module, lambda batch: _users(path, lambda: inputs(batch)), Labels(Path(path).stem))
+    return profile_module(
+        module, lambda batch: _users(path, lambda: inputs(batch)), ProfileLabels(Path(path).stem)
+    )
 
 
 def _users(path: str, call: Callable[[], Any]) -> Any:
@@ -313,19 +315,19 @@ def _lines(names: dict[str, Any], found: Sweep) -> list[str]:
     bests: dict[int, list[str]] = {}
     for name, place in found.best.items():
         bests.setdefault(place, []).append(name)
-    for place, answer in enumerate(found.answers):
+    for place, prediction in enumerate(found.predictions):
         kind, gpus, batch, cap = found.rows[place]
-        time = answer.duration_s
+        time = prediction.duration_s
         spread = f"{100 * (time.low / time.mean - 1):+.0f}{100 * (time.high / time.mean - 1):+.0f}%"
         marks = ("*" if found.front[place] else "").ljust(5) + " " + ",".join(bests.get(place, []))
         mhz = found.clock[place] * kind.max_clock_mhz
         figures = (
             f"{mhz:>5.0f} {1e3 * found.step_s[place]:>9.2f} {format_duration(time.mean):>11} {spread:>9}"
-            f" {answer.power_watts.mean:>7.0f} {units.text(answer.energy_joules.mean, 'J'):>9}"
-            f" {units.text(answer.edp_js, 'J*s'):>11} {found.objectives['eds'][place]:>6.3f}"
+            f" {prediction.power_watts.mean:>7.0f} {units.text(prediction.energy_joules.mean, 'J'):>9}"
+            f" {units.text(prediction.edp_js, 'J*s'):>11} {found.objectives['eds'][place]:>6.3f}"
         )
         limit = "none" if math.isinf(cap) else f"{cap:g}"
         out.append(f"{kind.name:<16} {gpus:>4.0f} {batch:>6.0f} {limit:>6} {figures} {marks}".rstrip())
-    notes = dict.fromkeys(note for answer in found.answers for note in answer.notes)
-    bases = dict.fromkeys(answer.basis for answer in found.answers)
+    notes = dict.fromkeys(note for prediction in found.predictions for note in prediction.notes)
+    bases = dict.fromkeys(prediction.basis for prediction in found.predictions)
     return [*out, "", *(f"basis: {basis}" for basis in bases), *(f"note: {note}" for note in notes)]

@@ -44,42 +44,46 @@ def run(args: argparse.Namespace) -> int:
     """Read the script, predict the job and print the prediction."""
     script = _read(Path(args.job[0]), args.job[1:], args.sbatch)
     notes = list(script.notes)
-    question = _question(args, script, notes)
-    answer = _ask(args, question, notes)
-    answer = dataclasses.replace(answer, notes=(*notes, *answer.notes))
+    request = _prediction_request(args, script, notes)
+    prediction = _predict(args, request, notes)
+    prediction = dataclasses.replace(prediction, notes=(*notes, *prediction.notes))
     if args.json:
         emit_json(
-            {"job": _job_json(script), "question": dataclasses.asdict(question), "answer": answer.to_json()}
+            {
+                "job": _job_json(script),
+                "request": dataclasses.asdict(request),
+                "prediction": prediction.to_json(),
+            }
         )
     else:
-        emit(lines(script, question, answer))
+        emit(lines(script, request, prediction))
     return EXIT_OK
 
 
-def lines(script: BatchScript, question: PredictionRequest, answer: Prediction) -> list[str]:
+def lines(script: BatchScript, request: PredictionRequest, prediction: Prediction) -> list[str]:
     """Return the lines to print: the job, the predicted values, and their source."""
     from slurm_energy.oracle.history.history_oracle import age_text
     from slurm_energy.reports.scaling import with_unit
 
-    kwh = answer.energy_joules.mean / JOULES_PER_KWH
-    edp = with_unit(answer.edp_js, "J s")
+    kwh = prediction.energy_joules.mean / JOULES_PER_KWH
+    edp = with_unit(prediction.edp_js, "J s")
     rows = [
         ["", "mean", "5 %", "95 %"],
-        ["time", *map(_seconds, _parts(answer.duration_s))],
-        ["power", *(with_unit(watts, "W") for watts in _parts(answer.power_watts))],
-        ["energy", *(with_unit(joules, "J") for joules in _parts(answer.energy_joules))],
+        ["time", *map(_seconds, _parts(prediction.duration_s))],
+        ["power", *(with_unit(watts, "W") for watts in _parts(prediction.power_watts))],
+        ["energy", *(with_unit(joules, "J") for joules in _parts(prediction.energy_joules))],
     ]
-    page = [f"{shown(script.name)}: {_wanted(script, question)}"]
+    page = [f"{shown(script.name)}: {_requested(script, request)}"]
     page += [f"  {shown(script.command, 90)}"] if script.command else []
     page += [f"{name:<8}{mean:>14} {low:>13} {high:>13}" for name, mean, low, high in rows]
     page += [f"{'EDP':<8}{edp:>14}", f"{'kWh':<8}{kwh:>14.4g}"]
     if script.tasks > 1:
-        total = with_unit(answer.energy_joules.mean * script.tasks, "J")
+        total = with_unit(prediction.energy_joules.mean * script.tasks, "J")
         page.append(f"{'array':<8}{script.tasks} tasks like this one: {total} together")
-    age = "" if answer.age_s is None else f", newest {age_text(answer.age_s)} old"
-    page.append(f"{'source':<8}{answer.source}{age}")
-    page.append(f"{'basis':<8}{shown(answer.basis, 200)}")
-    return page + [f"{'note':<8}{shown(note, 300)}" for note in answer.notes]
+    age = "" if prediction.age_s is None else f", newest {age_text(prediction.age_s)} old"
+    page.append(f"{'source':<8}{prediction.source}{age}")
+    page.append(f"{'basis':<8}{shown(prediction.basis, 200)}")
+    return page + [f"{'note':<8}{shown(note, 300)}" for note in prediction.notes]
 
 
 def _read(path: Path, arguments: list[str], sbatch: str) -> BatchScript:
@@ -97,7 +101,7 @@ def _read(path: Path, arguments: list[str], sbatch: str) -> BatchScript:
     return read_script(str(path), content, arguments, extra)
 
 
-def _question(args: argparse.Namespace, script: BatchScript, notes: list[str]) -> PredictionRequest:
+def _prediction_request(args: argparse.Namespace, script: BatchScript, notes: list[str]) -> PredictionRequest:
     """Return the prediction request of the script. Note flags that submission would refuse."""
     from slurm_energy.oracle.prediction import PredictionRequest
     from slurm_energy.policies.catalogue import policy_caps
@@ -107,12 +111,12 @@ def _question(args: argparse.Namespace, script: BatchScript, notes: list[str]) -
     caps: dict[str, tuple[float | None, float | None]] = {}
     try:
         config = connection.configuration(args)
-        request = validate_flags(script.flags, config, user, script.partition)
+        policy_request = validate_flags(script.flags, config, user, script.partition)
         caps = policy_caps(config)
     except EnergyError as error:
         notes.append(str(error))
-        request = PolicyRequest(policy=script.flags.get("ENERGY_POLICY", "monitor"))
-    cap, gpu_cap = caps.get(request.policy, (None, None))
+        policy_request = PolicyRequest(policy=script.flags.get("ENERGY_POLICY", "monitor"))
+    cap, gpu_cap = caps.get(policy_request.policy, (None, None))
     return PredictionRequest(
         user=user,
         account=script.account,
@@ -124,27 +128,27 @@ def _question(args: argparse.Namespace, script: BatchScript, notes: list[str]) -
         gpus=script.gpus,
         gpu_kind=script.gpu_kind,
         time_limit_s=script.time_limit_s,
-        policy=request.policy,
-        cap_watts=request.cap_watts or cap,
-        gpu_cap_watts=request.gpu_cap_watts or gpu_cap,
-        model=request.model,
-        tag=request.tag,
+        policy=policy_request.policy,
+        cap_watts=policy_request.cap_watts or cap,
+        gpu_cap_watts=policy_request.gpu_cap_watts or gpu_cap,
+        model=policy_request.model,
+        tag=policy_request.tag,
     )
 
 
-def _ask(args: argparse.Namespace, question: PredictionRequest, notes: list[str]) -> Prediction:
+def _predict(args: argparse.Namespace, request: PredictionRequest, notes: list[str]) -> Prediction:
     from slurm_energy.oracle.nameplate import NameplateOracle
     from slurm_energy.oracle.prediction import FallbackOracle
 
     if args.calibration is not None:
-        return _calibrated(args.calibration, args, question)
+        return _calibrated(args.calibration, args, request)
     oracles: list[Oracle] = [_Controller(args, notes)]
-    if question.model:
-        oracles += _model(args, question, notes)
-    return FallbackOracle([*oracles, NameplateOracle()]).require(question)
+    if request.model:
+        oracles += _model(args, request, notes)
+    return FallbackOracle([*oracles, NameplateOracle()]).require(request)
 
 
-def _calibrated(path: Path, args: argparse.Namespace, question: PredictionRequest) -> Prediction:
+def _calibrated(path: Path, args: argparse.Namespace, request: PredictionRequest) -> Prediction:
     """Return the prediction of the model with one calibration. History is not used.
 
     Raises:
@@ -152,29 +156,29 @@ def _calibrated(path: Path, args: argparse.Namespace, question: PredictionReques
             another kind than the calibration.
     """
     flag = f"--calibration {path}"
-    if not question.model or not question.gpu_kind:
-        missing = "a model (--energy-model)" if not question.model else "a kind of GPU (--gpus=a100:4)"
+    if not request.model or not request.gpu_kind:
+        missing = "a model (--energy-model)" if not request.model else "a kind of GPU (--gpus=a100:4)"
         raise UsageError(flag, f"the script does not name {missing}", "name it, or leave the option out")
     notes: list[str] = []
-    found = _model(args, question, notes)
-    if not found:
+    oracles = _model(args, request, notes)
+    if not oracles:
         raise UsageError(flag, notes[-1], "leave the option out")
     from slurm_energy.oracle.calibration_files import load_calibration
     from slurm_energy.oracle.hardware import find_hardware
     from slurm_energy.oracle.training_oracle import TrainingOracle
 
-    own, kind = load_calibration(path), find_hardware(question.gpu_kind).name
+    own, kind = load_calibration(path), find_hardware(request.gpu_kind).name
     if own.hardware != kind:
         raise UsageError(flag, f"it is of {shown(own.hardware)}", f"the script asks for {kind}")
-    answer = TrainingOracle(lambda name: own).predict(question)
-    if answer is None:
+    prediction = TrainingOracle(lambda name: own).predict(request)
+    if prediction is None:
         raise UsageError(flag, "the model cannot predict this job", "leave the option out")
-    return answer
+    return prediction
 
 
-def _model(args: argparse.Namespace, question: PredictionRequest, notes: list[str]) -> list[Oracle]:
+def _model(args: argparse.Namespace, request: PredictionRequest, notes: list[str]) -> list[Oracle]:
     """Return the training model if it can predict the job. Otherwise note the reason."""
-    if not question.gpu_kind:
+    if not request.gpu_kind:
         notes.append("the model was not asked: no kind of GPU is named (--gpus=a100:4)")
         return []
     try:
@@ -189,8 +193,8 @@ def _model(args: argparse.Namespace, question: PredictionRequest, notes: list[st
         settings = connection.configuration(args).oracle
         site = use_site(settings.calibrations, settings.hardware)
         # a path in a job's flags is no name: what is asked for must be shipped
-        find_profile(question.model.removesuffix(".json") if question.model else "")
-        find_hardware(question.gpu_kind.removesuffix(".toml"))
+        find_profile(request.model.removesuffix(".json") if request.model else "")
+        find_hardware(request.gpu_kind.removesuffix(".toml"))
     except EnergyError as error:
         notes.append(f"the model was not asked: {error}")
         return []
@@ -206,7 +210,7 @@ class _Controller:
     def __init__(self, args: argparse.Namespace, notes: list[str]) -> None:
         self._args, self._notes = args, notes
 
-    def predict(self, question: PredictionRequest) -> Prediction | None:
+    def predict(self, request: PredictionRequest) -> Prediction | None:
         """Ask the controller.
 
         Raises:
@@ -214,13 +218,13 @@ class _Controller:
         """
         from slurm_energy.oracle.prediction import Prediction
 
-        asked = {name: value for name, value in dataclasses.asdict(question).items() if value is not None}
+        plain = {name: value for name, value in dataclasses.asdict(request).items() if value is not None}
         try:
-            answers = (
-                connection.connect(self._args).post("/v1/predict", {"questions": [asked]}).get("answers")
+            predictions = (
+                connection.connect(self._args).post("/v1/predict", {"requests": [plain]}).get("predictions")
             )
-            found = answers[0] if isinstance(answers, list) and answers else None
-            return None if found is None else Prediction.from_json(found)
+            first = predictions[0] if isinstance(predictions, list) and predictions else None
+            return None if first is None else Prediction.from_json(first)
         except UnavailableError as error:
             self._notes.append(f"history was not asked: {error}")
         except ValueError as error:
@@ -235,13 +239,13 @@ def _login_name() -> str | None:
         return None
 
 
-def _wanted(script: BatchScript, question: PredictionRequest) -> str:
+def _requested(script: BatchScript, request: PredictionRequest) -> str:
     parts = [_count(script.nodes, "node"), _count(script.cpus, "CPU")]
     if script.gpus:
         parts.append(_count(script.gpus, "GPU") + (f" ({script.gpu_kind})" if script.gpu_kind else ""))
     parts.append(f"limit {format_duration(script.time_limit_s) or 'not given'}")
     parts += [f"partition {script.partition}"] if script.partition else []
-    parts.append(f"policy {question.policy}")
+    parts.append(f"policy {request.policy}")
     return ", ".join(shown(part) for part in parts)
 
 

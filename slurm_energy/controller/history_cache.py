@@ -24,9 +24,9 @@ from slurm_energy.oracle.nameplate import NameplateOracle
 from slurm_energy.oracle.prediction import FallbackOracle, Oracle, PredictionRequest
 from slurm_energy.quantities import shown
 
-MAX_QUESTIONS: Final = 1000
+MAX_PREDICTION_REQUESTS: Final = 1000
 _LOAD_CHUNK: Final = 2000
-_ANSWER_CHUNK: Final = 20
+_PREDICTION_CHUNK: Final = 20
 _FORGET_INTERVAL_S: Final = 3600.0
 _MAX_TEXT_LENGTH: Final = 1024
 _TYPES: Final = {field.name: str(field.type).split(" ")[0] for field in dataclasses.fields(PredictionRequest)}
@@ -98,20 +98,18 @@ class HistoryCache:
             total += len(runs)
         return total
 
-    async def answers(
-        self, questions: list[PredictionRequest], own_only: bool
-    ) -> list[dict[str, Any] | None]:
-        """Return a prediction as JSON for each question; None if no run is similar to the job.
+    async def predict(self, requests: list[PredictionRequest], own_only: bool) -> list[dict[str, Any] | None]:
+        """Return a prediction as JSON for each request; None if no run is similar to the job.
 
         The work is split into chunks, so that other callers and the priority engine get their turns in
         between.
         """
-        answers: list[dict[str, Any] | None] = []
-        for first in range(0, len(questions), _ANSWER_CHUNK):
-            answers += await self._run_in_thread(
-                self._answers, questions[first : first + _ANSWER_CHUNK], own_only
+        predictions: list[dict[str, Any] | None] = []
+        for first in range(0, len(requests), _PREDICTION_CHUNK):
+            predictions += await self._run_in_thread(
+                self._predict_chunk, requests[first : first + _PREDICTION_CHUNK], own_only
             )
-        return answers
+        return predictions
 
     def run(self, function: Callable[[History], T]) -> T:
         """Run a function on the history and wait for its result; never call this from the event loop."""
@@ -143,19 +141,21 @@ class HistoryCache:
             values = run._asdict()
             self._history.learn(ObservedRun(ending=RunEnding.of_state(values.pop("state")), **values))
 
-    def _answers(self, questions: list[PredictionRequest], own_only: bool) -> list[dict[str, Any] | None]:
+    def _predict_chunk(
+        self, requests: list[PredictionRequest], own_only: bool
+    ) -> list[dict[str, Any] | None]:
         history = HistoryOracle(self._history, NameplateOracle(), own_only=own_only)
         oracle = FallbackOracle([history, *([self.model] if self.model else [])])
-        predictions = [oracle.predict(self._with_caps(question)) for question in questions]
-        return [None if answer is None else answer.to_json() for answer in predictions]
+        predictions = [oracle.predict(self._with_caps(request)) for request in requests]
+        return [None if prediction is None else prediction.to_json() for prediction in predictions]
 
-    def _with_caps(self, question: PredictionRequest) -> PredictionRequest:
-        """Return the question with the caps of its policy."""
-        cap, gpu_cap = self.policy_caps.get(question.policy or "", (None, None))
+    def _with_caps(self, request: PredictionRequest) -> PredictionRequest:
+        """Return the request with the caps of its policy."""
+        cap, gpu_cap = self.policy_caps.get(request.policy or "", (None, None))
         return dataclasses.replace(
-            question,
-            cap_watts=question.cap_watts or cap,
-            gpu_cap_watts=question.gpu_cap_watts or gpu_cap,
+            request,
+            cap_watts=request.cap_watts or cap,
+            gpu_cap_watts=request.gpu_cap_watts or gpu_cap,
         )
 
 
@@ -174,46 +174,46 @@ def training_model(config: Config) -> Oracle | None:
     return TrainingOracle(site.of)
 
 
-def read_questions(data: Any, user: str | None, *, operator: bool) -> list[PredictionRequest]:
+def read_requests(data: Any, user: str | None, *, operator: bool) -> list[PredictionRequest]:
     """Parse the body of a prediction request; users may ask about their own jobs only.
 
     Args:
         data: the JSON object.
         user: name of the caller, None if this host does not know it.
-        operator: the caller may ask about any user's jobs; a question without a user is then about no
+        operator: the caller may ask about any user's jobs; a request without a user is then about no
             particular user.
 
     Raises:
-        UsageError: malformed questions.
-        ForbiddenError: a question about another user's job.
+        UsageError: malformed requests.
+        ForbiddenError: a request about another user's job.
     """
-    entries = data.get("questions") if isinstance(data, dict) else None
-    if not isinstance(entries, list) or len(entries) > MAX_QUESTIONS:
-        raise UsageError(f"'questions' is not a list of at most {MAX_QUESTIONS}")
-    return [_question(entry, user, operator=operator) for entry in entries]
+    entries = data.get("requests") if isinstance(data, dict) else None
+    if not isinstance(entries, list) or len(entries) > MAX_PREDICTION_REQUESTS:
+        raise UsageError(f"'requests' is not a list of at most {MAX_PREDICTION_REQUESTS}")
+    return [_read_request(entry, user, operator=operator) for entry in entries]
 
 
-def _question(entry: Any, user: str | None, *, operator: bool) -> PredictionRequest:
+def _read_request(entry: Any, user: str | None, *, operator: bool) -> PredictionRequest:
     if not isinstance(entry, dict):
-        raise UsageError("question: not a JSON object")
+        raise UsageError("request: not a JSON object")
     for name, value in entry.items():
         _check_value(name, value)
-    question = PredictionRequest(**entry)
+    request = PredictionRequest(**entry)
     if operator:
-        return question
-    if question.user not in (None, user) or user is None:
+        return request
+    if request.user not in (None, user) or user is None:
         raise ForbiddenError(
-            f"jobs of user {shown(str(question.user))}",
+            f"jobs of user {shown(str(request.user))}",
             "you may ask for your own",
             "ask an operator (controller.operators)",
         )
-    return dataclasses.replace(question, user=user)
+    return dataclasses.replace(request, user=user)
 
 
 def _check_value(name: str, value: Any) -> None:
     value_type = _TYPES.get(name)
     if value_type is None:
-        raise UsageError(f"question: unknown key '{shown(name)}'")
+        raise UsageError(f"request: unknown key '{shown(name)}'")
     if value is None:
         return
     if value_type == "str":
@@ -224,4 +224,4 @@ def _check_value(name: str, value: Any) -> None:
         )
         good = number and 0 <= value <= 1e15
     if not good:
-        raise UsageError(f"question: bad value for '{name}': {shown(repr(value), 60)}")
+        raise UsageError(f"request: bad value for '{name}': {shown(repr(value), 60)}")

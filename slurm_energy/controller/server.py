@@ -28,7 +28,7 @@ from slurm_energy.controller.dispatcher import (
     explain_errors,
     one_request_per_connection,
 )
-from slurm_energy.controller.history_cache import HistoryCache, read_questions
+from slurm_energy.controller.history_cache import HistoryCache, read_requests
 from slurm_energy.controller.identity import Caller, PrivilegedUsers
 from slurm_energy.controller.name_check import NameCheck
 from slurm_energy.controller.node_hosts import NodeHosts, Sender
@@ -50,7 +50,7 @@ from slurm_energy.slurm.roles import read_roles
 from slurm_energy.user_lookup import uid_of
 
 MAX_DELIVERY_BYTES: Final = 16 << 20
-MAX_QUESTIONS_BYTES: Final = 1 << 20
+MAX_PREDICTION_BYTES: Final = 1 << 20
 MAX_SEARCH_BYTES: Final = 256 << 10
 _QUERY_TIMEOUT_S: Final = 20.0
 _REST_FACTOR: Final = 3.0  # an ordinary user uses at most about a quarter of a core
@@ -125,7 +125,7 @@ class ControllerServer:
             "/v1/records": Route(self._post_records, ingest, MAX_DELIVERY_BYTES, for_agents=True),
             "/v1/records/search": Route(self._get_records, costly, MAX_SEARCH_BYTES),
             "/v1/priority/search": Route(self._get_priority, costly, MAX_SEARCH_BYTES),
-            "/v1/predict": Route(self._post_predict, costly, MAX_QUESTIONS_BYTES),
+            "/v1/predict": Route(self._post_predict, costly, MAX_PREDICTION_BYTES),
         }
         for path, route in gets.items():
             application.router.add_get(path, self._dispatcher.handler(route), allow_head=False)
@@ -146,14 +146,14 @@ class ControllerServer:
     async def _post_predict(self, _: web.Request, caller: Caller, body: bytes) -> ResponseContent:
         operator = caller.rights.everything
 
-        def questions() -> list[PredictionRequest]:
-            return read_questions(read_object(body), caller.rights.name, operator=operator)
+        def requests() -> list[PredictionRequest]:
+            return read_requests(read_object(body), caller.rights.name, operator=operator)
 
-        asked = await asyncio.to_thread(questions)
+        to_predict = await asyncio.to_thread(requests)
         if self._history is None:
             raise UnavailableError("history", "this controller has no history")
-        answers = await self._history.answers(asked, not operator)
-        return {"scope": "all" if operator else "own", "answers": answers}
+        predictions = await self._history.predict(to_predict, not operator)
+        return {"scope": "all" if operator else "own", "predictions": predictions}
 
     async def _get_records(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
         requested = RecordSelection.from_query(await _query(request, body))

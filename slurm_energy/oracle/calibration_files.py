@@ -17,7 +17,7 @@ from slurm_energy.config.schema_document import toml
 from slurm_energy.errors import ConfigError, EnergyError
 from slurm_energy.oracle.hardware import find_hardware
 from slurm_energy.oracle.training.parameters import Calibration, Scalars, Spread, Theta, bounds_of
-from slurm_energy.oracle.training.residuals import BEYOND, Residuals
+from slurm_energy.oracle.training.residuals import EXTRAPOLATION_NODES, Residuals
 from slurm_energy.oracle.training.saturation import SATURATIONS
 from slurm_energy.oracle.transfer.evidence import Evidence
 from slurm_energy.oracle.transfer.prior import Transfer, combined
@@ -25,7 +25,7 @@ from slurm_energy.oracle.transfer_files import evidence_lines, read_evidence, re
 from slurm_energy.quantities import shown
 
 _DIRECTORY = Path(__file__).resolve().parent / "calibrated"
-_MOST = 1e18
+_MAX_VALUE = 1e18
 _PLAIN = ("hardware", "saturation", "basis", "fitted_unix_s", "rows")
 _OTHERS = ("workloads", "supply_ratios", "residuals", "transfer", "evidence")
 _TABLES: dict[str, type[Any]] = {"theta": Theta, "known": Spread, "unknown": Spread}
@@ -191,35 +191,35 @@ def _check_plain(path: Path, data: dict[str, Any]) -> None:
 
 
 def _residuals(path: Path, tables: Any) -> dict[tuple[str, str], Residuals]:
-    found = {}
+    residuals = {}
     for name, by_precision in _entries(f"{path}: residuals", tables):
         for precision, values in _entries(f"{path}: residuals.{shown(name)}", by_precision):
-            place = f"{path}: residuals.{shown(name)}.{shown(precision)}"
-            given = dict(_entries(place, values))
-            if set(given) != {spec.name for spec in dataclasses.fields(Residuals)}:
-                raise ConfigError(place, "has not exactly batches, caps_watts, time and power")
-            _check_tables(place, given)
-            found[name, precision] = Residuals(**given)
-    return found
+            where = f"{path}: residuals.{shown(name)}.{shown(precision)}"
+            tables = dict(_entries(where, values))
+            if set(tables) != {spec.name for spec in dataclasses.fields(Residuals)}:
+                raise ConfigError(where, "has not exactly batches, caps_watts, time and power")
+            _check_tables(where, tables)
+            residuals[name, precision] = Residuals(**tables)
+    return residuals
 
 
-def _entries(place: str, table: Any) -> Iterable[tuple[str, Any]]:
+def _entries(where: str, table: Any) -> Iterable[tuple[str, Any]]:
     if not isinstance(table, dict):
-        raise ConfigError(place, "is no table")
+        raise ConfigError(where, "is no table")
     return table.items()
 
 
-def _check_tables(place: str, given: dict[str, Any]) -> None:
-    batches, caps = given["batches"], given["caps_watts"]
-    for key, axis, least in (("batches", batches, 2 * BEYOND + 1), ("caps_watts", caps, 1)):
-        if not _positive(axis) or len(axis) < least or sorted(set(axis)) != axis:
-            raise ConfigError(f"{place}.{key}", f"is not {least} or more rising numbers above 0")
+def _check_tables(where: str, tables: dict[str, Any]) -> None:
+    batches, caps = tables["batches"], tables["caps_watts"]
+    for key, axis, min_count in (("batches", batches, 2 * EXTRAPOLATION_NODES + 1), ("caps_watts", caps, 1)):
+        if not _positive(axis) or len(axis) < min_count or sorted(set(axis)) != axis:
+            raise ConfigError(f"{where}.{key}", f"is not {min_count} or more rising numbers above 0")
     for key in ("time", "power"):
-        table = given[key]
+        table = tables[key]
         if not isinstance(table, list) or len(table) != len(batches):
-            raise ConfigError(f"{place}.{key}", "has not one row for each batch")
+            raise ConfigError(f"{where}.{key}", "has not one row for each batch")
         if not all(_positive(row) and len(row) == len(caps) for row in table):
-            raise ConfigError(f"{place}.{key}", "has not one factor above 0 for each limit in each row")
+            raise ConfigError(f"{where}.{key}", "has not one factor above 0 for each limit in each row")
 
 
 def _is_quantile(key: str, value: float) -> bool:
@@ -229,30 +229,30 @@ def _is_quantile(key: str, value: float) -> bool:
 
 def _positive(values: Any) -> bool:
     return isinstance(values, list) and all(
-        type(value) in (int, float) and 0 < value < _MOST for value in values
+        type(value) in (int, float) and 0 < value < _MAX_VALUE for value in values
     )
 
 
 def _not_negative(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value < _MOST
+    return type(value) in (int, float) and 0 <= value < _MAX_VALUE
 
 
 def _table(path: Path, name: str, cls: type[Any], values: Any) -> Any:
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: {name}", "is no table")
-    known = {spec.name for spec in dataclasses.fields(cls)}
+    known_keys = {spec.name for spec in dataclasses.fields(cls)}
     bounds = bounds_of(cls) if cls is not Spread else {}
     for key, value in values.items():
-        place = f"{path}: {name}.{shown(key)}"
-        if key not in known:
-            raise ConfigError(place, "unknown key")
-        if type(value) not in (int, float) or not -_MOST < value < _MOST:
-            raise ConfigError(place, "is not a number")
+        where = f"{path}: {name}.{shown(key)}"
+        if key not in known_keys:
+            raise ConfigError(where, "unknown key")
+        if type(value) not in (int, float) or not -_MAX_VALUE < value < _MAX_VALUE:
+            raise ConfigError(where, "is not a number")
         bound = bounds.get(key)
         if bound is not None and not bound.low * 0.999 - 1e-12 <= value <= bound.high * 1.001:
-            raise ConfigError(place, f"{value} is not from {bound.low} to {bound.high}")
+            raise ConfigError(where, f"{value} is not from {bound.low} to {bound.high}")
         if bound is None and not _is_quantile(key, value):
-            raise ConfigError(place, f"{value} does not leave 1 in the range")
+            raise ConfigError(where, f"{value} does not leave 1 in the range")
     try:
         return cls(**values)
     except TypeError:

@@ -13,13 +13,18 @@ from numpy.typing import NDArray
 
 from slurm_energy.errors import UsageError
 from slurm_energy.oracle.hardware import Hardware
-from slurm_energy.oracle.objectives import OBJECTIVES, Array, edp_js, eds, least, pareto_front
+from slurm_energy.oracle.objectives import OBJECTIVES, Array, edp_js, eds, first_minimum, pareto_front
 from slurm_energy.oracle.prediction import Prediction
-from slurm_energy.oracle.selection import expected, measurement_weight, near_usual_cap, taken
+from slurm_energy.oracle.selection import (
+    expected_objective,
+    measurement_weight,
+    select_alternative,
+    select_near_usual_cap,
+)
 from slurm_energy.oracle.training_oracle import TrainingAlternatives, TrainingOracle, TrainingPredictions
 from slurm_energy.oracle.workload import WorkloadProfile
 
-MOST = 100_000
+MAX_ALTERNATIVES = 100_000
 _OF_CAPS = ("edp", "eds")
 """Objectives that the usual limit is good for: it is the best one for the energy-delay product."""
 
@@ -40,7 +45,7 @@ class Sweep:
     """
 
     rows: list[tuple[Hardware, float, float, float]]
-    answers: list[Prediction]
+    predictions: list[Prediction]
     step_s: Array
     clock: Array
     objectives: dict[str, Array]
@@ -82,39 +87,41 @@ def sweep(
         UsageError: too many combinations, a limit that a device does not take, or a precision.
     """
     count = math.prod(map(len, (kinds, gpus, batches, caps_watts)))
-    if count > MOST:
-        raise UsageError("alternatives", f"{count} are too many", f"ask for at most {MOST}")
+    if count > MAX_ALTERNATIVES:
+        raise UsageError("alternatives", f"{count} are too many", f"ask for at most {MAX_ALTERNATIVES}")
     combinations = list(itertools.product(kinds, gpus, batches, sorted(caps_watts)))
     for kind, cap in itertools.product(kinds, caps_watts):
         _check_cap(kind, cap)
-    asked = TrainingAlternatives.of(
+    alternatives = TrainingAlternatives.of(
         (profile, kind, precision, batch, count, samples, cap) for kind, count, batch, cap in combinations
     )
-    asked = replace(
-        asked,
+    alternatives = replace(
+        alternatives,
         clock=np.array([_clock_share(kind, clock_mhz) for kind, *_ in combinations]),
-        accumulation=np.full(len(asked), accumulation),
+        accumulation=np.full(len(alternatives), accumulation),
     )
     first = (profile, kinds[0], precision, batches[0], gpus[0], samples, np.inf)
-    plain = replace(TrainingAlternatives.of([first]), accumulation=np.array([accumulation]))
-    reference, found = oracle.predict_many(plain), oracle.predict_many(asked)
-    values = _objectives(found, reference, k)
-    able = found.fits if found.fits.any() else np.ones(len(asked), dtype=bool)
-    best = _best(oracle, asked, found, plain, reference, k)
-    front = np.zeros(len(asked), dtype=bool)
-    front[able] = pareto_front(found.duration_s[able], found.energy_joules[able])
-    answers = oracle.answers(asked, found)
-    return Sweep(combinations, answers, found.step_s, found.clock, values, best, front, found.fits)
+    reference_job = replace(TrainingAlternatives.of([first]), accumulation=np.array([accumulation]))
+    reference, predicted = oracle.predict_many(reference_job), oracle.predict_many(alternatives)
+    values = _objectives(predicted, reference, k)
+    selectable = predicted.fits if predicted.fits.any() else np.ones(len(alternatives), dtype=bool)
+    best = _best(oracle, alternatives, predicted, reference_job, reference, k)
+    front = np.zeros(len(alternatives), dtype=bool)
+    front[selectable] = pareto_front(predicted.duration_s[selectable], predicted.energy_joules[selectable])
+    predictions = oracle.predictions(alternatives, predicted)
+    return Sweep(
+        combinations, predictions, predicted.step_s, predicted.clock, values, best, front, predicted.fits
+    )
 
 
-def _objectives(found: TrainingPredictions, reference: TrainingPredictions, k: float) -> dict[str, Array]:
+def _objectives(predicted: TrainingPredictions, reference: TrainingPredictions, k: float) -> dict[str, Array]:
     return {
-        "time": found.duration_s,
-        "energy": found.energy_joules,
-        "edp": edp_js(found.duration_s, found.energy_joules),
+        "time": predicted.duration_s,
+        "energy": predicted.energy_joules,
+        "edp": edp_js(predicted.duration_s, predicted.energy_joules),
         "eds": eds(
-            found.duration_s,
-            found.energy_joules,
+            predicted.duration_s,
+            predicted.energy_joules,
             float(reference.duration_s[0]),
             float(reference.energy_joules[0]),
             k,
@@ -124,9 +131,9 @@ def _objectives(found: TrainingPredictions, reference: TrainingPredictions, k: f
 
 def _best(
     oracle: TrainingOracle,
-    asked: TrainingAlternatives,
-    found: TrainingPredictions,
-    plain: TrainingAlternatives,
+    alternatives: TrainingAlternatives,
+    predicted: TrainingPredictions,
+    reference_job: TrainingAlternatives,
     reference: TrainingPredictions,
     k: float,
 ) -> dict[str, int]:
@@ -134,46 +141,46 @@ def _best(
 
     What does not fit the memory is left out where something does.
     """
-    able = found.fits if found.fits.any() else np.ones(len(asked), dtype=bool)
-    probabilities = [probability for probability, _ in oracle.cases(asked)]
+    selectable = predicted.fits if predicted.fits.any() else np.ones(len(alternatives), dtype=bool)
+    probabilities = [probability for probability, _ in oracle.cases(alternatives)]
     cases = [
-        {name: np.where(able, values, np.inf) for name, values in case.items()}
-        for case in _cases(oracle, asked, found, plain, reference, k)
+        {name: np.where(selectable, values, np.inf) for name, values in case.items()}
+        for case in _cases(oracle, alternatives, predicted, reference_job, reference, k)
     ]
-    best = {"time": least(np.where(able, found.duration_s, np.inf))}
-    support = oracle.support(asked)
+    best = {"time": first_minimum(np.where(selectable, predicted.duration_s, np.inf))}
+    support = oracle.support(alternatives)
     for name in OBJECTIVES[1:]:
         values = [case[name] for case in cases]
-        mean = expected(values, probabilities)
-        best[name] = taken(mean, support)
+        mean = expected_objective(values, probabilities)
+        best[name] = select_alternative(mean, support)
         first = int(np.argmin(mean))
-        if name in _OF_CAPS and oracle.transferred(asked)[first]:
-            best[name] = _near_usual_cap(oracle, asked, plain, k, name, values, first)
+        if name in _OF_CAPS and oracle.transferred(alternatives)[first]:
+            best[name] = _near_usual_cap(oracle, alternatives, reference_job, k, name, values, first)
     return {name: best[name] for name in OBJECTIVES}
 
 
 def _cases(
     oracle: TrainingOracle,
-    asked: TrainingAlternatives,
-    found: TrainingPredictions,
-    plain: TrainingAlternatives,
+    alternatives: TrainingAlternatives,
+    predicted: TrainingPredictions,
+    reference_job: TrainingAlternatives,
     reference: TrainingPredictions,
     k: float,
 ) -> list[dict[str, Array]]:
     """Return the objectives of all alternatives in each case to average a choice over."""
     objectives = []
-    for _, deviation in oracle.cases(asked):
+    for _, deviation in oracle.cases(alternatives):
         likeliest = deviation == (0.0, 0.0)
-        case = found if likeliest else oracle.predict_many(asked, deviation)
-        usual = reference if likeliest else oracle.predict_many(plain, deviation)
+        case = predicted if likeliest else oracle.predict_many(alternatives, deviation)
+        usual = reference if likeliest else oracle.predict_many(reference_job, deviation)
         objectives.append(_objectives(case, usual, k))
     return objectives
 
 
 def _near_usual_cap(
     oracle: TrainingOracle,
-    asked: TrainingAlternatives,
-    plain: TrainingAlternatives,
+    alternatives: TrainingAlternatives,
+    reference_job: TrainingAlternatives,
     k: float,
     name: str,
     values: list[Array],
@@ -185,31 +192,42 @@ def _near_usual_cap(
 
     Args:
         oracle: the model.
-        asked: all alternatives.
-        plain: the job that the energy-delay sum refers to.
+        alternatives: all alternatives.
+        reference_job: the job that the energy-delay sum refers to.
         k: of the energy-delay sum.
         name: of the objective.
         values: objective of all alternatives in each case; infinite: not to be taken.
         best: alternative of least expected objective.
     """
-    columns = (asked.profile, asked.kind, asked.precision, asked.batch, asked.gpus, asked.clock)
+    columns = (
+        alternatives.profile,
+        alternatives.kind,
+        alternatives.precision,
+        alternatives.batch,
+        alternatives.gpus,
+        alternatives.clock,
+    )
     same = np.logical_and.reduce([column == column[best] for column in columns])
     rows = np.flatnonzero(same & np.isfinite(values[0]))
-    own = asked.subset(rows)
+    own = alternatives.subset(rows)
     probabilities = [probability for probability, _ in oracle.cases(own)]
-    mean = expected([case[rows] for case in values], probabilities)
-    if effective_rows := float(oracle.effective_rows(asked)[best]):
+    mean = expected_objective([case[rows] for case in values], probabilities)
+    if effective_rows := float(oracle.effective_rows(alternatives)[best]):
         prior, weight = oracle.prior, measurement_weight(effective_rows)
-        without = _cases(prior, own, prior.predict_many(own), plain, prior.predict_many(plain), k)
-        mean = weight * mean + (1.0 - weight) * expected([case[name] for case in without], probabilities)
-    caps_watts = np.minimum(own.cap_watts, asked.kinds[asked.kind[best]].tdp_watts)
-    return int(rows[near_usual_cap(mean, caps_watts, float(oracle.usual_caps(asked)[best]))])
+        prior_cases = _cases(
+            prior, own, prior.predict_many(own), reference_job, prior.predict_many(reference_job), k
+        )
+        mean = weight * mean + (1.0 - weight) * expected_objective(
+            [case[name] for case in prior_cases], probabilities
+        )
+    caps_watts = np.minimum(own.cap_watts, alternatives.kinds[alternatives.kind[best]].tdp_watts)
+    return int(rows[select_near_usual_cap(mean, caps_watts, float(oracle.usual_caps(alternatives)[best]))])
 
 
 def _check_cap(kind: Hardware, cap_watts: float) -> None:
     if np.isfinite(cap_watts) and not kind.min_cap_watts <= cap_watts <= kind.max_cap_watts:
-        takes = f"{kind.name} takes {kind.min_cap_watts:g} to {kind.max_cap_watts:g} W"
-        raise UsageError(f"--cap: {cap_watts:g} W", takes, "leave it out")
+        limits_text = f"{kind.name} takes {kind.min_cap_watts:g} to {kind.max_cap_watts:g} W"
+        raise UsageError(f"--cap: {cap_watts:g} W", limits_text, "leave it out")
 
 
 def _clock_share(kind: Hardware, clock_mhz: float) -> float:
@@ -219,28 +237,28 @@ def _clock_share(kind: Hardware, clock_mhz: float) -> float:
     return min(1.0, clock_mhz / kind.max_clock_mhz)
 
 
-def to_json(found: Sweep, names: dict[str, Any]) -> dict[str, Any]:
+def to_json(result: Sweep, names: dict[str, Any]) -> dict[str, Any]:
     """Return a sweep as plain data.
 
     Args:
-        found: the sweep.
+        result: the sweep.
         names: what was asked, put first as it is.
     """
     alternatives = []
-    for place, (kind, gpus, batch, cap) in enumerate(found.rows):
+    for row, (kind, gpus, batch, cap) in enumerate(result.rows):
         alternatives.append(
             {
                 "gpu": kind.name,
                 "gpus": int(gpus),
                 "batch": int(batch),
                 "cap_watts": None if np.isinf(cap) else cap,
-                "step_s": float(found.step_s[place]),
-                "clock_mhz": float(found.clock[place]) * kind.max_clock_mhz,
-                "edp_js": float(found.objectives["edp"][place]),
-                "eds": float(found.objectives["eds"][place]),
-                "pareto": bool(found.front[place]),
-                "fits_memory": bool(found.fits[place]),
-                **found.answers[place].to_json(),
+                "step_s": float(result.step_s[row]),
+                "clock_mhz": float(result.clock[row]) * kind.max_clock_mhz,
+                "edp_js": float(result.objectives["edp"][row]),
+                "eds": float(result.objectives["eds"][row]),
+                "pareto": bool(result.front[row]),
+                "fits_memory": bool(result.fits[row]),
+                **result.predictions[row].to_json(),
             }
         )
-    return {**names, "alternatives": alternatives, "best": found.best}
+    return {**names, "alternatives": alternatives, "best": result.best}

@@ -27,18 +27,18 @@ class NameplateOracle:
     def __init__(self, cpu_kind: str | None = None) -> None:
         self._cpu = _hardware(cpu_kind)
 
-    def predict(self, question: PredictionRequest) -> Prediction:
+    def predict(self, request: PredictionRequest) -> Prediction:
         """Return the answer."""
-        limit_s, notes = question.time_limit_s, []
+        limit_s, notes = request.time_limit_s, []
         if limit_s is None:
             limit_s = NO_LIMIT_S
             notes.append("no time limit is known: one day assumed")
         duration = Estimate(limit_s / 2, limit_s * 0.05, limit_s * 0.95)
-        gpu, named = self._gpus(question)
-        cpu = self._cpus(question)
-        if question.gpus and not named:
+        gpu, named = self._gpus(request)
+        cpu = self._cpus(request)
+        if request.gpus and not named:
             notes.append(f"no kind of GPU is known: {_GPU_TDP_WATTS:g} W each assumed")
-        power = _capped(Estimate(gpu.mean + cpu.mean, gpu.low + cpu.low, gpu.high + cpu.high), question)
+        power = _capped(Estimate(gpu.mean + cpu.mean, gpu.low + cpu.low, gpu.high + cpu.high), request)
         return Prediction(
             duration_s=duration,
             power_watts=power,
@@ -48,21 +48,21 @@ class NameplateOracle:
             notes=tuple(notes),
         )
 
-    def _gpus(self, question: PredictionRequest) -> tuple[Estimate, bool]:
-        count, hardware = question.gpus or 0, _hardware(question.gpu_kind)
+    def _gpus(self, request: PredictionRequest) -> tuple[Estimate, bool]:
+        count, hardware = request.gpus or 0, _hardware(request.gpu_kind)
         tdp_watts = count * (hardware.tdp_watts if hardware else _GPU_TDP_WATTS)
         factor = 1.0 if hardware else _UNKNOWN_FACTOR
         mean, low, high = (tdp_watts * share for share in _GPU_SHARES)
-        cap_watts = count * (question.gpu_cap_watts or float("inf")) if count else 0.0
+        cap_watts = count * (request.gpu_cap_watts or float("inf")) if count else 0.0
         figures = (min(watts, cap_watts) for watts in (mean, low / factor, high * factor))
         return Estimate(*figures), hardware is not None
 
-    def _cpus(self, question: PredictionRequest) -> Estimate:
+    def _cpus(self, request: PredictionRequest) -> Estimate:
         """Return watts of the CPUs: at least idle cores, at most whole nodes, which a job may have alone."""
-        nodes = question.nodes or 1
+        nodes = request.nodes or 1
         node_watts = 2 * self._cpu.tdp_watts if self._cpu else _NODE_TDP_WATTS
         core_watts = self._cpu.tdp_watts / self._cpu.processors if self._cpu else _CORE_TDP_WATTS
-        share = core_watts * (question.cpus or nodes)
+        share = core_watts * (request.cpus or nodes)
         high = max(node_watts * nodes, share)
         return Estimate(share, share * _IDLE_SHARE, high)
 
@@ -77,11 +77,11 @@ def _hardware(name: str | None) -> Hardware | None:
         return None
 
 
-def _capped(power: Estimate, question: PredictionRequest) -> Estimate:
-    if question.cap_watts is None:
+def _capped(power: Estimate, request: PredictionRequest) -> Estimate:
+    if request.cap_watts is None:
         return power
-    most = question.cap_watts * (question.nodes or 1)
-    return Estimate(*(min(value, most) for value in _parts(power)))
+    max_watts = request.cap_watts * (request.nodes or 1)
+    return Estimate(*(min(value, max_watts) for value in _parts(power)))
 
 
 def _parts(estimate: Estimate) -> tuple[float, float, float]:

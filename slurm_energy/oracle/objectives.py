@@ -38,19 +38,19 @@ def eds(
 def pareto_front(duration_s: Array, energy_joules: Array) -> NDArray[np.bool_]:
     """Return which alternatives no other beats in one of time and energy without losing in the other."""
     order = np.lexsort((energy_joules, duration_s))
-    least = np.minimum.accumulate(energy_joules[order])
-    before = np.concatenate(([np.inf], least[:-1]))
+    lowest_joules = np.minimum.accumulate(energy_joules[order])
+    before = np.concatenate(([np.inf], lowest_joules[:-1]))
     first = np.concatenate(([True], duration_s[order][1:] > duration_s[order][:-1]))
     front = np.zeros(len(order), dtype=bool)
     ahead = energy_joules[order] < before
     front[order] = ahead
     twins = np.flatnonzero(~ahead & ~first)  # the same time and energy as the one before is as good
-    for place in twins:
-        here, there = order[place], order[place - 1]
+    for position in twins:
+        here, there = order[position], order[position - 1]
         front[here] = front[there] and energy_joules[here] == energy_joules[there]
     return front
 
 
-def least(values: Array, tolerance: float = 0.0) -> int:
+def first_minimum(values: Array, tolerance: float = 0.0) -> int:
     """Return the place of the least value; within `tolerance` (a share) of it, the first."""
     return int(np.flatnonzero(values <= values.min() * (1.0 + tolerance))[0])

@@ -170,7 +170,7 @@ class Prediction:
 class Oracle(Protocol):
     """Anything that predicts a job."""
 
-    def predict(self, question: PredictionRequest) -> Prediction | None:
+    def predict(self, request: PredictionRequest) -> Prediction | None:
         """Return the prediction, or None where this oracle knows nothing of such a job."""
         ...
 
@@ -181,23 +181,23 @@ class FallbackOracle:
     def __init__(self, oracles: Iterable[Oracle]) -> None:
         self._oracles = tuple(oracles)
 
-    def predict(self, question: PredictionRequest) -> Prediction | None:
+    def predict(self, request: PredictionRequest) -> Prediction | None:
         """Return the first answer, or None if nobody knows."""
         for oracle in self._oracles:
-            answer = oracle.predict(question)
-            if answer is not None:
-                return answer
+            prediction = oracle.predict(request)
+            if prediction is not None:
+                return prediction
         return None
 
-    def require(self, question: PredictionRequest) -> Prediction:
+    def require(self, request: PredictionRequest) -> Prediction:
         """Return the first answer.
 
         Raises:
             NotFoundError: nobody knows.
         """
-        answer = self.predict(question)
-        if answer is None:
+        prediction = self.predict(request)
+        if prediction is None:
             raise NotFoundError(
                 "prediction", "no source knows this job", "give a time limit, --model or history"
             )
-        return answer
+        return prediction

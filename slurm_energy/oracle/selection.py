@@ -17,7 +17,7 @@ TOLERANCE = 0.02
 """Alternatives this close to the best (a share) count as equal where the very job was never measured: the
 first is taken. Power limits come in rising order, so that is the lowest one, which leaves others the most
 room in a budget."""
-UNSEEN_DOUBT = 0.17
+UNSEEN_POWER_DEVIATION = 0.17
 """Standard deviation of the logarithm of measured over predicted power of a workload never measured. Networks
 left out have root mean square errors of 0.15 (A40) and 0.13 (RTX 6000) in rows that feel a limit; wider by
 sqrt(6 / 4), as they are six (variance of Student's t). Other estimates differ: docs/oracle.md."""
@@ -35,7 +35,7 @@ EQUAL_WEIGHT_ROWS = 12.0
 number from which a workload has its own factors after a search."""
 
 
-def expected(values: Sequence[Array], probabilities: Sequence[float] = PROBABILITIES) -> Array:
+def expected_objective(values: Sequence[Array], probabilities: Sequence[float] = PROBABILITIES) -> Array:
     """Return the expected objective of each alternative, in units of the least in each case.
 
     Args:
@@ -58,7 +58,7 @@ def measurement_weight(rows: float) -> float:
     return rows**2 / (rows**2 + EQUAL_WEIGHT_ROWS**2)
 
 
-def taken(values: Array, support: Array) -> int:
+def select_alternative(values: Array, support: Array) -> int:
     """Return the place of the alternative to take.
 
     Args:
@@ -71,7 +71,7 @@ def taken(values: Array, support: Array) -> int:
     return int(np.flatnonzero(values <= values[best] * (1.0 + tolerance))[0])
 
 
-def near_usual_cap(values: Array, cap_watts: Array, usual_watts: float) -> int:
+def select_near_usual_cap(values: Array, cap_watts: Array, usual_watts: float) -> int:
     """Return the place of the power limit to take among those of one job with a transferred response.
 
     Args:
@@ -79,5 +79,5 @@ def near_usual_cap(values: Array, cap_watts: Array, usual_watts: float) -> int:
         cap_watts: the limits; no limit is the design power.
         usual_watts: the limit that is best on other kinds of device on average.
     """
-    good = np.flatnonzero(values <= values.min() * (1.0 + USUAL_CAP_TOLERANCE))
-    return int(good[np.argmin(np.abs(cap_watts[good] - usual_watts))])
+    candidates = np.flatnonzero(values <= values.min() * (1.0 + USUAL_CAP_TOLERANCE))
+    return int(candidates[np.argmin(np.abs(cap_watts[candidates] - usual_watts))])

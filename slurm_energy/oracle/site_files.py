@@ -33,9 +33,9 @@ def use_site(calibrations: Sequence[Path], hardware: Sequence[Path]) -> SiteCali
     Raises:
         ConfigError: as `read_site`; nothing is taken over then.
     """
-    found, kinds = read_site(calibrations, hardware)
+    calibrations_by_kind, kinds = read_site(calibrations, hardware)
     use_site_hardware(kinds)
-    return found
+    return calibrations_by_kind
 
 
 def read_site(
@@ -53,24 +53,24 @@ def read_site(
             if names.setdefault(name, path) != path:
                 raise ConfigError(str(path), f"{names[name]} names '{shown(name)}' too", "leave one out")
     own = {kind.name for kind in kinds}
-    found: dict[str, Calibration] = {}
+    calibration_of: dict[str, Calibration] = {}
     for path in calibrations:
         calibration = load_calibration(path)
-        if calibration.hardware in found:
+        if calibration.hardware in calibration_of:
             why = f"is the second calibration of {shown(calibration.hardware)}"
             raise ConfigError(str(path), why, "leave one out")
         if calibration.hardware not in own:
             _check_shipped(path, calibration.hardware)
-        found[calibration.hardware] = calibration
-    return SiteCalibrations(found), kinds
+        calibration_of[calibration.hardware] = calibration
+    return SiteCalibrations(calibration_of), kinds
 
 
 def _check_shipped(path: Path, hardware: str) -> None:
     try:
-        known = find_hardware(hardware).name == hardware
+        is_shipped = find_hardware(hardware).name == hardware
     except NotFoundError:
-        known = False
-    if not known:
+        is_shipped = False
+    if not is_shipped:
         raise ConfigError(
             str(path), f"is of {shown(hardware)}, no known kind", "name its file in oracle.hardware"
         )

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_energy.oracle.hardware import Hardware
-from slurm_energy.oracle.selection import UNSEEN_DOUBT
+from slurm_energy.oracle.selection import UNSEEN_POWER_DEVIATION
 from slurm_energy.oracle.training.demand import StepDemand, demand
-from slurm_energy.oracle.training.ensemble import averaged, members
+from slurm_energy.oracle.training.ensemble import geometric_mean, members
 from slurm_energy.oracle.training.parameters import Calibration
 from slurm_energy.oracle.training.power import clock_under, step_watts
 from slurm_energy.oracle.training.saturation import SATURATIONS
@@ -95,7 +95,7 @@ class StepPredictor:
         profile: WorkloadProfile,
         kind: Hardware,
         precision: str,
-        asked: Configurations,
+        configurations: Configurations,
         deviation: Deviation = (0.0, 0.0),
     ) -> StepPredictions:
         """Return the steps of one workload.
@@ -104,15 +104,15 @@ class StepPredictor:
             profile: the workload.
             kind: the kind of device.
             precision: of matrix products.
-            asked: alternatives.
+            configurations: alternatives.
             deviation: predict a job that differs so from the expected one.
         """
         work = demand(
-            profile, asked.batch, precision, find_optimizer(profile.optimizer), looping=self._looping
+            profile, configurations.batch, precision, find_optimizer(profile.optimizer), looping=self._looping
         )
         if self.is_transferred(profile, kind):
-            return self._transferred(profile, kind, precision, work, asked, deviation)
-        return self._calibrated(profile, kind, precision, work, asked, deviation[0])
+            return self._transferred(profile, kind, precision, work, configurations, deviation)
+        return self._calibrated(profile, kind, precision, work, configurations, deviation[0])
 
     def _calibrated(
         self,
@@ -120,29 +120,33 @@ class StepPredictor:
         kind: Hardware,
         precision: str,
         work: StepDemand,
-        asked: Configurations,
+        configurations: Configurations,
         deviation: float,
     ) -> StepPredictions:
         calibration, optimizer = self.calibration_of(kind.name), find_optimizer(profile.optimizer)
         theta, function = calibration.theta, SATURATIONS[calibration.saturation]
         device, tdp_watts = device_of(kind, precision), kind.tdp_watts
-        known = profile.name in calibration.workloads
-        more = 1.0 if known else float(np.exp(deviation * UNSEEN_DOUBT))
-        cap_watts = asked.cap_watts / more
-        found = []
+        has_own_factors = profile.name in calibration.workloads
+        power_factor = 1.0 if has_own_factors else float(np.exp(deviation * UNSEEN_POWER_DEVIATION))
+        cap_watts = configurations.cap_watts / power_factor
+        member_steps = []
         for scalars in members(calibration, profile, device, precision, optimizer):
-            times = step_times(work, device, theta, scalars, function, asked.gpus, asked.accumulation)
-            clock = clock_under(times, theta, scalars, tdp_watts, cap_watts, asked.clock)
+            times = step_times(
+                work, device, theta, scalars, function, configurations.gpus, configurations.accumulation
+            )
+            clock = clock_under(times, theta, scalars, tdp_watts, cap_watts, configurations.clock)
             watts = step_watts(times, theta, scalars, tdp_watts, clock)
-            found.append((step_s(times, theta, clock), watts, clock))
-        step, power, clock = (averaged(values) for values in zip(*found, strict=True))
+            member_steps.append((step_s(times, theta, clock), watts, clock))
+        step, power, clock = (geometric_mean(values) for values in zip(*member_steps, strict=True))
         residuals = calibration.residuals.get((profile.name, precision))
         if residuals is not None:
-            on_time, on_power = residuals.at(asked.batch, cap_watts)
+            on_time, on_power = residuals.at(configurations.batch, cap_watts)
             step, power = step * on_time, np.minimum(power * on_power, tdp_watts)
-        spread = calibration.known if known else calibration.unknown
+        spread = calibration.known if has_own_factors else calibration.unknown
         quantiles = (spread.time_low, spread.time_high, spread.power_low, spread.power_high)
-        return StepPredictions(step, power * more, clock, np.tile(quantiles, (len(asked.batch), 1)))
+        return StepPredictions(
+            step, power * power_factor, clock, np.tile(quantiles, (len(configurations.batch), 1))
+        )
 
     def _transferred(
         self,
@@ -150,17 +154,19 @@ class StepPredictor:
         kind: Hardware,
         precision: str,
         work: StepDemand,
-        asked: Configurations,
+        configurations: Configurations,
         deviation: Deviation,
     ) -> StepPredictions:
         device, function = device_of(kind, precision), SATURATIONS["sigmoid"]
         table = self._table(profile, kind, precision)
-        times = step_times(work, device, DEFAULTS, NEUTRAL, function, asked.gpus, asked.accumulation)
-        response = LatentModel(times, kind.tdp_watts, asked.cap_watts, asked.clock)
-        seconds, watts, clock = response.at(*table.latents_at(asked.batch, deviation))
-        shares = cap_shares(asked.cap_watts, kind.tdp_watts)
-        on_time, on_power = np.exp(table.offsets_at(asked.batch, shares))
-        wide_time, wide_power = np.exp(table.widths_at(asked.batch, shares))
+        times = step_times(
+            work, device, DEFAULTS, NEUTRAL, function, configurations.gpus, configurations.accumulation
+        )
+        response = LatentModel(times, kind.tdp_watts, configurations.cap_watts, configurations.clock)
+        seconds, watts, clock = response.at(*table.latents_at(configurations.batch, deviation))
+        shares = cap_shares(configurations.cap_watts, kind.tdp_watts)
+        on_time, on_power = np.exp(table.offsets_at(configurations.batch, shares))
+        wide_time, wide_power = np.exp(table.widths_at(configurations.batch, shares))
         watts = np.minimum(watts * on_power, kind.tdp_watts)
         return StepPredictions(
             np.asarray(seconds * on_time),
@@ -172,9 +178,9 @@ class StepPredictor:
     def _table(self, profile: WorkloadProfile, kind: Hardware, precision: str) -> LookupTable:
         """Return the table of a workload, which is made once."""
         key, calibration = (kind.name, profile.name, precision), self.calibration_of(kind.name)
-        kept = self._tables.get(key)
-        if kept is not None and kept[0] is calibration and kept[1] is profile and kept[2] is kind:
-            return kept[3]
+        cached = self._tables.get(key)
+        if cached is not None and cached[0] is calibration and cached[1] is profile and cached[2] is kind:
+            return cached[3]
         if len(self._tables) >= _MAX_TABLES:
             self._tables.clear()
         assert calibration.evidence is not None
@@ -192,11 +198,11 @@ class StepPredictor:
         return table
 
     def _posterior(self, name: str, calibration: Calibration) -> Posterior | None:
-        kept = self._posteriors.get(name)
-        if kept is None or kept[0] is not calibration:
+        cached = self._posteriors.get(name)
+        if cached is None or cached[0] is not calibration:
             assert calibration.evidence is not None
-            kept = self._posteriors[name] = (calibration, calibration.evidence.posterior())
-        return kept[1]
+            cached = self._posteriors[name] = (calibration, calibration.evidence.posterior())
+        return cached[1]
 
 
 def device_of(kind: Hardware, precision: str) -> DeviceParameters:

@@ -92,19 +92,19 @@ class TrainingAlternatives:
 
     @classmethod
     def of(
-        cls, questions: Iterable[tuple[WorkloadProfile, Hardware, str, float, float, float, float]]
+        cls, combinations: Iterable[tuple[WorkloadProfile, Hardware, str, float, float, float, float]]
     ) -> TrainingAlternatives:
         """Build from rows (profile, kind, precision, batch, gpus, samples, cap in watts)."""
-        rows = list(questions)
+        rows = list(combinations)
         profiles = {id(row[0]): row[0] for row in rows}
         kinds = {id(row[1]): row[1] for row in rows}
-        place, kind_place = list(profiles), list(kinds)
+        profile_ids, kind_ids = list(profiles), list(kinds)
         numbers = np.array([row[3:] for row in rows], dtype=np.float64).reshape(-1, 4)
         return cls(
             tuple(profiles.values()),
             tuple(kinds.values()),
-            np.array([place.index(id(row[0])) for row in rows], dtype=np.int64),
-            np.array([kind_place.index(id(row[1])) for row in rows], dtype=np.int64),
+            np.array([profile_ids.index(id(row[0])) for row in rows], dtype=np.int64),
+            np.array([kind_ids.index(id(row[1])) for row in rows], dtype=np.int64),
             np.array([PRECISIONS.index(row[2]) for row in rows], dtype=np.int64),
             batch=numbers[:, 0],
             gpus=numbers[:, 1],
@@ -156,75 +156,79 @@ class TrainingOracle:
         self._priors: dict[str, tuple[Calibration, Calibration]] = {}
 
     def predict_many(
-        self, asked: TrainingAlternatives, deviation: Deviation = (0.0, 0.0)
+        self, alternatives: TrainingAlternatives, deviation: Deviation = (0.0, 0.0)
     ) -> TrainingPredictions:
         """Predict all alternatives.
 
         Args:
-            asked: the alternatives.
+            alternatives: the alternatives.
             deviation: predict jobs that differ so from the expected ones; see `cases`.
 
         Raises:
             UsageError: a device that has no unit for the precision asked.
         """
-        count = len(asked)
+        count = len(alternatives)
         step, watts, clock = np.empty(count), np.empty(count), np.empty(count)
         memory, limit, spread = np.empty(count), np.empty(count), np.empty((count, 4))
-        for group in asked.groups():
-            profile, kind, precision = asked.names(group[0])
+        for group in alternatives.groups():
+            profile, kind, precision = alternatives.names(group[0])
             limit[group] = kind.memory_bytes
             for start in range(0, len(group), _CHUNK):
                 rows = group[start : start + _CHUNK]
-                found = self._steps.steps(profile, kind, precision, asked.configurations(rows), deviation)
-                step[rows], watts[rows], clock[rows] = found.step_s, found.power_watts, found.clock
-                spread[rows] = found.spread
+                steps = self._steps.steps(
+                    profile, kind, precision, alternatives.configurations(rows), deviation
+                )
+                step[rows], watts[rows], clock[rows] = steps.step_s, steps.power_watts, steps.clock
+                spread[rows] = steps.spread
                 optimizer = find_optimizer(profile.optimizer)
-                memory[rows] = footprint_bytes(profile, asked.batch[rows], precision, optimizer)
-        updates = np.maximum(1.0, asked.samples / (asked.batch * asked.gpus * asked.accumulation))
-        duration, power = updates * step, watts * asked.gpus
+                memory[rows] = footprint_bytes(profile, alternatives.batch[rows], precision, optimizer)
+        updates = np.maximum(
+            1.0, alternatives.samples / (alternatives.batch * alternatives.gpus * alternatives.accumulation)
+        )
+        duration, power = updates * step, watts * alternatives.gpus
         return TrainingPredictions(
             step, duration, power, duration * power, clock, memory, memory <= limit, spread
         )
 
-    def cases(self, asked: TrainingAlternatives) -> list[tuple[float, Deviation]]:
+    def cases(self, alternatives: TrainingAlternatives) -> list[tuple[float, Deviation]]:
         """Return the cases to average a choice over (see `choice`): probability and deviation of each.
 
         The host's share is uncertain only where the prediction is transferred from other kinds of device.
         """
-        second = CASES if self.transferred(asked).any() else ((0.0, 1.0),)
+        second = CASES if self.transferred(alternatives).any() else ((0.0, 1.0),)
         return [(one * two, (first, other)) for first, one in CASES for other, two in second]
 
-    def transferred(self, asked: TrainingAlternatives) -> NDArray[np.bool_]:
+    def transferred(self, alternatives: TrainingAlternatives) -> NDArray[np.bool_]:
         """Return which alternatives are predicted by what other kinds of device say, shape (n,)."""
-        found = np.zeros(len(asked), dtype=bool)
-        for rows in asked.groups():
-            profile, kind, _ = asked.names(rows[0])
-            found[rows] = self._steps.is_transferred(profile, kind)
-        return found
+        flags = np.zeros(len(alternatives), dtype=bool)
+        for rows in alternatives.groups():
+            profile, kind, _ = alternatives.names(rows[0])
+            flags[rows] = self._steps.is_transferred(profile, kind)
+        return flags
 
-    def support(self, asked: TrainingAlternatives) -> Array:
+    def support(self, alternatives: TrainingAlternatives) -> Array:
         """Return how far each very job was measured (`Residuals.support`), shape (n,)."""
-        found = np.zeros(len(asked))
-        for rows in asked.groups():
-            profile, kind, precision = asked.names(rows[0])
+        support = np.zeros(len(alternatives))
+        for rows in alternatives.groups():
+            profile, kind, precision = alternatives.names(rows[0])
             calibration = self._calibration_of(kind.name)
-            found[rows] = support_of(calibration, profile, precision, asked.batch[rows])
-        return found
+            support[rows] = support_of(calibration, profile, precision, alternatives.batch[rows])
+        return support
 
-    def usual_caps(self, asked: TrainingAlternatives) -> Array:
+    def usual_caps(self, alternatives: TrainingAlternatives) -> Array:
         """Return the power limit that is best on other kinds of device on average, in watts, shape (n,)."""
-        found = np.full(len(asked), np.inf)
-        for rows in asked.groups():
-            _, kind, _ = asked.names(rows[0])
+        caps_watts = np.full(len(alternatives), np.inf)
+        for rows in alternatives.groups():
+            _, kind, _ = alternatives.names(rows[0])
             evidence = self._calibration_of(kind.name).evidence
-            found[rows] = np.inf if evidence is None else evidence.prior.cap_share * kind.tdp_watts
-        return found
+            caps_watts[rows] = np.inf if evidence is None else evidence.prior.cap_share * kind.tdp_watts
+        return caps_watts
 
-    def effective_rows(self, asked: TrainingAlternatives) -> Array:
+    def effective_rows(self, alternatives: TrainingAlternatives) -> Array:
         """Return the effective numbers of transferred measurements (`Evidence.effective_count`), (n,)."""
-        counts = np.zeros(len(asked))
-        for rows in asked.groups():
-            profile, kind, _ = asked.names(rows[0])
+        counts = np.zeros(len(alternatives))
+        for rows in alternatives.groups():
+            profile, kind, _ = alternatives.names(rows[0])
             evidence = self._calibration_of(kind.name).evidence
             counts[rows] = 0.0 if evidence is None else evidence.effective_count(profile.name)
         return counts
@@ -243,56 +247,65 @@ class TrainingOracle:
             cached = self._priors[name] = (calibration, replace(calibration, evidence=evidence))
         return cached[1]
 
-    def predict(self, question: PredictionRequest) -> Prediction | None:
+    def predict(self, request: PredictionRequest) -> Prediction | None:
         """Answer for one training job; None if its model or kind of GPU is not named or not known.
 
         The names come from users and their jobs, so only shipped files count here, never a path.
         """
-        model, gpu_kind = question.model or "", question.gpu_kind or ""
+        model, gpu_kind = request.model or "", request.gpu_kind or ""
         if model.endswith(".json") or gpu_kind.endswith(".toml"):
             return None
         try:
             profile, kind = find_profile(model), find_hardware(gpu_kind)
-            precision = question.precision or default_precision(kind)
+            precision = request.precision or default_precision(kind)
             kind.matrix_flops_per_s(precision)
         except (NotFoundError, UsageError):
             return None
-        samples = question.samples or profile.samples_per_epoch
+        samples = request.samples or profile.samples_per_epoch
         if not samples:
             return None
-        cap = max(float(question.gpu_cap_watts or np.inf), kind.min_cap_watts)
-        row = (profile, kind, precision, float(question.batch or DEFAULT_BATCH), float(question.gpus or 1))
-        asked = TrainingAlternatives.of([(*row, float(samples), cap)])
-        answer = self.answers(asked, self.predict_many(asked))[0]
-        basis = "; ".join((answer.basis, *_assumed(question, profile, precision)))
-        return replace(answer, basis=basis, notes=(*answer.notes, *_doubts(question, kind, answer)))
+        cap = max(float(request.gpu_cap_watts or np.inf), kind.min_cap_watts)
+        row = (profile, kind, precision, float(request.batch or DEFAULT_BATCH), float(request.gpus or 1))
+        alternatives = TrainingAlternatives.of([(*row, float(samples), cap)])
+        prediction = self.predictions(alternatives, self.predict_many(alternatives))[0]
+        basis = "; ".join((prediction.basis, *assumption_notes(request, profile, precision)))
+        return replace(
+            prediction, basis=basis, notes=(*prediction.notes, *limitation_notes(request, kind, prediction))
+        )
 
-    def answers(self, asked: TrainingAlternatives, predicted: TrainingPredictions) -> list[Prediction]:
+    def predictions(
+        self, alternatives: TrainingAlternatives, predicted: TrainingPredictions
+    ) -> list[Prediction]:
         """Return predictions one by one, with range, origin and warnings."""
-        return [self._answer(asked, predicted, place) for place in range(len(asked))]
+        return [self._prediction(alternatives, predicted, row) for row in range(len(alternatives))]
 
-    def _answer(self, asked: TrainingAlternatives, predicted: TrainingPredictions, place: int) -> Prediction:
-        profile, kind = asked.profiles[asked.profile[place]], asked.kinds[asked.kind[place]]
+    def _prediction(
+        self, alternatives: TrainingAlternatives, predicted: TrainingPredictions, row: int
+    ) -> Prediction:
+        profile, kind = (
+            alternatives.profiles[alternatives.profile[row]],
+            alternatives.kinds[alternatives.kind[row]],
+        )
         calibration = self._calibration_of(kind.name)
-        time_low, time_high, power_low, power_high = (float(value) for value in predicted.spread[place])
+        time_low, time_high, power_low, power_high = (float(value) for value in predicted.spread[row])
         notes = []
-        if not predicted.fits[place]:
-            needed, there = predicted.footprint_bytes[place], kind.memory_bytes
+        if not predicted.fits[row]:
+            needed, available = predicted.footprint_bytes[row], kind.memory_bytes
             notes.append(
-                f"about {format_scaled(needed)}B are needed, {kind.name} has {format_scaled(there)}B:"
+                f"about {format_scaled(needed)}B are needed, {kind.name} has {format_scaled(available)}B:"
                 " the batch may not fit"
             )
-        if asked.gpus[place] > _MOST_GPUS:
-            notes.append(f"{asked.gpus[place]:g} GPUs are taken as linked within one node")
-        notes += _unfamiliar(profile, kind, calibration)
-        most = kind.tdp_watts * float(asked.gpus[place])
-        power = _estimate(float(predicted.power_watts[place]), power_low, power_high, most)
-        energy_low, energy_high = _product(time_low, power_low), _product(time_high, power_high)
+        if alternatives.gpus[row] > _MOST_GPUS:
+            notes.append(f"{alternatives.gpus[row]:g} GPUs are taken as linked within one node")
+        notes += transfer_notes(profile, kind, calibration)
+        max_watts = kind.tdp_watts * float(alternatives.gpus[row])
+        power = _estimate(float(predicted.power_watts[row]), power_low, power_high, max_watts)
+        energy_low, energy_high = joint_quantile(time_low, power_low), joint_quantile(time_high, power_high)
         fitted = calibration.fitted_unix_s
         return Prediction(
-            duration_s=_estimate(float(predicted.duration_s[place]), time_low, time_high),
+            duration_s=_estimate(float(predicted.duration_s[row]), time_low, time_high),
             power_watts=power,
-            energy_joules=_estimate(float(predicted.energy_joules[place]), energy_low, energy_high),
+            energy_joules=_estimate(float(predicted.energy_joules[row]), energy_low, energy_high),
             source=PredictionSource.MODEL,
             basis=f"{profile.name} on {kind.name}, {calibration.basis}; watts of the {kind.kind.upper()}s",
             age_s=None if fitted is None else max(0.0, time.time() - fitted),
@@ -301,7 +314,7 @@ class TrainingOracle:
         )
 
 
-def _unfamiliar(profile: WorkloadProfile, kind: Hardware, calibration: Calibration) -> list[str]:
+def transfer_notes(profile: WorkloadProfile, kind: Hardware, calibration: Calibration) -> list[str]:
     """Return a note on a workload without factors of its own."""
     if profile.name in calibration.workloads:
         return []
@@ -313,30 +326,30 @@ def _unfamiliar(profile: WorkloadProfile, kind: Hardware, calibration: Calibrati
     return [f"{rows} of {profile.name} on {kind.name}, the rest as on other kinds ({sources or 'none'})"]
 
 
-def _assumed(question: PredictionRequest, profile: WorkloadProfile, precision: str) -> tuple[str, ...]:
+def assumption_notes(request: PredictionRequest, profile: WorkloadProfile, precision: str) -> tuple[str, ...]:
     """Return what the question did not say, as one part of a basis; nothing if it said all."""
     parts = []
-    if not question.samples:
+    if not request.samples:
         parts.append(f"one epoch of {profile.dataset or 'its data set'}")
-    if not question.batch:
+    if not request.batch:
         parts.append(f"{DEFAULT_BATCH} samples per GPU and step")
-    if not question.precision:
+    if not request.precision:
         parts.append(precision)
     return (f"assumed: {', '.join(parts)}",) if parts else ()
 
 
-def _doubts(question: PredictionRequest, kind: Hardware, answer: Prediction) -> list[str]:
+def limitation_notes(request: PredictionRequest, kind: Hardware, prediction: Prediction) -> list[str]:
     """Return notes on what the question says and the model cannot follow."""
-    notes, limit_s = [], question.time_limit_s
-    if limit_s and answer.duration_s.mean > limit_s:
+    notes, limit_s = [], request.time_limit_s
+    if limit_s and prediction.duration_s.mean > limit_s:
         notes.append(
             f"this is more than the time limit of {format_duration(limit_s)}: the job would be killed"
         )
-    if (question.nodes or 1) > 1:
+    if (request.nodes or 1) > 1:
         notes.append("the model knows one node only: its GPUs are taken as linked within one")
-    if question.cap_watts is not None:
+    if request.cap_watts is not None:
         notes.append("the model knows limits per GPU only: that per node is left out")
-    if question.gpu_cap_watts and question.gpu_cap_watts < kind.min_cap_watts:
+    if request.gpu_cap_watts and request.gpu_cap_watts < kind.min_cap_watts:
         notes.append(f"{kind.name} takes limits from {kind.min_cap_watts:g} W on: this one counts")
     return notes
 
@@ -351,11 +364,11 @@ def common_precision(kinds: Sequence[Hardware]) -> str:
     return "tf32" if all(kind.tf32_flops_per_s for kind in kinds) else "fp32"
 
 
-def _estimate(mean: float, low: float, high: float, most: float = np.inf) -> Estimate:
-    return Estimate(min(mean, most), min(mean * low, most), min(mean * high, most))
+def _estimate(mean: float, low: float, high: float, max_value: float = np.inf) -> Estimate:
+    return Estimate(min(mean, max_value), min(mean * low, max_value), min(mean * high, max_value))
 
 
-def _product(first: float, second: float) -> float:
+def joint_quantile(first: float, second: float) -> float:
     """Return the quantile of a product of two independent errors, from theirs on the same side of 1."""
     width = float(np.hypot(np.log(first), np.log(second)))
     return float(np.exp(width if first * second >= 1 else -width))

@@ -15,7 +15,7 @@ from slurm_energy.oracle.transfer.prior import Transfer, WorkloadOffsets
 from slurm_energy.oracle.transfer.ranges import SCORE_LEVELS
 from slurm_energy.quantities import shown
 
-_LARGEST: Final = 100.0
+_MAX_MAGNITUDE: Final = 100.0
 """Bound of logarithms and slopes: far beyond any real one."""
 _TRANSFER: Final = ("sources", "cap_share", "workloads")
 _SCORES: Final = ("time_scores", "power_scores")
@@ -46,21 +46,21 @@ def read_transfer(path: Path, name: str, data: Any) -> Transfer:
     Raises:
         ConfigError: names file and key.
     """
-    place = f"{path}: {name}"
-    values = _table(place, data, (*_TRANSFER, *_SCORES), optional=("workloads", *_SCORES))
+    where = f"{path}: {name}"
+    values = _table(where, data, (*_TRANSFER, *_SCORES), optional=("workloads", *_SCORES))
     sources = values["sources"]
     if not isinstance(sources, list) or not all(isinstance(source, str) for source in sources):
-        raise ConfigError(f"{place}.sources", "is not a list of names")
-    cap_share = _checked(f"{place}.cap_share", values["cap_share"])
+        raise ConfigError(f"{where}.sources", "is not a list of names")
+    cap_share = _checked(f"{where}.cap_share", values["cap_share"])
     if not 0 < cap_share <= 1:
-        raise ConfigError(f"{place}.cap_share", "is not above 0 and at most 1")
+        raise ConfigError(f"{where}.cap_share", "is not above 0 and at most 1")
     if not isinstance(values["workloads"], dict):
-        raise ConfigError(f"{place}.workloads", "is no table")
+        raise ConfigError(f"{where}.workloads", "is no table")
     workloads = {
-        workload: _offsets(f"{place}.workloads.{shown(workload)}", table)
+        workload: _offsets(f"{where}.workloads.{shown(workload)}", table)
         for workload, table in values["workloads"].items()
     }
-    scores = {key: _scores(f"{place}.{key}", values[key]) for key in _SCORES if key in values}
+    scores = {key: _scores(f"{where}.{key}", values[key]) for key in _SCORES if key in values}
     return Transfer(tuple(sources), cap_share, workloads, **scores)
 
 
@@ -70,69 +70,75 @@ def read_evidence(path: Path, data: Any) -> Evidence:
     Raises:
         ConfigError: names file and key.
     """
-    place = f"{path}: evidence"
-    values = _table(place, data, ("models", *COLUMNS, "prior"))
+    where = f"{path}: evidence"
+    values = _table(where, data, ("models", *COLUMNS, "prior"))
     models = values["models"]
     if not isinstance(models, list) or not all(isinstance(model, str) for model in models):
-        raise ConfigError(f"{place}.models", "is not a list of names")
+        raise ConfigError(f"{where}.models", "is not a list of names")
     if len(models) > MAX_ROWS:
-        raise ConfigError(f"{place}.models", f"has more than {MAX_ROWS} entries")
+        raise ConfigError(f"{where}.models", f"has more than {MAX_ROWS} entries")
     columns = {}
     for name in COLUMNS:
-        column = _list(f"{place}.{name}", values[name], unknown=name == "power_residual")
+        column = _list(f"{where}.{name}", values[name], unknown=name == "power_residual")
         if len(column) != len(models):
-            raise ConfigError(f"{place}.{name}", "has not one number for each model")
+            raise ConfigError(f"{where}.{name}", "has not one number for each model")
         columns[name] = column
-    for name, most in (("batch", math.inf), ("cap_share", 1.0)):
-        if not all(0 < value <= most for value in columns[name]):
-            raise ConfigError(f"{place}.{name}", "has numbers out of range")
+    for name, max_value in (("batch", math.inf), ("cap_share", 1.0)):
+        if not all(0 < value <= max_value for value in columns[name]):
+            raise ConfigError(f"{where}.{name}", "has numbers out of range")
     return Evidence(
         read_transfer(path, "evidence.prior", values["prior"]), tuple(models), columns if models else {}
     )
 
 
-def _offsets(place: str, data: Any) -> WorkloadOffsets:
-    values = _table(place, data, _OFFSETS)
-    batches, time, supply = (_list(f"{place}.{key}", values[key]) for key in _OFFSETS)
+def _offsets(where: str, data: Any) -> WorkloadOffsets:
+    values = _table(where, data, _OFFSETS)
+    batches, time, supply = (_list(f"{where}.{key}", values[key]) for key in _OFFSETS)
     if not batches or min(batches) <= 0 or sorted(set(batches)) != list(batches):
-        raise ConfigError(f"{place}.batches", "is not a list of rising numbers above 0")
+        raise ConfigError(f"{where}.batches", "is not a list of rising numbers above 0")
     if not len(batches) == len(time) == len(supply):
-        raise ConfigError(place, "has lists of different lengths")
+        raise ConfigError(where, "has lists of different lengths")
     return WorkloadOffsets(batches, time, supply)
 
 
-def _scores(place: str, data: Any) -> tuple[float, ...]:
-    values = _list(place, data)
+def _scores(where: str, data: Any) -> tuple[float, ...]:
+    values = _list(where, data)
     if len(values) != len(SCORE_LEVELS) or values[0] <= 0 or sorted(values) != list(values):
-        raise ConfigError(place, f"is not a list of {len(SCORE_LEVELS)} rising numbers above 0")
+        raise ConfigError(where, f"is not a list of {len(SCORE_LEVELS)} rising numbers above 0")
     return values
 
 
 def _table(
-    place: str, data: Any, keys: Iterable[str], optional: Sequence[str] = ("workloads",)
+    where: str, data: Any, keys: Iterable[str], optional: Sequence[str] = ("workloads",)
 ) -> dict[str, Any]:
     if not isinstance(data, dict):
-        raise ConfigError(place, "is no table")
-    known = set(keys)
+        raise ConfigError(where, "is no table")
+    known_keys = set(keys)
     for key in data:
-        if key not in known:
-            raise ConfigError(f"{place}.{shown(key)}", "unknown key")
-    for key in sorted(known - set(data)):
+        if key not in known_keys:
+            raise ConfigError(f"{where}.{shown(key)}", "unknown key")
+    for key in sorted(known_keys - set(data)):
         if key not in optional:
-            raise ConfigError(f"{place}.{key}", "is missing")
+            raise ConfigError(f"{where}.{key}", "is missing")
     return {"workloads": {}} | data
 
 
-def _list(place: str, data: Any, *, unknown: bool = False) -> tuple[float, ...]:
+def _list(where: str, data: Any, *, unknown: bool = False) -> tuple[float, ...]:
     if not isinstance(data, list):
-        raise ConfigError(place, "is not a list of numbers")
-    largest = 1e12 if place.endswith(("batch", "batches")) else _LARGEST
-    return tuple(_checked(place, value, largest, unknown=unknown) for value in data)
+        raise ConfigError(where, "is not a list of numbers")
+    max_magnitude = 1e12 if where.endswith(("batch", "batches")) else _MAX_MAGNITUDE
+    return tuple(_checked(where, value, max_magnitude, unknown=unknown) for value in data)
 
 
-def _checked(place: str, value: Any, largest: float = _LARGEST, *, unknown: bool = False) -> float:
-    if type(value) not in (int, float) or not (abs(value) <= largest or (unknown and math.isnan(value))):
-        raise ConfigError(place, f"{shown(repr(value), 40)} is not a number from {-largest:g} to {largest:g}")
+def _checked(
+    where: str, value: Any, max_magnitude: float = _MAX_MAGNITUDE, *, unknown: bool = False
+) -> float:
+    if type(value) not in (int, float) or not (
+        abs(value) <= max_magnitude or (unknown and math.isnan(value))
+    ):
+        raise ConfigError(
+            where, f"{shown(repr(value), 40)} is not a number from {-max_magnitude:g} to {max_magnitude:g}"
+        )
     return float(value)
 
 

@@ -25,7 +25,7 @@ without measurements or a named model.
 """
 _RAISED_RATIO: Final = 1.01  # below this ratio a time counts as not raised
 _NAMES_GPU_KIND: Final = np.array(
-    [*("gpu_kind" in level.takes for level in LEVELS), False]
+    [*("gpu_kind" in level.optional for level in LEVELS), False]
 )  # the last element serves level -1
 
 

@@ -43,7 +43,7 @@ def _learned(lab: LabDriver, path: Path, runs: int) -> dict:
     """Return the answer that rests on so many runs of this job; other tests' jobs are learned meanwhile."""
     deadline = time.monotonic() + 90
     while True:
-        answer = _predict(lab, str(path), "8")["answer"]
+        answer = _predict(lab, str(path), "8")["prediction"]
         found = LIKE_IT.fullmatch(answer["basis"])
         if found and int(found[1]) == runs:
             return answer
@@ -54,7 +54,7 @@ def _learned(lab: LabDriver, path: Path, runs: int) -> dict:
 def test_five_runs_predict_the_sixth(lab: LabDriver):
     path = lab.layout.root / "repeat.sh"
     path.write_text(SCRIPT)
-    assert "same script" not in _predict(lab, str(path), "8")["answer"]["basis"]
+    assert "same script" not in _predict(lab, str(path), "8")["prediction"]["basis"]
     for _ in range(5):
         _run(lab, path)
     answer = _learned(lab, path, 5)
@@ -68,7 +68,7 @@ def test_five_runs_predict_the_sixth(lab: LabDriver):
         answer = _learned(lab, path, runs)
     else:
         raise AssertionError("five times not as predicted")
-    other = _predict(lab, str(path), "9")["answer"]
+    other = _predict(lab, str(path), "9")["prediction"]
     assert other["source"] == "history"
     assert re.fullmatch(r"\d+ runs: same user, name and resources", other["basis"])
     page = lab.run("senergy", "predict", str(path), "8").stdout

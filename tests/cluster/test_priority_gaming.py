@@ -68,7 +68,7 @@ def learned(queue, name, runs, options=()):
     argv = ["senergy", "predict", "--json", f"--sbatch=-J {name} --time={DAY_MIN} --exclusive", str(path)]
 
     def known():
-        answer = json.loads(queue.lab.run(*argv, *options, user=ATTACKER).stdout)["answer"]
+        answer = json.loads(queue.lab.run(*argv, *options, user=ATTACKER).stdout)["prediction"]
         return answer["source"] == "history" and answer["observations"] >= runs
 
     queue.until(known, f"{runs} runs of {name} in the history")

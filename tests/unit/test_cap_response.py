@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.oracle.history import History, HistoryOracle, ObservedRun
-from slurm_energy.oracle.history.cap_response import Caps, caps_of, predicted
+from slurm_energy.oracle.history.cap_response import Caps, caps_of, convert_run
 from slurm_energy.oracle.history.queue_forecast import predict_many
 from slurm_energy.oracle.prediction import PredictionRequest
 
@@ -82,13 +82,13 @@ def test_watts_rise_and_time_falls_with_the_cap(watts, gpu_share, before, one, o
     low = Caps(min(one.gpu_watts, other.gpu_watts), min(one.unit_watts, other.unit_watts))
     high = Caps(max(one.gpu_watts, other.gpu_watts), max(one.unit_watts, other.unit_watts))
     gpu_watts = gpu_share * watts
-    less, longer = predicted(watts, gpu_watts, before, low)
-    more, shorter = predicted(watts, gpu_watts, before, high)
+    less, longer = convert_run(watts, gpu_watts, before, low)
+    more, shorter = convert_run(watts, gpu_watts, before, high)
     assert less <= more * (1 + 1e-9)
     assert longer >= shorter * (1 - 1e-9)
     assert less <= low.unit_watts * (1 + 1e-9)
     assert less <= (watts - gpu_watts) * 2 + low.gpu_watts * 2  # the rest is not the GPU's to save
-    same, time = predicted(watts, gpu_watts, before, before)
+    same, time = convert_run(watts, gpu_watts, before, before)
     allowed = min(watts - gpu_watts + min(gpu_watts, before.gpu_watts), before.unit_watts)
     assert time == 1.0 and same == pytest.approx(allowed)
 

@@ -59,11 +59,11 @@ def controller(monkeypatch, answer):
 
 
 def test_history(folder, monkeypatch, capsys):
-    fake = controller(monkeypatch, {"scope": "own", "answers": [ANSWER]})
+    fake = controller(monkeypatch, {"scope": "own", "predictions": [ANSWER]})
     assert cli.main(["predict", "job.sh", "a", "b"]) == 0
     golden_files.compare("predict_history.txt", capsys.readouterr().out)
     ((_, body),) = fake.asked
-    (question,) = body["questions"]
+    (question,) = body["requests"]
     fingerprint = question.pop("fingerprint")
     assert len(fingerprint) == 16
     assert question == {
@@ -80,20 +80,20 @@ def test_history(folder, monkeypatch, capsys):
         "tag": "thesis",
     }
     cli.main(["predict", "job.sh", "a", "c"])
-    assert fake.asked[1][1]["questions"][0]["fingerprint"] != fingerprint
+    assert fake.asked[1][1]["requests"][0]["fingerprint"] != fingerprint
 
 
 def test_json(folder, monkeypatch, capsys):
-    controller(monkeypatch, {"scope": "own", "answers": [ANSWER]})
+    controller(monkeypatch, {"scope": "own", "predictions": [ANSWER]})
     assert cli.main(["predict", "--json", "--sbatch", "-N 4 -A physics", "job.sh"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["answer"] == ANSWER
-    assert (document["job"]["nodes"], document["question"]["account"]) == (4, "physics")
+    assert document["prediction"] == ANSWER
+    assert (document["job"]["nodes"], document["request"]["account"]) == (4, "physics")
 
 
 def test_nobody_knows_the_job(folder, monkeypatch, capsys):
     """No run is like it and no model was named: time limit and TDP, with a wide range."""
-    controller(monkeypatch, {"scope": "own", "answers": [None]})
+    controller(monkeypatch, {"scope": "own", "predictions": [None]})
     (folder / "job.sh").write_text(SCRIPT.replace("#SBATCH --energy-model=resnet50\n", ""))
     assert cli.main(["predict", "job.sh"]) == 0
     golden_files.compare("predict_nameplate.txt", capsys.readouterr().out)
@@ -101,9 +101,9 @@ def test_nobody_knows_the_job(folder, monkeypatch, capsys):
 
 def test_the_model_answers_without_history(folder, monkeypatch, capsys):
     pytest.importorskip("numpy")
-    controller(monkeypatch, {"scope": "own", "answers": [None]})
+    controller(monkeypatch, {"scope": "own", "predictions": [None]})
     assert cli.main(["predict", "--json", "job.sh"]) == 0
-    answer = json.loads(capsys.readouterr().out)["answer"]
+    answer = json.loads(capsys.readouterr().out)["prediction"]
     assert answer["source"] == "model" and "resnet50" in answer["basis"]
 
 
@@ -118,7 +118,7 @@ def test_without_a_controller(folder, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "answer", [{}, {"answers": []}, {"answers": [{"source": "history"}]}, {"answers": 1}]
+    "answer", [{}, {"predictions": []}, {"predictions": [{"source": "history"}]}, {"predictions": 1}]
 )
 def test_answers_that_are_none(folder, monkeypatch, capsys, answer):
     controller(monkeypatch, answer)
@@ -143,7 +143,7 @@ def test_errors_are_one_line(folder, monkeypatch, capsys):
 
 
 def test_flags_that_submission_would_refuse_are_noted(folder, monkeypatch, capsys):
-    controller(monkeypatch, {"answers": [ANSWER]})
+    controller(monkeypatch, {"predictions": [ANSWER]})
     (folder / "job.sh").write_text("#!/bin/sh\n#SBATCH --energy-cap=9MW\ntrue\n")
     assert cli.main(["predict", "job.sh"]) == 0
     assert "note    --energy-cap: '9MW' is out of bounds" in capsys.readouterr().out
@@ -159,14 +159,14 @@ def test_flags_that_submission_would_refuse_are_noted(folder, monkeypatch, capsy
 )
 def test_why_the_model_does_not_follow_a_script(folder, monkeypatch, capsys, options, note):
     (folder / "job.sh").write_text(f"#!/bin/bash\n#SBATCH -t 10 {options}\nsrun x\n")
-    controller(monkeypatch, {"answers": [None]})
+    controller(monkeypatch, {"predictions": [None]})
     assert cli.main(["predict", "job.sh"]) == 0
     assert note in capsys.readouterr().out
 
 
 def test_gpus_of_two_types_are_all_counted_and_columns_stay_apart(folder, monkeypatch, capsys):
     (folder / "job.sh").write_text("#!/bin/bash\n#SBATCH --gpus=a40:3,a100:5 -t 99999999-00\nsrun x\n")
-    controller(monkeypatch, {"answers": [None]})
+    controller(monkeypatch, {"predictions": [None]})
     assert cli.main(["predict", "job.sh"]) == 0
     out = capsys.readouterr().out
     assert "8 GPUs (a40)" in out

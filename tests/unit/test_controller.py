@@ -265,18 +265,18 @@ def test_predictions_of_one_user_delay_no_other_user(controller, monkeypatch):
     monkeypatch.setattr(dispatcher, "BUSY_DELAY_S", 0.0)
     release, working, most = asyncio.Event(), [], []
 
-    async def answers(questions, own_only):
+    async def predict(requests, own_only):
         working.append(own_only)
         most.append(working.count(True))
         await release.wait()
         working.remove(own_only)
-        return [None] * len(questions)
+        return [None] * len(requests)
 
-    monkeypatch.setattr(controller.memory, "answers", answers)
+    monkeypatch.setattr(controller.memory, "predict", predict)
     monkeypatch.setattr(rights, "name_of", lambda uid: f"user{uid}")
 
     async def story(c):
-        body = {"questions": [{"name": "train"}] * 10}
+        body = {"requests": [{"name": "train"}] * 10}
         asked = [asyncio.create_task(c.post(body, uid=ALICE, target="/v1/predict")) for _ in range(24)]
         while sum(task.done() for task in asked) < 16:
             await asyncio.sleep(0.01)
@@ -311,7 +311,7 @@ def test_bodies_are_decoded_outside_the_event_loop(controller, monkeypatch):
 
     async def story(c):
         assert (await c.post({"items": [item(job_id=3)]}))[0] == 200
-        assert (await c.post({"questions": []}, target="/v1/predict"))[0] == 200
+        assert (await c.post({"requests": []}, target="/v1/predict"))[0] == 200
         status, answer = await c.post({"job": "3"}, uid=OPERATOR, target="/v1/records/search")
         assert status == 200 and [r["job_id"] for r in answer["records"]] == [3]
         answer = await c.post({"job": 3}, uid=OPERATOR, target="/v1/records/search")
@@ -472,7 +472,7 @@ class TestRoles:
         async def story(c):
             await self.filled(c, Roles(frozenset({"bob"})))
             assert await self.seen(c, BOB) == ("all", [1, 2, 3, 4])
-            assert (await c.post({"questions": [{"user": "alice"}]}, BOB, "/v1/predict"))[0] == 200
+            assert (await c.post({"requests": [{"user": "alice"}]}, BOB, "/v1/predict"))[0] == 200
             return refused(await c.post({"items": []}, uid=BOB), 403, 5, "may not deliver")
 
         assert controller.session(story)
@@ -887,13 +887,13 @@ def test_record_helper_is_a_valid_record():
     assert record()["schema"] == 1
 
 
-QUESTION = {"name": "solve", "partition": "cpu", "nodes": 1, "cpus": 1, "gpus": 0}
+REQUEST = {"name": "solve", "partition": "cpu", "nodes": 1, "cpus": 1, "gpus": 0}
 
 
 class TestPrediction:
     """alice, whose uid the host knows, and bob have run jobs; an operator queries all jobs, alice her own."""
 
-    def answers(self, controller, monkeypatch, uid, *questions):
+    def predict(self, controller, monkeypatch, uid, *requests):
         names = {ALICE: "alice", BOB: "bob", CAROL: "carol"}
         monkeypatch.setattr(rights, "name_of", names.get)
 
@@ -905,33 +905,33 @@ class TestPrediction:
             await c.memory.load()
             assert await c.memory.learn() == 6
             assert await c.memory.learn() == 0
-            return await c.post({"questions": list(questions)}, uid, "/v1/predict")
+            return await c.post({"requests": list(requests)}, uid, "/v1/predict")
 
         return controller.session(story)
 
     def test_users_get_predictions_of_their_own_jobs(self, controller, monkeypatch):
-        status, body = self.answers(controller, monkeypatch, ALICE, QUESTION)
+        status, body = self.predict(controller, monkeypatch, ALICE, REQUEST)
         assert (status, body["scope"]) == (200, "own")
-        (answer,) = body["answers"]
+        (answer,) = body["predictions"]
         assert (answer["source"], answer["observations"]) == ("history", 5)
         assert answer["duration_s"]["mean"] == pytest.approx(100, rel=0.1)
         assert answer["power_watts"]["mean"] == pytest.approx(0.5, rel=0.1)
 
     def test_predictions_reveal_nothing_of_other_users(self, controller, monkeypatch):
         """carol has no runs, and what others' runs in her partition took is not for her."""
-        status, body = self.answers(controller, monkeypatch, CAROL, QUESTION)
-        assert (status, body) == (200, {"scope": "own", "answers": [None]})
+        status, body = self.predict(controller, monkeypatch, CAROL, REQUEST)
+        assert (status, body) == (200, {"scope": "own", "predictions": [None]})
 
     def test_a_new_job_is_predicted_from_the_users_others(self, controller, monkeypatch):
-        body = self.answers(controller, monkeypatch, BOB, QUESTION | {"name": "new"})[1]
-        assert [(a["observations"], a["basis"]) for a in body["answers"]] == [(1, "1 run: same user")]
+        body = self.predict(controller, monkeypatch, BOB, REQUEST | {"name": "new"})[1]
+        assert [(a["observations"], a["basis"]) for a in body["predictions"]] == [(1, "1 run: same user")]
 
     def test_caps_of_job_and_policy_apply(self, controller, monkeypatch):
         controller.memory.policy_caps = {"tight": (0.2, None)}
-        asked = [QUESTION, QUESTION | {"cap_watts": 0.3}, QUESTION | {"policy": "tight"}]
-        status, body = self.answers(controller, monkeypatch, ALICE, *asked)
+        asked = [REQUEST, REQUEST | {"cap_watts": 0.3}, REQUEST | {"policy": "tight"}]
+        status, body = self.predict(controller, monkeypatch, ALICE, *asked)
         assert status == 200
-        free, own, site = body["answers"]
+        free, own, site = body["predictions"]
         assert own["power_watts"]["high"] <= 0.3 and site["power_watts"]["high"] <= 0.2
         times = [answer["duration_s"]["mean"] for answer in (free, own, site)]
         assert times[0] < times[1] < times[2]
@@ -951,8 +951,8 @@ class TestPrediction:
         async def asks(c):
             seen = []
             while not seen or (seen[-1] or 0) < total:
-                body = (await c.post({"questions": [QUESTION]}, ALICE, "/v1/predict"))[1]
-                seen.append(body["answers"][0] and body["answers"][0]["observations"])
+                body = (await c.post({"requests": [REQUEST]}, ALICE, "/v1/predict"))[1]
+                seen.append(body["predictions"][0] and body["predictions"][0]["observations"])
             return seen
 
         async def story(c):
@@ -964,14 +964,14 @@ class TestPrediction:
             assert counts == sorted(counts) and counts[-1] == total
 
     def test_predictions_for_other_users_are_refused(self, controller, monkeypatch):
-        answer = self.answers(controller, monkeypatch, BOB, QUESTION | {"user": "alice"})
+        answer = self.predict(controller, monkeypatch, BOB, REQUEST | {"user": "alice"})
         assert refused(answer, 403, 5, "alice", "your own")
 
     def test_operators_get_predictions_for_all(self, controller, monkeypatch):
-        asked = [QUESTION | {"user": user} for user in ("alice", "carol")]
-        status, body = self.answers(controller, monkeypatch, OPERATOR, *asked, {"partition": "none"})
+        asked = [REQUEST | {"user": user} for user in ("alice", "carol")]
+        status, body = self.predict(controller, monkeypatch, OPERATOR, *asked, {"partition": "none"})
         assert (status, body["scope"]) == (200, "all")
-        assert [a and a["observations"] for a in body["answers"]] == [5, 6, None]
+        assert [a and a["observations"] for a in body["predictions"]] == [5, 6, None]
 
     @pytest.mark.parametrize(
         "bad",
@@ -986,19 +986,19 @@ class TestPrediction:
             {"time_limit_s": 1e300},
         ],
     )
-    def test_bad_questions(self, controller, monkeypatch, bad):
-        assert refused(self.answers(controller, monkeypatch, OPERATOR, bad), 400, 2, "question")
+    def test_bad_requests(self, controller, monkeypatch, bad):
+        assert refused(self.predict(controller, monkeypatch, OPERATOR, bad), 400, 2, "request")
 
     def test_the_history_survives_a_restart(self, controller, tmp_path, monkeypatch):
-        self.answers(controller, monkeypatch, OPERATOR)
+        self.predict(controller, monkeypatch, OPERATOR)
         again = Controller(tmp_path)
 
         async def story(c):
             await c.memory.load()
             assert await c.memory.learn() == 0
-            return await c.post({"questions": [QUESTION | {"user": "alice"}]}, OPERATOR, "/v1/predict")
+            return await c.post({"requests": [REQUEST | {"user": "alice"}]}, OPERATOR, "/v1/predict")
 
-        assert again.session(story)[1]["answers"][0]["observations"] == 5
+        assert again.session(story)[1]["predictions"][0]["observations"] == 5
 
 
 def test_failures_that_differ_in_numbers_only_are_logged_once(caplog):

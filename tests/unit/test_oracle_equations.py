@@ -30,10 +30,10 @@ from slurm_energy.oracle.training.timing import (  # noqa: E402
     StepTimes,
     all_reduce_s,
     efficiency,
-    joined,
     memory_s,
     miss_share,
     operation_s,
+    overlapped_s,
     saturation_product,
     step_s,
     step_times,
@@ -185,7 +185,7 @@ def test_compute_slows_with_the_clock_and_memory_hardly() -> None:
 
 
 def test_activities_may_overlap_in_part() -> None:
-    assert [float(joined(3.0, 2.0, share)) for share in (0.0, 0.5, 1.0)] == [5.0, 4.0, 3.0]
+    assert [float(overlapped_s(3.0, 2.0, share)) for share in (0.0, 0.5, 1.0)] == [5.0, 4.0, 3.0]
 
 
 @given(

@@ -50,7 +50,7 @@ class Everywhere:
 class TestDistributions:
     @given(SEEN)
     def test_lie_between_the_extremes_in_order(self, seen):
-        grid = distribution.mixed(seen)
+        grid = distribution.mix(seen)
         assert len(grid) == distribution.ATOMS and list(grid) == sorted(grid)
         values = {value for value, _, _ in seen}
         assert set(grid) <= values
@@ -60,50 +60,50 @@ class TestDistributions:
     @given(SEEN, st.floats(0.01, 100))
     def test_only_ratios_of_weights_count(self, seen, factor):
         again = [(value, weight * factor, cut) for value, weight, cut in seen]
-        pairs = zip(distribution.mixed(seen), distribution.mixed(again), strict=True)
+        pairs = zip(distribution.mix(seen), distribution.mix(again), strict=True)
         assert sum(not math.isclose(a, b) for a, b in pairs) <= 1  # a boundary may round the other way
 
     def test_weights_are_shares_of_the_values(self):
-        grid = distribution.mixed([(1.0, 3.0, False), (2.0, 1.0, False)])
+        grid = distribution.mix([(1.0, 3.0, False), (2.0, 1.0, False)])
         assert (grid.count(1.0), grid.count(2.0)) == (30, 10)
-        grid = distribution.mixed([(1.0, 3.0, False)], (5.0,) * 40, 1.0)
+        grid = distribution.mix([(1.0, 3.0, False)], (5.0,) * 40, 1.0)
         assert (grid.count(1.0), grid.count(5.0)) == (30, 10)
 
     def test_a_lower_bound_gives_its_share_to_larger_values(self):
         # Half of the mass at 10 and 30; that of "at least 20" goes to 30: Kaplan-Meier 1/3, 0, 2/3.
-        grid = distribution.mixed([(10.0, 1.0, False), (20.0, 1.0, True), (30.0, 1.0, False)])
+        grid = distribution.mix([(10.0, 1.0, False), (20.0, 1.0, True), (30.0, 1.0, False)])
         assert (grid.count(10.0), grid.count(20.0), grid.count(30.0)) == (13, 0, 27)
-        assert set(distribution.mixed([(10.0, 1.0, True)])) == {10.0}
+        assert set(distribution.mix([(10.0, 1.0, True)])) == {10.0}
 
     @given(SEEN)
     def test_lower_bounds_never_make_it_smaller(self, seen):
-        exact = distribution.mixed([(value, weight, False) for value, weight, _ in seen])
-        bounds = distribution.mixed(seen)
+        exact = distribution.mix([(value, weight, False) for value, weight, _ in seen])
+        bounds = distribution.mix(seen)
         assert all(a <= b for a, b in zip(exact[:-1], bounds[:-1], strict=True))
 
     def test_of_nothing_is_an_error(self):
         with pytest.raises(ValueError, match="no observation"):
-            distribution.mixed([])
+            distribution.mix([])
 
     @given(st.lists(st.tuples(st.floats(0, 1e300), st.floats(0, 1e300)), max_size=200))
     def test_surprises_are_positive_and_in_order(self, pairs):
         surprise = RunVariability()
         for before, after in pairs:
-            surprise.note(before, after)
+            surprise.add(before, after)
         assert list(surprise.factors) == sorted(surprise.factors)
         assert all(factor > 0 for factor in surprise.factors)
 
     def test_one_user_does_not_decide_how_far_everybodys_runs_differ(self):
         surprise = RunVariability()
         for _ in range(300):
-            surprise.note(1.0, 1.1, "alice")
+            surprise.add(1.0, 1.1, "alice")
         for number in range(2000):
-            surprise.note(1.0, 1e6, "mallory")
-            surprise.note(1.0, 1.1, f"u{number % 50}")
+            surprise.add(1.0, 1e6, "mallory")
+            surprise.add(1.0, 1.1, f"u{number % 50}")
         assert max(surprise.factors[2:-2]) < 1.2
         alone = RunVariability()
         for _ in range(2000):
-            alone.note(1.0, 3.0, "alice")
+            alone.add(1.0, 3.0, "alice")
         assert max(alone.factors) == pytest.approx(3.0)
 
 
@@ -161,7 +161,7 @@ class TestFallingBack:
         assert asked(history) is not None
 
     def test_memory_is_bounded_where_every_job_has_its_own_name(self):
-        history = History(most_keys=100)
+        history = History(max_keys=100)
         for number in range(500):
             history.learn(run(name=f"job{number}", ago=1000.0 - number))
             assert len(history) <= 100
@@ -294,7 +294,7 @@ def test_columns_of_different_lengths():
 
 
 def test_one_user_cannot_displace_the_history_of_others():
-    history = History(most_keys=200)
+    history = History(max_keys=200)
     for number in range(5):
         history.learn(run(user="bob", name=f"b{number}", ago=5000.0))
     for number in range(1000):

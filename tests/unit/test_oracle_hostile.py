@@ -303,7 +303,7 @@ def test_what_goes_wrong_in_a_traced_file_is_one_line(
         inputs(2)
 
     tracing = types.ModuleType("tracing")
-    vars(tracing).update(Labels=lambda name: None, profile_module=profile_module)
+    vars(tracing).update(ProfileLabels=lambda name: None, profile_module=profile_module)
     monkeypatch.setitem(sys.modules, "slurm_energy.oracle.workload.tracing", tracing)
     (tmp_path / name).write_text(USERS[name])
     code, _, err = senergy(f"predict --trace {name}:build")
@@ -370,7 +370,7 @@ runs = st.builds(
 def test_any_history_gives_ranges_in_order_and_keeps_the_limit(
     learned: list[ObservedRun], limit: float | None, gpus: int | None
 ) -> None:
-    history = History(most_keys=5)
+    history = History(max_keys=5)
     for run in learned:
         history.learn(run)
     question = PredictionRequest(user="a", name="n", partition="p", nodes=1, gpus=gpus, time_limit_s=limit)

@@ -19,7 +19,7 @@ from slurm_energy.errors import ConfigError, UsageError  # noqa: E402
 from slurm_energy.oracle.calibration_files import load_calibration, save_calibration  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware  # noqa: E402
 from slurm_energy.oracle.memory_footprint import footprint_bytes  # noqa: E402
-from slurm_energy.oracle.objectives import eds, least, pareto_front  # noqa: E402
+from slurm_energy.oracle.objectives import eds, first_minimum, pareto_front  # noqa: E402
 from slurm_energy.oracle.prediction import PredictionRequest, PredictionSource  # noqa: E402
 from slurm_energy.oracle.step_prediction import device_of  # noqa: E402
 from slurm_energy.oracle.training.ensemble import device_sample_s, members  # noqa: E402
@@ -225,7 +225,7 @@ def test_eds_by_hand() -> None:
 
 def test_the_first_of_equals_is_least() -> None:
     values = np.array([1.019, 1.0, 1.5])
-    assert (least(values), least(values, 0.02)) == (1, 0)
+    assert (first_minimum(values), first_minimum(values, 0.02)) == (1, 0)
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=30))

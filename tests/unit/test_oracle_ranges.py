@@ -11,7 +11,7 @@ stats = pytest.importorskip("scipy.stats", reason="the reference quantiles need 
 
 from slurm_energy.oracle.calibration_files import shipped_prior  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware  # noqa: E402
-from slurm_energy.oracle.transfer.prior import NOTHING, Transfer, combined  # noqa: E402
+from slurm_energy.oracle.transfer.prior import NO_TRANSFER, Transfer, combined  # noqa: E402
 from slurm_energy.oracle.transfer.ranges import (  # noqa: E402
     COVERAGE,
     NORMAL_SCORES,
@@ -112,7 +112,7 @@ def test_several_kinds_average_their_scores() -> None:
     both = combined([Transfer(("one",)), Transfer(("two",), time_scores=wide)])
     assert both.time_scores == pytest.approx(tuple(2.0 * score for score in NORMAL_SCORES))
     assert both.power_scores == pytest.approx(NORMAL_SCORES)
-    assert NOTHING.scores == (NORMAL_SCORES, NORMAL_SCORES)
+    assert NO_TRANSFER.scores == (NORMAL_SCORES, NORMAL_SCORES)
 
 
 def test_shipped_scores_rise_and_differ_between_kinds() -> None:

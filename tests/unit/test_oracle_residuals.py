@@ -16,7 +16,7 @@ pytest.importorskip("scipy", reason="calibration needs scipy")
 import measured_steps  # noqa: E402
 
 from slurm_energy.errors import ConfigError  # noqa: E402
-from slurm_energy.oracle.calibration.evaluation import errors, predicted  # noqa: E402
+from slurm_energy.oracle.calibration.evaluation import errors, predict_rows  # noqa: E402
 from slurm_energy.oracle.calibration.fitting import fit, leave_out, with_residuals  # noqa: E402
 from slurm_energy.oracle.calibration.kriging import krige  # noqa: E402
 from slurm_energy.oracle.calibration.measurements import Measurement, read_measurements  # noqa: E402
@@ -24,7 +24,7 @@ from slurm_energy.oracle.calibration.search import SearchSettings  # noqa: E402
 from slurm_energy.oracle.calibration_files import load_calibration, save_calibration, shipped_calibration  # noqa: E402
 from slurm_energy.oracle.configuration_sweep import Sweep, sweep  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware  # noqa: E402
-from slurm_energy.oracle.selection import CASES, TOLERANCE, expected, taken  # noqa: E402
+from slurm_energy.oracle.selection import CASES, TOLERANCE, expected_objective, select_alternative  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration, Scalars  # noqa: E402
 from slurm_energy.oracle.training.residuals import Residuals  # noqa: E402
 from slurm_energy.oracle.training_oracle import TrainingAlternatives, TrainingOracle  # noqa: E402
@@ -41,7 +41,7 @@ def as_measured(calibration: Calibration, factor: Any) -> list[Measurement]:
     """Return what a calibration says of some rows, times `factor(batch, limit)` on seconds."""
     batches = (16.0, 32.0, 64.0, 128.0)
     rows = measured_steps.grid(["resnet50"], batches, CAPS, precision="tf32", optimizer="sgd")
-    seconds, watts = predicted(A40, rows, calibration)
+    seconds, watts = predict_rows(A40, rows, calibration)
     factors = [factor(row.batch, row.cap_watts) for row in rows]
     return measured_steps.measured(rows, seconds * factors, watts)
 
@@ -106,7 +106,7 @@ def test_the_left_out_prediction_of_a_batch_does_not_know_it() -> None:
     batch, cap, waiting, time, power = grid(0.0, 1.0)
     own = batch == 64.0
     found = krige(batch, cap, waiting, np.where(own, 1.5, time), power)
-    assert np.abs(found.time_left[own] - 1.0).max() < 0.1
+    assert np.abs(found.held_out_time[own] - 1.0).max() < 0.1
     assert found.residuals.at(batch[own], cap[own])[0].min() > 1.2
 
 
@@ -175,13 +175,18 @@ def test_corrupt_residuals_name_file_and_key(tmp_path: Path, old: str, new: str,
 
 def test_the_expectation_is_over_losses_in_each_case() -> None:
     cases = [np.array([1.0, 2.0]), np.array([30.0, 20.0]), np.array([5.0, np.inf])]
-    assert expected(cases) == pytest.approx([1 / 6 + 2 / 3 * 1.5 + 1 / 6, np.inf])
+    assert expected_objective(cases) == pytest.approx([1 / 6 + 2 / 3 * 1.5 + 1 / 6, np.inf])
     assert sum(share for _, share in CASES) == pytest.approx(1.0)
 
 
 def test_the_less_a_job_was_measured_the_sooner_limits_count_as_equal() -> None:
     values = np.array([1.0 + 0.6 * TOLERANCE, 1.0])
-    assert [taken(values, np.full(2, support)) for support in (0.0, 0.3, 0.5, 1.0)] == [0, 0, 1, 1]
+    assert [select_alternative(values, np.full(2, support)) for support in (0.0, 0.3, 0.5, 1.0)] == [
+        0,
+        0,
+        1,
+        1,
+    ]
 
 
 def best_cap(calibration: Calibration, model: str, batch: float = 128.0) -> Sweep:
@@ -229,5 +234,5 @@ def test_the_best_limit_of_measured_jobs_is_found(device: str, precision: str) -
     assert np.mean(hits) >= 0.85
     assert np.mean(losses) <= 0.025
     calibration = shipped_calibration(hardware.name)
-    time, power = errors(rows, *predicted(hardware, rows, calibration))
+    time, power = errors(rows, *predict_rows(hardware, rows, calibration))
     assert 0.6 * time + 0.4 * power <= 0.02

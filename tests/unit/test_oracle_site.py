@@ -25,7 +25,7 @@ from slurm_energy.config.findings import Severity  # noqa: E402
 from slurm_energy.controller.history_cache import HistoryCache, training_model  # noqa: E402
 from slurm_energy.errors import ConfigError  # noqa: E402
 from slurm_energy.log_once import RepeatedFailureLog  # noqa: E402
-from slurm_energy.oracle.calibration.evaluation import predicted  # noqa: E402
+from slurm_energy.oracle.calibration.evaluation import predict_rows  # noqa: E402
 from slurm_energy.oracle.calibration.measurements import write_measurements  # noqa: E402
 from slurm_energy.oracle.calibration_files import save_calibration, shipped_calibration  # noqa: E402
 from slurm_energy.oracle.hardware import find_hardware, hardware_names, use_site_hardware  # noqa: E402
@@ -115,7 +115,7 @@ def test_predict_uses_the_files_of_the_configuration(folder: Path, senergy: Run)
 
 def test_predict_job_uses_them_too(folder: Path, senergy: Run) -> None:
     code, out, _ = senergy("predict --json job.sh")
-    answer = json.loads(out)["answer"]
+    answer = json.loads(out)["prediction"]
     assert (code, answer["source"], "ours" in answer["basis"]) == (0, "model", True)
 
 
@@ -124,7 +124,7 @@ def test_predict_job_with_a_calibration_asks_no_history(folder: Path, senergy: R
     (folder / "energy.toml").write_text("")
     save_calibration(dataclasses.replace(SLOW, basis="the file"), folder / "own.toml")
     code, out, _ = senergy("predict --calibration own.toml --json job.sh")
-    assert (code, "the file" in json.loads(out)["answer"]["basis"]) == (0, True)
+    assert (code, "the file" in json.loads(out)["prediction"]["basis"]) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def steps(folder: Path, count: int) -> None:
     a40 = find_hardware("a40")
     caps = [100.0 + 25.0 * place for place in range(count)]
     rows = measured_steps.grid(["resnet50"], [64.0], caps, precision="tf32", optimizer="sgd")
-    figures = predicted(a40, rows, shipped_calibration(a40.name))
+    figures = predict_rows(a40, rows, shipped_calibration(a40.name))
     write_measurements(measured_steps.measured(rows, *figures), folder / "steps.csv")
 
 
@@ -231,9 +231,9 @@ def test_the_controller_asks_the_model_where_history_knows_nothing(folder: Path)
         Mock(), RepeatedFailureLog(logging.getLogger("test"), ignore_numbers=True), retention_days=1.0
     )
     asked = [PredictionRequest(model="resnet50", gpu_kind="a100", gpus=1), PredictionRequest(name="anything")]
-    assert asyncio.run(memory.answers(asked, own_only=True)) == [None, None]
+    assert asyncio.run(memory.predict(asked, own_only=True)) == [None, None]
     memory.model = training_model(configuration.load())
-    first, second = asyncio.run(memory.answers(asked, own_only=True))
+    first, second = asyncio.run(memory.predict(asked, own_only=True))
     memory.close()
     assert first is not None and (first["source"], second) == ("model", None)
     assert "ours" in first["basis"]

@@ -18,14 +18,14 @@ stats = pytest.importorskip("scipy.stats", reason="calibration needs scipy")
 import measured_steps  # noqa: E402
 
 from slurm_energy.errors import ConfigError, UsageError  # noqa: E402
-from slurm_energy.oracle.calibration.evaluation import predicted  # noqa: E402
+from slurm_energy.oracle.calibration.evaluation import predict_rows  # noqa: E402
 from slurm_energy.oracle.calibration.fitting import choose_unknowns, fit, with_residuals  # noqa: E402
 from slurm_energy.oracle.calibration.identification import (  # noqa: E402
     configurations,
-    fixes_response,
     learn_transfer,
-    own_workloads,
+    sweeps_determine_response,
     usual_cap_share,
+    workloads_with_own_factors,
 )
 from slurm_energy.oracle.calibration.measurements import Measurement, column  # noqa: E402
 from slurm_energy.oracle.calibration.search import SearchSettings  # noqa: E402
@@ -40,8 +40,8 @@ from slurm_energy.oracle.hardware import find_hardware  # noqa: E402
 from slurm_energy.oracle.selection import EQUAL_WEIGHT_ROWS, measurement_weight  # noqa: E402
 from slurm_energy.oracle.training.parameters import Calibration, Scalars  # noqa: E402
 from slurm_energy.oracle.training_oracle import TrainingAlternatives, TrainingOracle  # noqa: E402
-from slurm_energy.oracle.transfer.evidence import OTHER_WORKLOADS, Evidence, assess  # noqa: E402
-from slurm_energy.oracle.transfer.prior import NOTHING, Transfer, WorkloadOffsets, combined  # noqa: E402
+from slurm_energy.oracle.transfer.evidence import OTHER_WORKLOAD_WEIGHT, Evidence, fit_evidence  # noqa: E402
+from slurm_energy.oracle.transfer.prior import NO_TRANSFER, Transfer, WorkloadOffsets, combined  # noqa: E402
 from slurm_energy.oracle.workload import find_profile  # noqa: E402
 
 A40 = find_hardware("a40")
@@ -54,7 +54,7 @@ def study(models: tuple[str, ...] = MODELS) -> list[Measurement]:
     """Return a grid of steps, as the shipped calibration of the A40 says, with noise."""
     rows = measured_steps.grid(models, (8.0, 32.0, 128.0), CAPS, precision="tf32", optimizer="sgd")
     draw = np.random.default_rng(3).normal(size=(2, len(rows)))
-    seconds, watts = predicted(A40, rows, shipped_calibration(A40.name))
+    seconds, watts = predict_rows(A40, rows, shipped_calibration(A40.name))
     return measured_steps.measured(rows, seconds * np.exp(0.01 * draw[0]), watts * np.exp(0.005 * draw[1]))
 
 
@@ -118,10 +118,10 @@ def test_a_single_outlier_does_not_move_the_limit(caps: tuple[float, ...]) -> No
 
 def test_more_rows_weigh_more_and_those_of_other_workloads_less() -> None:
     rows = study()
-    evidence = assess(A40, rows[:20], PRIOR)
+    evidence = fit_evidence(A40, rows[:20], PRIOR)
     own_count = evidence.count(rows[0].model)
     assert own_count <= evidence.effective_count(rows[0].model) <= 20
-    assert evidence.effective_count("unet") == pytest.approx(20 * OTHER_WORKLOADS)
+    assert evidence.effective_count("unet") == pytest.approx(20 * OTHER_WORKLOAD_WEIGHT)
     weights = [measurement_weight(count) for count in (0.0, 1.0, 4.0, EQUAL_WEIGHT_ROWS, 40.0, 1000.0)]
     assert weights == sorted(weights)
     assert (weights[0], weights[3]) == (0.0, 0.5) and weights[1] < 0.01 and weights[-1] > 0.99
@@ -149,7 +149,7 @@ def test_scattered_times_do_not_widen_the_range_of_power() -> None:
     rows = study(("resnet50",))[::3]
     jolts = np.exp(np.where(np.arange(len(rows)) % 2, 1.0, -1.0))
     wild = [dataclasses.replace(row, step_s=row.step_s * jolt) for row, jolt in zip(rows, jolts, strict=True)]
-    (steady, scattered) = (assess(A40, some, PRIOR).posterior() for some in (rows, wild))
+    (steady, scattered) = (fit_evidence(A40, some, PRIOR).posterior() for some in (rows, wild))
     assert steady is not None and scattered is not None
     assert scattered.quantiles[0, 0] > 2.0 * steady.quantiles[0, 0]
     assert scattered.quantiles[1, 0] < 1.5 * steady.quantiles[1, 0]
@@ -165,7 +165,7 @@ def test_many_rows_select_better_limits_than_none() -> None:
     }
     truth = dataclasses.replace(shipped, workloads=frugal, residuals={})
     rows = study()
-    given_rows, left = drawn(measured_steps.measured(rows, *predicted(A40, rows, truth)), 60, 1)
+    given_rows, left = drawn(measured_steps.measured(rows, *predict_rows(A40, rows, truth)), 60, 1)
     none = Calibration(A40.name, evidence=Evidence(PRIOR))
     assert mean_loss(calibrated(given_rows), left) < 0.7 * mean_loss(none, left)
 
@@ -202,11 +202,11 @@ def test_scores_between_kinds_widen_the_range_and_leave_the_prediction_alone() -
     wide = dataclasses.replace(PRIOR, time_scores=tuple(3.0 * score for score in PRIOR.time_scores))
     for given_rows in ([], rows):
         usual, wider = (
-            sweep_of(Calibration(A40.name, evidence=assess(A40, given_rows, prior)), "resnet50", 32.0)
+            sweep_of(Calibration(A40.name, evidence=fit_evidence(A40, given_rows, prior)), "resnet50", 32.0)
             for prior in (PRIOR, wide)
         )
         assert wider.best == usual.best
-        for first, second in zip(usual.answers, wider.answers, strict=True):
+        for first, second in zip(usual.predictions, wider.predictions, strict=True):
             assert first.duration_s.mean == second.duration_s.mean
             assert first.duration_s.high < second.duration_s.high
             assert first.power_watts == second.power_watts
@@ -215,8 +215,8 @@ def test_scores_between_kinds_widen_the_range_and_leave_the_prediction_alone() -
 def test_random_rows_leave_the_response_to_limits_alone() -> None:
     rows = study()
     few, _ = drawn(rows, 12, 0)
-    assert not fixes_response(A40, few)
-    assert fixes_response(A40, rows)
+    assert not sweeps_determine_response(A40, few)
+    assert sweeps_determine_response(A40, rows)
     assert "voltage_floor" in {unknown.name for unknown in choose_unknowns(A40, rows)}
     assert "voltage_floor" not in {unknown.name for unknown in choose_unknowns(A40, few)}
     result = fit(A40, few, SearchSettings(), prior=PRIOR)
@@ -226,20 +226,20 @@ def test_random_rows_leave_the_response_to_limits_alone() -> None:
 def test_most_rows_must_be_part_of_sweeps() -> None:
     rows = study(("resnet50",))
     four = [row for row in rows if row.batch == 8.0] + study(("bert-base",))
-    assert fixes_response(A40, four)
+    assert sweeps_determine_response(A40, four)
     scattered = [row for row in study(("deepspeech2", "ncf", "unet")) if row.cap_watts in (100.0, 300.0)]
     scattered += [dataclasses.replace(row, batch=row.batch + 1) for row in scattered] * 1
     scattered += [dataclasses.replace(row, batch=row.batch + 2) for row in scattered]
-    assert not fixes_response(A40, four + scattered)
+    assert not sweeps_determine_response(A40, four + scattered)
     narrow = [row for row in study() if row.cap_watts in (100.0, 125.0, 150.0, 175.0)]
-    assert not fixes_response(A40, narrow)  # 25 % of the design power
+    assert not sweeps_determine_response(A40, narrow)  # 25 % of the design power
 
 
 @pytest.mark.slow
 def test_a_workload_without_sweeps_has_no_factors_after_a_search() -> None:
     rows = study(("resnet50", "bert-base"))
     few, _ = drawn(study(("deepspeech2",)), 8, 0)
-    assert own_workloads(A40, rows + few) == ["bert-base", "resnet50"]
+    assert workloads_with_own_factors(A40, rows + few) == ["bert-base", "resnet50"]
     quick = SearchSettings(generations=0, population=8, polish=3, kicks=0)
     shipped = shipped_calibration(A40.name)
     start = dataclasses.replace(shipped, workloads={name: shipped.workloads[name] for name in MODELS[:2]})
@@ -257,9 +257,9 @@ def test_seven_rows_of_one_sweep_count_and_are_named() -> None:
     (first, *_) = configurations(study(("resnet50",))).values()
     rows = [study(("resnet50",))[place] for place in first[:7]]
     found = sweep_of(calibrated(rows), "resnet50", 8.0)
-    notes = {note for answer in found.answers for note in answer.notes}
+    notes = {note for prediction in found.predictions for note in prediction.notes}
     assert notes == {"7 measurements of resnet50 on a40-48gb, the rest as on other kinds (rtx6000-24gb)"}
-    seconds = np.array([answer.duration_s.mean for answer in found.answers]) / (1e6 / 8.0)
+    seconds = np.array([prediction.duration_s.mean for prediction in found.predictions]) / (1e6 / 8.0)
     assert seconds[:7] == pytest.approx(column(rows, "step_s"), rel=0.1)
 
 
@@ -267,7 +267,7 @@ def test_a_single_row_moves_its_workload_and_narrows_its_range() -> None:
     (row,) = (one for one in study(("bert-base",)) if (one.batch, one.cap_watts) == (32.0, 300.0))
     slow = dataclasses.replace(row, step_s=3.0 * row.step_s)
     none, one = (
-        sweep_of(calibration, "bert-base", 32.0).answers[-1].duration_s
+        sweep_of(calibration, "bert-base", 32.0).predictions[-1].duration_s
         for calibration in (Calibration(A40.name, evidence=Evidence(PRIOR)), calibrated([slow]))
     )
     truth = slow.step_s * 1e6 / 32.0
@@ -281,7 +281,7 @@ def test_rows_without_watts_and_without_limits_count() -> None:
         for row in study(("resnet50",))
         if row.cap_watts == 300.0
     ]
-    found = sweep_of(calibrated(rows), "resnet50", 32.0).answers[-1]
+    found = sweep_of(calibrated(rows), "resnet50", 32.0).predictions[-1]
     (row,) = (one for one in rows if one.batch == 32.0)
     assert found.duration_s.mean == pytest.approx(row.step_s * 1e6 / 32.0, rel=0.1)
     assert found.power_watts.low < found.power_watts.mean < found.power_watts.high <= A40.tdp_watts
@@ -297,7 +297,7 @@ def test_a_kind_never_measured_is_predicted_from_others() -> None:
 
 def test_a_model_named_by_nobody_keeps_the_widest_range() -> None:
     none = Calibration(A40.name, evidence=Evidence(PRIOR))
-    seen, unseen = (sweep_of(none, model, 32.0).answers[-1].duration_s for model in ("resnet50", "unet"))
+    seen, unseen = (sweep_of(none, model, 32.0).predictions[-1].duration_s for model in ("resnet50", "unet"))
     assert unseen.high / unseen.mean > seen.high / seen.mean
 
 
@@ -308,10 +308,10 @@ def test_any_rows_give_finite_predictions_within_their_ranges(jolts: list[tuple[
         Measurement(model, 32.0, 1.0, "tf32", "sgd", 200.0, 0.3 * math.exp(time), 170.0 * math.exp(power))
         for model, time, power in jolts
     ]
-    evidence = assess(A40, rows, PRIOR)
+    evidence = fit_evidence(A40, rows, PRIOR)
     found = sweep_of(Calibration(A40.name, evidence=evidence), "resnet50", 32.0)
-    for answer in found.answers:
-        for estimate in (answer.duration_s, answer.power_watts, answer.energy_joules):
+    for prediction in found.predictions:
+        for estimate in (prediction.duration_s, prediction.power_watts, prediction.energy_joules):
             assert 0 < estimate.low <= estimate.mean <= estimate.high < math.inf
 
 
@@ -335,7 +335,7 @@ def test_several_kinds_are_averaged_where_they_measured() -> None:
     assert both.cap_share == pytest.approx(0.65)
     assert both.workloads["resnet50"].time == pytest.approx((0.1, 0.3))
     assert both.workloads["ncf"] == offsets[0]
-    assert combined([]) == NOTHING
+    assert combined([]) == NO_TRANSFER
 
 
 def test_evidence_survives_its_file(tmp_path: Path) -> None:
@@ -345,8 +345,8 @@ def test_evidence_survives_its_file(tmp_path: Path) -> None:
     save_calibration(found, tmp_path / "own.toml")
     again = load_calibration(tmp_path / "own.toml")
     first, second = (sweep_of(calibration, "bert-base", 32.0) for calibration in (found, again))
-    assert [answer.duration_s.high for answer in second.answers] == pytest.approx(
-        [answer.duration_s.high for answer in first.answers], rel=1e-4
+    assert [prediction.duration_s.high for prediction in second.predictions] == pytest.approx(
+        [prediction.duration_s.high for prediction in first.predictions], rel=1e-4
     )
     assert second.best == first.best
     assert again.evidence is not None and again.evidence.prior.scores == PRIOR.scores
@@ -405,7 +405,7 @@ def test_searched_workloads_are_predicted_as_before() -> None:
 
 def test_no_limit_is_the_design_power() -> None:
     found = sweep_of(Calibration(A40.name, evidence=Evidence(PRIOR)), "resnet50", 64.0, (300.0, math.inf))
-    first, second = found.answers
+    first, second = found.predictions
     assert first.duration_s == second.duration_s
     assert first.power_watts == second.power_watts
 

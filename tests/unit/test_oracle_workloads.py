@@ -114,10 +114,12 @@ def torch() -> Any:
 def trace(module: Any, *shape: int, dtype: Any = None) -> WorkloadProfile:
     import torch
 
-    from slurm_energy.oracle.workload.tracing import Labels, profile_module
+    from slurm_energy.oracle.workload.tracing import ProfileLabels, profile_module
 
     return profile_module(
-        module, lambda batch: (torch.empty(batch, *shape, dtype=dtype or torch.float32),), Labels("here")
+        module,
+        lambda batch: (torch.empty(batch, *shape, dtype=dtype or torch.float32),),
+        ProfileLabels("here"),
     )
 
 
@@ -219,11 +221,14 @@ def zoo() -> Any:
 def test_the_counters_still_agree_on_models_built_now(zoo: Any, name: str) -> None:
     import torch
 
-    from slurm_energy.oracle.workload.tracing import Labels, profile_module
+    from slurm_energy.oracle.workload.tracing import ProfileLabels, profile_module
 
     entry = zoo["ZOO"][name]
     with torch.device("meta"):
         module = entry.build()
-    profile, reference = profile_module(module, entry.inputs, Labels(name)), zoo["reference"](module, entry)
+    profile, reference = (
+        profile_module(module, entry.inputs, ProfileLabels(name)),
+        zoo["reference"](module, entry),
+    )
     assert profile.parameters == reference["parameters"]
     assert matrix_flops(profile, reference["batch"]) == pytest.approx(reference["flops"], rel=0.01)

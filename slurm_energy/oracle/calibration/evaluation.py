@@ -16,35 +16,35 @@ from slurm_energy.oracle.step_prediction import (
     StepPredictor,
     device_of,
 )
-from slurm_energy.oracle.training.ensemble import averaged, members
+from slurm_energy.oracle.training.ensemble import geometric_mean, members
 from slurm_energy.oracle.training.parameters import UNMEASURED, Calibration, Spread
 from slurm_energy.oracle.training.timing import DeviceParameters
 from slurm_energy.oracle.workload import Optimizer, WorkloadProfile, find_optimizer, find_profile
 
 
-def predicted(
+def predict_rows(
     hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration
 ) -> tuple[Array, Array]:
     """Return seconds per step and watts of rows, as `steps.StepPredictor` predicts them."""
     seconds, watts = np.empty(len(rows)), np.empty(len(rows))
     for kind in {(row.model, row.precision) for row in rows}:
-        places = [place for place, row in enumerate(rows) if (row.model, row.precision) == kind]
-        own = [rows[place] for place in places]
+        indices = [index for index, row in enumerate(rows) if (row.model, row.precision) == kind]
+        own = [rows[index] for index in indices]
         if calibration.evidence is not None and kind[0] not in calibration.workloads:
             steps = transferred(hardware, own, calibration)
-            seconds[places], watts[places] = steps.step_s, steps.power_watts
+            seconds[indices], watts[indices] = steps.step_s, steps.power_watts
             continue
-        found = []
-        for scalars in members(calibration, *circumstances(hardware, own[0])):
+        member_predictions = []
+        for scalars in members(calibration, *prediction_inputs(hardware, own[0])):
             problem = Problem(hardware, own, calibration.theta, {kind[0]: scalars}, calibration.saturation)
-            found.append(problem.predict([], np.zeros((1, 0)))[:2])
-        seconds[places] = averaged([pair[0][0] for pair in found])
-        watts[places] = averaged([pair[1][0] for pair in found])
+            member_predictions.append(problem.predict([], np.zeros((1, 0)))[:2])
+        seconds[indices] = geometric_mean([pair[0][0] for pair in member_predictions])
+        watts[indices] = geometric_mean([pair[1][0] for pair in member_predictions])
         residuals = calibration.residuals.get(kind)
         if residuals is not None:
             on_time, on_power = residuals.at(column(own, "batch"), column(own, "cap_watts"))
-            seconds[places] *= on_time
-            watts[places] = np.minimum(watts[places] * on_power, hardware.tdp_watts)
+            seconds[indices] *= on_time
+            watts[indices] = np.minimum(watts[indices] * on_power, hardware.tdp_watts)
     return seconds, watts
 
 
@@ -56,21 +56,23 @@ def transferred(
 ) -> StepPredictions:
     """Return the predictions by the evidence for rows of one workload in one precision."""
     predictor = StepPredictor(lambda name: calibration, looping=rows[0].looping)
-    asked = Configurations(
+    configurations = Configurations(
         column(rows, "batch"),
         column(rows, "gpus"),
         np.ones(len(rows)),
         column(rows, "cap_watts"),
         np.ones(len(rows)),
     )
-    return predictor.steps(find_profile(rows[0].model), hardware, rows[0].precision, asked, deviation)
+    return predictor.steps(
+        find_profile(rows[0].model), hardware, rows[0].precision, configurations, deviation
+    )
 
 
-def waiting(hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration) -> Array:
+def host_wait_shares(hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration) -> Array:
     """Return the share of each step that the device waits for its host, without a power limit."""
     return Problem(
         hardware, rows, calibration.theta, dict(calibration.workloads), calibration.saturation
-    ).waiting()
+    ).host_wait_shares()
 
 
 def errors(rows: Sequence[Measurement], seconds: Array, watts: Array) -> tuple[float, float]:
@@ -91,7 +93,7 @@ def _quantiles(ratio: Array) -> tuple[float, float]:
     return min(1.0, float(low)), max(1.0, float(high))
 
 
-def circumstances(
+def prediction_inputs(
     hardware: Hardware, row: Measurement
 ) -> tuple[WorkloadProfile, DeviceParameters, str, Optimizer]:
     """Return what else a prediction of a row depends on: profile, device, precision, optimizer."""

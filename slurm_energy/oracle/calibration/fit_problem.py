@@ -28,21 +28,21 @@ _NO_DEFAULT = ("sample_s", "crowd_batch")
 """Scalars without a usual value."""
 
 
-def mape(predicted: Array, measured: Array, blunt: float = 0.0) -> Array:
+def mape(predicted: Array, measured: Array, smoothing: float = 0.0) -> Array:
     """Return mean |predicted - measured| / measured over the last axis (a share, not percent).
 
     Args:
         predicted: any shape that ends with the measurements.
         measured: the measurements; those that are NaN do not count, and where all are the error is 0.
-        blunt: rounds the corner of |x| to sqrt(x^2 + blunt^2), for searches that follow a slope.
+        smoothing: rounds the corner of |x| to sqrt(x^2 + blunt^2), for searches that follow a slope.
 
     Source: thesis, Eq. 4.16 and 4.17.
     """
     errors = (predicted - measured) / measured
-    sizes = np.sqrt(errors * errors + blunt * blunt)
-    known = np.isfinite(measured)
-    if not known.all():
-        sizes = sizes[..., known] if known.any() else np.zeros((*sizes.shape[:-1], 1))
+    sizes = np.sqrt(errors * errors + smoothing * smoothing)
+    is_measured = np.isfinite(measured)
+    if not is_measured.all():
+        sizes = sizes[..., is_measured] if is_measured.any() else np.zeros((*sizes.shape[:-1], 1))
     return np.asarray(np.mean(sizes, axis=-1))
 
 
@@ -72,16 +72,18 @@ class Unknown:
     def searched(self, value: float) -> float:
         """Return the searched number from the parameter, within the limits."""
         low, high = self.limits
-        number = float(np.log(max(value, 1e-300))) if self.bound.logarithmic else value
-        return min(max(number, low), high)
+        searched = float(np.log(max(value, 1e-300))) if self.bound.logarithmic else value
+        return min(max(searched, low), high)
 
 
-def unknowns(parameters: Sequence[str], workloads: Sequence[str], scalars: Sequence[str]) -> list[Unknown]:
+def list_unknowns(
+    parameters: Sequence[str], workloads: Sequence[str], scalars: Sequence[str]
+) -> list[Unknown]:
     """Return the unknowns: parameters of the device, then each scalar of each workload."""
     theta, special = bounds_of(Theta), bounds_of(Scalars)
-    found = [Unknown(name, None, theta[name]) for name in parameters]
-    found += [Unknown(name, workload, special[name]) for workload in workloads for name in scalars]
-    return found
+    result = [Unknown(name, None, theta[name]) for name in parameters]
+    result += [Unknown(name, workload, special[name]) for workload in workloads for name in scalars]
+    return result
 
 
 class Problem:
@@ -119,12 +121,12 @@ class Problem:
             for spec in dataclasses.fields(Scalars)
         }
 
-    def parameters(self, found: Sequence[Unknown], vectors: Array) -> tuple[Theta, Scalars]:
+    def parameters(self, unknowns: Sequence[Unknown], vectors: Array) -> tuple[Theta, Scalars]:
         """Return parameters and scalars, shaped to broadcast over (vectors, measurements)."""
         changes: dict[str, Any] = {}
         special: dict[str, Any] = dict(self._fixed)
-        for place, unknown in enumerate(found):
-            values = unknown.value(vectors[:, place])[:, None]
+        for index, unknown in enumerate(unknowns):
+            values = unknown.value(vectors[:, index])[:, None]
             if unknown.workload is None:
                 changes[unknown.name] = values
             elif unknown.workload in self.models:
@@ -132,9 +134,9 @@ class Problem:
                 special[unknown.name] = np.where(own, values, special[unknown.name])
         return dataclasses.replace(self.theta, **changes), Scalars(**special)
 
-    def predict(self, found: Sequence[Unknown], vectors: Array) -> tuple[Array, Array, Array]:
+    def predict(self, unknowns: Sequence[Unknown], vectors: Array) -> tuple[Array, Array, Array]:
         """Return seconds per step, watts and clock, each of shape (vectors, measurements)."""
-        theta, scalars = self.parameters(found, vectors)
+        theta, scalars = self.parameters(unknowns, vectors)
         times = step_times(self._demand, self._device, theta, scalars, self._function, self._gpus)
         tdp_watts = self._device.tdp_watts
         clock = clock_under(times, theta, scalars, tdp_watts, self._caps)
@@ -142,26 +144,30 @@ class Problem:
         shape = (len(vectors), len(self.rows))
         return np.broadcast_to(seconds, shape), np.broadcast_to(watts, shape), np.broadcast_to(clock, shape)
 
-    def waiting(self) -> Array:
+    def host_wait_shares(self) -> Array:
         """Return the share of each step that the device waits for its host, without limits and unknowns."""
         theta, scalars = self.parameters([], np.zeros((1, 0)))
         times = step_times(self._demand, self._device, theta, scalars, self._function, self._gpus)
         share = 1.0 - (device_s(times, theta) + times.link_s) / step_s(times, theta)
         return np.asarray(np.broadcast_to(share, len(self.rows)))
 
-    def errors(self, found: Sequence[Unknown], vectors: Array) -> tuple[Array, Array]:
+    def errors(self, unknowns: Sequence[Unknown], vectors: Array) -> tuple[Array, Array]:
         """Return MAPE of time and of power for each vector."""
-        seconds, watts, _ = self.predict(found, vectors)
+        seconds, watts, _ = self.predict(unknowns, vectors)
         return mape(seconds, self.measured_s), mape(watts, self.measured_watts)
 
-    def loss(self, found: Sequence[Unknown], vectors: Array, weights: Weights, blunt: float = 0.0) -> Array:
+    def loss(
+        self, unknowns: Sequence[Unknown], vectors: Array, weights: Weights, smoothing: float = 0.0
+    ) -> Array:
         """Return what the search minimises, for each vector."""
-        seconds, watts, _ = self.predict(found, vectors)
-        total = combined(mape(seconds, self.measured_s, blunt), mape(watts, self.measured_watts, blunt))
+        seconds, watts, _ = self.predict(unknowns, vectors)
+        total = combined(
+            mape(seconds, self.measured_s, smoothing), mape(watts, self.measured_watts, smoothing)
+        )
         if weights.shape:
-            total = total + weights.shape * self._groups.error(seconds, watts, blunt)
+            total = total + weights.shape * self._groups.error(seconds, watts, smoothing)
         if weights.restraint:
-            total = total + weights.restraint * _deviation(found, vectors)
+            total = total + weights.restraint * _deviation(unknowns, vectors)
         return total
 
 
@@ -186,37 +192,38 @@ class _Groups:
     def __init__(self, rows: Sequence[Measurement], seconds: Array, watts: Array) -> None:
         names: dict[tuple[Any, ...], int] = {}
         keys = [(*row.row, row.gpus, row.precision) for row in rows]
-        own = np.array([names.setdefault(key, len(names)) for key in keys])
+        group_of = np.array([names.setdefault(key, len(names)) for key in keys])
         self._product = np.log(seconds * seconds * watts)
         best = np.full(len(names), np.inf)
-        np.fmin.at(best, own, self._product)
-        self._near = np.nan_to_num(np.exp(-(self._product - best[own]) / 0.2))
+        np.fmin.at(best, group_of, self._product)
+        self._near = np.nan_to_num(np.exp(-(self._product - best[group_of]) / 0.2))
         self._spread = np.zeros((len(names), len(rows)))
-        self._spread[own, np.arange(len(rows))] = 1.0
+        self._spread[group_of, np.arange(len(rows))] = 1.0
         mean = self._spread.T * self._near[:, None]
         self._mean = mean / np.maximum(mean.sum(axis=0), 1e-300)
 
-    def error(self, seconds: Array, watts: Array, blunt: float) -> Array:
+    def error(self, seconds: Array, watts: Array, smoothing: float) -> Array:
         """Return the weighted mean error of the logarithm of the product against its group's, per vector."""
         error = np.nan_to_num(np.log(seconds * seconds * watts) - self._product)
         error = error - (error @ self._mean) @ self._spread
-        return np.asarray(np.mean(np.sqrt(error * error + blunt * blunt) * self._near, axis=-1))
+        return np.asarray(np.mean(np.sqrt(error * error + smoothing * smoothing) * self._near, axis=-1))
 
 
-def start_vector(found: Sequence[Unknown], theta: Theta, scalars: dict[str, Scalars]) -> Array:
+def start_vector(unknowns: Sequence[Unknown], theta: Theta, scalars: dict[str, Scalars]) -> Array:
     """Return the searched numbers of given parameters and scalars; of the defaults where none are given."""
     sources = [
-        theta if unknown.workload is None else scalars.get(unknown.workload, Scalars()) for unknown in found
+        theta if unknown.workload is None else scalars.get(unknown.workload, Scalars())
+        for unknown in unknowns
     ]
-    pairs = zip(found, sources, strict=True)
+    pairs = zip(unknowns, sources, strict=True)
     return np.array([unknown.searched(float(getattr(source, unknown.name))) for unknown, source in pairs])
 
 
-def _deviation(found: Sequence[Unknown], vectors: Array) -> Array:
+def _deviation(unknowns: Sequence[Unknown], vectors: Array) -> Array:
     """Return the mean square distance from the defaults, each in units of what is usual for it."""
-    usual = np.array([0.7 if unknown.workload else np.ptp(unknown.limits) / 2 for unknown in found])
-    free = np.array([unknown.name not in _NO_DEFAULT for unknown in found])
-    distance = (vectors - start_vector(found, Theta(), {})) / usual
+    usual = np.array([0.7 if unknown.workload else np.ptp(unknown.limits) / 2 for unknown in unknowns])
+    free = np.array([unknown.name not in _NO_DEFAULT for unknown in unknowns])
+    distance = (vectors - start_vector(unknowns, Theta(), {})) / usual
     return np.asarray(np.mean(distance * distance * free, axis=-1))
 
 

@@ -11,22 +11,28 @@ from pathlib import Path
 import numpy as np
 
 from slurm_energy.errors import UsageError
-from slurm_energy.oracle.calibration.evaluation import circumstances, errors, predicted, spread, waiting
+from slurm_energy.oracle.calibration.evaluation import (
+    errors,
+    host_wait_shares,
+    predict_rows,
+    prediction_inputs,
+    spread,
+)
 from slurm_energy.oracle.calibration.fit_problem import (
     Array,
     Problem,
     Unknown,
     combined,
+    list_unknowns,
     start_vector,
-    unknowns,
 )
 from slurm_energy.oracle.calibration.identification import (
     WORKLOAD_ROWS,
-    fixes_response,
     learn_transfer,
-    own_workloads,
     sweeps,
+    sweeps_determine_response,
     with_own_cap,
+    workloads_with_own_factors,
 )
 from slurm_energy.oracle.calibration.kriging import krige
 from slurm_energy.oracle.calibration.measurements import Measurement, column
@@ -34,8 +40,8 @@ from slurm_energy.oracle.calibration.search import Progress, SearchSettings, sea
 from slurm_energy.oracle.hardware import Hardware
 from slurm_energy.oracle.training.ensemble import device_sample_s
 from slurm_energy.oracle.training.parameters import Calibration, Scalars, Spread, Theta
-from slurm_energy.oracle.transfer.evidence import Evidence, assess
-from slurm_energy.oracle.transfer.prior import NOTHING, Transfer
+from slurm_energy.oracle.transfer.evidence import Evidence, fit_evidence
+from slurm_energy.oracle.transfer.prior import NO_TRANSFER, Transfer
 from slurm_energy.oracle.workload import find_profile
 
 _ALWAYS = (
@@ -49,8 +55,8 @@ _WITH_GPUS = ("link_share", "hop_s", "power_link")
 _WITH_16_BITS = ("low_gemm", "low_conv", "low_alu")
 _SCALARS = tuple(spec.name for spec in dataclasses.fields(Scalars))
 METHODS = ("auto", "search", "transfer")
-_LEAST_ROWS = 4
-_FEW_WORKLOADS = 3
+_MIN_ROWS = 4
+_MIN_WORKLOADS = 3
 """With fewer measured workloads their mean says little about others, which are then predicted by transfer."""
 
 
@@ -90,7 +96,7 @@ def choose_unknowns(hardware: Hardware, rows: Sequence[Measurement]) -> list[Unk
     names += _WITH_CAPS if sweeps(hardware, rows) else ()
     names += _WITH_GPUS if any(row.gpus > 1 for row in rows) else ()
     names += _WITH_16_BITS if any(row.precision in ("bf16", "fp16") for row in rows) else ()
-    return unknowns(names, own_workloads(hardware, rows), _SCALARS)
+    return list_unknowns(names, workloads_with_own_factors(hardware, rows), _SCALARS)
 
 
 def fit(
@@ -104,7 +110,7 @@ def fit(
     progress: Progress = lambda done, planned, loss: None,
     residuals: bool = True,
     method: str = "auto",
-    prior: Transfer = NOTHING,
+    prior: Transfer = NO_TRANSFER,
 ) -> Fit:
     """Calibrate a kind of device.
 
@@ -126,18 +132,40 @@ def fit(
     Raises:
         UsageError: too few measurements.
     """
-    if len(rows) < (_LEAST_ROWS if method == "search" else 1):
-        raise UsageError(
-            "calibration", f"{len(rows)} measurements are too few", f"give at least {_LEAST_ROWS}"
-        )
-    if method == "transfer" or (method == "auto" and not fixes_response(hardware, rows)):
+    if len(rows) < (_MIN_ROWS if method == "search" else 1):
+        raise UsageError("calibration", f"{len(rows)} measurements are too few", f"give at least {_MIN_ROWS}")
+    if method == "transfer" or (method == "auto" and not sweeps_determine_response(hardware, rows)):
         return _transferred(hardware, rows, prior)
     first = start or Calibration(hardware.name)
+    searched, unknown_count = _searched(hardware, rows, settings, first, saturation, checkpoint, progress)
+    model_errors = errors(rows, *predict_rows(hardware, rows, searched))
+    if residuals:
+        calibration = with_residuals(hardware, rows, searched)
+        known = _widened(calibration.known, rows, unknown_count)
+        calibration = dataclasses.replace(calibration, known=known)
+        calibration = _with_transfer(hardware, rows, calibration, prior)
+    else:
+        own_spread = spread(rows, *predict_rows(hardware, rows, searched))
+        calibration = dataclasses.replace(searched, known=own_spread)
+    time_error, power_error = errors(rows, *predict_rows(hardware, rows, calibration))
+    return Fit(calibration, time_error, power_error, float(combined(*map(np.asarray, model_errors))))
+
+
+def _searched(
+    hardware: Hardware,
+    rows: Sequence[Measurement],
+    settings: SearchSettings,
+    first: Calibration,
+    saturation: str,
+    checkpoint: Path | None,
+    progress: Progress,
+) -> tuple[Calibration, int]:
+    """Return the calibration with the parameters that the search finds, and the number of unknowns."""
     problem = Problem(hardware, rows, first.theta, dict(first.workloads), saturation)
-    found = choose_unknowns(hardware, rows)
-    guess = start_vector(found, first.theta, dict(first.workloads))
-    vector = search(problem, found, guess, settings, checkpoint, progress)
-    theta, workloads = _values(found, vector, first)
+    unknowns = choose_unknowns(hardware, rows)
+    guess = start_vector(unknowns, first.theta, dict(first.workloads))
+    vector = search(problem, unknowns, guess, settings, checkpoint, progress)
+    theta, workloads = _values(unknowns, vector, first)
     calibration = Calibration(
         hardware.name,
         theta,
@@ -147,18 +175,8 @@ def fit(
         fitted_unix_s=float(round(time.time())),
         rows=len(rows),
     )
-    calibration = dataclasses.replace(calibration, supply_ratios=supply_ratios(hardware, rows, calibration))
-    plain = errors(rows, *predicted(hardware, rows, calibration))
-    if residuals:
-        calibration = with_residuals(hardware, rows, calibration)
-        known = _widened(calibration.known, rows, len(found))
-        calibration = dataclasses.replace(calibration, known=known)
-        calibration = _with_transfer(hardware, rows, calibration, prior)
-    else:
-        own = predicted(hardware, rows, calibration)
-        calibration = dataclasses.replace(calibration, known=spread(rows, *own))
-    left = errors(rows, *predicted(hardware, rows, calibration))
-    return Fit(calibration, *left, float(combined(*map(np.asarray, plain))))
+    ratios = supply_ratios(hardware, rows, calibration)
+    return dataclasses.replace(calibration, supply_ratios=ratios), len(unknowns)
 
 
 def _widened(spread: Spread, rows: Sequence[Measurement], unknown_count: int) -> Spread:
@@ -178,8 +196,8 @@ def _with_transfer(
     """Return a searched calibration that also speaks to other kinds, and of workloads without sweeps."""
     evidence = None
     lacking = any(row.model not in calibration.workloads for row in rows)
-    if lacking or len(calibration.workloads) < _FEW_WORKLOADS:
-        evidence = assess(hardware, rows, with_own_cap(hardware, rows, prior))
+    if lacking or len(calibration.workloads) < _MIN_WORKLOADS:
+        evidence = fit_evidence(hardware, rows, with_own_cap(hardware, rows, prior))
     return dataclasses.replace(calibration, evidence=evidence, transfer=learn_transfer(hardware, rows))
 
 
@@ -192,13 +210,13 @@ def _transferred(hardware: Hardware, rows: Sequence[Measurement], prior: Transfe
         basis=f"{len(rows)} measurements of {count} workload{'' if count == 1 else 's'} and {sources}",
         fitted_unix_s=float(round(time.time())),
         rows=len(rows),
-        evidence=assess(hardware, rows, with_own_cap(hardware, rows, prior)),
+        evidence=fit_evidence(hardware, rows, with_own_cap(hardware, rows, prior)),
     )
     before = errors(
         rows,
-        *predicted(hardware, rows, dataclasses.replace(calibration, evidence=Evidence(prior))),
+        *predict_rows(hardware, rows, dataclasses.replace(calibration, evidence=Evidence(prior))),
     )
-    after = errors(rows, *predicted(hardware, rows, calibration))
+    after = errors(rows, *predict_rows(hardware, rows, calibration))
     return Fit(calibration, *after, float(combined(*map(np.asarray, before))), "transfer")
 
 
@@ -208,31 +226,35 @@ def with_residuals(hardware: Hardware, rows: Sequence[Measurement], calibration:
     That is how far each measurement is off when only other batch sizes of its workload count.
     """
     plain = dataclasses.replace(calibration, residuals={})
-    seconds, watts = predicted(hardware, rows, plain)
+    seconds, watts = predict_rows(hardware, rows, plain)
     on_time, on_power = column(rows, "step_s") / seconds, column(rows, "power_watts") / watts
     caps = np.minimum(column(rows, "cap_watts"), hardware.tdp_watts)
-    kinds = [(row.model, row.precision) for row in rows]
-    found = {}
-    for kind in sorted(set(kinds)):
-        own = np.array([place for place, other in enumerate(kinds) if other == kind])
-        if len(own) < WORKLOAD_ROWS or kind[0] not in calibration.workloads:
+    groups = [(row.model, row.precision) for row in rows]
+    residuals_of = {}
+    for group in sorted(set(groups)):
+        indices = np.array([index for index, other in enumerate(groups) if other == group])
+        if len(indices) < WORKLOAD_ROWS or group[0] not in calibration.workloads:
             continue
-        waits = waiting(hardware, [rows[place] for place in own], calibration)
-        kriged = krige(column(rows, "batch")[own], caps[own], waits, on_time[own], on_power[own])
-        found[kind] = kriged.residuals
-        seconds[own] *= kriged.time_left
-        watts[own] *= kriged.power_left
-    fitted = [place for place, row in enumerate(rows) if row.model in calibration.workloads]
+        waits = host_wait_shares(hardware, [rows[index] for index in indices], calibration)
+        kriged = krige(
+            column(rows, "batch")[indices], caps[indices], waits, on_time[indices], on_power[indices]
+        )
+        residuals_of[group] = kriged.residuals
+        seconds[indices] *= kriged.held_out_time
+        watts[indices] *= kriged.held_out_power
+    fitted = [index for index, row in enumerate(rows) if row.model in calibration.workloads]
     if not fitted:
-        return dataclasses.replace(plain, residuals=found)
-    known = spread([rows[place] for place in fitted], seconds[fitted], watts[fitted])
-    return dataclasses.replace(plain, residuals=found, known=known)
+        return dataclasses.replace(plain, residuals=residuals_of)
+    known = spread([rows[index] for index in fitted], seconds[fitted], watts[fitted])
+    return dataclasses.replace(plain, residuals=residuals_of, known=known)
 
 
-def _values(found: Sequence[Unknown], vector: Array, first: Calibration) -> tuple[Theta, dict[str, Scalars]]:
+def _values(
+    unknowns: Sequence[Unknown], vector: Array, first: Calibration
+) -> tuple[Theta, dict[str, Scalars]]:
     theta: dict[str, float] = {}
     special: dict[str, dict[str, float]] = {}
-    for unknown, number in zip(found, vector, strict=True):
+    for unknown, number in zip(unknowns, vector, strict=True):
         target = theta if unknown.workload is None else special.setdefault(unknown.workload, {})
         target[unknown.name] = float(unknown.value(number))
     workloads = dict(first.workloads)
@@ -242,7 +264,7 @@ def _values(found: Sequence[Unknown], vector: Array, first: Calibration) -> tupl
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldOutPredictions:
     """Predictions for measurements that their calibration had not seen.
 
     Attributes:
@@ -271,7 +293,7 @@ def leave_out(
     start: Calibration | None = None,
     forget_workload: bool = False,
     progress: Progress = lambda done, planned, loss: None,
-) -> Held:
+) -> HeldOutPredictions:
     """Calibrate once for each fold without it, and predict it.
 
     Args:
@@ -287,18 +309,18 @@ def leave_out(
     folds = sorted({fold(row) for row in rows}, key=str)
     seconds, watts = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
     calibrations: dict[Hashable, Calibration] = {}
-    for number, left in enumerate(folds, 1):
-        inside = [row for row in rows if fold(row) != left]
-        outside = [place for place, row in enumerate(rows) if fold(row) == left]
+    for number, fold_value in enumerate(folds, 1):
+        inside = [row for row in rows if fold(row) != fold_value]
+        outside = [index for index, row in enumerate(rows) if fold(row) == fold_value]
         result = fit(hardware, inside, settings, start=start, method="search").calibration
-        judged = [rows[place] for place in outside]
+        held_out = [rows[index] for index in outside]
         if forget_workload:
-            left_in = {name: values for name, values in result.workloads.items() if name != left}
-            result = dataclasses.replace(result, workloads=left_in, evidence=None)
-        calibrations[left] = result
-        seconds[outside], watts[outside] = predicted(hardware, judged, result)
-        progress(number, len(folds), errors(judged, seconds[outside], watts[outside])[0])
-    return Held(list(rows), seconds, watts, calibrations)
+            workloads = {name: values for name, values in result.workloads.items() if name != fold_value}
+            result = dataclasses.replace(result, workloads=workloads, evidence=None)
+        calibrations[fold_value] = result
+        seconds[outside], watts[outside] = predict_rows(hardware, held_out, result)
+        progress(number, len(folds), errors(held_out, seconds[outside], watts[outside])[0])
+    return HeldOutPredictions(list(rows), seconds, watts, calibrations)
 
 
 def supply_ratios(
@@ -309,6 +331,6 @@ def supply_ratios(
     for name, factors in calibration.workloads.items():
         own = next((row for row in rows if row.model == name), None)
         if own is not None:
-            busy_s = device_sample_s(calibration, *circumstances(hardware, own), factors)
+            busy_s = device_sample_s(calibration, *prediction_inputs(hardware, own), factors)
             ratios[name] = factors.sample_s / busy_s
     return {**calibration.supply_ratios, **ratios}

@@ -10,14 +10,14 @@ import numpy as np
 
 from slurm_energy.oracle.calibration.measurements import Measurement, column
 from slurm_energy.oracle.hardware import Hardware
-from slurm_energy.oracle.transfer.evidence import assess, latent_values
-from slurm_energy.oracle.transfer.prior import LIMITS, NOTHING, Array, Transfer, WorkloadOffsets
+from slurm_energy.oracle.transfer.evidence import fit_evidence, latent_values
+from slurm_energy.oracle.transfer.prior import LIMITS, NO_TRANSFER, Array, Transfer, WorkloadOffsets
 
 SWEEP_CAPS: Final = 4
 """Power limits of one configuration from which on they show its response."""
 SWEEP_RANGE: Final = 0.4
 """Least distance between the lowest and the highest of them, share of the design power."""
-LEAST_SWEEPS: Final = 4
+MIN_SWEEPS: Final = 4
 """Sweeps that fix the parameters of a device which shape its response."""
 WORKLOAD_SWEEPS, WORKLOAD_ROWS = 3, 12
 """Sweeps and measurements of a workload that fix its own factors."""
@@ -28,33 +28,33 @@ _CAP_SHARES: Final = np.arange(0.3, 1.0001, 0.005)
 
 def configurations(rows: Sequence[Measurement]) -> dict[tuple[Any, ...], list[int]]:
     """Return the places of measurements that differ only in the power limit, in rising order of it."""
-    found: dict[tuple[Any, ...], list[int]] = {}
-    for place in np.argsort(column(rows, "cap_watts"), kind="stable").tolist():
-        row = rows[place]
-        found.setdefault((*row.row, row.gpus, row.precision), []).append(place)
-    return found
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for index in np.argsort(column(rows, "cap_watts"), kind="stable").tolist():
+        row = rows[index]
+        groups.setdefault((*row.row, row.gpus, row.precision), []).append(index)
+    return groups
 
 
 def sweeps(hardware: Hardware, rows: Sequence[Measurement]) -> list[list[int]]:
     """Return the configurations whose measurements show their response to power limits."""
     caps = np.minimum(column(rows, "cap_watts"), hardware.tdp_watts)
     return [
-        places
-        for places in configurations(rows).values()
-        if len(set(caps[places])) >= SWEEP_CAPS and np.ptp(caps[places]) >= SWEEP_RANGE * hardware.tdp_watts
+        indices
+        for indices in configurations(rows).values()
+        if len(set(caps[indices])) >= SWEEP_CAPS and np.ptp(caps[indices]) >= SWEEP_RANGE * hardware.tdp_watts
     ]
 
 
-def fixes_response(hardware: Hardware, rows: Sequence[Measurement]) -> bool:
+def sweeps_determine_response(hardware: Hardware, rows: Sequence[Measurement]) -> bool:
     """Return whether a search for the parameters of the device makes sense: most rows are part of sweeps."""
-    found = sweeps(hardware, rows)
-    return len(found) >= LEAST_SWEEPS and 2 * sum(map(len, found)) >= len(rows)
+    sweep_groups = sweeps(hardware, rows)
+    return len(sweep_groups) >= MIN_SWEEPS and 2 * sum(map(len, sweep_groups)) >= len(rows)
 
 
-def own_workloads(hardware: Hardware, rows: Sequence[Measurement]) -> list[str]:
+def workloads_with_own_factors(hardware: Hardware, rows: Sequence[Measurement]) -> list[str]:
     """Return the workloads whose own factors the measurements fix."""
     models = [row.model for row in rows]
-    swept = [rows[places[0]].model for places in sweeps(hardware, rows)]
+    swept = [rows[indices[0]].model for indices in sweeps(hardware, rows)]
     return [
         model
         for model in sorted(set(models))
@@ -67,7 +67,7 @@ def with_own_cap(hardware: Hardware, rows: Sequence[Measurement], prior: Transfe
     own = usual_cap_share(hardware, rows)
     if own is None:
         return prior
-    count = sum(len(places) > 2 for places in configurations(rows).values())
+    count = sum(len(indices) > 2 for indices in configurations(rows).values())
     weight = count / (count + PRIOR_CONFIGURATIONS)
     return replace(prior, cap_share=round((1.0 - weight) * prior.cap_share + weight * own, 4))
 
@@ -81,14 +81,16 @@ def usual_cap_share(hardware: Hardware, rows: Sequence[Measurement]) -> float | 
     caps = np.minimum(column(rows, "cap_watts"), hardware.tdp_watts)
     products = column(rows, "step_s") ** 2 * column(rows, "power_watts")
     groups = [
-        np.array(places)
-        for places in configurations(rows).values()
-        if len(places) > 2 and np.isfinite(products[places]).all()
+        np.array(indices)
+        for indices in configurations(rows).values()
+        if len(indices) > 2 and np.isfinite(products[indices]).all()
     ]
     if not groups:
         return None
     losses = [
-        np.mean([_loss(caps[places], products[places], share * hardware.tdp_watts) for places in groups])
+        np.mean(
+            [_edp_loss(caps[indices], products[indices], share * hardware.tdp_watts) for indices in groups]
+        )
         for share in _CAP_SHARES
     ]
     best = _CAP_SHARES[np.array(losses) <= min(losses) + 1e-12]
@@ -97,7 +99,7 @@ def usual_cap_share(hardware: Hardware, rows: Sequence[Measurement]) -> float | 
 
 def learn_transfer(hardware: Hardware, rows: Sequence[Measurement]) -> Transfer:
     """Return what measurements on a kind of device say about other kinds."""
-    evidence = assess(hardware, rows, NOTHING)
+    evidence = fit_evidence(hardware, rows, NO_TRANSFER)
     time, supply = (latent_values(hardware, rows, evidence, name)[0] for name in ("time", "supply"))
     batch, models = column(rows, "batch"), np.array([row.model for row in rows])
     workloads = {}
@@ -111,7 +113,7 @@ def learn_transfer(hardware: Hardware, rows: Sequence[Measurement]) -> Transfer:
         )
     return Transfer(
         sources=(hardware.name,),
-        cap_share=usual_cap_share(hardware, rows) or NOTHING.cap_share,
+        cap_share=usual_cap_share(hardware, rows) or NO_TRANSFER.cap_share,
         workloads=workloads,
     )
 
@@ -120,5 +122,5 @@ def _rounded(values: Array) -> tuple[float, ...]:
     return tuple(np.round(values, 4).tolist())
 
 
-def _loss(caps: Array, products: Array, cap_watts: float) -> float:
+def _edp_loss(caps: Array, products: Array, cap_watts: float) -> float:
     return float(products[np.argmin(np.abs(caps - cap_watts))] / products.min() - 1.0)

@@ -23,17 +23,17 @@ from scipy.optimize import minimize
 from slurm_energy.oracle.training.residuals import Residuals
 
 Array = NDArray[np.float64]
-_USUAL = np.log([0.05, 0.05, 1.5, 0.25, 0.02, 0.03])
+_PRIOR_MEAN = np.log([0.05, 0.05, 1.5, 0.25, 0.02, 0.03])
 """Logarithms of: size of the part of the batch, of the part of both, doublings over which they fade, distance
 of the logarithm of the limit over which the second does, noise, noise where the device only waits."""
-_WIDTH = np.array([1.0, 1.0, 0.7, 0.7, 1.0, 1.0])
+_PRIOR_DEVIATION = np.array([1.0, 1.0, 0.7, 0.7, 1.0, 1.0])
 """Standard deviations of those logarithms."""
 _BOUNDS = np.log([(1e-3, 1), (1e-3, 1), (0.3, 8), (0.05, 2), (2e-3, 0.3), (1e-3, 0.3)])
 _DIGITS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Kriged:
+class KrigingResult:
     """Result for one workload.
 
     Attributes:
@@ -43,17 +43,17 @@ class Kriged:
     """
 
     residuals: Residuals
-    time_left: Array
-    power_left: Array
+    held_out_time: Array
+    held_out_power: Array
 
 
-def krige(batch: Array, cap_watts: Array, waiting: Array, time: Array, power: Array) -> Kriged:
+def krige(batch: Array, cap_watts: Array, host_wait_share: Array, time: Array, power: Array) -> KrigingResult:
     """Return what measurements say beyond the model.
 
     Args:
         batch: samples per device and step, shape (n,).
         cap_watts: power limits, finite.
-        waiting: share of the step that the device waits for its host without a limit.
+        host_wait_share: share of the step that the device waits for its host without a limit.
         time: measured over predicted seconds.
         power: measured over predicted watts; NaN where not measured.
     """
@@ -61,34 +61,38 @@ def krige(batch: Array, cap_watts: Array, waiting: Array, time: Array, power: Ar
     batches = np.array([low / 4, low / 2, *np.unique(batch), high * 2, high * 4])
     caps = np.unique(cap_watts)
     rows, columns = (axis.ravel() for axis in np.meshgrid(batches, caps, indexing="ij"))
-    tables, left = [], []
+    tables, held_out = [], []
     for ratio in (time, power):
-        known = np.isfinite(ratio)
-        field = _Field(batch[known], cap_watts[known], waiting[known], np.log(ratio[known]))
+        measured = np.isfinite(ratio)
+        field = _GaussianField(
+            batch[measured], cap_watts[measured], host_wait_share[measured], np.log(ratio[measured])
+        )
         table = np.exp(field.mean(rows, columns)).reshape(len(batches), len(caps))
         table[[0, -1]] = 1.0
         tables.append(tuple(map(tuple, np.round(table, _DIGITS).tolist())))
         factors = np.ones(len(ratio))
-        factors[known] = np.exp(field.without_own_batch())
-        left.append(factors)
+        factors[measured] = np.exp(field.held_out_by_batch())
+        held_out.append(factors)
     residuals = Residuals(tuple(batches.tolist()), tuple(caps.tolist()), *tables)
-    return Kriged(residuals, *left)
+    return KrigingResult(residuals, *held_out)
 
 
-class _Field:
+class _GaussianField:
     """A Gaussian process over the logarithms of batch and limit, fitted to n measurements (n may be 0)."""
 
-    def __init__(self, batch: Array, cap_watts: Array, waiting: Array, values: Array) -> None:
-        self._batch, self._cap, self._waiting, self._values = (
+    def __init__(self, batch: Array, cap_watts: Array, host_wait_share: Array, values: Array) -> None:
+        self._batch, self._cap, self._host_wait_share, self._values = (
             np.log2(batch),
             np.log(cap_watts),
-            waiting,
+            host_wait_share,
             values,
         )
-        self._sizes = _USUAL
+        self._sizes = _PRIOR_MEAN
         if len(values):
-            found = minimize(self._surprise, _USUAL, jac=True, method="L-BFGS-B", bounds=_BOUNDS)
-            self._sizes = found.x
+            result = minimize(
+                self._negative_log_posterior, _PRIOR_MEAN, jac=True, method="L-BFGS-B", bounds=_BOUNDS
+            )
+            self._sizes = result.x
 
     def mean(self, batch: Array, cap_watts: Array) -> Array:
         """Return the mean given the measurements, at other places."""
@@ -97,7 +101,7 @@ class _Field:
         parts = _parts(np.log2(batch), np.log(cap_watts), self._batch, self._cap, self._sizes)
         return np.asarray(sum(parts[:2]) @ np.linalg.solve(self._covariance(), self._values))
 
-    def without_own_batch(self) -> Array:
+    def held_out_by_batch(self) -> Array:
         """Return the mean at each measurement given those of other batches alone.
 
         Source: Rasmussen and Williams, section 5.4.2, for blocks.
@@ -113,22 +117,22 @@ class _Field:
 
     def _covariance(self) -> Array:
         parts = _parts(self._batch, self._cap, self._batch, self._cap, self._sizes)
-        return np.asarray(parts[0] + parts[1] + np.diag(sum(_noises(self._sizes, self._waiting))))
+        return np.asarray(parts[0] + parts[1] + np.diag(sum(_noises(self._sizes, self._host_wait_share))))
 
-    def _surprise(self, sizes: Array) -> tuple[float, Array]:
+    def _negative_log_posterior(self, sizes: Array) -> tuple[float, Array]:
         """Return minus the logarithm of likelihood times prior, up to a constant, and its slope."""
         of_batch, of_both, wider_batch, wider_cap = _parts(
             self._batch, self._cap, self._batch, self._cap, sizes
         )
-        noises = _noises(sizes, self._waiting)
+        noises = _noises(sizes, self._host_wait_share)
         factor = cho_factor(of_batch + of_both + np.diag(sum(noises)), lower=True)
         weighted = cho_solve(factor, self._values)
-        away = (sizes - _USUAL) / _WIDTH
-        total = 0.5 * self._values @ weighted + np.log(np.diag(factor[0])).sum() + 0.5 * away @ away
-        pull = 0.5 * (cho_solve(factor, np.eye(len(self._values))) - np.outer(weighted, weighted))
-        slopes = [np.sum(pull * part) for part in (2 * of_batch, 2 * of_both, wider_batch, wider_cap)]
-        slopes += [np.diag(pull) @ (2 * noise) for noise in noises[:2]]
-        return float(total), np.array(slopes) + away / _WIDTH
+        deviation = (sizes - _PRIOR_MEAN) / _PRIOR_DEVIATION
+        total = 0.5 * self._values @ weighted + np.log(np.diag(factor[0])).sum() + 0.5 * deviation @ deviation
+        gradient = 0.5 * (cho_solve(factor, np.eye(len(self._values))) - np.outer(weighted, weighted))
+        slopes = [np.sum(gradient * part) for part in (2 * of_batch, 2 * of_both, wider_batch, wider_cap)]
+        slopes += [np.diag(gradient) @ (2 * noise) for noise in noises[:2]]
+        return float(total), np.array(slopes) + deviation / _PRIOR_DEVIATION
 
 
 def _parts(batch: Array, cap: Array, to_batch: Array, to_cap: Array, sizes: Array) -> tuple[Array, ...]:
@@ -140,16 +144,20 @@ def _parts(batch: Array, cap: Array, to_batch: Array, to_cap: Array, sizes: Arra
     return of_batch**2 * near, of_both**2 * near * along, wider * own, of_both**2 * near * wider_along
 
 
-def _matern(places: Array, others: Array, reach: float) -> tuple[Array, Array]:
+def _matern(places: Array, others: Array, length_scale: float) -> tuple[Array, Array]:
     """Return the Matern function (3/2) of all distances, and its slope over the logarithm of `reach`.
 
     Source: Rasmussen and Williams, Eq. 4.17.
     """
-    far = np.sqrt(3.0) / reach * np.abs(np.subtract.outer(places, others))
-    return (1.0 + far) * np.exp(-far), far * far * np.exp(-far)
+    scaled = np.sqrt(3.0) / length_scale * np.abs(np.subtract.outer(places, others))
+    return (1.0 + scaled) * np.exp(-scaled), scaled * scaled * np.exp(-scaled)
 
 
-def _noises(sizes: Array, waiting: Array) -> Sequence[Array]:
+def _noises(sizes: Array, host_wait_share: Array) -> Sequence[Array]:
     """Return variances: of every measurement, of what the host adds, and a little for the numerics."""
     plain, of_host = np.exp(2 * sizes[4:6])
-    return np.full(len(waiting), plain), of_host * waiting**2, np.full(len(waiting), 1e-8)
+    return (
+        np.full(len(host_wait_share), plain),
+        of_host * host_wait_share**2,
+        np.full(len(host_wait_share), 1e-8),
+    )

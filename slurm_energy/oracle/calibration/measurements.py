@@ -86,13 +86,13 @@ def read_measurements(path: Path, precision: str = "fp32") -> list[Measurement]:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(str(path), reason, "name a CSV file of measurements") from None
     if set(COLUMNS) <= set(header):
-        return [_own(path, line, row) for line, row in rows]
+        return [_native_row(path, line, row) for line, row in rows]
     if {"dataset", "network", "batch_size", "optimizer", "power_limit", "time_per_epoch"} <= set(header):
-        return [_of_study(path, line, row, precision) for line, row in rows]
+        return [_study_row(path, line, row, precision) for line, row in rows]
     raise UsageError(f"{path}: header", "is not known", f"columns: {','.join(COLUMNS)}")
 
 
-def _own(path: Path, line: int, row: dict[str, str | None]) -> Measurement:
+def _native_row(path: Path, line: int, row: dict[str, str | None]) -> Measurement:
     model, optimizer, precision = (row[key] or "" for key in ("model", "optimizer", "precision"))
     try:
         model = (adopt_profile(Path(model)) if model.endswith(".json") else find_profile(model)).name
@@ -113,7 +113,7 @@ def _own(path: Path, line: int, row: dict[str, str | None]) -> Measurement:
     )
 
 
-def _of_study(path: Path, line: int, row: dict[str, str | None], precision: str) -> Measurement:
+def _study_row(path: Path, line: int, row: dict[str, str | None], precision: str) -> Measurement:
     key = (row["dataset"] or "", row["network"] or "")
     if key not in _STUDIES:
         raise UsageError(f"{path}, line {line}: {shown('/'.join(key))}", "no profile is assigned to it")

@@ -33,10 +33,10 @@ SEGMENT = 20
 """Generations between two checkpoints."""
 _POLISH_UNITS = 40
 """Units of progress for polishing once: it takes about as long as so many generations."""
-_BLUNTNESS = (0.1, 0.02, 0.004)
+_SMOOTHINGS = (0.1, 0.02, 0.004)
 _STEP = 1e-4
-_LONGEST_SOCKET = 107
-_KICK, _KICKED, _KICK_STREAM = 0.04, 0.4, 7
+_MAX_SOCKET_PATH_BYTES = 107
+_KICK, _KICKED_SHARE, _KICK_STREAM = 0.04, 0.4, 7
 """Standard deviation of a kick (share of each range), share of unknowns that it moves, its random stream."""
 Progress = Callable[[int, int, float], None]
 """Called with units of work done and planned, and the least loss so far. A generation is one unit."""
@@ -73,7 +73,7 @@ class SearchSettings:
 
 def search(
     problem: Problem,
-    found: Sequence[Unknown],
+    unknowns: Sequence[Unknown],
     start: Array,
     settings: SearchSettings,
     checkpoint: Path | None = None,
@@ -83,7 +83,7 @@ def search(
 
     Args:
         problem: measurements and model.
-        found: what to find.
+        unknowns: what to find.
         start: a first guess.
         settings: how hard to search.
         checkpoint: file that keeps the state; one from the same problem and settings is gone on with.
@@ -92,11 +92,16 @@ def search(
     Raises:
         UsageError: the checkpoint belongs to another problem, or cannot be read or written.
     """
-    with _evaluator(problem, found, settings) as losses:
+    with _evaluator(problem, unknowns, settings) as losses:
         best = _evolve(
-            found, start, settings, losses, _State.of(problem, found, start, settings, checkpoint), progress
+            unknowns,
+            start,
+            settings,
+            losses,
+            _State.of(problem, unknowns, start, settings, checkpoint),
+            progress,
         )
-    return _refine(problem, found, best, settings, progress)
+    return _refine(problem, unknowns, best, settings, progress)
 
 
 @dataclass(slots=True)
@@ -112,21 +117,21 @@ class _State:
     def of(
         cls,
         problem: Problem,
-        found: Sequence[Unknown],
+        unknowns: Sequence[Unknown],
         start: Array,
         settings: SearchSettings,
         path: Path | None,
     ) -> _State:
         """Return the state in a file, or that of a search which has not begun."""
-        asked = (problem.rows, problem.origin, found, start.tolist())
-        how = (settings.seed, settings.population, settings.weights, settings.mutation)
-        text = repr((asked, how, settings.recombination, settings.spread))
+        problem_parts = (problem.rows, problem.origin, unknowns, start.tolist())
+        setting_parts = (settings.seed, settings.population, settings.weights, settings.mutation)
+        text = repr((problem_parts, setting_parts, settings.recombination, settings.spread))
         state = cls(hashlib.sha256(text.encode()).hexdigest(), path)
         if path is None or not path.exists():
             return state
         try:
-            with np.load(path, allow_pickle=False) as kept:
-                digest, done, population = str(kept["digest"]), int(kept["done"]), kept["population"]
+            with np.load(path, allow_pickle=False) as stored:
+                digest, done, population = str(stored["digest"]), int(stored["done"]), stored["population"]
         except Exception as error:  # a damaged file has zipfile and numpy raise almost anything
             raise UsageError(
                 str(path), f"is no checkpoint: {shown(str(error), 100)}", "remove it or name another"
@@ -138,15 +143,15 @@ class _State:
         state.done, state.population = done, population
         return state
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Write the state, whole or not at all."""
         if self.path is None or self.population is None:
             return
-        beside = self.path.with_name(self.path.name + ".new")
+        temporary = self.path.with_name(self.path.name + ".new")
         try:
-            with beside.open("wb") as stream:
+            with temporary.open("wb") as stream:
                 np.savez(stream, digest=self.digest, done=self.done, population=self.population)
-            beside.replace(self.path)
+            temporary.replace(self.path)
         except OSError as error:
             raise UsageError(
                 str(self.path), error.strerror or str(error), "name a file that you may write"
@@ -154,16 +159,16 @@ class _State:
 
 
 def _evolve(
-    found: Sequence[Unknown],
+    unknowns: Sequence[Unknown],
     start: Array,
     settings: SearchSettings,
     losses: Callable[[Array], Array],
     state: _State,
     progress: Progress,
 ) -> Array:
-    limits = np.array([unknown.limits for unknown in found])
+    limits = np.array([unknown.limits for unknown in unknowns])
     if state.population is None:
-        draw = np.random.default_rng(settings.seed).normal(size=(settings.population, len(found)))
+        draw = np.random.default_rng(settings.seed).normal(size=(settings.population, len(unknowns)))
         spread = start + settings.spread * draw * np.ptp(limits, axis=1)
         state.population = np.clip(np.vstack((start, spread[1:])), limits[:, 0], limits[:, 1])
     best = state.population[0]
@@ -187,7 +192,7 @@ def _evolve(
             )
         state.population, best = result.population, result.x
         state.done += count
-        state.keep()
+        state.save()
         progress(state.done, _planned(settings), float(result.fun))
     return np.asarray(best)
 
@@ -197,48 +202,48 @@ def _planned(settings: SearchSettings) -> int:
 
 
 def _refine(
-    problem: Problem, found: Sequence[Unknown], best: Array, settings: SearchSettings, progress: Progress
+    problem: Problem, unknowns: Sequence[Unknown], best: Array, settings: SearchSettings, progress: Progress
 ) -> Array:
     """Polish the best vector, then again from places near it; return the best of all."""
     if not settings.polish:
         return best
-    limits = np.array([unknown.limits for unknown in found])
+    limits = np.array([unknown.limits for unknown in unknowns])
     draw = np.random.default_rng((settings.seed, _KICK_STREAM))
 
     def value(vector: Array) -> float:
-        return float(problem.loss(found, vector[None], settings.weights)[0])
+        return float(problem.loss(unknowns, vector[None], settings.weights)[0])
 
-    best = min((best, _polish(problem, found, best, settings, _BLUNTNESS)), key=value)
+    best = min((best, _polish(problem, unknowns, best, settings, _SMOOTHINGS)), key=value)
     for kick in range(settings.kicks):
         progress(settings.generations + _POLISH_UNITS * (1 + kick), _planned(settings), value(best))
-        moved = (
-            draw.normal(size=len(found))
-            * (draw.random(len(found)) < _KICKED)
+        offset = (
+            draw.normal(size=len(unknowns))
+            * (draw.random(len(unknowns)) < _KICKED_SHARE)
             * _KICK
             * np.ptp(limits, axis=1)
         )
-        start = np.clip(best + moved, limits[:, 0], limits[:, 1])
-        best = min((best, _polish(problem, found, start, settings, _BLUNTNESS[1:])), key=value)
+        start = np.clip(best + offset, limits[:, 0], limits[:, 1])
+        best = min((best, _polish(problem, unknowns, start, settings, _SMOOTHINGS[1:])), key=value)
     progress(_planned(settings), _planned(settings), value(best))
     return best
 
 
 def _polish(
     problem: Problem,
-    found: Sequence[Unknown],
+    unknowns: Sequence[Unknown],
     vector: Array,
     settings: SearchSettings,
-    blunts: Sequence[float],
+    smoothings: Sequence[float],
 ) -> Array:
     """Follow the slope, the objective's corners rounded less and less."""
-    limits = np.array([unknown.limits for unknown in found])
+    limits = np.array([unknown.limits for unknown in unknowns])
     steps = np.diag(_STEP * np.ptp(limits, axis=1))
-    for blunt in blunts:
+    for smoothing in smoothings:
 
-        def slope(at: Array, blunt: float = blunt) -> tuple[float, Array]:
-            beside = np.where(at + steps <= limits[:, 1], at + steps, at - steps)
-            values = problem.loss(found, np.vstack((at, beside)), settings.weights, blunt)
-            return float(values[0]), (values[1:] - values[0]) / (beside - at).diagonal()
+        def slope(vector_at: Array, smoothing: float = smoothing) -> tuple[float, Array]:
+            neighbours = np.where(vector_at + steps <= limits[:, 1], vector_at + steps, vector_at - steps)
+            values = problem.loss(unknowns, np.vstack((vector_at, neighbours)), settings.weights, smoothing)
+            return float(values[0]), (values[1:] - values[0]) / (neighbours - vector_at).diagonal()
 
         options = {"maxiter": settings.polish}
         result = minimize(slope, vector, jac=True, bounds=limits, method="L-BFGS-B", options=options)
@@ -248,37 +253,39 @@ def _polish(
 
 @contextlib.contextmanager
 def _evaluator(
-    problem: Problem, found: Sequence[Unknown], settings: SearchSettings
+    problem: Problem, unknowns: Sequence[Unknown], settings: SearchSettings
 ) -> Iterator[Callable[[Array], Array]]:
     """Give a function from vectors to losses, spread over the workers."""
     if settings.workers <= 1:
-        yield lambda vectors: problem.loss(found, vectors, settings.weights)
+        yield lambda vectors: problem.loss(unknowns, vectors, settings.weights)
         return
-    context = multiprocessing.get_context("forkserver" if _fits_a_socket() else "spawn")
-    given = (problem, list(found), settings.weights)
-    with ProcessPoolExecutor(settings.workers, context, _adopt, given) as pool:
+    context = multiprocessing.get_context("forkserver" if _socket_path_fits() else "spawn")
+    arguments = (problem, list(unknowns), settings.weights)
+    with ProcessPoolExecutor(settings.workers, context, _initialize_worker, arguments) as pool:
 
         def losses(vectors: Array) -> Array:
             parts = np.array_split(vectors, settings.workers)
-            return np.concatenate(list(pool.map(_part_losses, parts)))
+            return np.concatenate(list(pool.map(_chunk_losses, parts)))
 
         yield losses
 
 
-def _fits_a_socket() -> bool:
+def _socket_path_fits() -> bool:
     """Whether a server that forks has a place for its socket: paths of sockets have 107 bytes."""
-    longest = len("/pymp-xxxxxxxx/listener-xxxxxxxx")
-    return os.name == "posix" and len(os.fsencode(tempfile.gettempdir())) + longest <= _LONGEST_SOCKET
+    path_length = len("/pymp-xxxxxxxx/listener-xxxxxxxx")
+    return (
+        os.name == "posix" and len(os.fsencode(tempfile.gettempdir())) + path_length <= _MAX_SOCKET_PATH_BYTES
+    )
 
 
-_adopted: list[Any] = []
+_worker_state: list[Any] = []
 
 
-def _adopt(problem: Problem, found: list[Unknown], weights: Weights) -> None:
-    _adopted[:] = [problem, found, weights]
+def _initialize_worker(problem: Problem, unknowns: list[Unknown], weights: Weights) -> None:
+    _worker_state[:] = [problem, unknowns, weights]
     end_with_parent()
 
 
-def _part_losses(vectors: Array) -> Array:
-    problem, found, weights = _adopted
-    return np.asarray(problem.loss(found, vectors, weights))
+def _chunk_losses(vectors: Array) -> Array:
+    problem, unknowns, weights = _worker_state
+    return np.asarray(problem.loss(unknowns, vectors, weights))

@@ -58,8 +58,8 @@ def find_hardware(name_or_path: str) -> Hardware:
     """
     own = _Site.kinds
     if own and not name_or_path.endswith(".toml"):
-        wanted = name_or_path.lower()
-        kind = own.get(wanted) or own.get(_by_words(wanted, dict.fromkeys(own, "")))
+        requested = name_or_path.lower()
+        kind = own.get(requested) or own.get(_by_words(requested, dict.fromkeys(own, "")))
         if kind is not None:
             return kind
     return _find_shipped(name_or_path)
@@ -71,25 +71,25 @@ def _find_shipped(name_or_path: str) -> Hardware:
     if name_or_path.endswith(".toml"):
         return load_hardware(Path(name_or_path))
     names = _shipped_names()
-    wanted = name_or_path.lower()
-    if wanted not in names:
-        wanted = _by_words(wanted, names)
-    if wanted not in names:
-        near = difflib.get_close_matches(wanted, hardware_names(), n=3, cutoff=0.4)
+    requested = name_or_path.lower()
+    if requested not in names:
+        requested = _by_words(requested, names)
+    if requested not in names:
+        near = difflib.get_close_matches(requested, hardware_names(), n=3, cutoff=0.4)
         offers = ", ".join(near) if near else ", ".join(sorted(set(hardware_names().values())))
         raise NotFoundError(
             f"hardware '{shown(name_or_path)}'", "no such kind", f"near names: {offers}; or a .toml file"
         )
-    return load_hardware(_DIRECTORY / f"{names[wanted]}.toml")
+    return load_hardware(_DIRECTORY / f"{names[requested]}.toml")
 
 
-def _by_words(wanted: str, names: dict[str, str]) -> str:
+def _by_words(requested: str, names: dict[str, str]) -> str:
     """Return the name with the same words, as drivers and Slurm's AutoDetect write them, else `wanted`.
 
     `nvidia_a100-sxm4-80gb` is `a100-sxm4-80gb`, and `NVIDIA H100 PCIe` is none that comes with the package.
     """
-    words = gpu_product_words(wanted)
-    return next((name for name in names if words and gpu_product_words(name) == words), wanted)
+    words = gpu_product_words(requested)
+    return next((name for name in names if words and gpu_product_words(name) == words), requested)
 
 
 def load_hardware(path: Path) -> Hardware:
@@ -116,10 +116,10 @@ class _Reader:
         self._path, self._lines = path, text.splitlines()
 
     def hardware(self, data: dict[str, Any]) -> Hardware:
-        known = {field.name for field in dataclasses.fields(Hardware)}
+        known_names = {field.name for field in dataclasses.fields(Hardware)}
         self._refuse_unknown(data, {*_TEXTS, "aliases", "sources", "figures"}, "")
         figures, sources = (self._table(data, name) for name in ("figures", "sources"))
-        self._refuse_unknown(figures, known - set(_NOT_FIGURES), "figures.")
+        self._refuse_unknown(figures, known_names - set(_NOT_FIGURES), "figures.")
         values = {name: self._figure(name, item, sources) for name, item in figures.items()}
         for name in self._required() - set(values):
             raise self._fault(f"figures.{name}", "is missing", "figures")
@@ -162,11 +162,11 @@ class _Reader:
             raise self._fault(name, "is missing or no text")
         return value
 
-    def _refuse_unknown(self, table: dict[str, Any], known: set[str], prefix: str) -> None:
+    def _refuse_unknown(self, table: dict[str, Any], known_names: set[str], prefix: str) -> None:
         for name in table:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+            if name not in known_names:
+                near = difflib.get_close_matches(name, known_names, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known_names))}"
                 raise self._fault(f"{prefix}{name}", "unknown key", todo=hint)
 
     def _fault(self, key: str, why: str, look_for: str | None = None, todo: str = "") -> ConfigError:

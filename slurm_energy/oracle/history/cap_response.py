@@ -37,13 +37,13 @@ class CapResponse(NamedTuple):
 RESPONSE: Final = CapResponse(0.35, 1.5, 0.5)
 """Fitted to the A40 and the Quadro RTX 6000 of the power-limit study by `benchmarks/cap_response.py`."""
 
-LARGEST_LIFT: Final = 2.0
+MAX_POWER_FACTOR: Final = 2.0
 """A run that was held by its cap would draw at most so many times its watts without it."""
 
-FELT_SHARE: Final = 0.9
+CAP_REACHED_SHARE: Final = 0.9
 """A run that drew more than this part of its cap was held by it."""
 
-_LEAST_CLOCK_POWER: Final = 0.05  # of the power above the static share: devices do not go lower
+_MIN_DYNAMIC_SHARE: Final = 0.05  # of the power above the static share: devices do not go lower
 
 
 class Caps(NamedTuple):
@@ -81,14 +81,14 @@ def caps_of(
     return Caps(gpu_watts, unit_watts)
 
 
-def stretch(power_share: float, response: CapResponse = RESPONSE) -> float:
+def time_factor(power_share: float, response: CapResponse = RESPONSE) -> float:
     """Return how many times as long a run takes that has this share of its uncapped watts (0 to 1)."""
     dynamic = (min(1.0, power_share) - response.static_share) / (1.0 - response.static_share)
-    clock: float = max(dynamic, _LEAST_CLOCK_POWER) ** (1.0 / response.clock_exponent)
+    clock: float = max(dynamic, _MIN_DYNAMIC_SHARE) ** (1.0 / response.clock_exponent)
     return 1.0 - response.compute_share + response.compute_share / clock
 
 
-def recapped(
+def convert_part(
     watts: float,
     before: float,
     after: float,
@@ -108,15 +108,17 @@ def recapped(
         response: constants of the model.
     """
     if after <= before:
-        held = min(watts, after)
-        return held, stretch(held / watts, response) if held < watts and after < before else 1.0
-    if watts < FELT_SHARE * before:
+        capped_watts = min(watts, after)
+        return capped_watts, time_factor(
+            capped_watts / watts, response
+        ) if capped_watts < watts and after < before else 1.0
+    if watts < CAP_REACHED_SHARE * before:
         return watts, 1.0
-    lift = max(1.0, min(after / before, LARGEST_LIFT, tdp_watts / watts if watts > 0 else 1.0))
-    return min(watts * lift, after), 1.0 / stretch(1.0 / lift, response)
+    power_factor = max(1.0, min(after / before, MAX_POWER_FACTOR, tdp_watts / watts if watts > 0 else 1.0))
+    return min(watts * power_factor, after), 1.0 / time_factor(1.0 / power_factor, response)
 
 
-def predicted(
+def convert_run(
     watts: float, gpu_watts: float, before: Caps, after: Caps, tdp_watts: float = math.inf
 ) -> tuple[float, float]:
     """Return watts per unit and relative time of a run under other caps.
@@ -129,12 +131,12 @@ def predicted(
         tdp_watts: design power of one GPU; infinity: not known.
     """
     rest = max(0.0, watts - gpu_watts)
-    gpu, gpu_time = recapped(gpu_watts, before.gpu_watts, after.gpu_watts, tdp_watts)
-    total, _ = recapped(rest + gpu, before.unit_watts, after.unit_watts)
-    _, unit_time = recapped(watts, before.unit_watts, after.unit_watts)
+    gpu, gpu_time = convert_part(gpu_watts, before.gpu_watts, after.gpu_watts, tdp_watts)
+    total, _ = convert_part(rest + gpu, before.unit_watts, after.unit_watts)
+    _, unit_time = convert_part(watts, before.unit_watts, after.unit_watts)
     # Two caps stretch the time by what the stricter one does alone.
-    longer = max(1.0, gpu_time, unit_time)
-    return total, longer * min(1.0, gpu_time) * min(1.0, unit_time)
+    slowdown = max(1.0, gpu_time, unit_time)
+    return total, slowdown * min(1.0, gpu_time) * min(1.0, unit_time)
 
 
 @lru_cache(maxsize=256)

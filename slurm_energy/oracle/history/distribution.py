@@ -17,14 +17,14 @@ Grid = tuple[float, ...]
 Observation = tuple[float, float, bool]
 """Value, weight, and whether the value is only a lower bound (censored)."""
 
-EVEN: Final[Grid] = tuple((place + 0.5) / ATOMS for place in range(ATOMS))
+EVEN: Final[Grid] = tuple((index + 0.5) / ATOMS for index in range(ATOMS))
 """Anything from 0 to 1 with equal chance."""
 
 TAIL: Final = ATOMS // 20
 QUARTER: Final = ATOMS // 4
 
 
-def mixed(
+def mix(
     observations: Iterable[Observation], general: Grid | None = None, general_weight: float = 0.0
 ) -> Grid:
     """Return the distribution of the next value.
@@ -56,28 +56,28 @@ def mixed(
 def _quantiles(pooled: Sequence[tuple[float, bool, float]]) -> Grid:
     """Walk up the Kaplan-Meier curve of (value, censored, weight) in ascending order."""
     at_risk = sum(weight for _, _, weight in pooled)
-    nothing = at_risk * 1e-9
-    survival, aim = 1.0, 0.5 / ATOMS
-    found: list[float] = []
+    negligible = at_risk * 1e-9
+    survival, target = 1.0, 0.5 / ATOMS
+    atoms: list[float] = []
     for value, censored, weight in pooled:
-        left = at_risk - weight
+        remaining = at_risk - weight
         if not censored:
-            survival *= left / at_risk if left > nothing else 0.0
-            while len(found) < ATOMS and 1 - survival > aim - 1e-9:
-                found.append(value)
-                aim += 1 / ATOMS
-        at_risk = max(left, nothing)
-    return (*found, *(pooled[-1][0],) * (ATOMS - len(found)))
+            survival *= remaining / at_risk if remaining > negligible else 0.0
+            while len(atoms) < ATOMS and 1 - survival > target - 1e-9:
+                atoms.append(value)
+                target += 1 / ATOMS
+        at_risk = max(remaining, negligible)
+    return (*atoms, *(pooled[-1][0],) * (ATOMS - len(atoms)))
 
 
-def times(grid: Grid, factor: float) -> Grid:
+def scale_grid(grid: Grid, factor: float) -> Grid:
     """Return the distribution of the value times `factor` (0 or more)."""
     return tuple(value * factor for value in grid)
 
 
-def spread(grid: Grid, factors: Sequence[float]) -> Grid:
+def spread_by(grid: Grid, factors: Sequence[float]) -> Grid:
     """Return the distribution of the value times one of `factors`, each equally likely."""
-    return mixed((value * factor, 1.0, False) for value in grid for factor in factors)
+    return mix((value * factor, 1.0, False) for value in grid for factor in factors)
 
 
 def low(grid: Sequence[float]) -> float:

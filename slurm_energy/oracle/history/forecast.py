@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from slurm_energy.oracle.history.cap_response import Caps, predicted, tdp_watts
-from slurm_energy.oracle.history.distribution import EVEN, Grid, Observation, mixed, spread, times
+from slurm_energy.oracle.history.cap_response import Caps, convert_run, tdp_watts
+from slurm_energy.oracle.history.distribution import EVEN, Grid, Observation, mix, scale_grid, spread_by
 from slurm_energy.oracle.history.observed_run import ObservedRun, RunEnding
 from slurm_energy.oracle.history.similarity import LEVELS, caps_of_row, row_of, units
 from slurm_energy.oracle.history.track_record import gpu_watts
 
-_KEPT_WEIGHT: Final = 0.92  # of a run, by each newer one of its key
-_SPREAD_WEIGHT: Final = 2.0  # runs that "like the newest, but different as runs differ" counts for
+_RECENCY_FACTOR: Final = 0.92  # of a run, by each newer one of its key
+_SPREAD_RUN_COUNT: Final = 2.0  # runs that "like the newest, but different as runs differ" counts for
 _SPREAD_RUNS: Final = 10
-_MOST_WATTS: Final = 1e9  # per unit; more is no measurement
+_MAX_UNIT_WATTS: Final = 1e9  # per unit; more is no measurement
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +49,7 @@ class Forecast:
 def make_forecast(
     level: int,
     runs: Sequence[ObservedRun],
-    behind: Forecast | None,
+    general: Forecast | None,
     caps: Caps,
     second_factors: Sequence[float],
     watt_factors: Sequence[float],
@@ -59,7 +59,7 @@ def make_forecast(
     Args:
         level: index in `LEVELS`.
         runs: of the key, oldest first, at least one.
-        behind: forecast of the next, more general key, made for the same caps.
+        general: forecast of the next, more general key, made for the same caps.
         caps: of the job to predict for; runs under other caps are converted.
         second_factors: by how much the time of a run of this level differs from that of the run before.
         watt_factors: its watts likewise.
@@ -71,25 +71,25 @@ def make_forecast(
     joules: list[Observation] = []
     watts: list[Observation] = []
     for age, run in enumerate(newest_first):
-        weight, cut, scale = _KEPT_WEIGHT**age, not run.ending.by_itself, run_scale(run, by_limit)
-        drawn, time = _under(run, caps)
-        seconds.append((run.duration_s * time / scale, weight, cut))
-        if drawn is not None:
-            watts.append((drawn, weight, False))
-            joules.append((drawn * run.duration_s * time / scale, weight, cut))
+        weight, censored, scale = _RECENCY_FACTOR**age, not run.ending.by_itself, run_scale(run, by_limit)
+        watts_per_unit, time = _convert(run, caps)
+        seconds.append((run.duration_s * time / scale, weight, censored))
+        if watts_per_unit is not None:
+            watts.append((watts_per_unit, weight, False))
+            joules.append((watts_per_unit * run.duration_s * time / scale, weight, censored))
     # What is behind may count in shares of the limit: read with the newest limit.
-    back = run_scale(newest_first[0], True) if behind and behind.by_limit and not by_limit else 1.0
-    most_watts = _most_watts(newest_first, caps)
-    prior = behind.seconds if behind else EVEN if by_limit and limited else None
-    more = (behind.watts, behind.joules) if behind else (None, None)
+    back = run_scale(newest_first[0], True) if general and general.by_limit and not by_limit else 1.0
+    most_watts = _max_watts(newest_first, caps)
+    prior = general.seconds if general else EVEN if by_limit and limited else None
+    more = (general.watts, general.joules) if general else (None, None)
     weight = LEVELS[level].general_weight
     return Forecast(
         level=level,
-        seconds=_grid(seconds, prior and times(prior, back), weight, second_factors),
-        watts=_at_most(_grid(watts, more[0], weight, watt_factors), most_watts) if watts else more[0],
-        joules=_grid(joules, more[1] and times(more[1], back), weight, second_factors)
+        seconds=_grid(seconds, prior and scale_grid(prior, back), weight, second_factors),
+        watts=_clip(_grid(watts, more[0], weight, watt_factors), most_watts) if watts else more[0],
+        joules=_grid(joules, more[1] and scale_grid(more[1], back), weight, second_factors)
         if joules
-        else more[1] and times(more[1], back),
+        else more[1] and scale_grid(more[1], back),
         runs=len(runs),
         newest=max(run.end for run in runs),
         endings=Counter(run.ending for run in runs),
@@ -99,25 +99,25 @@ def make_forecast(
 
 
 def _grid(
-    seen: Sequence[Observation], general: Grid | None, general_weight: float, factors: Sequence[float]
+    observations: Sequence[Observation], general: Grid | None, general_weight: float, factors: Sequence[float]
 ) -> Grid:
     """Mix what was seen, what differs from it as runs differ, and what more general keys say.
 
     The first run of a key counts only as the middle of what is likely: that it repeats exactly is not known.
     """
-    total = sum(weight for _, weight, _ in seen)
+    total = sum(weight for _, weight, _ in observations)
     alike = max(0.0, total - 1) / total
-    newest = seen[:_SPREAD_RUNS]
-    share = _SPREAD_WEIGHT / sum(weight for _, weight, _ in newest) / len(factors)
-    points = [(value, weight * alike, cut) for value, weight, cut in seen]
+    newest = observations[:_SPREAD_RUNS]
+    share = _SPREAD_RUN_COUNT / sum(weight for _, weight, _ in newest) / len(factors)
+    points = [(value, weight * alike, censored) for value, weight, censored in observations]
     points += [
-        (value * (1.0 if cut else factor), weight * share, cut)
-        for value, weight, cut in newest
+        (value * (1.0 if censored else factor), weight * share, censored)
+        for value, weight, censored in newest
         for factor in factors
     ]
     if general is None:
-        general = spread(mixed(seen), factors)
-    return mixed(points, general, general_weight)
+        general = spread_by(mix(observations), factors)
+    return mix(points, general, general_weight)
 
 
 def run_scale(run: ObservedRun, by_limit: bool) -> float:
@@ -130,23 +130,27 @@ def watts_of(run: ObservedRun) -> float | None:
     if run.energy_joules is None or run.duration_s <= 0:
         return None
     watts = run.energy_joules / run.duration_s / units(run)
-    return watts if watts <= _MOST_WATTS else None
+    return watts if watts <= _MAX_UNIT_WATTS else None
 
 
-def _under(run: ObservedRun, caps: Caps) -> tuple[float | None, float]:
+def _convert(run: ObservedRun, caps: Caps) -> tuple[float | None, float]:
     """Return a run's watts per unit and relative time as they would be under other caps."""
-    drawn = watts_of(run)
-    if drawn is None:
+    watts_per_unit = watts_of(run)
+    if watts_per_unit is None:
         return None, 1.0
     before = caps_of_row(row_of(run))
-    return predicted(drawn, gpu_watts(run, drawn), before, caps, tdp_watts(run.gpu_kind))
+    return convert_run(watts_per_unit, gpu_watts(run, watts_per_unit), before, caps, tdp_watts(run.gpu_kind))
 
 
-def _most_watts(runs: Sequence[ObservedRun], caps: Caps) -> float:
+def _max_watts(runs: Sequence[ObservedRun], caps: Caps) -> float:
     """Return the watts per unit that the caps allow: those of the GPUs and the most beside them."""
-    beside = [drawn - gpu_watts(run, drawn) for run in runs if (drawn := watts_of(run)) is not None]
+    beside = [
+        watts_per_unit - gpu_watts(run, watts_per_unit)
+        for run in runs
+        if (watts_per_unit := watts_of(run)) is not None
+    ]
     return min(caps.unit_watts, caps.gpu_watts + max(beside, default=0.0))
 
 
-def _at_most(grid: Grid, most: float) -> Grid:
+def _clip(grid: Grid, most: float) -> Grid:
     return tuple(min(value, most) for value in grid)

@@ -35,25 +35,25 @@ class HistoryOracle:
     ) -> None:
         self._history, self._power, self._clock, self._own_only = history, power, clock, own_only
 
-    def predict(self, question: PredictionRequest) -> Prediction | None:
+    def predict(self, request: PredictionRequest) -> Prediction | None:
         """Return the prediction, or None where no run is like the job."""
-        forecast = self._history.forecast(question, own_only=self._own_only)
+        forecast = self._history.forecast(request, own_only=self._own_only)
         if forecast is None:
             return None
-        duration = _duration(forecast, question.time_limit_s)
+        duration = _duration(forecast, request.time_limit_s)
         notes = _notes(forecast)
-        power = _power(forecast, question)
+        power = _power(forecast, request)
         if power is None:
-            answer = self._power.predict(question) if self._power is not None else None
-            if answer is None:
+            prediction = self._power.predict(request) if self._power is not None else None
+            if prediction is None:
                 return None
-            power = answer.power_watts
-            notes = (*notes, f"no run has its energy: watts from {answer.source} ({answer.basis})")
-        age_s = max(0.0, (question.submitted_unix_s or self._clock()) - forecast.newest)
+            power = prediction.power_watts
+            notes = (*notes, f"no run has its energy: watts from {prediction.source} ({prediction.basis})")
+        age_s = max(0.0, (request.submitted_unix_s or self._clock()) - forecast.newest)
         return Prediction(
             duration_s=duration,
             power_watts=power,
-            energy_joules=_energy(forecast, question, duration, power),
+            energy_joules=_energy(forecast, request, duration, power),
             source=PredictionSource.HISTORY,
             basis=f"{_count(forecast.runs)}: {LEVELS[forecast.level].text}",
             age_s=age_s,
@@ -73,36 +73,36 @@ def _duration(forecast: Forecast, limit_s: float | None) -> Estimate:
     return _estimate(forecast.seconds, scale, limit_s)
 
 
-def _power(forecast: Forecast, question: PredictionRequest) -> Estimate | None:
-    return None if forecast.watts is None else _estimate(forecast.watts, units(question))
+def _power(forecast: Forecast, request: PredictionRequest) -> Estimate | None:
+    return None if forecast.watts is None else _estimate(forecast.watts, units(request))
 
 
-def _energy(forecast: Forecast, question: PredictionRequest, duration: Estimate, power: Estimate) -> Estimate:
+def _energy(forecast: Forecast, request: PredictionRequest, duration: Estimate, power: Estimate) -> Estimate:
     """Return joules from runs where they are known, else from time and power, whose ranges then add up."""
     if forecast.joules is None:
         return Estimate(*(getattr(duration, at) * getattr(power, at) for at in ("mean", "low", "high")))
-    limit_s = question.time_limit_s
+    limit_s = request.time_limit_s
     scale = limit_s if forecast.by_limit and limit_s is not None else 1.0
-    most = None if limit_s is None else limit_s * power.high
-    return _estimate(forecast.joules, scale * units(question), most)
+    max_joules = None if limit_s is None else limit_s * power.high
+    return _estimate(forecast.joules, scale * units(request), max_joules)
 
 
-def _estimate(grid: Grid, factor: float, most: float | None = None) -> Estimate:
-    values = [value * factor if most is None else min(value * factor, most) for value in grid]
+def _estimate(grid: Grid, factor: float, max_value: float | None = None) -> Estimate:
+    values = [value * factor if max_value is None else min(value * factor, max_value) for value in grid]
     return Estimate(mean(values), low(values), high(values))
 
 
 def _notes(forecast: Forecast) -> tuple[str, ...]:
     notes = []
-    cut = sum(count for ending, count in forecast.endings.items() if not ending.by_itself)
-    if cut:
+    censored = sum(count for ending, count in forecast.endings.items() if not ending.by_itself)
+    if censored:
         words = ", ".join(
             f"{forecast.endings[ending]} {ending}"
             for ending in RunEnding
             if not ending.by_itself and forecast.endings.get(ending)
         )
         notes.append(
-            f"{cut} of {_count(forecast.runs)} did not end by themselves ({words}): "
+            f"{censored} of {_count(forecast.runs)} did not end by themselves ({words}): "
             "they count as at least that long"
         )
     if failed := forecast.endings.get(RunEnding.FAILED):

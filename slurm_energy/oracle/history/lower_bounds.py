@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from slurm_energy.oracle.history.cap_response import NO_CAPS, predicted
+from slurm_energy.oracle.history.cap_response import NO_CAPS, convert_run
 from slurm_energy.oracle.history.queue_forecast import Numbers
 from slurm_energy.oracle.history.run_history import History
 from slurm_energy.oracle.history.similarity import ATTRIBUTES, Row, caps_of_row
 from slurm_energy.oracle.history.track_record import (
     IGNORED_SHARE,
     PRIOR_FRACTION,
-    Need,
+    ResourceRequest,
     bounded,
     rounded_up,
 )
@@ -66,21 +66,21 @@ def bounds_many(
         now: Unix seconds.
     """
     count = len(limit_s)
-    found = np.empty((4, count))
-    known: dict[Any, tuple[float, float]] = {}
+    columns = np.empty((4, count))
+    cache: dict[Any, tuple[float, float]] = {}
     rows = zip(*(jobs.get(name, repeat(None, count)) for name in ATTRIBUTES), strict=False)
-    for place, (row, limit, watts) in enumerate(zip(rows, limit_s, prior_watts, strict=True)):
+    for index, (row, limit, watts) in enumerate(zip(rows, limit_s, prior_watts, strict=True)):
         key = (row, limit, watts)
-        if key not in known:
-            known[key] = _bounds(history, row, limit, watts)
+        if key not in cache:
+            cache[key] = _bounds(history, row, limit, watts)
         user = history.user_record(row[_USER])
-        found[:, place] = *known[key], *(user.overruns_at(now) if user else (0.0, 0.0))
-    return Bounds(*found)
+        columns[:, index] = *cache[key], *(user.overruns_at(now) if user else (0.0, 0.0))
+    return Bounds(*columns)
 
 
 def _bounds(history: History, row: Row, limit_s: float, prior_watts: float) -> tuple[float, float]:
     gpus, nodes = float(row[_GPUS] or 0), float(row[_NODES] or 1)
-    units, need = gpus or nodes, Need(limit_s, nodes, float(row[_CPUS] or nodes), gpus)
+    units, need = gpus or nodes, ResourceRequest(limit_s, nodes, float(row[_CPUS] or nodes), gpus)
     fraction, watts = PRIOR_FRACTION, prior_watts / units
     partition = history.partition_record(row[_PARTITION], on_gpus=bool(gpus))
     if partition is not None:
@@ -92,13 +92,13 @@ def _bounds(history: History, row: Row, limit_s: float, prior_watts: float) -> t
         fraction = bounded(fraction, user.fraction, user.share_of(need))
     time_s = fraction * limit_s
     # The most specific runs that prove something; more general ones include them.
-    enough = [one for one in history.program_records(row) if one.share_of(need) > IGNORED_SHARE]
-    if enough:
-        record, share = enough[-1], enough[-1].share_of(need)
+    sufficient = [one for one in history.program_records(row) if one.share_of(need) > IGNORED_SHARE]
+    if sufficient:
+        record, share = sufficient[-1], sufficient[-1].share_of(need)
         time_s = bounded(time_s, record.time_s, share)
         watts = bounded(watts, record.unit_watts, share * record.measured_part)
     caps = caps_of_row(row)
     if caps != NO_CAPS:
-        _, slower = predicted(watts, watts if row[_GPUS] else 0.0, NO_CAPS, caps)
+        _, slower = convert_run(watts, watts if row[_GPUS] else 0.0, NO_CAPS, caps)
         time_s *= slower
     return rounded_up(min(time_s, limit_s), limit_s), rounded_up(watts * units, prior_watts)

@@ -57,10 +57,12 @@ def predict_many(history: History, jobs: Mapping[str, Sequence[Any]]) -> QueueFo
     """
     count = _length(jobs)
     rows = zip(*(jobs.get(name, repeat(None, count)) for name in ATTRIBUTES), strict=False)
-    made: dict[Forecast | None, int] = {}
+    index_of: dict[Forecast | None, int] = {}
     forecast_of = history.forecast_of
-    places = np.array([made.setdefault(forecast_of(row), len(made)) for row in rows], dtype=np.int64)
-    return _figures(list(made), places, jobs, count)
+    forecast_index = np.array(
+        [index_of.setdefault(forecast_of(row), len(index_of)) for row in rows], dtype=np.int64
+    )
+    return _figures(list(index_of), forecast_index, jobs, count)
 
 
 def _length(jobs: Mapping[str, Sequence[Any]]) -> int:
@@ -72,35 +74,40 @@ def _length(jobs: Mapping[str, Sequence[Any]]) -> int:
 
 def _figures(
     forecasts: Sequence[Forecast | None],
-    places: NDArray[np.int64],
+    forecast_index: NDArray[np.int64],
     jobs: Mapping[str, Sequence[Any]],
     count: int,
 ) -> QueueForecast:
     limit = _numbers(jobs.get("time_limit_s"), count, np.nan)
     gpus, nodes = _numbers(jobs.get("gpus"), count, 0.0), _numbers(jobs.get("nodes"), count, 0.0)
     unit = np.where(gpus > 0, gpus, np.where(nodes > 0, nodes, 1.0))
-    by_limit = np.array([bool(f and f.by_limit) for f in forecasts])[places]
+    by_limit = np.array([bool(f and f.by_limit) for f in forecasts])[forecast_index]
     scale = np.where(by_limit, limit, 1.0)
-    most = np.where(np.isnan(limit), np.inf, limit)
-    seconds = _summary([f.seconds if f else None for f in forecasts], places, scale, most)
-    watts = _summary([f.watts if f else None for f in forecasts], places, unit, np.full(count, np.inf))
-    most_joules = np.full(count, np.inf)
-    np.multiply(most, watts[2], out=most_joules, where=np.isfinite(most) & ~np.isnan(watts[2]))
-    joules = _summary([f.joules if f else None for f in forecasts], places, scale * unit, most_joules)
-    runs = np.array([f.runs if f else 0 for f in forecasts])[places]
-    level = np.array([f.level if f else -1 for f in forecasts])[places]
+    max_value = np.where(np.isnan(limit), np.inf, limit)
+    seconds = _summary([f.seconds if f else None for f in forecasts], forecast_index, scale, max_value)
+    watts = _summary(
+        [f.watts if f else None for f in forecasts], forecast_index, unit, np.full(count, np.inf)
+    )
+    max_joules = np.full(count, np.inf)
+    np.multiply(max_value, watts[2], out=max_joules, where=np.isfinite(max_value) & ~np.isnan(watts[2]))
+    joules = _summary([f.joules if f else None for f in forecasts], forecast_index, scale * unit, max_joules)
+    runs = np.array([f.runs if f else 0 for f in forecasts])[forecast_index]
+    level = np.array([f.level if f else -1 for f in forecasts])[forecast_index]
     return QueueForecast(*seconds, *watts, *joules, runs=runs, level=level)
 
 
 def _summary(
-    grids: Sequence[Sequence[float] | None], places: NDArray[np.int64], factor: Numbers, most: Numbers
+    grids: Sequence[Sequence[float] | None],
+    forecast_index: NDArray[np.int64],
+    factor: Numbers,
+    max_value: Numbers,
 ) -> tuple[Numbers, Numbers, Numbers]:
     """Return mean, 5 % and 95 % as `distribution` has them, a block of jobs at a time."""
     table = np.array([_UNKNOWN if grid is None else grid for grid in grids], dtype=np.float64)
-    result = np.empty((3, len(places)))
-    for first in range(0, len(places), 16384):
+    result = np.empty((3, len(forecast_index)))
+    for first in range(0, len(forecast_index), 16384):
         block = slice(first, first + 16384)
-        values = np.minimum(table[places[block]] * factor[block, None], most[block, None])
+        values = np.minimum(table[forecast_index[block]] * factor[block, None], max_value[block, None])
         low = (values[:, TAIL - 1] + values[:, TAIL]) / 2
         high = (values[:, -TAIL] + values[:, -TAIL - 1]) / 2
         mean = values[:, QUARTER:-QUARTER].mean(axis=1)

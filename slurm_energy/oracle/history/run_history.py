@@ -32,10 +32,10 @@ RUNS_PER_KEY: Final = 64
 RUNS_PER_USER: Final = RUNS_PER_KEY // 4
 """Newest runs of one user kept of a key that several users share."""
 
-MOST_KEYS: Final = 200_000
+MAX_KEYS: Final = 200_000
 
-_MADE_PER_KEY: Final = 16
-_MOST_PATHS: Final = 200_000
+_FORECASTS_PER_KEY: Final = 16
+_MAX_PATHS: Final = 200_000
 _SHRINK_TO: Final = 0.9
 
 
@@ -45,26 +45,26 @@ class _Entry:
 
     level: int
     runs: list[ObservedRun] = field(default_factory=list)  # a deque would take 0.6 kB for a single run
-    learned: int = 0
-    made: dict[tuple[Forecast | None, Caps], Forecast] = field(default_factory=dict)
+    run_count: int = 0
+    forecasts: dict[tuple[Forecast | None, Caps], Forecast] = field(default_factory=dict)
     record: ProgramRecord | None = None
 
-    def keep(self, run: ObservedRun) -> None:
+    def add(self, run: ObservedRun) -> None:
         """Add a run and drop the oldest one too many: of its user where several users share the key."""
         self.runs.append(run)
         if self.level > USER_LEVEL:
-            own = [place for place, other in enumerate(self.runs) if other.user == run.user]
-            if len(own) > RUNS_PER_USER:
-                del self.runs[own[0]]
+            own_runs = [index for index, other in enumerate(self.runs) if other.user == run.user]
+            if len(own_runs) > RUNS_PER_USER:
+                del self.runs[own_runs[0]]
         del self.runs[:-RUNS_PER_KEY]
-        self.learned += 1
-        self.made.clear()
+        self.run_count += 1
+        self.forecasts.clear()
         if self.record is not None:
             self.record.add(run)
 
-    def knows_no_more_than(self, other: _Entry) -> bool:
+    def has_the_runs_of(self, other: _Entry) -> bool:
         """Whether it has the runs of a more specific key only, which would then count twice."""
-        return self.learned == other.learned and self.runs[-1] is other.runs[-1]
+        return self.run_count == other.run_count and self.runs[-1] is other.runs[-1]
 
 
 class History:
@@ -76,10 +76,10 @@ class History:
             ones, so that no user can displace the history of others.
     """
 
-    def __init__(self, most_keys: int = MOST_KEYS) -> None:
-        self._most_keys = most_keys
+    def __init__(self, max_keys: int = MAX_KEYS) -> None:
+        self._max_keys = max_keys
         self._entries: dict[Key, _Entry] = {}
-        self._surprises = [(RunVariability(), RunVariability()) for _ in LEVELS]
+        self._variability = [(RunVariability(), RunVariability()) for _ in LEVELS]
         self._paths: dict[tuple[tuple[_Entry, ...], Caps], Forecast] = {}
         self._users: dict[str, UserRecord] = {}
         self._partitions: dict[tuple[str, bool], PartitionRecord] = {}
@@ -99,25 +99,25 @@ class History:
                 entry = self._entries[key] = _Entry(key[0], record=record)
             else:
                 self._compare(entry.level, entry.runs[-1], run)
-            entry.keep(run)
+            entry.add(run)
         if run.user is not None:
             self._users.setdefault(run.user, UserRecord()).add(run)
         if run.partition is not None:
             partition = self._partitions.setdefault((run.partition, bool(run.gpus)), PartitionRecord())
             partition.add(run)
         self.runs_learned += 1
-        if len(self._entries) > self._most_keys:
+        if len(self._entries) > self._max_keys:
             self._shrink()
 
     def _shrink(self) -> None:
         """Drop a tenth of the keys, so that this is seldom done: the oldest of the users with the most."""
         self._paths.clear()
         counts = Counter(user_of(key) for key in self._entries)
-        left = dict.fromkeys(counts, fair_quota(counts.values(), int(_SHRINK_TO * self._most_keys)))
+        quota_left = dict.fromkeys(counts, fair_quota(counts.values(), int(_SHRINK_TO * self._max_keys)))
         kept: dict[Key, _Entry] = {}
         for key, entry in sorted(self._entries.items(), key=lambda item: -item[1].runs[-1].end):
-            if left[user_of(key)] > 0:
-                left[user_of(key)] -= 1
+            if quota_left[user_of(key)] > 0:
+                quota_left[user_of(key)] -= 1
                 kept[key] = entry
         self._entries = kept
 
@@ -148,18 +148,18 @@ class History:
         row = row_of(job)
         if not own_only:
             return self.forecast_of(row)
-        path = tuple(entry for entry in self._path(row) if "user" in LEVELS[entry.level].needs)
+        path = tuple(entry for entry in self._path(row) if "user" in LEVELS[entry.level].required)
         return self._walk(path, caps_of_row(row)) if path else None
 
     def forecast_of(self, row: Row) -> Forecast | None:
         """Return the forecast for a job given as `levels.row_of` gives it."""
         path, caps = self._path(row), caps_of_row(row)
-        found = self._paths.get((path, caps))
-        if found is None and path:
-            if len(self._paths) >= _MOST_PATHS:
+        forecast = self._paths.get((path, caps))
+        if forecast is None and path:
+            if len(self._paths) >= _MAX_PATHS:
                 self._paths.clear()
-            found = self._paths[path, caps] = self._walk(path, caps)
-        return found
+            forecast = self._paths[path, caps] = self._walk(path, caps)
+        return forecast
 
     def _path(self, row: Row) -> tuple[_Entry, ...]:
         """Return what is remembered of the job's keys, the most general first."""
@@ -168,30 +168,30 @@ class History:
 
     def _walk(self, path: tuple[_Entry, ...], caps: Caps) -> Forecast:
         """Go from the most general entry to the most specific."""
-        found: Forecast | None = None
+        forecast: Forecast | None = None
         for entry, following in pairwise(path):
-            if not entry.knows_no_more_than(following):
-                found = self._made(entry, found, caps)
-        return self._made(path[-1], found, caps)
+            if not entry.has_the_runs_of(following):
+                forecast = self._forecast_for(entry, forecast, caps)
+        return self._forecast_for(path[-1], forecast, caps)
 
-    def _made(self, entry: _Entry, behind: Forecast | None, caps: Caps) -> Forecast:
-        known = entry.made.get((behind, caps))
-        if known is not None:
-            return known
-        if len(entry.made) >= _MADE_PER_KEY:
-            entry.made.clear()
-        seconds, watts = self._surprises[entry.level]
-        made = make_forecast(entry.level, entry.runs, behind, caps, seconds.factors, watts.factors)
-        entry.made[behind, caps] = made
-        return made
+    def _forecast_for(self, entry: _Entry, general: Forecast | None, caps: Caps) -> Forecast:
+        cached = entry.forecasts.get((general, caps))
+        if cached is not None:
+            return cached
+        if len(entry.forecasts) >= _FORECASTS_PER_KEY:
+            entry.forecasts.clear()
+        seconds, watts = self._variability[entry.level]
+        forecast = make_forecast(entry.level, entry.runs, general, caps, seconds.factors, watts.factors)
+        entry.forecasts[general, caps] = forecast
+        return forecast
 
     def _compare(self, level: int, before: ObservedRun, after: ObservedRun) -> None:
         by_limit = LEVELS[level].by_limit
-        seconds, watts = self._surprises[level]
+        seconds, watts = self._variability[level]
         if before.ending.by_itself and after.ending.by_itself:
-            seconds.note(
+            seconds.add(
                 before.duration_s / run_scale(before, by_limit),
                 after.duration_s / run_scale(after, by_limit),
                 after.user,
             )
-        watts.note(watts_of(before) or 0.0, watts_of(after) or 0.0, after.user)
+        watts.add(watts_of(before) or 0.0, watts_of(after) or 0.0, after.user)

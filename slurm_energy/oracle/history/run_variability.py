@@ -6,12 +6,12 @@ import math
 from collections import Counter, deque
 from typing import Final
 
-_KEPT: Final = 1000
-_MOST_OF_ONE_USER: Final = _KEPT // 4
-_ENOUGH: Final = 20
+_MAX_RATIOS: Final = 1000
+_MAX_RATIOS_PER_USER: Final = _MAX_RATIOS // 4
+_MIN_RATIOS: Final = 20
 _FACTORS: Final = 9
-_LARGEST: Final = math.log(1e6)
-_AT_FIRST: Final = (0.2, 0.45, 0.75, 0.92, 1.0, 1.08, 1.3, 2.2, 5.0)
+_MAX_LOG_RATIO: Final = math.log(1e6)
+_INITIAL_FACTORS: Final = (0.2, 0.45, 0.75, 0.92, 1.0, 1.08, 1.3, 2.2, 5.0)
 
 
 class RunVariability:
@@ -22,16 +22,16 @@ class RunVariability:
             renewed seldom. A change and its opposite count alike: after longer runs come shorter ones.
     """
 
-    __slots__ = ("_counts", "_ratios", "_renew_at", "_seen", "_users", "factors")
+    __slots__ = ("_added", "_counts", "_ratios", "_renew_at", "_users", "factors")
 
     def __init__(self) -> None:
-        self.factors: tuple[float, ...] = _AT_FIRST
-        self._ratios: deque[float] = deque(maxlen=_KEPT)
+        self.factors: tuple[float, ...] = _INITIAL_FACTORS
+        self._ratios: deque[float] = deque(maxlen=_MAX_RATIOS)
         self._users: deque[str | None] = deque()
         self._counts: Counter[str | None] = Counter()
-        self._seen, self._renew_at = 0, _ENOUGH
+        self._added, self._renew_at = 0, _MIN_RATIOS
 
-    def note(self, before: float, after: float, user: str | None = None) -> None:
+    def add(self, before: float, after: float, user: str | None = None) -> None:
         """Take note of a pair of runs; figures that are not above 0 say nothing.
 
         All users share the ratios. So a user who has a quarter of them adds no more while others have some.
@@ -41,19 +41,19 @@ class RunVariability:
             after: that of the next one.
             user: owner of the latter.
         """
-        own = self._counts[user]
-        crowding = own >= _MOST_OF_ONE_USER and len(self._ratios) - own >= _ENOUGH
-        if before <= 0 or after <= 0 or crowding:
+        own_count = self._counts[user]
+        over_quota = own_count >= _MAX_RATIOS_PER_USER and len(self._ratios) - own_count >= _MIN_RATIOS
+        if before <= 0 or after <= 0 or over_quota:
             return
         ratio = math.log(after) - math.log(before)
-        if len(self._ratios) == _KEPT:
+        if len(self._ratios) == _MAX_RATIOS:
             self._counts[self._users.popleft()] -= 1
-        self._ratios.append(min(max(ratio, -_LARGEST), _LARGEST))
+        self._ratios.append(min(max(ratio, -_MAX_LOG_RATIO), _MAX_LOG_RATIO))
         self._users.append(user)
         self._counts[user] += 1
-        self._seen += 1
-        if self._seen >= self._renew_at:
+        self._added += 1
+        if self._added >= self._renew_at:
             ordered = sorted((*self._ratios, *(-ratio for ratio in self._ratios)))
-            places = (int((number + 0.5) / _FACTORS * len(ordered)) for number in range(_FACTORS))
-            self.factors = tuple(math.exp(ordered[place]) for place in places)
-            self._renew_at = self._seen + max(_ENOUGH, self._seen // 4)
+            indices = (int((number + 0.5) / _FACTORS * len(ordered)) for number in range(_FACTORS))
+            self.factors = tuple(math.exp(ordered[index]) for index in indices)
+            self._renew_at = self._added + max(_MIN_RATIOS, self._added // 4)

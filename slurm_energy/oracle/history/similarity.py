@@ -42,8 +42,8 @@ class Level:
     """
 
     text: str
-    needs: tuple[str, ...]
-    takes: tuple[str, ...] = ()
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
     general_weight: float = 0.5
     by_limit: bool = False
 
@@ -68,12 +68,12 @@ LEVELS = (
 USER_LEVEL = LEVELS.index(next(level for level in LEVELS if level.by_limit))
 """The first level of quite other programs of the same user; further ones are shared by several users."""
 
-_OWNED = tuple("user" in level.needs for level in LEVELS)
+_IS_OWN = tuple("user" in level.required for level in LEVELS)
 
 
 def user_of(key: Key) -> str | None:
     """Return whose key it is; None for keys that several users share."""
-    return str(key[3][0]) if _OWNED[key[0]] else None
+    return str(key[3][0]) if _IS_OWN[key[0]] else None
 
 
 def units(job: Job) -> float:
@@ -98,18 +98,18 @@ def keys(row: Row) -> list[Key]:
     on_gpus, limited = bool(row[_GPUS]), row[_TIME_LIMIT] is not None
     return [
         (level, on_gpus, limited and by_limit, pick(row))
-        for level, needed, pick, by_limit in _PICKS
-        if None not in needed(row)
+        for level, required_of, pick, by_limit in _PICKS
+        if None not in required_of(row)
     ]
 
 
 def _getter(names: Sequence[str]) -> Callable[[Row], tuple[Any, ...]]:
     """Return what takes these attributes from a row, as a tuple also if there is only one."""
-    places = [ATTRIBUTES.index(name) for name in names]
-    return itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
+    indices = [ATTRIBUTES.index(name) for name in names]
+    return itemgetter(*indices) if len(indices) > 1 else itemgetter(slice(indices[0], indices[0] + 1))
 
 
 _PICKS = tuple(
-    (number, _getter(level.needs), _getter(level.needs + level.takes), level.by_limit)
+    (number, _getter(level.required), _getter(level.required + level.optional), level.by_limit)
     for number, level in reversed(list(enumerate(LEVELS)))
 )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from slurm_energy.oracle.history.busy_time import BusyTime
-from slurm_energy.oracle.history.cap_response import NO_CAPS, caps_of, predicted, tdp_watts
+from slurm_energy.oracle.history.cap_response import NO_CAPS, caps_of, convert_run, tdp_watts
 from slurm_energy.oracle.history.observed_run import ObservedRun
 from slurm_energy.oracle.history.similarity import units
 
@@ -42,7 +42,7 @@ _OVERRUN_PRIOR_SIZE_SECONDS: Final = 600.0
 _STEPS_PER_DOUBLING: Final = 8
 
 
-class Need(NamedTuple):
+class ResourceRequest(NamedTuple):
     """What a job may take at most.
 
     Attributes:
@@ -57,7 +57,7 @@ class Need(NamedTuple):
 
 
 @dataclass(slots=True)
-class Taken:
+class ResourceUse:
     """Resources that runs have taken; the sums fade with `HALF_LIFE_S`.
 
     Attributes:
@@ -104,7 +104,7 @@ class Taken:
         self.limit_sum = self.limit_sum * fade + weight * (run.time_limit_s or run.duration_s)
         return fade, weight
 
-    def share_of(self, need: Need) -> float:
+    def share_of(self, need: ResourceRequest) -> float:
         """Return how much of what a job may take these runs have taken, 0 or more.
 
         The scarcest resource counts: neither many runs at once nor a wide one for a moment prove anything of
@@ -122,7 +122,7 @@ class Taken:
 
 
 @dataclass(slots=True)
-class ProgramRecord(Taken):
+class ProgramRecord(ResourceUse):
     """Weighted sums over the runs of one key.
 
     Runs with a long time limit say more of a job with a long time limit, so means are also weighed by it.
@@ -139,7 +139,7 @@ class ProgramRecord(Taken):
 
     def add(self, run: ObservedRun, new_s: float | None = None) -> tuple[float, float]:
         """Count a run; see `Taken.add`."""
-        fade, weight = Taken.add(self, run, new_s)
+        fade, weight = ResourceUse.add(self, run, new_s)
         limited = weight * (run.time_limit_s or run.duration_s)
         measured = limited if run.energy_joules is not None and run.duration_s > 0 else 0.0
         watts = (run.energy_joules or 0.0) / (units(run) * run.duration_s) if measured else 0.0
@@ -165,7 +165,7 @@ class ProgramRecord(Taken):
 
 
 @dataclass(slots=True)
-class UserRecord(Taken):
+class UserRecord(ResourceUse):
     """Weighted sums over all runs of one user.
 
     Attributes:
@@ -181,7 +181,7 @@ class UserRecord(Taken):
 
     def add(self, run: ObservedRun, new_s: float | None = None) -> tuple[float, float]:
         """Count a run; see `Taken.add`."""
-        fade, weight = Taken.add(self, run, new_s)
+        fade, weight = ResourceUse.add(self, run, new_s)
         limit_s, predicted_s = run.time_limit_s or run.duration_s, run.predicted_s or 0.0
         fraction = min(1.0, run.duration_s / limit_s) if limit_s > 0 else 0.0
         self.fraction_sum = self.fraction_sum * fade + weight * limit_s * fraction
@@ -287,7 +287,7 @@ def uncapped_s(run: ObservedRun) -> float:
     if before == NO_CAPS or run.energy_joules is None or run.duration_s <= 0:
         return run.duration_s
     watts = run.energy_joules / run.duration_s / units(run)
-    _, time = predicted(watts, gpu_watts(run, watts), before, NO_CAPS, tdp_watts(run.gpu_kind))
+    _, time = convert_run(watts, gpu_watts(run, watts), before, NO_CAPS, tdp_watts(run.gpu_kind))
     return run.duration_s * time
 
 

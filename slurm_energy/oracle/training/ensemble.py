@@ -14,8 +14,8 @@ from slurm_energy.oracle.training.saturation import SATURATIONS
 from slurm_energy.oracle.training.timing import DeviceParameters, device_s, step_times
 from slurm_energy.oracle.workload import Optimizer, WorkloadProfile
 
-USUAL_BATCH = 32.0
-_MOST_SAMPLE_S = 0.05
+REFERENCE_BATCH = 32.0
+_MAX_SAMPLE_S = 0.05
 
 
 def members(
@@ -38,20 +38,20 @@ def members(
         precision: of matrix products.
         optimizer: the update rule.
     """
-    own = calibration.workloads.get(profile.name)
-    if own is None and profile.shared_weights:
-        own = calibration.workloads.get(SHARED_WEIGHTS)
-    if own is not None:
-        return [own]
-    found = [Scalars()]
+    own_factors = calibration.workloads.get(profile.name)
+    if own_factors is None and profile.shared_weights:
+        own_factors = calibration.workloads.get(SHARED_WEIGHTS)
+    if own_factors is not None:
+        return [own_factors]
+    candidates = [Scalars()]
     for name, factors in calibration.workloads.items():
         ratio = calibration.supply_ratios.get(name)
         if name == SHARED_WEIGHTS:
             continue
         busy_s = device_sample_s(calibration, profile, device, precision, optimizer, factors)
-        sample_s = min(_MOST_SAMPLE_S, (ratio or 0.0) * busy_s)
-        found.append(replace(factors, sample_s=max(Scalars().sample_s, sample_s)))
-    return found
+        sample_s = min(_MAX_SAMPLE_S, (ratio or 0.0) * busy_s)
+        candidates.append(replace(factors, sample_s=max(Scalars().sample_s, sample_s)))
+    return candidates
 
 
 def device_sample_s(
@@ -63,12 +63,12 @@ def device_sample_s(
     factors: Scalars,
 ) -> float:
     """Return the device's seconds per sample at a usual batch and full clock."""
-    work = demand(profile, USUAL_BATCH, precision, optimizer)
+    work = demand(profile, REFERENCE_BATCH, precision, optimizer)
     times = step_times(work, device, calibration.theta, factors, SATURATIONS[calibration.saturation])
-    return float(device_s(times, calibration.theta)) / USUAL_BATCH
+    return float(device_s(times, calibration.theta)) / REFERENCE_BATCH
 
 
-def averaged(values: Sequence[Any]) -> Any:
+def geometric_mean(values: Sequence[Any]) -> Any:
     """Return the geometric mean of predictions by several members, elementwise."""
     if len(values) == 1:
         return values[0]

@@ -29,14 +29,14 @@ def voltage_square(clock: Any, theta: Theta) -> Any:
     return volts * volts
 
 
-def _core_s(times: StepTimes, theta: Theta, scalars: Scalars) -> Any:
+def _weighted_compute_s(times: StepTimes, theta: Theta, scalars: Scalars) -> Any:
     weighted = (
         times.gemm_s * theta.power_gemm + times.conv_s * theta.power_conv + times.alu_s * theta.power_alu
     )
     return weighted * scalars.core_power
 
 
-def _stream_s(times: StepTimes, theta: Theta, scalars: Scalars) -> Any:
+def _weighted_memory_s(times: StepTimes, theta: Theta, scalars: Scalars) -> Any:
     return (times.memory_s * scalars.memory_power + times.optimizer_s) * theta.power_memory
 
 
@@ -46,8 +46,8 @@ def utilisation(times: StepTimes, theta: Theta, scalars: Scalars, clock: Any = 1
     An operation takes the same number of switchings at any clock, each at the voltage of that clock, so its
     energy goes with V^2 and its power with V^2 f; memory's energy does not depend on the clock.
     """
-    switched = _core_s(times, theta, scalars) * voltage_square(clock, theta)
-    return (switched + _stream_s(times, theta, scalars)) / device_s(times, theta, clock)
+    switched = _weighted_compute_s(times, theta, scalars) * voltage_square(clock, theta)
+    return (switched + _weighted_memory_s(times, theta, scalars)) / device_s(times, theta, clock)
 
 
 def working_watts(times: StepTimes, theta: Theta, scalars: Scalars, tdp_watts: Any, clock: Any = 1.0) -> Any:
@@ -76,7 +76,7 @@ def clock_under(
     budget = (np.minimum(cap_watts, tdp_watts) - static_watts) / (
         (tdp_watts - static_watts) * theta.power_scale
     )
-    core, stream = _core_s(times, theta, scalars), _stream_s(times, theta, scalars)
+    core, stream = _weighted_compute_s(times, theta, scalars), _weighted_memory_s(times, theta, scalars)
 
     def excess(clock: Any) -> Any:
         """Rises with the clock; 0 where the limit is just kept."""
@@ -86,7 +86,7 @@ def clock_under(
     low = np.minimum(theta.clock_floor, high) + 0.0 * budget
     high = high + 0.0 * low
     over = excess(high)
-    kept = over <= 0.0
+    within_cap = over <= 0.0
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
         above = excess(middle)
@@ -98,7 +98,7 @@ def clock_under(
         )
     under = excess(low)
     inside = np.clip(-under / np.where(over > under, over - under, 1.0), 0.0, 1.0)
-    return np.where(kept, np.maximum(highest, theta.clock_floor), low + inside * (high - low))
+    return np.where(within_cap, np.maximum(highest, theta.clock_floor), low + inside * (high - low))
 
 
 def step_watts(times: StepTimes, theta: Theta, scalars: Scalars, tdp_watts: Any, clock: Any = 1.0) -> Any:
@@ -110,9 +110,9 @@ def step_watts(times: StepTimes, theta: Theta, scalars: Scalars, tdp_watts: Any,
     total_s, busy_s = step_s(times, theta, clock), device_s(times, theta, clock)
     wait_s = np.maximum(0.0, total_s - busy_s - times.link_s)
     launching = theta.power_wait * times.launch_s / times.host_s
-    waiting, talking = (
+    waiting, communicating = (
         phase_watts(static_watts, tdp_watts, used, 1.0) for used in (launching, theta.power_link)
     )
     working = working_watts(times, theta, scalars, tdp_watts, clock)
-    mean = mean_watts(((working, busy_s), (talking, times.link_s), (waiting, wait_s)), total_s)
+    mean = mean_watts(((working, busy_s), (communicating, times.link_s), (waiting, wait_s)), total_s)
     return np.minimum(mean, tdp_watts)

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-BEYOND = 2
+EXTRAPOLATION_NODES = 2
 """Nodes on each side of the measured batches: at a half and a quarter of the least, at twice and four times
 the greatest, where factors are back at 1."""
-_REACH = 0.5
+_SUPPORT_DOUBLINGS = 0.5
 """Doublings of the batch from a measured one at which nothing is left of having measured the very job."""
 
 
@@ -41,13 +41,13 @@ class Residuals:
 
     def at(self, batch: Any, cap_watts: Any) -> tuple[Array, Array]:
         """Return the factors on time and on power at batches and limits of the same shape."""
-        row = np.interp(np.log2(batch), np.log2(self.batches), np.arange(len(self.batches)))
-        column = np.interp(cap_watts, self.caps_watts, np.arange(len(self.caps_watts)))
-        above = np.minimum(row.astype(np.int64), len(self.batches) - 2)
-        left = np.minimum(column.astype(np.int64), max(0, len(self.caps_watts) - 2))
+        batch_position = np.interp(np.log2(batch), np.log2(self.batches), np.arange(len(self.batches)))
+        cap_position = np.interp(cap_watts, self.caps_watts, np.arange(len(self.caps_watts)))
+        row_below = np.minimum(batch_position.astype(np.int64), len(self.batches) - 2)
+        left = np.minimum(cap_position.astype(np.int64), max(0, len(self.caps_watts) - 2))
         right = np.minimum(left + 1, len(self.caps_watts) - 1)
-        down, over = row - above, column - left
-        corners = (above, left), (above, right), (above + 1, left), (above + 1, right)
+        down, over = batch_position - row_below, cap_position - left
+        corners = (row_below, left), (row_below, right), (row_below + 1, left), (row_below + 1, right)
         weights = (1 - down) * (1 - over), (1 - down) * over, down * (1 - over), down * over
         pairs = list(zip(corners, weights, strict=True))
         time, power = (
@@ -58,6 +58,6 @@ class Residuals:
 
     def support(self, batch: Any) -> Array:
         """Return how far the very job was measured: 1 at a measured batch, 0 from half a doubling away on."""
-        measured = np.log2(self.batches[BEYOND:-BEYOND])
-        away = np.abs(np.log2(np.asarray(batch, dtype=np.float64))[..., None] - measured).min(axis=-1)
-        return np.asarray(np.clip(1.0 - away / _REACH, 0.0, 1.0))
+        measured = np.log2(self.batches[EXTRAPOLATION_NODES:-EXTRAPOLATION_NODES])
+        distance = np.abs(np.log2(np.asarray(batch, dtype=np.float64))[..., None] - measured).min(axis=-1)
+        return np.asarray(np.clip(1.0 - distance / _SUPPORT_DOUBLINGS, 0.0, 1.0))

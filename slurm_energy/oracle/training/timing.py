@@ -70,7 +70,7 @@ def all_reduce_s(gpus: Any, hop_s: Any, gradient_bytes: Any, bytes_per_s: Any) -
     return 2.0 * others * hop_s + 2.0 * others / gpus * gradient_bytes / bytes_per_s
 
 
-def joined(first_s: Any, second_s: Any, overlap: Any) -> Any:
+def overlapped_s(first_s: Any, second_s: Any, overlap: Any) -> Any:
     """Return the time of two activities of which the share `overlap` of the shorter is hidden.
 
     1 gives the maximum (thesis, Eq. 4.7, compute and memory), 0 the sum (device and launches there).
@@ -134,7 +134,7 @@ def step_times(
         accumulation: passes per update (G_acc of Eq. 4.7).
     """
     crowd = np.maximum(1.0, work.batch / scalars.crowd_batch)
-    grown = _power(crowd, scalars.padding) * accumulation
+    grown = _raised(crowd, scalars.padding) * accumulation
     gemm_s, conv_s, alu_s = _operations_s(work, device, theta, scalars.compute * grown, function)
     ring_s = all_reduce_s(gpus, theta.hop_s, work.gradient_bytes, device.link_bytes_per_s * theta.link_share)
     launches = work.kernels * accumulation + work.optimizer_kernels
@@ -147,7 +147,7 @@ def step_times(
         link_s=ring_s * theta.exposed,
         launch_s=launches * theta.kernel_s * scalars.host,
         supply_s=theta.fixed_s
-        + scalars.sample_s * _power(crowd, scalars.crowding) * work.batch * accumulation,
+        + scalars.sample_s * _raised(crowd, scalars.crowding) * work.batch * accumulation,
     )
 
 
@@ -185,7 +185,7 @@ def _update_s(work: StepDemand, device: DeviceParameters) -> Any:
     )
 
 
-def _power(base: Any, exponent: Any) -> Any:
+def _raised(base: Any, exponent: Any) -> Any:
     """Return base ** exponent, without the work where the exponent is the number 0."""
     return 1.0 if isinstance(exponent, float) and exponent == 0.0 else base**exponent
 
@@ -199,7 +199,7 @@ def device_s(times: StepTimes, theta: Theta, clock: Any = 1.0) -> Any:
         clock: share of the highest clock; operations slow with it, memory only below a knee.
     """
     slowed = 1.0 / np.minimum(1.0, clock / theta.memory_knee)
-    passes = joined(times.compute_s / clock, times.memory_s * slowed, theta.overlap)
+    passes = overlapped_s(times.compute_s / clock, times.memory_s * slowed, theta.overlap)
     return passes + times.optimizer_s * slowed
 
 
@@ -208,4 +208,4 @@ def step_s(times: StepTimes, theta: Theta, clock: Any = 1.0) -> Any:
 
     Source: thesis, Eq. 4.7, which has `overlap` 1 and `overlap_host` 0.
     """
-    return joined(device_s(times, theta, clock) + times.link_s, times.host_s, theta.overlap_host)
+    return overlapped_s(device_s(times, theta, clock) + times.link_s, times.host_s, theta.overlap_host)

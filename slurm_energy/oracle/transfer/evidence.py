@@ -13,22 +13,27 @@ from slurm_energy.oracle.calibration.measurements import Measurement, column
 from slurm_energy.oracle.hardware import Hardware
 from slurm_energy.oracle.training.saturation import SATURATIONS
 from slurm_energy.oracle.training.timing import step_times
-from slurm_energy.oracle.transfer.gaussian_process import Linearised, Places, Posterior, latent_covariance
+from slurm_energy.oracle.transfer.gaussian_process import (
+    Linearised,
+    Posterior,
+    StepPositions,
+    latent_covariance,
+)
 from slurm_energy.oracle.transfer.latent_model import DEFAULTS, NEUTRAL, LatentModel
 from slurm_energy.oracle.transfer.prior import LATENTS, LIMITS, MEASURED_ELSEWHERE, Array, Transfer
 
 MAX_ROWS: Final = 1000
 """Most measurements that are used: time and memory grow with the third and second power."""
-INNER: Final = LATENTS[1:]
+NONLINEAR_LATENTS: Final = LATENTS[1:]
 """Latent quantities that the model is not linear in."""
-OTHER_WORKLOADS: Final = MEASURED_ELSEWHERE["demand"].device ** 2 / sum(
+OTHER_WORKLOAD_WEIGHT: Final = MEASURED_ELSEWHERE["demand"].device ** 2 / sum(
     deviation**2 for deviation in MEASURED_ELSEWHERE["demand"]
 )
 """Weight of a measurement of another workload: the correlation of the power demand of two workloads."""
-_ROUNDS: Final = 24
-_MOVES: Final = {"demand": 0.2, "supply": 0.7, "idle": 0.3}
+_MAX_ITERATIONS: Final = 24
+_MAX_MOVES: Final = {"demand": 0.2, "supply": 0.7, "idle": 0.3}
 """Largest change in one round."""
-_SMALL: Final = 1e-3
+_CONVERGED: Final = 1e-3
 COLUMNS: Final = (
     *("batch", "cap_share", "slowdown", "time_residual", "power_residual"),
     *("time_by_demand", "time_by_supply", "time_by_idle"),
@@ -58,30 +63,34 @@ class Evidence:
     def effective_count(self, workload: str) -> float:
         """Return the number of measurements, those of other workloads by their `OTHER_WORKLOADS` weight."""
         own_count = self.count(workload)
-        return own_count + OTHER_WORKLOADS * (len(self.models) - own_count)
+        return own_count + OTHER_WORKLOAD_WEIGHT * (len(self.models) - own_count)
 
     def posterior(self) -> Posterior | None:
         """Return the process given the measurements; None without any."""
         if not self.models:
             return None
-        given = {name: np.asarray(self.columns[name], dtype=np.float64) for name in COLUMNS}
-        slopes = {name: (given[f"time_by_{name}"], given[f"power_by_{name}"]) for name in INNER}
+        columns = {name: np.asarray(self.columns[name], dtype=np.float64) for name in COLUMNS}
+        slopes = {
+            name: (columns[f"time_by_{name}"], columns[f"power_by_{name}"]) for name in NONLINEAR_LATENTS
+        }
         count = len(self.models)
         slopes["time"] = (np.ones(count), np.zeros(count))
-        at = Linearised(
-            places(self.prior, self.models, given["batch"], given["cap_share"]), slopes, given["slowdown"]
+        positions = Linearised(
+            steps_at(self.prior, self.models, columns["batch"], columns["cap_share"]),
+            slopes,
+            columns["slowdown"],
         )
-        residuals = np.stack((given["time_residual"], given["power_residual"]))
-        return Posterior(at, residuals, self.prior.scores)
+        residuals = np.stack((columns["time_residual"], columns["power_residual"]))
+        return Posterior(positions, residuals, self.prior.scores)
 
 
-def places(prior: Transfer, models: Sequence[str], batch: Array, cap_share: Array) -> Places:
+def steps_at(prior: Transfer, models: Sequence[str], batch: Array, cap_share: Array) -> StepPositions:
     """Return places of steps by profile, batch and power limit over design power."""
-    known = np.array([model in prior.workloads for model in models])
-    return Places(np.array(models), known, np.log2(batch), np.log(cap_share))
+    measured_elsewhere = np.array([model in prior.workloads for model in models])
+    return StepPositions(np.array(models), measured_elsewhere, np.log2(batch), np.log(cap_share))
 
 
-def assess(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> Evidence:
+def fit_evidence(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> Evidence:
     """Return what measurements make of a prior.
 
     Gauss-Newton steps towards the likeliest latent quantities (extended Kalman filter, iterated), each of
@@ -92,28 +101,28 @@ def assess(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> 
         rows: measurements on it; at most `MAX_ROWS`, evenly chosen, are used.
         prior: what other kinds say.
     """
-    rows = _thinned(rows)
+    rows = _thin(rows)
     if not rows:
         return Evidence(prior)
-    response, at = _response(hardware, rows), _places(hardware, rows, prior)
+    response, positions = _response(hardware, rows), _step_positions(hardware, rows, prior)
     observed = np.log(np.stack((column(rows, "step_s"), column(rows, "power_watts"))))
     means = {name: _means(prior, rows, name) for name in LATENTS}
-    latents = {name: means[name].copy() for name in INNER}
-    covariances = latent_covariance(at, at)
-    for number in range(_ROUNDS):
-        posterior = Posterior(*_linearise(response, at, observed, means, latents))
-        share = 1.0 if number < 4 else 0.5 if number < 12 else 0.25
+    latents = {name: means[name].copy() for name in NONLINEAR_LATENTS}
+    covariances = latent_covariance(positions, positions)
+    for iteration in range(_MAX_ITERATIONS):
+        posterior = Posterior(*_linearise(response, positions, observed, means, latents))
+        share = 1.0 if iteration < 4 else 0.5 if iteration < 12 else 0.25
         largest = 0.0
         following = {}
-        for name in INNER:
+        for name in NONLINEAR_LATENTS:
             best = means[name] + posterior.latent_mean(covariances[name], name)
-            move = share * np.clip(best - latents[name], -_MOVES[name], _MOVES[name])
+            move = share * np.clip(best - latents[name], -_MAX_MOVES[name], _MAX_MOVES[name])
             following[name] = np.clip(latents[name] + move, *LIMITS[name])
             largest = max(largest, float(np.abs(following[name] - latents[name]).max()))
         latents = following
-        if largest < _SMALL:
+        if largest < _CONVERGED:
             break
-    linear, residuals = _linearise(response, at, observed, means, latents)
+    linear, residuals = _linearise(response, positions, observed, means, latents)
     return _evidence(prior, rows, hardware, linear, residuals)
 
 
@@ -121,40 +130,44 @@ def latent_values(
     hardware: Hardware, rows: Sequence[Measurement], evidence: Evidence, name: str
 ) -> tuple[Array, Array]:
     """Return the likeliest latent quantity of each row, and its standard deviation."""
-    at, posterior = _places(hardware, rows, evidence.prior), evidence.posterior()
-    own = latent_covariance(at, at)[name].diagonal()
+    positions, posterior = _step_positions(hardware, rows, evidence.prior), evidence.posterior()
+    own_variance = latent_covariance(positions, positions)[name].diagonal()
     mean = _means(evidence.prior, rows, name)
     if posterior is None:
-        return mean, np.sqrt(own)
-    between = latent_covariance(at, posterior.at.places)[name]
-    lost = np.square(posterior.latent_root(between, name)).sum(axis=0)
-    return mean + posterior.latent_mean(between, name), np.sqrt(np.maximum(0.0, own - lost))
+        return mean, np.sqrt(own_variance)
+    between = latent_covariance(positions, posterior.at.positions)[name]
+    explained = np.square(posterior.latent_root(between, name)).sum(axis=0)
+    return mean + posterior.latent_mean(between, name), np.sqrt(np.maximum(0.0, own_variance - explained))
 
 
 def _linearise(
-    response: LatentModel, at: Places, observed: Array, means: Mapping[str, Array], latents: dict[str, Array]
+    response: LatentModel,
+    positions: StepPositions,
+    observed: Array,
+    means: Mapping[str, Array],
+    latents: dict[str, Array],
 ) -> tuple[Linearised, Array]:
     """Return the model near latent quantities, and observed less expected logarithms."""
     seconds, watts, slowdown = response.logarithms(**latents)
     slopes = response.slopes(latents)
     expected = np.stack((seconds + means["time"], watts))
-    for name in INNER:
+    for name in NONLINEAR_LATENTS:
         expected = expected + np.stack(slopes[name]) * (means[name] - latents[name])
-    return Linearised(at, slopes, slowdown), observed - expected
+    return Linearised(positions, slopes, slowdown), observed - expected
 
 
 def _evidence(
-    prior: Transfer, rows: Sequence[Measurement], hardware: Hardware, at: Linearised, residuals: Array
+    prior: Transfer, rows: Sequence[Measurement], hardware: Hardware, positions: Linearised, residuals: Array
 ) -> Evidence:
     columns = {
         "batch": column(rows, "batch"),
         "cap_share": _cap_shares(hardware, rows),
-        "slowdown": at.slowdown,
+        "slowdown": positions.slowdown,
         "time_residual": residuals[0],
         "power_residual": residuals[1],
     }
-    for name in INNER:
-        columns[f"time_by_{name}"], columns[f"power_by_{name}"] = at.slopes[name]
+    for name in NONLINEAR_LATENTS:
+        columns[f"time_by_{name}"], columns[f"power_by_{name}"] = positions.slopes[name]
     return Evidence(
         prior,
         tuple(row.model for row in rows),
@@ -170,8 +183,8 @@ def _response(hardware: Hardware, rows: Sequence[Measurement]) -> LatentModel:
     return LatentModel(times, hardware.tdp_watts, column(rows, "cap_watts"))
 
 
-def _places(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> Places:
-    return places(prior, [row.model for row in rows], column(rows, "batch"), _cap_shares(hardware, rows))
+def _step_positions(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> StepPositions:
+    return steps_at(prior, [row.model for row in rows], column(rows, "batch"), _cap_shares(hardware, rows))
 
 
 def _cap_shares(hardware: Hardware, rows: Sequence[Measurement]) -> Array:
@@ -179,11 +192,11 @@ def _cap_shares(hardware: Hardware, rows: Sequence[Measurement]) -> Array:
 
 
 def _means(prior: Transfer, rows: Sequence[Measurement], name: str) -> Array:
-    found = [prior.mean(name, row.model, np.array([row.batch]))[0] for row in rows]
-    return np.array(found)
+    means = [prior.mean(name, row.model, np.array([row.batch]))[0] for row in rows]
+    return np.array(means)
 
 
-def _thinned(rows: Sequence[Measurement]) -> Sequence[Measurement]:
+def _thin(rows: Sequence[Measurement]) -> Sequence[Measurement]:
     if len(rows) <= MAX_ROWS:
         return rows
-    return [rows[place] for place in np.linspace(0, len(rows) - 1, MAX_ROWS).astype(int)]
+    return [rows[index] for index in np.linspace(0, len(rows) - 1, MAX_ROWS).astype(int)]

@@ -36,7 +36,7 @@ NOISES = (TIME_NOISE, POWER_NOISE)
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class StepPositions:
     """Where steps lie: n of them.
 
     Attributes:
@@ -47,7 +47,7 @@ class Places:
     """
 
     workload: Array
-    known: Array
+    measured_elsewhere: Array
     batch: Array
     cap: Array
 
@@ -65,37 +65,37 @@ class Linearised:
         slowdown: logarithm of the highest clock over the present one.
     """
 
-    places: Places
+    positions: StepPositions
     slopes: Mapping[str, tuple[Array, Array]]
     slowdown: Array
 
 
-def latent_covariance(first: Places, second: Places) -> dict[str, Array]:
+def latent_covariance(first: StepPositions, second: StepPositions) -> dict[str, Array]:
     """Return the covariance of each latent quantity at places n with that at places m, shape (n, m)."""
     same = first.workload[:, None] == second.workload[None]
     near = _matern(first.batch, second.batch, BATCH_RANGE)
-    found = {}
+    covariances = {}
     for name in LATENTS:
         of_known, of_others = MEASURED_ELSEWHERE[name], NEVER_MEASURED[name]
-        own = np.where(first.known, of_known.workload, of_others.workload)[:, None] ** 2
-        found[name] = of_known.device**2 + same * (own + of_known.batch**2 * near)
-    return found
+        own = np.where(first.measured_elsewhere, of_known.workload, of_others.workload)[:, None] ** 2
+        covariances[name] = of_known.device**2 + same * (own + of_known.batch**2 * near)
+    return covariances
 
 
 def covariance(first: Linearised, second: Linearised) -> Array:
     """Return the covariance of all observations, times before powers, shape (2 n, 2 m); without noise."""
-    latents = latent_covariance(first.places, second.places)
-    same = first.places.workload[:, None] == second.places.workload[None]
-    along = _matern(first.places.cap, second.places.cap, CAP_RANGE)
-    near = same * _matern(first.places.batch, second.places.batch, BATCH_RANGE) * along
+    latents = latent_covariance(first.positions, second.positions)
+    same = first.positions.workload[:, None] == second.positions.workload[None]
+    along = _matern(first.positions.cap, second.positions.cap, CAP_RANGE)
+    near = same * _matern(first.positions.batch, second.positions.batch, BATCH_RANGE) * along
     slowed = np.multiply.outer(first.slowdown, second.slowdown)
-    blocks = [[_through(latents, first, second, row, column) for column in (0, 1)] for row in (0, 1)]
-    for place, slope, rough in ((0, TIME_SLOPE, TIME_ROUGHNESS), (1, POWER_SLOPE, POWER_ROUGHNESS)):
-        blocks[place][place] += _of_slope(slope, same) * slowed + rough**2 * near
+    blocks = [[_latent_block(latents, first, second, row, column) for column in (0, 1)] for row in (0, 1)]
+    for quantity, slope, rough in ((0, TIME_SLOPE, TIME_ROUGHNESS), (1, POWER_SLOPE, POWER_ROUGHNESS)):
+        blocks[quantity][quantity] += _slope_covariance(slope, same) * slowed + rough**2 * near
     return np.block(blocks)
 
 
-def latent_with(latents: Array, second: Linearised, name: str) -> Array:
+def latent_observation_covariance(latents: Array, second: Linearised, name: str) -> Array:
     """Return the covariance of one latent quantity at places n with observations, shape (n, 2 m)."""
     return np.hstack([latents * slope[None] for slope in second.slopes[name]])
 
@@ -115,14 +115,14 @@ class Posterior:
         residuals: Array,
         scores: tuple[Sequence[float], Sequence[float]] = (NORMAL_SCORES, NORMAL_SCORES),
     ) -> None:
-        self.at, self.seen = at, np.isfinite(residuals.ravel())
-        values = residuals.ravel()[self.seen]
-        noise = np.repeat(np.square(NOISES), len(at.places))[self.seen]
-        full = covariance(at, at)[np.ix_(self.seen, self.seen)] + np.diag(noise)
+        self.at, self.observed = at, np.isfinite(residuals.ravel())
+        values = residuals.ravel()[self.observed]
+        noise = np.repeat(np.square(NOISES), len(at.positions))[self.observed]
+        full = covariance(at, at)[np.ix_(self.observed, self.observed)] + np.diag(noise)
         self._inverse_root = np.linalg.inv(np.linalg.cholesky(full))
         whitened = self._inverse_root @ values
         self.weights = self._inverse_root.T @ whitened
-        power = np.flatnonzero(self.seen) >= len(at.places)
+        power = np.flatnonzero(self.observed) >= len(at.positions)
         everything = np.ones(len(values), dtype=bool)
         # Demand, host and clock act on time too, so power that scatters widens time. The offset of time acts
         # on time alone, so time that scatters says nothing of power.
@@ -143,19 +143,21 @@ class Posterior:
 
     def latent_mean(self, latents: Array, name: str) -> Array:
         """Return the mean of a latent quantity less its prior mean, given its `latent_covariance`."""
-        mean: Array = latent_with(latents, self.at, name)[:, self.seen] @ self.weights
+        mean: Array = latent_observation_covariance(latents, self.at, name)[:, self.observed] @ self.weights
         return mean
 
     def latent_root(self, latents: Array, name: str) -> Array:
         """Return the matrix whose column products are the covariances that observations take away."""
-        root: Array = self._inverse_root @ latent_with(latents, self.at, name)[:, self.seen].T
+        root: Array = (
+            self._inverse_root @ latent_observation_covariance(latents, self.at, name)[:, self.observed].T
+        )
         return root
 
     def predict(self, at: Linearised) -> tuple[Array, Array]:
         """Return mean and lost variance of the logarithms of time and power, shape (2, n) each."""
-        between = covariance(at, self.at)[:, self.seen]
-        lost = np.square(self._inverse_root @ between.T).sum(axis=0)
-        return (between @ self.weights).reshape(2, -1), lost.reshape(2, -1)
+        between = covariance(at, self.at)[:, self.observed]
+        explained = np.square(self._inverse_root @ between.T).sum(axis=0)
+        return (between @ self.weights).reshape(2, -1), explained.reshape(2, -1)
 
 
 def _scatter(full: Array, values: Array, own: NDArray[np.bool_]) -> float:
@@ -175,18 +177,18 @@ def _left_out_scores(full: Array, values: Array, own: NDArray[np.bool_]) -> Arra
 
 def variance(at: Linearised) -> Array:
     """Return the prior variances of the logarithms of time and power, shape (2, n)."""
-    found = np.zeros((2, len(at.places)))
+    variances = np.zeros((2, len(at.positions)))
     for name in LATENTS:
         of_known, of_others = MEASURED_ELSEWHERE[name], NEVER_MEASURED[name]
-        own = np.where(at.places.known, of_known.workload, of_others.workload) ** 2
+        own = np.where(at.positions.measured_elsewhere, of_known.workload, of_others.workload) ** 2
         total = of_known.device**2 + own + of_known.batch**2
-        found += np.square(np.stack(at.slopes[name])) * total
-    for place, slope, rough in ((0, TIME_SLOPE, TIME_ROUGHNESS), (1, POWER_SLOPE, POWER_ROUGHNESS)):
-        found[place] += (slope.device**2 + slope.workload**2) * at.slowdown**2 + rough**2
-    return found
+        variances += np.square(np.stack(at.slopes[name])) * total
+    for quantity, slope, rough in ((0, TIME_SLOPE, TIME_ROUGHNESS), (1, POWER_SLOPE, POWER_ROUGHNESS)):
+        variances[quantity] += (slope.device**2 + slope.workload**2) * at.slowdown**2 + rough**2
+    return variances
 
 
-def _through(
+def _latent_block(
     latents: Mapping[str, Array], first: Linearised, second: Linearised, row: int, column: int
 ) -> Array:
     """Return the covariance of observations (0: time, 1: power) by way of the latent quantities."""
@@ -198,10 +200,10 @@ def _through(
     )
 
 
-def _of_slope(deviations: Deviations, same: Array) -> Array:
+def _slope_covariance(deviations: Deviations, same: Array) -> Array:
     return np.asarray(deviations.device**2 + deviations.workload**2 * same)
 
 
-def _matern(places: Array, others: Array, reach: float) -> Array:
-    far = np.sqrt(3.0) / reach * np.abs(np.subtract.outer(places, others))
-    return np.asarray((1.0 + far) * np.exp(-far))
+def _matern(positions: Array, others: Array, length_scale: float) -> Array:
+    scaled = np.sqrt(3.0) / length_scale * np.abs(np.subtract.outer(positions, others))
+    return np.asarray((1.0 + scaled) * np.exp(-scaled))

@@ -59,10 +59,10 @@ class LatentModel:
     def slopes(self, latents: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
         """Return, for each latent quantity, its effect on the logarithms of time and of power."""
         count = len(latents["demand"])
-        found = {"time": (np.ones(count), np.zeros(count))}
+        slopes_of = {"time": (np.ones(count), np.zeros(count))}
         for name, step in _STEPS.items():
             above, below = (
                 self.logarithms(**(latents | {name: latents[name] + sign * step})) for sign in (1.0, -1.0)
             )
-            found[name] = ((above[0] - below[0]) / (2.0 * step), (above[1] - below[1]) / (2.0 * step))
-        return found
+            slopes_of[name] = ((above[0] - below[0]) / (2.0 * step), (above[1] - below[1]) / (2.0 * step))
+        return slopes_of

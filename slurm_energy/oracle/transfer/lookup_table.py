@@ -9,11 +9,11 @@ from typing import Any, Final
 import numpy as np
 
 from slurm_energy.oracle.training.timing import StepTimes
-from slurm_energy.oracle.transfer.evidence import INNER, Evidence, places
+from slurm_energy.oracle.transfer.evidence import NONLINEAR_LATENTS, Evidence, steps_at
 from slurm_energy.oracle.transfer.gaussian_process import (
     Linearised,
-    Places,
     Posterior,
+    StepPositions,
     latent_covariance,
     variance,
 )
@@ -30,7 +30,7 @@ from slurm_energy.oracle.transfer.ranges import prior_half_width
 
 _BATCHES: Final = np.arange(0.0, 17.0)
 _CAP_SHARES: Final = np.linspace(0.2, 1.0, 17)
-_UNCERTAIN: Final = ("demand", "supply")
+_UNCERTAIN_LATENTS: Final = ("demand", "supply")
 """Latent quantities that decide between power limits."""
 
 
@@ -80,11 +80,11 @@ class LookupTable:
     def _interpolated(self, values: Array, batch: Array, cap_share: Array) -> Array:
         row = np.interp(np.log2(batch), self.batches, np.arange(len(self.batches)))
         column = np.interp(np.log(cap_share), self.caps, np.arange(len(self.caps)))
-        above = np.minimum(row.astype(np.int64), len(self.batches) - 2)
+        lower_row = np.minimum(row.astype(np.int64), len(self.batches) - 2)
         left = np.minimum(column.astype(np.int64), len(self.caps) - 2)
-        down, over = row - above, column - left
-        top = values[:, above, left] * (1 - over) + values[:, above, left + 1] * over
-        bottom = values[:, above + 1, left] * (1 - over) + values[:, above + 1, left + 1] * over
+        down, over = row - lower_row, column - left
+        top = values[:, lower_row, left] * (1 - over) + values[:, lower_row, left + 1] * over
+        bottom = values[:, lower_row + 1, left] * (1 - over) + values[:, lower_row + 1, left + 1] * over
         return np.asarray(top * (1 - down) + bottom * down)
 
 
@@ -104,30 +104,30 @@ def tabulate(
         evidence: what is known of the kind of device.
         posterior: `evidence.posterior()`, which takes long.
     """
-    own = [
+    own_batches = [
         batch
         for model, batch in zip(evidence.models, evidence.columns.get("batch", ()), strict=False)
         if model == workload
     ]
-    batches = np.unique(np.concatenate((_BATCHES, np.log2(np.asarray(own, dtype=np.float64)))))
+    batches = np.unique(np.concatenate((_BATCHES, np.log2(np.asarray(own_batches, dtype=np.float64)))))
     latents, root = _latents(workload, batches, evidence, posterior)
     row = np.repeat(np.arange(len(batches)), len(_CAP_SHARES))
     column = np.tile(_CAP_SHARES, len(batches))
     batch = 2.0 ** batches[row]
     response = LatentModel(step_times(batch), tdp_watts, column * tdp_watts)
-    at = _places(workload, batch, column, evidence)
-    present = dict(zip(INNER, latents[row].T, strict=True))
-    _, _, slowdown = response.logarithms(**present)
-    linear = Linearised(at, response.slopes(present), slowdown)
+    at = _step_positions(workload, batch, column, evidence)
+    current = dict(zip(NONLINEAR_LATENTS, latents[row].T, strict=True))
+    _, _, slowdown = response.logarithms(**current)
+    linear = Linearised(at, response.slopes(current), slowdown)
     offsets, spread = np.zeros((2, len(batch))), variance(linear)
     offsets[0] = evidence.prior.mean("time", workload, batch)
     quantiles = np.array([[prior_half_width(scores)] for scores in evidence.prior.scores])
     if posterior is not None:
-        mean, lost = posterior.predict(linear)
-        offsets, spread, quantiles = offsets + mean, spread - lost, posterior.quantiles
-        for name in INNER:
-            moved = present[name] - evidence.prior.mean(name, workload, batch)
-            offsets = offsets - np.stack(linear.slopes[name]) * moved
+        mean, explained = posterior.predict(linear)
+        offsets, spread, quantiles = offsets + mean, spread - explained, posterior.quantiles
+        for name in NONLINEAR_LATENTS:
+            shifted = current[name] - evidence.prior.mean(name, workload, batch)
+            offsets = offsets - np.stack(linear.slopes[name]) * shifted
     noise = np.square([[TIME_NOISE], [POWER_NOISE]])
     widths = quantiles * np.sqrt(np.maximum(0.0, spread) + noise)
     shape = (2, len(batches), len(_CAP_SHARES))
@@ -140,38 +140,38 @@ def _latents(
     workload: str, batches: Array, evidence: Evidence, posterior: Posterior | None
 ) -> tuple[Array, Array]:
     """Return the latent quantities at each batch, and the root of the covariance of the uncertain ones."""
-    at = _places(workload, 2.0**batches, np.ones(len(batches)), evidence)
-    values = {name: evidence.prior.mean(name, workload, 2.0**batches) for name in INNER}
+    at = _step_positions(workload, 2.0**batches, np.ones(len(batches)), evidence)
+    values = {name: evidence.prior.mean(name, workload, 2.0**batches) for name in NONLINEAR_LATENTS}
     spread = np.zeros((len(batches), 2, 2))
-    for place, name in enumerate(_UNCERTAIN):
-        deviations = (MEASURED_ELSEWHERE if at.known.all() else NEVER_MEASURED)[name]
-        spread[:, place, place] = np.square(deviations).sum()
+    for index, name in enumerate(_UNCERTAIN_LATENTS):
+        deviations = (MEASURED_ELSEWHERE if at.measured_elsewhere.all() else NEVER_MEASURED)[name]
+        spread[:, index, index] = np.square(deviations).sum()
     if posterior is not None:
-        between = latent_covariance(at, posterior.at.places)
-        for name in INNER:
-            moved = values[name] + posterior.latent_mean(between[name], name)
-            values[name] = np.clip(moved, *LIMITS[name])
-        roots = [posterior.latent_root(between[name], name) for name in _UNCERTAIN]
+        between = latent_covariance(at, posterior.at.positions)
+        for name in NONLINEAR_LATENTS:
+            shifted = values[name] + posterior.latent_mean(between[name], name)
+            values[name] = np.clip(shifted, *LIMITS[name])
+        roots = [posterior.latent_root(between[name], name) for name in _UNCERTAIN_LATENTS]
         spread -= np.einsum("iob,job->bij", np.stack(roots), np.stack(roots))
-    return np.stack([values[name] for name in INNER], axis=1), _root(spread)
+    return np.stack([values[name] for name in NONLINEAR_LATENTS], axis=1), _root(spread)
 
 
 def _root(spread: Array) -> Array:
     """Return the lower triangular root of each 2 x 2 covariance, which rounding may have made indefinite."""
-    found = np.zeros_like(spread)
+    root = np.zeros_like(spread)
     first = np.sqrt(np.maximum(0.0, spread[:, 0, 0]))
     shared = np.where(first > 0.0, spread[:, 1, 0] / np.where(first > 0.0, first, 1.0), 0.0)
-    found[:, 0, 0], found[:, 1, 0] = first, shared
-    found[:, 1, 1] = np.sqrt(np.maximum(0.0, spread[:, 1, 1] - shared**2))
-    return found
+    root[:, 0, 0], root[:, 1, 0] = first, shared
+    root[:, 1, 1] = np.sqrt(np.maximum(0.0, spread[:, 1, 1] - shared**2))
+    return root
 
 
-def _places(workload: str, batch: Array, cap_share: Array, evidence: Evidence) -> Places:
-    one = places(evidence.prior, [workload], np.ones(1), np.ones(1))
+def _step_positions(workload: str, batch: Array, cap_share: Array, evidence: Evidence) -> StepPositions:
+    one = steps_at(evidence.prior, [workload], np.ones(1), np.ones(1))
     return replace(
         one,
         workload=np.repeat(one.workload, len(batch)),
-        known=np.repeat(one.known, len(batch)),
+        measured_elsewhere=np.repeat(one.measured_elsewhere, len(batch)),
         batch=np.log2(batch),
         cap=np.log(cap_share),
     )

@@ -39,7 +39,7 @@ NEVER_MEASURED: Final = MEASURED_ELSEWHERE | {
 }
 """For all other workloads."""
 DEMAND_MEAN, IDLE_MEAN = 0.0, -0.3
-USUAL_SUPPLY: Final = float(np.log(0.15))
+TYPICAL_SUPPLY: Final = float(np.log(0.15))
 """The host's share of workloads never measured."""
 LIMITS: Final = {"demand": (-1.2, 1.2), "supply": (-5.0, 3.0), "idle": (-1.5, 0.8)}
 BATCH_RANGE, CAP_RANGE = 2.5, 0.5
@@ -98,29 +98,29 @@ class Transfer:
     def mean(self, latent: str, workload: str, batch: Array) -> Array:
         """Return the expected value of a latent quantity of one workload at some batches."""
         if latent in ("time", "supply"):
-            own = self.workloads.get(workload)
-            usual = 0.0 if latent == "time" else USUAL_SUPPLY
-            return np.full(len(batch), usual) if own is None else own.at(latent, batch)
+            known_offsets = self.workloads.get(workload)
+            usual = 0.0 if latent == "time" else TYPICAL_SUPPLY
+            return np.full(len(batch), usual) if known_offsets is None else known_offsets.at(latent, batch)
         return np.full(len(batch), DEMAND_MEAN if latent == "demand" else IDLE_MEAN)
 
 
-NOTHING: Final = Transfer()
+NO_TRANSFER: Final = Transfer()
 
 
 def combined(transfers: Sequence[Transfer]) -> Transfer:
     """Return the mean over several kinds; each workload over those that measured it."""
     if not transfers:
-        return NOTHING
+        return NO_TRANSFER
     time_scores, power_scores = (
-        tuple(np.mean([transfer.scores[place] for transfer in transfers], axis=0).tolist())
-        for place in (0, 1)
+        tuple(np.mean([transfer.scores[index] for transfer in transfers], axis=0).tolist())
+        for index in (0, 1)
     )
     workloads = {}
     for name in sorted({name for transfer in transfers for name in transfer.workloads}):
-        own = [transfer.workloads[name] for transfer in transfers if name in transfer.workloads]
-        batches = np.unique([batch for offsets in own for batch in offsets.batches])
+        known_offsets = [transfer.workloads[name] for transfer in transfers if name in transfer.workloads]
+        batches = np.unique([batch for offsets in known_offsets for batch in offsets.batches])
         time, supply = (
-            np.mean([offsets.at(quantity, batches) for offsets in own], axis=0).tolist()
+            np.mean([offsets.at(quantity, batches) for offsets in known_offsets], axis=0).tolist()
             for quantity in ("time", "supply")
         )
         workloads[name] = WorkloadOffsets(tuple(batches.tolist()), tuple(time), tuple(supply))

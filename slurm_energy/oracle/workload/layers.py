@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from slurm_energy.oracle.workload.operation_cost import OperationCost
-from slurm_energy.oracle.workload.operators import learns, size
+from slurm_energy.oracle.workload.operators import needs_gradient, size
 from slurm_energy.oracle.workload.registry import LayerHandler, handles_layer
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -30,7 +30,7 @@ def _recurrent_work(module: Any, inputs: tuple[Any, ...], output: Any) -> list[O
     works = []
     for layer in range(module.num_layers):
         width = module.input_size if layer == 0 else directions * (module.proj_size or module.hidden_size)
-        first = layer == 0 and not learns(inputs[0])
+        first = layer == 0 and not needs_gradient(inputs[0])
         for _ in range(directions):
             works += _layer_work(steps, batch, gates, width, module.hidden_size, first)
     return works
@@ -98,8 +98,8 @@ def _recurrent_saved(module: Any, inputs: tuple[Any, ...], output: Any) -> float
     steps, batch = _shape(module, inputs[0])
     directions = 2 if module.bidirectional else 1
     gates = _GATES[module.mode.split("_")[0]]
-    kept: float = module.num_layers * directions * steps * batch * module.hidden_size * (gates + 1.0)
-    return size(inputs[0]) + kept
+    elements: float = module.num_layers * directions * steps * batch * module.hidden_size * (gates + 1.0)
+    return size(inputs[0]) + elements
 
 
 handles_layer("LSTM", "GRU", "RNN")(LayerHandler(_recurrent_work, _recurrent_output, _recurrent_saved))

@@ -30,7 +30,7 @@ def traffic(tensor: Any) -> float:
     return size(tensor) * _DTYPE_WEIGHT.get(str(getattr(tensor, "dtype", "")), 1.0)
 
 
-def learns(tensor: Any) -> bool:
+def needs_gradient(tensor: Any) -> bool:
     """Whether a gradient flows to a tensor."""
     return bool(getattr(tensor, "requires_grad", False))
 
@@ -44,7 +44,7 @@ def product(
     """
     forward = 2.0 * count * rows * columns * inner
     out, first, second = (count * rows * columns, count * rows * inner, count * columns * inner)
-    gradients = [(second, first)] * learns(left) + [(first, second)] * learns(right)
+    gradients = [(second, first)] * needs_gradient(left) + [(first, second)] * needs_gradient(right)
     return OperationCost(
         unit="gemm",
         forward_flops=forward,
@@ -71,7 +71,7 @@ def biased_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> O
     from dataclasses import replace
 
     work = matrix_product(args[1:], kwargs, out)
-    reduction = size(out) if learns(args[0]) else 0.0
+    reduction = size(out) if needs_gradient(args[0]) else 0.0
     return replace(
         work,
         forward_alu=size(out),
@@ -110,7 +110,7 @@ def fused_attention(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> 
     flops = 2.0 * count * length * keys * (width + values)
     inputs = size(query) + size(key) + size(value)
     result = count * length * values
-    gradient = 1.0 if learns(query) or learns(key) or learns(value) else 0.0
+    gradient = 1.0 if needs_gradient(query) or needs_gradient(key) or needs_gradient(value) else 0.0
     return OperationCost(
         unit="gemm",
         forward_flops=flops,
@@ -134,7 +134,7 @@ def convolution(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Oper
     grid = image if transposed else out
     pixels = float(grid.shape[0] * math.prod(grid.shape[2:]))
     flops = 2.0 * pixels * size(weight)
-    to_image, to_weight = learns(image), learns(weight)
+    to_image, to_weight = needs_gradient(image), needs_gradient(weight)
     result, inputs = size(out), size(image)
     biased = size(out) if bias is not None else 0.0
     return OperationCost(
@@ -189,7 +189,7 @@ def dropout(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operatio
 def embedding(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """Rows are copied; the gradient is as large as the table, cleared and then added to."""
     table, indices = args[:2]
-    gradient = 1.0 if learns(table) else 0.0
+    gradient = 1.0 if needs_gradient(table) else 0.0
     return OperationCost(
         forward_read=size(out) + traffic(indices),
         forward_write=size(out),
@@ -212,7 +212,7 @@ def embedding(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operat
 def pooling(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """Reads the image, writes the smaller one."""
     image, result = args[0], out[0] if isinstance(out, tuple) else out
-    gradient = 1.0 if learns(image) else 0.0
+    gradient = 1.0 if needs_gradient(image) else 0.0
     return OperationCost(
         forward_flops=size(image),
         backward_flops=size(image) * gradient,
@@ -237,7 +237,7 @@ def pooling(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operatio
 def reduction(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """Reads all, writes little; backward writes all."""
     result = out[0] if isinstance(out, tuple) else out
-    gradient = 1.0 if learns(args[0]) else 0.0
+    gradient = 1.0 if needs_gradient(args[0]) else 0.0
     return OperationCost(
         forward_flops=size(args[0]),
         backward_flops=size(args[0]) * gradient,
@@ -262,11 +262,11 @@ def reduction(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operat
         """
     )
 )
-def moving(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
+def copying_operator(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """Elements are copied from one place to another; so are their gradients."""
     result = out[0] if isinstance(out, (tuple, list)) else out
     sources = args[0] if isinstance(args[0], (list, tuple)) else [args[0]]
-    gradient = 1.0 if any(map(learns, sources)) else 0.0
+    gradient = 1.0 if any(map(needs_gradient, sources)) else 0.0
     moved = traffic(result)
     return OperationCost(
         forward_read=moved,
@@ -288,7 +288,7 @@ def moving(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operation
         """
     )
 )
-def nothing(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
+def no_kernel(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """No kernel runs."""
     return NO_WORK
 
@@ -302,7 +302,7 @@ def nothing(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operatio
         """
     )
 )
-def filling(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
+def initialization(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """Constants or random numbers are written."""
     return OperationCost(forward_write=traffic(out), elements=size(out), backward_kernels=0.0)
 
@@ -313,9 +313,9 @@ def pointwise(name: str, args: tuple[Any, ...], out: Any) -> OperationCost:
     plain = name.split(".")[1].rstrip("_")
     flops = _COSTLY.get(plain, 1.0) * size(result)
     inputs = [arg for arg in args if hasattr(arg, "numel")]
-    learners = sum(map(learns, inputs))
+    gradient_inputs = sum(map(needs_gradient, inputs))
     linear = plain in ("add", "sub", "neg", "rsub")  # the gradient passes through as it is
-    back = 0.0 if linear else float(learners)
+    back = 0.0 if linear else float(gradient_inputs)
     return OperationCost(
         forward_flops=flops,
         backward_flops=flops * back,
@@ -338,7 +338,7 @@ def _sweeps(
     back_reads: float = 2.0,
 ) -> OperationCost:
     count = size(data)
-    gradient = 1.0 if learns(data) else 0.0
+    gradient = 1.0 if needs_gradient(data) else 0.0
     return OperationCost(
         forward_flops=flops * count,
         backward_flops=back_flops * count * gradient,

@@ -18,7 +18,7 @@ from slurm_energy.quantities import shown
 _DIRECTORY = Path(__file__).resolve().parent / "profiles"
 _COUNTS = ("parameters", "trainable", "parameter_tensors")
 _TEXTS = ("name", "description", "origin", "optimizer", "dataset")
-_MOST = 1e24
+_MAX_VALUE = 1e24
 """Bound on what a file may say, so that predictions stay finite."""
 
 
@@ -37,12 +37,12 @@ def find_profile(name_or_path: str) -> WorkloadProfile:
     """
     if name_or_path.endswith(".json"):
         return load_profile(Path(name_or_path))
-    if name_or_path in _own:
-        return _own[name_or_path]
-    wanted = name_or_path.lower().replace("_", "-")
-    if wanted in profile_names():
-        return _shipped(wanted)
-    near = difflib.get_close_matches(wanted, profile_names(), n=3, cutoff=0.4)
+    if name_or_path in _adopted:
+        return _adopted[name_or_path]
+    name = name_or_path.lower().replace("_", "-")
+    if name in profile_names():
+        return _shipped(name)
+    near = difflib.get_close_matches(name, profile_names(), n=3, cutoff=0.4)
     raise NotFoundError(
         f"model '{shown(name_or_path)}'",
         "no such workload profile",
@@ -57,13 +57,15 @@ def adopt_profile(path: Path) -> WorkloadProfile:
         ConfigError: the file is not in order, or another profile has its name.
     """
     profile = load_profile(path)
-    known = _own.get(profile.name) or (_shipped(profile.name) if profile.name in profile_names() else profile)
-    if replace(known, description="", origin="") != replace(profile, description="", origin=""):
+    existing = _adopted.get(profile.name) or (
+        _shipped(profile.name) if profile.name in profile_names() else profile
+    )
+    if replace(existing, description="", origin="") != replace(profile, description="", origin=""):
         raise ConfigError(f"{path}: name", f"another profile is called {shown(profile.name)}", "rename it")
-    return _own.setdefault(profile.name, profile)
+    return _adopted.setdefault(profile.name, profile)
 
 
-_own: dict[str, WorkloadProfile] = {}
+_adopted: dict[str, WorkloadProfile] = {}
 
 
 @functools.cache
@@ -114,11 +116,11 @@ def _value(path: Path, key: str, value: Any) -> Any:
         return Affine(float(value[0]), float(value[1]))
     if key == "shared_weights" and type(value) is not bool:
         raise ConfigError(f"{path}: {key}", "is neither true nor false")
-    if key in _COUNTS and not (type(value) is int and 0 <= value < _MOST):
+    if key in _COUNTS and not (type(value) is int and 0 <= value < _MAX_VALUE):
         raise ConfigError(f"{path}: {key}", "is not a count")
     if key in _TEXTS and not isinstance(value, str):
         raise ConfigError(f"{path}: {key}", "is no text")
-    if key == "samples_per_epoch" and not (value is None or (type(value) is int and 0 < value < _MOST)):
+    if key == "samples_per_epoch" and not (value is None or (type(value) is int and 0 < value < _MAX_VALUE)):
         raise ConfigError(f"{path}: {key}", "is not a count")
     if key == "optimizer" and value not in OPTIMIZERS:
         raise ConfigError(f"{path}: {key}", f"is not one of {', '.join(OPTIMIZERS)}")
@@ -126,4 +128,4 @@ def _value(path: Path, key: str, value: Any) -> Any:
 
 
 def _finite(value: Any) -> bool:
-    return type(value) in (int, float) and -_MOST < value < _MOST
+    return type(value) in (int, float) and -_MAX_VALUE < value < _MAX_VALUE

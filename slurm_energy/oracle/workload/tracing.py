@@ -37,7 +37,7 @@ BATCHES = (2, 4)
 
 
 @dataclass(frozen=True, slots=True)
-class Labels:
+class ProfileLabels:
     """What a profile says beside its figures; see `Profile`."""
 
     name: str
@@ -48,7 +48,7 @@ class Labels:
     samples_per_epoch: int | None = None
 
 
-def profile_module(module: Any, inputs: Callable[[int], Any], labels: Labels) -> WorkloadProfile:
+def profile_module(module: Any, inputs: Callable[[int], Any], labels: ProfileLabels) -> WorkloadProfile:
     """Compute the profile of a module.
 
     Args:
@@ -81,24 +81,24 @@ def profile_module(module: Any, inputs: Callable[[int], Any], labels: Labels) ->
     )
 
 
-def _one_pass(module: Any, given: Any) -> dict[str, float]:
+def _one_pass(module: Any, inputs: Any) -> dict[str, float]:
     """Return every quantity of `QUANTITIES` for one batch."""
-    counting = _Counting()
+    counting = _CountingMode()
     state = {name: _on_meta(tensor) for name, tensor in _named_tensors(module)}
-    args = tuple(_on_meta(item) for item in given) if isinstance(given, (tuple, list)) else ()
-    kwargs = {key: _on_meta(item) for key, item in given.items()} if isinstance(given, dict) else {}
+    args = tuple(_on_meta(item) for item in inputs) if isinstance(inputs, (tuple, list)) else ()
+    kwargs = {key: _on_meta(item) for key, item in inputs.items()} if isinstance(inputs, dict) else {}
     if not args and not kwargs:
         raise UsageError("tracing a model", "its inputs are neither a tuple nor a dict", "return (tensor,)")
     training = module.training
     module.train()
     try:
-        with _watched(module, counting), counting.saving(), torch.enable_grad(), counting:
+        with _layer_hooks(module, counting), counting.saving(), torch.enable_grad(), counting:
             torch.func.functional_call(module, state, args, kwargs)
     except EnergyError:
         raise
     except Exception as error:
         raise EnergyError(
-            f"layer {counting.place or 'the model itself'}: cannot be traced on the meta device",
+            f"layer {counting.current_layer or 'the model itself'}: cannot be traced on the meta device",
             shown(str(error), 200),
             "register a handler for the layer with handles_layer('CLASS'); docs/oracle.md has an example",
         ) from error
@@ -122,7 +122,7 @@ def _on_meta(item: Any) -> Any:
     return torch.empty_like(item, device="meta").requires_grad_(item.requires_grad)
 
 
-class _Counting(TorchDispatchMode):  # type: ignore[misc]
+class _CountingMode(TorchDispatchMode):  # type: ignore[misc]
     """Sees every operator of a pass, knows in which layer it runs, and adds up its work."""
 
     def __init__(self) -> None:
@@ -130,9 +130,9 @@ class _Counting(TorchDispatchMode):  # type: ignore[misc]
         self.tally = Tally()
         self.layers: list[str] = []
         self.muted = 0
-        self.place = ""
-        self._kept: dict[int, Any] = {}
-        self._kept_more = 0.0
+        self.current_layer = ""
+        self._saved_tensors: dict[int, Any] = {}
+        self._saved_elements = 0.0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -147,52 +147,54 @@ class _Counting(TorchDispatchMode):  # type: ignore[misc]
         elif torch.Tag.pointwise in func.tags:
             self.tally.add(operators.pointwise(name, args, out))
         else:
-            raise UnknownOperationError(name, self.place)
+            raise UnknownOperationError(name, self.current_layer)
         return out
 
     def enter(self, layer: str) -> None:
         """Note that a layer begins; its name stays for errors if it fails."""
         self.layers.append(layer)
-        self.place = layer
+        self.current_layer = layer
 
     def leave(self) -> None:
         """Note that a layer has ended."""
         self.layers.pop()
-        self.place = self.layers[-1] if self.layers else ""
+        self.current_layer = self.layers[-1] if self.layers else ""
 
-    def keep(self, tensor: Any) -> Any:
+    def record_saved(self, tensor: Any) -> Any:
         """Take note of a tensor that the backward pass needs; weights do not count."""
         if not self.muted and not isinstance(tensor, torch.nn.Parameter):
-            self._kept.setdefault(tensor.untyped_storage()._cdata, tensor.detach())
+            self._saved_tensors.setdefault(tensor.untyped_storage()._cdata, tensor.detach())
         return tensor
 
-    def keep_more(self, elements: float) -> None:
+    def add_saved(self, elements: float) -> None:
         """Count elements that a handled layer keeps."""
-        self._kept_more += elements
+        self._saved_elements += elements
 
     def saved(self) -> float:
         """Return all elements kept."""
-        return self._kept_more + sum(operators.traffic(tensor) for tensor in self._kept.values())
+        return self._saved_elements + sum(
+            operators.traffic(tensor) for tensor in self._saved_tensors.values()
+        )
 
     def saving(self) -> contextlib.AbstractContextManager[Any]:
         """Return a context in which autograd tells what it keeps."""
         manager: contextlib.AbstractContextManager[Any] = torch.autograd.graph.saved_tensors_hooks(
-            self.keep, lambda tensor: tensor
+            self.record_saved, lambda tensor: tensor
         )
         return manager
 
 
 @contextlib.contextmanager
-def _watched(module: Any, counting: _Counting) -> Iterator[None]:
+def _layer_hooks(module: Any, counting: _CountingMode) -> Iterator[None]:
     """Let layers say when they begin and end, and put handlers in the place of handled layers' forward."""
     undo = []
     for name, layer in module.named_modules():
         label = f"{name or '(model)'} ({type(layer).__name__})"
         handler = layer_handler(type(layer))
         if handler is not None:
-            had = layer.__dict__.get("forward")
-            layer.forward = _counted(layer, layer.forward, handler, counting)
-            undo.append(_restorer(layer, had))
+            original = layer.__dict__.get("forward")
+            layer.forward = _counting_forward(layer, layer.forward, handler, counting)
+            undo.append(_restorer(layer, original))
         before = layer.register_forward_pre_hook(lambda *_, label=label: counting.enter(label))
         after = layer.register_forward_hook(lambda *_: counting.leave())
         undo += [before.remove, after.remove]
@@ -203,31 +205,33 @@ def _watched(module: Any, counting: _Counting) -> Iterator[None]:
             step()
 
 
-def _restorer(layer: Any, had: Any) -> Callable[[], None]:
+def _restorer(layer: Any, original: Any) -> Callable[[], None]:
     def restore() -> None:
-        if had is None:
+        if original is None:
             del layer.forward
         else:
-            layer.forward = had
+            layer.forward = original
 
     return restore
 
 
-def _counted(layer: Any, forward: Any, handler: LayerHandler, counting: _Counting) -> Callable[..., Any]:
+def _counting_forward(
+    layer: Any, forward: Any, handler: LayerHandler, counting: _CountingMode
+) -> Callable[..., Any]:
     """Return a forward that counts by the handler and hides what runs inside."""
 
-    def counted(*inputs: Any, **kwargs: Any) -> Any:
-        given = (*inputs, *kwargs.values())
+    def forward_and_count(*inputs: Any, **kwargs: Any) -> Any:
+        arguments = (*inputs, *kwargs.values())
         counting.muted += 1
         try:
-            output = handler.output(layer, given) if handler.output else forward(*inputs, **kwargs)
-            works = handler.work(layer, given, output)
-            kept = handler.saved(layer, given, output) if handler.saved else 0.0
+            output = handler.output(layer, arguments) if handler.output else forward(*inputs, **kwargs)
+            works = handler.work(layer, arguments, output)
+            kept = handler.saved(layer, arguments, output) if handler.saved else 0.0
         finally:
             counting.muted -= 1
         for work in works:
             counting.tally.add(work)
-        counting.keep_more(kept)
+        counting.add_saved(kept)
         return output
 
-    return counted
+    return forward_and_count
