@@ -1,8 +1,8 @@
--- A job_submit.lua that checks the energy flags and nothing else. Slurm reads it beside slurm.conf; slurm.conf
--- says JobSubmitPlugins=lua. A site with its own job_submit.lua copies the block up to check_energy_flags and
--- calls that function.
+-- A job_submit.lua that only checks the energy flags. Slurm reads it beside slurm.conf if slurm.conf contains
+-- JobSubmitPlugins=lua. A site with its own job_submit.lua copies the block up to check_energy_flags and calls
+-- that function.
 
--- pcall: without it slurmctld does not start while senergy_submit.lua is missing or broken.
+-- Without pcall slurmctld would not start if senergy_submit.lua is missing or broken.
 package.path = "/usr/local/lib/slurm-energy/?.lua;" .. package.path
 local loaded, senergy = pcall(require, "senergy_submit")
 if not loaded or type(senergy) ~= "table" then

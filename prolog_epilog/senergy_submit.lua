@@ -1,26 +1,27 @@
--- The check of energy flags on the controller, for a site's own job_submit.lua; job_submit.lua beside this file
--- shows how to load it so that slurmctld starts without it.
+-- Check of the energy flags in slurmctld, for a site's own job_submit.lua. job_submit.lua beside this file shows
+-- how to load this module so that slurmctld starts without it.
 --
--- It repeats what energy.so checks in sbatch, salloc and srun (spank/flags.c), so that a client without the
--- plugin, or with one of its own, gets no further. A bad value is refused. An error in here is logged and the
--- job let through; without a policy file that can be read only the form of values is checked: senergyd keeps
--- to the bounds in any case. Lua 5.1 to 5.4.
+-- The module repeats the checks of energy.so in sbatch, salloc and srun (spank/flags.c), because a client may
+-- have no plugin or another one. A job with an invalid value is rejected. An error in this module is logged and
+-- the job is accepted. Without a readable policy file only the form of values is checked; senergyd enforces the
+-- bounds in any case. Lua 5.1 to 5.4.
 
 local M = {}
 
--- Where senergyctld writes names and bounds. Nobody else may write there: slurmctld waits for this file.
+-- File with names and bounds, written by senergyctld. No other user may write there: slurmctld waits for the
+-- file.
 M.policy_file = "/run/senergyctld/policies"
 
 local FILE_MAX = 64 * 1024
 local FIRST_LINE = "senergy-policies 1"
 local NAME_MAX, LABEL_MAX = 32, 64
 local SHAPES_MAX, KIND_MAX = 8, 32
-local SCRIPT_MAX = 16 * 1024 -- bytes of script and arguments that are digested: some milliseconds in Lua 5.1
+local SCRIPT_MAX = 16 * 1024 -- maximum bytes of script and arguments to digest: some milliseconds in Lua 5.1
 local SHOWN_MAX, LISTED_MAX = 40, 320
 local MICRO = 1000000 -- amounts are compared in whole millionths
 local WATT_FACTORS = { [""] = 1.0, W = 1.0, kW = 1e3, MW = 1e6 }
 
--- The user's text in quotes: printable ASCII only, cut.
+-- Returns the user's text in quotes: non-printable characters escaped, truncated at SHOWN_MAX.
 local function shown(text)
     local plain = string.gsub(string.sub(text, 1, SHOWN_MAX + 1), ".", function(character)
         local byte = string.byte(character)
@@ -33,7 +34,7 @@ local function shown(text)
     return "'" .. plain .. "'"
 end
 
--- Returns millionths and what follows the number, or nil if `text` does not begin with such a decimal number.
+-- Returns the number in millionths and the text after it, or nil if `text` does not begin with a valid number.
 local function read_decimal(text, digits, decimals)
     local whole, rest = string.match(text, "^(%d+)(.*)$")
     if not whole or #whole > digits then
@@ -53,11 +54,11 @@ local function parse_watts(text)
     return factor and micros > 0 and micros * factor or nil
 end
 
--- Reads the policy file; nil and perhaps the reason when there is none to use.
+-- Returns the text of the policy file, or nil and, unless the file is missing, the reason.
 local function read_policy_file(path)
     local file, problem, code = io.open(path, "r")
     if not file then
-        return nil, code ~= 2 and problem or nil -- 2: no such file, which is no problem
+        return nil, code ~= 2 and problem or nil -- 2: no such file, which is not an error
     end
     local text = file:read(FILE_MAX + 1)
     file:close()
@@ -70,7 +71,7 @@ local function read_policy_file(path)
     return text
 end
 
--- Whether a comma-separated list names `user`. An empty list means everybody.
+-- Whether a comma-separated list names `user`. An empty list means all users.
 local function is_open(users, user)
     local empty = true
     for one in string.gmatch(users, "[^,]+") do
@@ -86,9 +87,9 @@ local function is_policy_name(text)
     return #text <= NAME_MAX and string.match(text, "^[a-z][a-z0-9_-]*$") ~= nil
 end
 
--- Turns the policy file into { names = {...}, open = {name = bool}, cap_watts = {low=, high=}, ... };
--- `open` is meant for `user`. `measures_only` and `needs_cap` hold names as well: the built-in ones where the
--- file lists no policy. What is not understood is for newer readers.
+-- Parses the policy file into { names = {...}, open = {name = bool}, cap_watts = {low=, high=}, ... }.
+-- `open` is for `user`. `measures_only` and `needs_cap` are sets of policy names, the built-in ones if the file
+-- lists no policy. Unknown lines are skipped: they are for newer readers.
 local function parse_rules(text, user)
     local rules = { names = {}, open = {}, measures_only = {}, needs_cap = {} }
     for line in string.gmatch(text or "", "[^\n]+") do
@@ -97,9 +98,9 @@ local function parse_rules(text, user)
             words[#words + 1] = word
         end
         if words[1] == "policy" and words[2] and is_policy_name(words[2]) then
-            local open, kinds = true, {}
+            local open, options = true, {}
             for i = 3, #words do
-                kinds[words[i]] = true
+                options[words[i]] = true
                 local users = string.match(words[i], "^users=(.*)$")
                 if users then
                     open = is_open(users, user)
@@ -107,8 +108,8 @@ local function parse_rules(text, user)
             end
             rules.names[#rules.names + 1] = words[2]
             rules.open[words[2]] = rules.open[words[2]] or open
-            rules.measures_only[words[2]] = kinds["measures-only"]
-            rules.needs_cap[words[2]] = kinds["needs-cap"]
+            rules.measures_only[words[2]] = options["measures-only"]
+            rules.needs_cap[words[2]] = options["needs-cap"]
         elseif words[1] == "cap_watts" or words[1] == "gpu_cap_watts" then
             local low, after_low = read_decimal(words[2] or "", 12, 6)
             local high, after_high = read_decimal(words[3] or "", 12, 6)
@@ -138,7 +139,7 @@ local function bounds_text(bounds)
     return "allowed: " .. plain_number(bounds.low) .. " to " .. plain_number(bounds.high) .. " W"
 end
 
--- Each check returns nil, or what the message says after the flag's name.
+-- Each check returns nil, or the error message after the flag's name.
 
 local function watts_check(key)
     return function(value, rules)
@@ -154,8 +155,8 @@ local function watts_check(key)
     end
 end
 
--- Counts the insertions, deletions, replacements and swaps of neighbours that turn `wanted`, in lower case, into
--- `name`. The beginning of a name counts as one edit.
+-- Returns the number of insertions, deletions, replacements and swaps of neighbours that turn `wanted`, in lower
+-- case, into `name`. A prefix of `name` has distance 1 at most.
 local function distance(wanted, name)
     local before, above, row = {}, {}, nil
     for i = 0, #wanted do
@@ -178,7 +179,7 @@ local function distance(wanted, name)
     return is_start and math.min(above[#wanted], 1) or above[#wanted]
 end
 
--- Returns the open policy that the user most likely meant, or nil: at most a third of its letters are wrong.
+-- Returns the open policy that the user most likely meant, with at most a third of its letters wrong, or nil.
 local function nearest_policy(value, rules)
     local wanted, nearest, best = string.sub(value, 1, NAME_MAX), nil, math.huge
     wanted = string.gsub(wanted, "[A-Z]", string.lower)
@@ -259,8 +260,8 @@ local FLAGS = {
     ENERGY_ALTERNATIVES = { "--energy-alternatives", check_shapes },
 }
 
--- Returns flag and value of each energy variable. slurmctld puts SPANK_ before names that do not begin with
--- it, so a client may have written it itself, and more than once: what reaches the hooks is the same.
+-- Returns flag and value of each energy variable. slurmctld adds the prefix SPANK_ to names without it. A client
+-- may have added it itself, even more than once; the hooks see the same variable.
 local function energy_values(environment)
     local found = {}
     for _, entry in pairs(environment or {}) do
@@ -274,8 +275,8 @@ local function energy_values(environment)
     return found
 end
 
--- Returns what is wrong with values that pass one by one, or nil: a cap where nothing is changed, or a policy
--- that only keeps to a cap without one. A cap without a policy is fine.
+-- Returns the error of a combination of individually valid values, or nil: a cap under a policy that only
+-- measures, or no cap under a policy that needs one. A cap without a policy is valid.
 local function contradiction(values, rules)
     local given = {}
     for _, item in ipairs(values) do
@@ -294,7 +295,7 @@ local function contradiction(values, rules)
     return nil
 end
 
--- Returns the one line to refuse the job with, or nil; the job's values, if it has some, and the rules.
+-- Returns the one-line reason to reject the job, or nil; the job's values, if it has any; and the rules.
 local function examine(job_desc)
     local values = energy_values(job_desc.spank_job_env)
     if #values == 0 and not job_desc.script then
@@ -304,7 +305,7 @@ local function examine(job_desc)
     if unusable and #values > 0 then
         slurm.log_error("%s", "senergy_submit: " .. unusable .. ": only the form of values is checked")
     end
-    local user = job_desc.user_name or "" -- the job's owner, also where root submits for somebody
+    local user = job_desc.user_name or "" -- the job's owner, also if root submits for another user
     local rules = parse_rules(text, user)
     for _, item in ipairs(values) do
         local problem = item.flag[2](item.value, rules, user)
@@ -315,12 +316,12 @@ local function examine(job_desc)
     return contradiction(values, rules), values, rules
 end
 
--- Returns the one line to refuse the job with, or nil.
+-- Returns the one-line reason to reject the job, or nil.
 function M.problem(job_desc)
     return (examine(job_desc))
 end
 
--- Exclusive or of two numbers from 0 to 15: Lua 5.1 has no operator for it.
+-- Table of the exclusive or of two numbers from 0 to 15, because Lua 5.1 has no operator for it.
 local XOR = {}
 for a = 0, 15 do
     for b = 0, 15 do
@@ -333,7 +334,7 @@ for a = 0, 15 do
     end
 end
 
--- Continues a 64-bit FNV-1a digest, kept as its lower and upper 32 bits. The prime is 2^40 + 435.
+-- Updates a 64-bit FNV-1a digest, given as its lower and upper 32 bits. The prime is 2^40 + 435.
 local function digest(text, low, high)
     local floor, byte_at, two24, two32 = math.floor, string.byte, 2 ^ 24, 2 ^ 32
     for i = 1, #text do
@@ -347,8 +348,8 @@ local function digest(text, low, high)
     return low, high
 end
 
--- Returns the digest of a batch script without its #SBATCH lines, and of its arguments, as energy.so computes
--- it on the node (spank/fingerprint.c); nil for other jobs and for a script that is too long to digest here.
+-- Returns the digest of a batch script without its #SBATCH lines and of its arguments, as energy.so computes it
+-- on the node (spank/fingerprint.c). Returns nil for other jobs and for scripts longer than SCRIPT_MAX.
 local function fingerprint(job_desc)
     local script, arguments = job_desc.script, {}
     if type(script) ~= "string" then
@@ -371,9 +372,9 @@ local function fingerprint(job_desc)
     return string.format("%08x%08x", high, low)
 end
 
--- Writes words to where squeue and the plugin in slurmctld see them, for senergyctld. Users cannot write there,
--- and what a site's own job_submit.lua has written stays before it.
-local function note(job_desc, words)
+-- Appends words to AdminComment, from which squeue and slurmctld's plugin pass them to senergyctld. Users cannot
+-- write there. Text of a site's own job_submit.lua is kept before them.
+local function append_admin_comment(job_desc, words)
     local before = job_desc.admin_comment
     local own = "energy-flags: " .. table.concat(words, " ")
     job_desc.admin_comment = before and before ~= "" and before .. "; " .. own or own
@@ -391,8 +392,8 @@ local function flag_words(values)
     return words
 end
 
--- Lets a job that offers several shapes begin a little later, so that senergyctld sees it before Slurm starts it
--- with what it asks for. Arrays keep what they ask for, and srun --immediate cannot wait.
+-- Delays the begin time of a job that offers several shapes, so that senergyctld can select one before Slurm
+-- starts the job. Job arrays keep their requested shape, and srun --immediate cannot wait.
 local function delay_for_shape_selection(job_desc, values, seconds)
     local offers = false
     for _, item in ipairs(values) do
@@ -407,7 +408,7 @@ local function delay_for_shape_selection(job_desc, values, seconds)
     end
 end
 
--- Whether a request such as `gres/gpu:a100:2,license:1` or `gres:shard:4` names GPUs, whole or in parts.
+-- Whether a request such as `gres/gpu:a100:2,license:1` or `gres:shard:4` includes GPUs or shares of GPUs.
 local function names_gpus(request)
     for item in string.gmatch(tostring(request or ""), "[^,]+") do
         local name, rest = string.match(item, "^%s*([a-z]+)(.*)$")
@@ -422,8 +423,8 @@ local function names_gpus(request)
     return false
 end
 
--- Tells the user of a cap per GPU for a job that asks for none. It is no refusal: in a partition that gives whole
--- nodes a job gets their GPUs without asking, and partitions cannot be looked up here in every release.
+-- Warns the user of a cap per GPU if the job requests no GPU. The job is not rejected: in a partition that
+-- allocates whole nodes it gets their GPUs without a request, and not every release lets Lua look up partitions.
 local function warn_of_missing_gpus(job_desc, values)
     local capped, offers = false, false
     for _, item in ipairs(values) do
@@ -450,14 +451,14 @@ local function prepare(job_desc, values, rules)
         words[#words + 1] = "ENERGY_FINGERPRINT=" .. script
     end
     if #words > 0 then
-        note(job_desc, words)
+        append_admin_comment(job_desc, words)
     end
     if rules.shape_selection_delay_s then
         delay_for_shape_selection(job_desc, values, rules.shape_selection_delay_s)
     end
 end
 
--- For slurm_job_submit: returns slurm.SUCCESS, or slurm.ERROR after telling the user why.
+-- For slurm_job_submit: returns slurm.SUCCESS, or slurm.ERROR after a message to the user.
 function M.check(job_desc, submit_uid)
     local worked, problem, values, rules = pcall(examine, job_desc)
     if worked and not problem and values then
