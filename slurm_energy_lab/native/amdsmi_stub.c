@@ -1,8 +1,8 @@
 /*
- * libamd_smi.so of the lab: AMD SMI calls answered from a shared state file.
+ * libamd_smi.so of the lab: AMD SMI calls on top of a shared state file.
  *
- * The vendor's Python package binds every symbol of the library when it is imported, so that all must be
- * there: those without a body here are in amdsmi_rest.h, which `slurm_energy_lab.amdsmi_library` writes from
+ * The vendor's Python package binds every symbol of the library when it is imported, so all must exist.
+ * Symbols without a body here are in amdsmi_rest.h, which `slurm_energy_lab.amdsmi_library` generates from
  * the package together with amdsmi_layout.h, the offsets of the structures.
  *
  * The state is in the file named by SENERGY_LAB_AMDSMI: struct header, then struct gpu for each GPU.
@@ -61,7 +61,7 @@ static void put32(void *base, size_t offset, uint32_t value) {
 EXPORT int amdsmi_init(uint64_t flags) {
     (void)flags;
     const char *path = getenv("SENERGY_LAB_AMDSMI");
-    /* Without the right to write it can still be read, as the driver's files. */
+    /* Without write permission the file is opened for reading, like the driver's files. */
     int writable = 1, fd = open(path ? path : DEFAULT_STATE, O_RDWR | O_CLOEXEC);
     if (fd < 0) {
         writable = 0;
@@ -133,7 +133,7 @@ EXPORT int amdsmi_get_power_cap_info(void *handle, uint32_t sensor, void *info) 
     return SUCCESS;
 }
 
-/* amdgpu divides by 10^6 and keeps whole watts; its file belongs to root. */
+/* amdgpu divides by 10^6 and stores whole watts; only root can write its file. */
 EXPORT int amdsmi_set_power_cap(void *handle, uint32_t sensor, uint64_t cap_uw) {
     struct gpu *gpu = gpu_of(handle);
     if (gpu == NULL || sensor != 0 || cap_uw < gpu->least_cap_uw || cap_uw > gpu->most_cap_uw)
@@ -162,7 +162,7 @@ EXPORT int amdsmi_get_gpu_enumeration_info(void *handle, void *info) {
     return SUCCESS;
 }
 
-/* What the firmware does not report is all ones. */
+/* Fields that the firmware does not report have all bits set. */
 EXPORT int amdsmi_get_gpu_metrics_info(void *handle, void *info) {
     struct gpu *gpu = gpu_of(handle);
     if (gpu == NULL || info == NULL)

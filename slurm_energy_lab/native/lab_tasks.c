@@ -1,11 +1,11 @@
 /*
- * lab_tasks.so: a SPANK plugin of the lab only. It puts every task of a job into the control groups that the
- * node's emulator keeps for the job: their CPU quota slows real programs as the emulated cores would, and
- * their CPU time is what the power model sees. slurmd, slurmstepd and senergyd stay outside.
+ * lab_tasks.so: SPANK plugin used only in the lab. It moves every task of a job into the control groups that
+ * the node's emulator manages for the job. Their CPU quota slows real programs to the speed of the emulated
+ * cores, and their CPU time is the load in the power model. slurmd, slurmstepd and senergyd stay outside.
  *
- * It asks the emulator `{"op":"job","job_id":N,"cpus":"0-3"|null}` and reads the file names in the answer's
- * "procs". Whatever fails, after at most WAIT_MS the task runs as it would without. For `senergy lab run` the
- * task finds its step's CPUs in SENERGY_LAB_CPUS.
+ * The plugin sends `{"op":"job","job_id":N,"cpus":"0-3"|null}` to the emulator and reads the file names in
+ * "procs" of the response. After a failure, or WAIT_MS at most, the task runs without the groups. The
+ * variable SENERGY_LAB_CPUS holds the CPUs of the step for `senergy lab run`.
  *
  * plugstack.conf: optional .../lab_tasks.so socket=/run/senergy-lab/emulator.sock
  */
@@ -69,7 +69,7 @@ static bool ask(const char *request, char *answer, size_t size) {
     return ok;
 }
 
-/* Writing 0 to a group's list of processes moves the writer. */
+/* Moves this process into a group: writing 0 to a group's list of processes moves the writer. */
 static void join(const char *path) {
     int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
@@ -79,7 +79,7 @@ static void join(const char *path) {
     close(fd);
 }
 
-/* Joins every group that the answer names: `"procs": ["/sys/fs/cgroup/cpu/...", ...]`. */
+/* Moves this process into all groups in the response: `"procs": ["/sys/fs/cgroup/cpu/...", ...]`. */
 static void join_all(char *answer) {
     char *at = strstr(answer, "\"procs\"");
     char *end = at ? strchr(at, ']') : NULL;
@@ -97,7 +97,7 @@ static void join_all(char *answer) {
     }
 }
 
-/* Reads the numbers of the threads of core 0, such as 0,64: how far apart threads of a core are numbered. */
+/* Reads the CPU numbers of core 0, such as 0,64: the offsets between the threads of a core. */
 static size_t read_offsets(unsigned long offsets[THREADS_MAX]) {
     char text[64], *at = text;
     size_t count = 0;
@@ -107,7 +107,7 @@ static size_t read_offsets(unsigned long offsets[THREADS_MAX]) {
         close(fd);
     text[length > 0 ? length : 0] = '\0';
     if (strspn(text, "0123456789,\n") != strlen(text))
-        *text = '\0'; /* a range: threads are numbered side by side, which no emulated node does */
+        *text = '\0'; /* a range: consecutive numbers of threads, which no emulated node has */
     while (count < THREADS_MAX && *at >= '0' && *at <= '9') {
         offsets[count++] = strtoul(at, &at, 10);
         at += *at == ',';
@@ -115,7 +115,7 @@ static size_t read_offsets(unsigned long offsets[THREADS_MAX]) {
     return count;
 }
 
-/* Turns Slurm's list of cores into the list of their CPUs: `0-3` becomes `0-3,64-67`. */
+/* Converts Slurm's list of cores to a list of CPUs: `0-3` becomes `0-3,64-67`. */
 static bool print_cpus(const char *cores, char text[CPUS_MAX]) {
     unsigned long offsets[THREADS_MAX];
     size_t threads = read_offsets(offsets), length = 0;

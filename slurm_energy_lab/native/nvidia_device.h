@@ -1,9 +1,9 @@
 /*
- * What the emulated NVIDIA driver and the NVML stub exchange through /dev/nvidiactl and /dev/nvidiaN.
+ * Protocol between the emulated NVIDIA driver and the NVML stub in /dev/nvidiactl and /dev/nvidiaN.
  *
  * /dev/nvidiactl: one header at offset 0, the record of GPU i at SNV_RECORD_OFFSET + i * SNV_RECORD_STRIDE.
- * /dev/nvidiaN:   one command per write, at offset 0; the error number of the write is the answer.
- * The other side is slurm_energy_lab/tree/nvidia.py; all numbers are little-endian, nothing is padded.
+ * /dev/nvidiaN:   one command per write at offset 0; the error number of the write is the result.
+ * slurm_energy_lab/tree/nvidia.py implements the driver. All numbers are little-endian, without padding.
  *
  * SPDX-License-Identifier: GPL-2.0-or-later
  */
@@ -42,12 +42,12 @@ struct snv_header {
 };
 
 struct snv_gpu {
-    /* changes */
+    /* dynamic fields */
     uint64_t energy_mj;
     uint64_t clocks_event_reasons;
-    uint32_t power_mw; /* what nvmlDeviceGetPowerUsage means on this architecture */
+    uint32_t power_mw; /* value of nvmlDeviceGetPowerUsage on this architecture */
     uint32_t power_instant_mw;
-    uint32_t power_average_mw; /* SNV_UNKNOWN where the architecture has none */
+    uint32_t power_average_mw; /* SNV_UNKNOWN if the architecture has none */
     uint32_t limit_mw;
     uint32_t enforced_limit_mw;
     uint32_t graphics_mhz;
@@ -59,7 +59,7 @@ struct snv_gpu {
     uint32_t persistence;
     uint32_t memory_used_mib;
     uint32_t reserved;
-    /* stays */
+    /* constant fields */
     uint64_t memory_bytes;
     uint32_t default_limit_mw;
     uint32_t min_limit_mw;

@@ -1,5 +1,5 @@
 /*
- * The NVML stub's readings and commands of one GPU.
+ * NVML stub: readings and commands of one GPU.
  *
  * SPDX-License-Identifier: GPL-2.0-or-later
  */
@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A getter of one number: nvmlDeviceGet<NAME>(device, TYPE *value). */
+/* Defines a getter of one number: nvmlDeviceGet<NAME>(device, TYPE *value). */
 #define GETTER(name, type, expression)                                                                       \
     EXPORT nvmlReturn_t nvmlDeviceGet##name(nvmlDevice_t device, type *value) {                              \
         struct snv_gpu gpu;                                                                                  \
@@ -176,7 +176,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int 
     return NVML_SUCCESS;
 }
 
-/* Processes and MIG are not emulated: none run, the mode does not exist. Nor is temperature. */
+/* Not emulated: processes (the list is empty), MIG and temperature (not supported). */
 
 static nvmlReturn_t no_processes(nvmlDevice_t device, unsigned int *count) {
     struct snv_gpu gpu;

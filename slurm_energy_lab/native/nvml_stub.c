@@ -1,9 +1,9 @@
 /*
- * libnvidia-ml.so.1 of the lab: NVML calls answered from the emulated driver's device files.
+ * libnvidia-ml.so.1 of the lab: NVML calls on top of the emulated driver's device files.
  *
- * Exports the calls that nvidia-ml-py, zeus and power agents use; anything else is simply absent, which
- * callers see as "function not found". No state is kept here but the open /dev/nvidiactl and the identity
- * of each GPU, so that all processes of a node see the same GPUs.
+ * Exports the functions that nvidia-ml-py, zeus and power agents use. Others are missing, which callers see
+ * as "function not found". The only state is the open /dev/nvidiactl and the identity of each GPU, so all
+ * processes of a node see the same GPUs.
  *
  * SPDX-License-Identifier: GPL-2.0-or-later
  */

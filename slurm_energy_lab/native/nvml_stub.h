@@ -1,5 +1,6 @@
 /*
- * What the parts of the NVML stub share: NVML's types and numbers, and the reading of a GPU's record.
+ * Shared declarations of the NVML stub: NVML's types and constants, and the function that reads a GPU's
+ * record.
  *
  * SPDX-License-Identifier: GPL-2.0-or-later
  */
@@ -73,7 +74,7 @@ typedef struct {
 /* Reads the record of a GPU. `out`, the caller's result pointer, is only checked for NULL. */
 nvmlReturn_t snv_fetch(nvmlDevice_t device, const void *out, struct snv_gpu *gpu);
 
-/* Returns what NVML would say to a refused system call. */
+/* Returns NVML's error code for a failed system call. */
 nvmlReturn_t snv_from_errno(int code);
 
 /* Copies a text with its NUL; NVML_ERROR_INSUFFICIENT_SIZE if it does not fit. */
