@@ -81,7 +81,7 @@ check: DEB :=
 check: $(VENV)/.installed-check lint-python
 	@if command -v clang-format >/dev/null; then clang-format --dry-run --Werror $(C_SOURCES); else \
 		echo "C sources not checked: no clang-format (make lint does)"; fi
-	$(BIN)/python -m pytest -q -n $(CHECK_WORKERS) --dist worksteal --hypothesis-profile=check -m 'not slow and not soak' $(PYTEST_ARGS) tests/unit
+	$(BIN)/python -m pytest -q -n $(CHECK_WORKERS) --dist worksteal --hypothesis-profile=check -m 'not slow and not soak' $(PYTEST_ARGS) tests/unit tests/lab
 
 # Tests wait for sampled seconds and for slurmctld most of their time, so that three workers suit two cores; each
 # has labs of its own. A file's tests stay together, and the cluster's files, the longest, come first.

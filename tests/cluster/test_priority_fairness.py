@@ -15,10 +15,10 @@ from ordering import until
 from slurm_energy.trusted_files import replace_public
 
 SHARES = {"daemon": 1, "games": 2, "man": 1}
-JOBS = {"daemon": 74, "games": 46, "man": 27}
+JOBS = {"daemon": 46, "games": 29, "man": 17}
 """Who submits how many: half of all jobs are of a user who is entitled to a quarter."""
 SLOTS = 4
-MEASURED = 20 * SLOTS
+MEASURED = 12 * SLOTS
 """What runs has used little yet, so that a user may have some jobs more than due: few of so many."""
 TOLERANCE = 0.15
 """An order by submission gives one user 0.25 more than its share, and equal parts give one 0.17 less: both

@@ -13,7 +13,7 @@ HONEST = ("daemon", "games", "man")
 DECOYS = 3
 DAY_MIN = 1440
 CORES = 16
-SHARED_DECOY_S, SHARED_LIMIT_MIN = 45, 120
+SHARED_DECOY_S, SHARED_LIMIT_MIN = 15, 40
 """Decoys of one core take together a tenth of the limit of the long job."""
 POLICY = "zeus"
 

@@ -4,6 +4,7 @@ Runs on whatever Slurm is installed; spank-release.sh runs it in a bare root wit
 pytest and the standard library.
 """
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -159,9 +160,14 @@ def submit_bad(cluster, way, *options):
     return cluster.run(way, *options, target, user="nobody")
 
 
-@pytest.mark.parametrize("way", ["sbatch", "srun", "salloc", "#SBATCH"])
+WAYS = ("sbatch", "#SBATCH", "srun", "salloc")
+"""Each case takes one way: the rules themselves are tested value by value in unit/test_spank_flags."""
+
+
 @pytest.mark.parametrize(
-    ("flag", "value", "problem"), BAD_VALUES, ids=[f"{flag}={value[:12]!a}" for flag, value, _ in BAD_VALUES]
+    ("way", "flag", "value", "problem"),
+    [(way, *case) for way, case in zip(itertools.cycle(WAYS), BAD_VALUES, strict=False)],
+    ids=[f"{flag}={value[:12]!a}" for flag, value, _ in BAD_VALUES],
 )
 def test_bad_values_are_refused_with_one_line_and_nothing_is_queued(cluster, way, flag, value, problem):
     before = cluster.job_count()
@@ -184,8 +190,10 @@ CONTRADICTIONS = [
 ]
 
 
-@pytest.mark.parametrize("way", ["sbatch", "srun", "salloc", "#SBATCH"])
-@pytest.mark.parametrize(("options", "problem"), CONTRADICTIONS)
+@pytest.mark.parametrize(
+    ("way", "options", "problem"),
+    [(way, *case) for way, case in zip(WAYS, CONTRADICTIONS, strict=True)],
+)
 def test_contradicting_flags_are_refused_with_one_line_and_nothing_is_queued(cluster, way, options, problem):
     before = cluster.job_count()
     done = submit_bad(cluster, way, *options)

@@ -24,7 +24,6 @@ from own_controller import Controller, munged, place, reserved_port, wait_for  #
 pytestmark = pytest.mark.skipif(shutil.which("munged") is None, reason="munge is not installed")
 
 JOBS = 12
-ROUNDS = 14
 RELEASE = """
 import sys
 import slurm_energy
@@ -186,7 +185,8 @@ def test_what_a_controller_without_a_third_answer_refused_arrives_after_its_upgr
     wait_for(lambda: agent.counts() == {"spooled": 0, "deferred": 0, "rejected": 0})
 
 
-def test_kill_9_at_random_moments_loses_and_doubles_nothing(controller, agents):
+@pytest.mark.parametrize("rounds", [5, pytest.param(60, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
+def test_kill_9_at_random_moments_loses_and_doubles_nothing(controller, agents, rounds):
     chance = random.Random(9)
     agent = agents("killed")
     agent.start()  # no controller yet
@@ -194,7 +194,7 @@ def test_kill_9_at_random_moments_loses_and_doubles_nothing(controller, agents):
         agent.run_job(job_id)
     wait_for(lambda: agent.kept() == list(range(1, JOBS + 1)))
     agent.kill()
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         controller.change_to(chance.choice([ANCIENT, OLD]))
         agent.start()
         if chance.random() < 0.5:

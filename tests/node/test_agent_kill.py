@@ -22,7 +22,7 @@ import pytest
 from crashing_agent import HOOK, CrashingAgent
 
 SEED = int(os.environ.get("SENERGY_KILL_SEED", "20261121"))
-ROUNDS = int(os.environ.get("SENERGY_KILL_ROUNDS", "60"))
+ROUNDS = int(os.environ.get("SENERGY_KILL_ROUNDS", "15"))
 ONLY = os.environ.get("SENERGY_KILL_ONLY")
 PATIENCE_S = 30.0
 CHANGES = {"begin": 20, "end": 20, "step": 10, "set": 10, "sample": 1, "start": 20}

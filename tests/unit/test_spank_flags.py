@@ -34,7 +34,17 @@ cap_watts 100 10000
 gpu_cap_watts 100.5 1000
 """
 SHAPES = st.from_regex(r"((gpu|gp):[ah_.-]{0,3}[0-9]{0,2}:?[0-9]{0,6},?){0,9}", fullmatch=True)
-NO_SHAPES = ["", "a100:4", "gpu:4", "gpu:a100", "gpu:a100:", "gpu:a100:0", "gpu:a100:12345", "gpu::4"]
+NO_SHAPES = [
+    "gpu:a100:4,gpu:4",
+    "",
+    "a100:4",
+    "gpu:4",
+    "gpu:a100",
+    "gpu:a100:",
+    "gpu:a100:0",
+    "gpu:a100:12345",
+    "gpu::4",
+]
 NO_SHAPES += ["gpu:a100:4,", ",gpu:a100:4", "gpu:a100:4,,gpu:h100:2", "gpu:a100:4 ", "gpu:-a:1", "gpu:a:1:2"]
 NO_SHAPES += [
     "GPU:a100:4",
@@ -212,6 +222,8 @@ def test_a_policy_for_some_users_is_refused_to_others(driver):
         ("energy-policy", "", "is not a policy name; allowed: "),
         ("energy-policy", "a" * 33, "is not a policy name; allowed: "),
         ("energy-model", "", "is not a model name; allowed: 1 to 64 characters"),
+        ("energy-policy", "x" * 10_000, "is not a policy name; allowed: "),
+        ("energy-model", "a;b", "is not a model name; allowed: 1 to 64 characters"),
         ("energy-model", "a b", "is not a model name; allowed: 1 to 64 characters"),
         ("energy-tag", "a" * 65, "is not a tag; allowed: 1 to 64 characters"),
         ("energy-tag", "x;y", "is not a tag; allowed: 1 to 64 characters"),
