@@ -1,9 +1,8 @@
-"""The fixture `lab`: a real Slurm cluster of emulated nodes, shared by tests that ask for the same one.
+"""The fixture `lab`: a real Slurm cluster of emulated nodes, shared by tests that request the same one.
 
-A test or module says which with the marker `lab`, for example
-`pytest.mark.lab(profiles=["xeon-8358"], energy={"agent": {"sampling_hz": 10.0}})`; without it there are the
-four default nodes n1 to n4. At most one lab is up at a time, and tests are put in the order that needs the
-fewest.
+A test or module selects the lab with the marker `lab`, for example `pytest.mark.lab(profiles=["xeon-8358"],
+energy={"agent": {"sampling_hz": 10.0}})`; without the marker the lab has the four default nodes n1 to n4. At
+most one lab is up at a time, and tests are ordered so that the number of labs is minimal.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def _wish(item) -> LabRequest:
 
 
 def pytest_collection_modifyitems(items):
-    """Bring tests of the same lab together, at the place of the first of them."""
+    """Group tests of the same lab, at the position of the first of them."""
     order = {}
     places = []
     for number, item in enumerate(items):
@@ -88,7 +87,7 @@ def _lab_pool(machine):
 
 @pytest.fixture
 def lab(request, _lab_pool) -> LabDriver:
-    """A lab with all daemons running and no job; see the module's text for how to choose one."""
+    """A lab with all daemons running and no job; the module's docstring describes how to select one."""
     driver = _lab_pool.get(_wish(request.node))
     yield driver
     driver.calm()
@@ -96,7 +95,7 @@ def lab(request, _lab_pool) -> LabDriver:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Show the ends of our daemons' logs with a failed test."""
+    """Add the last lines of our daemons' logs to a failed test."""
     report = yield
     driver = getattr(item, "funcargs", {}).get("lab")
     if report.when == "call" and report.failed and isinstance(driver, LabDriver):

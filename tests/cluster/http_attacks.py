@@ -1,7 +1,7 @@
-"""What a hostile user does to senergyctld's port; each attack holds until it is told to end.
+"""Attacks of a hostile user on senergyctld's port; each lasts until the test ends it.
 
-The functions run in a process of that user's, forked from the test (`running`), so nothing is imported here
-that the test does not have.
+The functions run in a process of that user, forked from the test (`running`), so they import nothing that
+the test does not have.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ Attack = Callable[[int, Path], None]
 
 @contextlib.contextmanager
 def running(attack: Attack, port: int, munge_socket: Path, uid: int = NOBODY) -> Iterator[int]:
-    """Run an attack as another user; the block begins when it is in full force. Gives its process id."""
+    """Run an attack as another user and yield its process id; the block begins when the attack is at full
+    strength.
+    """
     began_read, began_write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -68,7 +70,7 @@ def _send(connection: socket.socket, content: bytes) -> bool:
 
 
 def large_headers(port: int, _: Path) -> None:
-    """Send 70 requests of 128 headers of 190 KiB each, of which the end never comes."""
+    """Send 70 requests with 128 headers of 190 KiB in total each, without an end."""
 
     def one() -> None:
         connection = _connect(port)
@@ -97,7 +99,7 @@ def silent_connections(port: int, _: Path) -> None:
 
 
 def large_credentials(port: int, _: Path) -> None:
-    """Send requests with credentials that are as long as a head may be, and large bodies behind them."""
+    """Send requests with credentials of the maximum size of a head, followed by large bodies."""
 
     def one() -> None:
         for _number in range(10):
@@ -117,7 +119,7 @@ def large_credentials(port: int, _: Path) -> None:
 
 
 def chunked_bodies(port: int, munge_socket: Path) -> None:
-    """Send bodies in chunks that never end, with a good credential."""
+    """Send endless chunked bodies with a valid credential."""
 
     def one() -> None:
         connection = _connect(port)
@@ -130,7 +132,7 @@ def chunked_bodies(port: int, munge_socket: Path) -> None:
 
 
 def slow_bodies(port: int, munge_socket: Path) -> None:
-    """Send the body of a request of one's own a byte a second, on 60 connections."""
+    """Send bodies at one byte per second, on 60 connections with valid credentials."""
 
     def one() -> None:
         connection = _connect(port)
@@ -142,7 +144,7 @@ def slow_bodies(port: int, munge_socket: Path) -> None:
 
 
 def pipelined_requests(port: int, munge_socket: Path) -> None:
-    """Send a good request and thousands behind it, without ever reading an answer."""
+    """Send a valid request followed by thousands, without reading any response."""
 
     def one() -> None:
         connection = _connect(port)
@@ -156,7 +158,7 @@ def pipelined_requests(port: int, munge_socket: Path) -> None:
 
 
 def compressed_bodies(port: int, munge_socket: Path) -> None:
-    """Send small bodies that say they are compressed and would be large."""
+    """Send small bodies that are declared as compressed and would unpack to large ones."""
     import zlib
 
     body = zlib.compress(bytes(64 << 20), 9)
@@ -169,7 +171,7 @@ def compressed_bodies(port: int, munge_socket: Path) -> None:
 
 
 def floods_of_connections(port: int, _: Path) -> None:
-    """Connect, send a request with a false credential and go, without a pause."""
+    """Connect, send a request with a false credential and disconnect, continuously."""
     request = b"GET /v1/status HTTP/1.1\r\nAuthorization: MUNGE MUNGE:AwQFAAD:\r\n\r\n"
 
     def flood() -> None:
@@ -182,7 +184,7 @@ def floods_of_connections(port: int, _: Path) -> None:
 
 
 def floods_of_requests(port: int, munge_socket: Path) -> None:
-    """Ask with good credentials without a pause, and go before the answer comes."""
+    """Send requests with valid credentials continuously, and disconnect before the response."""
 
     def flood() -> None:
         while True:
@@ -195,7 +197,7 @@ def floods_of_requests(port: int, munge_socket: Path) -> None:
 
 
 def unread_answers(port: int, munge_socket: Path) -> None:
-    """Ask 1,500 times with good credentials and never read the answers."""
+    """Send 1,500 requests with valid credentials and never read the responses."""
 
     def one() -> None:
         for _number in range(125):

@@ -1,4 +1,4 @@
-"""A program in senergyctld's place, run by another user: it answers each request as the test says."""
+"""A program that impersonates senergyctld, run by another user: the test decides each response."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class _Server(HTTPServer):
 
 @contextlib.contextmanager
 def listening(port: int, answer: Answer) -> Iterator[Callable[[], None]]:
-    """Serve as user nobody; give a function that waits until one more request was answered.
+    """Serve as user nobody; yield a function that waits until one more request has been answered.
 
     Args:
         port: on loopback.
-        answer: from the request's credential and body to status and body.
+        answer: maps credential and body of the request to status and body.
     """
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""What independent tools say of a node's power settings and energy, run inside the node."""
+"""Power settings and energy of a node as reported by independent tools, run inside the node."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Seen:
 
 
 def settings(lab: LabDriver, node: str) -> Seen:
-    """Ask cpupower, powercap-info and pynvml."""
+    """Read the settings with cpupower, powercap-info and pynvml."""
     return Seen(_cpupower(lab, node), _powercap(lab, node), _nvml(lab, node))
 
 
 def settings_at_rest(lab: LabDriver, node: str) -> Seen:
-    """Return the settings once senergyd knows of no job: an epilog waits a second for it and no longer."""
+    """Return the settings once senergyd has no job: an epilog waits at most a second for it."""
     deadline = time.monotonic() + 60
     while jobs := agent_status(lab, node)["jobs"]:
         assert time.monotonic() < deadline, jobs
@@ -46,7 +46,7 @@ def settings_at_rest(lab: LabDriver, node: str) -> Seen:
 
 
 def agent_status(lab: LabDriver, node: str) -> dict[str, Any]:
-    """Return senergyd's answer to `status`, as root is told."""
+    """Return senergyd's response to `status`, as root gets it."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(30)
         connection.connect(str(lab.layout.node_run(node) / "senergy" / "agent.sock"))
@@ -56,10 +56,10 @@ def agent_status(lab: LabDriver, node: str) -> dict[str, Any]:
 
 
 def settings_in_time(lab: LabDriver, node: str, right: Callable[[Seen], bool]) -> Seen:
-    """Return the settings once they are right, or what they were after a minute of asking.
+    """Return the settings once they are right, or those after a minute.
 
-    A prolog waits no longer than a second for senergyd: where that has no time just then, settings come after
-    the job's script has begun.
+    A prolog waits at most a second for senergyd. If senergyd is busy then, the settings follow after the
+    job's script has begun.
     """
     deadline = time.monotonic() + 60
     while not right(seen := settings(lab, node)) and time.monotonic() < deadline:
@@ -90,7 +90,7 @@ def _nvml(lab: LabDriver, node: str) -> tuple[int, ...]:
 
 
 def acct(lab: LabDriver, *jobs: int, steps: bool = False) -> list[dict]:
-    """Return what `senergy acct --json` says of jobs, once all of their records have arrived."""
+    """Return the result of `senergy acct --json` for jobs, once all of their records have arrived."""
     selection = ",".join(map(str, jobs))
     deadline = time.monotonic() + 120  # senergyd's pauses grow to a minute while senergyctld is away
     while True:

@@ -1,4 +1,4 @@
-"""What a test needs of a lab: submit, wait, run something on the login node or in a node, ask the truth."""
+"""Operations of tests on a lab: submit, wait, run on the login node or in a node, read the model's truth."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ PARENT, PREFIX = Path("/var/tmp"), "senergy-test-"
 
 @dataclass(frozen=True)
 class LabRequest:
-    """The lab that a test asks for with the marker `lab`; equal wishes share one lab.
+    """The lab that a test requests with the marker `lab`; equal requests share one lab.
 
-    `overrides` (dotted keys of the profile) go for every node; the others are as in `LabSpec`.
+    `overrides` (dotted keys of the profile) apply to every node; the other fields are as in `LabSpec`.
     """
 
     profiles: tuple[str, ...] = nodes_file.DEFAULT_PROFILES
@@ -54,7 +54,7 @@ class LabRequest:
 
 
 class LabDriver:
-    """A lab of its own in a new directory; ends with this process even if that is killed."""
+    """A lab in its own new directory; it ends with this process, even if the process is killed."""
 
     def __init__(self, wish: LabRequest) -> None:
         self.wish = wish
@@ -72,7 +72,7 @@ class LabDriver:
 
     @property
     def env(self) -> dict[str, str]:
-        """The login node's whole environment."""
+        """The whole environment of the login node."""
         return {**os.environ, **self.lab.environment()}
 
     def run(
@@ -111,10 +111,11 @@ class LabDriver:
         return int(self.run(*argv, input=script, **more).stdout.split(";")[0])
 
     def wait(self, job_id: int, timeout: float = 120) -> str:
-        """Wait until a job, all its array tasks and components are over, epilogs included.
+        """Wait until a job with all its array tasks and components has ended, including epilogs.
 
         Returns:
-            The state of the job as scontrol says it, e.g. `COMPLETED`; of an array, of its last task shown.
+            The state of the job according to scontrol, e.g. `COMPLETED`; for an array, that of the last task
+                shown.
         """
         deadline = time.monotonic() + timeout
         while self._queued("-j", str(job_id), "-t", UNFINISHED) != []:
@@ -123,12 +124,12 @@ class LabDriver:
         return self.job(job_id)["JobState"]
 
     def _queued(self, *options: str) -> list[str] | None:
-        """Return jobs that squeue shows; None: slurmctld did not answer, which says nothing of jobs."""
+        """Return jobs that squeue shows; None: slurmctld did not answer, so nothing is known about jobs."""
         done = self.run("squeue", "-h", "-o", "%A", *options, check=False)
         return done.stdout.split() if done.returncode == 0 or FORGOTTEN in done.stderr else None
 
     def job(self, job_id: int) -> dict[str, str]:
-        """Return what `scontrol show job` says."""
+        """Return the output of `scontrol show job`."""
         text = self.run("scontrol", "-o", "show", "job", str(job_id)).stdout.splitlines()[-1]
         return dict(pair.split("=", 1) for pair in text.split() if "=" in pair)
 
@@ -143,7 +144,7 @@ class LabDriver:
         return pid
 
     def kill(self, daemon: str, node: str | None = None, how: int = signal.SIGKILL) -> None:
-        """Send a daemon a signal; after SIGKILL or SIGTERM wait until it is gone."""
+        """Send a signal to a daemon; after SIGKILL or SIGTERM wait until it has ended."""
         os.kill(self.pid(daemon, node), how)
         deadline = time.monotonic() + 20
         while how in (signal.SIGKILL, signal.SIGTERM) and self.lab.daemon_pid(daemon, node) is not None:
@@ -151,7 +152,7 @@ class LabDriver:
             time.sleep(0.02)
 
     def start(self, daemon: str, node: str | None = None) -> None:
-        """Start a daemon again that has ended."""
+        """Start an ended daemon again."""
         self.lab.start_daemon(daemon, node)
 
     def log(self, name: str) -> str:
@@ -159,7 +160,7 @@ class LabDriver:
         return (self.layout.log / f"{name}.log").read_text(errors="replace")
 
     def calm(self) -> None:
-        """End all jobs, for the next test."""
+        """End all jobs before the next test."""
         deadline = time.monotonic() + 120
         while (jobs := self._queued()) != []:
             assert time.monotonic() < deadline, f"jobs {jobs} do not end"
@@ -167,19 +168,20 @@ class LabDriver:
             time.sleep(POLL_S)
 
     def down(self) -> None:
-        """Take the lab away."""
+        """Remove the lab."""
         lifecycle.down(self.layout)
 
 
 def sweep() -> None:
-    """Take away what test sessions have left that were killed; a lab's directory begins with its owner's PID.
+    """Remove labs of killed test sessions; the name of a lab's directory begins with its owner's PID.
 
-    Nothing else tells: lab.json names who called `up`, for some tests a command that has long ended.
+    No other file identifies the owner: lab.json names the process that called `up`, for some tests a command
+    that has long ended.
     """
     for root in PARENT.glob(f"{PREFIX}*"):
         owner = root.name.removeprefix(PREFIX).partition("-")[0]
         if owner.isdigit() and not processes.is_running(int(owner)):
-            with contextlib.suppress(EnergyError):  # another worker sweeps it, or it is no lab's any more
+            with contextlib.suppress(EnergyError):  # another worker removes it, or it is no longer a lab
                 lifecycle.down(layout.locate_lab(root))
 
 

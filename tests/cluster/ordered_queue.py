@@ -1,4 +1,4 @@
-"""A lab whose queue we rank and whose jobs start one after the other: what tests of the order need."""
+"""A lab with a queue that we rank and whose jobs start one after the other, for tests of the order."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SUBMITTERS = 4
 
 
 class OrderedQueue:
-    """Jobs of a whole node each; each writes its number into a file when it starts."""
+    """Jobs that each use a whole node and write their id into a file when they start."""
 
     def __init__(self, lab: LabDriver) -> None:
         self.lab = lab
@@ -52,36 +52,36 @@ class OrderedQueue:
         self.controller = ControllerClient(energy["cluster"]["controller_url"], lab.layout.munge_socket)
 
     def configure(self, **priority: Any) -> None:
-        """Change the table `priority` of energy.toml and have it read again."""
+        """Change the table `priority` of energy.toml and reload the configuration."""
         path = self.lab.layout.energy_toml
         text = toml_document(merged(tomllib.loads(path.read_text()), {"priority": priority}))
         replace_public(path, text.encode())
         self.lab.kill("senergyctld", how=signal.SIGHUP)
 
     def ask(self, **query: str) -> dict[str, Any]:
-        """Return the controller's answer about the queue."""
+        """Return the controller's response about the queue."""
         return self.controller.get("/v1/priority", query)
 
     def close(self) -> None:
-        """Let no job start."""
+        """Stop Slurm from starting jobs."""
         self.lab.run("scontrol", "update", "PartitionName=all", "State=DOWN")
 
     def open(self) -> None:
-        """Let jobs start."""
+        """Let Slurm start jobs again."""
         self.lab.run("scontrol", "update", "PartitionName=all", "State=UP")
 
     def submit(self, *options: str, user: str | None = None) -> int:
-        """Submit a job that has the node to itself."""
+        """Submit a job that uses the whole node."""
         job = f"echo $SLURM_JOB_ID >> {self.record}"
         return self.lab.sbatch(job, "--exclusive", *options, user=user)
 
     def submit_all(self, jobs: Sequence[tuple[Sequence[str], str | None]]) -> list[int]:
-        """Submit jobs, given as options and user, some at a time; return their numbers."""
+        """Submit jobs, given as options and user, some at a time; return their ids."""
         with ThreadPoolExecutor(SUBMITTERS) as pool:
             return list(pool.map(lambda job: self.submit(*job[0], user=job[1]), jobs))
 
     def ranked(self, jobs: Sequence[int], policy: str) -> dict[str, Any]:
-        """Wait until a ranking by this policy knows all of these jobs and return it with its state."""
+        """Wait for a ranking by this policy that includes all of these jobs; return it with its state."""
         found: dict[str, Any] = {}
 
         def known() -> bool:
@@ -93,13 +93,14 @@ class OrderedQueue:
         return found
 
     def apply(self, jobs: Sequence[int]) -> None:
-        """Have slurmctld look up each job's place now, not within the minute."""
+        """Make slurmctld look up each job's place now instead of within a minute."""
         self.until(lambda: self._applied(jobs), f"the places of {len(jobs)} jobs")
 
     def _applied(self, jobs: Sequence[int]) -> bool:
-        """Hold and release jobs, and tell whether they have the places that the table says.
+        """Hold and release jobs, and return whether they have the places in the table.
 
-        They have not right after a slow read: then the plugin reads no other table for twenty times as long.
+        They do not directly after a slow read: the plugin then reads no other table for twenty times as
+        long.
         """
         wanted = self._in_table()
         if not wanted.keys() >= set(jobs):
@@ -119,7 +120,7 @@ class OrderedQueue:
         return dict(zip(entries["job_id"].tolist(), entries["site_factor"].tolist(), strict=True))
 
     def newcomers(self) -> int:
-        """Return the number that the plugin gives to jobs that nobody has ranked yet."""
+        """Return the site factor that the plugin gives to jobs that are not ranked yet."""
         data = self.lab.layout.priority_table.read_bytes()
         return int(np.frombuffer(data[: table_file.HEADER.itemsize], table_file.HEADER)["default"][0])
 
@@ -135,7 +136,7 @@ class OrderedQueue:
         return place
 
     def starts(self, jobs: Sequence[int]) -> list[int]:
-        """Wait until all these jobs have run and return them in the order in which they started."""
+        """Wait until all these jobs have run, and return them in the order of their starts."""
 
         def started() -> list[int]:
             return [int(job) for job in self.record.read_text().split() if int(job) in jobs]
@@ -145,7 +146,7 @@ class OrderedQueue:
 
     @contextlib.contextmanager
     def followed(self, jobs: Sequence[int], policy: str) -> Iterator[dict[str, Any]]:
-        """Give a ranking of these jobs that slurmctld follows, senergyctld being stopped meanwhile."""
+        """Return a ranking of these jobs that slurmctld follows while senergyctld is stopped."""
         deadline = time.monotonic() + WAIT_S
         while True:
             seen = self.ranked(jobs, policy)
@@ -167,7 +168,7 @@ class OrderedQueue:
         try:
             yield pid
         finally:
-            with contextlib.suppress(ProcessLookupError):  # somebody has killed it
+            with contextlib.suppress(ProcessLookupError):  # the process was killed
                 os.kill(pid, signal.SIGCONT)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
@@ -183,7 +184,7 @@ class OrderedQueue:
 
 
 def changes_jobs(pid: int) -> bool:
-    """Tell whether a process has a scontrol: what that was told it still does when the process is stopped."""
+    """Return whether a process runs scontrol, which completes its commands even if the process is stopped."""
     for status in Path("/proc").glob("[0-9]*/status"):
         with contextlib.suppress(OSError):
             text = status.read_text(errors="replace")
@@ -193,7 +194,7 @@ def changes_jobs(pid: int) -> bool:
 
 
 def recomputed(state: Mapping[str, Any]) -> list[int]:
-    """Have `scheduling` rank what a ranking was made from; return job ids, first to start first."""
+    """Rank the recorded input of a ranking with `scheduling`; return job ids, first to start first."""
 
     def columns(name: str) -> dict[str, Any]:
         return {key: _array(values) for key, values in state[name].items()}

@@ -1,4 +1,6 @@
-"""What tests of slurmctld's plugin share: jobs that note when they start, tables by hand, priorities."""
+"""Shared parts of tests of slurmctld's plugin: jobs that record their start, hand-written tables,
+priorities.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,16 @@ _PROBE = 1_234_567_890
 
 
 def write(lab: LabDriver, factors: Mapping[int, int], **options: Any) -> None:
-    """Write the table that the plugin reads, when it next does."""
+    """Write the table that the plugin reads at its next opportunity."""
     table_file.write(lab.layout.priority_table, list(factors), list(factors.values()), **options)
 
 
 def put_in_force(lab: LabDriver, factors: Mapping[int, int], **options: Any) -> None:
-    """Write the table and wait until the plugin has it.
+    """Write the table and wait until the plugin has read it.
 
-    After a slow read it reads no other for twenty times as long, so that the next job may still be given what
-    stood there before. A job of its own, which cannot start, shows when the table is read, and is gone then.
+    After a slow read the plugin reads no other table for twenty times as long, so the next job may still get
+    a value of the old table. A separate job that cannot start shows when the table is read, and is then
+    removed.
     """
     probe = lab.sbatch("true", "-H", "--begin=now+1hour", "-wn1", "-t5")
     write(lab, {**factors, probe: _PROBE}, **options)
@@ -40,7 +43,9 @@ def put_in_force(lab: LabDriver, factors: Mapping[int, int], **options: Any) -> 
 
 
 def given_anew(lab: LabDriver, job: int) -> int:
-    """Let a held job get its priority once more, and return it; the plugin need not have read for it."""
+    """Make Slurm compute a held job's priority again and return it; the plugin need not have read the table
+    for it.
+    """
     release(lab, job)
     given = priorities(lab)[job]
     lab.run("scontrol", "hold", str(job))
@@ -53,35 +58,35 @@ def held(lab: LabDriver, command: str = "true", **more: Any) -> int:
 
 
 def release(lab: LabDriver, *jobs: int) -> None:
-    """Let held jobs go: each gets its priority at once."""
+    """Release held jobs: each gets its priority at once."""
     lab.run("scontrol", "release", ",".join(map(str, jobs)))
 
 
 def blocker(lab: LabDriver) -> int:
-    """Fill the node until the job is cancelled."""
+    """Occupy the node until the job is cancelled."""
     job = lab.sbatch("exec sleep 600", "--exclusive", "-wn1", "-t20", "--nice=-100000")
     until(lambda: lab.job(job)["JobState"] == "RUNNING", "the node is full")
     return job
 
 
 def priorities(lab: LabDriver) -> dict[int, int]:
-    """Return what squeue says of pending jobs."""
+    """Return the priorities of pending jobs from squeue."""
     lines = lab.run("squeue", "-h", "-tPD", "-o", "%A %Q").stdout.splitlines()
     return {int(job): int(priority) for job, priority in (line.split() for line in lines)}
 
 
 def queue(lab: LabDriver) -> QueueColumns:
-    """Read what the plugin wrote."""
+    """Read the queue file of the plugin."""
     return QueueTableSource(lab.layout.queue_table).read()
 
 
 def complaints(lab: LabDriver) -> list[str]:
-    """Return what the plugin said in slurmctld's log."""
+    """Return the plugin's lines in slurmctld's log."""
     return [line for line in lab.log("slurmctld").splitlines() if "site_factor/energy" in line]
 
 
 def until(condition: Callable[[], Any], what: str, timeout_s: float = 90) -> None:
-    """Wait for a condition; fail with `what` when it does not come."""
+    """Wait for a condition; fail with `what` after the deadline."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"never: {what}"

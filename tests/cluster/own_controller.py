@@ -1,4 +1,4 @@
-"""senergyctld as a process with a munged of its own, and fixtures of both."""
+"""senergyctld as a process with its own munged, and fixtures of both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RUNS_AS = str(os.getuid())
 
 @contextlib.contextmanager
 def running_munged(directory: Path, **more: str):
-    """Run a munged with a key of its own and further options; give its socket."""
+    """Run a munged with its own key and further options; yield its socket."""
     directory.mkdir(mode=0o755)
     key, munge_socket = directory / "key", directory / "socket"
     key.write_bytes(os.urandom(128))
@@ -72,14 +72,14 @@ def munged(place):
 
 @contextlib.contextmanager
 def reserved_port():
-    """Give a port that nobody gets meanwhile, but for a daemon that sets SO_REUSEADDR."""
+    """Yield a port that no other program gets meanwhile, except a daemon that sets SO_REUSEADDR."""
     (probe,) = reserve_ports(1)
     with probe:
         yield probe.getsockname()[1]
 
 
 class Controller:
-    """senergyctld with a directory, port and configuration of its own."""
+    """senergyctld with its own directory, port and configuration."""
 
     def __init__(self, directory: Path, munge_socket: Path, port: int) -> None:
         self.directory, self.munge_socket, self.port = directory, munge_socket, port
@@ -121,7 +121,7 @@ class Controller:
         return False
 
     def fails(self, *arguments):
-        """Run it expecting an end by itself; return exit code and its one line."""
+        """Run senergyctld until it ends by itself; return exit code and its one line of output."""
         done = subprocess.run(
             self.argv(*arguments), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
@@ -156,7 +156,7 @@ def entry(job_id, uid=0, **more):
 
 
 def as_nobody(controller, target):
-    """Ask as user nobody; return the job ids, `ok` for other answers, or the error."""
+    """Send a request as user nobody; return the job ids, `ok` for other responses, or the error."""
     path, _, query = target.partition("?")
     params = dict([query.split("=")]) if query else None
     read, write = os.pipe()

@@ -1,8 +1,8 @@
-"""A throw-away Slurm cluster for tests of the C parts, and a stand-in for senergyd that remembers messages.
+"""A temporary Slurm cluster for tests of the C parts, and a stand-in for senergyd that records messages.
 
-Standard library and pytest only, so that the same tests run inside a bare root with another Slurm release.
-One munged, one slurmctld, one slurmd with four CPUs, no accounting, in one directory with ports of their own.
-The whole system with the real senergyd is the lab's matter.
+Needs only the standard library and pytest, so that the same tests run inside a bare root directory with
+another Slurm release. One munged, one slurmctld, one slurmd with four CPUs, no accounting, in one directory
+with their own ports. Tests of the whole system with the real senergyd use the lab.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ exit $code
 
 
 def marks(*more_programs: str) -> list[pytest.MarkDecorator]:
-    """Return the marks of a module with such a cluster, which needs these programs as well."""
+    """Return the marks of a module that needs such a cluster and these programs."""
     path = f"{SEARCH}:{os.environ['PATH']}"
     missing = [name for name in (*PROGRAMS, *more_programs) if not shutil.which(name, path=path)]
     return [
@@ -88,7 +88,7 @@ def marks(*more_programs: str) -> list[pytest.MarkDecorator]:
 
 
 class FakeAgent:
-    """Listens where senergyd would, keeps every message and answers each with `ANSWER`."""
+    """Listens in place of senergyd, stores every message and answers each with `ANSWER`."""
 
     ANSWER = b'{"ok": true, "policy": "monitor", "applied": 0, "failed": 0}\n'
 
@@ -102,7 +102,7 @@ class FakeAgent:
         self.thread.start()
 
     def of(self, operation: str, job_id: int | None = None) -> list[dict[str, object]]:
-        """Return the messages of one kind, of one job if it is named."""
+        """Return the messages of one operation, optionally of one job."""
         found = [m for m in list(self.messages) if m["op"] == operation]
         return [m for m in found if job_id is None or self.job_of(m) == job_id]
 
@@ -118,7 +118,7 @@ class FakeAgent:
 
     @staticmethod
     def job_of(message: dict[str, object]) -> int:
-        """Return the job id of a message of any kind."""
+        """Return the job id of a message of any operation."""
         environment = message.get("env")
         return int(str(environment["SLURM_JOB_ID"] if isinstance(environment, dict) else message["job_id"]))
 
@@ -139,14 +139,14 @@ class FakeAgent:
 
 
 class SmallCluster:
-    """Starts on entry, is gone on exit; commands run with its configuration.
+    """Starts on entry and ends on exit; commands run with its configuration.
 
     Args:
         directory: an empty directory that other users may enter, short enough for unix sockets.
         plugin: the built energy.so.
         hook: the built senergy-hook.
         extra: further lines of slurm.conf.
-        gpus: kind and number of GPUs by node, such as `a100:4`; plain files stand for them.
+        gpus: type and number of GPUs by node, such as `a100:4`, represented by plain files.
         hooks: lines of slurm.conf that call `hook`; without them write_plugstack must name energy_hooks.so.
     """
 
@@ -207,7 +207,7 @@ class SmallCluster:
     def run(
         self, *command: str, user: str | None = None, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a Slurm command as root or as `user`; never longer than TIMEOUT_S."""
+        """Run a Slurm command as root or as `user`, for at most TIMEOUT_S."""
         prefix = ["setpriv", f"--reuid={user}", "--clear-groups", "--"] if user else []
         return subprocess.run(
             [*prefix, *command],
@@ -222,7 +222,7 @@ class SmallCluster:
         )
 
     def restart_controller(self) -> None:
-        """End slurmctld and start it again with the state that it had."""
+        """Stop slurmctld and start it again with its saved state."""
         place = next(i for i, daemon in enumerate(self.daemons) if "slurmctld" in str(daemon.args))
         self.daemons[place].terminate()
         self.daemons[place].wait(TIMEOUT_S)
@@ -246,15 +246,16 @@ class SmallCluster:
         return job_id
 
     def job_count(self) -> int:
-        """Return how many jobs slurmctld knows in any state."""
+        """Return the number of jobs that slurmctld knows, in any state."""
         listing = self.run("squeue", "--noheader", "--states=all", "--format=%i")
         assert listing.returncode == 0, listing.stderr
         return len(listing.stdout.split())
 
     def hook_environment(self, operation: str, job_id: int) -> dict[str, str]:
-        """Return the environment that the prolog (`begin`) or epilog (`end`) of a job had.
+        """Return the environment of a job's prolog (`begin`) or epilog (`end`).
 
-        What the job sent until then the agent has heard, if there is one: it takes messages in their order.
+        The agent, if there is one, has then received all earlier messages of the job, because it processes
+        messages in order.
         """
         path = self.directory / f"env.{operation}.{job_id}"
         wait_until(path.exists, f"{operation} hook of job {job_id}")
@@ -337,7 +338,7 @@ class SmallCluster:
         self.daemons.append(daemon)
 
     def _settle(self) -> None:
-        """Let jobs end: slurmd is slow to stop while it still has to tell slurmctld of an epilog."""
+        """Let jobs end: slurmd stops slowly while it still has to report an epilog to slurmctld."""
         busy = ("squeue", "--noheader", "--states=RUNNING,COMPLETING", "--format=%i")
         with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
             wait_until(lambda: not self.run(*busy).stdout.strip(), "jobs", timeout_s=5)
@@ -351,13 +352,13 @@ class SmallCluster:
                     os.kill(int(entry.name), signal.SIGKILL)
 
     def logs(self) -> str:
-        """Return the ends of all logs, for a failure's message."""
+        """Return the last lines of all logs, for a failure message."""
         paths = sorted(self.directory.glob("*.out"))
         return "\n".join(f"--- {p.name}\n{p.read_text(errors='replace')[-1500:]}" for p in paths)
 
 
 def cgroup_line() -> str:
-    """Return the line of cgroup.conf that keeps slurmd away from cgroups."""
+    """Return the line of cgroup.conf that prevents slurmd from using cgroups."""
     version = subprocess.run(
         [shutil.which("slurmctld", path=SEARCH) or "slurmctld", "-V"],
         capture_output=True,
@@ -380,7 +381,7 @@ def _accepts(path: Path) -> bool:
 
 
 def reserve_ports(count: int) -> list[socket.socket]:
-    """Return sockets with a TCP port each that nobody gets meanwhile, but for daemons with SO_REUSEADDR."""
+    """Return sockets with a TCP port each that no other program gets, except daemons with SO_REUSEADDR."""
     held = [socket.socket() for _ in range(count)]
     for probe in held:
         probe.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""Commands beside a real Slurm: jobs without records, misspelt names, sprio's formats, shadow mode."""
+"""Commands on a real Slurm: jobs without records, misspelt names, sprio's formats, shadow mode."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def until(condition: Callable[[], object], what: Callable[[], object] = lambda: 
 
 @pytest.fixture
 def queued(lab: LabDriver) -> tuple[int, list[int]]:
-    """Return a running job that has the node, and jobs that wait for it, ranked by senergyctld."""
+    """Yield a running job that uses the node, and jobs that wait for it, ranked by senergyctld."""
     running = lab.sbatch("sleep 300", "--exclusive", "-t", "10")
     until(lambda: lab.job(running)["JobState"] == "RUNNING")
     waiting = [
@@ -45,7 +45,7 @@ def queued(lab: LabDriver) -> tuple[int, list[int]]:
     lab.run("scancel", *map(str, (running, *waiting)))
 
 
-def test_a_job_without_a_record_is_what_slurm_says_of_it(
+def test_a_job_without_a_record_is_shown_with_slurms_data(
     lab: LabDriver, queued: tuple[int, list[int]]
 ) -> None:
     running, (pending, _) = queued
@@ -71,9 +71,7 @@ def test_names_that_slurm_does_not_know_are_refused(lab: LabDriver, queued: tupl
 
 
 @pytest.mark.parametrize("form", ["%.15i %9r %.8u %.10Y", "%i %r %u %Y", "%15i %.9r", "%10u %.6N"])
-def test_formats_mean_what_they_mean_to_sprio(
-    lab: LabDriver, queued: tuple[int, list[int]], form: str
-) -> None:
+def test_formats_have_the_meaning_of_sprio(lab: LabDriver, queued: tuple[int, list[int]], form: str) -> None:
     def rows(*command: str) -> list[str]:
         return sorted(line.rstrip() for line in lab.run(*command, "-h", "-o", form).stdout.splitlines())
 

@@ -1,4 +1,4 @@
-"""Attacks of an unprivileged user on senergyctld's port, and on its clients by a program in its place."""
+"""Attacks of an unprivileged user on senergyctld's port, and on its clients by an impostor."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def highest_resident_mb(pid: int) -> float:
 
 
 @pytest.mark.parametrize("attack", http_attacks.ATTACKS, ids=lambda attack: attack.__name__)
-def test_an_attacked_controller_stays_small_and_answers(controller, attack):
+def test_an_attacked_controller_stays_small_and_responsive(controller, attack):
     controller.start()
     with http_attacks.running(attack, controller.port, controller.munge_socket):
         for _ in range(5):
@@ -51,13 +51,15 @@ def test_an_attacked_controller_stays_small_and_answers(controller, attack):
 
 
 def unread_mb(port):
-    """Return what the kernel keeps of a server's answers, also of connections that the server has closed."""
+    """Return the MB that the kernel holds of a server's responses, including closed connections of the
+    server.
+    """
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     queued = [row[4].partition(":")[0] for row in rows if row[1].endswith(f":{port:04X}")]
     return sum(int(size, 16) for size in queued) / 1e6
 
 
-def test_answers_that_nobody_reads_keep_no_memory(controller):
+def test_unread_responses_keep_no_memory(controller):
     controller.configure('record_hosts = "off"\nslurm_roles = false\n')
     controller.start()
     part = (ComponentEnergy("cpu", 5.0, "powercap:intel-rapl"),)
@@ -76,7 +78,7 @@ def test_answers_that_nobody_reads_keep_no_memory(controller):
 
 
 def sealed(value, credential, munge_socket, status=200):
-    """Return a response that this process's user signs."""
+    """Return a response signed by the user of this process."""
     seal, text = ResponseSeal(credential, status), json.dumps(value)[:-1].encode()
     seal.update(text)
     return text + seal.tail(munge_socket)
@@ -113,7 +115,7 @@ def signed_by_the_impostor(munge_socket):
 
 
 def true_proofs_of_other_requests(munge_socket):
-    """Answer with what the true controller said to an earlier delivery of the same records."""
+    """Answer with the true controller's response to an earlier delivery of the same records."""
     told = {"accepted": [f"id{n}" for n in range(3)], "rejected": []}
     earlier = [sealed(told, "another credential", munge_socket) for _ in range(20)]
     return lambda credential, body: (200, earlier.pop())
@@ -141,7 +143,7 @@ IMPOSTURES = (
 
 @contextlib.contextmanager
 def delivering(spool, url, munge_socket, monkeypatch):
-    """Run the agent's delivery meanwhile."""
+    """Run the agent's delivery during the block."""
     monkeypatch.setattr(delivery, "_FIRST_WAIT_S", 0.05)
     monkeypatch.setattr(delivery, "_MAX_WAIT_S", 0.1)
     cluster = ClusterConfig(controller_url=url, munge_socket=munge_socket, controller_users=[RUNS_AS])
@@ -192,7 +194,7 @@ def test_an_impostor_gets_no_record_deleted(tmp_path, munged, monkeypatch, impos
     assert not list(spool.folder.glob("rejected/*"))
 
 
-def test_the_command_line_believes_no_impostor(tmp_path, munged, capsys):
+def test_the_command_line_rejects_an_impostor(tmp_path, munged, capsys):
     told = {"version": "0", "records": 5, "policies": [], "scope": "all", "jobs": [], "rows": []}
     with reserved_port() as port:
         controller = Controller(tmp_path, munged, port)

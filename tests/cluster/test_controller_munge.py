@@ -50,7 +50,7 @@ def foreign_munged(place):
 
 class TestCredentials:
     @pytest.mark.parametrize("payload", [b"", b"x", b"\0\xff" * 5000])
-    def test_say_who_and_carry_bytes(self, munged, payload):
+    def test_credentials_identify_the_user_and_carry_bytes(self, munged, payload):
         assert munge.decode(munge.encode(payload, munged), munged) == (payload, os.getuid(), os.getgid())
 
     def test_open_once(self, munged):
@@ -76,7 +76,7 @@ class TestCredentials:
         with ThreadPoolExecutor(8) as pool:
             assert all(pool.map(work, range(400)))
 
-    def test_memory_is_given_back(self, munged):
+    def test_memory_is_released(self, munged):
         def work(count):
             for _ in range(count):
                 credential = munge.encode(bytes(16384), munged)
@@ -91,7 +91,7 @@ class TestCredentials:
 
 
 class TestRequests:
-    def test_there_and_back(self, controller):
+    def test_requests_and_responses_over_http(self, controller):
         controller.start()
         client = controller.client()
         sent = [entry(1), entry(2)]
@@ -102,7 +102,7 @@ class TestRequests:
         assert [r["job_id"] for r in found["records"]] == [2]
         assert client.get("/v1/jobs/1")["records"][0]["job"] is None
 
-    def test_errors_keep_their_class_and_words(self, controller):
+    def test_errors_keep_their_class_and_text(self, controller):
         controller.start()
         client = controller.client()
         for path, params, error, words in [
@@ -112,7 +112,7 @@ class TestRequests:
             with pytest.raises(error, match=words):
                 client.get(path, params)
 
-    def test_credentials_of_elsewhere_and_replays(self, controller, foreign_munged):
+    def test_foreign_and_replayed_credentials_are_refused(self, controller, foreign_munged):
         controller.start()
         with pytest.raises(ForbiddenError, match="credential refused"):
             controller.client(foreign_munged).get("/v1/status")
@@ -147,7 +147,7 @@ class TestRequests:
         ],
         ids=lambda raw: repr(raw[:24]),
     )
-    def test_nonsense_on_the_wire(self, controller, raw):
+    def test_malformed_input_on_the_port(self, controller, raw):
         controller.start()
         address = ("127.0.0.1", controller.port)
         with socket.create_connection(address, TIMEOUT_S) as connection, contextlib.suppress(OSError):
@@ -170,7 +170,7 @@ class TestRequests:
 
 
 class TestLife:
-    def test_ends_on_sigterm_and_starts_again_with_its_records(self, controller):
+    def test_sigterm_ends_it_and_a_restart_has_all_records(self, controller):
         controller.start()
         controller.client().post("/v1/records", {"items": [entry(1)]})
         assert controller.stop() == 0
@@ -194,7 +194,7 @@ class TestLife:
         assert controller.client().get("/v1/status")["records"] == 0
 
     @pytest.mark.parametrize("check", [(), ("--check",)], ids=["start", "check"])
-    def test_what_stops_it_is_one_line(self, controller, tmp_path, check):
+    def test_fatal_errors_are_one_line(self, controller, tmp_path, check):
         controller.configure(database=tmp_path / "missing" / "a.db")
         code, line = controller.fails(*check)
         assert code == 4 and "missing does not exist" in line and "Traceback" not in line
@@ -208,7 +208,7 @@ class TestLife:
         assert code == 3 and str(controller.file) in line
         assert not controller.policies.exists()
 
-    def test_check_of_something_good(self, controller):
+    def test_check_of_a_valid_configuration(self, controller):
         done = subprocess.run(
             controller.argv("--check"), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
@@ -226,7 +226,7 @@ class TestLife:
         assert "night" in names
 
     @pytest.mark.parametrize("bad", ['[policies.night]\nbase = "nonsense"\n', "[", None])
-    def test_a_bad_file_changes_nothing(self, controller, bad):
+    def test_an_invalid_file_changes_nothing(self, controller, bad):
         controller.configure(extra='[policies.day]\nusers = ["alice"]\n')
         controller.start()
         good = controller.policies.read_bytes()
@@ -255,7 +255,7 @@ class TestLife:
                     batch = [spool[key] for key in list(spool)[:3]]
                     for key in controller.client().post("/v1/records", {"items": batch})["accepted"]:
                         acknowledged.add(key)
-                        # An answer can be lost, too: then the agent sends it again.
+                        # A response can be lost too; the agent then sends the record again.
                         if chance.random() < 0.8 or round_number == 4:
                             del spool[key]
             if round_number < 4:
@@ -282,7 +282,7 @@ class TestClientAlone:
         with pytest.raises(UsageError, match=r"controller_url"):
             ControllerClient(url)
 
-    def test_nobody_listens(self, munged):
+    def test_nothing_listens(self, munged):
         with (
             reserved_port() as port,
             pytest.raises(UnavailableError, match=r"refused: is senergyctld running\?"),

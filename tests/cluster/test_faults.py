@@ -1,4 +1,4 @@
-"""A real cluster in which daemons die or are away at the wrong moment."""
+"""A real cluster in which daemons die or are missing at the wrong moment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPTIONS = ["--exclusive", "-wn1", "--energy-policy=powersave"]
 
 
 class _Job:
-    """A job on n1 whose script runs, until it is let go."""
+    """A job on n1 whose script runs until it is released."""
 
     def __init__(self, lab: LabDriver) -> None:
         place, now = lab.layout.root, time.monotonic_ns()
@@ -28,13 +28,13 @@ class _Job:
         _until(started.exists, f"job {self.number} runs")
 
     def end(self) -> None:
-        """Let it go, and wait until its script is through."""
+        """Release the job, and wait until its script has ended."""
         self._let_go.touch()
         _until(self._over.exists, f"job {self.number} ends")
 
 
 def _record(lab: LabDriver, job: int) -> dict[str, Any]:
-    """Return the one record of a job on its one node, with its label's energy and policy."""
+    """Return the only record of a job on its only node, with energy and policy from its label."""
     judges.acct(lab, job)
     done = lab.run("senergy", "acct", "--json", "-X", "-D", "-j", str(job))
     (label,) = json.loads(done.stdout)["jobs"]
@@ -72,7 +72,7 @@ def test_slurmd_restarted_while_a_job_runs(lab: LabDriver):
     assert judges.settings_at_rest(lab, "n1") == before
 
 
-def test_a_job_that_ends_while_slurmd_is_away(lab: LabDriver):
+def test_a_job_that_ends_while_slurmd_is_down(lab: LabDriver):
     before = judges.settings(lab, "n1")
     job = _Job(lab)
     lab.kill("slurmd", "n1")
@@ -84,7 +84,7 @@ def test_a_job_that_ends_while_slurmd_is_away(lab: LabDriver):
     assert judges.settings_at_rest(lab, "n1") == before
 
 
-def test_an_epilog_that_finds_no_senergyd(lab: LabDriver):
+def test_an_epilog_without_senergyd(lab: LabDriver):
     before = judges.settings(lab, "n1")
     job = _Job(lab)
     _expect_others(lab, before)
@@ -100,7 +100,7 @@ def test_an_epilog_that_finds_no_senergyd(lab: LabDriver):
     )
 
 
-def test_a_prolog_that_finds_no_senergyd(lab: LabDriver):
+def test_a_prolog_without_senergyd(lab: LabDriver):
     before = judges.settings(lab, "n1")
     lab.kill("senergyd", "n1")
     job = _Job(lab)
@@ -113,7 +113,7 @@ def test_a_prolog_that_finds_no_senergyd(lab: LabDriver):
     assert "s before senergyd received its message; not measured until then" in _notes(lab, job.number)
 
 
-def test_a_job_without_senergyd_has_a_record_all_the_same(lab: LabDriver):
+def test_a_job_without_senergyd_still_has_a_record(lab: LabDriver):
     lab.kill("senergyd", "n1")
     job = lab.sbatch("sleep 1", *OPTIONS)
     assert lab.wait(job) == "COMPLETED"

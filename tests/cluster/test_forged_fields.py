@@ -1,4 +1,4 @@
-"""Names of jobs that look like Slurm's own output, by another user against senergyctld: a real slurmctld."""
+"""Job names that imitate Slurm's output, by another user against senergyctld: a real slurmctld."""
 
 from __future__ import annotations
 
@@ -58,20 +58,20 @@ def block(lab, node, *options):
 
 
 def rankings(lab, job_id):
-    """Return when the ranking was made in which the job is waiting; None: it is in none."""
+    """Return the time of the ranking in which the job waits; None: no ranking contains it."""
     done = lab.run("senergy", "prio", "-j", str(job_id), "--json", check=False)
     return json.loads(done.stdout)["computed"] if done.returncode == 0 else None
 
 
-def test_a_job_name_makes_no_other_users_job_make_way(lab):
+def test_a_job_name_preempts_no_job_of_another_user(lab):
     victim = block(lab, "n1", "--requeue")
     block(lab, "n2", "--no-requeue")
-    # It can run on n2 alone, where nothing may be interrupted.
+    # It can run only on n2, where no job may be preempted.
     forged = lab.sbatch("sleep 1", "-J", FORGED, "-wn2", *SHORT, user="nobody")
     first = until(lambda: rankings(lab, forged), lambda: lab.log("senergyctld"))
     until(lambda: (rankings(lab, forged) or 0) > first + 5, lambda: lab.log("senergyctld"))
     assert (restarts(lab, victim), state(lab, victim)) == (0, "RUNNING")
-    # The same job without the name: an honest one does make the victim make way.
+    # The same job without the forged name does preempt the victim.
     honest = lab.sbatch("sleep 1", *SHORT, user="nobody")
     until(lambda: restarts(lab, victim) == 1, lambda: lab.log("senergyctld"))
     assert f"job {victim} is preempted for job {honest}" in lab.log("senergyctld")
@@ -87,7 +87,7 @@ def login(lab, monkeypatch):
 
 @pytest.mark.usefixtures("login")
 @pytest.mark.parametrize("name", HOSTILE)
-def test_every_reader_reads_what_slurm_has_stored(lab, name):
+def test_every_parser_returns_the_values_stored_in_slurm(lab, name):
     options = ("--hold", "--gres=gpu:2", "--exclude=n2")
     job_id = lab.sbatch("true", "-J", HOSTILE[name], *options, user="nobody")
     assert read_gpu_request(str(job_id)) == GpuRequest(True, "", 2, (), "n2")
@@ -96,7 +96,7 @@ def test_every_reader_reads_what_slurm_has_stored(lab, name):
     assert (queue.name, queue.user, queue.gpus.tolist()) == ([HOSTILE[name]], ["nobody"], [2])
     (facts,) = until(lambda: read_job_facts([job_id]).get(job_id), lambda: lab.log("slurmdbd"))
     assert (facts.user, facts.state, facts.nodes) == ("nobody", "PENDING", 1)
-    stored = HOSTILE[name].replace('"', "`").encode()[:255].decode().rstrip(" ")  # slurmdbd's own doing
+    stored = HOSTILE[name].replace('"', "`").encode()[:255].decode().rstrip(" ")  # slurmdbd itself changes it
     assert facts.name == stored or facts.name.endswith("+")
     assert facts.submit == queue.submit_s[0]
 

@@ -1,4 +1,4 @@
-"""docs/install.md on a fresh Debian with systemd, only where asked for, and the extraction of its blocks."""
+"""docs/install.md on a fresh Debian with systemd, only on request, and the extraction of its blocks."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ CANNOT_BE_HAD = 4
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.timeout(1800)
-def test_every_block_does_what_the_page_says():
+def test_every_block_has_the_effect_that_the_page_states():
     debian = os.environ.get("SENERGY_TEST_INSTALL")
     if not debian:
         pytest.skip("set SENERGY_TEST_INSTALL=12 or 13 to test in a debootstrap root (6 minutes)")

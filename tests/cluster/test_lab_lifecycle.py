@@ -1,4 +1,4 @@
-"""A lab comes up, goes, and leaves nothing, whatever is killed on the way or fails."""
+"""A lab starts, ends, and leaves nothing behind, whatever is killed on the way or fails."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ DAEMONS = [
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """A place for a lab of this test's own; whatever is left is taken away."""
+    """A directory for a lab of this test; the lab is removed at the end."""
     path = PARENT / f"senergy-test-{os.getpid()}-life"
     yield path
     lifecycle.down(layout.locate_lab(path))
@@ -63,7 +63,7 @@ def nodes_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def up_in_vain(root: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A `senergy lab up` that comes as far as all daemons and is never through before it is stopped."""
+    """A `senergy lab up` that starts all daemons and never completes before it is stopped."""
     nodes = tmp_path / "never.toml"
     nodes.write_text(NEVER_IDLE)
     argv = [*SENERGY, "up", "--nodes", str(nodes), *NEVER_UP]
@@ -105,7 +105,7 @@ def host_files() -> set[tuple[str, int]]:
     for place in HOST_PLACES:
         for path in Path(place).glob("*") if Path(place).is_dir() else []:
             if re.search("slurm|munge|mysql|maria|senergy|ld.so|hosts", str(path)) and not path.is_dir():
-                with contextlib.suppress(FileNotFoundError):  # somebody else's that goes
+                with contextlib.suppress(FileNotFoundError):  # a file of another program that disappears
                     found.add((str(path), path.stat().st_mtime_ns))
     return found
 
@@ -146,8 +146,10 @@ def test_up_status_up_again_and_down(root: Path, nodes_file: Path):
     assert status.stderr == f"senergy: error: no lab is up in {root}: senergy lab up\n"
 
 
-def test_a_control_group_goes_once_its_last_process_is_through(root: Path):
-    """After SIGKILL a process takes a moment to leave; `down` is not to fail for that."""
+def test_a_control_group_is_removed_after_its_last_process(root: Path):
+    """After SIGKILL a process takes a moment to leave its control group; `down` must not fail because of
+    that.
+    """
     home = next(path for path in (Path("/sys/fs/cgroup/cpuacct"), Path("/sys/fs/cgroup")) if path.is_dir())
     group = home / layout.locate_lab(root).cgroup
     group.mkdir()
@@ -231,7 +233,7 @@ def test_down_after_kill_of_a_first_process_leaves_nothing(node: str | None):
 
 
 @pytest.mark.parametrize("last_line", ["Bringing up", "emulator", "slurmctld"])
-def test_a_killed_up_takes_its_processes_along_and_down_the_rest(
+def test_a_killed_up_ends_its_processes_and_down_the_rest(
     root: Path, up_in_vain: subprocess.Popen[str], last_line: str
 ):
     read_until(up_in_vain, last_line)
@@ -242,7 +244,7 @@ def test_a_killed_up_takes_its_processes_along_and_down_the_rest(
     assert traces_of(root) == []
 
 
-def test_up_clears_what_a_killed_up_has_left(root: Path, nodes_file: Path):
+def test_up_removes_the_remains_of_a_killed_up(root: Path, nodes_file: Path):
     lab = lifecycle.up(layout.locate_lab(root), small_spec())
     kill_first_process(lab, None)
     up = senergy(root, "up", "--nodes", str(nodes_file), *SMALL)
@@ -300,14 +302,14 @@ def test_a_machine_without_hosts_file_and_slurm_directory(root: Path, nodes_file
     assert "root:" in senergy(root, "exec", "box", "cat", "/etc/passwd").stdout
 
 
-def test_two_ups_at_a_time_do_not_disturb_each_other(root: Path):
+def test_two_concurrent_ups_do_not_disturb_each_other(root: Path):
     place = layout.locate_lab(root)
     with lifecycle._locked(place), pytest.raises(AlreadyRunningError, match="another senergy lab"):
         lifecycle.up(place, small_spec())
     root.rmdir()
 
 
-def test_a_directory_with_other_files_is_left_alone():
+def test_a_directory_with_other_files_is_unchanged():
     folder = Path(tempfile.mkdtemp(prefix="other-"))
     text = folder / "thesis.tex"
     text.write_text("years of work")
@@ -327,7 +329,7 @@ def test_an_unknown_profile_is_refused_before_anything_begins(root: Path):
 
 @pytest.mark.parametrize("command", [["up"], ["down"], ["status"], ["exec", "n1", "true"]])
 @pytest.mark.other_user
-def test_who_is_not_root_is_told_so(root: Path, command: list[str]):
+def test_users_other_than_root_are_refused(root: Path, command: list[str]):
     done = senergy(root, *command, user="nobody", cwd="/")
     assert done.returncode == 5
     assert done.stderr.splitlines() == [

@@ -85,7 +85,7 @@ def test_the_real_nvml_module_finds_the_emulated_driver(lab: LabDriver, node: st
 
 
 def test_nvml_stays_when_the_host_runs_ldconfig(lab: LabDriver):
-    """Installing any package with a library does that; it renames a file over /etc/ld.so.cache."""
+    """The installation of any package with a library does that; it renames a file over /etc/ld.so.cache."""
     before = Path("/etc/ld.so.cache").stat().st_ino
     subprocess.run(["ldconfig"], check=True, timeout=60)
     assert Path("/etc/ld.so.cache").stat().st_ino != before
@@ -135,7 +135,7 @@ def test_an_array_runs_every_task(lab: LabDriver, shared_dir: Path):
     assert [(shared_dir / f"array.{n}").read_text().split()[0] for n in range(1, 7)] == list("123456")
 
 
-def test_gpus_are_handed_out_by_slurm(lab: LabDriver):
+def test_gpus_are_allocated_by_slurm(lab: LabDriver):
     script = "echo $SLURM_STEP_GPUS; senergy lab run gemm --gpu --seconds 0.5 --json"
     done = lab.run("srun", "-w", "n2", "--exclusive", "--gpus-per-node=2", "sh", "-c", script)
     gpus, result = done.stdout.splitlines()
@@ -158,8 +158,8 @@ def test_a_kernel_runs_on_the_cpus_of_its_step(lab: LabDriver):
     assert half["seconds"] > 1.5 * whole["seconds"]
 
 
-def test_a_kernels_cpu_time_shows_as_its_jobs(lab: LabDriver):
-    """In Slurm's group on the node, whose id the job took from its environment."""
+def test_the_cpu_time_of_a_kernel_counts_for_its_job(lab: LabDriver):
+    """The CPU time is in Slurm's control group on the node; the job has its id from its environment."""
     script = "senergy lab run gemm --seconds 0.5 --json; echo $SLURM_JOB_ID"
     result, job = lab.run("srun", "-w", "n2", "-n1", "-c32", "sh", "-c", script).stdout.splitlines()
     kernel_s = 32 * json.loads(result)["seconds"]

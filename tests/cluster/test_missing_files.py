@@ -1,6 +1,6 @@
-"""A file of slurm-energy is missing on a real Slurm: jobs run, nodes stay up, slurmctld starts.
+"""Missing files of slurm-energy on a real Slurm: jobs run, nodes stay up, slurmctld starts.
 
-Set up as docs/install.md says. spank-release.sh runs it on other releases of Slurm.
+The installation follows docs/install.md. spank-release.sh runs these tests on other releases of Slurm.
 """
 
 import json
@@ -19,7 +19,8 @@ pytestmark = marks("srun", "gcc", "make")
 
 
 class InstalledCluster(SmallCluster):
-    """A cluster without Prolog and Epilog, whose plugstack.conf includes what `make install` installs.
+    """A cluster without Prolog and Epilog, whose plugstack.conf includes the file that `make install`
+    installs.
 
     Args:
         directory: an empty directory for the cluster.
@@ -57,7 +58,7 @@ class InstalledCluster(SmallCluster):
         fragment.write_text("\n".join(lines) + "\n")
 
     def restart_nodes(self) -> None:
-        """End every slurmd and start it again."""
+        """Stop every slurmd and start it again."""
         own = [daemon for daemon in self.daemons if str(daemon.args[0]).endswith("slurmd")]
         for daemon in own:
             daemon.terminate()
@@ -79,7 +80,7 @@ class InstalledCluster(SmallCluster):
         return self.wait_for_completion(int(done.stdout))
 
     def wait_for_completion(self, job_id: int) -> int:
-        """Wait until a job is over and return its id; fail unless it completed."""
+        """Wait until a job has ended and return its id; fail unless it completed."""
         state = ("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T %r")
         waiting = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
 
@@ -92,7 +93,7 @@ class InstalledCluster(SmallCluster):
         return job_id
 
     def controller_log(self) -> str:
-        """Return everything that slurmctld has logged."""
+        """Return slurmctld's log."""
         return (self.directory / "slurmctld.out").read_text(errors="replace")
 
     def node_reasons(self) -> list[str]:
@@ -131,13 +132,13 @@ def cluster(folder, built):
 
 
 def announced(cluster: SmallCluster, job_id: int) -> list[object]:
-    """Return the operations that senergyd was told for a job, steps left out."""
+    """Return the operations that senergyd received for a job, without steps."""
     return [
         m["op"] for m in cluster.agent.messages if m["op"] != "step" and cluster.agent.job_of(m) == job_id
     ]
 
 
-def test_jobs_are_announced_with_their_flags_without_prolog_and_epilog_lines(cluster):
+def test_jobs_without_prolog_and_epilog_lines_are_announced_with_flags(cluster):
     job_id = cluster.submit_and_wait("--energy-cap=300W")
     wait_until(lambda: announced(cluster, job_id) == ["begin", "end"], "begin and end", cluster)
     (begin,) = cluster.agent.of("begin", job_id)
@@ -207,7 +208,7 @@ def test_jobs_run_and_nodes_stay_up_without(cluster, missing):
     wait_until(lambda: announced(cluster, job_id) == ["begin", "end"], "begin and end", cluster)
 
 
-def test_slurm_starts_and_runs_jobs_before_anything_is_installed(folder, built):
+def test_slurm_starts_and_runs_jobs_before_the_installation(folder, built):
     with InstalledCluster(folder, built, installed=False) as cluster:
         cluster.submit_and_wait()
         assert cluster.node_reasons() == ["none"] * len(NODES)
@@ -226,7 +227,7 @@ def test_slurmctld_starts_with_a_broken_check_module(cluster, text):
     assert "energy flags are not checked: senergy_submit" in cluster.controller_log()
 
 
-def test_the_check_module_is_loaded_once_it_is_there(cluster):
+def test_the_check_module_is_loaded_once_it_exists(cluster):
     (cluster.library / "senergy_submit.lua").unlink()
     cluster.restart_controller()
     cluster.install()
@@ -238,7 +239,7 @@ def test_the_check_module_is_loaded_once_it_is_there(cluster):
 @pytest.mark.parametrize(
     "line", ["Prolog={dir}/no-such-prolog", "Prolog={dir}/no-such-directory/*", "Epilog={dir}/no-such-epilog"]
 )
-def test_a_missing_prolog_or_epilog_drains_the_node_as_the_documents_say(folder, built, line):
+def test_a_missing_prolog_or_epilog_drains_the_node_as_documented(folder, built, line):
     with InstalledCluster(folder, built, hooks=line) as cluster:
         done = cluster.run(
             "sbatch", "--parsable", "--output=/dev/null", "-w", NODES[0], cluster.script("true")

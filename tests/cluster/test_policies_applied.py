@@ -1,4 +1,4 @@
-"""While a job runs, independent tools see the policy's settings on its node; after it, the original ones."""
+"""During a job independent tools see the policy's settings on its node; after it, the original ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CASES = [
     ("n1", "performance", [], {"cpu": {"governor": "performance"}}),
     ("n1", "powersave", [], {"cpu": {"governor": "powersave", "max": 800_000}}),
     ("n1", "balanced", [], {"cpu": {"governor": "powersave"}}),
-    # 38 W of each package's DRAM cannot be capped and are taken off the node's cap.
+    # 38 W of each package's DRAM cannot be capped and are subtracted from the node's cap.
     ("n1", "cap", ["--energy-cap=376"], {"package_watts": (150.0, 150.0)}),
     ("n1", "edp", ["--energy-model=gemm"], {"cpu": {"max": 2_100_000}}),
     ("n2", "monitor", [], {}),
@@ -67,7 +67,7 @@ def test_tools_agree_with_the_policy_and_with_the_originals_after_it(
 
 
 def _wait_for(path: Path) -> None:
-    """A job counts as RUNNING before its prolog has ended; its script runs after it."""
+    """Wait for the job's script: a job counts as RUNNING before its prolog has ended."""
     deadline = time.monotonic() + 60
     while not path.exists():
         assert time.monotonic() < deadline

@@ -70,7 +70,7 @@ def _old(path: Path, job: int) -> None:
 
 
 def _from_the_future(path: Path, job: int) -> None:
-    """The clock was set back since."""
+    """A table written before the clock was set back."""
     _replace(path, _good(job, 9, time.time() + 3600))
 
 
@@ -122,7 +122,7 @@ def _restart(lab: LabDriver, meanwhile: Callable[[], None] = lambda: None) -> No
 
 
 def test_a_bad_table_changes_nothing(lab: LabDriver, table_path: Path):
-    """Every number in a bad table is 9; the good one before it says 5000 and 4000."""
+    """Every site factor in a bad table is 9; the valid table before it has 5000 and 4000."""
     write(lab, {1: 1})
     _restart(lab)  # what was complained of before is not said again
     before, earlier = lab.pid("slurmctld"), len(complaints(lab))
@@ -147,7 +147,7 @@ def test_a_bad_table_changes_nothing(lab: LabDriver, table_path: Path):
 
 
 def test_a_table_replaced_a_thousand_times_a_second(lab: LabDriver, table_path: Path):
-    """Whatever moment it is read at, a job gets the number of one whole table: at worst the last good one."""
+    """At any moment of a read a job gets the factor of one complete table, at worst of the last valid one."""
     before = lab.pid("slurmctld")
     blocker(lab)
     jobs = [held(lab) for _ in range(10)]
@@ -210,7 +210,7 @@ def test_slurmctld_orders_its_queue_without_slurmdbd(lab: LabDriver, table_path:
         lab.start("slurmdbd")
 
 
-def test_a_queue_that_cannot_be_written_holds_nothing_up(lab: LabDriver, table_path: Path):
+def test_an_unwritable_queue_file_delays_nothing(lab: LabDriver, table_path: Path):
     place = lab.layout.queue_table.parent
     aside = place.with_name("queue-aside")
     earlier = []

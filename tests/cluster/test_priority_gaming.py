@@ -1,4 +1,4 @@
-"""An unprivileged user tries to get a long job ahead by short decoys, against real daemons."""
+"""An unprivileged user tries to move a long job forward with short decoys, against real daemons."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def queue(lab):
 
 
 def waiting_jobs(queue, name="train42", limit_min=DAY_MIN):
-    """Queue jobs of honest users and the attacker's long job; return the latter and the others."""
+    """Queue jobs of honest users and the attacker's long job; return the long job and the others."""
     queue.close()
     honest = [(["--time=10", "-J", "fit"], user) for user in HONEST]
     honest += [([f"--time={DAY_MIN}", "-J", "md"], user) for user in HONEST]
@@ -48,20 +48,20 @@ def waiting_jobs(queue, name="train42", limit_min=DAY_MIN):
 
 
 def place_among(queue, long, others):
-    """Return how many of the others slurmctld would start before the long job, once it has our order."""
+    """Return how many of the others slurmctld would start before the long job, once it follows our order."""
     with queue.followed([long, *others], POLICY):
         priorities = queue.priorities()
     return sum(priorities[job] > priorities[long] for job in others)
 
 
 def explained(queue, job, user):
-    """Return what `senergy prio` tells a user of a job."""
+    """Return a job as `senergy prio` explains it to a user."""
     answer = queue.lab.run("senergy", "prio", "--json", str(job), user=user).stdout
     return next(one for one in json.loads(answer)["jobs"] if one["job_id"] == job)
 
 
 def learned(queue, name, runs, options=()):
-    """Wait until the history knows so many of the attacker's runs of this name."""
+    """Wait until the history contains this number of the attacker's runs of this name."""
     path = queue.lab.layout.root / "ask.sh"
     path.write_text("#!/bin/sh\ntrue\n")
     path.chmod(0o755)
@@ -100,7 +100,7 @@ def test_three_decoys_gain_at_most_one_place(queue):
     assert "lower bound 12:00:00" in page
 
 
-def test_single_cores_side_by_side_prove_little_of_a_job_that_takes_the_node(queue):
+def test_concurrent_one_core_jobs_prove_little_about_a_job_that_holds_the_node(queue):
     lab = queue.lab
     limit = f"--time={SHARED_LIMIT_MIN}"
     options = ("-J", "shared", "--ntasks=1", f"--array=1-{CORES}", limit)
@@ -137,7 +137,7 @@ def test_a_pending_job_is_recognised_by_its_script(queue):
     queue.open()
 
 
-def test_a_job_that_overruns_counts_against_the_next_while_it_runs_and_after_a_restart(queue):
+def test_a_running_overrun_counts_against_the_next_job_also_after_a_restart(queue):
     lab = queue.lab
     queue.close()
     job = lab.sbatch("sleep 52", "-J", "over", "--time=1", "--exclusive", user=ATTACKER)

@@ -1,7 +1,7 @@
-"""What users and administrators say of a job's place keeps its meaning while we order the queue.
+"""Statements of users and administrators about a job's place keep their meaning under our order.
 
-Policy is the shortest time limit first. Each test closes the partition, queues jobs of different limits, says
-something of one of them, and looks at the order in which slurmctld starts them.
+The policy is shortest time limit first. Each test closes the partition, queues jobs with different limits,
+changes one of them, and checks the order in which slurmctld starts them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def queue(lab):
 
 
 def submit(queue, *minutes, options=(), user=None):
-    """Submit jobs of these limits and wait until slurmctld has our places for them."""
+    """Submit jobs with these limits and wait until slurmctld has our places for them."""
     jobs = [queue.submit(f"--time={limit}", *options, user=user) for limit in minutes]
     queue.ranked(jobs, POLICY)
     queue.apply(jobs)
@@ -51,7 +51,7 @@ def run(queue, jobs):
     return queue.starts(jobs)
 
 
-def test_without_a_word_the_shortest_goes_first(queue):
+def test_by_default_the_shortest_goes_first(queue):
     long, short, middle = submit(queue, 30, 1, 10)
     assert run(queue, [long, short, middle]) == [short, middle, long]
 
@@ -71,7 +71,7 @@ def test_nice_given_at_submission_counts_too(queue):
 
 
 @pytest.mark.parametrize(("priority", "place"), [(2_100_000_000, 0), (5, 2)])
-def test_a_priority_set_by_an_administrator_stays_and_counts_as_it_is(queue, priority, place):
+def test_a_priority_set_by_an_administrator_stays_unchanged(queue, priority, place):
     jobs = submit(queue, 1, 10, 30)
     middle = jobs[1]
     queue.lab.run("scontrol", "update", f"JobId={middle}", f"Priority={priority}")
@@ -92,7 +92,7 @@ def test_a_user_holds_and_releases_her_job(queue):
     assert queue.lab.job(short)["Reason"] == "JobHeldUser"
     assert queue.lab.job(middle)["Reason"] == "JobHeldAdmin"
     queue.lab.run("scontrol", "release", str(middle), user="nobody", check=False)
-    assert queue.priorities()[middle] == 0  # what an administrator holds a user cannot release
+    assert queue.priorities()[middle] == 0  # a user cannot release a job that an administrator holds
     queue.lab.run("scontrol", "release", str(short), user="nobody")
     queue.lab.run("scontrol", "release", str(middle))
     assert run(queue, [short, middle]) == [short, middle]

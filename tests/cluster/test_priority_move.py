@@ -1,4 +1,6 @@
-"""docs/priority.md's way over and back on a real cluster; `senergy prio | share | report` there."""
+"""The migration of docs/priority.md and its reversal on a real cluster; `senergy prio | share | report`
+there.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ pytestmark = [
 
 
 def until(condition: Callable[[], Any], what: Callable[[], Any]) -> Any:
-    """Return the first true value; fail with what was there instead."""
+    """Return the first true value; after the deadline fail with the last value."""
     deadline = time.monotonic() + 90
     while not (found := condition()):
         assert time.monotonic() < deadline, what()
@@ -62,7 +64,7 @@ def change(lab: LabDriver, path: Path, old: str, new: str) -> None:
 
 
 def commands_of(heading: str) -> str:
-    """Return what a section of the page says to type."""
+    """Return the commands in a section of the page."""
     section = PAGE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
     (block,) = re.findall(r"```\n(.*?)```", section, re.S)
     return block
@@ -110,13 +112,13 @@ def test_shadow_then_portable_then_back(lab: LabDriver) -> None:
 
 
 def _is_off(lab: LabDriver) -> bool:
-    """Whether the engine is off and its last cycle is over."""
+    """Return whether the engine is off and its last cycle has ended."""
     answer = asked(lab, "prio")
     return (answer["mode"], answer["source"]) == ("off", None)
 
 
 def _compared(lab: LabDriver) -> tuple[int, int]:
-    """Return how many jobs were compared with Slurm's order, and how many of them would move."""
+    """Return the number of jobs compared with Slurm's order, and how many of them would move."""
     found = asked(lab, "status")["controller"]["priority"]["rank_correlation"] or {"jobs": 0, "moved_jobs": 0}
     return found["jobs"], found["moved_jobs"]
 
@@ -131,14 +133,16 @@ def _told_factors(lab: LabDriver) -> dict[int, int]:
 
 
 def _told(lab: LabDriver, completed: int) -> dict[str, Any] | None:
-    """Return the report once all records and Slurm's facts of them are there."""
+    """Return the report once all records and Slurm's facts about them have arrived."""
     report = asked(lab, "report", "-a", "--by", "user")
     states = report["total"]["states"]
     return report if states == {"COMPLETED": completed, "CANCELLED": 1} else None
 
 
 def _agree(lab: LabDriver) -> bool:
-    """Whether shares and report tell the same energy of root, once the engine counts all five records."""
+    """Return whether shares and report show the same energy of root, once the engine counts all five
+    records.
+    """
     rows = asked(lab, "share")["rows"]
     used = [row["energy_joules"] for row in rows if (row["account"], row["user"]) == ("root", "root")]
     if not used or not {row["account"] for row in rows} >= {"root", "lab"}:  # no cycle since it was off

@@ -1,7 +1,7 @@
 """Jobs start in the order that `scheduling` computes, on a real Slurm: 60 jobs, each policy, both modes.
 
-The state behind an order is recorded from senergyctld, which is then stopped so that the state stays the one
-that was recorded; `scheduling` is asked again on it, and slurmctld then starts the jobs one after the other.
+The state behind an order is recorded from senergyctld, which is then stopped so that the state does not
+change. `scheduling` ranks the recorded state again, and slurmctld then starts the jobs one after the other.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def judge_order(lab, policy):
 
 
 def blinded(state, policy):
-    """Return the state without what users had, or without age where a policy does not look at that."""
+    """Return the state without usage, or without age if the policy ignores usage."""
     if policy in FAIR:
         nothing = [0.0] * len(state["users"]["share"])
         return state | {"users": state["users"] | {"energy_joules": nothing, "gpu_seconds": nothing}}
@@ -67,7 +67,7 @@ def blinded(state, policy):
 
 
 def remember_usage(queue):
-    """Have senergyctld know of runs that these users had; the same records again are no other runs."""
+    """Deliver records of runs of these users to senergyctld; a repeated delivery adds no runs."""
     items = []
     for number, (user, (joules, gpu_seconds)) in enumerate(USED.items(), 1):
         end = time.time() - 60
@@ -89,7 +89,7 @@ def remember_usage(queue):
 
 
 def mixed(seed):
-    """Return options and user of jobs of many sizes, limits and users, some with a deadline."""
+    """Return options and user of jobs with various sizes, limits and users, some with a deadline."""
     draw = random.Random(seed)
     jobs = []
     for number in range(JOBS):

@@ -1,4 +1,4 @@
-"""slurmctld with site_factor/energy: it orders its queue by our table and writes down its queue."""
+"""slurmctld with site_factor/energy: it orders its queue by our table and writes its queue to a file."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_nice_holds_and_fixed_priorities_keep_their_meaning(lab: LabDriver):
     assert shown[nice] > max(shown[job] for job in (plain, fixed, new))
 
 
-def test_a_pass_reorders_what_waits_and_writes_the_queue_down(lab: LabDriver):
-    """One wait of up to a minute for everything that only slurmctld's pass over all jobs does."""
+def test_a_pass_reorders_pending_jobs_and_writes_the_queue(lab: LabDriver):
+    """Everything that only slurmctld's pass over all jobs does, in a single wait of up to a minute."""
     running = blocker(lab)
     options = ["--exclusive", "-wn1", "-t5"]
     first = lab.sbatch("true", *options, "--energy-policy=edp", "--energy-cap=300", "--job-name=näme '; x")
@@ -92,7 +92,7 @@ def test_a_pass_reorders_what_waits_and_writes_the_queue_down(lab: LabDriver):
     assert 0 < of(waiting, "shares_norm") <= 1
 
 
-def test_new_jobs_are_seen_without_a_pass(lab: LabDriver):
+def test_new_jobs_are_noticed_without_a_pass(lab: LabDriver):
     blocker(lab)
     job = lab.sbatch("true", "-wn1", "-t7", "--energy-model=resnet50", "--job-name=new")
     table = queue(lab)

@@ -1,7 +1,7 @@
-"""Portable mode on a real Slurm, any release: squeue, scontrol and the engine between them, no slurmdbd.
+"""Portable mode on a real Slurm of any release: squeue, scontrol and the engine between them, no slurmdbd.
 
-Runs on whatever Slurm is installed; spank-release.sh runs it in a bare root with another release. Needs only
-pytest, numpy and ClusterShell.
+Runs on the installed Slurm; spank-release.sh runs it in a bare root directory with another release. Needs
+only pytest, numpy and ClusterShell.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def cluster():
 
 @pytest.fixture
 def sbatch(cluster):
-    """Submit; at the end of the test all jobs go."""
+    """Yield a function that submits; all jobs are cancelled at the end of the test."""
 
     jobs = []
 
@@ -68,7 +68,7 @@ def sbatch(cluster):
 
 @pytest.fixture
 def busy(cluster, sbatch):
-    """A job that keeps node n1 until `cluster.run("scancel", ...)`."""
+    """A job that occupies node n1 until `cluster.run("scancel", ...)`."""
     job = sbatch(*BUSY)
     wait_until(lambda: row_of(SqueueSource().read(), job)["state"] == 1, "the job before", cluster)
     return job
@@ -81,14 +81,14 @@ def row_of(queue, job_id):
 
 
 def engine(policy, **keys):
-    """The engine in portable mode, as senergyctld has it."""
+    """The engine in portable mode, as in senergyctld."""
     lines = [f"{key} = {value}" for key, value in keys.items()]
     text = "\n".join(['[priority]\nmode = "portable"', f'policy = "{policy}"', *lines])
     return priority_pipeline.build_pipeline(configuration.parse(text), None, None)
 
 
 def mixed_jobs(cluster, sbatch, starts):
-    """Submit jobs of mixed sizes, limits, users and deadlines for one node; every other one is held."""
+    """Submit jobs of mixed sizes, limits, users and deadlines for one node; every second job is held."""
     chance = random.Random(1)
     jobs = []
     for number in range(JOBS):
@@ -102,13 +102,13 @@ def mixed_jobs(cluster, sbatch, starts):
 
 
 @pytest.mark.parametrize("policy", ["zeus", "hades", "themis", "chronos", "aurachronos", "blend"])
-def test_order_of_starts_is_the_order_of_scheduling(cluster, sbatch, busy, policy):
+def test_jobs_start_in_the_order_of_scheduling(cluster, sbatch, busy, policy):
     starts = cluster.directory / "starts"
     starts.write_text("")
     jobs = mixed_jobs(cluster, sbatch, starts)
     parts = engine(policy, updates_per_s=1000.0, age_weight=1.0)  # a second counts
     assert parts.publish(parts.rank()) is None
-    for job in jobs:  # held jobs have their places when they get free
+    for job in jobs:  # held jobs have their places when they are released
         cluster.run("scontrol", "release", str(job))
     for _ in range(30):  # jobs of nearly the same score may change places as they grow older
         snapshot = parts.rank()
@@ -124,7 +124,7 @@ def test_order_of_starts_is_the_order_of_scheduling(cluster, sbatch, busy, polic
     assert [int(word) for word in starts.read_text().split()] == expected
 
 
-def test_queue_is_read_as_it_is(sbatch, busy):
+def test_the_queue_is_read_exactly(sbatch, busy):
     array = sbatch(*BUSY, "--array=1-5,7-90:2%2")
     plain = sbatch(*BUSY, "-J", AWKWARD, "--nice=50", "--no-requeue", "--deadline=now+1hour", user="nobody")
     begin = sbatch(*BUSY, "--begin=now+1hour")
@@ -137,7 +137,7 @@ def test_queue_is_read_as_it_is(sbatch, busy):
     assert (found[array]["tasks"], found[array]["array_job_id"]) == (47, array)
     job = found[plain]
     assert (job["name"], job["user"], job["nice"], job["requeue"]) == (AWKWARD, "nobody", 50, False)
-    assert job["deadline_s"] - job["submit_s"] == pytest.approx(3600, abs=60)  # sbatch looks at its own clock
+    assert job["deadline_s"] - job["submit_s"] == pytest.approx(3600, abs=60)  # sbatch uses its own clock
     assert (job["time_limit_s"], job["cpus"], job["nodes"], job["held"]) == (300, 4, 1, False)
     assert found[begin]["dependent"] and found[after]["dependent"] and not job["dependent"]
     assert (found[gpus]["gpus"], found[gpus]["gpu_kind"], found[gpus]["held"]) == (4, "a100", True)
@@ -157,7 +157,7 @@ def test_holds_nice_and_explicit_priorities_stay(cluster, sbatch, busy):
     gone = sbatch(*BUSY)
     parts = engine("fcfs")
     snapshot = parts.rank()
-    cluster.run("scancel", str(gone))  # between reading and setting: no fault
+    cluster.run("scancel", str(gone))  # between reading and setting: no error
     assert parts.publish(snapshot) is None
     cluster.run("scontrol", "update", f"JobId={explicit}", "Priority=99")
     snapshot = parts.rank()
@@ -171,14 +171,14 @@ def test_holds_nice_and_explicit_priorities_stay(cluster, sbatch, busy):
     assert explicit not in snapshot.scheduled.jobs.job_id
     assert gone not in queue.job_id
     assert snapshot.changes() == {}
-    later = engine("fcfs")  # as senergyctld started anew
+    later = engine("fcfs")  # as after a restart of senergyctld
     assert later.publish(later.rank()) is None
     assert row_of(later.rank().queue, explicit)["fixed"]
     cluster.run("scontrol", "release", str(explicit))  # gives an explicit priority back
     assert not row_of(parts.rank().queue, explicit)["fixed"]
 
 
-def test_places_outlive_slurmctld(cluster, sbatch, busy):
+def test_places_survive_a_restart_of_slurmctld(cluster, sbatch, busy):
     jobs = [sbatch(*BUSY, *options) for options in ((), ("-H",), ("--nice=9",), ("--array=1-3",))]
     parts = engine("zeus")
     assert parts.publish(parts.rank()) is None
@@ -188,7 +188,7 @@ def test_places_outlive_slurmctld(cluster, sbatch, busy):
     assert parts.rank().changes() == {}
 
 
-def test_requeue_takes_running_jobs_only(cluster, sbatch):
+def test_requeue_affects_running_jobs_only(cluster, sbatch):
     runs, stays = sbatch("-w", "n2", "-t5"), sbatch("-w", "n2", "-t5", "--no-requeue")
     over = sbatch("-w", "n2", "-t5", script="true")
     wait_until(lambda: "n2" in cluster.run("squeue", "-ho%N", "-tR", f"-j{stays}").stdout, "job", cluster)
@@ -202,16 +202,18 @@ def test_requeue_takes_running_jobs_only(cluster, sbatch):
     assert list(outcome.refused) == [stays]
     assert 4_000_000 in outcome.gone
     wait_until(lambda: runs in SqueueSource().read().job_id, "the job's return", cluster)
-    again = row_of(SqueueSource().read(), runs)  # as after a restart: what was set is read off
+    again = row_of(
+        SqueueSource().read(), runs
+    )  # as after a restart: the applied factors are derived from the queue
     assert (again["restart_count"], again["site_factor"]) == (1, 5000)
     assert "Restarts=0" in cluster.run("scontrol", "show", "job", str(over)).stdout
     assert "COMPLETED" in cluster.run("scontrol", "show", "job", str(over)).stdout
 
 
 def test_requests_to_slurmctld(cluster, sbatch, busy):
-    """Of one cycle: squeue's one (it asks for the partitions besides), and one for each job that changed.
+    """One cycle causes one request of squeue (plus one for the partitions) and one per changed job.
 
-    What nodes tell of jobs that begin and end is not ours.
+    Requests of nodes about the start and end of jobs are not counted.
     """
     jobs = [sbatch(*BUSY) for _ in range(3)]
 
@@ -245,7 +247,7 @@ def test_other_weights_are_refused(cluster, sbatch, busy):
     assert parts.publish(parts.rank()) is None
 
 
-def test_a_site_factor_plugin_is_refused_though_slurmctld_does_not_tell(cluster, sbatch, busy):
+def test_a_site_factor_plugin_is_refused_though_slurmctld_does_not_report_it(cluster, sbatch, busy):
     job = sbatch(*BUSY)
     conf = cluster.directory / "slurm.conf"
     before = conf.read_text()
@@ -261,7 +263,7 @@ def test_a_site_factor_plugin_is_refused_though_slurmctld_does_not_tell(cluster,
         replace_public(conf, before.encode())
 
 
-def test_one_job_is_asked_about_whatever_its_name(cluster, sbatch, busy):
+def test_a_query_about_one_job_works_with_any_name(cluster, sbatch, busy):
     name = "x JobState=RUNNING ReqNodeList=n3 ExcNodeList=n3 TresPerNode=gpu:9\nFeatures=f|" + AWKWARD
     job = sbatch("--exclude=n2", "-n4", "-w", "n1", "-J", name)
     asked = read_gpu_request(str(job))
@@ -278,7 +280,7 @@ def test_one_job_is_asked_about_whatever_its_name(cluster, sbatch, busy):
     )
 
 
-def test_without_slurmctld_nothing_is_lost(cluster, sbatch, busy, tmp_path, monkeypatch):
+def test_an_outage_of_slurmctld_loses_nothing(cluster, sbatch, busy, tmp_path, monkeypatch):
     job = sbatch(*BUSY)
     parts = engine("fcfs")
     assert parts.publish(parts.rank()) is None

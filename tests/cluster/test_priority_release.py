@@ -1,4 +1,4 @@
-"""The order of the queue on another Slurm release: a whole Debian root, only where asked for."""
+"""The order of the queue on another Slurm release: a complete Debian root directory, only on request."""
 
 import os
 import subprocess

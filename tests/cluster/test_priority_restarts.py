@@ -1,4 +1,4 @@
-"""The queue engine beside a real slurmctld with its plugin: new jobs, and an engine that is killed."""
+"""The priority engine with a real slurmctld and its plugin: new jobs, and an engine that is killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def queue(lab):
 
 
 def by_limit(queue, *minutes):
-    """Submit jobs and wait until slurmctld has them in the order of their limits; nothing is said of any."""
+    """Submit jobs and wait until slurmctld has them in the order of their limits, without changing any."""
     jobs = {queue.submit(f"--time={limit}"): limit for limit in minutes}
 
     def right():
@@ -37,7 +37,7 @@ def by_limit(queue, *minutes):
 
 
 def given_to_a_newcomer(queue):
-    """Return the number that a job gets which nobody knows; after a slow read the plugin rests."""
+    """Return the site factor that an unranked job gets; after a slow read the plugin pauses."""
     job = queue.submit("--time=10")
     given = queue.priorities()[job]
     queue.lab.run("scancel", str(job))
@@ -49,8 +49,10 @@ def test_new_jobs_get_their_places_without_waiting_for_the_minute(queue):
 
 
 @pytest.mark.parametrize("engine_restarts", [False, True])
-def test_new_jobs_get_their_places_though_the_queues_files_are_lost(queue, engine_restarts):
-    """For ever in this test; slurmctld would write them again with its next pass, up to a minute later."""
+def test_new_jobs_get_their_places_without_the_queue_files(queue, engine_restarts):
+    """The files stay lost in this test; slurmctld would rewrite them with its next pass, up to a minute
+    later.
+    """
     queue.lab.run("scancel", *map(str, by_limit(queue, 30, 5)))
     folder = queue.lab.layout.queue_table.parent
     if engine_restarts:
@@ -65,13 +67,13 @@ def test_new_jobs_get_their_places_though_the_queues_files_are_lost(queue, engin
         folder.with_name("lost").rename(folder)
 
 
-def test_an_engine_that_is_killed_leaves_the_last_order_and_takes_it_up_again(queue):
+def test_a_killed_engine_leaves_the_last_order_and_continues_it(queue):
     jobs = by_limit(queue, 30, 1, 20)
     with queue.followed(jobs, POLICY):
         before = queue.priorities()
         queue.lab.kill("senergyctld")
 
-    middle = queue.newcomers()  # of all that was ranked: jobs of earlier tests may have been there
+    middle = queue.newcomers()  # of all ranked jobs: jobs of earlier tests may be among them
     assert middle > 0
     queue.until(lambda: given_to_a_newcomer(queue) == middle, "slurmctld having read the last table")
     new = queue.submit("--time=10")

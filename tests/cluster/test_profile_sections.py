@@ -1,4 +1,4 @@
-"""Sections measured by programs in jobs of a user without rights, against the integral of the model."""
+"""Sections measured by programs in jobs of an unprivileged user, compared with the integral of the model."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def lines(folder: Path) -> list[dict]:
 
 
 def judge(recorder: TruthRecorder, line: dict, part: str) -> None:
-    """Compare a section's joules with the model's, for a window that is off by at most what the line says."""
+    """Compare a section's joules with the model's, for a window that is off by at most the stated
+    uncertainty.
+    """
     start, end, age_s = line["start"], line["start"] + line["seconds"], line["age_s"]
     least = recorder.joules(part, start + age_s, end - age_s)
     most = recorder.joules(part, start - age_s, end + age_s)
@@ -84,7 +86,7 @@ def test_sections_of_a_user_s_job_are_the_model_s_integral(lab: LabDriver, folde
     assert found["kernel"]["mean_watts"] > 1.5 * found["idle"]["mean_watts"]
 
 
-def test_ranks_on_two_nodes_are_gathered_under_the_job(lab: LabDriver, folder: Path):
+def test_ranks_on_two_nodes_are_combined_under_the_job(lab: LabDriver, folder: Path):
     command = f"srun --ntasks-per-node=2 senergy profile --name rank -- {' '.join(KERNEL)} 3"
     for _ in range(ATTEMPTS):
         with TruthRecorder(lab, "n1") as first, TruthRecorder(lab, "n2") as second:
@@ -108,7 +110,7 @@ def test_ranks_on_two_nodes_are_gathered_under_the_job(lab: LabDriver, folder: P
     assert section["energy_joules"]["cpu"] == pytest.approx(once)
 
 
-def test_a_forged_job_id_opens_nobody_s_energy(lab: LabDriver, folder: Path):
+def test_a_forged_job_id_reveals_no_energy(lab: LabDriver, folder: Path):
     started = folder / "started"
     job = lab.sbatch(f"touch {started}; sleep 600", "--exclusive", "-wn1", user=USER, cwd=folder)
     deadline = time.monotonic() + 90

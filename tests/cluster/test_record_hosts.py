@@ -1,4 +1,4 @@
-"""Deliveries of nodes that a real Slurm knows, over real munge: whose records a host may bring."""
+"""Deliveries of nodes known to a real Slurm, over real munge: whose records a host may deliver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurm_energy.slurm.command import CommandRunner
 from slurm_energy.slurm.node_addresses import read_node_addresses
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-ELSEWHERE = "192.0.2.7"  # TEST-NET-1: nobody's address
+ELSEWHERE = "192.0.2.7"  # TEST-NET-1: an address of no host
 
 pytestmark = marks()
 
@@ -57,7 +57,7 @@ def test_slurm_names_the_addresses_of_all_nodes(cluster):
     ("mode", "rejected", "retried"), [("check", [2], [3]), ("strict", [2], [3]), ("off", [], [])]
 )
 def test_a_host_delivers_for_its_own_nodes(controller, mode, rejected, retried):
-    """Several nodes share this host, one is elsewhere, one is none of Slurm's."""
+    """Several nodes share this host, one is on another host, one is unknown to Slurm."""
     controller.configure(extra=f'record_hosts = "{mode}"\n')
     controller.start()
     nodes = ["n1", "n2", "n3", "retired"]
@@ -72,7 +72,7 @@ def test_a_host_delivers_for_its_own_nodes(controller, mode, rejected, retried):
         assert all(word in refusal["error"] for word in ("127.0.0.1", "n3", "senergy spool resend"))
 
 
-def test_the_address_that_munge_names():
+def test_the_address_in_the_credential_counts():
     directory = Path(tempfile.mkdtemp(prefix="origin-"))
     directory.chmod(0o755)
     try:

@@ -1,4 +1,4 @@
-"""One record per job and node each, however the job was submitted, requeued or combined."""
+"""One record per job and node, however the job was submitted, requeued or combined."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_command_line_wins_over_the_script_and_the_last_over_the_first(lab: 
 
 
 def test_a_forged_environment_reaches_neither_hooks_nor_records(lab: LabDriver):
-    """A user cannot pass for another one, or for a flag, by variables that hooks see under these names."""
+    """Variables with the names that hooks use let no user impersonate another one, nor set a flag."""
     forged = {
         "SLURM_JOB_UID": "0",
         "SLURM_UID": "0",
@@ -136,7 +136,7 @@ def test_a_cancelled_and_a_timed_out_job_leave_records_and_restored_settings(lab
     assert _records(lab, cancelled)[0]["policy"] == "powersave"
 
 
-def test_jobs_run_on_and_nothing_is_lost_without_the_daemons(lab: LabDriver):
+def test_without_the_daemons_jobs_run_on_and_nothing_is_lost(lab: LabDriver):
     lab.kill("senergyctld")
     spooled = lab.sbatch("sleep 1", "--exclusive", "-wn1", "--energy-policy=powersave")
     assert lab.wait(spooled) == "COMPLETED"
@@ -150,7 +150,7 @@ def test_jobs_run_on_and_nothing_is_lost_without_the_daemons(lab: LabDriver):
     lab.start("senergyd", "n1")
 
 
-def test_a_killed_agent_finds_its_job_again_and_restores(lab: LabDriver):
+def test_a_killed_agent_recovers_its_job_and_restores_settings(lab: LabDriver):
     before = judges.settings_at_rest(lab, "n1")
     gate = lab.layout.root / "agent-is-back"
     program = f"while [ ! -e {gate} ]; do sleep 0.2; done"

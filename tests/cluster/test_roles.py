@@ -1,4 +1,4 @@
-"""Who sees whose energy on a real Slurm: coordinators, operators, groups and others, by roles in slurmdbd."""
+"""Visibility of energy on a real Slurm: coordinators, operators, groups and others, by roles in slurmdbd."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
 
 @pytest.fixture
 def jobs(lab):
-    """Give accounts and roles; return the ids of a job of user mail in theory and one of games in lab."""
+    """Create accounts and roles; return the ids of a job of user mail in theory and one of games in lab."""
     for command in (
         ("add", "account", "phys"),
         ("add", "account", "theory", "parent=phys"),
@@ -48,7 +48,7 @@ def accounts(lab):
 
 
 def seen(lab, user, *options):
-    """Return scope and job ids that a user sees, and what is noted."""
+    """Return scope and job ids that a user can see, with the notes."""
     done = lab.run("senergy", "acct", "-X", "--json", *options, user=user)
     answer = json.loads(done.stdout)
     return answer["scope"], {job["job_id"] for job in answer["jobs"]}, done.stderr
@@ -73,7 +73,7 @@ def test_roles_in_slurm_count(lab, jobs):
     assert seen(lab, "backup", "-a")[0] == "all"  # by its group
 
 
-def test_a_role_that_is_taken_away_ends(lab, jobs):
+def test_a_revoked_role_ends(lab, jobs):
     wait_until(lambda: seen(lab, "nobody", "-a")[0] == "accounts", "the coordinator's role")
     lab.run("sacctmgr", "-i", "delete", "coordinator", "account=phys", "name=nobody")
     os.kill(lab.pid("senergyctld"), signal.SIGHUP)

@@ -1,4 +1,4 @@
-"""Jobs that offer several shapes, jobs that make way for a deadline: a real slurmctld, two kinds of GPU."""
+"""Jobs that offer several shapes, and preemption for a deadline: a real slurmctld, two GPU types."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 MODEL = ["--energy-model=resnet50", "--time=5"]
 BOTH = "--energy-alternatives=gpu:a100:4,gpu:h100:2"
-LOOK_S = 120.0  # slurmctld looks at every job at least once a minute, and so does its plugin
+LOOK_S = 120.0  # slurmctld visits every job at least once a minute, and so does its plugin
 
 pytestmark = [
     pytest.mark.cluster,
@@ -22,7 +22,7 @@ pytestmark = [
 
 
 def until(condition, what):
-    """Wait until something holds, and return it."""
+    """Wait until a condition holds, and return its value."""
     deadline = time.monotonic() + LOOK_S
     while not (found := condition()):
         assert time.monotonic() < deadline, what()
@@ -42,7 +42,7 @@ def waits_as(lab, job_id, **fields):
 
 
 def runs(lab, job_id):
-    """Wait until a job runs; return what scontrol says."""
+    """Wait until a job runs; return the output of scontrol."""
     until(lambda: lab.job(job_id)["JobState"] == "RUNNING", lambda: lab.job(job_id))
     return lab.job(job_id)
 
@@ -55,7 +55,7 @@ def block(lab, node, *options):
 
 
 def decisions(lab, job_id):
-    """Return what `senergy job` tells of a job that is over, once Slurm has told senergyctld of it."""
+    """Return an ended job's decisions from `senergy job`, once senergyctld has its facts from Slurm."""
 
     def told():
         done = lab.run("senergy", "job", str(job_id), "--json", check=False)
@@ -66,7 +66,7 @@ def decisions(lab, job_id):
 
 
 def _known(lab, job_id):
-    """Return what Slurm's accounting and ours have of a job, for a failure's message."""
+    """Return the data of a job in Slurm's accounting and in ours, for a failure message."""
     fields = "JobIDRaw,State,Submit,Start,End,Restarts"
     sacct = lab.run("sacct", "-D", "-X", "-P", "-j", str(job_id), "-o", fields, check=False).stdout
     ours = lab.run("senergy", "job", str(job_id), "--json", check=False).stdout
@@ -75,7 +75,7 @@ def _known(lab, job_id):
 
 @pytest.fixture
 def gpus(tmp_path):
-    """Return a script that writes down which GPUs it has, and what it wrote."""
+    """Return a script that writes its host and number of GPUs to a file, and a reader of that file."""
     path = tmp_path / "gpus"
     tmp_path.chmod(0o777)
     script = (
@@ -94,7 +94,7 @@ def test_a_job_waits_in_the_best_shape_and_starts_in_it(lab, gpus):
         "gpu:a100:4": (False, False),
         "gpu:h100:2": (True, False),
     }
-    lab.kill("senergyctld")  # what it has decided it knows again
+    lab.kill("senergyctld")  # it remembers its decisions
     lab.start("senergyctld")
     until(
         lambda: lab.run("senergy", "prio", "-j", str(job_id), check=False).returncode == 0,
@@ -102,7 +102,7 @@ def test_a_job_waits_in_the_best_shape_and_starts_in_it(lab, gpus):
     )
     lab.run(
         "scancel", str(second)
-    )  # alone: were n1 free a moment earlier, the job would get the shape for that
+    )  # only these: if n1 were free a moment earlier, the job would get the shape for n1
     assert lab.wait(job_id) == "COMPLETED"
     assert found() == ["n2", "2"]
     (made,) = decisions(lab, job_id)
@@ -113,7 +113,7 @@ def test_a_job_waits_in_the_best_shape_and_starts_in_it(lab, gpus):
     )
 
 
-def test_a_job_takes_the_shape_that_fits(lab, gpus):
+def test_a_job_gets_the_shape_that_fits(lab, gpus):
     script, found = gpus
     free, _ = block(lab, "n1"), block(lab, "n2")
     job_id = lab.sbatch(script, "--gres=gpu:4", BOTH, *MODEL)
@@ -124,7 +124,7 @@ def test_a_job_takes_the_shape_that_fits(lab, gpus):
     assert [made["chosen"] for made in decisions(lab, job_id)] == ["gpu:h100:2", "gpu:a100:4"]
 
 
-def test_a_shape_that_slurm_cannot_run_is_taken_back(lab, gpus):
+def test_an_unrunnable_shape_is_reverted(lab, gpus):
     script, found = gpus
     blocker = block(lab, "n1")
     job_id = lab.sbatch(script, "--gres=gpu:3", "--exclude=n2", "--energy-alternatives=gpu:h100:2", *MODEL)
@@ -136,7 +136,7 @@ def test_a_shape_that_slurm_cannot_run_is_taken_back(lab, gpus):
     assert found() == ["n1", "3"]
 
 
-def test_a_named_kind_stays_where_slurm_cannot_change_it(lab, gpus):
+def test_a_requested_gpu_type_stays_where_slurm_cannot_change_it(lab, gpus):
     script, found = gpus
     first, second = block(lab, "n1"), block(lab, "n2")
     job_id = lab.sbatch(script, "--gres=gpu:a100:4", BOTH, *MODEL)
@@ -149,7 +149,7 @@ def test_a_named_kind_stays_where_slurm_cannot_change_it(lab, gpus):
     assert "submit with --gres=gpu:COUNT" in made["why"]
 
 
-def test_a_job_makes_way_for_a_deadline_and_one_that_may_not_is_left_alone(lab):
+def test_a_job_is_preempted_for_a_deadline_but_no_protected_one(lab):
     there = block(lab, "n1", "--requeue", "--gres=gpu:a100:4")
     stays = block(lab, "n2", "--no-requeue", "--gres=gpu:h100:8")
     urgent = lab.sbatch("sleep 1", "--gres=gpu:a100:2", "--deadline=now+120", "--time=1")

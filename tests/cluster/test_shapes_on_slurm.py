@@ -1,6 +1,7 @@
-"""Changing the GPUs of a pending job, on whatever Slurm is installed: what `slurm.queue.shaping` relies on.
+"""Changes of the GPUs of a pending job on a real Slurm: the behaviour that `slurm.queue.gpu_request` relies
+on.
 
-spank-release.sh runs it in a bare root with another release.
+spank-release.sh runs these tests in a bare root directory with another release.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def cluster():
 
 @pytest.fixture
 def submit(cluster):
-    """Submit a held job; its script tells where it ran and on how many GPUs."""
+    """Submit a held job; its script reports where it ran and on how many GPUs."""
     told = cluster.directory / "told"
     told.unlink(missing_ok=True)
     script = cluster.script(
@@ -85,7 +86,7 @@ def submit(cluster):
 
 
 def give(job_id, kind, count, excluded="", uid=0):
-    """Give a job a shape, as senergyctld does."""
+    """Assign a shape to a job as senergyctld does."""
     assert change(job_id, kind, count, excluded, uid).done == (job_id,)
 
 
@@ -96,7 +97,7 @@ def change(job_id, kind, count, excluded="", uid=0):
     return JobUpdater(50.0).set_fields(job_id, fields, uid)
 
 
-def test_nodes_tell_kinds_and_what_is_free(cluster):
+def test_nodes_report_gpu_types_and_free_gpus(cluster):
     found = {node.name: (node.usable, dict(node.gpus), dict(node.gpus_free)) for node in read_nodes()}
     assert found == {
         "n1": (True, {"a100": 4}, {"a100": 4}),
@@ -105,7 +106,7 @@ def test_nodes_tell_kinds_and_what_is_free(cluster):
     }
 
 
-def test_a_job_that_names_no_kind_gets_any(submit):
+def test_a_job_without_a_gpu_type_gets_any(submit):
     held, ran = submit
     job_id = held("--gres=gpu:4")
     for kind, count in (("h100", 5), ("a100", 3), ("h100", 2)):
@@ -113,7 +114,7 @@ def test_a_job_that_names_no_kind_gets_any(submit):
     assert ran(job_id) == ["n2", "2"]
 
 
-def test_a_job_that_named_a_kind_gets_another_where_slurm_can(submit):
+def test_a_job_with_a_gpu_type_gets_another_where_slurm_can_change_it(submit):
     held, ran = submit
     job_id = held("--gpus-per-node=a100:4")
     if release() >= gpu_request.GPU_TYPE_CHANGE_RELEASE:
@@ -128,7 +129,7 @@ def test_a_job_that_named_a_kind_gets_another_where_slurm_can(submit):
         assert ran(job_id) == ["n1", "2"]
 
 
-def test_a_shape_is_given_as_the_owner_under_the_sites_rules(cluster, submit):
+def test_a_shape_is_set_as_the_owner_under_the_sites_rules(cluster, submit):
     held, _ = submit
     job_id = held("--gres=gpu:4", user=str(NOBODY))
     give(job_id, "h100", 2, uid=NOBODY)
@@ -138,7 +139,7 @@ def test_a_shape_is_given_as_the_owner_under_the_sites_rules(cluster, submit):
     assert gpu_request.read_gpu_request(str(job_id), CommandRunner()).gpus == 2
 
 
-def test_nobody_changes_a_job_of_somebody_else(cluster, submit):
+def test_no_user_can_change_a_job_of_another_user(cluster, submit):
     held, _ = submit
     job_id = held("--gres=gpu:4")
     outcome = change(job_id, "h100", 2, uid=NOBODY)
@@ -158,7 +159,7 @@ def test_nodes_that_the_owner_excluded_stay_excluded(cluster, submit):
 @pytest.mark.parametrize(
     "options", [["--gpus=2"], ["--gpus-per-task=1", "-n1"], ["--gres=gpu:1", "-wn1"], []]
 )
-def test_a_job_that_asks_in_another_way_keeps_its_gpus(submit, options):
+def test_a_job_with_another_form_of_request_keeps_its_gpus(submit, options):
     held, _ = submit
     job_id = held(*options)
     with pytest.raises(UsageError, match="its GPUs stay"):

@@ -1,4 +1,4 @@
-"""Two real jobs on one node: cpupower sees the settings of each on the cores that Slurm gave it."""
+"""Two real jobs on one node: cpupower shows the settings of each on the cores that Slurm allocated to it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ NODE, CORES, SHARE = "n1", 64, 16  # an emulated node with 64 cores; each job ge
 
 
 def governors(lab: LabDriver) -> dict[int, str]:
-    """Governor by CPU, as cpupower shows them."""
+    """Return the governor by CPU, as cpupower shows it."""
     lines = lab.exec(NODE, "cpupower", "frequency-info", "-o").stdout.splitlines()
     found = [re.match(r"CPU\s*(\d+).*-\s+(\w+)\s*$", line) for line in lines]
     return {int(match[1]): match[2] for match in found if match}
 
 
 def cpus_of(lab: LabDriver, job: int) -> set[int]:
-    """Kernel's numbers of a job's CPUs: scontrol counts both threads of core 0, then of core 1, and so on."""
+    """Return the kernel's numbers of a job's CPUs: scontrol counts both threads of core 0, then of core 1,
+    and so on.
+    """
     text = lab.run("scontrol", "-d", "-o", "show", "job", str(job)).stdout
     listed = re.search(r"CPU_IDs=([\d,-]+)", text)
     assert listed, text
@@ -47,13 +49,13 @@ def wait_for(look, expected) -> None:
 
 
 def slow_cpus(lab: LabDriver) -> set[int]:
-    """CPUs that are held to the lowest frequency."""
+    """Return the CPUs that are limited to the lowest frequency."""
     lines = lab.exec(NODE, "cpupower", "frequency-info", "-o").stdout.splitlines()
     found = [re.match(r"CPU\s*(\d+)\s+\d+ kHz.*?(\d+) kHz", line) for line in lines]
     return {int(match[1]) for match in found if match and int(match[2]) == 800_000}
 
 
-def test_each_job_governs_its_own_cores_and_only_those(lab: LabDriver):
+def test_each_job_sets_only_its_own_cores(lab: LabDriver):
     before, original = judges.settings_at_rest(lab, NODE), governors(lab)
     assert original == dict.fromkeys(range(2 * CORES), "performance")
     even, slow = submit(lab, "balanced"), submit(lab, "powersave")

@@ -1,4 +1,4 @@
-"""A campaign as a job array of a real Slurm cluster, gathered as if it had run here."""
+"""A campaign as a job array on a real Slurm cluster, with results as if it had run locally."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_campaign_as_a_job_array(lab: LabDriver, folder: Path):
     assert refused.stderr.count("\n") == 1
 
 
-def test_a_command_that_is_ended_takes_its_array_along(lab: LabDriver, folder: Path):
+def test_an_ended_command_cancels_its_array(lab: LabDriver, folder: Path):
     command = [PYTHON, "-m", "slurm_energy.cli.main", "simulate", str(folder / "small.toml")]
     command += ["--out", str(folder / "out"), "--slurm=--hold"]
     with subprocess.Popen(command, env=lab.env, stderr=subprocess.PIPE, text=True) as child:

@@ -1,4 +1,6 @@
-"""The C parts on another Slurm release than this machine's: a whole Debian root, only where asked for."""
+"""The C parts on another Slurm release than this machine's: a complete Debian root directory, only on
+request.
+"""
 
 import os
 import subprocess
