@@ -1,4 +1,4 @@
-"""Writes the files that slurmctld's plugin writes, from plain values."""
+"""Writer of the files of slurmctld's plugin, from plain values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prints rows as Slurm's commands would print them in the format that a test's subject asked for."""
+"""Output of Slurm's commands for given rows, in the format that the code under test requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def recorded_rows(text: str, columns: int) -> list[list[str]]:
 
 
 def squeue_delimiter(argv: Sequence[str]) -> str:
-    """Return the delimiter that a squeue command asks for."""
+    """Return the delimiter in a squeue command."""
     environment = argv.environment  # type: ignore[attr-defined]
     text = environment.get("SQUEUE_FORMAT") or environment["SQUEUE_FORMAT2"]
     found = set(re.findall(r"<[0-9a-f]{16}>", text))
@@ -26,7 +26,7 @@ def squeue_delimiter(argv: Sequence[str]) -> str:
 
 
 def squeue_fields(argv: Sequence[str]) -> list[str]:
-    """Return the fields that a squeue command asks for: letters with %, or names."""
+    """Return the fields in a squeue command: letters with %, or names."""
     environment = argv.environment  # type: ignore[attr-defined]
     if "SQUEUE_FORMAT" in environment:
         return [text or "" for text in environment["SQUEUE_FORMAT"].split(squeue_delimiter(argv))[:-1]]
@@ -34,13 +34,13 @@ def squeue_fields(argv: Sequence[str]) -> list[str]:
 
 
 def squeue_text(argv: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Print rows as squeue does."""
+    """Return rows as squeue prints them."""
     delimiter = squeue_delimiter(argv)
     return "".join("".join(field + delimiter for field in row) + "\n" for row in rows)
 
 
 def fixed_width_text(argv: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Print rows as sacct and sacctmgr do without -p: src/common/print_fields.c, print_fields_str()."""
+    """Return rows as sacct and sacctmgr without -p: src/common/print_fields.c, print_fields_str()."""
     form = next(word for word in argv if "%-" in word)
     widths = [int(width) for width in re.findall(r"%-(\d+)", form)]
     output = b""

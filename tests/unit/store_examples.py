@@ -1,4 +1,4 @@
-"""Records for the tests of store, ingest and controller, and a way to put them into a database."""
+"""Records for the tests of store, ingest and controller, and a database to store them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading batch scripts as sbatch does, and the fingerprint of script and arguments."""
+"""Batch scripts are parsed by the rules of sbatch; the fingerprint covers script and arguments."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_anything_is_read_or_refused_in_one_line(text, arguments):
 
 class TestFingerprint:
     def test_of_known_text(self):
-        assert fingerprint(b"") == "cbf29ce484222325"  # FNV-1a's published values
+        assert fingerprint(b"") == "cbf29ce484222325"  # published test vectors of FNV-1a
         assert fingerprint(b"a") == "af63dc4c8601ec8c"
         assert fingerprint(b"foobar") == "85944171f73967e8"
 

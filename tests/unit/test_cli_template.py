@@ -222,7 +222,7 @@ def test_the_last_value_wins_and_files_are_written(
 @examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=60))
 def test_a_script_name_stays_one_word_of_the_shell(tmp_path: Path, name: str) -> None:
-    """Whatever the name, bash sees exactly one argument: the name itself."""
+    """bash receives any name as exactly one argument."""
     try:
         text = render(find("pytorch-ddp"), {"script": name}, lambda raw: None)
     except EnergyError:
@@ -282,7 +282,7 @@ solver {{ case }}
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of a site's own templates, named by the configuration."""
+    """Return the directory of the site's templates, set in the configuration."""
     folder = tmp_path / "templates"
     folder.mkdir(mode=0o755)
     config = tmp_path / "energy.toml"

@@ -1,4 +1,4 @@
-"""slurm.conf read as a file by Slurm's own rules, and where it is looked for."""
+"""slurm.conf is found and parsed by the rules of Slurm."""
 
 import pytest
 from hypothesis import given

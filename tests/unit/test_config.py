@@ -1,4 +1,4 @@
-"""The configuration file: defaults, errors that name file, line and key, and its own documentation."""
+"""The configuration file: defaults, errors with file, line and key, and the generated documents."""
 
 import os
 from pathlib import Path

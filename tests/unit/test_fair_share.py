@@ -1,4 +1,4 @@
-"""Shares from sacctmgr: a recorded tree against what sshare showed for it, made-up trees, odd answers."""
+"""Fair shares from sacctmgr: a recorded tree compared with sshare, random trees, malformed output."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ RECORDED = Path(__file__).parent / "slurm_outputs" / "sacctmgr-assoc-22.05.8.txt
 
 
 def as_asked(argv, text):
-    """A recording of `sacctmgr -P` in the format that is asked for."""
+    """Print a recording of `sacctmgr -P` in the requested format."""
     return fixed_width_text(argv, [line.split("|") for line in text.splitlines()])
 
 
 def test_recorded_tree():
-    """Slurm 22.05's sshare showed these parts of their level: bio 10/42, phys 30/42, daemon 3/4, bin 1/4."""
+    """sshare of Slurm 22.05 shows these fractions per level: bio 10/42, phys 30/42, daemon 3/4, bin 1/4."""
     calls = []
     shares = read_shares(lambda argv: calls.append(argv) or as_asked(argv, RECORDED.read_text()), "lab")
     assert len(calls) == 1 and "cluster=lab" in calls[0]
@@ -38,7 +38,7 @@ def test_recorded_tree():
     assert shares.users["phys", "daemon"] == FairShare(3, pytest.approx(30 / 42 * 3 / 4))
     assert shares.users["sub", "bin"] == FairShare(
         1, pytest.approx(30 / 42 / 4)
-    )  # beside daemon: sub has `parent`
+    )  # sibling of daemon, because sub has `parent`
     assert shares.users["sub", "sys"] == FairShare(None, pytest.approx(30 / 42))
     assert shares.accounts["sub"] == FairShare(None, pytest.approx(30 / 42))
 
@@ -61,7 +61,7 @@ SHARES = st.none() | st.integers(0, 1000)
 
 @st.composite
 def trees(draw):
-    """Accounts below earlier ones, users anywhere; the raw shares as drawn."""
+    """Draw accounts below earlier ones, and users anywhere, with random raw shares."""
     rows = [Association("root")]
     for number in range(draw(st.integers(0, 8))):
         parent = draw(st.sampled_from([row.account for row in rows]))
@@ -116,7 +116,7 @@ def test_no_account_name_forges_a_share(name):
 
 
 class TestShareCache:
-    """Read once an hour; an administrator's change can be taken up at once."""
+    """The cache reads once an hour, and at once after `refresh`."""
 
     def make(self, answers):
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""The fingerprint in C, under sanitizers: equal to Python's, and only of files that the owner owns."""
+"""The fingerprint in C, with sanitizers: it equals Python's, and only files of the owner are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a pending job gets other GPUs: what scontrol says of it, and the fields that are changed."""
+"""The GPU request of a pending job is parsed, and the fields that change it are computed."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ NAMES = {"JobID": "9", "ArrayJobID": "9", "ArrayTaskID": "N/A"}
 
 
 class Squeue:
-    """Answers with records, each a mapping from field to text; remembers the calls."""
+    """A stand-in for squeue that prints records, each a mapping from field to text; it stores the calls."""
 
     def __init__(self, *records):
         self.records, self.calls = records, []
@@ -27,7 +27,7 @@ class Squeue:
 
 
 def job(tres="", **fields):
-    """What is read of a job with these fields; `tres` is that of a node."""
+    """Return the request of a job with the given fields; `tres` is the TRES per node."""
     return read_gpu_request("9", Squeue({"tres-per-node": tres} | fields))
 
 
@@ -55,7 +55,7 @@ def test_one_record_is_read_of_all_that_squeue_shows():
 
 @given(st.text(st.characters(exclude_characters="\0"), max_size=200))
 def test_no_text_of_the_owner_is_asked_for(name):
-    """Forged in issue 10 through the name, which `scontrol show job` prints first."""
+    """`scontrol show job` prints the name first, so a name could forge other fields."""
     squeue = Squeue({"%j": name, "Name": name, "tres-per-node": "gres:gpu:2", "%n": "n2"})
     assert read_gpu_request("9", squeue) == GpuRequest(
         True, "", 2, pins_nodes=True, obstacle=read_gpu_request("9", squeue).obstacle

@@ -1,4 +1,4 @@
-"""The hooks' environments of different Slurm releases give one description of the job."""
+"""The hook environments of different Slurm releases yield the same description of the job."""
 
 from __future__ import annotations
 

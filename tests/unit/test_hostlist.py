@@ -1,4 +1,4 @@
-"""Host lists fold, expand and give the position of a node, and belong to lists of counts."""
+"""Host lists are folded and expanded; positions of nodes select counts from lists of counts."""
 
 from __future__ import annotations
 

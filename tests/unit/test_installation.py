@@ -1,4 +1,4 @@
-"""Which Slurm is meant: one below a prefix, the one on PATH; its release, plugins and headers."""
+"""Selection of the Slurm installation, by prefix or PATH; its release, plugins and headers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def no_conf(monkeypatch):
 
 @pytest.fixture
 def slurm(tmp_path):
-    """Make a Slurm 24.11.5 below a prefix, with headers of a release."""
+    """Create a Slurm 24.11.5 below a prefix, with the headers of a release."""
 
     def make(headers="24.11.5", running="24.11.5", plugins="lib/slurm"):
         prefix = tmp_path / "opt/slurm"
@@ -135,7 +135,7 @@ def test_a_prefix_that_is_none(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not (shutil.which("make") and shutil.which("gcc")), reason="needs make and gcc")
 def test_make_uses_the_headers_of_the_prefix_and_builds_again(slurm, tmp_path):
-    """Earlier it took whatever headers the compiler found, and an energy.so of before for its own."""
+    """The build must not use any headers that the compiler finds, nor an old energy.so."""
     prefix = slurm()
     for name in ("spank", "prolog_epilog", "packaging"):
         ignore = shutil.ignore_patterns("*.so", "senergy-hook", ".headers")
@@ -150,7 +150,7 @@ def test_make_uses_the_headers_of_the_prefix_and_builds_again(slurm, tmp_path):
     (prefix / "include/slurm/spank.h").write_text("enum { ESPANK_SUCCESS };\n#error built again\n")
     (tmp_path / "spank/energy.so").touch()  # newer than all sources
     done = make(f"SLURM_PREFIX={prefix}")
-    assert done.returncode == 0 and "error" not in done.stderr  # the same headers: nothing to do
+    assert done.returncode == 0 and "error" not in done.stderr  # same headers: no build
     number = prefix / "include/slurm/slurm_version.h"
     number.write_text(number.read_text().replace("0x180b05", "0x180b06"))
     assert "built again" in make(f"SLURM_PREFIX={prefix}").stderr

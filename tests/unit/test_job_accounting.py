@@ -1,4 +1,4 @@
-"""Reading sacct and squeue: recorded answers of Slurm 22.05.8, and names that no recording would have."""
+"""Job facts from recorded output of sacct and squeue of Slurm 22.05.8, and with hostile names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUBMITTED = 1795236334.0
 
 
 class FakeSlurm:
-    """Answers by command name from recordings, in the format that was asked for; refuses the rest."""
+    """Answer commands from recordings in the requested format; fail for other commands."""
 
     def __init__(self, **answers):
         self.answers = answers
@@ -110,7 +110,7 @@ def test_pending_jobs_have_neither_start_nor_end(sacct):
 
 
 def test_a_run_without_a_start_has_no_known_length():
-    """As sacct 22.05.8 showed a job that was requeued before slurmdbd had heard of its start."""
+    """Output of sacct 22.05.8 for a job that was requeued before slurmdbd received its start."""
     columns = [
         "3",
         "3",
@@ -137,7 +137,7 @@ def test_running_job_of_squeue_has_no_end_but_elapsed_time(squeue):
     (facts,) = read_job_facts({7}, squeue)[7]
     assert (facts.state, facts.end, facts.nodes, facts.finished) == ("RUNNING", None, 1, False)
     assert (facts.elapsed_s, facts.start - facts.submit) == (14, 27)
-    assert facts.cluster is None  # squeue does not print it
+    assert facts.cluster is None  # squeue does not print this column
 
 
 def test_squeue_tells_no_start_for_a_pending_job():
@@ -211,7 +211,7 @@ HOSTILE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\
 @pytest.mark.parametrize("source", ["sacct", "squeue"])
 @given(names=st.lists(HOSTILE, min_size=1, max_size=3))
 def test_no_job_name_changes_what_is_said_of_any_job(source, names):
-    """Whatever a job is called, each job has the owner and account that Slurm says."""
+    """Each job has the owner and account that Slurm reports, whatever its name."""
     off = UnavailableError("sacct", "Slurm accounting storage is disabled")
     middle = ["c", "physics", "gpu", "alice", "RUNNING", "100", "110", "None", "5", "1", "10", "cpu=1"]
     rows = [[str(7 + number), str(7 + number), *middle, name] for number, name in enumerate(names)]
@@ -249,7 +249,7 @@ def run_of(start, end, submit=0.0, state="COMPLETED"):
 class TestChooseRun:
     def test_restart_count_decides_where_times_agree(self):
         runs = [run_of(100, 124), run_of(125, 200)]
-        # A node whose clock is 2 s behind: by time alone this would be the first run.
+        # The clock of the node is 2 s late: by time alone, the record would belong to the first run.
         assert choose_run(runs, 1, 123.0) is runs[1]
         assert choose_run(runs, 0, 122.0) is runs[0]
 

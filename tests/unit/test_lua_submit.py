@@ -1,4 +1,4 @@
-"""The check on the controller (senergy_submit.lua) in every Lua at hand, against a stand-in for slurmctld."""
+"""The check on the controller (senergy_submit.lua) in each installed Lua, with a stand-in for slurmctld."""
 
 import re
 import shutil
@@ -203,7 +203,7 @@ def test_every_entry_counts_also_repeated_ones(lua):
 
 
 def together(lua, *asked, policy_file="/nonexistent/policies"):
-    """Return what the user is told, or "", for each {name: value} of a job."""
+    """Return the message to the user, or "", for each {name: value} of a job."""
     lines = []
     for raw in asked:
         entries = ", ".join(f'"{name}={value}"' for name, value in raw.items())
@@ -350,7 +350,7 @@ def test_shapes_mean_what_they_mean_in_the_rest_of_the_project(values):
 
 
 def noted(lua, policy_file, *jobs):
-    """Return the AdminComment of each (what stood there, entries of its environment) after the check."""
+    """Return the AdminComment of each job (previous comment, environment entries) after the check."""
     lines = []
     for before, *entries in jobs:
         listed = ", ".join(f'"{entry}"' for entry in entries)
@@ -401,7 +401,7 @@ def test_shadow_mode_changes_nothing_of_a_job_unless_the_site_says_so(lua, tmp_p
 
 
 def begins(lua, policy_file, *jobs):
-    """Return how many seconds after its submission each (further fields, environment entry) may begin."""
+    """Return the start delay in seconds for each job (further fields, environment entry)."""
     lines = ["os.time = function() return 1000 end"]
     for fields, entry in jobs:
         lines.append(f"job = {{ user_name = 'a', {fields} spank_job_env = {{ '{entry}' }} }}")

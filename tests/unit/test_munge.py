@@ -1,4 +1,4 @@
-"""Munge's binding where no munged is needed; with a real one: tests/cluster/test_controller_munge.py."""
+"""Binding of libmunge without munged; tests/cluster/test_controller_munge.py tests it with munged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is free on each node: scontrol's words of several releases, and of none."""
+"""Free resources of nodes from scontrol's output of several releases, and from malformed output."""
 
 import pytest
 from hypothesis import given

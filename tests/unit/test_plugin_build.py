@@ -1,4 +1,4 @@
-"""Building slurmctld's plugin: the right source for the right slurmctld, or one line that says why not."""
+"""The build of slurmctld's plugin selects the matching source, or fails with one line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ deb-src http://ftp.example/ubuntu/ noble universe
 
 
 class Slurm(Installation):
-    """An installation whose slurmctld need not be run."""
+    """Return an installation whose slurmctld is not executed."""
 
     def release(self, run=None):
         return Release(24, 11, 5)

@@ -1,4 +1,4 @@
-"""Power and energy as people write them, and counters that wrap."""
+"""Parsing and formatting of power and energy, and arithmetic of wrapping counters."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The queue while queue.table is lost: from memory and the journal, then with squeue."""
+"""Without queue.table, the queue comes from the last table and the journal, then from squeue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TAKEN_S = 1_795_000_000.0
 
 
 class Squeue:
-    """Shows one job, or is away; counts the questions."""
+    """A source with one job, which can fail; it counts the calls."""
 
     def __init__(self):
         self.error, self.count = None, 0
@@ -28,7 +28,7 @@ class Squeue:
 
 @pytest.fixture
 def lost(tmp_path):
-    """A source whose table is good; `now` is the clock."""
+    """A source with a valid table; `now` is its clock."""
     tmp_path.chmod(0o755)
     path = tmp_path / "queue.table"
     squeue = Squeue()
@@ -57,7 +57,7 @@ def test_the_last_queue_is_used_until_it_is_written_again(lost, damage):
     assert (jobs(lost), lost.problem, lost.name) == ([1, 2, 3], None, "queue.table")
     lost.path.unlink() if damage is None else lost.path.write_bytes(damage)
     assert (jobs(lost), lost.squeue.count) == ([1, 2, 3], 0)
-    assert lost.problem.endswith("the last one is used until slurmctld writes it again")
+    assert lost.problem.endswith("the last table is used until slurmctld writes a new one")
     put(journal_path(lost.path), journal([{"job_id": 4}], 5))
     assert jobs(lost) == [1, 2, 3, 4]
     write(lost.path)

@@ -1,4 +1,4 @@
-"""The energy record travels as JSON and refuses what it does not understand."""
+"""The energy record is converted to JSON and back; invalid records are rejected."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Proofs of requests and responses: every part is bound. Munge itself is a stand-in."""
+"""Proofs of requests and responses cover every part of them. Munge is a stand-in."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Response:
 
 
 class Connection:
-    """Stands for http.client.HTTPConnection."""
+    """A stand-in for http.client.HTTPConnection."""
 
     def __init__(self, status, answer):
         self.status, self.answer, self.sock, self.asked = status, answer, None, []
@@ -209,7 +209,7 @@ def test_a_connection_that_is_broken_off_is_tried_again(monkeypatch):
 
 
 def test_the_time_for_a_request_holds_for_all_tries_together():
-    """A program in senergyctld's place never comes to the response; each try would take the whole time."""
+    """An impostor never completes a response, so each attempt alone could take the whole time."""
     tries = []
 
     def answer(connection):

@@ -1,4 +1,4 @@
-"""Text from users on terminals and in files for spreadsheets."""
+"""User-chosen text is escaped on terminals and in files for spreadsheets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""sd_notify, journal priorities and log levels: the protocol alone, then both daemons as processes."""
+"""sd_notify, journal priorities and log levels: the protocol first, then both daemons as processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODULES = {"senergyd": "slurm_energy.agent.main", "senergyctld": "slurm_energy.c
 
 
 class Manager:
-    """Receives notifications as systemd does, at a path or an abstract address."""
+    """A socket that receives notifications as systemd does, at a path or an abstract address."""
 
     def __init__(self, folder: Path, abstract: bool) -> None:
         self.address = f"@senergy-test-{os.getpid()}-{folder.name}" if abstract else str(folder / "notify")
@@ -34,7 +34,7 @@ class Manager:
         self.received: list[list[str]] = []
 
     def wait_for(self, assignment: str) -> list[str]:
-        """Return the first notification with an assignment, from now on."""
+        """Return the next notification that contains an assignment."""
         while True:
             self.received.append(self.socket.recv(4096).decode().split("\n"))
             if assignment in self.received[-1]:
@@ -43,7 +43,7 @@ class Manager:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="senergy-") as name:  # short enough for sockets
+    with tempfile.TemporaryDirectory(prefix="senergy-") as name:  # short enough for the path of a socket
         yield Path(name)
 
 
@@ -56,7 +56,7 @@ def manager(folder: Path, request: pytest.FixtureRequest) -> Iterator[Manager]:
 
 def test_notifications_reach_the_manager(manager: Manager) -> None:
     notifier = service_manager.ServiceManager(manager.address)
-    with notifier.reload():  # not ready yet: nothing is sent
+    with notifier.reload():  # no reload is reported before readiness
         pass
     notifier.ready("Serving\nMAINPID=1")
     assert manager.wait_for("READY=1") == ["READY=1", "STATUS=Serving MAINPID=1"]
@@ -273,7 +273,9 @@ def test_the_unit_waits_for_readiness_and_has_a_watchdog(program: str, tmp_path:
     lines = unit.read_text().splitlines()
     assert "Type=notify" in lines and "NotifyAccess=main" in lines
     assert any(line.startswith("WatchdogSec=") for line in lines)
-    if program == "senergyd":  # settings are restored before jobs start, and slurmd does not wait for ever
+    if (
+        program == "senergyd"
+    ):  # the unit restores settings before jobs start, and slurmd waits for a limited time
         assert "Before=slurmd.service" in lines
         assert any(line.startswith("TimeoutStartSec=") for line in lines)
 

@@ -1,4 +1,4 @@
-"""Options and names that users know from sacct, sprio and sshare."""
+"""Options and names as in sacct, sprio and sshare."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_fields_and_their_meaning_are_listed(
 
 
 def test_acct_selects_by_state_and_name_and_shows_more(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(rows(capsys, "acct", "-a", "-n", "-X")) == 5  # the fake controller sends steps all the same
+    assert len(rows(capsys, "acct", "-a", "-n", "-X")) == 5  # the stand-in always sends steps
     table = rows(capsys, "acct", "-a", "-n", "-s", "CD,failed", "--name", "gemm")
     assert [row.split()[0] for row in table] == ["11", "11.batch", "11.0"]
     assert rows(capsys, "acct", "-a", "-n", "-s", "timeout") == []

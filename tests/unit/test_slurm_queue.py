@@ -1,4 +1,4 @@
-"""The queue through squeue and scontrol: recorded answers of two releases, torn and hostile ones, replies."""
+"""The queue from squeue, and changes through scontrol: recorded, torn and hostile output, and replies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ AWKWARD = "line\nbreak100% `q` ünï"
 
 
 class Squeue:
-    """Answers with one text, whatever delimiter was drawn; remembers the calls."""
+    """A stand-in for squeue that prints one text with any delimiter; it stores the calls."""
 
     def __init__(self, answer):
         self.answer = answer
@@ -49,7 +49,7 @@ class Squeue:
 
 
 def row(**changed):
-    """One pending job as squeue prints it, with columns of its own."""
+    """Return one pending job as squeue prints it, with the given columns."""
     values = {"JobID": "7", "ArrayJobID": "7", "UserID": "0", "State": "PENDING", "PriorityLong": "1"}
     values |= {"NumNodes": "1", "NumCPUs": "1", "NumTasks": "1", "Name": "x"} | changed
     squeue = Squeue("")
@@ -64,7 +64,7 @@ def read(answer, **arguments):
 
 
 def answered(release):
-    """What squeue said of batch jobs, before it was asked for BatchFlag, which comes behind Requeue."""
+    """Insert BatchFlag after Requeue in a recording that was made without it; all jobs are batch jobs."""
     *fields, rest = (RECORDED / f"squeue-queue-{release}.txt").read_text().split(RECORDED_DELIMITER)
     rows = [fields[at : at + FIELDS - 1] for at in range(0, len(fields), FIELDS - 1)]
     whole = [field for row in rows for field in (*row[:10], "1", *row[10:])]
@@ -79,7 +79,7 @@ def recorded(request):
 
 
 def of(queue, name, **wanted):
-    """The row of the one job with this name and these values."""
+    """Return the row of one job with the given name and values."""
     rows = [
         place
         for place in range(queue.count)
@@ -148,7 +148,7 @@ def test_recorded_range_of_nodes_nice_and_no_requeue(recorded):
     queue = recorded[1]
     assert (queue.nodes[job], queue.cpus[job], queue.nice[job], queue.requeue[job]) == (2, 4, 50, False)
     assert queue.time_limit_s[job] == 26 * 3600 + 240
-    assert queue.flags[job] == {}  # what a user wrote into --comment is no flag
+    assert queue.flags[job] == {}  # text from --comment is no flag
 
 
 def test_recorded_array_is_one_row(recorded):
@@ -181,13 +181,13 @@ def test_recorded_waiting_and_running(recorded):
     assert queue.dependent[begin] and queue.site_factor[begin] == 5000
     assert queue.eligible_s[begin] == submitted + 3600 and math.isnan(queue.start_s[begin])
     assert queue.dependent[of(queue, "het.sh", reason="Dependency")]
-    running = of(queue, "(null)")  # a name that looks like none
+    running = of(queue, "(null)")  # a name that looks like a missing value
     assert queue.site_factor[running] == 7000 and queue.nice[running] == -7
     assert (queue.start_s[running], queue.end_s[running]) == (submitted, submitted + 300)
 
 
 def test_what_squeue_expects_is_not_what_is(recorded):
-    """Of the first waiting jobs squeue shows the start and end that backfill planned."""
+    """squeue shows the start and end that backfill planned for the first pending jobs."""
     queue = recorded[1]
     waiting = queue.state == PENDING
     assert np.isnan(queue.start_s[waiting]).all() and np.isnan(queue.end_s[waiting]).all()
@@ -208,7 +208,7 @@ def test_recorded_heterogeneous_job(recorded):
 
 
 def test_slurm_requeues_batch_jobs_alone():
-    """Of a job of salloc or srun too squeue says that it may be requeued."""
+    """squeue shows Requeue=1 for jobs of salloc and srun too."""
     queue = read("".join(row(Requeue="1", BatchFlag=flag) for flag in ("0", "1", "2")))
     assert queue.requeue.tolist() == [False, True, True]
 
@@ -296,7 +296,7 @@ def test_gpus(columns, gpus, kind):
 
 
 class TestSiteFactor:
-    """squeue shows priorities only: what was set is remembered, what others set is seen."""
+    """squeue shows only priorities: our site factors are stored, administrators' changes are detected."""
 
     @given(st.integers(-SITE_FACTOR_MAX, SITE_FACTOR_MAX), st.integers(-10000, 10000))
     def test_what_was_set_is_known(self, factor, nice):
@@ -400,7 +400,7 @@ done
 
 @pytest.fixture
 def scontrol(tmp_path):
-    """A stand-in that answers as scontrol 22.05 and 26.05 did; `.log` has the commands, `.pids` the runs."""
+    """A stand-in with the replies of scontrol 22.05 and 26.05; `.log` has commands, `.pids` processes."""
 
     class Scontrol:
         log = tmp_path / "log"
@@ -427,7 +427,7 @@ def until(condition):
 
 
 def running(pid):
-    """Whether a process runs; one that has ended and that nobody has asked for does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
     except OSError:
@@ -449,7 +449,7 @@ def test_one_scontrol_for_a_batch(scontrol):
 
 @pytest.fixture
 def many_descriptors():
-    """More than a thousand open files."""
+    """Open more than a thousand files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 4096:
         pytest.skip("this process may not open so many files")
@@ -475,7 +475,7 @@ def test_who_is_refused_every_job_does_not_ask_for_all(scontrol):
 def test_each_reply_belongs_to_its_job(scontrol):
     known = {}
     outcome = scontrol.updater(known=known).set_site_factors({1: 1, 99: 2, 98: 3, 97: 4, 2: 5})
-    assert outcome.done == (1, 97, 2)  # of 97, an array, one task has ended
+    assert outcome.done == (1, 97, 2)  # 97 is an array of which one task has ended
     assert outcome.gone == (99,)
     assert outcome.refused == {98: "Access/permission denied for job 98"}
     assert known == {1: 1, 97: 4, 2: 5}
@@ -492,7 +492,10 @@ def test_what_scontrol_says_of_slurm_conf_is_about_no_job(scontrol):
 def test_an_array_of_which_no_task_was_changed_is_not_done(scontrol):
     known = {}
     outcome = scontrol.updater(known=known).set_site_factors({1: 1, 90: 2, 89: 3})
-    assert (outcome.done, outcome.gone) == ((1, 89), ())  # of 89 a later release tells only what has ended
+    assert (outcome.done, outcome.gone) == (
+        (1, 89),
+        (),
+    )  # for array 89, a later release reports only the tasks that have ended
     assert outcome.refused == {90: "Access/permission denied"}
     assert known == {1: 1, 89: 3}
 
@@ -613,7 +616,7 @@ GOOD = {"flags": "", "kind": "priority/multifactor", "age": "0", "tres": "(null)
 
 @pytest.fixture
 def slurm_conf(tmp_path):
-    """A slurm.conf; the test writes it."""
+    """Return the path of a slurm.conf that the test writes."""
     path = tmp_path / "slurm.conf"
     path.write_text("ClusterName=Lab\n")
     return path

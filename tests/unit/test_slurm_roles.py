@@ -1,4 +1,4 @@
-"""Roles in Slurm's database, from sacctmgr's answers."""
+"""Roles in Slurm's database, parsed from the output of sacctmgr."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slurm_energy.slurm import roles
 
 
 class Sacctmgr:
-    """Answers the two questions."""
+    """A stand-in for sacctmgr with both commands."""
 
     def __init__(self, users, accounts):
         self.users, self.accounts, self.asked = users, accounts, []

@@ -1,4 +1,4 @@
-"""The database: its file, its schema version, what can be selected, job facts, retention."""
+"""The database: file, schema version, selection of records, job facts, retention."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class TestSelection:
         [
             ({}, [1, 2, 3]),
             ({"start": "150"}, [2, 3]),
-            ({"start": "200"}, [2, 3]),  # ends at 200: still in the window, as sacct has it
+            ({"start": "200"}, [2, 3]),  # ends at 200: inside the window, as for sacct
             ({"start": "200.5"}, [3]),
             ({"end": "300"}, [1, 2]),
             ({"end": "300.5"}, [1, 2, 3]),
@@ -276,7 +276,7 @@ class TestFacts:
         outcome = accounting.learn(job(1, name='a "b"\n', end=None, state="RUNNING", nodes=None))
         assert outcome.linked == 1
         (found,) = accounting.find(account="physics")
-        assert "account" not in found  # the record itself stays as it was delivered
+        assert "account" not in found  # the body of the record does not change
         assert found["job"] == {
             "display_id": "1",
             "name": 'a "b"\n',
@@ -390,7 +390,7 @@ class TestIntegrity:
         integrity.verify(path)
 
     def test_damaged_pages(self, path):
-        """Whatever page is damaged, this says so or the page holds nothing."""
+        """Damage to any page is reported, unless the page is unused."""
         whole = path.read_bytes()
         pages = len(whole) // 4096
         assert pages > 40
@@ -403,7 +403,7 @@ class TestIntegrity:
                 noticed += 1
                 assert (error.exit_code, str(error).count("\n")) == (1, 0)
                 assert str(path) in str(error) and "damaged: " in str(error) and ".recover" in str(error)
-        # Pages in the middle of a long value hold nothing but the value.
+        # Inner pages of a long value contain only the value.
         assert noticed > pages / 3 / 2
 
     def test_references_and_columns(self, path):

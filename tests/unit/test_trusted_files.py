@@ -1,4 +1,4 @@
-"""Files that daemons believe: whatever somebody else could have written is refused in one line."""
+"""Trusted files: a file that another user could have written is rejected with one line."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_others_may_not_write_a_folder_on_the_way(file: Path, above: int, mode: 
     folder.chmod(mode)
     assert f"{folder}: owner" in refusal(file)
     assert f"chmod go-w {folder}" in refusal(file)
-    folder.chmod(mode | 0o1000)  # as /tmp: entries of others are safe there
+    folder.chmod(mode | 0o1000)  # like /tmp: the sticky bit protects the files
     assert read_trusted(file)
 
 
@@ -68,7 +68,7 @@ def test_neither_file_nor_folder_may_be_somebody_else_s(file: Path) -> None:
     os.chown(file, 0, 0)
     os.chown(file.parent, NOBODY, 0)
     assert f"{file.parent}: owner uid {NOBODY}" in refusal(file)
-    # Root's chown would take the directory from a service that runs as its owner.
+    # `chown root` would lock out a service that runs as the owner.
     assert "but if a service of user nobody writes there, run this command as nobody" in refusal(file)
 
 
@@ -115,7 +115,7 @@ def test_a_huge_file_is_refused(file: Path) -> None:
 
 
 def test_only_daemons_ask_who_wrote_the_configuration(file: Path) -> None:
-    """A user's senergy reads a file that the user wrote."""
+    """A command of a user accepts a file that the user wrote."""
     file.chmod(0o666)
     assert load(file).cluster.name == "a"
     with pytest.raises(ConfigError, match="mode 0666"):

@@ -1,4 +1,4 @@
-"""The checker of the configuration: wrong files, and how `config check` and the daemons report them."""
+"""Validation of the configuration: faulty files, and their reports by `config check` and the daemons."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ database = "HERE/a.db"
 """
 
 WRONG = {
-    # Form of single keys
+    # Values of single keys
     "unknown section": ("[agnet]\n", "error", "agnet", "did you mean 'agent'"),
     "unknown key": ("[agent]\nsampling_hs = 1\n", "error", "sampling_hs", "did you mean 'sampling_hz'"),
     "unknown key in capitals": (
@@ -220,7 +220,7 @@ WRONG = {
         "controller.agent_users",
         "is empty",
     ),
-    # What the host and Slurm say
+    # Mismatches with host and Slurm
     "foreign cluster name": ("[cluster]\nname = 'vega'\n", "error", "cluster.name", "ClusterName in"),
     "cluster name in capitals": ("[cluster]\nname = 'Sirius'\n", "error", "cluster.name", 'name = "sirius"'),
     "unknown partition": ("[priority]\npartitions = ['gpus']\n", "warning", "priority.partitions", "'gpu'"),
@@ -308,7 +308,7 @@ WRONG = {
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give a host that is the controller of cluster sirius; returns a directory for files."""
+    """Set up a host that is the controller of cluster sirius, and return a directory for files."""
     conf = tmp_path / "slurm.conf"
     conf.write_text(SLURM_CONF)
     monkeypatch.setenv("SLURM_CONF", str(conf))
@@ -391,7 +391,7 @@ def test_everything_is_reported_at_once_by_line(host: Path, capsys: pytest.Captu
 def test_a_faulty_edp_entry_is_one_finding(
     setting: str, host: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An entry whose one value is refused is not said to set nothing as well."""
+    """An entry whose only value is invalid causes no second finding that it sets nothing."""
     path = written(host, f"[[edp]]\ngpu = 'A100'\n{setting}\n")
     assert main(["config", "check", str(path)]) == 3
     out = capsys.readouterr().out
@@ -454,7 +454,7 @@ def test_the_example_passes_on_its_own_cluster(host: Path) -> None:
 
 
 class TestDaemons:
-    """Both daemons use the checker, each with the checks that concern it."""
+    """Both daemons validate the configuration, each with its own checks."""
 
     def test_a_daemon_raises_all_errors_and_logs_warnings(
         self, host: Path, caplog: pytest.LogCaptureFixture
@@ -567,7 +567,7 @@ def test_an_unprivileged_user_is_told_what_was_not_checked(host: Path) -> None:
     )
     report, done = os.pipe()
     child = os.fork()
-    if child == 0:  # the parent would keep what it may not look at otherwise
+    if child == 0:  # a child process, as the test must keep its own privileges
         try:
             for folder in host.parents[:2]:
                 folder.chmod(folder.stat().st_mode | 0o055)

@@ -1,4 +1,4 @@
-"""The version is written in one place: setuptools reads it from the package, without importing it."""
+"""The version has one source: setuptools reads it from the package without an import."""
 
 from __future__ import annotations
 
@@ -23,4 +23,4 @@ def test_the_version_is_defined_once() -> None:
         and isinstance(statement.value, ast.Constant)
         and [target.id for target in statement.targets if isinstance(target, ast.Name)] == ["__version__"]
     ]
-    assert constants == [slurm_energy.__version__]  # else setuptools would have to import the package
+    assert constants == [slurm_energy.__version__]  # otherwise setuptools would import the package

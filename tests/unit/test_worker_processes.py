@@ -61,7 +61,7 @@ def until(done: Callable[[], bool]) -> None:
 
 
 def group(number: int) -> list[str]:
-    """Return the processes of a process group that are not over."""
+    """Return the running processes of a process group."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
