@@ -326,7 +326,7 @@ class Ea2p(Tool):
 
 
 class Ours(Tool):
-    """The agent's sampler, and the sum of what it tells."""
+    """The sampler of senergyd, and the sum of its readings."""
 
     distribution = "slurm-energy"
 
@@ -336,7 +336,7 @@ class Ours(Tool):
         from slurm_energy.devices.discovery import discover
 
         self.devices = discover()
-        self.sampler = Sampler(self.devices.counters, self.devices.throttles, Clock())
+        self.sampler = Sampler(self.devices.counters, self.devices.throttle_sensors, Clock())
         self.energy_uj = dict.fromkeys((counter.key for counter in self.devices.counters), 0)
         self.uncertain_s = 0.0
 

@@ -86,16 +86,16 @@ class SharedNode:
         self.config = Config(agent=AgentConfig(sampling_hz=1.0, idle_watts=dict(idle_watts or {})))
         self._write_stat()
         self._open = contextlib.ExitStack()
-        self.engine = self.start()
+        self.manager = self.start()
 
     def start(self) -> JobManager:
         """Start the agent."""
         self.state = StateDirectory(self.folder / "state")
         self._open.callback(self.state.close)
-        engine = JobManager(self.config, self._devices(), self.state, self.clock)
-        self._open.callback(engine._meter.close)
-        engine.start()
-        return engine
+        manager = JobManager(self.config, self._devices(), self.state, self.clock)
+        self._open.callback(manager._meter.close)
+        manager.start()
+        return manager
 
     def _devices(self) -> NodeDevices:
         found = discover(self.tree.root)
@@ -122,16 +122,16 @@ class SharedNode:
     def kill(self) -> None:
         """End the agent as kill -9 does, and start another one."""
         self.die()
-        self.engine = self.start()
+        self.manager = self.start()
 
     def begin(self, job_id: int, cpus: int | None, gpus: str = "", *, exclusive: bool = False) -> None:
         """Begin a job; its control group appears with its first CPU time."""
-        self.engine.begin(self.env(job_id, cpus, gpus, exclusive=exclusive))
+        self.manager.begin(self.env(job_id, cpus, gpus, exclusive=exclusive))
 
     def end(self, job_id: int) -> None:
         """End a job; its control group vanishes."""
         (self.tree.root / _GROUP.format(job_id)).unlink(missing_ok=True)
-        self.engine.end(self.env(job_id, None))
+        self.manager.end(self.env(job_id, None))
 
     def env(
         self, job_id: int, cpus: int | None, gpus: str = "", *, exclusive: bool = False
@@ -174,7 +174,7 @@ class SharedNode:
                 {job: Fraction(cpus * part) for job, cpus in (busy or {}).items()}, Fraction(system * part)
             )
             if ticks:
-                self.engine.sample()
+                self.manager.sample()
             seconds -= part
 
     def move(self, component: str, energy_uj: int) -> None:
@@ -201,11 +201,11 @@ class SharedNode:
         return {record.job_id: record for record in self.all_records() if record.step is None}
 
     def all_records(self) -> list[EnergyRecord]:
-        self.engine.finalize_jobs()
-        return [EnergyRecord.from_json(item.record) for item in self.engine.spool.items(10**9, 10_000)]
+        self.manager.finalize_jobs()
+        return [EnergyRecord.from_json(item.record) for item in self.manager.spool.items(10**9, 10_000)]
 
     def accounts(self) -> dict[str, dict[str, int]]:
-        found: dict[str, Any] = self.engine.status()["energy_accounts"]
+        found: dict[str, Any] = self.manager.status()["energy_accounts"]
         return found
 
 

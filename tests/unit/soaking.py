@@ -110,16 +110,16 @@ class Soak:
         self._clock = HandClock()
         self._state = StateDirectory(folder / "state")
         config = Config(agent=AgentConfig(sampling_hz=1.0, idle_watts={"cpu": 120.0, "dram": 20.0}))
-        self._engine = JobManager(config, discover(self._tree.root), self._state, self._clock)
+        self._manager = JobManager(config, discover(self._tree.root), self._state, self._clock)
         self.found = Found(array("B", bytes(jobs + 1)), array("B", bytes(jobs + 1)), array("q"))
 
     def run(self) -> Found:
         """Let the time pass."""
-        self._engine.start()
+        self._manager.start()
         for second in range(self._seconds):
             self._change_jobs(second)
             self._work()
-            self._engine.tick()
+            self._manager.sample()
             if second % _HOUSEKEEPING_S == 0:
                 self._keep_house(second)
             if second % HOUR_S == HOUR_S - 1:
@@ -127,10 +127,10 @@ class Soak:
         for job in list(self._running):
             self._end(job)
         self._deliver()
-        accounts = self._engine.status()["energy_accounts"]
+        accounts = self._manager.status()["energy_accounts"]
         self.found.measured_uj = sum(line["measured"] for line in accounts.values())
         self.found.booked_uj = sum(sum(line.values()) - line["measured"] for line in accounts.values())
-        self._engine.stop()
+        self._manager.stop()
         for number in (*self._zones.values(), self._stat):
             number.close()
         return self.found
@@ -152,21 +152,21 @@ class Soak:
         for job, end in self._begins.get(second, []):
             cpus = 1 if end - second > _LONGEST_S else 2
             policy = {"SPANK_ENERGY_POLICY": "powersave"} if job % 5 == 0 else {}
-            self._engine.begin({**_env(job), "SLURM_JOB_CPUS_PER_NODE": str(cpus), **policy})
+            self._manager.begin({**_env(job), "SLURM_JOB_CPUS_PER_NODE": str(cpus), **policy})
             group = Number(f"{self._tree.root}/{_GROUP.format(job)}", "usage_usec {:014d}\nuser_usec 0\n")
             self._running[job] = end, group, cpus * self._chance.random()
             self._used_ns[job] = 0
-            self._engine.step("start", job, "0")
+            self._manager.step("start", job, "0")
 
     def _end(self, job: int) -> None:
         _, group, _ = self._running.pop(job)
         del self._used_ns[job]
         if job % 7:  # the others' steps are ended by the job's end
-            self._engine.step("end", job, "0")
+            self._manager.step("end", job, "0")
         group.close()
         os.unlink(group.path)
         os.rmdir(os.path.dirname(group.path))
-        self._engine.end(_env(job))
+        self._manager.end(_env(job))
 
     def _work(self) -> None:
         self._clock.now += 1.0
@@ -183,21 +183,21 @@ class Soak:
         self._stat.put(self._busy_ns // 10_000_000)
 
     def _keep_house(self, second: int) -> None:
-        self._engine.finalize_jobs()
-        self._engine.housekeeping()
+        self._manager.finalize_jobs()
+        self._manager.housekeeping()
         for job in self._running:
-            self._engine.energy(job, reader=1001)
-        self._engine.status(1001)
+            self._manager.energy(job, reader=1001)
+        self._manager.status(1001)
         if second % _DELIVERY_S == 0:
             self._deliver()
 
     def _deliver(self) -> None:
-        self._engine.finalize_jobs()
-        for item in self._engine.spool.items(10**9, 10_000):
+        self._manager.finalize_jobs()
+        for item in self._manager.spool.items(10**9, 10_000):
             record = item.record
             (self.found.records if record["step"] is None else self.found.steps)[record["job_id"]] += 1
             self.found.ids.append(hash(item.record_id))
-            self._engine.spool.remove(item.name)
+            self._manager.spool.remove(item.name)
 
     def _look(self) -> None:
         gc.collect()

@@ -361,7 +361,7 @@ def record(job_id: int) -> EnergyRecord:
 
 
 class Controller:
-    """Answers posts as the test says, in order; the last answer is repeated."""
+    """Returns the responses given by the test in order; the last one repeats."""
 
     def __init__(self, *answers: Callable[[Any], Any]) -> None:
         self.answers = list(answers)
@@ -391,7 +391,7 @@ async def work(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def deliver(spool: Spool, controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the delivery task until the controller has nothing more to say about the spool."""
+    """Run the delivery task until the spool needs no further request."""
 
     async def run() -> None:
         task = delivery.RecordDelivery(spool, ClusterConfig(), lambda: "n1", work)
@@ -415,7 +415,7 @@ def test_old_traces_leave_the_spool_and_their_records_stay(tmp_path: Path) -> No
     for day in range(10):
         spool.add(replace(record(day), end=1.7e9 + day * day_s), TRACE)
     spool.expire(1.7e9 + 10.5 * day_s, 5 * day_s)
-    spool.expire(1.7e9 + 99.0 * day_s - 99 * day_s, 5 * day_s)  # a clock that went back harms nothing
+    spool.expire(1.7e9 + 99.0 * day_s - 99 * day_s, 5 * day_s)  # a clock set back does no harm
     found = {item.record["job_id"]: item.trace for item in spool.items(10**9, 100)}
     assert sorted(found) == list(range(10))
     assert sorted(day for day, trace in found.items() if trace) == [6, 7, 8, 9]
@@ -481,7 +481,7 @@ def test_a_refused_batch_is_tried_one_by_one_and_a_refused_trace_costs_no_record
 def test_a_real_controller_s_refusal_keeps_the_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over a real socket: answers that are not the controller's leave everything in the spool."""
+    """Over a real socket, responses that are not the controller's leave all records in the spool."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -524,7 +524,7 @@ def test_an_error_of_ours_is_answered_and_logged(caplog: pytest.LogCaptureFixtur
         def status(self, reader: int | None) -> None:
             raise RuntimeError("secret path /x")
 
-    engine: JobManager = Broken()  # type: ignore[assignment]
-    answer = asyncio.run(AgentServer(engine, work).answer(b'{"op":"status"}\n', 0))
+    manager: JobManager = Broken()  # type: ignore[assignment]
+    answer = asyncio.run(AgentServer(manager, work).answer(b'{"op":"status"}\n', 0))
     assert answer == {"ok": False, "error": "internal error, see the agent's log", "code": 1}
     assert "secret path" in caplog.text

@@ -1,4 +1,4 @@
-"""The engine with several jobs on one node: each on its own cores, together on what they share."""
+"""The job manager with several jobs on one node: own settings per core, merged settings on shared devices."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class SharedNode(Node):
         return super().start()
 
     def begin(self, job_id: int, cpus: int = 2, **flags: str) -> dict[str, Any]:
-        return self.engine.begin(env(job_id, cpus=str(cpus), **flags))
+        return self.manager.begin(env(job_id, cpus=str(cpus), **flags))
 
     def step(self, job_id: int, cores: str | None) -> None:
-        assert self.engine.step("start", job_id, "batch", cores)["known"]
-        if self.engine.has_pending_settings:
-            self.engine.apply_pending_settings()
+        assert self.manager.step("start", job_id, "batch", cores)["known"]
+        if self.manager.has_pending_settings:
+            self.manager.apply_pending_settings()
 
     def job_record(self, job_id: int) -> EnergyRecord:
         return next(r for r in self.records() if r.job_id == job_id and r.step is None)
@@ -47,7 +47,7 @@ class SharedNode(Node):
         return [self.tree.policy(cpu, "scaling_governor")[:4] for cpu in range(4)]
 
     def limits(self) -> list[int]:
-        """Limits of package-0 and package-1 in watts."""
+        """Return the power limits of package-0 and package-1 in watts."""
         zones = [f"sys/class/powercap/intel-rapl:{zone}/constraint_0_power_limit_uw" for zone in (1, 0)]
         return [int(self.tree.get(zone)) // 1_000_000 for zone in zones]
 
@@ -68,10 +68,10 @@ def test_each_job_s_cores_have_its_own_settings_once_a_step_told_them(node: Shar
     assert node.governors() == ["perf", "perf", "powe", "powe"]
     node.step(6, "2-3")
     assert [node.tree.policy(cpu, "scaling_max_freq") for cpu in range(4)] == ["3400000"] * 2 + ["800000"] * 2
-    node.engine.end(env(5, cpus="2"))
+    node.manager.end(env(5, cpus="2"))
     assert node.governors() == ["powe"] * 4
     assert node.tree.policy(3, "scaling_max_freq") == "800000"
-    node.engine.end(env(6, cpus="2"))
+    node.manager.end(env(6, cpus="2"))
     assert node.tree.snapshot() == node.original
     first = node.job_record(5)
     assert WAITING_FOR_CPUS not in first.notes
@@ -88,10 +88,10 @@ def test_caps_count_together_and_not_against_others(node: SharedNode) -> None:
     assert node.limits() == [250, 250]
     node.step(7, "3")
     assert node.limits() == [220, 250]
-    node.engine.end(env(5, cpus="1"))
+    node.manager.end(env(5, cpus="1"))
     assert node.limits() == [200, 250]
-    node.engine.end(env(7, cpus="1"))
-    node.engine.end(env(6, cpus="1"))
+    node.manager.end(env(7, cpus="1"))
+    node.manager.end(env(6, cpus="1"))
     assert node.tree.snapshot() == node.original
     record = node.job_record(5)
     limit = {setting.setting: setting for setting in record.applied}["powercap.power_limit[package-0]"]
@@ -103,11 +103,11 @@ def test_the_caps_of_a_shared_job_can_be_changed(node: SharedNode) -> None:
     node.begin(5, cap="100")
     node.step(5, "0-1")
     assert node.limits() == [100, 250]
-    node.engine.set_caps(5, {"cap_watts": 120.0})
+    node.manager.set_caps(5, {"cap_watts": 120.0})
     assert node.limits() == [120, 250]
-    node.engine.set_caps(5, {"cap_watts": None})
+    node.manager.set_caps(5, {"cap_watts": None})
     assert node.limits() == [250, 250]
-    node.engine.end(env(5, cpus="2"))
+    node.manager.end(env(5, cpus="2"))
     assert node.tree.snapshot() == node.original
 
 
@@ -116,7 +116,7 @@ def test_cores_that_do_not_fit_change_nothing(node: SharedNode, cores: str | Non
     node.begin(5, 3, policy="powersave", cap="100")
     node.step(5, cores)
     assert node.tree.snapshot() == node.original
-    node.engine.end(env(5, cpus="3"))
+    node.manager.end(env(5, cpus="3"))
     record = node.job_record(5)
     assert WAITING_FOR_CPUS in record.notes
     assert any("core numbers do not match" in note for note in record.notes) == (cores is not None)
@@ -126,15 +126,15 @@ def test_a_restarted_agent_goes_on_with_the_claims_of_all_jobs(node: SharedNode)
     node.begin(5, 1, cap="110")
     node.step(5, "0")
     node.begin(6, 1, cap="100")
-    assert node.engine.step("start", 6, "batch", "1")["known"]
+    assert node.manager.step("start", 6, "batch", "1")["known"]
     node.die()  # before the settings that the step made possible
-    node.engine = node.start()
+    node.manager = node.start()
     assert node.limits() == [220, 250]
-    node.engine.end(env(5, cpus="1"))
+    node.manager.end(env(5, cpus="1"))
     assert node.limits() == [200, 250]
     node.die()
-    node.engine = node.start()
-    node.engine.end(env(6, cpus="1"))
+    node.manager = node.start()
+    node.manager.end(env(6, cpus="1"))
     assert node.tree.snapshot() == node.original
 
 
@@ -146,12 +146,12 @@ def test_a_failed_write_of_a_shared_limit_is_told_and_tried_again(
     with monkeypatch.context() as patch:
         patch.setattr(RaplPowerLimit, "write", lambda _knob, _value: None)
         node.begin(6, 1)
-        node.engine.housekeeping()
+        node.manager.housekeeping()
     assert node.limits() == [220, 250]
     told = [record.getMessage() for record in caplog.records if "jobs require" in record.getMessage()]
     (line,) = told
     assert "powercap.power_limit[package-0] cannot be set" in line
-    node.engine.housekeeping()
+    node.manager.housekeeping()
     assert node.limits() == [250, 250]
 
 
@@ -168,7 +168,7 @@ def test_everything_is_put_back_without_an_agent(node: SharedNode) -> None:
 
 
 class Limit(NvmlPowerLimit):
-    """A GPU's power limit that is only a number."""
+    """A GPU power limit that is only a number."""
 
     def __init__(self, index: int) -> None:
         self.domain, self.dependents, self.value = f"gpu{index}", (), "400000"
@@ -182,29 +182,29 @@ class Limit(NvmlPowerLimit):
 
 @pytest.fixture
 def gpu_node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[JobManager, list[Limit]]]:
-    """An engine on a node of two GPUs that are partitioned or not, and their limits."""
+    """Return a job manager on a node of two GPUs, partitioned or not, and their limits."""
     gpus = tuple(
         GpuInfo(i, i, "A100", 400.0, 100.0, 400.0, None, partitioned=request.param) for i in range(2)
     )
     limits = [Limit(index) for index in range(2)]
     hardware = NodeHardware("", 8, gpus=gpus)
     devices = NodeDevices(hardware, (), {limit.key: limit for limit in limits}, ())
-    engine = JobManager(Config(), devices, StateDirectory(tmp_path / "state"), HandClock())
-    yield engine, limits
-    engine.stop()
+    manager = JobManager(Config(), devices, StateDirectory(tmp_path / "state"), HandClock())
+    yield manager, limits
+    manager.stop()
 
 
 @pytest.mark.parametrize("gpu_node", [False], indirect=True)
 def test_jobs_on_one_gpu_share_its_limit(gpu_node: tuple[JobManager, list[Limit]]) -> None:
-    engine, limits = gpu_node
+    manager, limits = gpu_node
     for job_id, cap, gpus in ((5, "150", "0"), (6, "200", "0-1")):
-        engine.begin(env(job_id, cpus="2", gpu_cap=cap) | {"SLURM_JOB_GPUS": gpus})
+        manager.begin(env(job_id, cpus="2", gpu_cap=cap) | {"SLURM_JOB_GPUS": gpus})
     assert [limit.value for limit in limits] == ["200000", "200000"]
-    engine.end(env(6, cpus="2"))
+    manager.end(env(6, cpus="2"))
     assert [limit.value for limit in limits] == ["150000", "400000"]
-    engine.end(env(5, cpus="2"))
-    engine.finalize_jobs()
-    records = [EnergyRecord.from_json(item.record) for item in engine.spool.items(10**9, 9)]
+    manager.end(env(5, cpus="2"))
+    manager.finalize_jobs()
+    records = [EnergyRecord.from_json(item.record) for item in manager.spool.items(10**9, 9)]
     gpus = [JobDevice(f"gpu[{index}]", "A100", 100.0, 400.0) for index in range(2)]
     assert {record.job_id: list(record.devices) for record in records} == {5: gpus[:1], 6: gpus}
 
@@ -221,15 +221,15 @@ def test_a_job_with_an_instance_gets_no_figure_of_the_gpu_with_its_number(
     hardware = NodeHardware("", 8, gpus=tuple(found.gpus))
     clock = HandClock()
     devices = NodeDevices(hardware, tuple(found.counters), {}, ())
-    engine = JobManager(Config(), devices, StateDirectory(tmp_path / "state"), clock)
+    manager = JobManager(Config(), devices, StateDirectory(tmp_path / "state"), clock)
     for job_id, whole in ((5, {}), (6, {"SLURM_JOB_EXCLUSIVE": "node"})):
-        engine.begin(env(job_id, cpus="2") | {"SLURM_JOB_GPUS": "0"} | whole)
+        manager.begin(env(job_id, cpus="2") | {"SLURM_JOB_GPUS": "0"} | whole)
         clock.now += 1.0
-        engine.sample()
-        engine.end(env(job_id, cpus="2"))
-    engine.finalize_jobs()
-    shared, alone = [EnergyRecord.from_json(item.record) for item in engine.spool.items(10**9, 9)]
-    engine.stop()
+        manager.sample()
+        manager.end(env(job_id, cpus="2"))
+    manager.finalize_jobs()
+    shared, alone = [EnergyRecord.from_json(item.record) for item in manager.spool.items(10**9, 9)]
+    manager.stop()
     (gpu,) = shared.components
     assert (gpu.name, gpu.energy_joules is None) == ("gpu[0]", partitioned)
     assert any("MIG" in note for note in shared.notes) is partitioned
@@ -240,13 +240,13 @@ def test_a_job_with_an_instance_gets_no_figure_of_the_gpu_with_its_number(
 def test_a_cap_of_a_gpu_with_instances_needs_all_jobs_that_have_any(
     gpu_node: tuple[JobManager, list[Limit]],
 ) -> None:
-    engine, limits = gpu_node
-    engine.begin(env(5, cpus="2", gpu_cap="150") | {"SLURM_JOB_GPUS": "9"})
-    engine.begin(env(6, cpus="2"))
+    manager, limits = gpu_node
+    manager.begin(env(5, cpus="2", gpu_cap="150") | {"SLURM_JOB_GPUS": "9"})
+    manager.begin(env(6, cpus="2"))
     assert [limit.value for limit in limits] == ["150000"] * 2
-    engine.begin(env(7, cpus="2") | {"SLURM_JOB_GPUS": "3"})
+    manager.begin(env(7, cpus="2") | {"SLURM_JOB_GPUS": "3"})
     assert [limit.value for limit in limits] == ["400000"] * 2
-    engine.end(env(7, cpus="2"))
+    manager.end(env(7, cpus="2"))
     assert [limit.value for limit in limits] == ["150000"] * 2
-    engine.end(env(5, cpus="2"))
+    manager.end(env(5, cpus="2"))
     assert [limit.value for limit in limits] == ["400000"] * 2

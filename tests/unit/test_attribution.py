@@ -1,4 +1,4 @@
-"""Splitting a node's energy among jobs: conservation to the microjoule, the rule, the documented example."""
+"""Attribution of energy to jobs: conservation to the microjoule, the rule, the documented example."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_order_of_the_jobs_does_not_matter(
 
 @given(INTERVALS)
 def test_a_job_with_the_whole_node_gets_everything(interval: NodeMeasurement) -> None:
-    """All CPUs, all GPUs, and all the CPU time that there was."""
+    """All CPUs, all GPUs, and all CPU time."""
     gpus = {0: Fraction(1), 1: Fraction(1)}
     job = JobResourceTime("a", max(1, interval.capacity_ns), max(1, interval.busy_ns or 0), gpus)
     result = split_energy(interval, [job])
@@ -206,7 +206,7 @@ def test_the_rest_of_the_node_never_is_negative_and_loses_nothing(pairs: list[tu
 
 
 def test_the_document_s_example_is_what_the_code_does() -> None:
-    """The two tables of docs/attribution.md: what was measured, and who pays (joules)."""
+    """Compare the two tables of docs/attribution.md: measured energy and charges in joules."""
     rows = re.findall(r"^\| (\w[\w\[\], ]*?) *\|(.*)\|$", DOCUMENT.read_text(), re.MULTILINE)
     numbers = {name: [cell.strip() for cell in cells.split("|")] for name, cells in rows}
     energy = dict(zip(("cpu", "dram", "gpu[0]", "other"), map(int, numbers["measured"]), strict=True))
@@ -239,7 +239,7 @@ def _quiet_seconds(idle: IdlePower, *seconds: tuple[float, float]) -> None:
 
 
 def test_a_late_reading_makes_no_idle_power() -> None:
-    """One that took 0.8 s may be 0.4 s late: a window of 10 s that it begins or ends shows 96 W, not 100."""
+    """A reading of 0.8 s may be 0.4 s late: a window of 10 s that it begins or ends shows 96 W, not 100."""
     idle = IdlePower()
     idle.set_read_duration(0.8)
     _quiet_seconds(idle, (0.001, 60), *[(0.001, 100)] * 35)
@@ -261,7 +261,7 @@ def test_idle_power_is_the_lowest_quiet_mean() -> None:
     assert (idle.watts("cpu"), idle.watts("gpu[0]")) == (120.0, None)
     for energy in [90] * 9:
         idle.observe(1.0, {"cpu": energy * JOULE}, quiet=["cpu"])
-    idle.observe(1.0, {"cpu": 10 * JOULE}, quiet=[])  # a job came: the window does not count
+    idle.observe(1.0, {"cpu": 10 * JOULE}, quiet=[])  # a job began, so the window does not count
     assert idle.watts("cpu") == 120.0
     for energy in [95] * 10:
         idle.observe(1.0, {"cpu": energy * JOULE}, quiet=["cpu"])

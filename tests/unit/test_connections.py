@@ -1,4 +1,4 @@
-"""What one peer can do to the agent's socket: sizes, deadlines, order, places, rates. No hardware needed."""
+"""The effect of one peer on the agent's socket: sizes, deadlines, order, slots, rates. No hardware needed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ USER = 4711
 
 
 class Numbering:
-    """An engine whose status counts how often it was asked."""
+    """A job manager whose status counts the requests."""
 
     def __init__(self, padding: int = 0) -> None:
         self.count = 0
@@ -47,7 +47,7 @@ def path() -> Iterator[Path]:
 
 @pytest.fixture
 def as_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is privileged, whoever runs the tests."""
+    """Treat every peer as unprivileged, whoever runs the tests."""
     monkeypatch.setattr(connections, "privileged", lambda _uid: False)
     monkeypatch.setattr("slurm_energy.agent.sockets.server.privileged", lambda _uid: False)
 
@@ -65,9 +65,9 @@ async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
 
 @contextlib.asynccontextmanager
 async def served(
-    path: Path, engine: Any, work: Callable[..., Awaitable[Any]] = at_once
+    path: Path, manager: Any, work: Callable[..., Awaitable[Any]] = at_once
 ) -> AsyncIterator[AgentServer]:
-    server = AgentServer(engine, work)
+    server = AgentServer(manager, work)
     await server.open(path)
     try:
         yield server
@@ -76,9 +76,9 @@ async def served(
     assert not path.exists() and not root_socket_path(path).exists()
 
 
-def run(path: Path, test: Callable[[], Awaitable[None]], engine: Any = None) -> None:
+def run(path: Path, test: Callable[[], Awaitable[None]], manager: Any = None) -> None:
     async def all_of_it() -> None:
-        async with served(path, engine or Numbering()):
+        async with served(path, manager or Numbering()):
             await asyncio.wait_for(test(), 60)
 
     asyncio.run(all_of_it())
@@ -87,7 +87,7 @@ def run(path: Path, test: Callable[[], Awaitable[None]], engine: Any = None) -> 
 async def lines_of(
     path: Path, *chunks: bytes, end: bool = True, pause_s: float = 0.0
 ) -> list[dict[str, Any]]:
-    """Send chunks and return the answers up to the end of the connection."""
+    """Send chunks and return all responses until the connection ends."""
     reader, writer = await asyncio.open_unix_connection(path)
     with contextlib.suppress(ConnectionError):
         for chunk in chunks:
@@ -142,7 +142,7 @@ def test_who_writes_a_byte_at_a_time_is_cut_off(path: Path) -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_who_does_not_read_is_cut_off_and_holds_one_answer_at_most(path: Path) -> None:
-    engine = Numbering(padding=1_000_000)
+    manager = Numbering(padding=1_000_000)
 
     async def test() -> None:
         loop = asyncio.get_running_loop()
@@ -150,7 +150,7 @@ def test_who_does_not_read_is_cut_off_and_holds_one_answer_at_most(path: Path) -
             deaf.setblocking(False)
             await loop.sock_connect(deaf, str(path))
             await loop.sock_sendall(deaf, STATUS * 100)
-            while engine.count < 1:
+            while manager.count < 1:
                 await asyncio.sleep(0.01)
             received = 0
             await asyncio.sleep(1)
@@ -158,9 +158,9 @@ def test_who_does_not_read_is_cut_off_and_holds_one_answer_at_most(path: Path) -
                 while data := await loop.sock_recv(deaf, 1 << 20):
                     received += len(data)
         assert received < 1_000_000  # cut off in the middle of the first answer
-        assert engine.count == 1
+        assert manager.count == 1
 
-    run(path, test, engine)
+    run(path, test, manager)
 
 
 @pytest.mark.usefixtures("as_user")
@@ -213,7 +213,7 @@ def test_beyond_the_allowance_nobody_is_connected(path: Path, monkeypatch: pytes
 
 
 async def settled() -> None:
-    """Let every task go as far as it can without time and peers."""
+    """Run every task as far as it can run without time and peers."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -228,8 +228,8 @@ def test_root_waits_for_one_question_of_users_at_most() -> None:
             await going.wait()
             return {}
 
-        engine: JobManager = Numbering()  # type: ignore[assignment]
-        server = AgentServer(engine, work)
+        manager: JobManager = Numbering()  # type: ignore[assignment]
+        server = AgentServer(manager, work)
         users = [asyncio.create_task(server.answer(STATUS, USER + i % 3)) for i in range(50)]
         await settled()
         assert len(running) == 1
@@ -252,8 +252,8 @@ def test_the_door_of_root_is_root_s_and_the_other_everybody_s(path: Path) -> Non
 
 def test_an_error_of_ours_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
-        engine: JobManager = None  # type: ignore[assignment]
-        server = AgentServer(engine, at_once)
+        manager: JobManager = None  # type: ignore[assignment]
+        server = AgentServer(manager, at_once)
         for _ in range(1000):
             assert (await server.answer(STATUS, USER))["code"] == 1
 

@@ -1,4 +1,4 @@
-"""Jobs whose prolog or epilog found nobody: what the hook left is done once senergyd is back."""
+"""Jobs whose prolog or epilog found no agent: their messages are processed once senergyd runs again."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from slurm_energy.agent.state.deferred_messages import DeferredMessages
 
 
 class Beside:
-    """The directory beside a socket, as hooks fill it."""
+    """The directory beside a socket, filled as hooks do."""
 
     def __init__(self, node: Node, folder: Path) -> None:
         self.node, self.socket = node, folder / "agent.sock"
         self.count = 0
-        self.missed = DeferredMessages(self.socket, node.engine, node.clock)
+        self.missed = DeferredMessages(self.socket, node.manager, node.clock)
 
     def leave(self, operation: str, environment: dict[str, str], *, ago_s: float = 0.0) -> Path:
         self.count += 1
@@ -53,7 +53,7 @@ def test_a_missed_begin_is_made_good_and_says_how_late(node: Node, beside: Besid
     beside.missed.replay()
     assert node.tree.policy(3, "scaling_max_freq") == "800000"
     node.use(5)
-    node.engine.end(env())
+    node.manager.end(env())
     assert node.tree.snapshot() == node.original
     (record,) = node.records()
     assert (record.elapsed_s, energy_of(record)["cpu"]) == (5.0, 2000.0)
@@ -71,17 +71,17 @@ def test_the_first_step_finds_its_job_whose_begin_was_missed(node: Node, beside:
         message = {"op": "step", "job_id": 5, "step": "batch", **more}
         return asyncio.run(server.answer(json.dumps(message).encode(), 0))
 
-    server = AgentServer(node.engine, work, beside.missed.replay)
+    server = AgentServer(node.manager, work, beside.missed.replay)
     assert tell(event="start")["known"] is False
     beside.leave("begin", env(), ago_s=1.0)
     assert tell(event="start", fingerprint="0123456789abcdef")["known"]
     node.use(5)
-    node.engine.end(env())
+    node.manager.end(env())
     assert [record.fingerprint for record in node.records() if record.step is None] == ["0123456789abcdef"]
 
 
 def test_a_missed_end_restores_and_the_record_is_an_upper_bound(node: Node, beside: Beside) -> None:
-    node.engine.begin(env(policy="powersave"))
+    node.manager.begin(env(policy="powersave"))
     node.use(5)
     beside.leave("end", env(), ago_s=2.0)
     beside.missed.replay()
@@ -106,7 +106,7 @@ def test_a_job_that_was_missed_as_a_whole_has_a_record_without_energy(node: Node
 
 
 def test_taking_messages_twice_changes_nothing(node: Node, beside: Beside) -> None:
-    """The death of senergyd between doing what a message says and removing it."""
+    """senergyd crashes between processing a message and removing its file."""
     whole = [("begin", env(4), 9.0), ("end", env(4), 8.0)]
     begin, end = ("begin", env(5, policy="powersave"), 7.0), ("end", env(5), 0.0)
     for messages in ([*whole], [*whole, begin], [begin], [end], [end]):
@@ -119,19 +119,19 @@ def test_taking_messages_twice_changes_nothing(node: Node, beside: Beside) -> No
 
 
 def test_a_requeued_job_is_two_jobs(node: Node, beside: Beside) -> None:
-    node.engine.begin(env())
+    node.manager.begin(env())
     beside.leave("end", env(), ago_s=2.0)
     beside.leave("begin", env(restart=1), ago_s=1.0)
     beside.missed.replay()
     assert [record.restart_count for record in node.records()] == [0]
-    assert [job["restart_count"] for job in node.engine.status()["jobs"]] == [1]
+    assert [job["restart_count"] for job in node.manager.status()["jobs"]] == [1]
 
 
 def test_messages_of_an_earlier_boot_are_dropped(node: Node, beside: Beside) -> None:
     beside.leave("begin", env())
     node.clock.boot_id = "another"
-    DeferredMessages(beside.socket, node.engine, node.clock).replay()
-    assert node.engine.status()["jobs"] == []
+    DeferredMessages(beside.socket, node.manager, node.clock).replay()
+    assert node.manager.status()["jobs"] == []
     assert beside.left() == []
 
 
@@ -140,8 +140,8 @@ def test_messages_of_this_boot_outlive_senergyd_and_a_step_of_the_wall_clock(
 ) -> None:
     beside.leave("begin", env(), ago_s=2.0)
     monkeypatch.setattr(node.clock, "unix", lambda: 1_700_000_000 + node.clock.now + 86_400)
-    DeferredMessages(beside.socket, node.engine, node.clock).replay()
-    node.engine.end(env())
+    DeferredMessages(beside.socket, node.manager, node.clock).replay()
+    node.manager.end(env())
     assert "began 2.0 s before" in node.records()[0].notes[0]
 
 
@@ -177,7 +177,7 @@ def test_a_directory_that_somebody_removed_is_made_again(node: Node, beside: Bes
     beside.missed.replay()
     beside.leave("begin", env())
     beside.missed.replay()
-    assert node.engine.has_job((5, 0))
+    assert node.manager.has_job((5, 0))
 
 
 @pytest.mark.parametrize("spoil", ["mode", "link"])
@@ -188,7 +188,7 @@ def test_a_directory_that_others_could_write_is_refused(node: Node, tmp_path: Pa
     else:
         folder.mkdir()
         folder.chmod(0o777)
-    arguments: Any = (tmp_path / "agent.sock", node.engine, node.clock)
+    arguments: Any = (tmp_path / "agent.sock", node.manager, node.clock)
     with pytest.raises(PermissionError, match="other users could write to it"):
         DeferredMessages(*arguments)
 
@@ -196,17 +196,17 @@ def test_a_directory_that_others_could_write_is_refused(node: Node, tmp_path: Pa
 def test_a_message_that_leads_to_an_error_of_ours_does_not_stop_the_others(
     node: Node, beside: Beside, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    begin = node.engine.begin
+    begin = node.manager.begin
 
     def broken(environment: dict[str, str], **more: Any) -> dict[str, Any]:
         if environment["SLURM_JOB_ID"] == "8":
             raise KeyError("of ours")
         return begin(environment, **more)
 
-    monkeypatch.setattr(node.engine, "begin", broken)
+    monkeypatch.setattr(node.manager, "begin", broken)
     beside.leave("begin", env(8), ago_s=3.0)
     beside.leave("begin", env(9), ago_s=2.0)
     beside.missed.replay()
-    assert node.engine.has_job((9, 0))
+    assert node.manager.has_job((9, 0))
     assert beside.left() == []
     assert "of ours" in caplog.text

@@ -1,4 +1,4 @@
-"""Delivery between releases: what the controller cannot take waits or is put aside, and holds nothing up."""
+"""Delivery between releases: records that the controller cannot accept wait or are rejected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from slurm_energy.errors import EnergyError, NotFoundError, UnavailableError, Us
 
 
 class Controller:
-    """Stores what it knows the schema of, once per record id, and answers as the contract says."""
+    """Stores records of its schema once per record id, and responds by the contract."""
 
     def __init__(self, schema: int = 1, **answer: Any) -> None:
         self.schema, self.answer = schema, {"version": f"{schema}.0", "schema": schema} | answer
@@ -54,7 +54,7 @@ class Controller:
 
 
 class Clock:
-    """The monotonic clock of the delivery; waiting moves it."""
+    """The monotonic clock of the delivery; waiting advances it."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -77,13 +77,13 @@ class Node:
         self.delivery = RecordDelivery(self.spool, ClusterConfig(), lambda: "n1", work)
 
     def add(self, job_id: int, schema: int = 1, trace: Any = None) -> None:
-        """Spool a record; one of another schema as a release would that writes it."""
+        """Spool a record; one of another schema in the form of a release that writes it."""
         (*_, path) = self.spool.add(record(job_id), trace)
         data = json.loads(Path(path).read_text()) | {"schema": schema}
         Path(path).write_text(json.dumps(data))
 
     def deliver(self) -> int:
-        """Deliver until there is nothing to do now; return the number of requests."""
+        """Deliver until nothing is due; return the number of requests."""
 
         async def run() -> int:
             before = len(self.controller.posts)
@@ -141,7 +141,7 @@ def test_what_waits_is_tried_by_one_probe_at_growing_pauses(node: Node) -> None:
     assert pauses[0] == deferred_records.FIRST_PAUSE_S
     assert pauses == sorted(pauses) and pauses[-1] == deferred_records.MAX_PAUSE_S
     assert {len(probe) for probe in probes} == {1}
-    assert len({probe[0] for probe in probes}) == 8  # by turns: one that never fits blocks no other
+    assert len({probe[0] for probe in probes}) == 8  # in turn: a record that never fits blocks no other
 
 
 def test_after_the_upgrade_all_arrive_once_with_their_traces(node: Node) -> None:
@@ -191,7 +191,7 @@ def test_another_release_gets_what_the_last_one_rejected(node: Node, restarted: 
     else:
         assert node.deliver() == 0
     pause_s = node.pause_s()
-    assert pause_s is not None  # though nothing new comes, the controller is asked for its release
+    assert pause_s is not None  # without new records, the controller's release is still requested
     node.clock.now += pause_s
     node.deliver()
     assert list(node.controller.traces) == list(node.controller.records) == ["id1"]
@@ -238,7 +238,7 @@ def test_resend_by_hand(node: Node) -> None:
 
 
 def test_a_trace_that_is_refused_is_kept_with_its_record(node: Node) -> None:
-    """The record is stored; sent again with the trace to a release that reads it, only that is added."""
+    """The record is stored; resent with its trace to a release that reads it, it adds only the trace."""
     node.add(1, trace=TRACE)
     node.controller.answer |= {"traces_rejected": [{"index": 0, "record_id": "id1", "error": "new kind"}]}
     node.deliver()
@@ -251,7 +251,7 @@ def test_a_trace_that_is_refused_is_kept_with_its_record(node: Node) -> None:
 
 
 def test_an_old_controller_that_knows_no_third_outcome(node: Node) -> None:
-    """Today's main: newer schemas are rejected, and its answer names no release."""
+    """A release without retry: newer schemas are rejected, and its response names no release."""
 
     class Old(Controller):
         def post(self, path: str, body: Any) -> Any:
@@ -428,11 +428,11 @@ class TestBounds:
 
 
 class CrashError(Exception):
-    """The process dies here."""
+    """A crash of the process at this point."""
 
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, number: int) -> Callable[[], None]:
-    """Let the N-th change of a file from now on not happen, nor anything after it."""
+    """Prevent the N-th change of a file from now on, and all later changes."""
     calls = [0]
 
     def counted(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -459,7 +459,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, number: int) -> Callable[[], None]
 def test_a_crash_at_any_change_of_a_file_loses_and_doubles_nothing(
     node: Node, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Old controller, rejections, resends and an upgrade, with senergyd dying just before some change."""
+    """Old controller, rejections, resends and an upgrade, with a crash of senergyd before any file change."""
     chance = random.Random(seed)
     node.controller.bad = {"id1", "id2"}
     for job_id in range(4):
@@ -506,7 +506,7 @@ def test_the_probe_goes_round() -> None:
     waiting.add("a", "why", 31.0)
     assert waiting.pause_s(31.0) == 60.0
     assert waiting.withheld(91.0) == {"a", "c"}
-    waiting.forget("b")  # it was taken: so may the others be
+    waiting.forget("b")  # it was accepted, so the others may be too
     assert len(waiting) == 0 and waiting.pause_s(0.0) is None
 
 

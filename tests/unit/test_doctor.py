@@ -1,4 +1,4 @@
-"""senergy doctor: what it finds in a tree of files, what it makes of it, and the exit code."""
+"""senergy doctor: findings in a tree of files, their diagnosis, and the exit code."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_a_counter_s_power_is_what_it_moved_while_it_was_watched(tmp_path: Path)
 
 
 class _Clock:
-    """Time that passes in sleep and in readings only."""
+    """A clock that advances in sleep and in readings only."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -235,7 +235,7 @@ class _Clock:
 def test_power_is_right_though_the_machine_stood_still_in_readings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first three timed readings take 60 ms each after the counter was looked at, the others no time."""
+    """The first three timed readings stall for 60 ms after the counter was read, the others do not."""
     Tree(tmp_path).cpus(4).two_packages()
     clock, readings = _Clock(), itertools.count()
 
@@ -465,7 +465,7 @@ def test_a_controller_needs_no_agent_and_no_counters() -> None:
 
 
 def write_plugin(path: Path, version: str, export: str = "plugin_version") -> None:
-    """Compile a shared object that exports a plugin's version as Slurm's macro does."""
+    """Compile a shared object that exports a plugin version as Slurm's macro does."""
     source = path.with_suffix(".c")
     source.write_text(f'const char plugin_type[] = "spank"; const unsigned int {export} = {version};\n')
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", path, source], check=True, timeout=60)

@@ -33,12 +33,12 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def run_job(node: Node, job_id: int = 5) -> None:
-    node.engine.begin(env(job_id))
+    node.manager.begin(env(job_id))
     node.use(3.0)
-    node.engine.step("start", job_id, "0")
+    node.manager.step("start", job_id, "0")
     node.use(2.0)
-    node.engine.step("end", job_id, "0")
-    node.engine.end(env(job_id))
+    node.manager.step("end", job_id, "0")
+    node.manager.end(env(job_id))
 
 
 def session_files(node: Node) -> list[str]:
@@ -51,22 +51,22 @@ def spool_files(node: Node) -> list[Path]:
 
 def test_the_job_stays_until_its_record_is_on_disk(node: Node) -> None:
     run_job(node)
-    flush = node.engine.finalize_jobs()
+    flush = node.manager.finalize_jobs()
     assert session_files(node)
     assert {str(path) for path in spool_files(node)} <= set(flush.files)
-    node.engine.flushed(flush)
+    node.manager.flushed(flush)
     assert session_files(node) == []
 
 
 def test_a_power_failure_before_the_flush_costs_no_record(node: Node) -> None:
     """Unflushed data and removed files are gone."""
     run_job(node)
-    node.engine.finalize_jobs()
+    node.manager.finalize_jobs()
     (job,) = [r for r in node.records() if r.step is None]
     node.die()
     for path in spool_files(node):
         path.unlink()
-    node.engine = node.start()
+    node.manager = node.start()
     (again,) = [r for r in node.records() if r.step is None]
     assert (again.record_id, again.end) == (job.record_id, job.end)
     assert again.energy_joules == job.energy_joules
@@ -95,15 +95,15 @@ def test_no_job_is_removed_before_a_flush_with_its_record(
     for job_id in range(5, 35):
         run_job(node, job_id)
         if chance.random() < 0.5:
-            batch = node.engine.finalize_jobs()
+            batch = node.manager.finalize_jobs()
             if chance.random() < 0.5:
                 atomic_file.flush(batch.files)
-                node.engine.flushed(batch)
+                node.manager.flushed(batch)
             else:
-                node.engine.flushed(batch, succeeded=False)
+                node.manager.flushed(batch, succeeded=False)
         if chance.random() < 0.3:
             node.die()
-            node.engine = node.start()
+            node.manager = node.start()
     node.stop()
     assert len(record_of) == 30
     assert session_files(node) == []
@@ -112,41 +112,41 @@ def test_no_job_is_removed_before_a_flush_with_its_record(
 def test_a_file_whose_fsync_failed_is_written_again(node: Node) -> None:
     """After a failed fsync the kernel marks the pages clean: a second fsync alone proves nothing."""
     run_job(node)
-    flush = node.engine.finalize_jobs()
+    flush = node.manager.finalize_jobs()
     paths = spool_files(node)
     before = {path: (path.stat().st_ino, path.read_bytes()) for path in paths}
     for path in paths:
         path.write_bytes(b"")  # unwritten data is lost
-    node.engine.flushed(flush, succeeded=False)
+    node.manager.flushed(flush, succeeded=False)
     for path in paths:
         inode, content = before[path]
         assert path.stat().st_ino != inode and path.read_bytes() == content
     assert session_files(node)
-    again = node.engine.finalize_jobs()
+    again = node.manager.finalize_jobs()
     assert {str(path) for path in paths} <= set(again.files)
-    node.engine.flushed(again)
+    node.manager.flushed(again)
     assert session_files(node) == []
 
 
 def test_records_delivered_meanwhile_do_not_return(node: Node) -> None:
     run_job(node)
-    flush = node.engine.finalize_jobs()
-    for item in node.engine.spool.items(10**9, 100):
-        node.engine.spool.remove(item.name)
-    node.engine.flushed(flush, succeeded=False)
+    flush = node.manager.finalize_jobs()
+    for item in node.manager.spool.items(10**9, 100):
+        node.manager.spool.remove(item.name)
+    node.manager.flushed(flush, succeeded=False)
     assert spool_files(node) == []
-    node.engine.flushed(node.engine.finalize_jobs())
+    node.manager.flushed(node.manager.finalize_jobs())
     assert session_files(node) == []
 
 
 def test_a_requeued_job_is_not_removed_with_its_first_run(node: Node) -> None:
     run_job(node)
-    flush = node.engine.finalize_jobs()
-    node.engine.begin(env())
-    node.engine.flushed(flush)
+    flush = node.manager.finalize_jobs()
+    node.manager.begin(env())
+    node.manager.flushed(flush)
     node.die()
-    node.engine = node.start()
-    assert [job["job_id"] for job in node.engine.status()["jobs"]] == [5]
+    node.manager = node.start()
+    assert [job["job_id"] for job in node.manager.status()["jobs"]] == [5]
 
 
 def test_a_disk_that_fails_temporarily(

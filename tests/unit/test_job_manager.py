@@ -1,4 +1,4 @@
-"""The agent's engine: one job's way from begin to record, and everything that can go wrong on it."""
+"""The job manager: a job from its begin to its record, and all faults on the way."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DRAM = {"package-0": "intel-rapl:1:1", "package-1": "intel-rapl:0:0"}
 
 
 class Node:
-    """A node of plain files, an engine on it, and a clock that the test moves."""
+    """A node of plain files with a job manager and a clock that the test moves."""
 
     def __init__(self, folder: Path, config: Config | None = None) -> None:
         self.folder = folder
@@ -39,29 +39,29 @@ class Node:
         self.config = config or Config(agent=AgentConfig(sampling_hz=1.0))
         self._open = contextlib.ExitStack()
         self.writes = 0
-        self.engine = self.start()
+        self.manager = self.start()
 
     def start(self) -> JobManager:
         devices, self.state = discover(self.tree.root), StateDirectory(self.folder / "state")
         self._open.callback(devices.close)
         self._open.callback(self.state.close)
-        engine = JobManager(self.config, devices, self.state, self.clock, self._count_write)
-        engine.start()
-        return engine
+        manager = JobManager(self.config, devices, self.state, self.clock, self._count_write)
+        manager.start()
+        return manager
 
     def _count_write(self) -> None:
         self.writes += 1
 
     def die(self) -> None:
-        """What is left of an agent after kill -9: its files."""
+        """Keep what a kill -9 of the agent leaves: its files."""
         self._open.close()
 
     def stop(self) -> None:
-        self.engine.stop()
+        self.manager.stop()
         self._open.pop_all()
 
     def use(self, seconds: float, cpu_watts: float = 200.0, max_dram_watts: float = 20.0) -> None:
-        """Let time pass at a power per package, sampled once a second."""
+        """Advance the clock at a given power per package, with a sample every second."""
         while seconds > 0:
             part = min(1.0, seconds)
             self.clock.now += part
@@ -69,7 +69,7 @@ class Node:
                 self._count(zone, cpu_watts * part)
             for zone in DRAM.values():
                 self._count(zone, max_dram_watts * part)
-            self.engine.sample()
+            self.manager.sample()
             seconds -= part
 
     def _count(self, zone: str, joules: float) -> None:
@@ -78,8 +78,8 @@ class Node:
         self.tree.put(path, value)
 
     def items(self) -> list[Any]:
-        self.engine.finalize_jobs()
-        return self.engine.spool.items(10**9, 1000)
+        self.manager.finalize_jobs()
+        return self.manager.spool.items(10**9, 1000)
 
     def records(self) -> list[EnergyRecord]:
         return [EnergyRecord.from_json(item.record) for item in self.items()]
@@ -102,7 +102,7 @@ def env(job_id: int = 5, *, cpus: str = "4", restart: int = 0, **flags: str) -> 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., Node]]:
-    """A function that makes the node."""
+    """Return a function that creates the node."""
     with contextlib.ExitStack() as stack:
 
         def node(*config: Config) -> Node:
@@ -123,11 +123,11 @@ def energy_of(record: EnergyRecord) -> dict[str, float | None]:
 
 
 def test_a_job_from_begin_to_record(node: Node) -> None:
-    answer = node.engine.begin(env(policy="powersave", tag="t/1"))
+    answer = node.manager.begin(env(policy="powersave", tag="t/1"))
     assert answer == {"policy": "powersave", "applied": 12, "failed": 0}
     assert node.tree.policy(3, "scaling_max_freq") == "800000"
     node.use(10)
-    assert node.engine.end(env()) == {"known": True}
+    assert node.manager.end(env()) == {"known": True}
     assert node.tree.snapshot() == node.original
     (record,) = node.records()
     assert energy_of(record) == {"dram": 400.0, "cpu": 4000.0}
@@ -151,10 +151,10 @@ def test_a_job_from_begin_to_record(node: Node) -> None:
 
 
 def test_the_trace_has_a_value_per_second_and_component(node: Node) -> None:
-    node.engine.begin(env())
+    node.manager.begin(env())
     node.use(3, cpu_watts=100)
     node.use(2, cpu_watts=50)
-    node.engine.end(env())
+    node.manager.end(env())
     trace = node.items()[0].trace
     assert trace["interval_s"] == 1.0
     assert decode(trace["columns"]["cpu"]) == [200.0, 200.0, 200.0, 100.0, 100.0]
@@ -163,32 +163,32 @@ def test_the_trace_has_a_value_per_second_and_component(node: Node) -> None:
 
 def test_energy_outside_the_job_is_not_the_job_s(node: Node) -> None:
     node.use(5)
-    node.engine.begin(env())
+    node.manager.begin(env())
     node.use(1)
-    node.engine.end(env())
+    node.manager.end(env())
     node.use(5)
     assert energy_of(node.records()[0])["cpu"] == 400.0
 
 
 @pytest.mark.slow
 def test_hours_with_many_wraps_are_exact(node: Node) -> None:
-    node.engine.begin(env())
+    node.manager.begin(env())
     node.use(3000, cpu_watts=240)  # 720 kJ per package over a range of 262 kJ
-    node.engine.end(env())
+    node.manager.end(env())
     (record,) = node.records()
     assert energy_of(record)["cpu"] == 2 * 3000 * 240.0
     assert record.uncertain_seconds == 0.0
 
 
 def test_begin_is_idempotent_and_a_requeued_job_begins_again(node: Node) -> None:
-    first = node.engine.begin(env(policy="performance"))
+    first = node.manager.begin(env(policy="performance"))
     node.use(2)
-    assert node.engine.begin(env(policy="performance")) == first
+    assert node.manager.begin(env(policy="performance")) == first
     node.use(2)
-    node.engine.begin(env(restart=1))
+    node.manager.begin(env(restart=1))
     assert node.tree.snapshot() == node.original
     node.use(1)
-    node.engine.end(env(restart=1))
+    node.manager.end(env(restart=1))
     old, new = sorted(node.records(), key=lambda record: record.restart_count)
     assert (old.restart_count, old.elapsed_s, energy_of(old)["cpu"]) == (0, 4.0, 1600.0)
     assert "no epilog ran" in old.notes[-1]
@@ -196,14 +196,14 @@ def test_begin_is_idempotent_and_a_requeued_job_begins_again(node: Node) -> None
 
 
 def test_an_unknown_job_ends_without_error(node: Node) -> None:
-    assert node.engine.end(env(99)) == {"known": False}
+    assert node.manager.end(env(99)) == {"known": False}
     assert node.records() == []
 
 
 def test_a_lost_epilog_is_repaired_by_the_next_prolog(node: Node) -> None:
-    node.engine.begin(env(5, policy="powersave"))
+    node.manager.begin(env(5, policy="powersave"))
     node.use(3)
-    node.engine.begin(env(6))
+    node.manager.begin(env(6))
     assert node.tree.snapshot() == node.original
     (record,) = node.records()
     assert (record.job_id, record.elapsed_s) == (5, 3.0)
@@ -211,49 +211,49 @@ def test_a_lost_epilog_is_repaired_by_the_next_prolog(node: Node) -> None:
 
 
 def test_a_lost_epilog_on_a_shared_node_is_not_waited_for_for_ever(node: Node) -> None:
-    node.engine.begin(env(5, cpus="2"))
-    node.engine.begin(env(6, cpus="2"))
+    node.manager.begin(env(5, cpus="2"))
+    node.manager.begin(env(6, cpus="2"))
     for job_id in (5, 6):
-        node.engine.step("start", job_id, "batch")
-        node.engine.step("start", job_id, "0")
-    node.engine.step("end", 5, "batch")
-    node.engine.step("end", 6, "0")
+        node.manager.step("start", job_id, "batch")
+        node.manager.step("start", job_id, "0")
+    node.manager.step("end", 5, "batch")
+    node.manager.step("end", 6, "0")
     node.clock.now += 590
-    node.engine.housekeeping()
-    assert len(node.engine.status()["jobs"]) == 2
+    node.manager.housekeeping()
+    assert len(node.manager.status()["jobs"]) == 2
     node.clock.now += 20
-    node.engine.housekeeping()
-    assert [job["job_id"] for job in node.engine.status()["jobs"] if job["phase"] == "open"] == [6]
+    node.manager.housekeeping()
+    assert [job["job_id"] for job in node.manager.status()["jobs"] if job["phase"] == "open"] == [6]
     record = next(record for record in node.records() if record.step is None)
     assert (record.job_id, "no epilog ran within 10 minutes" in record.notes[-1]) == (5, True)
-    assert node.engine.end(env(5)) == {"known": False}
+    assert node.manager.end(env(5)) == {"known": False}
 
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_a_batch_step_that_died_tells_that_the_job_is_over(node: Node, seen: bool) -> None:
-    node.engine.begin(env(5, cpus="2"))
-    node.engine.step("start", 5, "batch", pid=77)
+    node.manager.begin(env(5, cpus="2"))
+    node.manager.step("start", 5, "batch", pid=77)
     title = node.tree.root / "proc/77/cmdline"
     if seen:
         title.parent.mkdir(parents=True)
         title.write_bytes(b"slurmstepd: [5.batch]\0")
-        node.engine.housekeeping()
+        node.manager.housekeeping()
         title.unlink()
     for _ in range(62):
         node.clock.now += 10
-        node.engine.housekeeping()
-    running = [job["job_id"] for job in node.engine.status()["jobs"] if job["phase"] == "open"]
+        node.manager.housekeeping()
+    running = [job["job_id"] for job in node.manager.status()["jobs"] if job["phase"] == "open"]
     assert running == ([] if seen else [5])
 
 
 def test_a_cap_is_applied_watched_and_lifted(node: Node) -> None:
-    node.engine.begin(env(cap="300"))
+    node.manager.begin(env(cap="300"))
     limit = "sys/class/powercap/intel-rapl:0/constraint_0_power_limit_uw"
     assert node.tree.get(limit) == "150000000"
     assert node.tree.get("sys/class/powercap/intel-rapl:0/enabled") == "1"
     node.use(4, cpu_watts=170)  # 380 W with memory
     node.use(3, cpu_watts=125)  # 290 W
-    node.engine.end(env())
+    node.manager.end(env())
     (record,) = node.records()
     assert node.tree.snapshot() == node.original
     assert (record.policy, record.seconds_above_cap, record.peak_watts) == ("cap", 4.0, 380.0)
@@ -269,8 +269,8 @@ def test_a_cap_is_applied_watched_and_lifted(node: Node) -> None:
     ],
 )
 def test_flags_that_nobody_checked_never_stop_a_job(node: Node, flags: dict[str, str], words: str) -> None:
-    assert node.engine.begin(env(**flags)) == {"policy": "monitor", "applied": 0, "failed": 0}
-    node.engine.end(env())
+    assert node.manager.begin(env(**flags)) == {"policy": "monitor", "applied": 0, "failed": 0}
+    node.manager.end(env())
     (record,) = node.records()
     assert words in record.notes[0]
     assert "ran under 'monitor'" in record.notes[0]
@@ -278,20 +278,20 @@ def test_flags_that_nobody_checked_never_stop_a_job(node: Node, flags: dict[str,
 
 def test_the_default_policy_is_the_site_s(make: Callable[..., Node]) -> None:
     node = make(Config(defaults=DefaultsConfig(partition={"cpu": "powersave"})))
-    assert node.engine.begin(env())["policy"] == "powersave"
-    node.engine.end(env())
+    assert node.manager.begin(env())["policy"] == "powersave"
+    node.manager.end(env())
     assert node.records()[0].requested == {}
 
 
 def test_a_job_that_shares_the_node_pays_a_part_and_changes_no_cpu_setting(node: Node) -> None:
-    node.engine.begin(env(5, cpus="1", policy="powersave"))
-    node.engine.begin(env(6, cpus="2"))
+    node.manager.begin(env(5, cpus="1", policy="powersave"))
+    node.manager.begin(env(6, cpus="2"))
     assert node.tree.snapshot() == node.original
     node.use(9)
-    node.engine.end(env(5, cpus="1"))
-    node.engine.end(env(6, cpus="2"))
+    node.manager.end(env(5, cpus="1"))
+    node.manager.end(env(6, cpus="2"))
     by_job = {record.job_id: record for record in node.records()}
-    # Nothing tells what they do.
+    # Their CPU time is unknown.
     assert energy_of(by_job[5]) == pytest.approx({"dram": 120.0, "cpu": 1200.0})
     assert energy_of(by_job[6]) == pytest.approx({"dram": 240.0, "cpu": 2400.0})
     assert {part.quality for part in by_job[5].components} == {"modelled"}
@@ -300,132 +300,132 @@ def test_a_job_that_shares_the_node_pays_a_part_and_changes_no_cpu_setting(node:
 
 def test_a_job_of_unknown_size_has_unknown_energy(node: Node) -> None:
     unknown = {name: value for name, value in env().items() if name != "SLURM_JOB_CPUS_PER_NODE"}
-    node.engine.begin(unknown)
+    node.manager.begin(unknown)
     node.use(2)
-    node.engine.end(unknown)
+    node.manager.end(unknown)
     (record,) = node.records()
     assert energy_of(record) == {"dram": None, "cpu": None}
     assert (record.energy_joules, record.mean_watts, record.peak_watts) == (None, None, None)
 
 
 def test_steps_have_records_of_their_own(node: Node) -> None:
-    node.engine.begin(env())
-    node.engine.step("start", 5, "batch")
+    node.manager.begin(env())
+    node.manager.step("start", 5, "batch")
     node.use(1)
-    node.engine.step("start", 5, "0")
+    node.manager.step("start", 5, "0")
     node.use(2)
-    node.engine.step("end", 5, "0")
+    node.manager.step("end", 5, "0")
     node.use(1)
-    node.engine.step("end", 5, "batch")
+    node.manager.step("end", 5, "batch")
     node.use(1)
-    node.engine.end(env())
+    node.manager.end(env())
     energy = {record.step: energy_of(record)["cpu"] for record in node.records()}
     assert energy == {"batch": 1600.0, "0": 800.0, None: 2000.0}
     assert {part.quality for record in node.records() for part in record.components} == {"measured"}
 
 
 def test_steps_beside_each_other_are_partial_and_lost_ends_are_told(node: Node) -> None:
-    node.engine.begin(env())
-    node.engine.step("start", 5, "0")
-    node.engine.step("start", 5, "1")
+    node.manager.begin(env())
+    node.manager.step("start", 5, "0")
+    node.manager.step("start", 5, "1")
     node.use(2)
-    node.engine.end(env())
+    node.manager.end(env())
     steps = [record for record in node.records() if record.step]
     assert {part.quality for record in steps for part in record.components} == {"partial"}
     assert all("the end of the step was not reported" in record.notes for record in steps)
 
 
 def test_steps_of_jobs_that_are_not_here_are_unknown(node: Node) -> None:
-    assert node.engine.step("start", 77, "0") == {"known": False}
-    assert node.engine.step("end", 77, "0") == {"known": False}
+    assert node.manager.step("start", 77, "0") == {"known": False}
+    assert node.manager.step("end", 77, "0") == {"known": False}
 
 
 def test_caps_of_a_running_job_can_be_changed_and_lifted(node: Node) -> None:
-    node.engine.begin(env())
+    node.manager.begin(env())
     limit = "sys/class/powercap/intel-rapl:0/constraint_0_power_limit_uw"
-    assert node.engine.set_caps(5, {"cap_watts": 320.0}) == {"applied": 6, "failed": 0}
+    assert node.manager.set_caps(5, {"cap_watts": 320.0}) == {"applied": 6, "failed": 0}
     assert node.tree.get(limit) == "160000000"
-    node.engine.set_caps(5, {"cap_watts": 400.0})
+    node.manager.set_caps(5, {"cap_watts": 400.0})
     assert node.tree.get(limit) == "200000000"
-    node.engine.set_caps(5, {"cap_watts": None})
+    node.manager.set_caps(5, {"cap_watts": None})
     assert node.tree.snapshot() == node.original
-    node.engine.set_caps(5, {"cap_watts": 350.0})
-    node.engine.end(env())
+    node.manager.set_caps(5, {"cap_watts": 350.0})
+    node.manager.end(env())
     assert node.tree.snapshot() == node.original
     (record,) = node.records()
     assert next(note for note in record.notes if "caps changed" in note).endswith("node 320 W")
     assert {s.original for s in record.applied if "power_limit" in s.setting} == {"250 W"}
     with pytest.raises(NotFoundError):
-        node.engine.set_caps(5, {"cap_watts": 100.0})
+        node.manager.set_caps(5, {"cap_watts": 100.0})
 
 
 def test_energy_of_a_running_job(node: Node) -> None:
-    node.engine.begin(env())
+    node.manager.begin(env())
     node.use(3)
-    uid, found = node.engine.energy(5)
+    uid, found = node.manager.energy(5)
     assert found["sampled_s"] == node.clock.now
     assert (uid, {name: value for name, value in found.items() if name != "sampled_s"}) == (
         1001,
         {"components": {"dram": 120.0, "cpu": 1200.0}, "watts": 440.0, "elapsed_s": 3.0, "age_s": 0.0},
     )
     with pytest.raises(NotFoundError):
-        node.engine.energy(6)
-    assert node.engine.energy(5, reader=1001) == (uid, found)
+        node.manager.energy(6)
+    assert node.manager.energy(5, reader=1001) == (uid, found)
     with pytest.raises(ForbiddenError):
-        node.engine.energy(5, reader=1002)
+        node.manager.energy(5, reader=1002)
 
 
 def test_a_sample_is_as_fresh_as_asked_for_within_the_user_s_allowance(node: Node) -> None:
-    node.engine.begin(env())
+    node.manager.begin(env())
     node.use(1)
     node.clock.now += 0.05
-    assert node.engine.energy(5, reader=1001)[1]["age_s"] == pytest.approx(0.05)
-    assert node.engine.energy(5, reader=1001, fresh=True)[1]["age_s"] == 0.0
+    assert node.manager.energy(5, reader=1001)[1]["age_s"] == pytest.approx(0.05)
+    assert node.manager.energy(5, reader=1001, fresh=True)[1]["age_s"] == 0.0
     for _ in range(500):
-        node.engine.energy(5, reader=1001, fresh=True)
+        node.manager.energy(5, reader=1001, fresh=True)
     node.clock.now += 0.002
-    assert node.engine.energy(5, reader=1001, fresh=True)[1]["age_s"] == pytest.approx(0.002)
+    assert node.manager.energy(5, reader=1001, fresh=True)[1]["age_s"] == pytest.approx(0.002)
     node.clock.now += 1
-    node.engine.sample()
+    node.manager.sample()
     node.clock.now += 0.002
-    assert node.engine.energy(5, reader=1001, fresh=True)[1]["age_s"] == 0.0
+    assert node.manager.energy(5, reader=1001, fresh=True)[1]["age_s"] == 0.0
 
 
 def test_status_tells_the_power_of_the_node_and_of_own_jobs(node: Node) -> None:
-    node.engine.begin(env())
+    node.manager.begin(env())
     node.use(2)
-    status = node.engine.status(reader=1002)
+    status = node.manager.status(reader=1002)
     assert status["watts"] == {"cpu": 400.0, "dram": 40.0}
     assert status["watts_window_s"] == 1.0
     assert set(status["jobs"][0]) == {"job_id", "restart_count", "policy", "phase"}
-    (own,) = node.engine.status(reader=1001)["jobs"]
+    (own,) = node.manager.status(reader=1001)["jobs"]
     assert (own["user"], own["elapsed_s"]) == ("alice", 2.0)
     assert own["watts"] == {"cpu": 400.0, "dram": 40.0}
     assert own["energy_joules"] == {"cpu": 800.0, "dram": 80.0}
 
 
 def test_status_samples_a_node_without_jobs(node: Node) -> None:
-    assert node.engine.status()["watts"] == {"cpu": None, "dram": None}
+    assert node.manager.status()["watts"] == {"cpu": None, "dram": None}
     for zone in PACKAGES.values():
         node._count(zone, 100.0)
     node.clock.now += 2
-    assert node.engine.status()["watts"] == {"cpu": 100.0, "dram": 0.0}
+    assert node.manager.status()["watts"] == {"cpu": 100.0, "dram": 0.0}
     node.clock.now += 100
-    assert node.engine.status()["watts"] == {"cpu": None, "dram": None}
+    assert node.manager.status()["watts"] == {"cpu": None, "dram": None}
 
 
 def test_what_cannot_be_read_is_unknown_power(node: Node) -> None:
-    node.engine.begin(env())
+    node.manager.begin(env())
     node.tree.put("sys/class/powercap/intel-rapl:1/energy_uj", "x")
     node.use(0, 0)
     node.clock.now += 1
-    node.engine.sample()
-    assert node.engine.status()["watts"] == {"cpu": None, "dram": 0.0}
+    node.manager.sample()
+    assert node.manager.status()["watts"] == {"cpu": None, "dram": 0.0}
 
 
 def test_status_tells_what_runs_and_what_there_is(node: Node) -> None:
-    node.engine.begin(env(policy="performance"))
-    status = node.engine.status()
+    node.manager.begin(env(policy="performance"))
+    status = node.manager.status()
     assert status["node"] == "n1"
     job = {"job_id": 5, "restart_count": 0, "policy": "performance", "phase": "open"}
     assert job.items() <= status["jobs"][0].items()
@@ -435,18 +435,18 @@ def test_status_tells_what_runs_and_what_there_is(node: Node) -> None:
 
 
 def test_the_job_goes_on_after_the_agent_was_killed(node: Node) -> None:
-    node.engine.begin(env(policy="powersave"))
+    node.manager.begin(env(policy="powersave"))
     node.use(5)
-    node.engine.housekeeping()
+    node.manager.housekeeping()
     node.use(3)
     node.die()
     node.clock.now += 7
     for zone in PACKAGES.values():
         node._count(zone, 100.0 * 7)
-    node.engine = node.start()
+    node.manager = node.start()
     assert node.tree.policy(0, "scaling_max_freq") == "800000"  # the job still runs
     node.use(2)
-    node.engine.end(env())
+    node.manager.end(env())
     assert node.tree.snapshot() == node.original
     (record,) = node.records()
     assert record.elapsed_s == 17.0
@@ -459,23 +459,23 @@ def test_the_job_goes_on_after_the_agent_was_killed(node: Node) -> None:
 
 
 def test_a_gap_longer_than_a_wrap_is_uncertain(node: Node) -> None:
-    node.engine.begin(env())
+    node.manager.begin(env())
     node.use(5)
-    node.engine.housekeeping()
+    node.manager.housekeeping()
     node.die()
     node.clock.now += 3600
-    node.engine = node.start()
-    node.engine.end(env())
+    node.manager = node.start()
+    node.manager.end(env())
     assert node.records()[0].uncertain_seconds == pytest.approx(3600)
 
 
 def test_after_a_reboot_the_record_ends_at_the_last_checkpoint(node: Node) -> None:
-    node.engine.begin(env(policy="powersave"))
+    node.manager.begin(env(policy="powersave"))
     node.use(5)
-    node.engine.housekeeping()
+    node.manager.housekeeping()
     node.die()
     node.clock.now, node.clock.boot_id = 12.0, "another boot"
-    node.engine = node.start()
+    node.manager = node.start()
     (record,) = node.records()
     assert (record.elapsed_s, energy_of(record)["cpu"]) == (5.0, 2000.0)
     assert "the node was restarted" in record.notes[-1]
@@ -483,7 +483,7 @@ def test_after_a_reboot_the_record_ends_at_the_last_checkpoint(node: Node) -> No
 
 
 def test_a_record_tells_what_was_restored_outside_the_agent(node: Node) -> None:
-    node.engine.begin(env(policy="powersave"))
+    node.manager.begin(env(policy="powersave"))
     node.use(2)
     node.die()
     devices, state = discover(node.tree.root), StateDirectory(node.folder / "state")
@@ -491,30 +491,30 @@ def test_a_record_tells_what_was_restored_outside_the_agent(node: Node) -> None:
     state.close()
     devices.close()
     assert node.tree.snapshot() == node.original
-    node.engine = node.start()
+    node.manager = node.start()
     assert node.tree.snapshot() == node.original
-    node.engine.end(env())
+    node.manager.end(env())
     assert {setting.restored for setting in node.records()[0].applied} == {True}
 
 
 def test_settings_of_a_job_that_nobody_remembers_are_restored_at_start(node: Node) -> None:
-    node.engine.begin(env(policy="powersave"))
+    node.manager.begin(env(policy="powersave"))
     node.die()
     for file in (node.folder / "state/sessions").iterdir():
         file.unlink()
-    node.engine = node.start()
+    node.manager = node.start()
     assert node.tree.snapshot() == node.original
 
 
 class PowerError(Exception):
-    """kill -9 at a chosen write."""
+    """A kill -9 at a chosen write."""
 
 
 @pytest.mark.parametrize("point", range(16))
 def test_death_at_any_write_of_the_agent_s_files(
     make: Callable[..., Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: int
 ) -> None:
-    """The agent dies at its n-th write; what is on disk brings every setting back, and one record."""
+    """Kill the agent at its n-th write: its files suffice to restore all settings and write one record."""
     node = make()
     count = 0
 
@@ -531,17 +531,17 @@ def test_death_at_any_write_of_the_agent_s_files(
     with monkeypatch.context() as patch:
         patch.setattr(atomic_file, "write", dying(atomic_file.write))
         try:
-            node.engine.begin(env(policy="powersave", cap="300"))
+            node.manager.begin(env(policy="powersave", cap="300"))
             node.use(3)
-            node.engine.housekeeping()
-            node.engine.step("start", 5, "batch")
-            node.engine.end(env())
-            node.engine.finalize_jobs()
+            node.manager.housekeeping()
+            node.manager.step("start", 5, "batch")
+            node.manager.end(env())
+            node.manager.finalize_jobs()
         except PowerError:
             pass
     node.die()
-    node.engine = node.start()
-    node.engine.end(env())
+    node.manager = node.start()
+    node.manager.end(env())
     assert node.tree.snapshot() == node.original
     assert not (tmp_path / "state/journal.json").exists()
     jobs = [record for record in node.records() if record.step is None]
@@ -549,7 +549,7 @@ def test_death_at_any_write_of_the_agent_s_files(
 
 
 def test_a_full_disk_keeps_the_job_until_the_record_fits(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.engine.begin(env(policy="powersave"))
+    node.manager.begin(env(policy="powersave"))
     node.use(2)
 
     def full(path: Path, *_arguments: Any, **_options: Any) -> None:
@@ -558,11 +558,11 @@ def test_a_full_disk_keeps_the_job_until_the_record_fits(node: Node, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(atomic_file, "write", full)
         patch.setattr(Path, "write_bytes", full)
-        assert node.engine.end(env()) == {"known": True}
+        assert node.manager.end(env()) == {"known": True}
         assert node.records() == []
-        assert node.engine.status()["jobs"][0]["phase"] == "closing"
+        assert node.manager.status()["jobs"][0]["phase"] == "closing"
     writes = node.writes
-    node.engine.housekeeping()
+    node.manager.housekeeping()
     assert node.writes > writes
     (record,) = node.records()
     assert record.elapsed_s == 2.0
@@ -571,16 +571,16 @@ def test_a_full_disk_keeps_the_job_until_the_record_fits(node: Node, monkeypatch
 
 @pytest.mark.parametrize("step_s", [3600.0, -3600.0])
 def test_a_step_of_the_wall_clock_moves_nothing_of_a_job(node: Node, step_s: float) -> None:
-    node.engine.begin(env())
+    node.manager.begin(env())
     began = node.clock.unix()
     node.use(5)
     node.clock.wall_step = step_s
     node.use(5)
-    node.engine.housekeeping()
+    node.manager.housekeeping()
     node.die()
-    node.engine = node.start()
+    node.manager = node.start()
     node.use(5)
-    node.engine.end(env())
+    node.manager.end(env())
     (item,) = node.items()
     record = EnergyRecord.from_json(item.record)
     assert (record.start, record.end) == (began, began + 15.0)
@@ -593,17 +593,17 @@ def test_a_step_of_the_wall_clock_moves_nothing_of_a_job(node: Node, step_s: flo
 @pytest.mark.slow
 def test_the_spool_drops_traces_before_records(node: Node) -> None:
     for job_id in range(1, 41):
-        node.engine.begin(env(job_id))
+        node.manager.begin(env(job_id))
         node.use(40)
-        node.engine.end(env(job_id))
+        node.manager.end(env(job_id))
     full = len(node.items())
     assert all(item.trace for item in node.items())
     size = sum(path.stat().st_size for path in (node.folder / "state/spool").iterdir())
-    node.engine.spool.limit_bytes = size
+    node.manager.spool.limit_bytes = size
     for job_id in range(41, 44):
-        node.engine.begin(env(job_id))
+        node.manager.begin(env(job_id))
         node.use(2)
-        node.engine.end(env(job_id))
+        node.manager.end(env(job_id))
     items = node.items()
     assert len(items) == full + 3
     assert items[0].trace is None
@@ -611,13 +611,13 @@ def test_the_spool_drops_traces_before_records(node: Node) -> None:
 
 
 def test_a_record_that_is_not_json_does_not_block_the_others(node: Node) -> None:
-    node.engine.begin(env())
-    node.engine.end(env())
+    node.manager.begin(env())
+    node.manager.end(env())
     node.die()
     (node.folder / "state/spool/000000000001-abc.json").write_text("{")
-    node.engine = node.start()
+    node.manager = node.start()
     assert len(node.items()) == 1
-    assert node.engine.spool.count() == 1
+    assert node.manager.spool.count() == 1
     assert (node.folder / "state/spool/rejected/000000000001-abc.json").exists()
 
 
@@ -627,17 +627,17 @@ def test_damaged_state_files_are_bounded(node: Node, monkeypatch: pytest.MonkeyP
     sessions = node.folder / "state/sessions"
     for number in range(10):
         (sessions / f"{number}.0.json").write_text("{")
-    node.engine = node.start()
+    node.manager = node.start()
     assert len(list(sessions.iterdir())) == 3
 
 
 def test_a_damaged_state_file_is_kept_aside_and_costs_no_other_job(node: Node) -> None:
-    node.engine.begin(env(4))
+    node.manager.begin(env(4))
     node.die()
     (node.folder / "state/sessions/5.0.json").write_text(json.dumps({"version": 1, "session": {}}))
-    node.engine = node.start()
+    node.manager = node.start()
     assert [path.name for path in (node.folder / "state/sessions").glob("5*")] == ["5.0.json.damaged"]
-    assert node.engine.end(env(4))["known"]
+    assert node.manager.end(env(4))["known"]
     assert len(node.records()) == 1
 
 
@@ -657,34 +657,34 @@ def test_a_state_directory_that_others_could_write_is_refused(tmp_path: Path) ->
 
 def test_a_hook_without_a_job_is_refused(node: Node) -> None:
     with pytest.raises(UsageError):
-        node.engine.begin({"SLURM_CLUSTER_NAME": "x"})
+        node.manager.begin({"SLURM_CLUSTER_NAME": "x"})
 
 
 def test_a_new_configuration_counts_from_the_next_job_on(node: Node) -> None:
-    node.engine.begin(env(5, policy="powersave"))
+    node.manager.begin(env(5, policy="powersave"))
     text = '[bounds]\ncap_watts = [200, 210]\n[defaults]\npolicy = "performance"\n'
-    node.engine.reconfigure(configuration.parse(text))
+    node.manager.reconfigure(configuration.parse(text))
     assert node.tree.policy(0, "scaling_max_freq") == "800000"
-    node.engine.end(env(5))
-    assert node.engine.begin(env(6))["policy"] == "performance"
+    node.manager.end(env(5))
+    assert node.manager.begin(env(6))["policy"] == "performance"
 
 
 def test_stopping_leaves_the_settings_of_running_jobs(node: Node) -> None:
-    node.engine.begin(env(policy="powersave"))
+    node.manager.begin(env(policy="powersave"))
     node.use(3)
     node.stop()
     assert node.tree.policy(0, "scaling_max_freq") == "800000"
-    node.engine = node.start()
-    node.engine.end(env())
+    node.manager = node.start()
+    node.manager.end(env())
     assert node.tree.snapshot() == node.original
     assert energy_of(node.records()[0])["cpu"] == 1200.0
 
 
 def test_caps_that_change_without_end_leave_a_record_of_bounded_length(node: Node) -> None:
-    node.engine.begin(env())
+    node.manager.begin(env())
     for watts in range(400, 700):
-        node.engine.set_caps(5, {"cap_watts": float(watts)})
-    node.engine.end(env())
+        node.manager.set_caps(5, {"cap_watts": float(watts)})
+    node.manager.end(env())
     (record,) = node.records()
     assert len(record.notes) <= 101
     assert record.notes[-1] == "further remarks are left out"
@@ -703,14 +703,14 @@ def test_accounts_that_cannot_be_read_do_not_keep_the_agent_from_starting(
     make: Callable[..., Node], tmp_path: Path, caplog: pytest.LogCaptureFixture, accounts: Any, logged: bool
 ) -> None:
     node = make()
-    node.engine.begin(env(policy="powersave"))
+    node.manager.begin(env(policy="powersave"))
     node.use(5)
     file = tmp_path / "state/accounts.json"
     file.write_text(json.dumps({"version": 1, "checkpoint": accounts}))
     file.chmod(0o600)
     node.die()
-    node.engine = node.start()
+    node.manager = node.start()
     assert ("energy accounts of an earlier run" in caplog.text) is logged
-    node.engine.end(env())
+    node.manager.end(env())
     assert node.tree.snapshot() == node.original
     assert len(node.records()) == 1

@@ -1,4 +1,4 @@
-"""Many settings of one kind in one line of the log."""
+"""Many settings of one kind in one log line."""
 
 from __future__ import annotations
 

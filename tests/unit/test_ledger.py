@@ -1,4 +1,4 @@
-"""Jobs that share a node: who pays what, whatever comes between, to the microjoule."""
+"""Jobs that share a node: the charges of each, to the microjoule, through all kinds of faults."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_what_the_node_s_meter_lacks_is_added_and_not_counted_twice(make: Callab
     node.use(10, {"cpu": 300.0, "gpu[0]": 250.0, "other": 50.0})
     node.end(5)
     assert joules(node.records()[5]) == {"cpu": 3000.0, "gpu[0]": 2500.0, "other": 500.0, "node": 6000.0}
-    assert node.engine.status()["watts"] == {"cpu": 300.0, "gpu[0]": 250.0, "other": 50.0, "node": 600.0}
+    assert node.manager.status()["watts"] == {"cpu": 300.0, "gpu[0]": 250.0, "other": 50.0, "node": 600.0}
 
 
 def test_jobs_pay_for_what_they_do_and_for_what_they_hold(make: Callable[..., SharedNode]) -> None:
@@ -141,7 +141,7 @@ def test_jobs_come_and_go_between_samples(make: Callable[..., SharedNode]) -> No
 
 
 def test_a_job_is_found_late_and_nothing_is_counted_twice(make: Callable[..., SharedNode]) -> None:
-    """No control group for five seconds: the job is looked for less often, and then pays for all."""
+    """No control group for five seconds: the job is searched ever less often, then charged for all time."""
     node = make(("cpu",), idle_watts={"cpu": 0.0})
     node.begin(5, 4)
     node.begin(6, 4)
@@ -181,8 +181,8 @@ def test_idle_power_is_learned_when_nothing_runs_and_kept(make: Callable[..., Sh
     node = make()
     for _ in range(3):
         node.use(10, IDLE, system=0.05, ticks=False)
-        node.engine.housekeeping()
-    assert node.engine.status()["idle_watts"] == pytest.approx(IDLE)
+        node.manager.housekeeping()
+    assert node.manager.status()["idle_watts"] == pytest.approx(IDLE)
     node.kill()
     node.begin(5, 4)
     node.use(10, LOAD, busy={5: 4.0})
@@ -199,18 +199,18 @@ def test_a_node_that_is_never_quiet_has_no_idle_power_and_all_is_dynamic(
     node.use(20, {"cpu": 100.0}, busy={5: 4.0, 6: 0.0})
     node.end(6)
     assert joules(node.records()[6]) == {"cpu": 0.0}
-    assert node.engine.status()["idle_watts"] == {}
+    assert node.manager.status()["idle_watts"] == {}
 
 
 def test_a_counter_that_is_late_is_split_over_all_of_its_time(make: Callable[..., SharedNode]) -> None:
-    """Memory cannot be read for four seconds in which another job came; processors can."""
+    """The memory counter alone is unreadable for four seconds, in which another job begins."""
     node = make(("cpu", "dram"), idle_watts={"cpu": 0.0, "dram": 40.0})
     node.begin(5, 4)
     node.counters["dram"].silent = True
     node.use(2, {"cpu": 100.0, "dram": 60.0}, busy={5: 4.0})
     node.begin(6, 4)
     node.use(2, {"cpu": 100.0, "dram": 60.0}, busy={5: 4.0, 6: 4.0})
-    assert node.engine.energy(6)[1]["components"]["dram"] is None
+    assert node.manager.energy(6)[1]["components"]["dram"] is None
     node.counters["dram"].silent = False
     node.use(1, {"cpu": 100.0, "dram": 60.0}, busy={5: 4.0, 6: 4.0})
     node.end(5)
@@ -219,9 +219,9 @@ def test_a_counter_that_is_late_is_split_over_all_of_its_time(make: Callable[...
     # 40 W static: job 5 holds half of it for 5 s, job 6 for 3 s. 100 J dynamic by 20 : 12 s of CPU time.
     assert joules(found[5])["dram"] == pytest.approx(100.0 + 100 * 20 / 32)
     assert joules(found[6])["dram"] == pytest.approx(60.0 + 100 * 12 / 32)
-    assert quality(found[5]) == {"cpu": "modelled", "dram": "partial"}  # it may have been another counter
+    assert quality(found[5]) == {"cpu": "modelled", "dram": "partial"}  # it may be another counter
     assert (found[5].uncertain_seconds, found[6].uncertain_seconds) == (5.0, 3.0)
-    trace = {item.record["job_id"]: item.trace for item in node.engine.spool.items(10**9, 9)}
+    trace = {item.record["job_id"]: item.trace for item in node.manager.spool.items(10**9, 9)}
     assert trace[5]["columns"].keys() == {"cpu", "dram"}
 
 
@@ -237,7 +237,7 @@ def test_a_device_that_was_gone_costs_its_time_of_the_jobs_that_were_there(
     node.use(4, {"cpu": 100.0, "gpu[0]": 50.0})
     node.end(5)
     record = node.records()[5]
-    assert joules(record) == {"cpu": 900.0, "gpu[0]": 250.0}  # 2 s before and 3 s after it was there again
+    assert joules(record) == {"cpu": 900.0, "gpu[0]": 250.0}  # 2 s before the gap and 3 s after it
     assert quality(record) == {"cpu": "measured", "gpu[0]": "partial"}
     assert record.uncertain_seconds == 4.0
 
@@ -246,8 +246,8 @@ def test_a_job_that_began_late_pays_for_nothing_that_it_did_before(make: Callabl
     node = make(("cpu",), {"cpu": 0.0})
     node.begin(1, 4)
     node.use(10, {"cpu": 100}, {1: 2})
-    node.work({2: Fraction(3600)})  # senergyd was away at its prolog
-    node.engine.begin(node.env(2, 4), late_s=3600.0)
+    node.work({2: Fraction(3600)})  # senergyd did not run during its prolog
+    node.manager.begin(node.env(2, 4), late_s=3600.0)
     node.use(10, {"cpu": 100}, {1: 2, 2: 2})
     node.end(1)
     node.end(2)
@@ -261,7 +261,7 @@ def test_a_part_that_is_gone_for_good_does_not_take_the_others_along(make: Calla
     second.key = "cpu:1"
     node.die()
     node.counters["cpu:1"] = second
-    node.engine = node.start()
+    node.manager = node.start()
     node.begin(1, CPUS, exclusive=True)
     node.use(10, {"cpu": 100, "cpu:1": 50})
     second.gone = True
@@ -278,7 +278,7 @@ def test_what_a_part_tells_after_it_was_left_out_is_nobody_s(make: Callable[...,
     second.key = "cpu:1"
     node.die()
     node.counters["cpu:1"] = second
-    node.engine = node.start()
+    node.manager = node.start()
     second.silent = True
     node.use(130, {"cpu": 100, "cpu:1": 50})
     node.kill()
@@ -322,19 +322,19 @@ def test_what_is_told_after_a_job_has_ended_is_missing_and_marked(make: Callable
 
 
 def test_the_node_s_meter_may_be_slower_than_the_parts(make: Callable[..., SharedNode]) -> None:
-    """It tells every five seconds; in between `other` waits, and then is spread over all of them."""
+    """The node meter reports every five seconds; `other` waits, and is then divided over all of them."""
     node = make(idle_watts=IDLE, slow={"node": 5.0})
     node.begin(5, 8, exclusive=True)
     node.use(4, LOAD)
-    assert node.engine.energy(5)[1]["components"] == {"cpu": 1200.0, "dram": 160.0}
+    assert node.manager.energy(5)[1]["components"] == {"cpu": 1200.0, "dram": 160.0}
     node.use(14, LOAD)
-    assert node.engine.energy(5)[1]["components"] == {"cpu": 5400.0, "dram": 720.0}
-    assert node_watts(node.engine.status()) == 500.0
+    assert node.manager.energy(5)[1]["components"] == {"cpu": 5400.0, "dram": 720.0}
+    assert node_watts(node.manager.status()) == 500.0
     node.end(5)
     record = node.records()[5]
     assert joules(record)["other"] == 18 * 160.0
     assert (record.peak_watts, record.uncertain_seconds) == (500.0, 0.0)
-    (item,) = node.engine.spool.items(10**9, 9)
+    (item,) = node.manager.spool.items(10**9, 9)
     assert item.trace is not None
     assert decode(item.trace["columns"]["other"]) == [160.0] * 18
     assert decode(item.trace["columns"]["cpu"]) == [300.0] * 18
@@ -355,7 +355,7 @@ def test_a_slow_meter_is_read_when_a_job_comes_or_goes(make: Callable[..., Share
 def test_meters_that_disagree_for_a_moment_even_out(make: Callable[..., SharedNode]) -> None:
     node = make(("cpu", "node"))
     node.begin(5, 8)
-    for lag in (30_000_000, -30_000_000) * 5:  # the node's meter is behind, then catches up
+    for lag in (30_000_000, -30_000_000) * 5:  # the node meter lags, then catches up
         node.counters["node"].value_uj -= lag
         node.use(1, {"cpu": 100.0, "other": 20.0})
     node.end(5)
@@ -372,7 +372,7 @@ def test_a_meter_that_is_updated_less_often_than_it_is_read_is_no_contradiction(
         shown_uj = meter.value_uj
         node.use(0.05, {"cpu": 100.0, "other": 20.0}, ticks=False)
         now_uj, meter.value_uj = meter.value_uj, shown_uj
-        node.engine.sample()
+        node.manager.sample()
         meter.value_uj = now_uj
         node.use(0.05, {"cpu": 100.0, "other": 20.0})
     node.end(5)
@@ -380,7 +380,7 @@ def test_a_meter_that_is_updated_less_often_than_it_is_read_is_no_contradiction(
 
 
 def test_a_reading_that_was_held_up_costs_a_job_nothing(make: Callable[..., SharedNode]) -> None:
-    """Two seconds pass between the parts and the meter of the node, shortly before the job ends."""
+    """Two seconds pass between the readings of components and node meter, shortly before the job ends."""
     node = make(("cpu", "node"))
     node.begin(5, 8)
     node.use(5, {"cpu": 100.0, "other": 20.0})
@@ -401,12 +401,12 @@ def test_power_of_shared_jobs_is_their_part(make: Callable[..., SharedNode]) -> 
     node.begin(5, 4)
     node.begin(6, 4)
     node.use(12, LOAD, busy={5: 4.0, 6: 0.0})
-    status = node.engine.status()
+    status = node.manager.status()
     watts = {job["job_id"]: job["watts"] for job in status["jobs"]}
     assert watts[5] == pytest.approx({"cpu": 250.0, "dram": 30.0, "other": 120.0})
     assert watts[6] == pytest.approx({"cpu": 50.0, "dram": 10.0, "other": 40.0})
     assert node_watts(status) == pytest.approx(500.0)
-    assert node.engine.energy(6)[1]["watts"] == pytest.approx(100.0)
+    assert node.manager.energy(6)[1]["watts"] == pytest.approx(100.0)
     node.end(5)
     node.end(6)
     assert node.records()[5].peak_watts == pytest.approx(400.0)
@@ -417,9 +417,9 @@ def test_steps_of_a_shared_job_have_its_joules(make: Callable[..., SharedNode]) 
     node.begin(5, 4)
     node.begin(6, 4)
     node.use(1, {"cpu": 100.0}, busy={5: 1.0, 6: 1.0})
-    node.engine.step("start", 5, "0", pid=4711)
+    node.manager.step("start", 5, "0", pid=4711)
     node.use(2, {"cpu": 100.0}, busy={5: 3.0, 6: 1.0})
-    node.engine.step("end", 5, "0")
+    node.manager.step("end", 5, "0")
     node.use(1, {"cpu": 100.0}, busy={5: 1.0, 6: 1.0})
     node.end(5)
     steps = {record.step: joules(record)["cpu"] for record in node.all_records()}
@@ -432,9 +432,9 @@ def test_a_short_step_has_its_own_seconds_of_other(make: Callable[..., SharedNod
     for job_id in (1, 2):
         node.begin(job_id, 4)
     node.use(before_s, LOAD, {1: 4, 2: 4})
-    node.engine.step("start", 1, "0")
+    node.manager.step("start", 1, "0")
     node.use(3, LOAD, {1: 4, 2: 4})
-    node.engine.step("end", 1, "0")
+    node.manager.step("end", 1, "0")
     node.use(9, LOAD, {1: 4, 2: 4})
     (step,) = [record for record in node.all_records() if record.step == "0"]
     assert joules(step) == pytest.approx({"cpu": 450.0, "dram": 60.0, "other": 240.0})
@@ -447,9 +447,9 @@ def test_what_was_not_told_during_a_step_is_unknown_not_nothing(make: Callable[.
         node.begin(job_id, 4)
     node.use(12, LOAD, {1: 4, 2: 4})
     node.counters["node"].silent = True
-    node.engine.step("start", 1, "0")
+    node.manager.step("start", 1, "0")
     node.use(3, LOAD, {1: 4, 2: 4})
-    node.engine.step("end", 1, "0")
+    node.manager.step("end", 1, "0")
     (step,) = [record for record in node.all_records() if record.step == "0"]
     assert joules(step)["other"] is None
     assert quality(step)["other"] == "partial"
@@ -457,8 +457,8 @@ def test_what_was_not_told_during_a_step_is_unknown_not_nothing(make: Callable[.
 
 def test_books_are_root_s_to_see(make: Callable[..., SharedNode]) -> None:
     node = make()
-    assert "energy_accounts" not in node.engine.status(reader=1001)
-    assert "energy_accounts" in node.engine.status()
+    assert "energy_accounts" not in node.manager.status(reader=1001)
+    assert "energy_accounts" in node.manager.status()
 
 
 ACTIONS = st.lists(
@@ -479,7 +479,7 @@ ACTIONS = st.lists(
 @examples(60)
 @given(ACTIONS)
 def test_jobs_idle_and_unattributed_are_the_node_over_any_history(actions: list[tuple[object, ...]]) -> None:
-    """Begin, end, step, sample, kill -9, counters that cannot be read, in any order."""
+    """Begin, end, step, sample, kill -9 and unreadable counters in any order."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         components = ("cpu", "dram", "gpu[0]", "node")
         node = SharedNode(Path(folder), components, {"cpu": 50.0, "gpu": 20.0, "other": 30.0})
@@ -490,11 +490,11 @@ def test_jobs_idle_and_unattributed_are_the_node_over_any_history(actions: list[
         for counter in node.counters.values():
             counter.silent = False
         node.use(100, {}, ticks=False)  # nothing waits any longer
-        node.engine.housekeeping()
-        node.engine.sample()
+        node.manager.housekeeping()
+        node.manager.sample()
         for job in range(1, 5):
             node.end(job)
-        node.engine.housekeeping()
+        node.manager.housekeeping()
         accounts = node.accounts()
         for name, account in accounts.items():
             assert account["jobs"] + account["idle"] + account["unattributed"] == account["measured"], name
@@ -513,19 +513,19 @@ def _do(node: SharedNode, action: tuple[object, ...]) -> None:
     elif what == "end":
         node.end(more[0])  # type: ignore[arg-type]
     elif what == "step":
-        node.engine.step(str(more[1]), int(more[0]), "0")  # type: ignore[call-overload]
+        node.manager.step(str(more[1]), int(more[0]), "0")  # type: ignore[call-overload]
     elif what == "use":
         milliseconds, (cpu, dram, gpu, other) = more  # type: ignore[misc]
         node.clock.now += milliseconds / 1000
         for name, energy in {"cpu": cpu, "dram": dram, "gpu[0]": gpu, "other": other}.items():
             node.move(name, energy)
         node.work({job: Fraction(milliseconds * job, 4000) for job in range(1, 4)}, Fraction(1, 100))
-        node.engine.sample()
+        node.manager.sample()
     elif what == "silent":
         node.counters[str(more[0])].silent = bool(more[1])
     elif what == "kill":
         node.kill()
     elif what == "house":
-        node.engine.housekeeping()
+        node.manager.housekeeping()
     else:
-        node.engine.finalize_jobs()
+        node.manager.finalize_jobs()

@@ -1,4 +1,4 @@
-"""Counter arithmetic, sampling, meters and traces."""
+"""Counter arithmetic, sampling, job meters and traces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slurm_energy.devices.driver import DeviceError, DeviceGoneError, EnergyCoun
 
 
 class HandClock(Clock):
-    """A clock that stands still unless told otherwise."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class HandClock(Clock):
 
 
 class Counter(EnergyCounter):
-    """A counter that holds what the test says; None means unreadable."""
+    """A counter with the value given by the test; None means unreadable."""
 
     component, source = "cpu", "powercap:intel-rapl"
 
@@ -107,7 +107,7 @@ def test_an_interval_in_which_wraps_may_have_been_missed_is_uncertain() -> None:
 
 
 class StallingCounter(Counter):
-    """A counter whose reader is held up right after it was read."""
+    """A counter whose reader stalls directly after the read."""
 
     def __init__(self, clock: HandClock, **known: Any) -> None:
         super().__init__(**known)
@@ -121,7 +121,7 @@ class StallingCounter(Counter):
 
 @pytest.mark.parametrize(("stall_s", "certain"), [(0.0, True), (0.2, False)])
 def test_a_wrap_that_a_reading_that_was_held_up_may_hide_is_doubted(stall_s: float, certain: bool) -> None:
-    """A wrap every 0.25 s: 0.18 s lie between the moments that the samples are noted at, 0.28 s in truth."""
+    """A wrap every 0.25 s: the recorded times of the samples are 0.18 s apart, the real ones 0.28 s."""
     clock = HandClock()
     counter = StallingCounter(clock, range_uj=100_000_000, max_watts=400)
     sampler = Sampler([counter], [], clock)
@@ -156,7 +156,7 @@ def test_a_jump_that_the_hardware_cannot_have_made_counts_as_nothing() -> None:
     counter = Counter(range_uj=262_143_328_911, max_watts=375)
     counter.value = 200_000_000_000
     sampler, clock = start(counter)
-    counter.value = 1_000  # reset, which modulo arithmetic takes for 62 kJ
+    counter.value = 1_000  # a reset, which modulo arithmetic would read as 62 kJ
     assert step(sampler, clock, 1.0).deltas["c"] == CounterDelta(1000.0, 0, certain=False)
 
 
@@ -173,7 +173,7 @@ def test_a_counter_that_could_not_be_read_catches_up_but_is_doubted() -> None:
 
 
 def test_a_counter_that_went_away_counts_from_its_return_and_is_unknown_meanwhile(caplog) -> None:
-    """What it counted in between cannot be told from what another device at its place has counted."""
+    """Its energy in the gap cannot be distinguished from that of another device in the same slot."""
     counter, other = Counter(range_uj=10**12), Counter(key="other")
     sampler, clock = start(counter, other)
     counter.value, counter.failure = None, DeviceGoneError
@@ -272,7 +272,7 @@ def test_a_counter_that_stands_still_is_doubted_and_may_catch_up() -> None:
     [(5_300_000_000, None, 300_000_000), (20_000_000, None, 20_000_000), (20_000_000, 10**10, 20_000_000)],
 )
 def test_energy_around_a_suspend_is_a_lower_bound(after: int, range_uj: int | None, energy_uj: int) -> None:
-    """The counter went on, or stood still, or began anew; an hour at 400 W could hide dozens of wraps."""
+    """The counter may have continued, stopped or restarted; an hour at 400 W could hide dozens of wraps."""
     counter = Counter(range_uj=range_uj)
     counter.value = 5_000_000_000
     sampler, clock = start(counter)
@@ -383,7 +383,7 @@ def test_peaks_are_means_of_whole_windows() -> None:
 
 
 def test_a_window_does_not_end_with_readings_that_were_held_up() -> None:
-    """The last of them were made half a second after the moment that they are noted at."""
+    """The last readings were made half a second after their recorded time."""
     watch = PowerMonitor(window_s=1.0, cap_watts=110.0)
     watch.add(1.0, {"cpu": 150.0}, timing_uncertainty_s=0.5)
     assert watch.peak_watts is None

@@ -1,4 +1,4 @@
-"""The agent's worker thread: tasks in order, regular work between them, errors told and survived."""
+"""The agent's worker thread: tasks in order, a periodic task between them, errors reported and survived."""
 
 from __future__ import annotations
 

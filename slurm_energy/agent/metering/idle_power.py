@@ -59,7 +59,7 @@ class IdlePower:
         for name, energy in energy_uj.items():
             if (
                 name not in idle_components or energy <= 0
-            ):  # a counter without movement is stuck: even idle parts draw power
+            ):  # an idle component draws power: 0 is a stuck counter
                 self._windows.pop(name, None)
                 continue
             window = self._windows.setdefault(name, _Window(self._timing_uncertainty_s[0]))

@@ -42,9 +42,7 @@ class TraceBuilder:
         start = max(start, self.start)
         if end <= start:
             return
-        while (
-            end - self.start > MAX_POINTS * self.interval_s
-        ):  # first: the agent may have been stopped for long
+        while end - self.start > MAX_POINTS * self.interval_s:
             self._halve()
         for index in range(self._index(start), min(self._index(end), MAX_POINTS - 1) + 1):
             low = max(start, self.start + index * self.interval_s)
