@@ -77,7 +77,7 @@ class Arbiter:
     domains: KnobDomains = field(default_factory=KnobDomains)
 
     def counts(self, owner: str) -> bool:
-        """Return whether the claims of a job count; those of a finished job do not."""
+        """Return whether the job is running, so that its claims count."""
         return self.allocations is None or owner in self.allocations
 
     def merged_value(self, key: str, original: str, claims: Mapping[str, str | None]) -> str | None:

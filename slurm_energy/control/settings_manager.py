@@ -83,7 +83,7 @@ class SettingsManager:
         return bool(self.journal.entries_of(owner))
 
     def check_restored(self, outcomes: Iterable[SettingOutcome]) -> list[RestoreResult]:
-        """Return whether the originals are in force, for settings without a journal entry."""
+        """Return for each setting whether its original is in force. For settings without a journal entry."""
         results = []
         for outcome in outcomes:
             knob = self._devices.knobs.get(outcome.key)

@@ -12,7 +12,7 @@ from pathlib import Path
 from slurm_energy.devices import sources
 from slurm_energy.devices.cpu import cpufreq, topology
 from slurm_energy.devices.cpu.topology import CpuTopology
-from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, ThrottleSensor
+from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, ThrottleSensor, is_readable
 from slurm_energy.devices.hardware import CpufreqPolicy, CpuPackage, GpuInfo, NodeHardware, parse_range
 from slurm_energy.devices.source_priority import SourceSelection
 from slurm_energy.devices.sources import NodePowerOptions
@@ -61,7 +61,7 @@ class NodeDevices:
     def wait_for_readings(self, max_wait_s: float) -> None:
         """Wait at most `max_wait_s` for the first readings of the sensors that are polled in threads."""
         deadline = time.monotonic() + max_wait_s
-        while not all(map(_is_readable, self.node_counters)) and time.monotonic() < deadline:
+        while not all(map(is_readable, self.node_counters)) and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
 
     def read(self, keys: Iterable[str]) -> dict[str, str]:
@@ -126,14 +126,6 @@ def _with_cpus(package: CpuPackage, cpu_topology: CpuTopology) -> CpuPackage:
     else:
         cpus = cpu_topology.packages.get(number, frozenset())
     return dataclasses.replace(package, cpus=tuple(sorted(cpus)))
-
-
-def _is_readable(counter: EnergyCounter) -> bool:
-    try:
-        counter.read()
-    except DeviceError:
-        return False
-    return True
 
 
 def with_current_limits(hardware: NodeHardware, values: Mapping[str, str]) -> NodeHardware:

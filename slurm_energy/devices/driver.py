@@ -89,6 +89,15 @@ class EnergyCounter(ABC):
         return
 
 
+def is_readable(counter: EnergyCounter) -> bool:
+    """Return whether a counter can be read now."""
+    try:
+        counter.read()
+    except DeviceError:
+        return False
+    return True
+
+
 class Knob(ABC):
     """One value of the hardware that can be read and written, as text in the knob's own unit.
 

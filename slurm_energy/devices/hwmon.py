@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slurm_energy.devices.driver import DeviceError
 from slurm_energy.devices.power_sensor import PowerReading, PowerSensor, boottime_s
-from slurm_energy.devices.sysfs import CounterFile, read_optional
+from slurm_energy.devices.sysfs import CounterFile, natural_key, read_optional
 
 _CLASS = Path("sys/class/hwmon")
 
@@ -85,11 +85,6 @@ def chip_names(root: Path) -> frozenset[str]:
     paths = sorted((root / _CLASS).glob("hwmon*"))
     names = (read_optional(path / "name") or read_optional(path / "device/name") for path in paths)
     return frozenset(name for name in names if name)
-
-
-def natural_key(text: str) -> list[tuple[int, str]]:
-    """Return a sort key that orders the numbers in a text by value."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
 class HwmonPowerSensor(PowerSensor):

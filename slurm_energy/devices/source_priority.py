@@ -108,7 +108,7 @@ class SourceCounter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourceSelection:
-    """The counters that count.
+    """The result of `select_sources`: the counters whose energy is recorded.
 
     Attributes:
         components: keys of the counters of cpu, dram and GPUs; no counter includes another one.
@@ -130,7 +130,7 @@ def select_sources(
     node_source: str | None = None,
     node_excludes: frozenset[NodePart] = frozenset(),
 ) -> SourceSelection:
-    """Select the counters that count.
+    """Select the counters whose energy is recorded.
 
     Args:
         counters: all counters of the node.
@@ -175,7 +175,7 @@ def _components(
     chosen: list[str] = []
     covered: dict[NodePart, str] = {}
     for source in COMPONENT_SOURCES:
-        matching = [c for c in counters if c.source == source.name and _kind(c) == source.component]
+        matching = [c for c in counters if c.source == source.name and _component_type(c) == source.component]
         if not matching:
             continue
         counted_by = {covered[part] for part in source.parts if part in covered}
@@ -214,7 +214,7 @@ def _node(
     return chosen, parts
 
 
-def _kind(counter: SourceCounter) -> str:
+def _component_type(counter: SourceCounter) -> str:
     return counter.component.partition("[")[0]
 
 

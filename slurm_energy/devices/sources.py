@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_energy.devices.cpu import amd_energy, amd_hsmp, perf_energy, powercap
-from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, ThrottleSensor
+from slurm_energy.devices.driver import EnergyCounter, Knob, ThrottleSensor, is_readable
 from slurm_energy.devices.gpu import amd_smi, intel_gpu, nvml
 from slurm_energy.devices.hardware import CpuPackage, GpuInfo
 from slurm_energy.devices.node import dram_model, ipmi, pm_counters, power_meter
@@ -102,11 +102,11 @@ def _processors(sources: DiscoveredSources, root: Path) -> list[EnergyCounter]:
     rapl = powercap.discover(root)
     sockets = amd_hsmp.discover(root)
     counters: list[EnergyCounter] = [*rapl.counters, *rapl.platform, *amd_energy.discover(root)]
-    if not any(counter.component == "cpu" and _readable(counter) for counter in counters):
+    if not any(counter.component == "cpu" and is_readable(counter) for counter in counters):
         events, refused = perf_energy.discover(root)
         sources.notes += refused
         if events:
-            counters = [*(counter for counter in counters if _readable(counter)), *events]
+            counters = [*(counter for counter in counters if is_readable(counter)), *events]
     sources.knobs += [*rapl.knobs, *sockets.knobs]
     limited = [package for package in rapl.packages if package.limit_domains]
     sources.packages += rapl.packages if limited or not sockets.packages else sockets.packages
@@ -116,7 +116,7 @@ def _processors(sources: DiscoveredSources, root: Path) -> list[EnergyCounter]:
 
 
 def _gpus(sources: DiscoveredSources, root: Path) -> list[EnergyCounter]:
-    """Return the GPUs of one vendor: with several vendors one index would name different devices."""
+    """Return the GPUs of one vendor only: GPUs of several vendors would have the same indices."""
     nvidia = nvml.discover()
     sources.closers.append(nvidia.close)
     intel = intel_gpu.discover(root)
@@ -173,14 +173,6 @@ def _modelled_dram_watts(counters: Iterable[EnergyCounter]) -> float | None:
     """Return the highest power of memory if it is modelled."""
     modelled = [c.max_watts for c in counters if c.component == "dram" and c.quality == Quality.MODELLED]
     return sum(modelled) if modelled else None
-
-
-def _readable(counter: EnergyCounter) -> bool:
-    try:
-        counter.read()
-    except DeviceError:
-        return False
-    return True
 
 
 def node_energy_uj(

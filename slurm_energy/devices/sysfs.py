@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from pathlib import Path
 
@@ -91,6 +92,11 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
         first, _, last = part.partition("-")
         numbers.extend(range(int(first), int(last or first) + 1))
     return tuple(numbers)
+
+
+def natural_key(text: str) -> list[tuple[int, str]]:
+    """Return a sort key that orders the numbers in a text by value."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
 class CounterFile:

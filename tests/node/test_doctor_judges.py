@@ -116,8 +116,8 @@ def test_powercap_info_sees_the_same_zones_and_limits(client):
     report = doctor(client)
     names = sorted(re.findall(r"^ *name: (package-\d+|dram|psys)$", text, re.MULTILINE))
     keys = [counter["key"] for counter in report["counters"] if counter["key"].startswith("powercap:")]
-    left_out = [note.split()[0] for note in report["notes"] if note.startswith("powercap:")]
-    seen = sorted(key.removeprefix("powercap:").partition("@")[0] for key in (*keys, *left_out))
+    excluded = [note.split()[0] for note in report["notes"] if note.startswith("powercap:")]
+    seen = sorted(key.removeprefix("powercap:").partition("@")[0] for key in (*keys, *excluded))
     assert seen == names == ["dram", "dram", "package-0", "package-1", "psys"]
     limits = re.findall(r"power_limit_uw: (\d+)", text)
     assert knobs(report, "powercap.power_limit")["package-1"] == f"{int(limits[0]) / 1e6:g} W"

@@ -21,11 +21,11 @@ pytestmark = [pytest.mark.node, pytest.mark.root]
 READ = """
 import json, os
 from pathlib import Path
-from slurm_energy.devices.cpu.cpu_time import CpuTimes, JobPlace, node_busy_ns
+from slurm_energy.devices.cpu.cpu_time import JobCpuTimeReader, JobProcesses, node_busy_ns
 for path in %r:
     Path(path).write_text("0")
-times = CpuTimes(Path("/"), "n1")
-jobs = times.read([JobPlace(7, pids=(os.getpid(),)), JobPlace(17), JobPlace(8), JobPlace(9)])
+times = JobCpuTimeReader(Path("/"), "n1")
+jobs = times.read([JobProcesses(7, pids=(os.getpid(),)), JobProcesses(17), JobProcesses(8), JobProcesses(9)])
 sources = {job: times.source(job) for job in jobs}
 print(json.dumps({"node": node_busy_ns(Path("/")), "jobs": jobs, "source": sources}))
 """

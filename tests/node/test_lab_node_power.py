@@ -22,7 +22,7 @@ print(json.dumps({
     "components": sorted({counter.source for counter in devices.counters}),
     "node": [counter.key for counter in devices.node_counters],
     "packages": [[p.name, p.interface, p.limit_watts, p.limit_domains] for p in devices.hardware.packages],
-    "left_out": dict(devices.selection.left_out),
+    "excluded": dict(devices.selection.excluded),
 }))
 devices.close()
 """
@@ -55,8 +55,8 @@ def test_a_cray_blade_is_measured_by_its_controller(epyc):
     found = look(epyc)
     assert found["node"] == ["pm_counters:energy"]
     assert found["components"] == ["nvml:total_energy", "pm_counters:dram", "powercap:intel-rapl"]
-    assert found["left_out"]["pm_counters:accel0"] == "gpu is counted by nvml:total_energy"
-    assert found["left_out"]["power_meter"] == "the node is counted by pm_counters:node"
+    assert found["excluded"]["pm_counters:accel0"] == "gpu is counted by nvml:total_energy"
+    assert found["excluded"]["power_meter"] == "the node is counted by pm_counters:node"
     assert found["packages"] == [["socket0", "hsmp", 200.0, ["socket0"]]]
 
 

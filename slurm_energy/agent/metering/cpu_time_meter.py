@@ -99,7 +99,7 @@ class CpuTimeMeter:
         searched = [job for job in requested if self._must_search(job, now, reason)]
         if any(self._is_tree(job) and job not in searched for job in requested):
             return CpuTimeDelta(complete=False)  # a later sample scans their processes
-        times: dict[int, int | None] = dict(self._times.read_open(job.processes for job in requested))
+        times: dict[int, int | None] = dict(self._times.read_known_groups(job.processes for job in requested))
         if searched:
             times |= self._times.read(job.processes for job in searched)
             self._schedule_search(searched, times, now)
@@ -107,7 +107,7 @@ class CpuTimeMeter:
 
     def find_processes(self, job: MeteredJob) -> None:
         """Search for a job at once, because one of its processes became known."""
-        if not self._times.find(job.processes):
+        if not self._times.find_group(job.processes):
             self._due.pop(job.name, None)
             self._pause_s.pop(job.name, None)
 

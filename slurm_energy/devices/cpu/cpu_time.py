@@ -31,7 +31,7 @@ PROCESS_TREE = "process tree"
 
 @dataclass(frozen=True, slots=True)
 class JobProcesses:
-    """The identity of a job on this node.
+    """A job on this node and the processes that are known to belong to it.
 
     Attributes:
         job_id: Slurm's number of the component or array task.
@@ -89,12 +89,12 @@ class JobCpuTimeReader:
             result.update(self._from_processes(ungrouped))
         return result
 
-    def read_open(self, jobs: Iterable[JobProcesses]) -> dict[int, int]:
-        """Return nanoseconds of CPU time by job id for jobs whose group is known; search for no group."""
+    def read_known_groups(self, jobs: Iterable[JobProcesses]) -> dict[int, int]:
+        """Return nanoseconds of CPU time by job id for jobs whose group is known; search for none."""
         times = {job.job_id: self._from_group(job) for job in jobs if job.job_id in self._groups}
         return {job_id: time_ns for job_id, time_ns in times.items() if time_ns is not None}
 
-    def find(self, job: JobProcesses) -> bool:
+    def find_group(self, job: JobProcesses) -> bool:
         """Search for a job's group by its known processes, which is fast; return whether it is known now."""
         if job.job_id in self._groups:
             return True

@@ -17,7 +17,14 @@ from pathlib import Path
 
 from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, WriteStage
 from slurm_energy.devices.hardware import CpuPackage
-from slurm_energy.devices.sysfs import CounterFile, read_number, read_optional, read_text, write_text
+from slurm_energy.devices.sysfs import (
+    CounterFile,
+    natural_key,
+    read_number,
+    read_optional,
+    read_text,
+    write_text,
+)
 
 _CLASS = Path("sys/class/powercap")
 _ZONE = re.compile(r"(?P<provider>intel-rapl(?:-mmio)?)(?P<parent>(?::[0-9a-f]+)*):[0-9a-f]+")
@@ -211,11 +218,7 @@ def _zones(folder: Path) -> list[RaplZone]:
         package = (names.get(parent) or "") if parent in entries else ""
         if label := names[name]:
             zones.append(RaplZone(path, name.partition(":")[0], label, package))
-    return sorted(zones, key=lambda zone: (zone.provider != "intel-rapl", _natural(zone.label)))
-
-
-def _natural(text: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
+    return sorted(zones, key=lambda zone: (zone.provider != "intel-rapl", natural_key(zone.label)))
 
 
 def _component(zone: RaplZone) -> str | None:

@@ -162,7 +162,7 @@ class NvmlLibrary:
         )
 
     def _lose(self, index: int, error: Any) -> None:
-        """Leave a GPU alone for some seconds; if no GPU responds, open the library again."""
+        """Mark a GPU as lost for some seconds; if no GPU responds, open the library again."""
         self._handles.pop(index, None)
         now = self._clock()
         self._lost[index] = now + _MIN_PAUSE_S, _reason(error)
