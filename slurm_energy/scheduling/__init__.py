@@ -1,7 +1,7 @@
-"""Who goes first, and in which shape: pure functions on column tables.
+"""Scheduling policies: the order of pending jobs and the shape in which each job runs.
 
-The simulator and the live priority engine call the same code. No simulator, clock, file or Slurm type
-comes in here.
+All functions are pure and work on column tables. The simulator and the live priority engine call the same
+code, so no module here knows a simulator, a clock, a file or a type of Slurm.
 """
 
 from slurm_energy.scheduling.queue import Alternatives, Jobs, Queue, Users

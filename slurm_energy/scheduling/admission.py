@@ -1,4 +1,4 @@
-"""Which of the ranked jobs start now: resources and the power budget, one after the other. Pure."""
+"""Admission: which ranked jobs start now, within free resources and the power budget. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from slurm_energy.scheduling.ranking import AGED, Ranking
 
 
 def fits(table: Alternatives, free: Ints) -> Bools:
-    """Return which alternatives fit into what is free.
+    """Return which alternatives fit in the free resources, shape (m,).
 
     Args:
         table: the alternatives.
         free: free GPUs (nodes, cores) by kind of hardware.
-
-    Returns:
-        Shape (m,).
     """
     enough: Bools = table.gpus <= free[table.hardware]
     return enough
@@ -30,18 +27,18 @@ def admit(
     power_watts: Floats,
     left_watts: float = np.inf,
 ) -> list[int]:
-    """Go through the jobs in order and start those that fit; a job that does not is passed over.
+    """Start jobs in order as long as each fits; pass over jobs that do not.
 
-    A job beyond the bound on waiting is not passed over: what it waits for is kept for it. Its wait would
-    not be bounded otherwise.
+    A job beyond the bound on waiting is not passed over: admission ends there, so that the resources it waits
+    for stay free. Its wait would not be bounded otherwise.
 
     Args:
-        ranking: the policy's answer.
+        ranking: result of the policy.
         job_id: shape (n,).
         table: the alternatives.
-        free: free GPUs by kind of hardware; not changed.
-        power_watts: shape (m,), what an alternative adds to the cluster's power.
-        left_watts: what is left of the budget.
+        free: free GPUs by kind of hardware; not modified.
+        power_watts: power that each alternative adds to the cluster, shape (m,).
+        left_watts: unused part of the power budget.
 
     Returns:
         Rows of the jobs that start, in order. Source: thesis, Algorithm 8.

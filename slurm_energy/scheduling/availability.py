@@ -1,6 +1,6 @@
-"""What will be free when, as far as expected ends tell: the ground of reservations and backfilling.
+"""Free resources over time, from the expected ends of running jobs; the basis of reservations and backfill.
 
-Resources are a vector: units of each kind of hardware, and watts of the power budget last.
+Resources are a vector: units of each kind of hardware and, last, watts of the power budget.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import numpy as np
 from slurm_energy.scheduling.queue import Floats
 
 _SLACK = 1e-9
-"""Sums of floats of one kind in another order differ by less, relative to 1 W."""
+"""Tolerance relative to 1 W: sums of the same floats in different order differ by less."""
 
 
 class AvailabilityProfile:
-    """Free resources from each time on, the last row for ever.
+    """Free resources as a step function of time; the last step has no end.
 
     Args:
-        now_s: begin.
-        free: free now, shape (r,).
-        releases: (time, resources) of what becomes free.
+        now_s: begin of the profile.
+        free: resources that are free now, shape (r,).
+        releases: (time, resources) pairs: resources that become free at a time.
     """
 
     def __init__(self, now_s: float, free: Floats, releases: Iterable[tuple[float, Floats]]) -> None:
@@ -35,18 +35,18 @@ class AvailabilityProfile:
         self._free: Floats = np.array(rows)
 
     def fits_now(self, need: Floats, length_s: float) -> bool:
-        """Return whether something can start now without touching what is reserved."""
+        """Return whether a job can start now without using reserved resources."""
         return self._fits(0, need, length_s)
 
     def earliest(self, need: Floats, length_s: float) -> float | None:
-        """Return when something can start at the earliest; None: never."""
+        """Return the earliest time at which a job can start; None: never."""
         for index in range(len(self._times)):
             if self._fits(index, need, length_s):
                 return self._times[index]
         return None
 
     def take(self, start_s: float, length_s: float, need: Floats) -> None:
-        """Reserve resources for a time that begins at a step of the profile."""
+        """Reserve resources for `length_s` seconds from a step of the profile on."""
         first = self._split(start_s)
         last = len(self._times) if np.isinf(length_s) else self._split(start_s + length_s)
         self._free[first:last] -= need
@@ -59,7 +59,7 @@ class AvailabilityProfile:
         return bool(np.all(self._free[index:last] + _SLACK >= need))
 
     def _split(self, time_s: float) -> int:
-        """Return the index of the step at a time, made if there is none."""
+        """Return the index of the step that begins at a time; insert the step if it is missing."""
         index = int(np.searchsorted(self._times, time_s, "left"))
         if index < len(self._times) and self._times[index] == time_s:
             return index

@@ -1,4 +1,4 @@
-"""Which ranked jobs start now, by discipline. Decides; starts nothing."""
+"""Backfill: which ranked jobs start now under a scheduling discipline. Decides only; starts nothing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from slurm_energy.scheduling.queue import Floats
 
 
 class Discipline(StrEnum):
-    """Which of the ranked jobs may start.
+    """Rule by which ranked jobs may start.
 
-    strict: in order; nobody passes a job that cannot start.
-    easy: in order; others pass the first that cannot start if they do not delay it.
-    conservative: in order; others pass if they delay nobody before them.
-    packing: whatever fits starts, in order, at regular intervals (thesis, 5.3.2.4).
+    strict: in order; no job passes one that cannot start.
+    easy: in order; jobs may pass the first job that cannot start if they do not delay it.
+    conservative: in order; jobs may pass if they delay no job before them.
+    packing: every job that fits starts, in order, at regular intervals (thesis, 5.3.2.4).
     """
 
     STRICT = "strict"
@@ -27,13 +27,13 @@ class Discipline(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A job in the shape that the policy chose.
+    """A pending job in the shape that the policy chose.
 
     Attributes:
         job, shape: rows of the workload.
-        need: resources, shape (r,), see `profile`, on nodes that are on.
-        limit_s: how long it is expected to hold them.
-        aged: it waited longer than the bound: nobody may pass it and delay it.
+        need: required resources, shape (r,), as in `availability`, if all its nodes are on.
+        limit_s: expected time for which the job holds them.
+        aged: it waited longer than the bound: no job that passes it may delay it.
     """
 
     job: int
@@ -55,16 +55,17 @@ def choose(
     need_now: Need,
     releases: Callable[[], Iterable[Release]],
 ) -> Iterator[Candidate]:
-    """Yield the jobs that start now, in order. The caller starts each before it asks for the next.
+    """Yield the jobs that start now, in order. The caller starts each one before it requests the next.
 
     Args:
-        discipline: the rule.
-        candidates: pending jobs, the first to start first.
-        now_s: time.
+        discipline: scheduling discipline.
+        candidates: pending jobs in the order of the policy.
+        now_s: current time.
         free: free resources, shape (r,).
         need_now: returns the resources that a job takes if it starts now, nodes to boot included; called
-            only with jobs whose units are free. None: nothing has to boot.
-        releases: returns when running jobs are expected to give what back; called only if that matters.
+            only with jobs whose units are free. None: no node has to boot.
+        releases: returns the expected ends of running jobs and the resources that they release; called only
+            if a reservation is needed.
     """
     if discipline == Discipline.STRICT:
         return _strict(candidates, free, need_now)
@@ -74,7 +75,10 @@ def choose(
 
 
 def _need(candidate: Candidate, left: Floats, need_now: Need) -> Floats:
-    """Return what a job takes if it starts now; on nodes that are on if not even its units are left."""
+    """Return the resources that a job takes if it starts now.
+
+    Where its units are not free, return its need with all nodes on.
+    """
     if need_now is None or (candidate.need[:-1] > left[:-1]).any():
         return candidate.need
     return need_now(candidate)
@@ -107,9 +111,9 @@ def _backfill(
     need_now: Need,
     releases: Callable[[], Iterable[Release]],
 ) -> Iterator[Candidate]:
-    """Start in order; those that cannot start and must not be delayed get a reservation.
+    """Start jobs in order; give a reservation to a job that cannot start and must not be delayed.
 
-    Easy reserves for the first, conservative for all, packing for those beyond the bound on waiting.
+    Easy reserves for the first such job, conservative for all, packing for jobs beyond the bound on waiting.
     """
     left = free.copy()
     profile: AvailabilityProfile | None = None
@@ -125,7 +129,7 @@ def _backfill(
             continue
         if profile is None:
             profile = AvailabilityProfile(now_s, left, releases())
-        # Power for booting may be there only once other nodes are off, which the profile does not foresee.
+        # The power to boot may be free only after other nodes are off, which the profile does not predict.
         for reserved in (need, candidate.need):
             start_s = profile.earliest(reserved, candidate.limit_s)
             if start_s is not None:
@@ -137,5 +141,5 @@ def _reserves(discipline: Discipline, candidate: Candidate, profile: Availabilit
     if discipline == Discipline.CONSERVATIVE:
         return True
     if discipline == Discipline.EASY:
-        return profile is None  # aged jobs come first, so that each becomes the first in time
+        return profile is None  # aged jobs come first, so that each of them becomes the first one eventually
     return candidate.aged

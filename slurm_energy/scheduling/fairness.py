@@ -1,4 +1,4 @@
-"""Who had how much of her share: decay of usage, fair-share factors, Jain's index. Pure."""
+"""Fair shares: decay of usage, fair-share factors and Jain's index. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from slurm_energy.scheduling.queue import Floats, Users
 
 
 def decayed(usage: Floats, elapsed_s: float, half_life_s: float) -> Floats:
-    """Return usage after some time, as Slurm's PriorityDecayHalfLife lets it fade.
+    """Return usage after exponential decay, as with Slurm's PriorityDecayHalfLife.
 
     Args:
-        usage: any unit, shape (u,).
-        elapsed_s: seconds since it was that.
-        half_life_s: seconds in which it halves; infinity for no decay.
+        usage: usage in any unit, shape (u,).
+        elapsed_s: seconds since that usage was current.
+        half_life_s: seconds in which usage halves; infinity for no decay.
 
     Raises:
-        ValueError: a half life that is not positive.
+        ValueError: the half life is not positive.
     """
     if not half_life_s > 0:
         raise ValueError("half_life_s must be positive")
@@ -25,7 +25,10 @@ def decayed(usage: Floats, elapsed_s: float, half_life_s: float) -> Floats:
 
 
 def usage_to_share_ratio(usage: Floats, users: Users) -> Floats:
-    """Return usage per share, on the scale of the usage: with equal shares it is the usage. Shape (u,)."""
+    """Return usage divided by share, shape (u,).
+
+    Shares are scaled to a mean of 1, so that the ratio equals the usage where all shares are equal.
+    """
     if len(users.share) == 0:
         return usage
     share = users.share / np.mean(users.share)
@@ -34,9 +37,9 @@ def usage_to_share_ratio(usage: Floats, users: Users) -> Floats:
 
 
 def fair_share_factor(usage: Floats, users: Users) -> Floats:
-    """Return 2^(-U/S), U and S being the parts of all usage and of all shares. Shape (u,), 0 to 1.
+    """Return 2^(-U/S), U and S being a user's fractions of all usage and of all shares. Shape (u,), 0 to 1.
 
-    A user who had nothing has 1, one who had just her share 0.5.
+    A user without usage has 1; a user whose usage equals the share has 0.5.
     Source: Slurm, priority_multifactor, the classic fair-share formula.
     """
     total = float(np.sum(usage))
@@ -48,7 +51,7 @@ def fair_share_factor(usage: Floats, users: Users) -> Floats:
 
 
 def jain(values: Floats) -> float:
-    """Return Jain's fairness index (sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if one has all.
+    """Return Jain's fairness index (sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if one has everything.
 
     NaN without values; 1 if all are 0. Source: Jain, Chiu, Hawe 1984, DEC-TR-301.
     """

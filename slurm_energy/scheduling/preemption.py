@@ -1,4 +1,4 @@
-"""Who makes way for a job that would miss its deadline: the least energy lost. Pure."""
+"""Selection of running jobs to preempt for a job with a deadline, at the lowest loss of energy. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A running job that could be interrupted.
+    """A running job that could be preempted.
 
     Attributes:
-        job_id: its number.
-        hardware: kind of hardware.
-        gpus: how many of it.
-        lost_joules: energy that would have been spent in vain: since its last checkpoint.
-        preemptible: it may be interrupted and put back into the queue.
+        job_id: number of the job.
+        hardware: kind of hardware that it holds.
+        gpus: number of GPUs that it holds.
+        lost_joules: energy spent since its last checkpoint, which a preemption would waste.
+        preemptible: whether it may be interrupted and put back into the queue.
     """
 
     job_id: int
@@ -26,20 +26,20 @@ class Running:
 
 
 def victims(running: Iterable[Running], hardware: int, needed: int, free: int) -> Sequence[int] | None:
-    """Choose jobs to interrupt so that enough of a kind of hardware becomes free.
+    """Choose jobs to preempt so that enough hardware of a kind becomes free.
 
-    Of all sets that suffice the one that loses the least energy; of equals the one with fewer jobs. Time and
-    space grow with the number of jobs times what is missing.
+    Of all sufficient sets, choose the one that loses the least energy; among equals, the one with fewer jobs.
+    Time and memory grow with the number of jobs times the missing amount.
 
     Args:
         running: all running jobs.
-        hardware: the kind that is needed.
-        needed: how much of it.
-        free: how much is free already.
+        hardware: kind of hardware that is needed.
+        needed: number of GPUs that is needed.
+        free: number of GPUs that is free already.
 
     Returns:
-        Job ids, those that cost least by what they free first; empty if nothing is to be done; None if even
-        all would not do.
+        Job ids, in order of the energy lost per freed GPU; empty if enough is free; None if preempting every
+        candidate would not free enough.
     """
     missing = max(0, needed - free)
     candidates = [job for job in running if job.preemptible and job.hardware == hardware and job.gpus > 0]
@@ -47,7 +47,7 @@ def victims(running: Iterable[Running], hardware: int, needed: int, free: int) -
     if sum(job.gpus for job in candidates) < missing:
         return None
     nothing = (0.0, 0, ())
-    # The cheapest way to free at least so much: joules, number of jobs, which of the candidates.
+    # By amount to free, the cheapest way: joules, number of jobs, places of the candidates.
     ways: list[tuple[float, int, tuple[int, ...]] | None] = [nothing, *([None] * missing)]
     for place, job in enumerate(candidates):
         for amount in range(missing, 0, -1):

@@ -1,4 +1,4 @@
-"""The pending jobs as columns: jobs, the shapes in which each could run, and users. Plain data."""
+"""Tables of pending jobs, of the shapes in which each job could run, and of users. Plain data."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ Column = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """One row per pending job; all columns of shape (n,).
+    """One row per pending job; all columns have shape (n,).
 
     Attributes:
-        job_id: Slurm's or the simulator's number; decides between equals, the lower first.
+        job_id: number of the job in Slurm or in the simulator; breaks ties, the lower number first.
         submit_s: time of submission.
         user: row in `Users`.
         deadline_s: time by which the job must have ended; NaN for none.
-        time_limit_s: limit that the user asked for; NaN for none.
-        size: share of the cluster that the job asks for, 0 to 1.
+        time_limit_s: time limit that the user requested; NaN for none.
+        size: share of the cluster that the job requests, 0 to 1.
         partition_factor, qos_factor: Slurm's factors, 0 to 1.
         nice: Slurm's nice value, subtracted from the priority of `multifactor`.
         owner: number of the person who submitted the job, for limits per person; one person may have
             several rows in `Users`.
-        aged_starts: jobs of the owner that started lately after waiting past the bound.
+        aged_starts: number of the owner's jobs that started recently after waiting past the bound.
     """
 
     job_id: Ints
@@ -54,15 +54,15 @@ class Jobs:
 
     @property
     def urgent(self) -> Bools:
-        """Jobs with a deadline, shape (n,)."""
+        """Mask of the jobs with a deadline, shape (n,)."""
         return ~np.isnan(self.deadline_s)
 
 
 def jobs(job_id: Ints, submit_s: Floats, **columns: Column) -> Jobs:
-    """Return a table of jobs; columns that are not given have the value of a job that says nothing.
+    """Return a table of jobs; omitted columns get neutral values.
 
     Raises:
-        UsageError: a column of another length, or one that is not known.
+        UsageError: a column has another length or an unknown name.
     """
     count = len(job_id)
     defaults = {
@@ -87,7 +87,7 @@ def _complete(
     needed: Mapping[str, Column],
     given: Mapping[str, Column],
 ) -> dict[str, Any]:
-    """Return all optional columns, checked, those not given with their defaults."""
+    """Check the given columns and return all optional columns, omitted ones with their defaults."""
     for name, column in {**needed, **given}.items():
         if name not in needed and name not in defaults:
             raise UsageError(f"{table}: column '{name}' is not known", todo=f"one of {', '.join(defaults)}")
@@ -98,17 +98,18 @@ def _complete(
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """The shapes in which jobs could run; columns of shape (m,), the rows of a job side by side.
+    """The shapes in which jobs could run; columns have shape (m,), the rows of one job are adjacent.
 
     Attributes:
         first: shape (n + 1,): the rows of job i are first[i] to first[i + 1] - 1; at least one each.
         gpus: number of GPUs (or of nodes or cores, where jobs are counted in these).
         batch: batch size; 0 where the job has none.
-        hardware: kind of hardware, a number of the caller's.
+        hardware: kind of hardware, a number that the caller assigns.
         cap_watts: power cap; NaN for none.
-        time_s: predicted time.
+        time_s: predicted run time.
         power_watts: predicted mean power.
-        possible: whether this shape fits in what is free now; all True where that does not matter.
+        possible: whether the shape fits in the resources that are free now; True for all shapes where the
+            caller does not restrict them.
     """
 
     first: Ints
@@ -133,11 +134,10 @@ class Alternatives:
 
 
 def alternatives(first: Ints, time_s: Floats, power_watts: Floats, **columns: Column) -> Alternatives:
-    """Return a table of alternatives with neutral values for columns that are not given.
+    """Return a table of alternatives; omitted columns get neutral values.
 
     Raises:
-        UsageError: columns of different lengths, a job without an alternative, or times and powers that
-            are not positive.
+        UsageError: columns differ in length, a job has no alternative, or a time or power is not positive.
     """
     count = len(time_s)
     defaults = {
@@ -159,11 +159,11 @@ def alternatives(first: Ints, time_s: Floats, power_watts: Floats, **columns: Co
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """What users had so far, decayed; columns of shape (u,).
+    """Decayed usage of each user; columns have shape (u,).
 
     Attributes:
-        share: part of the cluster that a user is entitled to; any positive unit, only ratios count.
-        gpu_seconds: resources used.
+        share: part of the cluster that a user is entitled to, in any positive unit; only ratios count.
+        gpu_seconds: GPU time used.
         energy_joules: energy used.
     """
 
@@ -174,10 +174,10 @@ class Users:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Everything that a policy looks at.
+    """Input of a policy: pending jobs, their alternatives and the users.
 
     Attributes:
-        now_s: time, on the clock of the jobs' `submit_s`.
+        now_s: current time, on the clock of the jobs' `submit_s`.
     """
 
     now_s: float

@@ -1,4 +1,4 @@
-"""What a policy answers: the order of jobs and the shape for each; and the steps that policies share."""
+"""Result of a policy, the order of jobs and the shape of each job, and building blocks of policies."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import numpy as np
 from slurm_energy.scheduling.queue import Alternatives, Bools, Floats, Ints, Queue
 
 AGED, URGENT, NORMAL = 0, 1, 2
-"""Tiers, lowest first: waited for longer than the bound; with a deadline; all others."""
+"""Tiers, the lowest first: jobs that waited past the bound, jobs with a deadline, all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Numbers of the site, the same for every policy.
+    """Parameters of a site, the same for every policy.
 
     Attributes:
         age_weight: W_age of the thesis (5.4), per second.
-        wait_bound_s: jobs that waited longer go before all others, in order of submission, and nobody may
-            delay them. No wait is longer than this and the time in which those that run, and those that
-            waited even longer, get done.
-        weights: of the terms of `blend` and of Slurm's factors of `multifactor`, by name.
+        wait_bound_s: bound on waiting. Jobs that waited longer go before all others in order of submission,
+            and no job may delay them. No wait exceeds this bound plus the time in which the running jobs and
+            the jobs that waited even longer finish.
+        weights: weights by name, of the terms of `blend` and of Slurm's factors in `multifactor`.
         max_age_s: age at which an age factor is 1 (Slurm's PriorityMaxAge).
-        aged_jobs_per_user: at most so many jobs of one owner go before all others within `wait_bound_s`:
-            those that have started count. None: no limit.
+        aged_jobs_per_user: maximum number of jobs of one owner that go before all others within
+            `wait_bound_s`, jobs that have started included. None: no limit.
     """
 
     age_weight: float = 0.01
@@ -41,13 +41,13 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One thing that a score is made of, for people; nothing is decided by it.
+    """One component of a score, for explanations only; no decision uses it.
 
     Attributes:
-        value: shape (n,); NaN for a job that it does not concern.
-        unit: of the value; empty for a factor.
-        weight: what the value is multiplied with where the score is a sum; None where it is not.
-        power: to which the value is raised where the score is a product; None where it is not.
+        value: shape (n,); NaN for a job that the term does not concern.
+        unit: unit of the value; empty for a factor.
+        weight: factor of the value where the score is a sum; None otherwise.
+        power: exponent of the value where the score is a product; None otherwise.
     """
 
     value: Floats
@@ -57,21 +57,21 @@ class Term:
 
     @property
     def contribution(self) -> Floats | None:
-        """What it adds in favour of each job, shape (n,): the score is less by it. None without a weight."""
+        """Amount by which the term lowers (improves) each score, shape (n,). None without a weight."""
         return None if self.weight is None else self.weight * self.value
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """A policy's answer; columns of shape (n,).
+    """Result of a policy; columns have shape (n,).
 
     Attributes:
         tier: lower tiers go first.
         score: within a tier the lower score goes first; +inf for a job that cannot run now.
         choice: row of the alternative to run; -1 if none is possible now.
-        terms: what the score is made of, by name, before jobs beyond the bound on waiting are put first.
-            The score is minus the sum of the contributions of those with weights, or the product of those
-            with powers; terms without either are for comparison.
+        terms: components of the score by name, before jobs beyond the bound on waiting are put first. The
+            score is minus the sum of the contributions of terms with weights, or the product of terms with
+            powers; terms without either are for comparison.
     """
 
     tier: Ints
@@ -80,13 +80,13 @@ class Ranking:
     terms: Mapping[str, Term] = field(default_factory=dict)
 
     def order(self, job_id: Ints) -> Ints:
-        """Return rows of jobs, first the one to start first; equals by job id. Shape (n,)."""
+        """Return the rows of jobs in starting order; ties go by job id. Shape (n,)."""
         rows: Ints = np.lexsort((job_id, self.score, self.tier)).astype(np.int64)
         return rows
 
 
 def fault(ranking: Ranking, queue: Queue) -> str:
-    """Return what is wrong with a policy's answer to a queue, in one line; empty if nothing is."""
+    """Return what makes a ranking invalid for a queue, in one line; empty for a valid ranking."""
     if not isinstance(ranking, Ranking):
         return f"it returned {type(ranking).__name__}, not a Ranking"
     count, first = queue.jobs.count, queue.alternatives.first
@@ -99,7 +99,7 @@ def fault(ranking: Ranking, queue: Queue) -> str:
     if np.any((tier < AGED) | (tier > NORMAL)):
         return f"a tier is not from {AGED} to {NORMAL}"
     if np.any((choice >= 0) & ((choice < first[:-1]) | (choice >= first[1:]))):
-        return "it chose a shape of another job, or none that there is"
+        return "it chose a shape of another job, or one that does not exist"
     unordered = np.flatnonzero(np.isnan(np.asarray(ranking.score, np.float64)))
     if len(unordered):
         job = queue.jobs.job_id[unordered[0]]
@@ -108,10 +108,10 @@ def fault(ranking: Ranking, queue: Queue) -> str:
 
 
 def least(values: Floats, table: Alternatives) -> tuple[Ints, Floats]:
-    """Find each job's alternative of least value among the possible ones.
+    """Return for each job the possible alternative with the lowest value.
 
     Args:
-        values: shape (m,), what is to be small.
+        values: values to minimize, shape (m,).
         table: the alternatives.
 
     Returns:
@@ -131,7 +131,7 @@ def least(values: Floats, table: Alternatives) -> tuple[Ints, Floats]:
 
 
 def tiers(queue: Queue, options: Options, *, urgent_first: bool = False) -> Ints:
-    """Return the tier of each job: those beyond the bound on waiting, urgent ones if asked, others."""
+    """Return the tier of each job: AGED, URGENT (jobs with a deadline, if `urgent_first`) or NORMAL."""
     tier = np.full(queue.jobs.count, NORMAL, np.int64)
     if urgent_first:
         tier[queue.jobs.urgent] = URGENT
@@ -140,7 +140,7 @@ def tiers(queue: Queue, options: Options, *, urgent_first: bool = False) -> Ints
 
 
 def _aged(queue: Queue, options: Options) -> Ints:
-    """Return rows of the jobs beyond the bound on waiting, the oldest of each owner as far as allowed."""
+    """Return the rows of jobs beyond the bound on waiting: each owner's oldest, up to the allowed number."""
     jobs = queue.jobs
     rows: Ints = np.flatnonzero(queue.wait_s >= options.wait_bound_s)
     if options.aged_jobs_per_user is None or len(rows) == 0:
@@ -162,7 +162,11 @@ def ranked(
     urgent_first: bool = False,
     terms: Mapping[str, Term] | None = None,
 ) -> Ranking:
-    """Return the ranking for a score: with tiers, and in order of submission beyond the bound."""
+    """Return the ranking that a score defines.
+
+    Jobs beyond the bound on waiting come first, in order of submission; with `urgent_first`, jobs with a
+    deadline come next. A job without a choice gets the score +inf.
+    """
     tier = tiers(queue, options, urgent_first=urgent_first)
     aged = tier == AGED
     final = np.where(aged, queue.jobs.submit_s, score)
@@ -171,7 +175,7 @@ def ranked(
 
 
 def edp_term(edp: Floats) -> Term:
-    """Return the term that most policies have: the energy-delay product."""
+    """Return the energy-delay product as a term."""
     return Term(edp, "J s", power=1.0)
 
 
@@ -182,7 +186,7 @@ def minus_sum(terms: Mapping[str, Term]) -> Floats:
 
 
 def chosen(values: Floats, choice: Ints) -> Floats:
-    """Return the values of the chosen alternatives, +inf where there is none. Shape (n,)."""
+    """Return the values of the chosen alternatives, +inf where a job has none. Shape (n,)."""
     picked: Floats = np.where(choice >= 0, values[choice], np.inf) if len(values) else np.zeros(0)
     return picked
 
@@ -194,7 +198,7 @@ def slack_s(queue: Queue, time_s: Floats) -> Floats:
 
 
 def over_all(values: Floats, table: Alternatives) -> Floats:
-    """Return each job's least value over all its alternatives, also those not possible now. Shape (n,)."""
+    """Return each job's lowest value over all its alternatives, possible now or not. Shape (n,)."""
     if len(table.first) < 2:
         return np.zeros(0)
     lowest: Floats = np.minimum.reduceat(values, table.first[:-1])
@@ -202,9 +206,9 @@ def over_all(values: Floats, table: Alternatives) -> Floats:
 
 
 def in_time(queue: Queue) -> Bools:
-    """Return which alternatives a job should start in for its deadline's sake.
+    """Return which alternatives respect the deadline of their job, shape (m,).
 
-    Those in which it meets it; all where there is no deadline, or none that meets it. Shape (m,).
+    All alternatives do for a job without deadline, and for a job that meets its deadline in none.
     """
     table = queue.alternatives
     counts = np.diff(table.first)

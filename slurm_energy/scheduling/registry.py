@@ -1,4 +1,7 @@
-"""Policies by name. A policy is one function in one file; a site's own are loaded from a path."""
+"""Registry of scheduling policies by name.
+
+A policy is one function in one file. A site loads its own policies from a path.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,15 @@ _BUILT_IN = "slurm_energy.scheduling.rankings."
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A way to order the queue.
+    """A scheduling policy.
 
     Attributes:
-        name: lower case, for commands and configuration.
-        function: its ranking; `rank` checks what it returns.
-        summary: first line of its documentation.
-        keeps_budget: starts a job only if the predicted power stays below the cluster's budget.
-        preempts: may interrupt jobs without deadline for jobs with one.
-        weights: names of the weights that it looks at; None: whatever its author knows.
+        name: name in commands and configuration, lower case.
+        function: the ranking function; `rank` checks its result.
+        summary: first line of its docstring.
+        keeps_budget: the policy starts a job only if the predicted power stays within the cluster's budget.
+        preempts: the policy may interrupt jobs without a deadline for jobs with one.
+        weights: names of the weights that it reads; None: not declared.
     """
 
     name: str
@@ -43,8 +46,8 @@ class Policy:
         """Return the ranking of a queue.
 
         Raises:
-            UsageError: the function failed, or its answer is no ranking of this queue. The message says
-                what is wrong in one line.
+            UsageError: the function failed or returned an invalid ranking; the message gives the reason on
+                one line.
         """
         try:
             ranking = self.function(queue, options)
@@ -60,7 +63,7 @@ class Policy:
 
     @property
     def built_in(self) -> bool:
-        """Whether the policy is part of this package, not a site's own."""
+        """Whether the policy belongs to this package, in contrast to a site's own."""
         return self.function.__module__.startswith(_BUILT_IN)
 
 
@@ -74,36 +77,36 @@ def register(
     preempts: bool = False,
     weights: Collection[str] | None = None,
 ) -> Callable[[Rank], Rank]:
-    """Return a decorator that makes a function the policy of that name.
+    """Return a decorator that registers a ranking function as a policy.
 
     Args:
-        name: for commands and configuration.
+        name: name in commands and configuration.
         keeps_budget: see `Policy`.
         preempts: see `Policy`.
-        weights: names of the weights that the function looks at; None: not said.
+        weights: names of the weights that the function reads; None: not declared.
 
     Raises:
         UsageError: another function has that name.
     """
 
-    def keep(rank: Rank) -> Rank:
-        known = _policies.get(name)
-        if known is not None and known.function.__module__ != rank.__module__:
-            where = known.function.__module__
-            raise UsageError(f"policy '{shown(name)}' is there already", f"in {where}")
+    def decorate(rank: Rank) -> Rank:
+        existing = _policies.get(name)
+        if existing is not None and existing.function.__module__ != rank.__module__:
+            where = existing.function.__module__
+            raise UsageError(f"policy '{shown(name)}' is registered already", f"in {where}")
         summary = (rank.__doc__ or "").strip().partition("\n")[0]
         names = None if weights is None else frozenset(weights)
         _policies[name] = Policy(name, rank, summary, keeps_budget, preempts, names)
         return rank
 
-    return keep
+    return decorate
 
 
 def policy(name: str) -> Policy:
     """Return the policy of a name.
 
     Raises:
-        NotFoundError: there is none; the message offers the nearest names.
+        NotFoundError: the name is unknown; the message suggests the nearest names.
     """
     _load_built_in()
     found = _policies.get(name)
@@ -121,10 +124,12 @@ def names() -> list[str]:
 
 
 def check_weights(weights: Collection[str]) -> None:
-    """Refuse a weight that no policy looks at, unless a site's own policies are there: they may have any.
+    """Reject a weight that no policy reads.
+
+    Any weight is accepted while a site's own policy is loaded, since such a policy may read any weight.
 
     Raises:
-        UsageError: naming it.
+        UsageError: names the unknown weight.
     """
     _load_built_in()
     own = [found for found in _policies.values() if not found.built_in]
@@ -136,13 +141,13 @@ def check_weights(weights: Collection[str]) -> None:
 
 
 def load_file(path: Path) -> list[str]:
-    """Load a site's or researcher's own policies from a Python file, which is run.
+    """Load policies of a site or a researcher by executing a Python file.
 
     Returns:
-        The names that it registered.
+        The names that the file registered.
 
     Raises:
-        UsageError: it cannot be read or run, or registers nothing.
+        UsageError: the file cannot be read or executed, or registers no policy.
     """
     _load_built_in()
     before = dict(_policies)
@@ -151,7 +156,7 @@ def load_file(path: Path) -> list[str]:
         raise UsageError(f"{path}: not a Python file")
     try:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    except (Exception, SystemExit) as error:  # whatever somebody else's file raises
+    except (Exception, SystemExit) as error:  # a site's file may raise anything
         line = _line(error, path)
         raise UsageError(f"{path}{line}", f"{type(error).__name__}: {shown(str(error), 120)}") from None
     new = [name for name, found in _policies.items() if before.get(name) is not found]
@@ -161,7 +166,7 @@ def load_file(path: Path) -> list[str]:
 
 
 def _line(error: BaseException, path: Path) -> str:
-    """Return `:LINE` of the place in the file where an error came from, if it is known."""
+    """Return `:LINE` of the line of the file that raised an error; empty if it is unknown."""
     line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else None
     trace = error.__traceback__
     while line is None and trace is not None:
@@ -172,7 +177,7 @@ def _line(error: BaseException, path: Path) -> str:
 
 
 def _last_line(error: BaseException) -> str:
-    """Return ` (FILE:LINE)` of the innermost call that failed."""
+    """Return ` (FILE:LINE)` of the innermost call that raised an error."""
     trace = error.__traceback__
     place = ""
     while trace is not None:

@@ -303,7 +303,7 @@ def test_registry_lists_policies_and_names_near_ones():
     assert all(policy(name).summary.endswith(".") for name in names())
     with pytest.raises(NotFoundError, match="'zeuss' is not known: did you mean zeus"):
         policy("zeuss")
-    with pytest.raises(UsageError, match="'zeus' is there already"):
+    with pytest.raises(UsageError, match="'zeus' is registered already"):
         register("zeus")(lambda queue, options: None)
 
 

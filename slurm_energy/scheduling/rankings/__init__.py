@@ -1,1 +1,1 @@
-"""The built-in policies, a file each; a policy is registered by being here."""
+"""Built-in policies, one module each; every module here is registered."""

@@ -1,4 +1,4 @@
-"""Deadlines first, by preemption if need be; energy for the rest."""
+"""Deadlines first, by preemption if necessary; least energy-delay product for other jobs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from slurm_energy.scheduling.registry import register
 
 @register("aurachronos", preempts=True)
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Jobs with a deadline first by slack, in their fastest shape; the rest as Zeus orders them.
+    """Jobs with a deadline first by slack, in their fastest shape; others as under Zeus.
 
     score = (0, deadline - (now + min T)) with a deadline, (1, min(P T^2) / (1 + W_age (now - submit)))
-    without. A job with a deadline waits rather than start in a shape that is too slow for it while another,
-    not free now, is not: which jobs make way for it is `slurm_energy.scheduling.preemption`'s business.
+    without. A job with a deadline waits if every free shape is too slow for its deadline and a shape that is
+    not free is fast enough. `slurm_energy.scheduling.preemption` selects the jobs that it preempts.
     Source: thesis, 5.4.3, Algorithm 7.
     """
     table, urgent = queue.alternatives, queue.jobs.urgent

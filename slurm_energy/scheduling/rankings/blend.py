@@ -17,8 +17,9 @@ def rank(queue: Queue, options: Options) -> Ranking:
     """Weighted sum of four factors from 0 to 1; the higher first.
 
     S = w_edp F_edp + w_fair F_fair + w_deadline F_deadline + w_age F_age
-    F_edp = M / (M + EDP), the EDP of the leanest shape against the median M of the queue;
-    F_fair = 2^(-U/S), of energy used; F_deadline = T / (T + slack), 0 without deadline, 1 without slack;
+    F_edp = M / (M + EDP), EDP of the most efficient shape, M being the median of the queue;
+    F_fair = 2^(-U/S), U and S being the user's fractions of consumed energy and of shares;
+    F_deadline = T / (T + slack), 0 without deadline, 1 without slack;
     F_age = wait / bound on waiting.
     Weights: `edp`, `fair`, `deadline`, `age`.
     """
@@ -28,26 +29,28 @@ def rank(queue: Queue, options: Options) -> Ranking:
     slack = slack_s(queue, time_s)
     choice = np.where(jobs.urgent & (slack < time_s), fastest, leanest)
     factors = {
-        "edp": _against_median(edp),
+        "edp": _edp_factor(edp),
         "fair": fair_share_factor(queue.users.energy_joules, queue.users)[jobs.user],
-        "deadline": _pressing(time_s, slack),
+        "deadline": _deadline_factor(time_s, slack),
         "age": np.minimum(1.0, queue.wait_s / options.wait_bound_s),
     }
     terms = {name: Term(value, "", options.weight(name, _WEIGHTS[name])) for name, value in factors.items()}
     return ranked(queue, options, choice, minus_sum(terms), terms=terms)
 
 
-def _against_median(edp: Floats) -> Floats:
-    known = edp[np.isfinite(edp)]
-    if len(known) == 0:
+def _edp_factor(edp: Floats) -> Floats:
+    """Return M / (M + EDP), M being the median of the finite EDPs."""
+    finite = edp[np.isfinite(edp)]
+    if len(finite) == 0:
         return np.zeros(len(edp))
-    middle = max(float(np.median(known)), np.finfo(np.float64).tiny)
+    middle = max(float(np.median(finite)), np.finfo(np.float64).tiny)
     factor: Floats = middle / (middle + edp)
     return factor
 
 
-def _pressing(time_s: Floats, slack: Floats) -> Floats:
-    late = np.maximum(0.0, slack)
+def _deadline_factor(time_s: Floats, slack: Floats) -> Floats:
+    """Return T / (T + slack): 0 without deadline, 1 without slack."""
+    slack_left = np.maximum(0.0, slack)
     with np.errstate(invalid="ignore"):
-        factor: Floats = np.nan_to_num(time_s / (time_s + late), nan=0.0)
+        factor: Floats = np.nan_to_num(time_s / (time_s + slack_left), nan=0.0)
     return factor

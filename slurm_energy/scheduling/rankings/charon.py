@@ -10,9 +10,9 @@ from slurm_energy.scheduling.registry import register
 
 @register("charon", keeps_budget=True)
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Zeus' order; a job starts only if the cluster's power then stays within the budget.
+    """Order of Zeus; a job starts only if the power of the cluster stays within the budget.
 
-    The budget is kept by whoever starts jobs, see `slurm_energy.scheduling.admission`.
+    The code that starts jobs enforces the budget, see `slurm_energy.scheduling.admission`.
     Source: thesis, 5.4.3, Algorithm 8.
     """
     return zeus.rank(queue, options)

@@ -11,7 +11,7 @@ from slurm_energy.scheduling.registry import register
 
 @register("chronos")
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Jobs with a deadline first, the least slack before others; the rest as Pollux orders them.
+    """Jobs with a deadline first by slack; others as under Pollux.
 
     score = (0, deadline - (now + min T)) with a deadline, (1, min T - W_age (now - submit)) without
     Source: thesis, 5.4.1, Algorithm 5.

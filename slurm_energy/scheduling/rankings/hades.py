@@ -8,7 +8,7 @@ from slurm_energy.scheduling.ranking import Options, Ranking, Term, edp_term, le
 from slurm_energy.scheduling.registry import register
 
 _JOULES_PER_UNIT = 1000.0
-"""Energy is counted in kilojoules, about what a GPU uses in the unit of Themis, a few GPU seconds."""
+"""Joules per unit of C_u: a GPU uses about 1 kJ in the few GPU seconds that Themis counts as one unit."""
 
 
 @register("hades")
@@ -20,6 +20,6 @@ def rank(queue: Queue, options: Options) -> Ranking:
     so puts the heaviest user first; benchmarks/thesis/printed_rankings.py has it.
     """
     choice, edp = least(queue.alternatives.edp, queue.alternatives)
-    had = usage_to_share_ratio(queue.users.energy_joules / _JOULES_PER_UNIT, queue.users)[queue.jobs.user]
-    terms = {"edp": edp_term(edp), "usage": Term(had + 1.0, power=1.0)}
-    return ranked(queue, options, choice, edp * (had + 1.0), terms=terms)
+    usage = usage_to_share_ratio(queue.users.energy_joules / _JOULES_PER_UNIT, queue.users)[queue.jobs.user]
+    terms = {"edp": edp_term(edp), "usage": Term(usage + 1.0, power=1.0)}
+    return ranked(queue, options, choice, edp * (usage + 1.0), terms=terms)

@@ -1,4 +1,4 @@
-"""Energy first, by waiting for the right shape instead of taking whatever is free; deadlines kept."""
+"""Energy first, waiting for an efficient shape instead of taking any free one; deadlines are kept."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _WEIGHTS = {"excess": 1.8, "patience": 8.0}
 
 @register("kairos", preempts=True, weights=_WEIGHTS)
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Zeus, but a job waits for a shape of low energy-delay product rather than take a poor one that is free.
+    """As Zeus, but a job waits for a shape of low energy-delay product instead of taking a poor free one.
 
-    A shape is good whose EDP is at most 1 + `excess` times the job's least over all shapes, also those not
-    free now. Without a good one the job waits, `patience` times its shortest run time at most; a job with a
-    deadline only as long as it still meets it. Jobs with a deadline go first.
-    score = min(P T^2) over the good shapes; what bounds waiting is the bound alone
+    A shape is good if its EDP is at most 1 + `excess` times the job's lowest EDP over all shapes, free now or
+    not. Without a free good shape the job waits, at most `patience` times its shortest run time; a job with a
+    deadline waits only as long as it can still meet the deadline. Jobs with a deadline go first.
+    score = min(P T^2) over the good shapes; only the bound on waiting limits the wait
     Weights: `excess`, `patience`.
     """
     table = queue.alternatives

@@ -1,4 +1,4 @@
-"""Slurm's own formula, to compare with."""
+"""Slurm's own priority formula, for comparison."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def rank(queue: Queue, options: Options) -> Ranking:
     """Slurm's priority/multifactor: weighted sum of age, fair share, job size, partition and QOS.
 
     priority = sum of weight * factor - nice, factors from 0 to 1; the higher first. Age grows to 1 in
-    `max_age_s`; fair share is the classic 2^(-U/S) on resources used.
+    `max_age_s`; fair share is the classic 2^(-U/S) of consumed resources.
     Weights: `age`, `fairshare`, `jobsize`, `partition`, `qos`.
     Source: Slurm, multifactor priority plugin.
     """

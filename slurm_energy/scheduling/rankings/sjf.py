@@ -9,7 +9,7 @@ from slurm_energy.scheduling.registry import register
 
 @register("sjf")
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Shortest predicted time first, each job in its fastest possible shape; no ageing but the bound.
+    """Shortest predicted time first, each job in its fastest possible shape; no ageing except the bound.
 
     score = min T
     """

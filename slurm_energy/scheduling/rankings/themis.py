@@ -18,6 +18,6 @@ def rank(queue: Queue, options: Options) -> Ranking:
     user first; benchmarks/thesis/printed_rankings.py has it.
     """
     choice, time_s = least(queue.alternatives.time_s, queue.alternatives)
-    had = usage_to_share_ratio(queue.users.gpu_seconds, queue.users)[queue.jobs.user]
-    terms = {"time": Term(time_s, "s", power=1.0), "usage": Term(had + 1.0, power=1.0)}
-    return ranked(queue, options, choice, time_s * (had + 1.0), terms=terms)
+    usage = usage_to_share_ratio(queue.users.gpu_seconds, queue.users)[queue.jobs.user]
+    terms = {"time": Term(time_s, "s", power=1.0), "usage": Term(usage + 1.0, power=1.0)}
+    return ranked(queue, options, choice, time_s * (usage + 1.0), terms=terms)
