@@ -65,7 +65,7 @@ class KnobDomains:
 
 @dataclass(frozen=True, slots=True)
 class Arbiter:
-    """Merges the claims of the jobs that run on a node.
+    """Arbitration between the jobs that run on a node.
 
     Attributes:
         allocations: allocation of each running job; None if the running jobs are unknown. Every claim then

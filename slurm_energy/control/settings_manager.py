@@ -1,4 +1,4 @@
-"""Applies the settings that jobs request and restores those of finished jobs; retries what failed.
+"""Manager that applies the settings jobs request, restores those of finished jobs, and retries failures.
 
 The manager knows no sessions: a callable supplies the running jobs and their allocations.
 """
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class SettingsManager:
-    """Applies and restores the settings of one node with one journal.
+    """The settings of one node, applied and restored with one journal.
 
     Args:
         devices: devices of the node.
@@ -83,7 +83,10 @@ class SettingsManager:
         return bool(self.journal.entries_of(owner))
 
     def check_restored(self, outcomes: Iterable[SettingOutcome]) -> list[RestoreResult]:
-        """Return for each setting whether its original is in force. For settings without a journal entry."""
+        """Return whether the original of each given setting is in force.
+
+        This serves settings without a journal entry. A setting that cannot be read has no result.
+        """
         results = []
         for outcome in outcomes:
             knob = self._devices.knobs.get(outcome.key)

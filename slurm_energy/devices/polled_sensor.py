@@ -20,9 +20,10 @@ NO_READING_YET = "no reading yet"
 
 
 class PolledPowerSensor(PowerSensor):
-    """Calls `measure` every `interval_s` seconds; after failures the pauses double, up to a minute.
+    """A sensor whose thread calls `measure` every `interval_s` seconds.
 
-    The first `read` starts the thread. It is a daemon thread, so a source that never responds delays no exit.
+    After failures the pauses double, up to a minute. The first `read` starts the thread. It is a daemon
+    thread, so a source that never responds delays no exit.
     """
 
     def __init__(

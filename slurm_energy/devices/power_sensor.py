@@ -76,7 +76,7 @@ class PowerSensor(ABC):
 
 
 class PowerIntegrator:
-    """Integrates power readings to energy by trapezoids; holds the last power until the next reading.
+    """Integrator of power readings to energy, by trapezoids; the last power is held until the next reading.
 
     The reported energy never decreases: if holding the last power added too much, the excess is subtracted
     from later energy. Nothing is added for a gap that exceeds the maximum.

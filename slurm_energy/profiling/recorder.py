@@ -57,7 +57,7 @@ def _line(finished: _FinishedSection, process: ProcessIdentity) -> dict[str, Any
 
 
 class SectionRecorder:
-    """Collects the lines of a process and writes them with a delay, so that sections do not wait for a disk.
+    """Recorder of the lines of a process. It writes them with a delay: sections do not wait for a disk.
 
     Args:
         process: identity of the process.

@@ -61,7 +61,7 @@ class _Group:
 
 @dataclass(slots=True)
 class JobCpuTimeReader:
-    """Reads the CPU time of jobs; keeps one open descriptor per job.
+    """Reader of the CPU time of jobs, with one open descriptor per job.
 
     Attributes:
         root: directory that contains /sys and /proc.

@@ -42,7 +42,7 @@ _COMPLETION = {
 
 
 class IpmiTransport(Protocol):
-    """Sends single requests to the BMC."""
+    """A way to send single requests to the BMC."""
 
     def command(self, netfn: int, command: int, data: bytes) -> bytes:
         """Return the response without its completion code.

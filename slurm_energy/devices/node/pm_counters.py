@@ -1,10 +1,10 @@
 """HPE Cray nodes: energy that the blade controller measures, in /sys/cray/pm_counters.
 
-Each file contains a number and its unit, in newer versions also a time stamp: `598732067 J 1408036567538123
-us`. All files are updated together about ten times a second. `freshness` counts the updates, so a group of
-files is consistent if it is the same before and after. `startup` changes when the counters restart. `energy`
-is the whole node, including accelerators. Source: HPE Cray EX, "Access the PM counters", and Slurm,
-src/plugins/acct_gather_energy/pm_counters.
+Each file contains a number and its unit, in newer versions also a time stamp, for example
+`598732067 J 1408036567538123 us`. All files are updated together about ten times a second. `freshness`
+counts the updates, so a group of files is consistent if it is the same before and after. `startup` changes
+when the counters restart. `energy` is the whole node, including accelerators. Source: HPE Cray EX, "Access
+the PM counters", and Slurm, src/plugins/acct_gather_energy/pm_counters.
 """
 
 from __future__ import annotations
