@@ -102,6 +102,7 @@ def test_energy_is_the_accumulator_times_its_resolution_exactly(library: Path, g
     assert run(library, gpus, script) == [count * 61 // 4, "gpu[0]", "the driver has no value now"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to set a limit")
 def test_a_limit_is_set_in_whole_watts_and_visible_to_every_process(library: Path, gpus: Any) -> None:
     script = "knob = found.knobs[1]\nknob.write('300700000')\n"
     script += "print(json.dumps([knob.key, knob.read(), knob.is_equivalent('300700000', knob.read())]))"

@@ -433,5 +433,6 @@ class TestIntegrity:
         path.write_bytes(bytes(data))
         capsys.readouterr()
         assert controller_main.main(["--config", str(config), "--check"]) == 1
-        told = capsys.readouterr().err
-        assert told.count("\n") == 1 and "damaged" in told
+        lines = capsys.readouterr().err.splitlines()
+        lines = [line for line in lines if "warning:" not in line]  # of a database that is not root's
+        assert len(lines) == 1 and "damaged" in lines[0]
