@@ -1,4 +1,4 @@
-"""`senergy doctor`: what this host has, what it lacks, the cost of that and the remedy."""
+"""`senergy doctor`: the devices and daemons of this host, the cost of each fault, and its remedy."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def is_healthy(checks: Iterable[CheckResult]) -> bool:
 
 
 def _role(findings: HostFindings) -> CheckResult:
-    """Return the role of this host in Slurm, which decides what it must have."""
+    """Return the role of this host in Slurm, which decides the required parts."""
     slurm = findings.slurm
     if slurm.is_compute_node is None:
         return CheckResult(

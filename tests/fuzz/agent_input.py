@@ -1,8 +1,9 @@
-"""Guided fuzzing of what reaches the agent from outside: agent_input.py TARGET [libFuzzer options].
+"""Guided fuzzing of the agent's input: agent_input.py TARGET [libFuzzer options].
 
 Targets: `messages`, a line on the socket up to the check of its fields; `hookenv`, a hook's environment up to
-the request for a policy; `server`, a user's lines up to the answer. Each must end in a value or in one of our
-errors, as one short line. `make fuzz` runs all for a while; the suite a bounded number of rounds.
+the request for a policy; `server`, a user's lines up to the response. Each input must give a value or one of
+our errors with one short line. `make fuzz` runs all targets for a while, the test suite a bounded number of
+rounds.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ CONFIG = Config()
 
 
 class Refusing:
-    """An engine that nobody but root may make do anything."""
+    """A job manager whose every operation is reserved for root."""
 
     def status(self, _reader: int | None) -> dict[str, Any]:
         return {"jobs": []}
@@ -98,7 +99,7 @@ def try_messages(data: bytes) -> None:
 
 
 def try_server(data: bytes) -> None:
-    answer = LOOP.run_until_complete(SERVER.answer(data, NOBODY))
+    answer = LOOP.run_until_complete(SERVER.respond(data, NOBODY))
     assert answer == {"ok": True, "jobs": []} or answer["code"] in (2, 5), answer
     line = json.dumps(answer)
     assert len(line) < MOST_CHARACTERS

@@ -1,8 +1,8 @@
-"""Starts senergyd again and again inside a node: agent_launcher.py LOG ARGUMENTS...
+"""Starts senergyd repeatedly inside a node: agent_launcher.py LOG ARGUMENTS...
 
-Each line on standard input forks one senergyd whose modules are loaded already, with the line's words as
-further arguments; the answer is an empty line when it has ended. Waits between finishing a job and delivering
-its record are shortened, and the controller, which is a stand-in, takes any credential and proves nothing.
+Each line on standard input forks a senergyd with all modules loaded, with the words of the line as further
+arguments. An empty line on standard output reports its end. Delays between finishing a job and delivering its
+record are shortened. The controller is a stand-in that accepts any credential and sends no proof.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def run(log: str, arguments: list[str]) -> int:
 
 
 def _wait(child: int) -> None:
-    """Wait for a child; when the test is gone, so is the child."""
+    """Wait for a child; end it when the test has ended."""
     descriptor = os.pidfd_open(child)
     ready, _, _ = select.select([descriptor, sys.stdin.fileno()], [], [])
     if descriptor not in ready:

@@ -1,4 +1,4 @@
-"""senergyd inside an emulated node, and how tests talk to it."""
+"""senergyd inside an emulated node, and access to it for tests."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ CPUFREQ = "/sys/devices/system/cpu/cpufreq"
 
 
 class NodeAgent:
-    """One senergyd in one emulated node. Its socket and state lie outside, where tests reach them."""
+    """A senergyd in an emulated node. Socket and state are outside, where tests can reach them."""
 
     def __init__(
         self, node: LabNode, *, sampling_hz: float = 10.0, extra: str = "", under: Sequence[str] = ()
     ) -> None:
         self.node = node
-        self.under = list(under)  # a command that runs the one that follows it
+        self.under = list(under)  # a command prefix
         # A socket's path must be short.
         self.folder = Path(tempfile.mkdtemp(prefix="senergyd-"))
         self.socket = self.folder / "agent.sock"
@@ -44,7 +44,7 @@ class NodeAgent:
         self.cpus = len(_cpu_list(node.read("/sys/devices/system/cpu/online")))
 
     def start(self) -> NodeAgent:
-        """Start senergyd and wait until it answers."""
+        """Start senergyd and wait until it responds."""
         command = [sys.executable, str(INSIDE), str(self.node.tree), str(self.node.stage), "0"]
         command += [
             *self.under,
@@ -68,7 +68,7 @@ class NodeAgent:
         raise AssertionError(f"senergyd does not answer: {self.log()}")
 
     def pid(self) -> int:
-        """Return senergyd's pid; the process that the test started only waits for it."""
+        """Return senergyd's pid; the process started by the test only waits for it."""
         assert self.process is not None
         waiting = self.process.pid
         return int(Path(f"/proc/{waiting}/task/{waiting}/children").read_text().split()[0])
@@ -114,7 +114,7 @@ class NodeAgent:
         return {record.record_id for record in self.records()}
 
     def new_record(self, earlier: set[str]) -> EnergyRecord:
-        """Return the record of a job that has ended, once it is written: none of the earlier ones."""
+        """Return the new record of an ended job once it is written."""
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             for record in self.records():
@@ -130,7 +130,7 @@ class NodeAgent:
             time.sleep(0.02)
 
     def sampled_s(self, job_id: int) -> float:
-        """Have the counters read now; return when that was, in seconds since boot."""
+        """Take a sample now and return its time in seconds since boot."""
         return self.ask(op="energy", job_id=job_id, fresh=True)["sampled_s"]
 
     def env(self, job_id: int, **flags: str) -> dict[str, str]:
@@ -144,7 +144,7 @@ class NodeAgent:
         }
 
     def items(self) -> list[dict[str, Any]]:
-        """Return records as they are spooled, with their traces."""
+        """Return the spooled records with their traces."""
         found = []
         for path in sorted((self.folder / "state/spool").glob("*.json")):
             trace = path.with_suffix(".trace")
@@ -163,7 +163,7 @@ class NodeAgent:
         return client.truth(self.node.socket)
 
     def settings(self) -> dict[str, str]:
-        """Return every value that a policy may change, as files and NVML show it."""
+        """Return every value that a policy may change, as files and NVML report it."""
         root = self.node.tree
         paths = [
             *sorted((root / "sys/devices/system/cpu/cpufreq").glob("policy*/scaling_m*_freq")),

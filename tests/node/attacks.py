@@ -1,14 +1,14 @@
-"""What a hostile user does to senergyd's socket: attacks.py SOCKET KIND SECONDS UID [JOB_ID].
+"""Attacks of a hostile user on senergyd's socket: attacks.py SOCKET KIND SECONDS UID [JOB_ID].
 
-Becomes that user, attacks, and prints one JSON object about it. Needs nothing but Python, as the user may not
-be able to read the package. Kinds:
+The program becomes that user, attacks, and prints a JSON object about it. It needs only Python, because the
+user may not be able to read the package. Kinds:
 
-messages  sends each line of standard input (base64), and gives the answers
-hold      keeps 1000 connections open, each with half a message, and opens those anew that are closed
-deaf      sends questions and never reads an answer
-slow      writes a byte a second on as many connections as it can have
-flood     connects and goes away, as often as it can
-ask       asks valid questions without a pause, on 32 connections
+messages  sends each line of standard input (base64) and collects the responses
+hold      keeps 1000 connections open, each with half a message, and reopens closed ones
+deaf      sends requests and never reads a response
+slow      writes a byte per second on as many connections as possible
+flood     connects and disconnects as often as possible
+ask       sends valid requests without a pause on 32 connections
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class Attacker:
         answers = []
         for text in sys.stdin:
             line = base64.b64decode(text) + b"\n"
-            while not (answer := self.one_answer(line)):  # a connection beyond our allowance
+            while not (answer := self.one_answer(line)):  # a connection beyond the rate limit
                 time.sleep(0.01)
             answers.append(answer.decode())
         return {"answers": answers}
 
     def one_answer(self, line: bytes) -> bytes:
-        """Send a line over the connection that is kept as long as the agent keeps it."""
+        """Send a line over a connection that is kept as long as the agent keeps it."""
         if self.kept is None:
             self.kept = self.connect()
             if self.kept is None:
@@ -74,7 +74,7 @@ class Attacker:
             self.kept.sendall(line)
         with contextlib.suppress(ConnectionError):
             answer = self.lines.readline()
-        if not answer or b"longer than" in answer:  # that ends the connection
+        if not answer or b"longer than" in answer:  # this ends the connection
             self.kept.close()
             self.kept = None
         return answer
@@ -89,7 +89,7 @@ class Attacker:
         return self.keep(CONNECTIONS, b'{"op":"status"}\n' * 200, 0.1)
 
     def keep(self, most: int, data: bytes, again_s: float) -> dict[str, Any]:
-        """Keep connections open; send on each at once, and every `again_s` a byte or all of it again."""
+        """Keep connections open; send on each at once, and every `again_s` one byte or everything again."""
         held: list[socket.socket] = []
         opened, last = 0, time.monotonic()
         while self.goes_on:
@@ -144,7 +144,7 @@ def send(connection: socket.socket, data: bytes) -> None:
 
 
 def closed(connection: socket.socket) -> bool:
-    """Whether the other end has hung up; reads nothing."""
+    """Return whether the other end is closed, without reading."""
     events = select.poll()
     events.register(connection, select.POLLRDHUP)
     if not events.poll(0):

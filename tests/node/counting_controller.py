@@ -1,4 +1,4 @@
-"""A controller that takes every record and counts how often and how each came."""
+"""A controller that accepts every record and counts its deliveries."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class CountingController:
     """Listens on a loopback port from construction to `close`.
 
     Attributes:
-        records: by record id, as the last delivery said.
-        deliveries: how often each record id came.
+        records: by record id, as delivered last.
+        deliveries: number of deliveries by record id.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class CountingController:
             daemon_threads = True
 
             def handle_error(self, *_arguments: Any) -> None:
-                """The agent may die while it is answered."""
+                """Ignore an agent that dies during a response."""
 
         self._server = Quiet(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -55,7 +55,7 @@ class CountingController:
         return ids
 
     def of_job(self, job_id: int, restart_count: int = 0) -> list[EnergyRecord]:
-        """Return all records of a run of a job, its steps' too."""
+        """Return all records of a run of a job, including its steps."""
         found = list(self.records.values())
         return [r for r in found if (r.job_id, r.restart_count) == (job_id, restart_count)]
 

@@ -1,4 +1,4 @@
-"""A senergyd that dies when the test says: at once, after a time, or before its N-th change of a file."""
+"""A senergyd that dies on request: at once, after a time, or before its N-th change of a file."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class CrashingAgent(NodeAgent):
         return subprocess.Popen(command, env=environment, text=True, bufsize=1, **pipes)
 
     def start(self) -> CrashingAgent:
-        """Start senergyd and wait until it answers."""
+        """Start senergyd and wait until it responds."""
         self.begin_start()
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
@@ -81,13 +81,13 @@ class CrashingAgent(NodeAgent):
         raise AssertionError(f"senergyd does not answer: {self.log()[-2000:]}")
 
     def begin_start(self, *arguments: str) -> None:
-        """Start senergyd and do not wait."""
+        """Start senergyd without waiting."""
         assert self._launcher.stdin
         self._launcher.stdin.write(" ".join(arguments) + "\n")
         self._launcher.stdin.flush()
 
     def is_dead(self) -> bool:
-        """Return whether senergyd has ended since the last start; says so once."""
+        """Return whether senergyd has ended since the last start, once per end."""
         assert self._launcher.stdout
         ready, _, _ = select.select([self._launcher.stdout], [], [], 0)
         if ready:
@@ -95,7 +95,7 @@ class CrashingAgent(NodeAgent):
         return bool(ready)
 
     def revive(self, *, dead: bool = False) -> bool:
-        """Start it again if it has died, and say so; the journal it left must be readable."""
+        """Restart it if it has died, and return whether it had; its journal must be readable."""
         if not dead:
             if not self.is_dead():
                 return False
@@ -118,14 +118,14 @@ class CrashingAgent(NodeAgent):
         return children[0] if children else 0
 
     def kill(self) -> None:
-        """Send SIGKILL; nothing happens if it is dead already."""
+        """Send SIGKILL; no effect on a dead senergyd."""
         pid = self.pid()
         if pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def pause(self) -> None:
-        """Stop senergyd until `go_on`; returns when all its threads stand still."""
+        """Stop senergyd until `go_on`; return when all its threads have stopped."""
         pid = self.pid()
         assert pid, "senergyd is gone"
         os.kill(pid, signal.SIGSTOP)
@@ -143,22 +143,22 @@ class CrashingAgent(NodeAgent):
         return timer
 
     def arm(self, calls: int) -> None:
-        """Let senergyd die just before it changes files for the N-th time from now; 0: let it live."""
+        """Make senergyd die just before the N-th change of a file from now on; 0 cancels that."""
         _TAMPERING.pack_into(self._tampering, 0, calls, 0, self._clock_offset_s)
 
     def step_clock(self, seconds: int) -> None:
-        """Let its wall clock jump; the kernel's own and the boot clock go on."""
+        """Step its wall clock; the kernel's own clock and the boot clock continue."""
         self._clock_offset_s += seconds
         self.arm(0)
 
     def changes(self) -> int:
-        """Return how often it changed files since `arm`."""
+        """Return the number of changes of files since `arm`."""
         return _TAMPERING.unpack_from(self._tampering)[1]
 
     def hook(
         self, operation: str, env: dict[str, str], *, patient: bool = False
     ) -> subprocess.CompletedProcess[str]:
-        """Run the real hook as slurmd does; `patient`: with time for an answer, however slow the machine."""
+        """Run the real hook as slurmd does; `patient` allows time for a response on any machine."""
         command = [str(HOOK), operation, "--socket", str(self.socket)]
         if patient:
             command += ["--connect-timeout-ms", "20000", "--reply-timeout-ms", "20000"]
@@ -173,14 +173,14 @@ class CrashingAgent(NodeAgent):
         return [entry["key"] for entry in data["entries"]]
 
     def left(self) -> list[str]:
-        """Return messages of hooks, and what the state directory holds except lock and accounts."""
+        """Return deferred messages and the content of the state directory except lock and accounts."""
         missed, state = self.socket.with_name(self.socket.name + SUFFIX), self.folder / "state"
         stays = ("lock", "accounts.json", "boot_id")
         files = [path for folder in (missed, state) for path in folder.rglob("*") if path.is_file()]
         return sorted(str(path.relative_to(self.folder)) for path in files if path.name not in stays)
 
     def settings(self) -> dict[str, Any]:
-        """Return all that can be set in the node, as its files and the GPUs' records show it."""
+        """Return all settable values of the node, from its files and the GPUs."""
         found: dict[str, Any] = {str(path): _text(path) for path in self._settable}
         if self._gpu_control.exists():
             with self._gpu_control.open("rb", buffering=0) as control:
@@ -191,7 +191,7 @@ class CrashingAgent(NodeAgent):
         return found
 
     def come_to_rest(self) -> None:
-        """Wait until it has no job, no record and nothing else left to keep."""
+        """Wait until it has no job, no record and no other pending work."""
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
             status = self.ask(op="status")
@@ -206,7 +206,7 @@ class CrashingAgent(NodeAgent):
         return self.node.run(sys.executable, *module, "--config", str(self.config), "--restore")
 
     def move_in(self) -> None:
-        """Take the node as it is now: an emulator that was started again is not seen from the old view."""
+        """Enter the current node: a restarted emulator is not visible from the earlier mount namespace."""
         self._end_launcher()
         self._launcher = self._launch()
 

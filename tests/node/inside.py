@@ -1,4 +1,4 @@
-"""Runs a command in a node's view of the machine: inside.py TREE STAGE UID COMMAND..."""
+"""Runs a command inside the view of an emulated node: inside.py TREE STAGE UID COMMAND..."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Runs a command under a systemd unit's limits on system calls and capabilities: sandbox.py UNIT COMMAND...
 
-Only what needs no mount: SystemCallFilter, SystemCallErrorNumber=EPERM, CapabilityBoundingSet,
-NoNewPrivileges, UMask, LimitNOFILE. The groups' names are systemd's own, as `systemd-analyze` lists them.
+Supported are the limits that need no mount: SystemCallFilter, SystemCallErrorNumber=EPERM,
+CapabilityBoundingSet, NoNewPrivileges, UMask, LimitNOFILE. Names of groups are systemd's, as listed by
+`systemd-analyze`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def group(name: str) -> set[str]:
 
 
 def allowed(filters: list[str]) -> set[str]:
-    """Apply the lines in their order: the first makes it a list of what is allowed."""
+    """Apply the lines in order; the first one makes it a list of allowed calls."""
     found = group("@default")
     for line in filters:
         calls = set().union(*(group(word) for word in line.removeprefix("~").split()))

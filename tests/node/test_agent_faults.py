@@ -1,4 +1,4 @@
-"""What breaks around senergyd: hooks in vain, long sleeps, full disks, lost GPUs, dead drivers, clocks."""
+"""Faults around senergyd: unanswered hooks, long stops, full disks, lost GPUs, dead drivers, clocks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def eventually(condition: Callable[[], Any], what: str) -> None:
 
 
 def record_of(agent: CrashingAgent, job_id: int) -> EnergyRecord:
-    """Return the one record of a job."""
+    """Return the only record of a job."""
     eventually(lambda: agent.controller.of_job(job_id), f"a record of job {job_id}")
     (record,) = agent.controller.of_job(job_id)
     return record
@@ -73,7 +73,7 @@ def test_an_epilog_in_vain_is_made_good_at_the_next_start(started: Callable[...,
 
 
 def test_an_epilog_in_vain_and_then_the_next_prolog(started: Callable[..., CrashingAgent]) -> None:
-    """senergyd hangs, and wakes up when the next job is already there."""
+    """senergyd hangs, and continues when the next job has begun."""
     agent = started()
     before = agent.settings()
     agent.begin(1, policy="powersave")
@@ -110,7 +110,7 @@ def test_a_prolog_does_not_wait_for_a_stopped_senergyd_and_the_record_says_so(
 def test_a_job_while_senergyd_sleeps_has_a_record_without_energy(
     started: Callable[..., CrashingAgent],
 ) -> None:
-    """Its messages wait in the socket, too, and must not bring the job back to life."""
+    """Its messages also wait in the socket, and must not begin the job again."""
     agent = started()
     before = agent.settings()
     agent.pause()
@@ -199,7 +199,7 @@ def test_drivers_that_go_and_come_back(started: Callable[..., CrashingAgent]) ->
 
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_driver_that_hangs(started: Callable[..., CrashingAgent], dies: bool) -> None:
-    """No call into it comes back: hooks do not wait, and all is made good once it answers again."""
+    """No call into the driver returns: hooks do not wait, and take effect once it responds again."""
     agent = started()
     before = agent.settings()
     env = {**agent.env(2), "SPANK_ENERGY_POLICY": "powersave"}
@@ -225,7 +225,7 @@ def test_a_driver_that_hangs(started: Callable[..., CrashingAgent], dies: bool) 
 
 
 def test_file_systems_that_die_under_senergyd(started: Callable[..., CrashingAgent]) -> None:
-    """ENOTCONN for every file of the hardware, until senergyd and the node are started again."""
+    """ENOTCONN for every file of the hardware until senergyd and the node restart."""
     agent = started()
     before = agent.settings()
     agent.begin(1, policy="powersave", cap="400")
@@ -280,7 +280,7 @@ def test_a_step_of_the_wall_clock(started: Callable[..., CrashingAgent], step_s:
 
 
 def test_a_full_disk(started: Callable[..., CrashingAgent]) -> None:
-    """The state directory is 1 MB: nothing is set that could not be restored, and no record is lost."""
+    """The state directory is 1 MB: every written setting can be restored, and no record is lost."""
     agent = started(begin=False)
     state = agent.folder / "state"
     state.mkdir(mode=0o700)
@@ -292,7 +292,7 @@ def test_a_full_disk(started: Callable[..., CrashingAgent]) -> None:
 
 
 def _fill(agent: CrashingAgent, ballast: Path) -> None:
-    """Leave no room, also none that a file which senergyd is just writing will give up."""
+    """Use up all space, including space that a file being written by senergyd will free."""
 
     def is_full() -> bool:
         agent.pause()
@@ -318,7 +318,7 @@ def _fill_the_disk(agent: CrashingAgent, state: Path) -> None:
     agent.ask(op="step", event="start", job_id=1, step="0", pid=1, cpus="0")
     assert agent.hook("end", agent.env(1), patient=True).stderr == ""
     assert agent.settings() == before  # the journal cannot be written, yet the job has ended
-    _fill(agent, ballast)  # what the first job no longer needs
+    _fill(agent, ballast)  # space that the first job no longer needs
     answer = agent.begin(2, policy="powersave")
     assert answer["applied"] == 0
     assert answer["failed"] > 0

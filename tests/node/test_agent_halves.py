@@ -1,4 +1,4 @@
-"""Two jobs on the halves of a node: independent programs see what each has, and what they share."""
+"""Two jobs on the halves of a node: independent programs show the own and the shared settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HALF = 64  # of 2 packages with 32 cores and 2 threads each
 
 
 class SharedAgent(NodeAgent):
-    """Jobs on the emulated Platinum 8358 tell their cores as Slurm does: those of package 0 come first."""
+    """Jobs on the emulated Platinum 8358 report their cores as Slurm does: cores of package 0 first."""
 
     def share(self, job_id: int, cpus: int, **flags: str) -> None:
         env = {**self.env(job_id, **flags), "SLURM_JOB_CPUS_PER_NODE": str(cpus)}
@@ -30,7 +30,7 @@ class SharedAgent(NodeAgent):
         assert self.ask(**message, cpus=cores, job_cpus=cores)["known"]
 
     def governors(self) -> list[str]:
-        """Governors of the first and last CPU of each package, as cpupower shows them."""
+        """Return the governors of the first and last CPU of each package, as cpupower shows them."""
         found = []
         for cpu in (0, 31, 32, 63, 64, 95, 96, 127):
             text = self.node.output("cpupower", "-c", str(cpu), "frequency-info", "-p")
@@ -39,7 +39,7 @@ class SharedAgent(NodeAgent):
         return found
 
     def limits(self) -> list[int]:
-        """Limits of package-0 and package-1 in watts, as powercap-info shows them."""
+        """Return the limits of package-0 and package-1 in watts, as powercap-info shows them."""
         found = {}
         for zone in ("0", "1"):
             text = self.node.output("powercap-info", "-p", "intel-rapl", "-z", zone)
@@ -51,7 +51,7 @@ class SharedAgent(NodeAgent):
 
 
 def wait_for(look, expected) -> None:
-    """Settings for CPUs are made after the step has its answer."""
+    """Wait for settings of CPUs, which follow the response to a step."""
     deadline = time.monotonic() + 30
     while (found := look()) != expected:
         assert time.monotonic() < deadline, found
@@ -91,12 +91,12 @@ def test_each_half_has_its_own_governor(agent):
 def test_the_limit_of_a_package_is_the_combined_one(agent):
     before = agent.settings()
     whole = agent.limits()
-    # 19 of 76 W of memory are left to a quarter of the node; the rest is for half of package-0.
+    # A quarter of the node keeps 19 of 76 W for memory; the rest is for half of package-0.
     agent.share(3, HALF // 2, cap="109")
     agent.step(3, "0-15")
     wait_for(agent.limits, [180, whole[1]])
     agent.share(4, HALF // 2, cap="119")
-    assert agent.limits() == whole  # where it will run is not known yet: no cap may slow it
+    assert agent.limits() == whole  # its CPUs are unknown yet: no cap may slow it down
     agent.step(4, "16-31")
     wait_for(agent.limits, [200, whole[1]])
     agent.share(5, HALF, policy="monitor")

@@ -1,9 +1,9 @@
 """kill -9 of senergyd at any instant: no setting stays, no record is lost or doubled, no joule invented.
 
-A round plays one to three jobs, kills senergyd on the way at least once and starts it again. Half of the
-deaths come after a random time, half before a random change of a file. `SENERGY_KILL_ROUNDS` sets their
-number (from 300 on, all changes of a begin and an end are gone through as well), `SENERGY_KILL_SEED` another
-course, `SENERGY_KILL_ONLY` one round of it.
+A round runs one to three jobs, kills senergyd at least once and restarts it. Half of the kills happen after a
+random time, half before a random change of a file. `SENERGY_KILL_ROUNDS` sets the number of rounds (from 300
+on, every change of a begin and an end is tested as well), `SENERGY_KILL_SEED` another random sequence,
+`SENERGY_KILL_ONLY` a single round of it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def agent(emulate: Callable[..., Any]) -> Iterator[CrashingAgent]:
 
 @dataclass
 class Job:
-    """One job of a round: what the test did, and what senergyd said about it."""
+    """One job of a round: the test's actions, and senergyd's responses about it."""
 
     job_id: int
     cores: str
@@ -57,7 +57,7 @@ class Job:
 
 
 class Round:
-    """Plays jobs against one senergyd that dies on the way, and checks what is left."""
+    """Runs jobs against a senergyd that dies on the way, and checks the state afterwards."""
 
     usual: ClassVar[dict[tuple[str, str], tuple[int, float]]] = {}
     """Changes and seconds of operations by kind and policy, as measured where senergyd lived on."""
@@ -109,7 +109,7 @@ class Round:
         return Job(job_id, cores, env, by_hook=HOOK.exists() and self.chance.random() < 0.3)
 
     def _acts(self) -> list[tuple[str, Job, str]]:
-        """Return what happens: each job's acts in its own order, mixed with the other jobs'."""
+        """Return the actions: each job's in its own order, mixed with those of the other jobs."""
         queues = []
         for job in self.jobs:
             acts = [("begin", job, ""), ("sample", job, ""), ("end", job, "")]
@@ -127,7 +127,7 @@ class Round:
         return mixed
 
     def _condemn(self, kind: str, policy: str) -> None:
-        """Have senergyd die in what comes next, by time or by count."""
+        """Make senergyd die during the next action, by time or by count."""
         changes, seconds = self.usual.get((kind, policy), (CHANGES[kind], SECONDS[kind]))
         if self.chance.random() < 0.5:
             calls = self.chance.randint(1, max(1, changes))
@@ -146,7 +146,7 @@ class Round:
             self._ask(op="begin", env=job.env)
         job.begun = self._is_listed(job)
         deadline = time.monotonic() + PATIENCE_S
-        while job.by_hook and not job.begun:  # the hook did not wait: its message is taken up a little later
+        while job.by_hook and not job.begun:  # the hook did not wait: its message is processed a little later
             assert time.monotonic() < deadline, "a hook's message was lost"
             time.sleep(0.01)
             job.begun = self._is_listed(job)
@@ -169,7 +169,7 @@ class Round:
         where = {"cpus": job.cores, "job_cpus": job.cores}
         answer = self._ask(op="step", event=event, job_id=job.job_id, step="0", pid=1, **where)
         if event == "start":
-            time.sleep(self.chance.uniform(0, 0.03))  # settings for its CPUs are made after the answer
+            time.sleep(self.chance.uniform(0, 0.03))  # settings for its CPUs follow the response
         job.stepped = job.stepped or (answer is not None and answer["known"])
 
     def _set(self, job: Job, _name: str) -> None:
@@ -180,7 +180,7 @@ class Round:
         self._ask(op="energy", job_id=job.job_id, fresh=True)
 
     def _ask(self, **message: Any) -> dict[str, Any] | None:
-        """Ask senergyd; None if it died over that, in which case it runs again now."""
+        """Send a request; None if senergyd died during it, in which case it runs again now."""
         try:
             return self.agent.ask(**message)
         except (OSError, ValueError):
@@ -188,7 +188,7 @@ class Round:
             return None
 
     def _mourn(self, *, certain: bool = False) -> None:
-        """Start senergyd again if it is dead; sometimes the new one dies while it starts."""
+        """Restart senergyd if it is dead; sometimes the new one dies during its start."""
         if certain:
             self.agent.wait_dead()
         elif self.agent.is_dead():
@@ -222,7 +222,7 @@ class Round:
         self.timers.clear()
 
     def _come_to_rest(self) -> None:
-        """Let senergyd live on, and wait until it has nothing left to do."""
+        """Cancel further kills, and wait until senergyd has no pending work."""
         self._stop_timers()
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
@@ -243,7 +243,7 @@ class Round:
                 assert setting.restored or setting.applied is None or setting.note, (job, setting)
 
     def _check_energy(self, before: dict[str, float]) -> None:
-        """The jobs' energy is within what the node used, up to what a counter may lag behind."""
+        """The jobs' energy is within the energy of the node, up to the lag of a counter."""
         after = self.agent.truth()
         totals: dict[str, float] = {}
         for job in self.jobs:
@@ -258,7 +258,7 @@ class Round:
             assert joules <= used + 0.03 * after["power_watts"][name], (name, joules, used)
 
     def _check_accounts(self) -> None:
-        """Each microjoule is booked once, and what jobs were booked is what all their records say."""
+        """Each microjoule is charged once, and the charges of jobs equal the sum of all their records."""
         recorded: dict[str, float] = {}
         for record in self.agent.controller.records.values():
             for part in record.components if record.step is None else ():
@@ -336,7 +336,7 @@ def test_kill_9_before_each_change(agent: CrashingAgent, operation: str) -> None
         try:
             agent.come_to_rest()
             agent.arm(0)
-            agent.come_to_rest()  # at rest it writes now and then, and may have died of that until now
+            agent.come_to_rest()  # a resting senergyd still writes periodically, and may have died of that
         except (OSError, ValueError):
             agent.wait_dead()
             agent.revive(dead=True)
@@ -347,7 +347,7 @@ def test_kill_9_before_each_change(agent: CrashingAgent, operation: str) -> None
 
 
 def _changes_of(agent: CrashingAgent, operation: str, env: dict[str, str], job_id: int) -> int:
-    """Return how often senergyd changes files in an operation, until it has come to rest."""
+    """Return the number of file changes of senergyd in an operation, until it has no pending work."""
     counts = {}
     for each in ("begin", "end"):
         agent.arm(0)
@@ -371,7 +371,7 @@ def test_kill_9_before_each_change_of_restore_by_hand(agent: CrashingAgent) -> N
         agent.arm(number)
         agent.begin_start("--restore")
         agent.wait_dead()
-        last = number if agent.changes() < number else last  # it had nothing left to do
+        last = number if agent.changes() < number else last  # it had no pending work
         agent.arm(0)
         agent.journal()
         agent.begin_start("--restore")

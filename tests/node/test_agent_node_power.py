@@ -1,4 +1,4 @@
-"""The node's own meters through senergyd to a record: a blade controller and a BMC, under steady load."""
+"""The node's own power meters, from senergyd to a record: a blade controller and a BMC under steady load."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INTERVAL_S = 1.0
 
 @contextmanager
 def steady_load(agent: NodeAgent, device: str) -> Iterator[None]:
-    """A kernel that began a while before, so that slow meters show its power, and that goes on."""
+    """Run a kernel that began earlier, so that slow meters show its power, and that continues."""
     run = f"run_kernel({str(agent.node.socket)!r}, 'gemm', {device!r}, full_speed_s=600.0)"
     load = subprocess.Popen([sys.executable, "-c", f"from slurm_energy_lab.client import *\n{run}"])
     try:
@@ -45,7 +45,7 @@ def eventually(condition: Callable[[], object]) -> None:
 
 def measured(agent: NodeAgent, device: str) -> tuple[EnergyRecord, float, float]:
     """Return the record of a job of six seconds, and the model's joules of the node in it and around it."""
-    eventually(lambda: agent.ask(op="status")["watts"]["node"])  # the meter tells something
+    eventually(lambda: agent.ask(op="status")["watts"]["node"])  # the meter has a value
     with steady_load(agent, device):
         moments = [agent.truth()]
         agent.begin(1)

@@ -1,4 +1,4 @@
-"""Each policy on each driver: set, seen by independent programs, put back."""
+"""Each policy on each driver: applied, confirmed by independent programs, restored."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def gpu_agent(emulate):
 
 
 def governor_and_bounds(agent) -> tuple[str, int, int]:
-    """What cpupower says about the last CPU."""
+    """Return governor and frequency bounds of the last CPU as cpupower shows them."""
     text = agent.node.output("cpupower", "-c", str(agent.cpus - 1), "frequency-info", "-p")
     match = re.search(r"within ([\d.]+) ([GM]Hz) and ([\d.]+) ([GM]Hz)", text)
     governor = re.search(r'The governor "(\w+)"', text)
@@ -105,7 +105,7 @@ def test_a_node_cap_reaches_both_packages(emulate):
     agent = NodeAgent(emulate("xeon-8358")).start()
     try:
         before = agent.settings()
-        agent.begin(4, cap="376")  # 76 W of it are left to memory
+        agent.begin(4, cap="376")  # 76 W of it are for memory
         for zone in ("intel-rapl:0", "intel-rapl:1"):
             text = agent.node.output("powercap-info", "-p", "intel-rapl", "-z", zone.partition(":")[2])
             limit = re.search(r"Constraint 0.*?power_limit_uw: (\d+)", text, re.DOTALL)

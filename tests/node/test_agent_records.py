@@ -36,9 +36,9 @@ def energy(record) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Truth:
-    """The model's own integrals by component: inside the job, and from before its begin until after its end.
+    """The model's integrals by component: inside the job, and from before its begin until after its end.
 
-    However long this test, senergyd or the emulator is held up somewhere, a record lies between them.
+    The energy of a record lies between them, however long the test, senergyd or the emulator is delayed.
     """
 
     least: dict[str, float]
@@ -71,7 +71,7 @@ def kernel(agent: NodeAgent, name: str, device: str, seconds: float, **where):
 
 
 class Failure:
-    """Counters that fail for a second, and senergyd notices both that and their return.
+    """Counters that fail for a second; senergyd notices both the failure and the return.
 
     Attributes:
         most_s: seconds between a reading before and one after it.
@@ -100,7 +100,9 @@ def test_energy_of_a_cpu_job_is_the_model_s_integral(started):
     assert truth.fits(record, "cpu")
     assert truth.fits(record, "dram")
     assert record.uncertain_seconds == 0
-    assert record.mean_watts <= record.peak_watts < 800  # a second's mean, as exact as the moments of reading
+    assert (
+        record.mean_watts <= record.peak_watts < 800
+    )  # the mean of a second, as exact as the times of its readings
     (trace,) = [decode_trace(item["trace"]) for item in agent.items() if item["trace"]]
     assert sum(trace.watts["cpu"]) * trace.interval_s == pytest.approx(energy(record)["cpu"], rel=0.02)
 
@@ -113,7 +115,7 @@ def test_energy_of_a_gpu_job_under_a_cap(started):
     for name in ("gpu[0]", "gpu[1]", "gpu[2]", "gpu[3]", "cpu"):
         assert truth.fits(record, name)
     assert "dram" not in energy(record)  # this platform has no DRAM counter
-    # It is looked for now and then, and held to last until the next look.
+    # It is searched periodically, and counts as present until the next search.
     assert 0.7 * (ran["end"] - ran["start"]) < record.throttled_seconds <= record.elapsed_s
     assert record.seconds_above_cap < 2
 
@@ -122,7 +124,7 @@ def test_a_counter_that_wraps_every_second_is_exact_whatever_rate_is_configured(
     """128 J of range: a package wraps every half second under load."""
     agent = started("xeon-8358", "--set", "rapl.energy_unit_exponent=25", sampling_hz=1.0)
     record, truth = measured_job(agent, kernel(agent, "gemm", "cpu", 6))
-    if record.uncertain_seconds == 0:  # the machine was never late for a fifth of a second
+    if record.uncertain_seconds == 0:  # the machine was never delayed by a fifth of a second
         assert truth.fits(record, "cpu")
     else:
         assert energy(record)["cpu"] <= truth.most["cpu"] * 1.01

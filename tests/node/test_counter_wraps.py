@@ -1,4 +1,4 @@
-"""Counters that wrap several times a second: a record has the node's energy, or says that it is not sure."""
+"""Counters that wrap several times per second: a record has the node's energy, or is marked uncertain."""
 
 from __future__ import annotations
 

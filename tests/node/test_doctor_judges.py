@@ -1,7 +1,7 @@
-"""`senergy doctor --json` against programs that other people wrote, inside the same emulated node.
+"""`senergy doctor --json` compared with independent programs inside the same emulated node.
 
-Each test asks a judge and the doctor about the same thing. Loads are steady, so that two windows side by
-side have the same mean power.
+Each test reads the same value with an independent program and with the doctor. Loads are steady, so that two
+windows in a row have the same mean power.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def xeon(emulate) -> LabNode:
 
 @pytest.fixture(scope="module")
 def client(emulate) -> LabNode:
-    """A node with what client processors have; zeus and pyJoules take psys for a package."""
+    """A node with the interfaces of client processors; zeus and pyJoules read psys as a package."""
     return emulate("xeon-8358", "--set", "rapl.psys=true", "--set", "rapl.mmio=true")
 
 
@@ -72,7 +72,7 @@ def doctor(node: LabNode, *arguments: str) -> dict[str, Any]:
 
 
 def knobs(report: dict[str, Any], kind: str) -> dict[str, str]:
-    """Return values in force by place."""
+    """Return current values by domain."""
     found = {knob["key"]: knob["value"] for knob in report["knobs"] if knob["kind"] == kind}
     return {key.partition("[")[2].removesuffix("]"): value for key, value in found.items()}
 
@@ -165,7 +165,7 @@ ZEUS = """
 import json, time
 from zeus.monitor import ZeusMonitor
 monitor = ZeusMonitor()
-for seconds in (0.1, 2.0):  # its processes that watch for wraps start with the first window
+for seconds in (0.1, 2.0):  # its processes that monitor wraps start with the first window
     monitor.begin_window("w", sync_execution=False)
     time.sleep(seconds)
     found = monitor.end_window("w", sync_execution=False)
@@ -189,7 +189,7 @@ Measured = tuple[dict[str, list[float]], float]
 
 
 def differences(node: LabNode, measured: Measured) -> list[str]:
-    """Compare a judge's joules in a window of so many seconds with the doctor's power, part by part."""
+    """Compare a program's joules in a window with the doctor's power, component by component."""
     joules, length_s = measured
     report, found = doctor(node), []
     for component, parts in joules.items():
@@ -207,7 +207,7 @@ def differences(node: LabNode, measured: Measured) -> list[str]:
 
 
 def compare_energy(node: LabNode, judge: Callable[[], Measured]) -> None:
-    """Judge up to three times: these judges do not see when they were held up between clock and counter."""
+    """Compare up to three times: these programs miss a delay between clock and counter."""
     for _ in range(3):
         if not (found := differences(node, judge())):
             return
@@ -243,7 +243,7 @@ def test_pyjoules_measures_the_same_power(node):
 
 
 def test_energy_between_two_reports_is_what_the_node_used(xeon):
-    """The doctor's readings bracket those of a judge that only reads the file."""
+    """The doctor's readings enclose those of a program that only reads the file."""
     path = f"{RAPL}/intel-rapl:0/energy_uj"
 
     def readings() -> tuple[int, int]:
@@ -309,7 +309,7 @@ def bmc(node: LabNode, folder: Path) -> Iterator[tuple[int, str, Path]]:
 
 
 def get(address: str, path: str) -> dict[str, Any]:
-    """Return a resource, asked for with a client that knows nothing of Redfish."""
+    """Return a resource requested with a client that knows nothing of Redfish."""
     token = base64.b64encode(f"operator:{PASSWORD}".encode()).decode()
     request = urllib.request.Request(address + path, headers={"Authorization": f"Basic {token}"})
     with urllib.request.urlopen(request, timeout=10) as answer:

@@ -1,4 +1,4 @@
-"""Another user against a running agent: no setting changes, nothing of others is told, root is answered."""
+"""Another user against a running agent: no setting changes, no data is revealed, root is served."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ IDS = st.sampled_from([1, 1, 1, 2, 0, -1, 2**32, 2**64, 1.0, 1e999, "1", True, N
 
 @pytest.fixture(scope="module")
 def agent(emulate) -> Iterator[NodeAgent]:
-    """An agent with a job of alice's that has the whole node under a policy."""
+    """An agent with a job of alice that has the whole node under a policy."""
     found = NodeAgent(emulate("epyc-7513-a100"))
     found.folder.chmod(0o711)
     found.start()
@@ -52,7 +52,7 @@ def agent(emulate) -> Iterator[NodeAgent]:
 
 @pytest.fixture
 def unharmed(agent: NodeAgent) -> Iterator[None]:
-    """Whatever a test does: settings and job are as before, memory is bounded, root gets its answer."""
+    """After a test: settings and job are unchanged, memory is bounded, root gets its response."""
     before = agent.settings()
     yield
     assert agent.settings() == before
@@ -125,7 +125,7 @@ crafted = (texts | doubled | truncated | nested | long).map(lambda text: text.en
 
 
 def craft(wanted: int) -> list[bytes]:
-    """Return lines: a fifth from the strategies, the others by damaging those."""
+    """Return lines: a fifth from the strategies, the others by mutation of those."""
     lines: list[bytes] = []
 
     @settings(
@@ -152,7 +152,7 @@ def craft(wanted: int) -> list[bytes]:
 
 
 def send(agent: NodeAgent, lines: list[bytes]) -> list[str]:
-    """Send lines as several users, whose allowance is enough for their share; return the answers."""
+    """Send lines as several users, each within its rate limit; return the responses."""
     shares = [lines[first::USERS] for first in range(USERS)]
     texts = ["".join(base64.b64encode(line).decode() + "\n" for line in share) for share in shares]
     with concurrent.futures.ThreadPoolExecutor(USERS) as pool:
@@ -194,7 +194,7 @@ def test_root_is_answered_while_a_user_attacks(agent: NodeAgent, kinds: tuple[st
         waits.append((time.perf_counter() - begun) * 1e3)
         time.sleep(0.02)
     told = [ends(attacker) for attacker in attackers]
-    # One attack may starve the other, which is no harm; together they were an attack.
+    # One attack may starve the other, which is harmless; together they were an attack.
     assert sum(found.get("opened", 0) + found.get("answered", 0) for found in told) > 100, told
     assert sorted(waits)[int(PUNCTUAL * len(waits))] < HOOK_MS, told
 
@@ -237,7 +237,7 @@ print(len(failures))
 
 
 def test_what_was_planted_in_the_spool_is_neither_followed_nor_waited_for(emulate, tmp_path: Path) -> None:
-    """As after a time in which the state directory was open to others."""
+    """As after a time in which other users could write to the state directory."""
     agent = NodeAgent(emulate("epyc-7513-a100"))
     secret = tmp_path / "secret"
     secret.write_text('{"root": "only"}')
@@ -259,7 +259,7 @@ def test_what_was_planted_in_the_spool_is_neither_followed_nor_waited_for(emulat
             time.sleep(0.05)
         assert agent.ask(op="status")["spooled"] == 1
         assert secret.read_text() == '{"root": "only"}'
-        assert secret.stat().st_nlink == 3  # put aside under other names, never written into
+        assert secret.stat().st_nlink == 3  # rejected under other names, never written to
     finally:
         agent.stop()
         agent.remove()

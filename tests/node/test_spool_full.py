@@ -1,4 +1,4 @@
-"""The spool on a disk that is really full: a small file system of its own."""
+"""The spool on a full disk: a small file system of its own."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def trace(kilobytes: int) -> dict[str, object]:
 
 
 def said(caplog: pytest.LogCaptureFixture, least: int = logging.WARNING) -> list[str]:
-    """Return what the agent's code logged; threads that other tests left may log, too."""
+    """Return the agent's log records; threads of other tests may log as well."""
     ours = [entry for entry in caplog.records if entry.name.startswith("slurm_energy.agent")]
     return [entry.message for entry in ours if entry.levelno >= least]
 

@@ -1,4 +1,4 @@
-"""The daemons do their work within the limits of their systemd units on system calls and capabilities."""
+"""The daemons work within the limits of their systemd units on system calls and capabilities."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_controller_serves_inside_its_unit_s_limits(tmp_path: Path) -> None:
 
 
 def test_the_limits_are_felt(tmp_path: Path) -> None:
-    """What the unit forbids does fail in there: the test above would notice."""
+    """A forbidden system call does fail in the sandbox, so the test above would notice it."""
     unit = tmp_path / "senergyd.service"
     unit.write_text(render(find("senergyd.service"), {}, lambda *_values: None))
     program = "import os\ntry:\n os.chown('.', 0, 0)\nexcept PermissionError: print('refused')"

@@ -525,6 +525,6 @@ def test_an_error_of_ours_is_answered_and_logged(caplog: pytest.LogCaptureFixtur
             raise RuntimeError("secret path /x")
 
     manager: JobManager = Broken()  # type: ignore[assignment]
-    answer = asyncio.run(AgentServer(manager, work).answer(b'{"op":"status"}\n', 0))
+    answer = asyncio.run(AgentServer(manager, work).respond(b'{"op":"status"}\n', 0))
     assert answer == {"ok": False, "error": "internal error, see the agent's log", "code": 1}
     assert "secret path" in caplog.text

@@ -230,10 +230,10 @@ def test_root_waits_for_one_question_of_users_at_most() -> None:
 
         manager: JobManager = Numbering()  # type: ignore[assignment]
         server = AgentServer(manager, work)
-        users = [asyncio.create_task(server.answer(STATUS, USER + i % 3)) for i in range(50)]
+        users = [asyncio.create_task(server.respond(STATUS, USER + i % 3)) for i in range(50)]
         await settled()
         assert len(running) == 1
-        root = asyncio.create_task(server.answer(STATUS, os.geteuid()))
+        root = asyncio.create_task(server.respond(STATUS, os.geteuid()))
         await settled()
         assert running[1:] == [None]
         going.set()
@@ -255,7 +255,7 @@ def test_an_error_of_ours_is_logged_once(caplog: pytest.LogCaptureFixture) -> No
         manager: JobManager = None  # type: ignore[assignment]
         server = AgentServer(manager, at_once)
         for _ in range(1000):
-            assert (await server.answer(STATUS, USER))["code"] == 1
+            assert (await server.respond(STATUS, USER))["code"] == 1
 
     asyncio.run(test())
     assert len(caplog.records) == 1

@@ -69,7 +69,7 @@ def test_the_first_step_finds_its_job_whose_begin_was_missed(node: Node, beside:
 
     def tell(**more: object) -> dict[str, Any]:
         message = {"op": "step", "job_id": 5, "step": "batch", **more}
-        return asyncio.run(server.answer(json.dumps(message).encode(), 0))
+        return asyncio.run(server.respond(json.dumps(message).encode(), 0))
 
     server = AgentServer(node.manager, work, beside.missed.replay)
     assert tell(event="start")["known"] is False

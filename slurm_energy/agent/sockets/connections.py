@@ -67,7 +67,7 @@ class ConnectionPool:
     """All open connections of all sockets.
 
     Args:
-        answer: returns the response to a line from a user, who may have disconnected.
+        respond: returns the response to a line from a user, who may have disconnected.
     """
 
     def __init__(self, respond: Responder) -> None:

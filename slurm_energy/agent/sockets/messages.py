@@ -1,6 +1,6 @@
 """Parsing of messages to the agent: one JSON object per line, with checked fields. Pure.
 
-`server` decides who may send a message, the job manager what it does.
+`server` decides who may send a message, and the job manager executes it.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class AgentServer:
         self._work = work
         self._replay = replay
         self._users = asyncio.Lock()
-        self._connections = ConnectionPool(self.answer)
+        self._connections = ConnectionPool(self.respond)
         self._listeners: list[Listener] = []
         self._sweeping: asyncio.Task[None] | None = None
         self._errors = UnexpectedErrorLog(log)
@@ -90,14 +90,14 @@ class AgentServer:
                 await self._sweeping
         await self._connections.close()
 
-    async def answer(self, line: bytes, uid: int, gone: bool = False) -> dict[str, Any]:
+    async def respond(self, line: bytes, uid: int, gone: bool = False) -> dict[str, Any]:
         """Return the response to one message of a user, who may have disconnected."""
-        answer = await self._answer(line, uid, gone)
+        response = await self._respond(line, uid, gone)
         if log.isEnabledFor(logging.DEBUG):
-            log.debug("uid %d: %.120r: %s", uid, line, "ok" if answer["ok"] else repr(answer["error"]))
-        return answer
+            log.debug("uid %d: %.120r: %s", uid, line, "ok" if response["ok"] else repr(response["error"]))
+        return response
 
-    async def _answer(self, line: bytes, uid: int, gone: bool) -> dict[str, Any]:
+    async def _respond(self, line: bytes, uid: int, gone: bool) -> dict[str, Any]:
         try:
             message = messages.parse(line)
             if gone and message.get("op") == "begin":  # its hook has deferred it
@@ -135,9 +135,9 @@ class AgentServer:
         if operation == "spool":
             return dict(await self._work(responses.spool_response, jobs.spool))
         if operation == "resend":
-            answer = await self._work(responses.resend_response, jobs.spool, messages.record_ids(message))
+            response = await self._work(responses.resend_response, jobs.spool, messages.record_ids(message))
             jobs.notify_written()
-            return dict(answer)
+            return dict(response)
         return dict(await self._work(jobs.set_caps, messages.job_id(message), messages.caps(message)))
 
     async def _replay_deferred(self) -> None:
@@ -147,11 +147,11 @@ class AgentServer:
     async def _step(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Begin or end a step; if its job is unknown, a deferred begin may have arrived just now."""
         step = messages.step(message)
-        answer = dict(await self._work(self._jobs.step, *step))
-        if answer.get("known") is False:
+        response = dict(await self._work(self._jobs.step, *step))
+        if response.get("known") is False:
             await self._replay_deferred()
-            answer = dict(await self._work(self._jobs.step, *step))
-        return answer
+            response = dict(await self._work(self._jobs.step, *step))
+        return response
 
     async def _energy(self, message: Mapping[str, Any], uid: int) -> dict[str, Any]:
         job_id, fresh = messages.job_id(message), messages.fresh(message)
