@@ -245,9 +245,9 @@ def _check_schema(schema: Any) -> None:
 
 def _split(data: Mapping[str, Any], cls: type[Any]) -> tuple[dict[str, Any], Extra]:
     """Return the values for the fields of a class, and the keys that are no fields."""
-    known = {f.name for f in dataclasses.fields(cls)} - {"extra"}
-    values = {key: value for key, value in data.items() if key in known}
-    return values, tuple((key, value) for key, value in data.items() if key not in known)
+    fields = {f.name for f in dataclasses.fields(cls)} - {"extra"}
+    values = {key: value for key, value in data.items() if key in fields}
+    return values, tuple((key, value) for key, value in data.items() if key not in fields)
 
 
 def _with_extra(data: dict[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class ServiceManager:
-    """Sends notifications to the service manager that started this process.
+    """A sender of notifications to the service manager that started this process.
 
     Args:
         address: datagram socket of the manager, `@NAME` if abstract; empty: there is no manager.
@@ -141,7 +141,7 @@ def report_failure(program: str, error: EnergyError) -> int:
 
 
 class JournalFormatter(logging.Formatter):
-    """Formats each line of a record with its priority; the journal adds time and program."""
+    """A log format with the priority before each line; the journal adds time and program."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the lines of a record."""
@@ -150,7 +150,7 @@ class JournalFormatter(logging.Formatter):
 
 
 class TerminalFormatter(logging.Formatter):
-    """Formats a record as a line with time, program and level."""
+    """A log format with time, program and level in each line."""
 
     def __init__(self, program: str) -> None:
         super().__init__(f"%(asctime)s {program}: %(level)s: %(message)s")

@@ -17,12 +17,12 @@ def suggestion(word: str, known: Collection[str]) -> str:
         known: the known words.
     """
     lower = {name.lower(): name for name in known}
-    wanted = word.lower()
-    if wanted in lower:
-        close = [lower[wanted]]
+    lower_word = word.lower()
+    if lower_word in lower:
+        close = [lower[lower_word]]
     else:
-        close = [name for name in known if wanted and wanted in name.lower()][:4]
-        close = close or _mistyped(wanted, lower) or difflib.get_close_matches(wanted, lower, 1)
+        close = [name for name in known if lower_word and lower_word in name.lower()][:4]
+        close = close or _mistyped(lower_word, lower) or difflib.get_close_matches(lower_word, lower, 1)
         close = [lower.get(name, name) for name in close]
     *first, last = close or [""]
     return f"did you mean {', '.join(first)}{' or ' if first else ''}{last}?" if last else ""
@@ -36,22 +36,22 @@ def _mistyped(word: str, known: Collection[str]) -> list[str]:
     return [counted[1]] if counted is not None and counted[0] <= max(1, len(counted[1]) // 3) else []
 
 
-def edit_distance(wanted: Sequence[object], name: Sequence[object]) -> int:
+def edit_distance(word: Sequence[object], name: Sequence[object]) -> int:
     """Return the optimal string alignment distance: insertions, deletions, substitutions, transpositions.
 
     Source: Damerau 1964.
 
     Args:
-        wanted: text or bytes.
+        word: text or bytes.
         name: value of the same type.
     """
     before: list[int] = []
-    above = list(range(len(wanted) + 1))
+    above = list(range(len(word) + 1))
     for j, theirs in enumerate(name, 1):
         row = [j]
-        for i, ours in enumerate(wanted, 1):
+        for i, ours in enumerate(word, 1):
             least = min(row[i - 1] + 1, above[i] + 1, above[i - 1] + (ours != theirs))
-            if i > 1 and j > 1 and ours == name[j - 2] and wanted[i - 2] == theirs:
+            if i > 1 and j > 1 and ours == name[j - 2] and word[i - 2] == theirs:
                 least = min(least, before[i - 2] + 1)
             row.append(least)
         before, above = above, row

@@ -136,7 +136,7 @@ def _check_directory(path: Path, also: Collection[int]) -> None:
 
 
 def _check(
-    path: Path, status: os.stat_result, forbidden: int, wanted: str, also: Collection[int] = ()
+    path: Path, status: os.stat_result, forbidden: int, mode_change: str, also: Collection[int] = ()
 ) -> None:
     """Compare owner and mode of a file with the permitted ones.
 
@@ -150,7 +150,7 @@ def _check(
     verb = "read" if forbidden == _ANY_BY_OTHERS else "write"
     owners = " or ".join(f"uid {uid}" for uid in uids)
     no_one = f", nobody else may {verb} it" if forbidden else ""
-    fixes = ["chown root"] * foreign + [f"chmod {wanted}"] * bool(mode & forbidden)
+    fixes = ["chown root"] * foreign + [f"chmod {mode_change}"] * bool(mode & forbidden)
     todo = " and ".join(fixes) + f" {path}"
     if foreign and stat.S_ISDIR(status.st_mode):
         todo += _exception(status.st_uid)

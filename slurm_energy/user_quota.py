@@ -16,8 +16,8 @@ def fair_quota(counts: Iterable[int], total: int) -> int:
     """
     rest = sorted(counts)
     left = total
-    for place, count in enumerate(rest):
-        users = len(rest) - place
+    for position, count in enumerate(rest):
+        users = len(rest) - position
         if count * users > left:
             return left // users
         left -= count

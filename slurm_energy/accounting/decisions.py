@@ -37,13 +37,13 @@ class Decision:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-def save(connection: sqlite3.Connection, cluster: str, made: Iterable[Decision]) -> None:
+def save(connection: sqlite3.Connection, cluster: str, decisions: Iterable[Decision]) -> None:
     """Store decisions."""
     with transaction(connection):
         connection.executemany(
             "INSERT INTO decisions (cluster, job_id, submit, time, kind, why, details)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [(cluster, d.job_id, d.submit, d.time, d.kind, d.why, json.dumps(d.details)) for d in made],
+            [(cluster, d.job_id, d.submit, d.time, d.kind, d.why, json.dumps(d.details)) for d in decisions],
         )
 
 
@@ -87,14 +87,14 @@ def of_records(connection: sqlite3.Connection, record_ids: Sequence[int]) -> lis
     return sorted(by_row.values(), key=lambda one: (one["time"], one["job_id"]))
 
 
-def for_owners(made: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def for_owners(decisions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the results of `of_records` without the ids of jobs of other users."""
-    return [{key: value for key, value in one.items() if key != "for_job"} for one in made]
+    return [{key: value for key, value in one.items() if key != "for_job"} for one in decisions]
 
 
-def unnamed_jobs(made: Iterable[Mapping[str, Any]]) -> int:
+def unnamed_jobs(decisions: Iterable[Mapping[str, Any]]) -> int:
     """Return the number of jobs whose ids `for_owners` removes."""
-    return len({one["for_job"] for one in made if one.get("for_job") is not None})
+    return len({one["for_job"] for one in decisions if one.get("for_job") is not None})
 
 
 def drop_before(connection: sqlite3.Connection, before: float) -> int:

@@ -69,12 +69,12 @@ def pending_lookups(connection: sqlite3.Connection, since: float) -> list[JobLoo
     new = connection.execute(
         "SELECT DISTINCT cluster, job_id, 1 FROM records WHERE job IS NULL AND received >= ?", [since]
     )
-    found = [JobLookup(cluster, job_id, True) for cluster, job_id, _ in new]
-    known = {(job.cluster, job.job_id) for job in found}
+    lookups = [JobLookup(cluster, job_id, True) for cluster, job_id, _ in new]
+    listed = {(job.cluster, job.job_id) for job in lookups}
     unfinished = connection.execute(
         "SELECT DISTINCT cluster, job_id FROM jobs WHERE NOT finished AND updated >= ?", [since]
     )
-    return found + [JobLookup(row[0], row[1], False) for row in unfinished if row not in known]
+    return lookups + [JobLookup(row[0], row[1], False) for row in unfinished if row not in listed]
 
 
 def store(

@@ -68,8 +68,8 @@ class PlausibilityCheck:
             name = component.name.partition("[")[0]
             self._check_energy(component.name, component.energy_joules, self.max_watts[name], measured_s)
         node_watts = self.max_watts["node"]
-        known = [c.energy_joules for c in record.components if c.energy_joules is not None]
-        self._check_energy("all components", _sum(known), 2 * node_watts, measured_s)
+        energies = [c.energy_joules for c in record.components if c.energy_joules is not None]
+        self._check_energy("all components", _sum(energies), 2 * node_watts, measured_s)
         self._check_energy("the node", _total(record), node_watts, measured_s)
         mean_joules = (record.mean_watts or 0.0) * record.elapsed_s
         self._check_energy("mean_watts", mean_joules, node_watts, measured_s)

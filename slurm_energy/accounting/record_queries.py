@@ -94,9 +94,9 @@ def refuse_unknown_users(connection: sqlite3.Connection, selection: RecordSelect
     Raises:
         NotFoundError: names the first such user name.
     """
-    known = {name for pair in connection.execute(_NAMES) for name in pair}
+    recorded = {name for pair in connection.execute(_NAMES) for name in pair}
     for name in selection.users:
-        if name not in known and not find_records(
+        if name not in recorded and not find_records(
             connection, dataclasses.replace(selection, users=(name,), uids=())
         ):
             why = "the controller does not know this user, and no energy record has the name"
@@ -118,10 +118,10 @@ def recorded_names(connection: sqlite3.Connection, kind: str, names: Collection[
 
 
 def _exists(connection: sqlite3.Connection, job: JobSelector, visible: Visibility | None) -> bool:
-    wanted = RecordSelection(
+    selection = RecordSelection(
         jobs=(dataclasses.replace(job, step=None),), steps=True, duplicates=True, visible=visible
     )
-    condition, values = wanted.condition()
+    condition, values = selection.condition()
     return bool(connection.execute(f"SELECT 1 FROM records r WHERE {condition} LIMIT 1", values).fetchone())
 
 

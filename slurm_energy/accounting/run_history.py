@@ -137,10 +137,10 @@ def delete_old_runs(connection: sqlite3.Connection, before: float) -> int:
             'DELETE FROM history WHERE id IN (SELECT id FROM history WHERE "end" < ? LIMIT ?)',
             [before, BATCH],
         )
-        return done.rowcount + _forget_excess(connection)
+        return done.rowcount + _delete_excess(connection)
 
 
-def _forget_excess(connection: sqlite3.Connection) -> int:
+def _delete_excess(connection: sqlite3.Connection) -> int:
     """Delete the oldest runs of users beyond their fair quota of `MAX_RUNS`; return the number."""
     counts = connection.execute("SELECT user, count(*) FROM history GROUP BY user").fetchall()
     if sum(count for _, count in counts) <= MAX_RUNS:
@@ -159,10 +159,10 @@ def _forget_excess(connection: sqlite3.Connection) -> int:
 
 def _insert(connection: sqlite3.Connection, run: FinishedRun) -> None:
     kind = _kind(run)
-    known = {name: value for name, value in run._asdict().items() if value is not None}
+    values = {name: value for name, value in run._asdict().items() if value is not None}
     connection.execute(
         'INSERT INTO history (kind, "end", body, user) VALUES (?, ?, ?, ?)',
-        [kind, run.end, json.dumps(known, separators=(",", ":")), run.user],
+        [kind, run.end, json.dumps(values, separators=(",", ":")), run.user],
     )
     connection.execute(
         "DELETE FROM history WHERE kind = ? AND id NOT IN "
@@ -178,9 +178,9 @@ def _kind(run: FinishedRun) -> bytes:
 
 def _run(row: tuple[Any, ...], policy_caps: PolicyCaps, missing: bool) -> FinishedRun:
     _, user, account, partition, name, state, start, end, elapsed_s, nodes, limit_s, tres = row[:12]
-    _, known, joules, first, last, policy, cap, gpu_cap, script, gpus, predicted_s = row[12:]
+    _, known_energies, joules, first, last, policy, cap, gpu_cap, script, gpus, predicted_s = row[12:]
     requested, (policy_cap, policy_gpu_cap) = parse_tres(tres), policy_caps.get(policy, (None, None))
-    complete = not missing and known == row[12]
+    complete = not missing and known_energies == row[12]
     return FinishedRun(
         end=end or last,
         duration_s=_duration(start, end, elapsed_s, last - first),

@@ -133,21 +133,21 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
             )
 
 
-def table_label(section: str, place: int) -> str:
+def table_label(section: str, position: int) -> str:
     """Return the name of a table in a list of tables by position, from 0: `edp`, `edp[2]`, `edp[3]`."""
-    return f"{section}[{place + 1}]" if place else section
+    return f"{section}[{position + 1}]" if position else section
 
 
 def _line_index(text: str) -> dict[tuple[str, str], int]:
     """Map (section, key) and (section, '') to line numbers; tables of a list are named by `table_label`."""
     index: dict[tuple[str, str], int] = {}
-    section, seen = "", collections.Counter[str]()
+    section, counts = "", collections.Counter[str]()
     for number, line in enumerate(text.splitlines(), 1):
         if header := _HEADER.match(line):
             section = table = header[1].replace('"', "")
             if line.lstrip().startswith("[["):
-                section = table_label(table, seen[table])
-                seen[table] += 1
+                section = table_label(table, counts[table])
+                counts[table] += 1
             index.setdefault((section, ""), number)
         elif assignment := _ASSIGNMENT.match(line):
             name = assignment[1].strip('"')
@@ -157,7 +157,7 @@ def _line_index(text: str) -> dict[tuple[str, str], int]:
 
 
 class TableReader:
-    """Converts tables of a TOML file to dataclasses whose fields are declared with `value_checks.key`.
+    """A converter of TOML tables to dataclasses whose fields are declared with `value_checks.key`.
 
     Args:
         path: path of the file, for error messages.
@@ -182,10 +182,10 @@ class TableReader:
     def line(self, section: str, key: str) -> int | None:
         """Return the line of a key, else of its table; None: neither is in the file."""
         table, _, inner = key.partition(".")
-        places = [(section, key), (f"{section}.{key}", ""), (section, "")]
+        candidates = [(section, key), (f"{section}.{key}", ""), (section, "")]
         if inner:  # the inner table has a header, or is written inline
-            places[1:1] = [(f"{section}.{table}", inner), (section, table), (f"{section}.{table}", "")]
-        return next((self._lines[place] for place in places if place in self._lines), None)
+            candidates[1:1] = [(f"{section}.{table}", inner), (section, table), (f"{section}.{table}", "")]
+        return next((self._lines[candidate] for candidate in candidates if candidate in self._lines), None)
 
     def section(self, cls: type[Any], name: str, table: Any) -> Any:
         """Convert a table to an instance of `cls`.
@@ -199,7 +199,9 @@ class TableReader:
 
     def sections(self, cls: type[Any], name: str, tables: list[Any]) -> tuple[Any, ...]:
         """Convert each table of a list (`[[name]]`); the errors are those of `section`."""
-        return tuple(self.section(cls, table_label(name, place), table) for place, table in enumerate(tables))
+        return tuple(
+            self.section(cls, table_label(name, position), table) for position, table in enumerate(tables)
+        )
 
     def collect(self, cls: type[Any], name: str, table: Any) -> tuple[Any, list[Finding]]:
         """Return a table as an instance of `cls`, with defaults for faulty keys, and the faults."""
@@ -253,7 +255,7 @@ def _config(reader: TableReader, data: dict[str, Any]) -> tuple[Config, list[Fin
     config = Config(
         **values,
         policies={n: collect(SitePolicy, f"policies.{n}", t) for n, t in policies.items()},
-        edp=tuple(collect(EdpEntry, table_label("edp", place), t) for place, t in enumerate(entries)),
+        edp=tuple(collect(EdpEntry, table_label("edp", position), t) for position, t in enumerate(entries)),
         path=reader.path,
     )
     return config, findings

@@ -64,8 +64,8 @@ def reference_page() -> str:
 
 def plain_values(config: Config) -> dict[str, Any]:
     """Return a configuration as plain data: sections with their keys; paths as text."""
-    found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=str))
-    return found
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=str))
+    return plain
 
 
 def toml(value: Any) -> str:

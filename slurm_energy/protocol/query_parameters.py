@@ -10,14 +10,14 @@ from slurm_energy.quantities import shown
 _MAX_VALUES = 5_000
 
 
-def refuse_unknown(query: Mapping[str, str], known: Collection[str]) -> None:
+def refuse_unknown(query: Mapping[str, str], allowed: Collection[str]) -> None:
     """Raise an error if the query has an unknown parameter.
 
     Raises:
         UsageError: names an unknown parameter and the known ones.
     """
-    if unknown := sorted(set(query) - set(known)):
-        raise UsageError(f"unknown parameter '{shown(unknown[0])}'", todo="known: " + ", ".join(known))
+    if unknown := sorted(set(query) - set(allowed)):
+        raise UsageError(f"unknown parameter '{shown(unknown[0])}'", todo="known: " + ", ".join(allowed))
 
 
 def words(query: Mapping[str, str], key: str) -> tuple[str, ...]:

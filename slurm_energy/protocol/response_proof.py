@@ -29,7 +29,7 @@ class ProofError(UnavailableError):
 
 
 class ResponseSeal:
-    """Creates the proof of one response, whose body may be passed in parts.
+    """The proof of one response, whose body may be passed in parts.
 
     Args:
         request_credential: munge credential of the request.
@@ -57,7 +57,7 @@ class ResponseSeal:
 
 @dataclass(frozen=True, slots=True)
 class ResponseVerifier:
-    """Verifies the proof of responses.
+    """A verifier of the proofs in responses.
 
     Attributes:
         uids: uids as which senergyctld may run.

@@ -76,7 +76,7 @@ def read_script(
     Raises:
         UsageError: sbatch would reject the script, or a needed value is invalid; names file and line.
     """
-    _refuse(path, content)
+    _check_form(path, content)
     reader = _Lines(path, content)
     given = {name: (value, f"{path}: line {line}") for line, name, value in reader.given}
     given |= {name: (value, "--sbatch") for name, value in options(extra)}
@@ -104,7 +104,7 @@ def parse_time_limit(text: str, name: str = "--time") -> float | None:
     raise UsageError(f"{name}: '{shown(text)}' is not a time", todo="write 30, 1:30:00 or 2-12:00:00")
 
 
-def _refuse(path: str, content: bytes) -> None:
+def _check_form(path: str, content: bytes) -> None:
     """Reject a file that sbatch would reject."""
     if not content.startswith(b"#!"):
         raise UsageError(path, "its first line does not begin with #!", "begin with #!/bin/bash")
@@ -133,19 +133,19 @@ class _Lines:
             elif self.command:
                 late.append(number)
             elif not het:
-                het = self._take(path, number, line[len(DIRECTIVE) :])
+                het = self._store_options(path, number, line[len(DIRECTIVE) :])
         if late:
             self.notes.append(f"line {late[0]}: #SBATCH after the first command counts for nothing")
         if het:
             self.notes.append("a heterogeneous job: only its first component is predicted")
 
-    def _take(self, path: str, number: int, text: str) -> bool:
+    def _store_options(self, path: str, number: int, text: str) -> bool:
         """Store the options of a line; return True at the start of another heterogeneous component."""
         try:
-            found = words(text)
-            if found[:1] and found[0] in _HET:
+            option_words = words(text)
+            if option_words[:1] and option_words[0] in _HET:
                 return True
-            self.given += [(number, name, value) for name, value in options(found)]
+            self.given += [(number, name, value) for name, value in options(option_words)]
         except UsageError as error:
             raise UsageError(f"{path}: line {number}: {error.what}", error.why, error.todo) from None
         return False
@@ -162,7 +162,7 @@ class _Request:
         self, path: str, command: str, content: bytes, arguments: Sequence[str], notes: Sequence[str]
     ) -> BatchScript:
         nodes, tasks = self._nodes_and_tasks()
-        gpus, kind = self._gpus(nodes, tasks)
+        gpus, gpu_kind = self._gpus(nodes, tasks)
         if "gpus-per-task" not in self._given and (per_gpu := self._count("ntasks-per-gpu")) and gpus:
             tasks = max(tasks, per_gpu * gpus)
         cpus = tasks * (self._count("cpus-per-task") or 1)
@@ -177,7 +177,7 @@ class _Request:
             nodes=nodes,
             cpus=cpus,
             gpus=gpus,
-            gpu_kind=kind,
+            gpu_kind=gpu_kind,
             time_limit_s=parse_time_limit(limit, self._place("time")) if limit else None,
             partition=(self._text("partition") or "").split(",")[0] or None,
             account=self._text("account"),
@@ -202,17 +202,17 @@ class _Request:
         for name, times in (("gpus", 1), ("gpus-per-node", nodes), ("gpus-per-task", tasks)):
             text = self._text(name)
             if text:
-                count, kind = self._sum([f"gpu:{item}" for item in text.split(",")], name)
-                return count * times, kind
+                count, gpu_kind = self._sum([f"gpu:{item}" for item in text.split(",")], name)
+                return count * times, gpu_kind
         for name, times in (("gres", nodes), ("tres-per-task", tasks)):
-            count, kind = self._listed_gpus(name)
+            count, gpu_kind = self._listed_gpus(name)
             if count:
-                return count * times, kind
+                return count * times, gpu_kind
         sockets = (self._count("sockets-per-node") or 1) * nodes
         text = self._text("gpus-per-socket")
         items = [f"gpu:{item}" for item in text.split(",")] if text else []
-        count, kind = self._sum(items, "gpus-per-socket")
-        return count * sockets, kind
+        count, gpu_kind = self._sum(items, "gpus-per-socket")
+        return count * sockets, gpu_kind
 
     def _listed_gpus(self, name: str) -> tuple[int, str | None]:
         """Return number and type of the GPUs in a list, `craynetwork:1,gpu:a100:2` or `cpu=2,gres/gpu=1`."""
@@ -222,11 +222,13 @@ class _Request:
 
     def _sum(self, items: Sequence[str], name: str) -> tuple[int, str | None]:
         """Return the number of GPUs in a list and the first type; further types become a note."""
-        found = [self._gres(item, name) for item in items]
-        kinds = list(dict.fromkeys(kind for count, kind in found if kind and count))
-        if len(kinds) > 1:
-            self.notes.append(f"{shown(' and '.join(kinds))}: all GPUs are taken for {shown(kinds[0])}")
-        return sum(count for count, _ in found), next(iter(kinds), None)
+        requests = [self._gres(item, name) for item in items]
+        gpu_kinds = list(dict.fromkeys(gpu_kind for count, gpu_kind in requests if gpu_kind and count))
+        if len(gpu_kinds) > 1:
+            self.notes.append(
+                f"{shown(' and '.join(gpu_kinds))}: all GPUs are taken for {shown(gpu_kinds[0])}"
+            )
+        return sum(count for count, _ in requests), next(iter(gpu_kinds), None)
 
     def _gres(self, text: str, name: str) -> tuple[int, str | None]:
         match = _GRES.fullmatch(text)

@@ -43,7 +43,7 @@ def command_environment() -> dict[str, str]:
 
 
 class CommandRunner:
-    """Runs commands one at a time; another thread can stop it, as a daemon does at shutdown."""
+    """Runner of one command at a time; another thread can stop it, as a daemon does at shutdown."""
 
     def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s

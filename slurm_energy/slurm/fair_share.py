@@ -59,10 +59,10 @@ class ShareTree:
 
     def ancestors(self, account: str) -> list[str]:
         """Return the account and the accounts above it, the root last."""
-        found = [account]
-        while (above := self.parents.get(found[-1], "")) and above not in found:
-            found.append(above)
-        return found
+        accounts = [account]
+        while (above := self.parents.get(accounts[-1], "")) and above not in accounts:
+            accounts.append(above)
+        return accounts
 
 
 def read_shares(run: Runner = run_command, cluster: str = "") -> ShareTree:
@@ -81,7 +81,7 @@ def read_shares(run: Runner = run_command, cluster: str = "") -> ShareTree:
 
 
 class ShareCache:
-    """Caches fair shares, which change only when an administrator changes them.
+    """A cache of fair shares, which change only when an administrator changes them.
 
     Args:
         read: reads the shares; raises UnavailableError.

@@ -114,11 +114,11 @@ def read_job_facts(job_ids: Collection[int], run: Runner = run_command) -> dict[
         UnavailableError: neither slurmdbd nor slurmctld answers.
     """
     requested_ids = set(job_ids)
-    found: dict[int, list[JobFacts]] = {}
+    runs_by_id: dict[int, list[JobFacts]] = {}
     for facts in _query(sorted(requested_ids), run):
         if facts.job_id in requested_ids:
-            found.setdefault(facts.job_id, []).append(facts)
-    return {job_id: tuple(sorted(runs, key=_run_order)) for job_id, runs in found.items()}
+            runs_by_id.setdefault(facts.job_id, []).append(facts)
+    return {job_id: tuple(sorted(runs, key=_run_order)) for job_id, runs in runs_by_id.items()}
 
 
 def choose_run(runs: Sequence[JobFacts], restart_count: int, start: float) -> JobFacts | None:

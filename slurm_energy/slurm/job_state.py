@@ -48,7 +48,7 @@ def read_job_state(job_id: str, run: Runner | None = None) -> str | None:
         return next((state for state in states if state in (*RUNNING, *PENDING)), states[0])
     try:
         command = _STATE.command(["sacct", "-n", "-X", "-j", job_id, f"--format={_STATE.format}"])
-        found = [row[0].split(" ")[0] for row in _STATE.rows(run(command), "sacct")]
+        finished = [row[0].split(" ")[0] for row in _STATE.rows(run(command), "sacct")]
     except UnavailableError:
         return None
-    return found[0] if found else ""
+    return finished[0] if finished else ""

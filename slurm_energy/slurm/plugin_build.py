@@ -54,10 +54,10 @@ def source_release(source: Path) -> Release:
         raise UsageError(
             f"{source}/META", error.strerror or str(error), "name a source tree of Slurm"
         ) from None
-    found = dict(_META.findall(text))
-    if set(found) != {"Major", "Minor", "Micro"}:
+    numbers = dict(_META.findall(text))
+    if set(numbers) != {"Major", "Minor", "Micro"}:
         raise UsageError(f"{source}/META", "names no release", "name a source tree of Slurm")
-    return Release(int(found["Major"]), int(found["Minor"]), int(found["Micro"]))
+    return Release(int(numbers["Major"]), int(numbers["Minor"]), int(numbers["Micro"]))
 
 
 def built_release(plugin: Path) -> Release | None:
@@ -101,11 +101,11 @@ def build(
     tree = (
         source.resolve()
         if source
-        else _fetched(cache or plugins.parent / "build" / "slurm-source", slurm, release, say)
+        else _source_tree(cache or plugins.parent / "build" / "slurm-source", slurm, release, say)
     )
-    if (found := source_release(tree)) != release:
+    if (tree_release := source_release(tree)) != release:
         raise UsageError(
-            f"{tree} is Slurm {found}",
+            f"{tree} is Slurm {tree_release}",
             f"{slurm.slurmctld} is {release}",
             "Slurm loads plugins of its own release only",
         )
@@ -115,7 +115,7 @@ def build(
     target = (output or plugins).resolve()
     target.mkdir(parents=True, exist_ok=True)
     say(f"Building {PLUGIN} for Slurm {release}")
-    return _made(plugins, tree, target, release), release
+    return _compile(plugins, tree, target, release), release
 
 
 def ensure_built(say: Say = lambda text: None) -> Path:
@@ -133,29 +133,29 @@ def ensure_built(say: Say = lambda text: None) -> Path:
     return build(say=say)[0]
 
 
-def _fetched(cache: Path, slurm: Installation, release: Release, say: Say) -> Path:
+def _source_tree(cache: Path, slurm: Installation, release: Release, say: Say) -> Path:
     """Return the source tree of the installed slurmctld from the cache, or download it."""
     if not slurm.is_packaged:
         why = f"{slurm.slurmctld} is from no package of the distribution"
         raise UnavailableError(f"source of Slurm {release}", why, "give --slurm-source DIR")
     name, version = debian_source.source_package()
-    place = cache / f"{name}_{version.replace(':', '_')}"
-    tree = place / "tree"
+    folder = cache / f"{name}_{version.replace(':', '_')}"
+    tree = folder / "tree"
     if (tree / "config.h").exists():
         return tree
     say(f"Fetching the source of {name} {version}, as slurmctld is {release}")
-    return debian_source.download(place, name, version)
+    return debian_source.download(folder, name, version)
 
 
-def _made(plugins: Path, tree: Path, target: Path, release: Release) -> Path:
+def _compile(plugins: Path, tree: Path, target: Path, release: Release) -> Path:
     """Compile, then replace the old plugin: slurmctld does not start while the plugin is missing."""
     with tempfile.TemporaryDirectory(prefix=".build-", dir=target) as folder:
         command = ["make", "--no-print-directory", f"SLURM_SRC={tree}", f"OUTPUT={folder}"]
         run_tool(command, plugins, PLUGIN, EnergyError)
-        made = Path(folder) / PLUGIN
-        if built_release(made) != release:
+        built = Path(folder) / PLUGIN
+        if built_release(built) != release:
             raise EnergyError(str(target / PLUGIN), f"would not say that it is for Slurm {release}")
-        return made.replace(target / PLUGIN)
+        return built.replace(target / PLUGIN)
 
 
 def _configure(tree: Path) -> None:

@@ -57,7 +57,7 @@ def words(line: str) -> list[str]:
     Raises:
         UsageError: a quote is not closed.
     """
-    found: list[str] = []
+    finished: list[str] = []
     word: list[str] | None = None
     quote, escaped = "", False
     for letter in line:
@@ -74,7 +74,7 @@ def words(line: str) -> list[str]:
             word, quote = word or [], letter
         elif letter.isspace():
             if word is not None:
-                found.append("".join(word))
+                finished.append("".join(word))
             word, escaped = None, False  # a backslash does not protect a space
         elif letter == "#":  # also inside a word
             break
@@ -82,7 +82,7 @@ def words(line: str) -> list[str]:
             word = [*(word or []), letter]
     if quote:
         raise UsageError(f"a quote {quote} without its end")
-    return [*found, "".join(word)] if word is not None else found
+    return [*finished, "".join(word)] if word is not None else finished
 
 
 def options(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
@@ -126,9 +126,9 @@ def _full_name(given: str) -> str:
 
 
 def _short(letters: str, rest: list[str]) -> Iterator[tuple[str, str | None]]:
-    for place, letter in enumerate(letters):
+    for position, letter in enumerate(letters):
         if letter in _SHORT:
-            value = letters[place + 1 :] or _next(f"-{letter}", rest)
+            value = letters[position + 1 :] or _next(f"-{letter}", rest)
             yield _SHORT[letter], value
             return
         yield _SHORT_ALONE.get(letter, f"-{letter}"), None

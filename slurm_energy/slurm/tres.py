@@ -35,9 +35,9 @@ def parse_tres(text: str | None) -> RequestedResources:
         name, _, value = item.partition("=")
         if value.isdecimal() and len(value) <= 9:
             counts[name] = int(value)
-    kinds = {name.removeprefix("gres/gpu:"): count for name, count in counts.items() if ":" in name}
-    gpus = counts.get("gres/gpu", sum(kinds.values()) if kinds else None)
-    return RequestedResources(counts.get("node"), counts.get("cpu"), gpus, min(kinds, default=None))
+    by_kind = {name.removeprefix("gres/gpu:"): count for name, count in counts.items() if ":" in name}
+    gpus = counts.get("gres/gpu", sum(by_kind.values()) if by_kind else None)
+    return RequestedResources(counts.get("node"), counts.get("cpu"), gpus, min(by_kind, default=None))
 
 
 def parse_gpu_request(text: str) -> RequestedResources:
@@ -45,6 +45,6 @@ def parse_gpu_request(text: str) -> RequestedResources:
 
     The type is the first one in the request.
     """
-    found = [match for part in text.split(",") if (match := _GPUS.fullmatch(part))]
-    kind = next((match["kind"] for match in found if match["kind"]), None)
-    return RequestedResources(gpus=sum(int(match["count"] or 1) for match in found), gpu_kind=kind)
+    matches = [match for part in text.split(",") if (match := _GPUS.fullmatch(part))]
+    kind = next((match["kind"] for match in matches if match["kind"]), None)
+    return RequestedResources(gpus=sum(int(match["count"] or 1) for match in matches), gpu_kind=kind)

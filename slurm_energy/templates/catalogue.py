@@ -205,7 +205,7 @@ def render(template: Template, given: Mapping[str, str], energy_check: value_kin
     options = [
         _option(by_name[name], value) for name, value in values.items() if by_name[name].option and value
     ]
-    return _filled(template, {**values, "options": [option for option in options if option]})
+    return _render_text(template, {**values, "options": [option for option in options if option]})
 
 
 def _option(variable: TemplateVariable, value: str) -> str:
@@ -215,7 +215,7 @@ def _option(variable: TemplateVariable, value: str) -> str:
     return f"{variable.option}={value}"
 
 
-def _filled(template: Template, values: Mapping[str, Any]) -> str:
+def _render_text(template: Template, values: Mapping[str, Any]) -> str:
     """Return the text of a template, rendered with values.
 
     Raises:

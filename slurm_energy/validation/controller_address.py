@@ -35,8 +35,8 @@ def check(context: CheckContext) -> Iterator[Finding]:
         )
     elif listen_port != url_port:
         both = context.given("controller", "listen") and context.given("cluster", "controller_url")
-        found = context.error if both else context.warning
-        yield found(
+        finding = context.error if both else context.warning
+        yield finding(
             "controller" if context.given("controller", "listen") else "cluster",
             "listen" if context.given("controller", "listen") else "controller_url",
             f"senergyctld listens on port {listen_port}, but cluster.controller_url is '{url}'",

@@ -34,10 +34,10 @@ def check_controller(context: CheckContext) -> Iterator[Finding]:
         yield context.unchecked("controller", "database", reason, "run this on the controller")
         return
     yield from _as_readable(context, "controller", "database", _check_database(context))
-    places = [("controller", "policy_file", context.config.controller.policy_file)]
+    files = [("controller", "policy_file", context.config.controller.policy_file)]
     if context.config.priority.mode == "plugin":
-        places.append(("priority", "table", context.config.priority.table))
-    for section, key, path in places:
+        files.append(("priority", "table", context.config.priority.table))
+    for section, key, path in files:
         yield from _as_readable(context, section, key, _check_written_file(context, section, key, path))
     yield from _as_readable(context, "templates", "folder", _check_templates(context))
 
@@ -55,16 +55,16 @@ def check_node(context: CheckContext) -> Iterator[Finding]:
         ("bmc_certificates", bmc.bmc_certificates, False),
     ):
         if bmc.bmc and path is not None:
-            found = _check_file(context, key, path if secret else path.resolve(), secret=secret)
-            yield from _as_readable(context, "node_power", key, found)
+            findings = _check_file(context, key, path if secret else path.resolve(), secret=secret)
+            yield from _as_readable(context, "node_power", key, findings)
 
 
 def _as_readable(
-    context: CheckContext, section: str, key: str, found: Iterator[Finding]
+    context: CheckContext, section: str, key: str, findings: Iterator[Finding]
 ) -> Iterator[Finding]:
     """Yield the findings; a permission error becomes the note that the check was skipped."""
     try:
-        yield from found
+        yield from findings
     except OSError as error:
         why = f"{error.filename}: {error.strerror or error}"
         yield context.unchecked(section, key, why, "run this as root")
@@ -187,10 +187,10 @@ def _daemon_uids(context: CheckContext) -> frozenset[int]:
     """
     if context.role is not None and os.geteuid() != 0:
         return frozenset()
-    found = set()
+    uids = set()
     for name in {context.host.slurm.last("SlurmUser") or "root", "slurm"}:
         try:
-            found.add(pwd.getpwnam(name.partition("(")[0]).pw_uid)
+            uids.add(pwd.getpwnam(name.partition("(")[0]).pw_uid)
         except (KeyError, ValueError):
             continue
-    return frozenset(found)
+    return frozenset(uids)

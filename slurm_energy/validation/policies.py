@@ -92,10 +92,10 @@ def check_edp(context: CheckContext) -> Iterator[Finding]:
         settings = [key for key in _EDP_VALUES if getattr(entry, key) is not None]
         if not settings and not _has_faults(context, section):
             yield context.error(section, "", "sets nothing", f"give one of {', '.join(_EDP_VALUES)}")
-        for kind, keys in (("cpu", _EDP_VALUES[:2]), ("gpu", _EDP_VALUES[2:])):
+        for device, keys in (("cpu", _EDP_VALUES[:2]), ("gpu", _EDP_VALUES[2:])):
             if not any(key in keys for key in settings):
                 continue
-            identity = (kind, f"{entry.cpu}|{entry.gpu}".lower(), entry.model.lower())
+            identity = (device, f"{entry.cpu}|{entry.gpu}".lower(), entry.model.lower())
             if identity in first:
                 yield context.warning(
                     section, "", f"is never used: [[{first[identity]}]] has the same cpu, gpu and model"

@@ -47,9 +47,9 @@ def _check_partitions(context: CheckContext) -> Iterator[Finding]:
     if not partitions:
         return
     config = context.config
-    wanted = [("defaults", f"partition.{name}", name) for name in config.defaults.partition]
-    wanted += [("priority", "partitions", name) for name in config.priority.partitions]
-    for section, key, name in wanted:
+    named = [("defaults", f"partition.{name}", name) for name in config.defaults.partition]
+    named += [("priority", "partitions", name) for name in config.priority.partitions]
+    for section, key, name in named:
         if name not in partitions:
             why = f"partition '{name}' is not in {context.host.slurm.path}"
             yield context.warning(section, key, why, suggest_name(name, partitions))
@@ -85,14 +85,14 @@ def check_users(context: CheckContext) -> Iterator[Finding]:
     if context.role is not None:
         return
     config = context.config
-    wanted = [("controller", "agent_users", config.controller.agent_users)]
+    named = [("controller", "agent_users", config.controller.agent_users)]
     if context.given("cluster", "controller_users"):
-        wanted.append(("cluster", "controller_users", config.cluster.controller_users))
+        named.append(("cluster", "controller_users", config.cluster.controller_users))
     if context.given("controller", "operators"):
-        wanted.append(("controller", "operators", config.controller.operators))
-    wanted += [("defaults", f"user.{name}", [name]) for name in config.defaults.user]
-    wanted += [(f"policies.{name}", "users", policy.users) for name, policy in config.policies.items()]
-    for section, key, names in wanted:
+        named.append(("controller", "operators", config.controller.operators))
+    named += [("defaults", f"user.{name}", [name]) for name in config.defaults.user]
+    named += [(f"policies.{name}", "users", policy.users) for name, policy in config.policies.items()]
+    for section, key, names in named:
         for name in names:
             if name.startswith(GROUP_MARK):
                 if not context.host.knows_group(name.removeprefix(GROUP_MARK)):

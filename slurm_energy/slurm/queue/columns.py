@@ -134,8 +134,8 @@ def queue_columns(taken_unix_s: float, job_id: Any, **columns: Any) -> QueueColu
     count = len(job_id)
     values: dict[str, Any] = {}
     for name in QueueColumns.__slots__[1:]:
-        given = job_id if name == "job_id" else columns.pop(name, None)
-        values[name] = _column(name, count, given)
+        column = job_id if name == "job_id" else columns.pop(name, None)
+        values[name] = _column(name, count, column)
         if len(values[name]) != count:
             raise ValueError(f"column {name} has {len(values[name])} rows, not {count}")
     if columns:
@@ -143,16 +143,16 @@ def queue_columns(taken_unix_s: float, job_id: Any, **columns: Any) -> QueueColu
     return QueueColumns(taken_unix_s=taken_unix_s, **values)
 
 
-def _column(name: str, count: int, given: Any) -> Any:
+def _column(name: str, count: int, values: Any) -> Any:
     if name in _TEXTS:
-        return [""] * count if given is None else list(given)
+        return [""] * count if values is None else list(values)
     if name == "flags":
-        return [{} for _ in range(count)] if given is None else list(given)
+        return [{} for _ in range(count)] if values is None else list(values)
     if name in _FLOATS:
-        return np.full(count, np.nan) if given is None else np.asarray(given, np.float64)
+        return np.full(count, np.nan) if values is None else np.asarray(values, np.float64)
     if name in _BOOLS:
-        return np.full(count, name == "requeue") if given is None else np.asarray(given, np.bool_)
-    return np.full(count, _INTS.get(name, 0)) if given is None else np.asarray(given, np.int64)
+        return np.full(count, name == "requeue") if values is None else np.asarray(values, np.bool_)
+    return np.full(count, _INTS.get(name, 0)) if values is None else np.asarray(values, np.int64)
 
 
 class QueueSource(Protocol):

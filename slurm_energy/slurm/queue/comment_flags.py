@@ -17,8 +17,8 @@ def parse_comment_flags(text: str) -> dict[str, str]:
     _, mark, after = text.rpartition(MARK)
     if not mark:
         return {}
-    found: dict[str, str] = {}
+    flags: dict[str, str] = {}
     for word in after.partition(";")[0].split():
         if match := _ITEM.fullmatch(word):
-            found.setdefault(match[1], match[2])
-    return found
+            flags.setdefault(match[1], match[2])
+    return flags

@@ -15,7 +15,7 @@ MAX_SNAPSHOT_AGE_S: Final = 120.0
 
 
 class FallbackQueueSource:
-    """Reads the plugin's table; without it, the last table with its journal; without these, squeue.
+    """A reader of the plugin's table that falls back to the last table with its journal, then to squeue.
 
     slurmctld rewrites a lost table within a minute, at its next pass. Ranking must go on until then:
     unranked new jobs would start in the middle of the queue.

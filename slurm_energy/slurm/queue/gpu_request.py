@@ -97,7 +97,7 @@ def gpu_request_of(fields: Mapping[str, str]) -> GpuRequest:
     """Build the request from squeue's fields; `N/A` and the like mean that a field is not set."""
     values = {key: value for key, value in fields.items() if value not in NO_VALUES}
     pins_nodes = not values.keys().isdisjoint(("features", "nodes", "reservation"))
-    kind, gpus, others, obstacle = _gres(values.get("tres-per-node", ""))
+    gpu_kind, gpus, others, obstacle = _gres(values.get("tres-per-node", ""))
     if not values.keys().isdisjoint(set(_TRES) - {"tres-per-node"}):
         obstacle = "it requests GPUs per job, socket or task: only --gres and --gpus-per-node can be changed"
     elif pins_nodes:
@@ -110,20 +110,22 @@ def gpu_request_of(fields: Mapping[str, str]) -> GpuRequest:
     excluded = values.get("excluded", "")
     if excluded and not _HOSTLIST.fullmatch(excluded):
         obstacle = "its list of excluded nodes cannot be parsed"
-    return GpuRequest(values.get("state") == "PENDING", kind, gpus, others, excluded, pins_nodes, obstacle)
+    return GpuRequest(
+        values.get("state") == "PENDING", gpu_kind, gpus, others, excluded, pins_nodes, obstacle
+    )
 
 
 def _gres(text: str) -> tuple[str, int, tuple[str, ...], str]:
     """Return type and number of the GPUs, the other resources, and the obstacle to changing the GPUs."""
-    kind, gpus, found, others = "", 0, 0, []
+    gpu_kind, gpus, gpu_items, others = "", 0, 0, []
     for item in text.split(","):
         plain = re.sub(r"^gres[:/]", "", item)
         match = _GPU.fullmatch(plain)
         if match:
-            kind, gpus, found = match["kind"] or "", int(match["count"] or 1), found + 1
+            gpu_kind, gpus, gpu_items = match["kind"] or "", int(match["count"] or 1), gpu_items + 1
         elif plain:
             others.append(plain)
-    return kind, gpus, tuple(others), "it requests two types of GPU at once" if found > 1 else ""
+    return gpu_kind, gpus, tuple(others), "it requests two types of GPU at once" if gpu_items > 1 else ""
 
 
 def scontrol_fields(

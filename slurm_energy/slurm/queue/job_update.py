@@ -62,7 +62,7 @@ class UpdateResult:
 
 
 class JobUpdater:
-    """Changes jobs through scontrol, one after the other, at a limited rate.
+    """Writer of job changes through scontrol, one after the other, at a limited rate.
 
     Each change costs slurmctld one request. The next request is sent after the reply to the last one, so a
     busy slurmctld receives fewer requests.

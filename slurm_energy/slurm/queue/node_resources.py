@@ -63,8 +63,8 @@ def parse_nodes(text: str) -> list[NodeResources]:
     Reason, comment and extra are free text at the end of a line and are cut off. A line break in free text
     can forge a second line for a node. Both lines are then ignored, and the node counts as unusable.
     """
-    found = [_node(dict(reversed(_FIELD.findall(_FREE_TEXT.split(line)[0])))) for line in text.split("\n")]
-    nodes = [node for node in found if node is not None]
+    parsed = [_node(dict(reversed(_FIELD.findall(_FREE_TEXT.split(line)[0])))) for line in text.split("\n")]
+    nodes = [node for node in parsed if node is not None]
     times = Counter(node.name for node in nodes)
     first = {node.name: node for node in reversed(nodes)}
     return [
@@ -94,11 +94,11 @@ def _node(values: Mapping[str, str]) -> NodeResources | None:
 
 
 def _gpus(text: str) -> dict[str, int]:
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for match in _GPUS.finditer(re.sub(r"\([^)]*\)", "", text)):
         kind = match["kind"] or ""
-        found[kind] = found.get(kind, 0) + int(match["count"])
-    return found
+        counts[kind] = counts.get(kind, 0) + int(match["count"])
+    return counts
 
 
 def _count(text: str) -> int:

@@ -38,10 +38,10 @@ def check_weights(
         UnavailableError: slurmctld does not answer.
     """
     settings = dict(_LINE.findall(run(["scontrol", "show", "config"])))
-    kind = settings.get("PriorityType", "")
-    if kind != "priority/multifactor":
+    priority_type = settings.get("PriorityType", "")
+    if priority_type != "priority/multifactor":
         todo = "set priority/multifactor, then restart slurmctld; see docs/priority.md"
-        raise ConfigError(f"PriorityType={shown(kind)}", "it has no site factors", todo)
+        raise ConfigError(f"PriorityType={shown(priority_type)}", "it has no site factors", todo)
     for name, value in settings.items():
         if name.startswith(_WEIGHT) and _AMOUNT.search(value):
             raise ConfigError(f"{name}={shown(value)}", "it would change the order", _TODO)

@@ -21,15 +21,15 @@ def read_job_nodes(run: Runner = run_command) -> dict[int, tuple[str, ...]]:
     Raises:
         UnavailableError: slurmctld does not answer.
     """
-    found: dict[int, tuple[str, ...]] = {}
+    nodes_by_job: dict[int, tuple[str, ...]] = {}
     for line in run(["squeue", "-a", "-h", "--local", "-t", "R,CF", "-o", "%A %N"]).splitlines():
         number, _, hostlist = line.partition(" ")
         if number.isdecimal() and len(number) <= _MAX_ID_DIGITS and hostlist.strip():
             try:
-                found[int(number)] = tuple(expand_hostlist(hostlist.strip()))
+                nodes_by_job[int(number)] = tuple(expand_hostlist(hostlist.strip()))
             except UsageError:
                 continue
-    return found
+    return nodes_by_job
 
 
 def non_preemptible_partitions(run: Runner = run_command) -> frozenset[str]:

@@ -51,7 +51,7 @@ Row = dict[str, list[str]]
 
 
 class SqueueSource:
-    """Reads the queue with squeue.
+    """A reader of the queue with squeue.
 
     squeue shows neither site factors nor whether an administrator set a priority. If all weights of
     priority/multifactor are 0, both follow from the priority and the site factors that were set before; see
@@ -153,11 +153,11 @@ class SqueueSource:
 
     def _names(self, uids: np.ndarray) -> list[str]:
         """Return login names. Known users are looked up once, as a directory service may be slow."""
-        given: list[int] = uids.tolist()
-        for uid in set(given) - self._users.keys():
+        numbers: list[int] = uids.tolist()
+        for uid in set(numbers) - self._users.keys():
             with contextlib.suppress(KeyError, OverflowError):
                 self._users[uid] = pwd.getpwuid(uid).pw_name
-        return [self._users.get(uid, str(uid)) for uid in given]
+        return [self._users.get(uid, str(uid)) for uid in numbers]
 
 
 def _as_they_are(row: Row) -> dict[str, Any]:
@@ -196,10 +196,10 @@ def _columns(output: str, delimiter: str) -> Row:
     rest = fields.pop()
     if len(fields) % len(_FIELDS) or rest.strip("\n"):
         raise UnavailableError("squeue", "its output is not a whole number of rows")
-    row = {name: fields[place :: len(_FIELDS)] for place, name in enumerate(_FIELDS)}
-    kept = [place for place, text in enumerate(row["State"]) if text in _STATES]
-    if len(kept) < len(row["State"]):
-        row = {name: [texts[place] for place in kept] for name, texts in row.items()}
+    row = {name: fields[position :: len(_FIELDS)] for position, name in enumerate(_FIELDS)}
+    positions = [position for position, text in enumerate(row["State"]) if text in _STATES]
+    if len(positions) < len(row["State"]):
+        row = {name: [texts[position] for position in positions] for name, texts in row.items()}
     return row
 
 
@@ -242,10 +242,10 @@ def _task_count(text: str) -> int:
 
 def _gpus(row: Row) -> tuple[np.ndarray, list[str]]:
     """Return the number of GPUs on all nodes and their type; the allocated TRES take precedence."""
-    asked = ("tres-alloc", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task")
-    keys = list(zip(*(row[name] for name in asked), row["NumNodes"], row["NumTasks"], strict=True))
-    found = {key: _gpus_of_row(*key) for key in set(keys)}
-    return np.array([found[key][0] for key in keys], np.int64), [found[key][1] for key in keys]
+    columns = ("tres-alloc", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task")
+    keys = list(zip(*(row[name] for name in columns), row["NumNodes"], row["NumTasks"], strict=True))
+    by_key = {key: _gpus_of_row(*key) for key in set(keys)}
+    return np.array([by_key[key][0] for key in keys], np.int64), [by_key[key][1] for key in keys]
 
 
 def _gpus_of_row(
@@ -253,9 +253,9 @@ def _gpus_of_row(
 ) -> tuple[int, str]:
     accounted = parse_tres(alloc)
     times = ((job, 1), (node, int(nodes)), (socket, int(nodes)), (task, int(tasks)))
-    found = [(parse_gpu_request(text), times) for text, times in times if "gpu" in text]
-    kind = next((given.gpu_kind for given, _ in found if given.gpu_kind), None)
+    requests = [(parse_gpu_request(text), times) for text, times in times if "gpu" in text]
+    gpu_kind = next((request.gpu_kind for request, _ in requests if request.gpu_kind), None)
     if accounted.gpus is not None:
-        return accounted.gpus, kind or accounted.gpu_kind or ""
-    total = next((given.gpus * times for given, times in found if given.gpus), 0)
-    return min(total, MAX_GPUS), kind or ""
+        return accounted.gpus, gpu_kind or accounted.gpu_kind or ""
+    total = next((request.gpus * times for request, times in requests if request.gpus), 0)
+    return min(total, MAX_GPUS), gpu_kind or ""

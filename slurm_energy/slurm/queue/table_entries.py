@@ -87,20 +87,20 @@ def _texts(entries: NDArray[np.void], heap: bytes) -> dict[str, list[str]]:
     lengths = entries["lengths"].astype(np.int64)
     ends = np.cumsum(lengths, axis=1) + entries["heap_offset"].astype(np.int64)[:, None]
     starts = ends - lengths
-    places = [zip(starts[:, i].tolist(), ends[:, i].tolist(), strict=True) for i in range(len(TEXTS))]
+    ranges = [zip(starts[:, i].tolist(), ends[:, i].tolist(), strict=True) for i in range(len(TEXTS))]
     if heap.isascii():
         text = heap.decode("ascii")
-        return {name: [text[a:b] for a, b in column] for name, column in zip(TEXTS, places, strict=True)}
+        return {name: [text[a:b] for a, b in column] for name, column in zip(TEXTS, ranges, strict=True)}
     return {
         name: [heap[a:b].decode("utf-8", "replace") for a, b in column]
-        for name, column in zip(TEXTS, places, strict=True)
+        for name, column in zip(TEXTS, ranges, strict=True)
     }
 
 
 def _users(uids: NDArray[Any]) -> list[str]:
-    names, places = np.unique(uids, return_inverse=True)
-    known = [_user(int(uid)) for uid in names]
-    return [known[place] for place in places.tolist()]
+    names, positions = np.unique(uids, return_inverse=True)
+    logins = [_user(int(uid)) for uid in names]
+    return [logins[position] for position in positions.tolist()]
 
 
 def _user(uid: int) -> str:
@@ -118,8 +118,8 @@ def _login(uid: int) -> str:
 
 def _flags(texts: list[str]) -> list[Mapping[str, str]]:
     """Return the energy flags of each job; jobs with equal flags share a mapping."""
-    known = {text: _flag_values(text) for text in set(texts)}
-    return [known[text] for text in texts]
+    by_text = {text: _flag_values(text) for text in set(texts)}
+    return [by_text[text] for text in texts]
 
 
 def _flag_values(text: str) -> Mapping[str, str]:
@@ -134,23 +134,23 @@ def _gpus(
 
     The count of Slurm's TRES takes precedence over the requests per job, node, socket and task.
     """
-    known: dict[tuple[Any, ...], tuple[int, str]] = {}
-    found = []
+    cache: dict[tuple[Any, ...], tuple[int, str]] = {}
+    requests = []
     for key in zip(tres, gres, nodes, processes, strict=True):
-        answer = known.get(key)
+        answer = cache.get(key)
         if answer is None:
-            answer = known[key] = _gpu_request(*key)
-        found.append(answer)
-    return np.array([count for count, _ in found], np.int64), [kind for _, kind in found]
+            answer = cache[key] = _gpu_request(*key)
+        requests.append(answer)
+    return np.array([count for count, _ in requests], np.int64), [kind for _, kind in requests]
 
 
 def _gpu_request(tres: str, gres: str, nodes: int, processes: int) -> tuple[int, str]:
     times = {"job": 1, "node": nodes, "socket": nodes, "task": processes}
     counted = parse_tres(tres)
-    asked, kind = 0, counted.gpu_kind or ""
+    requested, kind = 0, counted.gpu_kind or ""
     for part in gres.split(";"):
         what, _, text = part.partition("=")
-        found = parse_gpu_request(text)
-        kind = kind or found.gpu_kind or ""
-        asked = max(asked, (found.gpus or 0) * times.get(what, 0))
-    return min(asked if counted.gpus is None else counted.gpus, MAX_GPUS), kind[:64]
+        request = parse_gpu_request(text)
+        kind = kind or request.gpu_kind or ""
+        requested = max(requested, (request.gpus or 0) * times.get(what, 0))
+    return min(requested if counted.gpus is None else counted.gpus, MAX_GPUS), kind[:64]

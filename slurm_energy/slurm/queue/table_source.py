@@ -65,7 +65,7 @@ class _Snapshot:
 
 
 class QueueTableSource:
-    """Reads the queue from the snapshot and the journal of slurmctld's plugin.
+    """A reader of the queue from the snapshot and the journal of slurmctld's plugin.
 
     Args:
         path: file of the snapshot; its journal is in the same directory.
@@ -78,15 +78,15 @@ class QueueTableSource:
 
     def signature(self) -> tuple[int, ...]:
         """Return numbers that change whenever slurmctld has written; cheap enough to call every second."""
-        found: list[int] = []
+        numbers: list[int] = []
         for path in (self._path, journal_path(self._path)):
             try:
                 status = path.lstat()
             except OSError:
-                found += [0, 0, 0]
+                numbers += [0, 0, 0]
             else:
-                found += [status.st_ino, status.st_mtime_ns, status.st_size]
-        return tuple(found)
+                numbers += [status.st_ino, status.st_mtime_ns, status.st_size]
+        return tuple(numbers)
 
     def read(self) -> QueueColumns:
         """Return the queue: the last snapshot with the jobs that were added or changed since.
@@ -117,8 +117,8 @@ class QueueTableSource:
         journal = _journal(journal_path(self._path))
         if self._last is None or journal is None or int(journal["generation"]) != self._last.generation:
             return None
-        found = self._with_journal(self._last, journal)
-        return columns_of(found.taken_unix_s, found.entries, found.heap)
+        snapshot = self._with_journal(self._last, journal)
+        return columns_of(snapshot.taken_unix_s, snapshot.entries, snapshot.heap)
 
     def _with_journal(self, snapshot: _Snapshot, journal: dict[str, Any] | None) -> _Snapshot:
         """Return the snapshot with the entries of its journal in place of older entries of the same jobs."""
@@ -235,7 +235,7 @@ def _records(data: bytes, before: _Read) -> _Read:
     if not data.startswith(before.data):
         before = _Read()
     at, strings_bytes = max(HEADER.itemsize, len(before.data)), len(before.strings)
-    found, strings = [before.entries], [before.strings]
+    parsed, strings = [before.entries], [before.strings]
     overhead = RECORD.itemsize + ENTRY.itemsize
     while at + overhead <= len(data):
         size = int.from_bytes(data[at : at + 4], "little")
@@ -249,10 +249,10 @@ def _records(data: bytes, before: _Read) -> _Read:
             break
         entry["heap_offset"] += strings_bytes
         strings_bytes += size - overhead
-        found.append(entry)
+        parsed.append(entry)
         strings.append(record[overhead:])
         at += size
-    return _Read(data[:at], np.concatenate(found), b"".join(strings))
+    return _Read(data[:at], np.concatenate(parsed), b"".join(strings))
 
 
 def _listed(entries: Entries, since: Entries) -> Entries:
