@@ -149,15 +149,15 @@ def _gpus(sources: DiscoveredSources, root: Path) -> list[EnergyCounter]:
 def _node(sources: DiscoveredSources, root: Path, options: NodePowerOptions) -> list[EnergyCounter]:
     meters = power_meter.discover(root)
     sources.notes += meters.notes
-    gauges = list(meters.sensors)
+    sensors = list(meters.sensors)
     if options.sensor is not None:
-        gauges.append(options.sensor)
+        sensors.append(options.sensor)
     elif options.source in (None, "ipmi:dcmi") and (transport := ipmi.discover(root)) is not None:
-        gauges.append(ipmi.power_sensor(transport, options.interval_s))
+        sensors.append(ipmi.power_sensor(transport, options.interval_s))
     return [
-        IntegratedPowerCounter(gauge)
-        for gauge in gauges
-        if options.source != NO_SOURCE or gauge.component != "node"
+        IntegratedPowerCounter(sensor)
+        for sensor in sensors
+        if options.source != NO_SOURCE or sensor.component != "node"
     ]
 
 

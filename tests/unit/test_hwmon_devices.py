@@ -152,9 +152,9 @@ def test_amd_energy_without_numa_information_is_used_whole(tree: Tree) -> None:
 
 def test_one_acpi_meter_without_a_label_is_the_node_and_polled_in_a_thread(tree: Tree) -> None:
     meter(tree, 0, "", 437_000_000, power1_average_interval=2000)
-    (gauge,) = power_meter.discover(tree.root).sensors
-    assert (gauge.component, gauge.source, gauge.interval_s) == ("node", "power_meter:acpi", 2.0)
-    gauge.close()
+    (sensor,) = power_meter.discover(tree.root).sensors
+    assert (sensor.component, sensor.source, sensor.interval_s) == ("node", "power_meter:acpi", 2.0)
+    sensor.close()
 
 
 def test_several_acpi_meters_without_a_label_are_excluded(tree: Tree) -> None:
@@ -194,12 +194,12 @@ def test_grace_meters_are_distinguished_and_never_added_up(tree: Tree) -> None:
 def test_a_reading_that_the_firmware_lacks_is_no_power(tree: Tree) -> None:
     """Grace's _PMM returns 0xFFFFFFFF (milliwatts) when it has no telemetry; the driver scales it up."""
     grace(tree, module=False)
-    gauge = power_meter.discover(tree.root).sensors[0]
-    assert gauge.read().watts == 120.0
+    sensor = power_meter.discover(tree.root).sensors[0]
+    assert sensor.read().watts == 120.0
     (tree.root / "sys/devices/LNXSYSTM:00/ACPI000D:00/power1_average").write_text(f"{0xFFFFFFFF * 1000}\n")
     with pytest.raises(DeviceError, match="not a possible power of this component"):
-        gauge.read()
-    gauge.close()
+        sensor.read()
+    sensor.close()
 
 
 def xe(tree: Tree, number: int, address: str, values: dict[str, object]) -> None:

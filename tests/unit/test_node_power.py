@@ -49,9 +49,9 @@ def test_the_section_is_parsed_and_its_mistakes_are_named() -> None:
 
 def test_the_node_s_name_is_put_into_the_address(password: Path) -> None:
     config = NodePowerConfig(bmc="ipmi://{node}-bmc:6230", bmc_user="monitor", bmc_password_file=password)
-    gauge = node_power_options(config, "n7").sensor
-    assert gauge is not None
-    transport = gauge._release.__self__  # type: ignore[attr-defined]
+    sensor = node_power_options(config, "n7").sensor
+    assert sensor is not None
+    transport = sensor._release.__self__  # type: ignore[attr-defined]
     assert (transport.host, transport.user) == ("n7-bmc:6230", "monitor")
     assert isinstance(transport, ipmi.Ipmitool)
 

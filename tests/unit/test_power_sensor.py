@@ -53,39 +53,39 @@ def hands() -> Hands:
 
 
 def test_power_that_rises_evenly_is_integrated_exactly(hands: Hands) -> None:
-    gauge = Fixed()
-    counter = IntegratedPowerCounter(gauge, hands)
+    sensor = Fixed()
+    counter = IntegratedPowerCounter(sensor, hands)
     told = []
     for watts in (100, 200, 300):
-        gauge.reading = PowerReading(hands.now, watts)
+        sensor.reading = PowerReading(hands.now, watts)
         told.append(counter.read())
         hands.now += 1
     assert told == [0, 150_000_000, 400_000_000]
 
 
 def test_the_last_power_is_held_until_the_next_reading(hands: Hands) -> None:
-    gauge = Fixed(interval_s=5.0)
-    counter = IntegratedPowerCounter(gauge, hands)
-    gauge.reading = PowerReading(100, 200)
+    sensor = Fixed(interval_s=5.0)
+    counter = IntegratedPowerCounter(sensor, hands)
+    sensor.reading = PowerReading(100, 200)
     hands.now = 103
     assert counter.read() == 600_000_000
-    gauge.reading = PowerReading(105, 300)
+    sensor.reading = PowerReading(105, 300)
     hands.now = 106
     assert counter.read() == (1250 + 300) * 10**6
 
 
 def test_a_count_never_decreases_and_subtracts_the_excess_later(hands: Hands) -> None:
-    gauge = Fixed(interval_s=5.0)
-    counter = IntegratedPowerCounter(gauge, hands)
-    gauge.reading = PowerReading(100, 1000)
+    sensor = Fixed(interval_s=5.0)
+    counter = IntegratedPowerCounter(sensor, hands)
+    sensor.reading = PowerReading(100, 1000)
     hands.now = 105
     assert counter.read() == 5000 * 10**6
-    gauge.reading = PowerReading(105, 0)
+    sensor.reading = PowerReading(105, 0)
     assert counter.read() == 5000 * 10**6  # the trapezoid says 2500 J
-    gauge.reading = PowerReading(110, 1000)
+    sensor.reading = PowerReading(110, 1000)
     hands.now = 110
     assert counter.read() == 5000 * 10**6
-    gauge.reading = PowerReading(115, 1000)
+    sensor.reading = PowerReading(115, 1000)
     hands.now = 115
     assert counter.read() == 10_000 * 10**6
 
@@ -108,23 +108,23 @@ def test_the_integral_is_the_sum_of_trapezoids(steps: list[tuple[float, float]])
 
 
 def test_a_gap_is_not_filled_and_reported(hands: Hands) -> None:
-    gauge = Fixed()
-    counter = IntegratedPowerCounter(gauge, hands)
-    gauge.reading = PowerReading(100, 500)
+    sensor = Fixed()
+    counter = IntegratedPowerCounter(sensor, hands)
+    sensor.reading = PowerReading(100, 500)
     assert counter.read() == 0
     hands.now = 3700  # suspended for an hour
-    gauge.reading = PowerReading(3700, 500)
+    sensor.reading = PowerReading(3700, 500)
     with pytest.raises(DeviceError, match="no reading for 3600 s"):
         counter.read()
     hands.now = 3701
-    gauge.reading = PowerReading(3701, 500)
+    sensor.reading = PowerReading(3701, 500)
     assert counter.read() == 500_000_000
 
 
 def test_an_old_reading_is_not_held_for_ever(hands: Hands) -> None:
-    gauge = Fixed(interval_s=5.0)
-    counter = IntegratedPowerCounter(gauge, hands)
-    gauge.reading = PowerReading(100, 500)
+    sensor = Fixed(interval_s=5.0)
+    counter = IntegratedPowerCounter(sensor, hands)
+    sensor.reading = PowerReading(100, 500)
     counter.read()
     hands.now = 131
     with pytest.raises(DeviceError, match="31 s old"):
@@ -132,9 +132,9 @@ def test_an_old_reading_is_not_held_for_ever(hands: Hands) -> None:
 
 
 def test_closing_the_counter_closes_the_sensor() -> None:
-    gauge = Fixed()
-    IntegratedPowerCounter(gauge).close()
-    assert gauge.closed
+    sensor = Fixed()
+    IntegratedPowerCounter(sensor).close()
+    assert sensor.closed
 
 
 class Measuring:
@@ -171,8 +171,8 @@ def until(read: Callable[[], object], wanted: Callable[[object], bool]) -> objec
     raise AssertionError(f"still {value!r}")
 
 
-def stop(gauge: PolledPowerSensor, measure: Measuring) -> None:
-    gauge.close()
+def stop(sensor: PolledPowerSensor, measure: Measuring) -> None:
+    sensor.close()
     measure.answers += [0.0] * 5
     for _ in range(5):
         measure.go.release()
@@ -181,36 +181,36 @@ def stop(gauge: PolledPowerSensor, measure: Measuring) -> None:
 
 def test_a_read_never_waits_for_a_source_that_hangs() -> None:
     measure = Measuring(250.0)
-    gauge = polled(measure)
+    sensor = polled(measure)
     with pytest.raises(DeviceError, match="no reading yet"):
-        gauge.read()
+        sensor.read()
     assert measure.asked.acquire(timeout=20)  # the source was queried and does not respond
     with pytest.raises(DeviceError, match="no reading yet"):
-        gauge.read()
+        sensor.read()
     measure.go.release()
-    reading = until(gauge.read, lambda value: isinstance(value, PowerReading))
+    reading = until(sensor.read, lambda value: isinstance(value, PowerReading))
     assert isinstance(reading, PowerReading) and reading.watts == 250.0
-    stop(gauge, measure)
+    stop(sensor, measure)
 
 
 def test_a_failing_source_gives_its_reason_and_is_polled_again() -> None:
     measure = Measuring(DeviceError("bmc", "login refused"), ValueError("bug"), 99.0)
-    gauge = polled(measure)
+    sensor = polled(measure)
     measure.go.release()
-    until(gauge.read, lambda value: isinstance(value, DeviceError) and "login refused" in str(value))
+    until(sensor.read, lambda value: isinstance(value, DeviceError) and "login refused" in str(value))
     measure.go.release()
-    until(gauge.read, lambda value: isinstance(value, DeviceError) and "unexpected failure" in str(value))
+    until(sensor.read, lambda value: isinstance(value, DeviceError) and "unexpected failure" in str(value))
     measure.go.release()
-    until(gauge.read, lambda value: isinstance(value, PowerReading))
-    stop(gauge, measure)
+    until(sensor.read, lambda value: isinstance(value, PowerReading))
+    stop(sensor, measure)
 
 
 def test_a_closed_sensor_starts_no_thread() -> None:
     measure = Measuring()
-    gauge = polled(measure)
-    gauge.close()
+    sensor = polled(measure)
+    sensor.close()
     with pytest.raises(DeviceError):
-        gauge.read()
+        sensor.read()
     assert not any(thread.name == "poll bmc" for thread in threading.enumerate() if thread.is_alive())
 
 
@@ -232,12 +232,12 @@ def test_an_integral_continues_in_another_process_and_a_long_gap_is_reported() -
 
 def test_a_caller_that_reads_seldom_gets_all_readings_in_between() -> None:
     measure = Measuring(100.0, 200.0, 300.0)
-    gauge = polled(measure)
+    sensor = polled(measure)
     with pytest.raises(DeviceError, match="no reading yet"):
-        gauge.readings()
+        sensor.readings()
     for _ in range(3):
         measure.go.release()
-    until(gauge.read, lambda value: isinstance(value, PowerReading) and value.watts == 300.0)
-    assert [reading.watts for reading in gauge.readings()] == [100.0, 200.0, 300.0]
-    assert [reading.watts for reading in gauge.readings()] == [300.0]
-    stop(gauge, measure)
+    until(sensor.read, lambda value: isinstance(value, PowerReading) and value.watts == 300.0)
+    assert [reading.watts for reading in sensor.readings()] == [100.0, 200.0, 300.0]
+    assert [reading.watts for reading in sensor.readings()] == [300.0]
+    stop(sensor, measure)
