@@ -192,7 +192,10 @@ class RequestDispatcher:
 
 
 def _client_connected(request: web.Request) -> bool:
-    """Return whether the client still has its end open, which is not noticed while nothing is read."""
+    """Return whether the client's end of the connection is open.
+
+    The event loop does not notice that it was closed while it does not read.
+    """
     transport = request.transport
     if transport is None or transport.is_closing():
         return False

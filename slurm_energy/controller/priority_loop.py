@@ -242,7 +242,7 @@ class PriorityLoop:
         self._ahead_s = ahead_s
 
     async def _load_predictions(self, pipeline: PriorityPipeline) -> None:
-        """Read once the predictions of jobs that were running when senergyctld started."""
+        """Load once the predictions of jobs that were running when senergyctld started."""
         mispredictions = pipeline.state.mispredictions
         if not mispredictions.loaded:
             before, cluster = time.time() - _LOOKBACK_S, self.config.cluster.name

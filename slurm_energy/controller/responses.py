@@ -25,6 +25,7 @@ _JSON: Final = {"Content-Type": "application/json; charset=utf-8"}
 _LARGE: Final = 64 << 10
 
 Pieces = AsyncIterator[str]
+"""Text of a JSON object in pieces, without its last brace: the proof follows as the last key."""
 
 
 class SignedResponder:

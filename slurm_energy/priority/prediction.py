@@ -14,8 +14,8 @@ import numpy as np
 
 from slurm_energy.config import Config
 from slurm_energy.errors import EnergyError
-from slurm_energy.oracle.history import queue_forecast as history_columns
 from slurm_energy.oracle.history.cap_response import caps_of
+from slurm_energy.oracle.history.queue_forecast import QueueForecast
 from slurm_energy.oracle.history.similarity import LEVELS, USER_LEVEL
 from slurm_energy.oracle.nameplate import NO_LIMIT_S, NameplateOracle
 from slurm_energy.oracle.prediction import Prediction, PredictionRequest, PredictionSource
@@ -34,7 +34,7 @@ FINGERPRINT: Final = "ENERGY_FINGERPRINT"
 SOURCES: Final = (PredictionSource.HISTORY, PredictionSource.MODEL, PredictionSource.NAMEPLATE)
 HISTORY, MODEL, NAMEPLATE = range(3)
 
-HistoryPredictor = Callable[[Mapping[str, Sequence[Any]]], history_columns.QueueForecast]
+HistoryPredictor = Callable[[Mapping[str, Sequence[Any]]], QueueForecast]
 """`oracle.history.queue_forecast.predict_many` for the current history."""
 
 _MIN_TIME_S: Final = 1e-3
@@ -54,7 +54,7 @@ class QueuePredictions:
         runs: number of measured runs behind the prediction; 0 for sources other than history.
         level: index into `oracle.history.levels.LEVELS`, -1 for other sources.
         source_time_s: time predicted by the source, before bound and factor.
-        lower_bound_s: lower bound on the time, see `guard`; 0: none.
+        lower_bound_s: lower bound on the time, see `prediction_guard`; 0: none.
         misprediction: factor on the time, at least 1: the ratio by which the user's jobs exceeded their
             predictions.
     """

@@ -27,10 +27,11 @@ class RankCorrelation:
 
 
 def rank_correlation(place: Ints) -> RankCorrelation:
-    """Compare two orders.
+    """Compare two orders of the same jobs.
 
     Args:
-        place: position of each job in one order, listed in the other order. Shape (n,), all different.
+        place: place of each job in the first order; the jobs are listed in the second order. Shape (n,), all
+            different.
     """
     count = len(place)
     pairs = count * (count - 1) / 2

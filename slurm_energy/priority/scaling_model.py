@@ -60,9 +60,10 @@ def harmonized(
     If some shapes have been measured, those that have not are derived from the shape with most runs. If none
     has, the prediction for the job in general holds for the average of its shapes.
 
-    Shapes of one job are compared by the predictions of their sources. Bounds and factors (see `guard`) that
-    raise a measured shape raise all shapes of the job by the same ratio. On average these are then no
-    shorter than without any runs: decoy jobs in one shape must not make another shape look quick.
+    Shapes of one job are compared by the predictions of their sources. Bounds and factors (see
+    `prediction_guard`) that raise a measured shape raise all shapes of the job by the same ratio. On average
+    these are then no shorter than without any runs: decoy jobs in one shape must not make another shape look
+    quick.
 
     Args:
         predicted: m rows, those of a job side by side.
