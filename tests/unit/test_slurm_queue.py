@@ -299,13 +299,13 @@ class TestSiteFactor:
     """squeue shows only priorities: our site factors are stored, administrators' changes are detected."""
 
     @given(st.integers(-SITE_FACTOR_MAX, SITE_FACTOR_MAX), st.integers(-10000, 10000))
-    def test_what_was_set_is_known(self, factor, nice):
+    def test_applied_factors_are_returned(self, factor, nice):
         priority = max(1, factor - nice)
-        queue = read(row(PriorityLong=str(priority), Nice=str(nice)), known={7: factor})
+        queue = read(row(PriorityLong=str(priority), Nice=str(nice)), applied_factors={7: factor})
         assert (queue.site_factor[0], queue.fixed[0], queue.held[0]) == (factor, False, False)
 
     def test_held_job_keeps_it(self):
-        queue = read(row(PriorityLong="0"), known={7: 5000})
+        queue = read(row(PriorityLong="0"), applied_factors={7: 5000})
         assert (queue.site_factor[0], queue.fixed[0], queue.held[0]) == (5000, False, True)
 
     def test_after_a_restart_it_is_read_off(self):
@@ -316,13 +316,13 @@ class TestSiteFactor:
         assert read(row(PriorityLong=priority, Nice=nice)).site_factor.tolist() == [0]
 
     def test_priority_of_an_administrator_is_fixed(self):
-        queue = read(row(PriorityLong="99"), known={7: 5000})
+        queue = read(row(PriorityLong="99"), applied_factors={7: 5000})
         assert queue.fixed.tolist() == [True] and queue.priority.tolist() == [99]
 
     def test_jobs_that_are_gone_are_forgotten(self):
-        known = {7: 1, 8: 2}
-        read(row(), known=known)
-        assert known == {7: 1}
+        applied_factors = {7: 1, 8: 2}
+        read(row(), applied_factors=applied_factors)
+        assert applied_factors == {7: 1}
 
     def test_records_of_an_array_or_heterogeneous_job_share_it(self):
         tasks = row(JobID="14", ArrayJobID="2", ArrayTaskID="1", PriorityLong="900")
@@ -330,19 +330,19 @@ class TestSiteFactor:
             row(JobID="2", ArrayJobID="2", ArrayTaskID="3-5", PriorityLong="0")
             + tasks
             + row(JobID="21", HetJobID="20", PriorityLong="0"),
-            known={2: 900, 20: 800},
+            applied_factors={2: 900, 20: 800},
         )
         assert queue.site_factor.tolist() == [900, 900, 800]
         assert queue.fixed.tolist() == [False, False, False]
-        known = {2: 900}
-        read(tasks, known=known)
-        assert known == {2: 900}
+        applied_factors = {2: 900}
+        read(tasks, applied_factors=applied_factors)
+        assert applied_factors == {2: 900}
 
     def test_a_failed_reading_forgets_nothing(self):
-        known = {7: 1}
+        applied_factors = {7: 1}
         with pytest.raises(UnavailableError):
-            read("torn", known=known)
-        assert known == {7: 1}
+            read("torn", applied_factors=applied_factors)
+        assert applied_factors == {7: 1}
 
 
 @pytest.mark.parametrize(
@@ -435,8 +435,8 @@ def running(pid):
 
 
 def test_one_scontrol_for_a_batch(scontrol):
-    known = {}
-    outcome = scontrol.updater(known=known).set_site_factors({5: 3000, 4: 2000, 6: -7})
+    applied_factors = {}
+    outcome = scontrol.updater(applied_factors=applied_factors).set_site_factors({5: 3000, 4: 2000, 6: -7})
     assert outcome.done == (5, 4, 6) and not outcome.gone and not outcome.refused and not outcome.remaining
     assert scontrol.lines == [
         "update JobId=5 SiteFactor=3000",
@@ -444,7 +444,7 @@ def test_one_scontrol_for_a_batch(scontrol):
         "update JobId=6 SiteFactor=-7",
     ]
     assert len(Path(f"{scontrol.log}.pids").read_text().split()) == 1
-    assert known == {5: 3000, 4: 2000, 6: -7}
+    assert applied_factors == {5: 3000, 4: 2000, 6: -7}
 
 
 @pytest.fixture
@@ -473,12 +473,14 @@ def test_who_is_refused_every_job_does_not_ask_for_all(scontrol):
 
 
 def test_each_reply_belongs_to_its_job(scontrol):
-    known = {}
-    outcome = scontrol.updater(known=known).set_site_factors({1: 1, 99: 2, 98: 3, 97: 4, 2: 5})
+    applied_factors = {}
+    outcome = scontrol.updater(applied_factors=applied_factors).set_site_factors(
+        {1: 1, 99: 2, 98: 3, 97: 4, 2: 5}
+    )
     assert outcome.done == (1, 97, 2)  # 97 is an array of which one task has ended
     assert outcome.gone == (99,)
     assert outcome.refused == {98: "Access/permission denied for job 98"}
-    assert known == {1: 1, 97: 4, 2: 5}
+    assert applied_factors == {1: 1, 97: 4, 2: 5}
 
 
 def test_what_scontrol_says_of_slurm_conf_is_about_no_job(scontrol):
@@ -490,22 +492,22 @@ def test_what_scontrol_says_of_slurm_conf_is_about_no_job(scontrol):
 
 
 def test_an_array_of_which_no_task_was_changed_is_not_done(scontrol):
-    known = {}
-    outcome = scontrol.updater(known=known).set_site_factors({1: 1, 90: 2, 89: 3})
+    applied_factors = {}
+    outcome = scontrol.updater(applied_factors=applied_factors).set_site_factors({1: 1, 90: 2, 89: 3})
     assert (outcome.done, outcome.gone) == (
         (1, 89),
         (),
     )  # for array 89, a later release reports only the tasks that have ended
     assert outcome.refused == {90: "Access/permission denied"}
-    assert known == {1: 1, 89: 3}
+    assert applied_factors == {1: 1, 89: 3}
 
 
 @pytest.mark.parametrize("trouble", [96, 95, 93])
 def test_without_slurmctld_the_batch_ends(scontrol, trouble):
-    known = {}
+    applied_factors = {}
     with pytest.raises(UnavailableError):
-        scontrol.updater(known=known).set_site_factors({1: 1, trouble: 2, 3: 3})
-    assert known == {1: 1} and len(scontrol.lines) == 2
+        scontrol.updater(applied_factors=applied_factors).set_site_factors({1: 1, trouble: 2, 3: 3})
+    assert applied_factors == {1: 1} and len(scontrol.lines) == 2
 
 
 def test_no_scontrol():

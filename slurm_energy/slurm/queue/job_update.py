@@ -70,7 +70,7 @@ class JobUpdater:
     Args:
         updates_per_s: maximum number of changes per second.
         batch_s: maximum duration of a batch in seconds; the rest is left for the next batch.
-        known: receives the site factors that slurmctld has accepted, by job id; see
+        applied_factors: receives the site factors that slurmctld has accepted, by job id; see
             `squeue_source.SqueueSource`.
         command: program that reads commands on its standard input as scontrol does.
     """
@@ -79,13 +79,13 @@ class JobUpdater:
         self,
         updates_per_s: float,
         batch_s: float = 10.0,
-        known: dict[int, int] | None = None,
+        applied_factors: dict[int, int] | None = None,
         command: Sequence[str] = ("scontrol",),
     ) -> None:
         self._pause_s = 1.0 / updates_per_s
         self._batch_s = batch_s
         self._command = list(command)
-        self._known = {} if known is None else known
+        self._applied_factors = {} if applied_factors is None else applied_factors
         self._stopped = threading.Event()
 
     def set_site_factors(self, changes: Mapping[int, int]) -> UpdateResult:
@@ -95,15 +95,14 @@ class JobUpdater:
         component of a heterogeneous job, addresses all tasks or components.
 
         Raises:
-            UnavailableError: scontrol is missing or does not answer; `known` has the site factors accepted
-                so far.
+            UnavailableError: scontrol is missing or does not answer; `applied_factors` has the accepted ones.
             UsageError: a site factor is out of range.
         """
         for job_id, value in changes.items():
             if abs(value) > SITE_FACTOR_MAX:
                 raise UsageError(f"site factor {value} of job {job_id}", f"above {SITE_FACTOR_MAX}")
         commands = [(job, f"update JobId={job} SiteFactor={value}") for job, value in changes.items()]
-        return self._batch(commands, lambda job: self._known.__setitem__(job, changes[job]))
+        return self._batch(commands, lambda job: self._applied_factors.__setitem__(job, changes[job]))
 
     def set_fields(self, job_id: int, fields: Mapping[str, str], uid: int, name: str = "") -> UpdateResult:
         """Change a pending job in the name of a user.

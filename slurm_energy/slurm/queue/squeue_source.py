@@ -59,19 +59,19 @@ class SqueueSource:
 
     Args:
         run: executes a command.
-        known: site factors that slurmctld has accepted, by job id; `job_update.JobUpdater` fills this
-            dictionary. Jobs that have left the queue are removed from it.
+        applied_factors: site factors that slurmctld has accepted, by job id. `job_update.JobUpdater` fills
+            this dictionary; jobs that have left the queue are removed from it.
         clock: returns Unix seconds.
     """
 
     def __init__(
         self,
         run: Runner = run_command,
-        known: dict[int, int] | None = None,
+        applied_factors: dict[int, int] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._run, self._clock = run, clock
-        self._known = {} if known is None else known
+        self._applied_factors = {} if applied_factors is None else applied_factors
         self._users: dict[int, str] = {}
 
     def read(self) -> QueueColumns:
@@ -86,8 +86,8 @@ class SqueueSource:
                 "squeue", f"its output cannot be parsed: {shown(str(error), 80)}"
             ) from None
         present = group_job_ids(queue.job_id, queue.array_job_id, queue.het_job_id)
-        for job_id in self._known.keys() - set(present.tolist()):
-            del self._known[job_id]
+        for job_id in self._applied_factors.keys() - set(present.tolist()):
+            del self._applied_factors[job_id]
         return queue
 
     def _queue(self, taken_unix_s: float, row: Row) -> QueueColumns:
@@ -141,15 +141,15 @@ class SqueueSource:
         site factor. A priority that does not follow from the site factor that slurmctld accepted from us was
         set by an administrator (`scontrol update priority=`, or another site factor) and is left alone.
         """
-        ours = [self._known.get(job) for job in address.tolist()]
-        known = np.array([factor is not None for factor in ours], np.bool_)
+        ours = [self._applied_factors.get(job) for job in address.tolist()]
+        is_ours = np.array([factor is not None for factor in ours], np.bool_)
         factor = np.array([0 if factor is None else factor for factor in ours], np.int64)
         expected = np.maximum(factor - nice, _LEAST_PRIORITY)
         # A job without a site factor has site factor 0 and therefore the minimum priority.
         least = np.maximum(-nice, _LEAST_PRIORITY)
         shown_factor = np.where(held | (priority == least), 0, priority + nice)
-        fixed = known & ~held & (priority != expected)
-        return np.where(known & ~fixed, factor, shown_factor), fixed
+        fixed = is_ours & ~held & (priority != expected)
+        return np.where(is_ours & ~fixed, factor, shown_factor), fixed
 
     def _names(self, uids: np.ndarray) -> list[str]:
         """Return login names. Known users are looked up once, as a directory service may be slow."""
