@@ -69,7 +69,7 @@ def run(library: Path, gpus: Any, script: str, uid: int | None = None) -> Any:
 
 def test_every_symbol_of_the_package_is_there(library: Path) -> None:
     wrapper = lab._wrapper().read_text()
-    wanted = set(lab._BOUND.findall(wrapper))
+    bound_symbols = set(lab._BOUND.findall(wrapper))
     listed = subprocess.run(
         ["nm", "-D", "--defined-only", str(library / "lib" / lab.LIBRARY)],
         capture_output=True,
@@ -77,8 +77,8 @@ def test_every_symbol_of_the_package_is_there(library: Path) -> None:
         timeout=60,
         check=True,
     ).stdout
-    assert wanted <= {line.split()[-1] for line in listed.splitlines()}
-    assert len(wanted) > 100
+    assert bound_symbols <= {line.split()[-1] for line in listed.splitlines()}
+    assert len(bound_symbols) > 100
 
 
 def test_gpus_are_described(library: Path, gpus: Any) -> None:

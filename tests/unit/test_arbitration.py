@@ -113,8 +113,8 @@ def test_the_highest_cap_holds_and_each_claim_ends_with_its_job(node: Node) -> N
     outcomes = {o.key: o for o in node.begin("2.0", JobAllocation(frozenset({1})), *watts(120))}
     assert (outcomes[LIMIT].failed, outcomes[LIMIT].applied) == (False, "150000000")
     assert outcomes[LIMIT].note == "other jobs on the node require 150 W"
-    (kept,) = [result for result in node.end("1.0") if result.key == LIMIT]
-    assert (kept.done, kept.note) == (True, "other jobs on the node hold 120 W")
+    (shared,) = [result for result in node.end("1.0") if result.key == LIMIT]
+    assert (shared.done, shared.note) == (True, "other jobs on the node hold 120 W")
     assert node.limit() == 120
     assert all(result.done and not result.note for result in node.end("2.0"))
     assert node.tree.snapshot() == node.before
@@ -262,7 +262,7 @@ class Jobs(RuleBasedStateMachine):
         free = sorted(self.free())
         return data.draw(st.frozensets(st.sampled_from(free))) if free else frozenset()
 
-    def ask(self, owner: str, cpus: frozenset[int] | None, name: str) -> None:
+    def request_settings(self, owner: str, cpus: frozenset[int] | None, name: str) -> None:
         cap = self.caps[owner]
         requests = [*watts(cap)] if cap is not None and cpus and cpus & self.node.near else []
         for number, members in enumerate(self.node.policies):
@@ -305,14 +305,14 @@ class Jobs(RuleBasedStateMachine):
         owner = f"{next(self.ids)}.0"
         self.caps[owner] = cap
         cpus = self.cpus_for_a_job(data) if known else None
-        if self.killed(writes, self.ask, owner, cpus, name):
-            self.ask(owner, cpus, name)
+        if self.killed(writes, self.request_settings, owner, cpus, name):
+            self.request_settings(owner, cpus, name)
 
     @precondition(lambda self: any(t.cpus is None for t in self.node.allocations.values()))
     @rule(name=POLICIES, data=st.data())
     def step(self, name: str, data: st.DataObject) -> None:
         waiting = [owner for owner, allocation in self.node.allocations.items() if allocation.cpus is None]
-        self.ask(data.draw(st.sampled_from(waiting)), self.cpus_for_a_job(data), name)
+        self.request_settings(data.draw(st.sampled_from(waiting)), self.cpus_for_a_job(data), name)
 
     @precondition(lambda self: self.node.allocations)
     @rule(data=st.data())

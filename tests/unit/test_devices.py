@@ -167,19 +167,19 @@ def test_bounds_are_written_so_that_they_never_cross(
 ) -> None:
     knob = discover(tree.cpufreq(1).root).knobs["cpufreq.frequency[policy0]"]
     knob.write(before)
-    seen: list[str] = []
+    values: list[str] = []
     write = os.write
 
     def spy(descriptor: int, data: bytes) -> int:
         count = write(descriptor, data)
-        seen.append(knob.read())
+        values.append(knob.read())
         return count
 
     monkeypatch.setattr(os, "write", spy)
     knob.write(after)
     monkeypatch.undo()
     assert knob.read() == after
-    assert all(int(low) <= int(high) for low, high in (text.split("-") for text in seen))
+    assert all(int(low) <= int(high) for low, high in (text.split("-") for text in values))
 
 
 def test_readings_within_the_hardware_s_rounding_are_accepted(tree: Tree) -> None:

@@ -92,10 +92,10 @@ def test_hsmp_takes_the_limits_that_amd_s_powercap_zones_lack(tree: Tree) -> Non
         ("socket0",),
         200.0,
     )
-    wanted = package_limit_settings(package.interface, package.limit_domains[0], 150.0, 1.0)
-    assert wanted == (Setting("hsmp.power_limit[socket0]", "150000000"),)
-    assert wanted[0].key in devices.knobs
-    now = with_current_limits(devices.hardware, {wanted[0].key: "150000000"})
+    settings = package_limit_settings(package.interface, package.limit_domains[0], 150.0, 1.0)
+    assert settings == (Setting("hsmp.power_limit[socket0]", "150000000"),)
+    assert settings[0].key in devices.knobs
+    now = with_current_limits(devices.hardware, {settings[0].key: "150000000"})
     assert now.packages[0].limit_watts == 150.0
     devices.close()
 

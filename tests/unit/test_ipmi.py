@@ -50,20 +50,20 @@ def test_other_bytes_are_a_response_or_an_error(data: bytes) -> None:
 class FakeBmc:
     def __init__(self, answer: bytes) -> None:
         self.answer = answer
-        self.asked: list[tuple[int, int, bytes]] = []
+        self.requests: list[tuple[int, int, bytes]] = []
 
     def command(self, netfn: int, command: int, data: bytes) -> bytes:
-        self.asked.append((netfn, command, data))
+        self.requests.append((netfn, command, data))
         return self.answer
 
     def close(self) -> None:
-        self.asked.clear()
+        self.requests.clear()
 
 
 def test_the_request_is_for_the_system_s_power() -> None:
     bmc = FakeBmc(ANSWER)
     assert ipmi.power_watts(bmc) == 437.0
-    assert bmc.asked == [(0x2C, 0x02, bytes((0xDC, 0x01, 0, 0)))]
+    assert bmc.requests == [(0x2C, 0x02, bytes((0xDC, 0x01, 0, 0)))]
 
 
 def test_the_figures_of_a_bmc_that_does_not_measure_are_refused() -> None:

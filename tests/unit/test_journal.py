@@ -54,7 +54,7 @@ def disk_full(*_arguments: object, **_options: object) -> None:
     raise OSError(28, "No space left on device")
 
 
-def wanted() -> list[Setting]:
+def requested_settings() -> list[Setting]:
     settings = [*rapl_limit_settings("package-0", 150, 1.0), *rapl_limit_settings("package-1", 150, 1.0)]
     for name in ("policy0", "policy1"):
         settings += [frequency_range_setting(name, 800000, 2100000), epp_setting(name, "power")]
@@ -66,7 +66,7 @@ def test_settings_are_written_verified_and_restored(
     tree: Tree, devices: NodeDevices, journal: SettingsJournal
 ) -> None:
     before = tree.snapshot()
-    outcomes = apply(devices, journal, JOB, wanted())
+    outcomes = apply(devices, journal, JOB, requested_settings())
     assert [outcome.failed for outcome in outcomes] == [False] * 12
     assert tree.policy(0, "scaling_governor") == "performance"
     assert tree.policy(1, "scaling_max_freq") == "2100000"
@@ -85,7 +85,7 @@ def test_the_journal_is_on_disk_before_the_first_write(
     monkeypatch.setattr(os, "fsync", lambda _descriptor: events.append("fsync"))
     for knob in devices.knobs.values():
         monkeypatch.setattr(knob, "write", lambda _value: events.append("write"))
-    apply(devices, journal, JOB, wanted())
+    apply(devices, journal, JOB, requested_settings())
     assert events[:3] == ["fsync", "fsync", "write"]  # the file, its directory, then the hardware
     assert len(json.loads(journal.path.read_text())["entries"]) == 12
 
@@ -98,7 +98,7 @@ def test_settings_are_written_in_the_order_of_their_stages(
         monkeypatch.setattr(
             knob, "write", lambda value, key=key, write=knob.write: (written.append(key), write(value))
         )
-    apply(devices, journal, JOB, wanted())
+    apply(devices, journal, JOB, requested_settings())
     kinds = list(dict.fromkeys(key.partition("[")[0] for key in written))
     expected = ["cpufreq.governor", "cpufreq.epp", "cpufreq.frequency"]
     expected += ["powercap.time_window", "powercap.power_limit", "powercap.enabled"]
@@ -123,7 +123,7 @@ def test_nothing_is_set_if_the_journal_cannot_be_written(
     before = tree.snapshot()
 
     monkeypatch.setattr(atomic_file, "write", disk_full)
-    outcomes = apply(devices, journal, JOB, wanted())
+    outcomes = apply(devices, journal, JOB, requested_settings())
     assert all(outcome.failed and "No space left" in outcome.note for outcome in outcomes)
     assert tree.snapshot() == before
 
@@ -178,7 +178,7 @@ def test_claims_of_other_jobs_wait_for_the_journal(
 def test_a_value_changed_by_another_program_stays(
     tree: Tree, devices: NodeDevices, journal: SettingsJournal
 ) -> None:
-    apply(devices, journal, JOB, wanted())
+    apply(devices, journal, JOB, requested_settings())
     tree.put("sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw", 120_000_000)
     results = {result.key: result for result in restore(devices, journal, JOB)}
     changed = results["powercap.power_limit[package-0]"]
@@ -222,7 +222,7 @@ def test_one_refused_write_does_not_stop_the_others(
         raise DeviceError("x", "No data available (locked)")
 
     monkeypatch.setattr(devices.knobs["powercap.power_limit[package-0]"], "write", locked)
-    outcomes = {outcome.key: outcome for outcome in apply(devices, journal, JOB, wanted())}
+    outcomes = {outcome.key: outcome for outcome in apply(devices, journal, JOB, requested_settings())}
     failed = outcomes.pop("powercap.power_limit[package-0]")
     assert (failed.failed, failed.applied, failed.note) == (True, None, "No data available (locked)")
     assert not any(outcome.failed for outcome in outcomes.values())
@@ -242,7 +242,7 @@ def test_a_failed_restore_is_repeated(
     tree: Tree, devices: NodeDevices, journal: SettingsJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = tree.snapshot()
-    apply(devices, journal, JOB, wanted())
+    apply(devices, journal, JOB, requested_settings())
 
     def refuse(_value: str) -> None:
         raise DeviceError("x", "Device or resource busy")
@@ -382,7 +382,7 @@ CHURN = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
-from test_journal import JOB, wanted
+from test_journal import JOB, requested_settings
 from slurm_energy.devices.discovery import discover
 from slurm_energy.control.journal import SettingsJournal
 from slurm_energy.control.apply import apply
@@ -391,7 +391,7 @@ devices, journal = discover(Path(sys.argv[1])), SettingsJournal.load(Path(sys.ar
 restore(devices, journal)
 print("ready", flush=True)
 while True:
-    apply(devices, journal, JOB, wanted())
+    apply(devices, journal, JOB, requested_settings())
     restore(devices, journal, JOB)
 """
 

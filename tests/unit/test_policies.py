@@ -426,9 +426,9 @@ def test_bad_flags_are_named_with_value_and_allowed_values(change: dict[str, str
 
 
 def test_a_cap_without_a_policy_means_cap_unless_the_site_says_more() -> None:
-    asked = {"ENERGY_GPU_CAP": "200"}
-    assert validate_flags(asked, Config()).policy == "cap"
-    assert validate_flags(asked, Config(defaults=DefaultsConfig(policy="edp"))).policy == "edp"
+    flags = {"ENERGY_GPU_CAP": "200"}
+    assert validate_flags(flags, Config()).policy == "cap"
+    assert validate_flags(flags, Config(defaults=DefaultsConfig(policy="edp"))).policy == "edp"
     assert validate_flags({}, Config()).policy == "monitor"
 
 

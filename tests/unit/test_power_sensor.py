@@ -55,12 +55,12 @@ def hands() -> Hands:
 def test_power_that_rises_evenly_is_integrated_exactly(hands: Hands) -> None:
     sensor = Fixed()
     counter = IntegratedPowerCounter(sensor, hands)
-    told = []
+    reported = []
     for watts in (100, 200, 300):
         sensor.reading = PowerReading(hands.now, watts)
-        told.append(counter.read())
+        reported.append(counter.read())
         hands.now += 1
-    assert told == [0, 150_000_000, 400_000_000]
+    assert reported == [0, 150_000_000, 400_000_000]
 
 
 def test_the_last_power_is_held_until_the_next_reading(hands: Hands) -> None:
@@ -94,7 +94,7 @@ def test_a_count_never_decreases_and_subtracts_the_excess_later(hands: Hands) ->
 def test_the_integral_is_the_sum_of_trapezoids(steps: list[tuple[float, float]]) -> None:
     integral, now, expected = PowerIntegrator(60.0), 0.0, 0.0
     last: PowerReading | None = None
-    told = []
+    reported = []
     for length, watts in steps:
         now += length
         reading = PowerReading(now, watts)
@@ -102,9 +102,9 @@ def test_the_integral_is_the_sum_of_trapezoids(steps: list[tuple[float, float]])
         if last is not None:
             expected += (last.watts + watts) / 2 * (now - last.time_s) * 1e6
         last = reading
-        told.append(integral.energy_uj(now))
-    assert told == sorted(told)
-    assert told[-1] == pytest.approx(expected, abs=len(steps))
+        reported.append(integral.energy_uj(now))
+    assert reported == sorted(reported)
+    assert reported[-1] == pytest.approx(expected, abs=len(steps))
 
 
 def test_a_gap_is_not_filled_and_reported(hands: Hands) -> None:
@@ -143,11 +143,11 @@ class Measuring:
     def __init__(self, *answers: float | Exception) -> None:
         self.answers = list(answers)
         self.go = threading.Semaphore(0)
-        self.asked = threading.Semaphore(0)
+        self.requested = threading.Semaphore(0)
         self.released = threading.Event()
 
     def __call__(self) -> float:
-        self.asked.release()
+        self.requested.release()
         assert self.go.acquire(timeout=20)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
@@ -159,13 +159,13 @@ def polled(measure: Measuring, interval_s: float = 0.001) -> PolledPowerSensor:
     return PolledPowerSensor("bmc", "node", "test", 3000, interval_s, measure, measure.released.set)
 
 
-def until(read: Callable[[], object], wanted: Callable[[object], bool]) -> object:
+def until(read: Callable[[], object], condition: Callable[[object], bool]) -> object:
     for _ in range(2000):
         try:
             value: object = read()
         except DeviceError as error:
             value = error
-        if wanted(value):
+        if condition(value):
             return value
         threading.Event().wait(0.005)
     raise AssertionError(f"still {value!r}")
@@ -184,7 +184,7 @@ def test_a_read_never_waits_for_a_source_that_hangs() -> None:
     sensor = polled(measure)
     with pytest.raises(DeviceError, match="no reading yet"):
         sensor.read()
-    assert measure.asked.acquire(timeout=20)  # the source was queried and does not respond
+    assert measure.requested.acquire(timeout=20)  # the source was queried and does not respond
     with pytest.raises(DeviceError, match="no reading yet"):
         sensor.read()
     measure.go.release()
@@ -218,15 +218,15 @@ def test_an_integral_continues_in_another_process_and_a_long_gap_is_reported() -
     first, second, third = (PowerIntegrator(max_gap_s=30.0) for _ in range(3))
     first.add(PowerReading(0.0, 100.0))
     first.add(PowerReading(10.0, 100.0))
-    told = first.energy_uj(12.0)
+    reported = first.energy_uj(12.0)
     data = first.dump()
     assert data is not None
     second.load(json.loads(json.dumps(data)))
     assert second.add(PowerReading(20.0, 200.0)) is None
-    assert second.energy_uj(20.0) == told - 200_000_000 + 1_500_000_000
+    assert second.energy_uj(20.0) == reported - 200_000_000 + 1_500_000_000
     third.load(data)
     assert third.add(PowerReading(60.0, 200.0)) == 50.0
-    assert third.energy_uj(60.0) == told
+    assert third.energy_uj(60.0) == reported
     assert PowerIntegrator(30.0).dump() is None
 
 

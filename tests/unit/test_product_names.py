@@ -109,9 +109,9 @@ SAME = {
 }
 
 
-@pytest.mark.parametrize("wanted", SAME)
-def test_a_product_is_matched_by_words(wanted: str) -> None:
-    assert {name for name in GPUS if matches_gpu(wanted, name)} == SAME[wanted]
+@pytest.mark.parametrize("product", SAME)
+def test_a_product_is_matched_by_words(product: str) -> None:
+    assert {name for name in GPUS if matches_gpu(product, name)} == SAME[product]
 
 
 def test_every_product_is_itself() -> None:
@@ -139,7 +139,7 @@ CPUS = (
 
 
 @pytest.mark.parametrize(
-    ("wanted", "names"),
+    ("product", "names"),
     [
         ("Platinum 8358", {CPUS[0]}),
         ("Xeon(R) Platinum 8358P", {CPUS[1]}),
@@ -152,8 +152,8 @@ CPUS = (
         ("", set(CPUS) - {CPUS[2]}),
     ],
 )
-def test_a_processor_is_matched_by_words(wanted: str, names: set[str]) -> None:
-    assert {name for name in CPUS if matches_cpu(wanted, name)} == names
+def test_a_processor_is_matched_by_words(product: str, names: set[str]) -> None:
+    assert {name for name in CPUS if matches_cpu(product, name)} == names
 
 
 def test_the_table_of_another_processor_is_not_used() -> None:

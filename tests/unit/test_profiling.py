@@ -90,10 +90,10 @@ class FakeAgent:
             return {**answer, "sampled_s": time.clock_gettime(time.CLOCK_BOOTTIME) + self.late_s}
 
     def env(self, **more: str) -> dict[str, str]:
-        kept = {key: os.environ[key] for key in ("PATH", "PYTHONPATH", "HOME") if key in os.environ}
+        inherited = {key: os.environ[key] for key in ("PATH", "PYTHONPATH", "HOME") if key in os.environ}
         job = {"SLURM_JOB_ID": "12", "SLURM_PROCID": "3", "SLURM_STEP_ID": "0", "SLURMD_NODENAME": "n1"}
         names = {"SENERGY_CONFIG": str(self.config), "SENERGY_PROFILE_DIR": str(self.folder / "out")}
-        return {**kept, **job, **names, **more}
+        return {**inherited, **job, **names, **more}
 
     def run(self, program: str, *, patient: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
         """Run a program whose last line of output is JSON; returns it with the lines that were written."""

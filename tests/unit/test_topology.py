@@ -179,7 +179,7 @@ def test_a_job_s_cores_with_all_their_threads() -> None:
     ("text", "count", "why"),
     [
         ("0-1", 2, "slurm.conf counts threads as cores, or leaves them out"),
-        ("0-1", None, "the hook does not tell the CPUs"),
+        ("0-1", None, "the hook does not report the CPUs"),
         ("8", 2, "more cores than the kernel knows"),
         ("", 0, "nothing"),
         ("0-99999999999", 16, "not a core"),
