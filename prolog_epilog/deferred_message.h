@@ -9,7 +9,7 @@
 
 #include <stddef.h>
 
-#define DEFERRED_SUFFIX ".missed" /* of the socket's path */
+#define DEFERRED_SUFFIX ".deferred" /* of the socket's path */
 #define DEFERRED_MAX 1000         /* messages in it: whoever took senergyd away must not fill the memory */
 
 /*

@@ -153,7 +153,7 @@ def test_jobs_without_prolog_and_epilog_lines_are_announced_with_flags(cluster):
 
 
 def test_a_job_runs_without_senergyd_and_its_messages_wait(cluster):
-    left = cluster.directory / "agent.sock.missed"
+    left = cluster.directory / "agent.sock.deferred"
     left.mkdir(mode=0o700)
     cluster.agent.close()
     (cluster.directory / "agent.sock").unlink()

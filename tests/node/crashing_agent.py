@@ -174,9 +174,9 @@ class CrashingAgent(NodeAgent):
 
     def left(self) -> list[str]:
         """Return deferred messages and the content of the state directory except lock and accounts."""
-        missed, state = self.socket.with_name(self.socket.name + SUFFIX), self.folder / "state"
+        deferred, state = self.socket.with_name(self.socket.name + SUFFIX), self.folder / "state"
         stays = ("lock", "accounts.json", "boot_id")
-        files = [path for folder in (missed, state) for path in folder.rglob("*") if path.is_file()]
+        files = [path for folder in (deferred, state) for path in folder.rglob("*") if path.is_file()]
         return sorted(str(path.relative_to(self.folder)) for path in files if path.name not in stays)
 
     def settings(self) -> dict[str, Any]:

@@ -22,18 +22,18 @@ class Beside:
     def __init__(self, node: Node, folder: Path) -> None:
         self.node, self.socket = node, folder / "agent.sock"
         self.count = 0
-        self.missed = DeferredMessages(self.socket, node.manager, node.clock)
+        self.deferred = DeferredMessages(self.socket, node.manager, node.clock)
 
     def leave(self, operation: str, environment: dict[str, str], *, ago_s: float = 0.0) -> Path:
         self.count += 1
         sent_ns = round((self.node.clock.now - ago_s) * 1e9)
-        path = self.missed.folder / f"{sent_ns:020d}-{self.count}.json"
+        path = self.deferred.folder / f"{sent_ns:020d}-{self.count}.json"
         path.write_text(json.dumps({"op": operation, "env": environment}))
         path.chmod(0o600)
         return path
 
     def left(self) -> list[str]:
-        return [path.name for path in self.missed.folder.iterdir() if path.name != "boot_id"]
+        return [path.name for path in self.deferred.folder.iterdir() if path.name != "boot_id"]
 
 
 @pytest.fixture
@@ -48,9 +48,9 @@ def beside(node: Node, tmp_path: Path) -> Beside:
     return Beside(node, tmp_path)
 
 
-def test_a_missed_begin_is_made_good_and_says_how_late(node: Node, beside: Beside) -> None:
+def test_a_deferred_begin_takes_effect_and_the_record_states_the_delay(node: Node, beside: Beside) -> None:
     beside.leave("begin", env(policy="powersave"), ago_s=3.0)
-    beside.missed.replay()
+    beside.deferred.replay()
     assert node.tree.policy(3, "scaling_max_freq") == "800000"
     node.use(5)
     node.manager.end(env())
@@ -63,7 +63,7 @@ def test_a_missed_begin_is_made_good_and_says_how_late(node: Node, beside: Besid
     assert beside.left() == []
 
 
-def test_the_first_step_finds_its_job_whose_begin_was_missed(node: Node, beside: Beside) -> None:
+def test_the_first_step_begins_its_job_whose_begin_was_deferred(node: Node, beside: Beside) -> None:
     async def work(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
 
@@ -71,7 +71,7 @@ def test_the_first_step_finds_its_job_whose_begin_was_missed(node: Node, beside:
         message = {"op": "step", "job_id": 5, "step": "batch", **more}
         return asyncio.run(server.respond(json.dumps(message).encode(), 0))
 
-    server = AgentServer(node.manager, work, beside.missed.replay)
+    server = AgentServer(node.manager, work, beside.deferred.replay)
     assert tell(event="start")["known"] is False
     beside.leave("begin", env(), ago_s=1.0)
     assert tell(event="start", fingerprint="0123456789abcdef")["known"]
@@ -80,21 +80,21 @@ def test_the_first_step_finds_its_job_whose_begin_was_missed(node: Node, beside:
     assert [record.fingerprint for record in node.records() if record.step is None] == ["0123456789abcdef"]
 
 
-def test_a_missed_end_restores_and_the_record_is_an_upper_bound(node: Node, beside: Beside) -> None:
+def test_a_deferred_end_restores_and_the_record_is_an_upper_bound(node: Node, beside: Beside) -> None:
     node.manager.begin(env(policy="powersave"))
     node.use(5)
     beside.leave("end", env(), ago_s=2.0)
-    beside.missed.replay()
+    beside.deferred.replay()
     assert node.tree.snapshot() == node.original
     (record,) = node.records()
     assert record.elapsed_s == 5.0
     assert "ended 2.0 s before senergyd received its message" in record.notes[0]
 
 
-def test_a_job_that_was_missed_as_a_whole_has_a_record_without_energy(node: Node, beside: Beside) -> None:
+def test_a_job_with_both_messages_deferred_has_a_record_without_energy(node: Node, beside: Beside) -> None:
     beside.leave("begin", env(policy="powersave", tag="x"), ago_s=60.0)
     beside.leave("end", env(policy="powersave", tag="x"), ago_s=20.0)
-    beside.missed.replay()
+    beside.deferred.replay()
     assert node.tree.snapshot() == node.original
     (record,) = node.records()
     assert record.elapsed_s == pytest.approx(40.0)
@@ -112,7 +112,7 @@ def test_taking_messages_twice_changes_nothing(node: Node, beside: Beside) -> No
     for messages in ([*whole], [*whole, begin], [begin], [end], [end]):
         for operation, environment, ago_s in messages:
             beside.leave(operation, environment, ago_s=ago_s)
-        beside.missed.replay()
+        beside.deferred.replay()
         node.records()
     assert [record.job_id for record in node.records()] == [4, 5]
     assert node.tree.snapshot() == node.original
@@ -122,7 +122,7 @@ def test_a_requeued_job_is_two_jobs(node: Node, beside: Beside) -> None:
     node.manager.begin(env())
     beside.leave("end", env(), ago_s=2.0)
     beside.leave("begin", env(restart=1), ago_s=1.0)
-    beside.missed.replay()
+    beside.deferred.replay()
     assert [record.restart_count for record in node.records()] == [0]
     assert [job["restart_count"] for job in node.manager.status()["jobs"]] == [1]
 
@@ -161,28 +161,28 @@ def test_rubbish_is_dropped_and_said(
     node: Node, beside: Beside, content: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     beside.leave("begin", env()).write_text(content)
-    beside.missed.replay()
+    beside.deferred.replay()
     assert beside.left() == []
     assert "not a hook's message" in caplog.text
 
 
 def test_what_a_hook_is_still_writing_waits(beside: Beside) -> None:
-    (beside.missed.folder / ".00000000000000000001-5.json").write_text("{")
-    beside.missed.replay()
+    (beside.deferred.folder / ".00000000000000000001-5.json").write_text("{")
+    beside.deferred.replay()
     assert beside.left() == [".00000000000000000001-5.json"]
 
 
 def test_a_directory_that_somebody_removed_is_made_again(node: Node, beside: Beside) -> None:
-    shutil.rmtree(beside.missed.folder)
-    beside.missed.replay()
+    shutil.rmtree(beside.deferred.folder)
+    beside.deferred.replay()
     beside.leave("begin", env())
-    beside.missed.replay()
+    beside.deferred.replay()
     assert node.manager.has_job((5, 0))
 
 
 @pytest.mark.parametrize("spoil", ["mode", "link"])
 def test_a_directory_that_others_could_write_is_refused(node: Node, tmp_path: Path, spoil: str) -> None:
-    folder = tmp_path / "agent.sock.missed"
+    folder = tmp_path / "agent.sock.deferred"
     if spoil == "link":
         folder.symlink_to(tmp_path)
     else:
@@ -206,7 +206,7 @@ def test_a_message_that_leads_to_an_error_of_ours_does_not_stop_the_others(
     monkeypatch.setattr(node.manager, "begin", broken)
     beside.leave("begin", env(8), ago_s=3.0)
     beside.leave("begin", env(9), ago_s=2.0)
-    beside.missed.replay()
+    beside.deferred.replay()
     assert node.manager.has_job((9, 0))
     assert beside.left() == []
     assert "of ours" in caplog.text

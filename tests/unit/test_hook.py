@@ -311,8 +311,8 @@ def test_an_answer_that_is_there_counts_however_late_the_hook_is_run(folder, age
 
 
 @pytest.fixture
-def missed(folder):
-    directory = folder / "away.sock.missed"
+def deferred(folder):
+    directory = folder / "away.sock.deferred"
     directory.mkdir(mode=0o700)
     yield directory
     directory.chmod(0o700)
@@ -322,51 +322,51 @@ def missed(folder):
 @pytest.mark.parametrize(
     ("operation", "effect"), [("begin", "record begin when senergyd is back"), ("end", "ends the job when")]
 )
-def test_what_senergyd_does_not_take_is_left_for_it(hook, folder, missed, operation, effect):
+def test_what_senergyd_does_not_take_is_left_for_it(hook, folder, deferred, operation, effect):
     before = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     done = call(hook, operation, "--socket", folder / "away.sock")
     assert done.returncode == 0
     assert_one_line(done, "No such file or directory", effect)
-    (path,) = missed.iterdir()
+    (path,) = deferred.iterdir()
     assert before <= int(path.name[:20]) <= time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert json.loads(path.read_bytes()) == {"op": operation, "env": JOB}
 
 
-def test_left_messages_sort_by_time(hook, folder, missed):
+def test_left_messages_sort_by_time(hook, folder, deferred):
     for operation in ("begin", "end", "begin"):
         call(hook, operation, "--socket", folder / "away.sock")
-    found = [json.loads(path.read_bytes())["op"] for path in sorted(missed.iterdir())]
+    found = [json.loads(path.read_bytes())["op"] for path in sorted(deferred.iterdir())]
     assert found == ["begin", "end", "begin"]
 
 
-def test_what_is_refused_or_held_is_not_left(hook, agent, folder, missed):
+def test_what_is_refused_or_held_is_not_left(hook, agent, folder, deferred):
     call(hook, "begin", "--hold", "--socket", folder / "away.sock")
     agent.answer = b'{"ok": false, "error": "no", "code": 2}\n'
     tell(hook, agent, "end")
     assert agent.message()["op"] == "end"
-    assert list(missed.iterdir()) == []
+    assert list(deferred.iterdir()) == []
 
 
 @pytest.mark.parametrize("spoil", ["mode", "link", "file", "full"])
-def test_nothing_is_left_where_it_should_not_be(hook, folder, missed, spoil, tmp_path):
+def test_nothing_is_left_where_it_should_not_be(hook, folder, deferred, spoil, tmp_path):
     if spoil == "mode":
-        missed.chmod(0o770)
+        deferred.chmod(0o770)
     elif spoil == "full":
         for number in range(1000):
-            (missed / str(number)).touch()
+            (deferred / str(number)).touch()
     else:
-        missed.rmdir()
-        missed.symlink_to(tmp_path) if spoil == "link" else missed.touch()
+        deferred.rmdir()
+        deferred.symlink_to(tmp_path) if spoil == "link" else deferred.touch()
     done = call(hook, "end", "--socket", folder / "away.sock")
     assert_one_line(done, "senergyd restores the settings at its next start or job")
     if spoil == "link":
         assert list(tmp_path.iterdir()) == []
     if spoil in ("link", "file"):
-        missed.unlink()
-        missed.mkdir(mode=0o700)
+        deferred.unlink()
+        deferred.mkdir(mode=0o700)
     elif spoil == "full":
-        assert len(list(missed.iterdir())) == 1000
+        assert len(list(deferred.iterdir())) == 1000
 
 
 def test_a_daemon_that_accepts_nobody_is_given_up(hook, folder):

@@ -234,7 +234,7 @@ class JobManager:
         return bool(self._pending)
 
     def apply_pending_settings(self) -> None:
-        """Apply settings that a step made possible, after the response: the step must not wait."""
+        """Apply settings that a step made possible by reporting CPUs; runs after the step's response."""
         pending, self._pending = self._pending, set()
         for session in [self._sessions[key] for key in pending if key in self._sessions]:
             self._applier.replan(session)

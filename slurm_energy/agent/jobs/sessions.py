@@ -276,7 +276,7 @@ class SessionTable(dict[tuple[int, int], Session]):
         return session
 
     def sole_run(self, job_id: int) -> Session | None:
-        """Return a job's only run: an epilog may have another restart count than its prolog."""
+        """Return a job's run if it has exactly one; its epilog may report another restart count."""
         runs = [session for session in self.values() if session.job_id == job_id]
         return runs[0] if len(runs) == 1 else None
 

@@ -50,8 +50,8 @@ class MeteredJob:
 
     Attributes:
         name: unique name.
-        start: boot time of its begin in seconds, when it had used nothing; None if it began unnoticed
-            earlier.
+        start: boot time of its begin in seconds, when it had used nothing; None if the agent did not see its
+            begin.
         processes: how its processes are found.
     """
 

@@ -29,7 +29,7 @@ class Charge:
         waiting: components whose energy of this interval will be charged later.
         component_uncertain_s: seconds by component with a possibly missed wrap or reset, or without a
             reading.
-        assumed: components whose part of the job is an assumption.
+        assumed: components whose energy is partly other jobs', so that the job's part is an assumption.
         throttled_s: seconds of throttling by component.
         timing_uncertainty_s: uncertainty of `end`.
     """

@@ -97,7 +97,7 @@ class NodeEnergyMeter:
             "sequence": self._sequence,
             "sampler": self._sampler.readings(),
             "counters": {key: data for key, c in self._counters.items() if (data := c.dump()) is not None},
-            "usage": self._cpu_time.dump(),
+            "cpu_time": self._cpu_time.dump(),
             "ledger": self._ledger.dump(),
             "meters": {
                 s.owner: {"meter": s.meter.dump(), "power_monitor": s.power_monitor.dump()} for s in running
@@ -120,7 +120,7 @@ class NodeEnergyMeter:
             for key, data in checkpoint["counters"].items():
                 if key in self._counters:
                     self._counters[key].load(data)
-            self._cpu_time.load(checkpoint["usage"])
+            self._cpu_time.load(checkpoint["cpu_time"])
             self._earlier_readings = checkpoint["sampler"]
 
     def resume(self, running: Iterable[Session]) -> None:

@@ -232,12 +232,6 @@ class Sampler:
             return None
         return SampleInterval(start, now, deltas, throttled_s, unknown, suspended_s, after - before)
 
-    def forget(self) -> None:
-        """Drop all readings, so that the time until the next sample is not counted."""
-        for state in self._counters.values():
-            state.time = None
-        self.time = None
-
     def readings(self) -> dict[str, Any]:
         """Return the last readings for `since`, JSON-ready."""
         known = {key: [t.time, t.value_uj] for key, t in self._counters.items() if t.time is not None}

@@ -80,12 +80,8 @@ class TraceBuilder:
         """Record that the current state is on disk."""
         self._written = self._points
 
-    def dump(self) -> bytes:
-        """Return the state as bytes for `load`."""
-        return b"".join(self.parts())
-
     def parts(self) -> list[bytes | memoryview]:
-        """Return the output of `dump` in pieces without copies: a long trace has hundreds of kilobytes."""
+        """Return the state as bytes for `load`, in pieces without copies: a long trace has hundreds of kB."""
         header = {
             "start": self.start,
             "interval_s": self.interval_s,
@@ -97,7 +93,7 @@ class TraceBuilder:
 
     @classmethod
     def load(cls, data: bytes) -> TraceBuilder:
-        """Return the trace from the output of `dump`.
+        """Return the trace from the joined output of `parts`.
 
         Raises:
             ValueError: malformed bytes.

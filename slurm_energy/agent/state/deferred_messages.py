@@ -26,7 +26,7 @@ from slurm_energy.slurm.hook_environment import job_context
 
 log = logging.getLogger(__name__)
 
-SUFFIX = ".missed"
+SUFFIX = ".deferred"
 _NAME = re.compile(r"(\d{20})-\d{1,10}\.json")
 _MAX_BYTES = 64 * 1024
 _MARK = "boot_id"

@@ -116,9 +116,9 @@ class Spool:
         return written | {self._path(name): data}
 
     def rewrite(self, path: str, data: bytes) -> None:
-        """Write a file of `add` again that could not be synced to disk, unless it was removed since.
+        """Write a file of `add` again because it could not be synced to disk; a removed file stays removed.
 
-        A disk with a failed write may have dropped data, and reports that only once.
+        After a failed write the disk may have dropped data, and it reports that only once.
 
         Raises:
             OSError: not written.
