@@ -149,13 +149,13 @@ def _check(
         return
     verb = "read" if forbidden == _ANY_BY_OTHERS else "write"
     owners = " or ".join(f"uid {uid}" for uid in uids)
-    no_one = f", nobody else may {verb} it" if forbidden else ""
+    permission = f", no {verb} permission for others" if forbidden else ""
     fixes = ["chown root"] * foreign + [f"chmod {mode_change}"] * bool(mode & forbidden)
     todo = " and ".join(fixes) + f" {path}"
     if foreign and stat.S_ISDIR(status.st_mode):
         todo += _exception(status.st_uid)
     raise ConfigError(
-        str(path), f"owner uid {status.st_uid}, mode {mode:04o}: expected owner {owners}{no_one}", todo
+        str(path), f"owner uid {status.st_uid}, mode {mode:04o}: expected owner {owners}{permission}", todo
     )
 
 

@@ -77,11 +77,11 @@ class ResponseVerifier:
         at = content.rfind(_KEY, max(0, len(content) - _MAX_TAIL_BYTES))
         match = _TAIL.fullmatch(content, at + len(_KEY)) if at >= 0 else None
         if match is None:
-            raise ProofError("response", "it carries no proof that senergyctld made it", _OTHER_PROGRAM)
+            raise ProofError("response", "it has no proof that senergyctld made it", _OTHER_PROGRAM)
         try:
             payload, uid, _ = munge.decode(match[1].decode(), self.munge_socket)
         except ForbiddenError as error:
-            raise ProofError("response", f"its proof is refused: {error.why}", _OTHER_PROGRAM) from None
+            raise ProofError("response", f"its proof is invalid: {error.why}", _OTHER_PROGRAM) from None
         if uid not in self.uids:
             why = f"uid {uid} made it, who is not in cluster.controller_users"
             raise ProofError("response", why, "does senergyctld run as that user? Else it is an impostor")

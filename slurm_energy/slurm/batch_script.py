@@ -81,7 +81,7 @@ def read_script(
     given = {name: (value, f"{path}: line {line}") for line, name, value in reader.given}
     given |= {name: (value, "--sbatch") for name, value in options(extra)}
     unknown = [name for name in given if name not in LONG]
-    notes = reader.notes + [f"--{shown(name.lstrip('-'))}: not known here, left out" for name in unknown]
+    notes = reader.notes + [f"--{shown(name.lstrip('-'))}: unknown option, ignored" for name in unknown]
     return _Request(given).script(path, reader.command, content, arguments, notes)
 
 
@@ -135,7 +135,7 @@ class _Lines:
             elif not het:
                 het = self._store_options(path, number, line[len(DIRECTIVE) :])
         if late:
-            self.notes.append(f"line {late[0]}: #SBATCH after the first command counts for nothing")
+            self.notes.append(f"line {late[0]}: #SBATCH after the first command is ignored")
         if het:
             self.notes.append("a heterogeneous job: only its first component is predicted")
 
@@ -226,7 +226,7 @@ class _Request:
         gpu_kinds = list(dict.fromkeys(gpu_kind for count, gpu_kind in requests if gpu_kind and count))
         if len(gpu_kinds) > 1:
             self.notes.append(
-                f"{shown(' and '.join(gpu_kinds))}: all GPUs are taken for {shown(gpu_kinds[0])}"
+                f"{shown(' and '.join(gpu_kinds))}: all GPUs are counted as {shown(gpu_kinds[0])}"
             )
         return sum(count for count, _ in requests), next(iter(gpu_kinds), None)
 

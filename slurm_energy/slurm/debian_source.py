@@ -115,7 +115,7 @@ def download(cache: Path, name: str, version: str, etc: Path = _APT) -> Path:
     shutil.rmtree(tree, ignore_errors=True)
     descriptions = sorted(fetched.glob("*.dsc"))
     if not descriptions:
-        raise UnavailableError(what, "the archive has no description of it", "give --slurm-source DIR")
+        raise UnavailableError(what, "the archive has no .dsc file for it", "give --slurm-source DIR")
     run_tool(["dpkg-source", "--no-check", "-x", descriptions[-1].name, str(tree)], fetched, what)
     for directory in (apt, fetched):
         shutil.rmtree(directory, ignore_errors=True)

@@ -136,7 +136,7 @@ def ensure_built(say: Say = lambda text: None) -> Path:
 def _source_tree(cache: Path, slurm: Installation, release: Release, say: Say) -> Path:
     """Return the source tree of the installed slurmctld from the cache, or download it."""
     if not slurm.is_packaged:
-        why = f"{slurm.slurmctld} is from no package of the distribution"
+        why = f"{slurm.slurmctld} is not from a package of the distribution"
         raise UnavailableError(f"source of Slurm {release}", why, "give --slurm-source DIR")
     name, version = debian_source.source_package()
     folder = cache / f"{name}_{version.replace(':', '_')}"
@@ -154,7 +154,7 @@ def _compile(plugins: Path, tree: Path, target: Path, release: Release) -> Path:
         run_tool(command, plugins, PLUGIN, EnergyError)
         built = Path(folder) / PLUGIN
         if built_release(built) != release:
-            raise EnergyError(str(target / PLUGIN), f"would not say that it is for Slurm {release}")
+            raise EnergyError(str(target / PLUGIN), f"was not built for Slurm {release}")
         return built.replace(target / PLUGIN)
 
 

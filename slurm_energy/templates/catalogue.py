@@ -171,7 +171,7 @@ def _variables(head: Mapping[str, Any], path: Path) -> list[TemplateVariable]:
 def _fault(name: str, table: Mapping[str, Any]) -> str:
     """Return the fault in the table of a variable; empty: none."""
     if not _KEY.fullmatch(name):
-        return "is no name for a key: write a-z, 0-9 and _"
+        return "is not a valid key: write a-z, 0-9 and _"
     if unknown := sorted(set(table) - {"kind", "doc", "default", "option"}):
         return f"has an entry '{shown(unknown[0])}' that is not known: write kind, doc, default or option"
     if not all(isinstance(value, str) for value in table.values()):
@@ -247,7 +247,7 @@ def _render_text(template: Template, values: Mapping[str, Any]) -> str:
         return environment.from_string(template.source).render(values, senergy_version=__version__)
     except (RecursionError, MemoryError) as error:
         why = (
-            "builds on itself, or is nested too deeply"
+            "includes itself, or is nested too deeply"
             if isinstance(error, RecursionError)
             else "grows too large"
         )

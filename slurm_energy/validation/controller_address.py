@@ -18,7 +18,7 @@ def check(context: CheckContext) -> Iterator[Finding]:
         yield context.error(
             "controller",
             "listen",
-            f"'{listen}' is reachable from the controller alone, but cluster.controller_url is '{url}'",
+            f"'{listen}' is reachable on the controller only, but cluster.controller_url is '{url}'",
             f"listen on an address of the cluster network, or on 0.0.0.0:{url_port}",
         )
     if is_loopback(url_host) and not is_loopback(listen_host):

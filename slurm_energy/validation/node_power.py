@@ -39,6 +39,6 @@ def check(context: CheckContext) -> Iterator[Finding]:
         yield context.error(
             "node_power",
             "bmc",
-            f"'{settings.bmc}' cannot be asked by node_power.source '{settings.source}'",
+            f"'{settings.bmc}' does not match node_power.source '{settings.source}'",
             f'write {schemes[0]}://..., or source = "auto"',
         )

@@ -89,7 +89,7 @@ def _check_templates(context: CheckContext) -> Iterator[Finding]:
         try:
             check_folder(folder)
         except ConfigError as error:
-            why = f"others could exchange files in {error.what}: {error.why}"
+            why = f"other users could exchange files in {error.what}: {error.why}"
             yield context.warning("templates", "folder", why, error.todo)
     else:
         fault = "is not a directory" if folder.exists() else "does not exist on this host"
@@ -141,7 +141,7 @@ def _check_database(context: CheckContext) -> Iterator[Finding]:
     elif folder.is_dir():
         yield from _check_folder(context, "controller", "database", folder, refused_by_daemon=False)
     elif folder == _MADE_BY_UNIT and context.role is None:
-        why = f"{folder} does not exist; senergyctld.service makes it when it starts"
+        why = f"{folder} does not exist; senergyctld.service creates it at start"
         yield context.unchecked("controller", "database", why)
     else:
         yield _missing(context, "controller", "database", folder)
@@ -164,7 +164,7 @@ def _check_folder(
     try:
         check_folder(folder, also=_daemon_uids(context))
     except ConfigError as error:
-        why = f"others could exchange files in {error.what}: {error.why}"
+        why = f"other users could exchange files in {error.what}: {error.why}"
         severe = refused_by_daemon or folder.stat().st_mode & stat.S_IWOTH
         yield (context.error if severe else context.warning)(section, key, why, error.todo)
 

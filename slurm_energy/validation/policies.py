@@ -69,7 +69,7 @@ def check_defaults(context: CheckContext) -> Iterator[Finding]:
             yield context.error(
                 "defaults",
                 key,
-                f"policy '{name}' needs a cap, which a job that asks for nothing does not give",
+                f"policy '{name}' needs a cap, but a job without flags has none",
                 'define a policy with base = "cap" and cap_watts or gpu_cap_watts',
             )
         elif policy.users:

@@ -31,7 +31,7 @@ def check(context: CheckContext) -> Iterator[Finding]:
     settings = context.config.priority
     if settings.policy_file is not None:
         if not context.trusted:
-            why = f"{settings.policy_file} is not run: others could have written the configuration"
+            why = f"{settings.policy_file} is not executed: other users could have written the configuration"
             yield context.unchecked("priority", "policy", why)
             return
         try:
@@ -65,7 +65,7 @@ def _check_intervals(context: CheckContext) -> Iterator[Finding]:
         yield context.error(
             "priority",
             "stale_s",
-            f"the table is written every {settings.interval_s:g} s and would often count as stale",
+            f"the table is written every {settings.interval_s:g} s and would often be stale",
             f"write {least_s:g} or more",
         )
     if 0 < settings.shape_selection_delay_s < settings.interval_s:
@@ -89,8 +89,8 @@ def _check_weights(context: CheckContext, policy: Policy) -> Iterator[Finding]:
         yield context.warning(
             "priority",
             f"weights.{unused[0]}",
-            f"has no effect: policy '{policy.name}' does not look at it",
-            f"it looks at {', '.join(sorted(policy.weights))}",
+            f"has no effect: policy '{policy.name}' does not use it",
+            f"it uses {', '.join(sorted(policy.weights))}",
         )
     if policy.weights <= set(weights) and not any(weights[name] for name in policy.weights):
         yield context.error(

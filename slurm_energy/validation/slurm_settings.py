@@ -63,7 +63,7 @@ def _check_plugin(context: CheckContext) -> Iterator[Finding]:
         yield context.warning(
             "priority",
             "mode",
-            f"PrioritySiteFactorPlugin {said} in {slurm.path}, so the order is not used",
+            f"PrioritySiteFactorPlugin {said} in {slurm.path}, so the ranking is not applied",
             f"write PrioritySiteFactorPlugin={_PLUGIN}, see docs/priority-plugin.md",
         )
         return
@@ -109,5 +109,5 @@ def check_access(context: CheckContext) -> Iterator[Finding]:
     believed = context.config.cluster.controller_users
     if context.role is DaemonRole.CONTROLLER and os.geteuid() not in uids_of(believed):
         name = name_of(os.geteuid()) or str(os.geteuid())
-        why = f"names {', '.join(believed)}, but senergyctld runs as {name}: no agent will believe it"
+        why = f"names {', '.join(believed)}, but senergyctld runs as {name}: agents will reject its responses"
         yield context.warning("cluster", "controller_users", why, f"add '{name}'")

@@ -199,7 +199,7 @@ def test_the_command_line_rejects_an_impostor(tmp_path, munged, capsys):
     with reserved_port() as port:
         controller = Controller(tmp_path, munged, port)
         answers = {
-            "carries no proof": lambda credential, body: (200, json.dumps(told).encode()),
+            "has no proof": lambda credential, body: (200, json.dumps(told).encode()),
             f"uid {impostor.NOBODY} made it": lambda credential, body: (
                 200,
                 sealed(told, credential, munged),

@@ -39,7 +39,7 @@ def test_a_whole_script():
     assert script.time_limit_s == 26.5 * 3600
     assert script.flags == {"ENERGY_POLICY": "edp", "ENERGY_GPU_CAP": "250W"}
     assert (script.command, script.tasks) == ("module load x", 6)
-    assert script.notes == ("line 11: #SBATCH after the first command counts for nothing",)
+    assert script.notes == ("line 11: #SBATCH after the first command is ignored",)
 
 
 def test_what_is_not_said():
@@ -182,7 +182,7 @@ def test_unknown_options_and_components_are_noted():
     assert script.nodes == 2
     assert script.notes == (
         "a heterogeneous job: only its first component is predicted",
-        "--colour: not known here, left out",
+        "--colour: unknown option, ignored",
     )
 
 

@@ -154,7 +154,7 @@ def test_flags_that_submission_would_refuse_are_noted(folder, monkeypatch, capsy
     [
         ("--energy-model=resnet49 --gpus=a40:1", "no such workload profile: near names: resnet50"),
         ("--energy-model=resnet50 --gpus=a41:1", "near names: a40"),
-        ("--energy-model=resnet50 --gres=gpu:a40:1,gpu:a100:2", "a40 and a100: all GPUs are taken for a40"),
+        ("--energy-model=resnet50 --gres=gpu:a40:1,gpu:a100:2", "a40 and a100: all GPUs are counted as a40"),
     ],
 )
 def test_why_the_model_does_not_follow_a_script(folder, monkeypatch, capsys, options, note):

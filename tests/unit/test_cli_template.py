@@ -338,7 +338,7 @@ def test_a_sites_own_template_replaces_a_shipped_one(site: Path, capsys: pytest.
         ('{#\nsummary = "s"\n#}\n{{ missing }}\n', ": UndefinedError: 'missing' is undefined"),
         ('{#\nsummary = "s"\n#}\n{{ 1 / 0 }}\n', ": ZeroDivisionError"),
         ('{#\nsummary = "s"\n#}\n{% extends "../x.j2" %}\n', ": TemplateNotFound: ../x.j2"),
-        ('{#\nsummary = "s"\n#}\n{% extends "wrong.sh.j2" %}\n', ": builds on itself"),
+        ('{#\nsummary = "s"\n#}\n{% extends "wrong.sh.j2" %}\n', ": includes itself"),
         ('{#\nsummary = "s"\n#}\n{{ "a" * 99999999999999 }}\n', ": grows too large"),
         (f'{{#\nsummary = "s"\nx = {"[" * 9000}\n#}}\n', ": head: is not TOML"),
         ("{#\nsummary = \"s\"\n#}\n{{ ''.__class__.__mro__ }}\n", ": SecurityError"),

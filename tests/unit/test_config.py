@@ -109,7 +109,9 @@ def test_daemons_refuse_files_that_others_can_write(tmp_path):
     path.chmod(0o644)
     assert load(path, trusted=True).cluster.name == "a"
     path.chmod(0o664)
-    with pytest.raises(ConfigError, match=r"mode 0664: expected .*nobody else may write it: chmod go-w /"):
+    with pytest.raises(
+        ConfigError, match=r"mode 0664: expected .*no write permission for others: chmod go-w /"
+    ):
         load(path, trusted=True)
     link = tmp_path / "link.toml"
     link.symlink_to(path)

@@ -61,7 +61,7 @@ def test_a_bmc_needs_an_account_and_a_private_password(password: Path) -> None:
         node_power_options(NodePowerConfig(bmc="https://bmc"), "n1")
     config = NodePowerConfig(bmc="https://bmc", bmc_user="monitor", bmc_password_file=password)
     password.chmod(0o640)
-    with pytest.raises(ConfigError, match=r"mode 0640: expected .*nobody else may read it: chmod 0600"):
+    with pytest.raises(ConfigError, match=r"mode 0640: expected .*no read permission for others: chmod 0600"):
         node_power_options(config, "n1")
     assert node_power_options(NodePowerConfig(source="none", bmc="https://bmc"), "n1").sensor is None
 

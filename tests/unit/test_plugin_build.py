@@ -72,7 +72,7 @@ def test_a_directory_without_slurm_is_refused(tmp_path, meta):
 
 
 def test_no_archive_has_the_source_of_a_slurm_outside_usr(tmp_path):
-    with pytest.raises(UnavailableError, match=r"no package of the distribution: give --slurm-source DIR"):
+    with pytest.raises(UnavailableError, match=r"a package of the distribution: give --slurm-source DIR"):
         plugin_build.build(output=tmp_path, cache=tmp_path, slurm=slurm("/opt/slurm"))
 
 

@@ -88,7 +88,7 @@ def test_a_table_is_replaced_atomically_and_readable_by_all(tmp_path):
 
 def test_no_table_is_written_where_others_could_replace_it(tmp_path):
     tmp_path.chmod(0o777)
-    with pytest.raises(ConfigError, match="nobody else may write it"):
+    with pytest.raises(ConfigError, match="no write permission for others"):
         table_file.write(tmp_path / "priority.table", [1], [1])
     with pytest.raises(UnavailableError, match="priority table"):
         table_file.write(tmp_path / "none" / "below" / "priority.table", [1], [1])

@@ -158,7 +158,7 @@ def test_a_refused_credential_is_told_and_costs_nothing(monkeypatch):
 
 def test_success_without_proof_is_none(monkeypatch):
     asked, _ = ask(monkeypatch, 200, lambda credential: b'{"accepted": ["a"]}')
-    with pytest.raises(ProofError, match="carries no proof"):
+    with pytest.raises(ProofError, match="has no proof"):
         asked.post("/v1/records", {"items": []})
     asked, _ = ask(monkeypatch, 200, lambda credential: sealed({"accepted": []}, "another"))
     with pytest.raises(ProofError):

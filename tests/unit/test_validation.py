@@ -122,11 +122,11 @@ WRONG = {
     # Keys that contradict each other
     "local listen, remote URL": (
         "[controller]\nlisten = '127.0.0.1:6828'\n[cluster]\ncontroller_url = 'http://head:6828'\n",
-        *("error", "controller.listen", "reachable from the controller alone"),
+        *("error", "controller.listen", "reachable on the controller only"),
     ),
     "default listen, remote URL": (
         "[cluster]\ncontroller_url = 'http://head:6828'\n",
-        *("error", "controller.listen", "reachable from the controller alone"),
+        *("error", "controller.listen", "reachable on the controller only"),
     ),
     "remote listen, local URL": (
         "[controller]\nlisten = '0.0.0.0:6828'\n",
@@ -190,7 +190,7 @@ WRONG = {
     "negative weight": ("[priority.weights]\nedp = -1\n", "error", "priority.weights.edp", "negative"),
     "weights of another policy": (
         "[priority]\npolicy = 'blend'\nweights = { qos = 1 }\n",
-        *("warning", "priority.weights.qos", "does not look at it"),
+        *("warning", "priority.weights.qos", "does not use it"),
     ),
     "preempt without effect": (
         "[priority]\npolicy = 'sjf'\npreempt = true\n",
@@ -285,19 +285,19 @@ WRONG = {
     ),
     "templates where all may write": (
         "[templates]\nfolder = 'OPEN'\n",
-        *("warning", "templates.folder", "others could exchange files in"),
+        *("warning", "templates.folder", "other users could exchange files in"),
     ),
     "database where all may write": (
         "[controller]\ndatabase = 'OPEN/a.db'\n",
-        *("error", "controller.database", "others could exchange files in"),
+        *("error", "controller.database", "other users could exchange files in"),
     ),
     "policy file where all may write": (
         "[controller]\npolicy_file = 'OPEN/policies'\n",
-        *("error", "controller.policy_file", "others could exchange files in"),
+        *("error", "controller.policy_file", "other users could exchange files in"),
     ),
     "state where all may write": (
         "[agent]\nstate_dir = 'OPEN'\n",
-        *("error", "agent.state_dir", "others could exchange files in"),
+        *("error", "agent.state_dir", "other users could exchange files in"),
     ),
     "password that all may read": (
         "[node_power]\nbmc = 'https://{node}'\nbmc_user = 'a'\nbmc_password_file = 'SECRET'\n",
@@ -488,7 +488,7 @@ class TestDaemons:
         text = f"[cluster]\nname='sirius'\ncontroller_users=['{os.geteuid() + 1}']\n"
         text += f"[controller]\ndatabase='{host}/a.db'\npolicy_file='{host}/policies'\n"
         load_for_daemon(written(host, text), DaemonRole.CONTROLLER, logging.getLogger("test"))
-        assert "no agent will believe it" in caplog.text
+        assert "agents will reject its responses" in caplog.text
         caplog.clear()
         text = text.replace(f"['{os.geteuid() + 1}']", f"['{os.geteuid()}']")
         load_for_daemon(written(host, text), DaemonRole.CONTROLLER, logging.getLogger("test"))
