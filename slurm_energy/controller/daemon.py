@@ -112,7 +112,7 @@ def _not_about_bad_requests(record: logging.LogRecord) -> bool:
 
 
 class _RequestLogger(AbstractAccessLogger):
-    """Logs each answered request at level debug."""
+    """Log of answered requests at level debug."""
 
     def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
         """Log method, path, status and seconds. The path is text of the client, hence the quoting."""

@@ -47,7 +47,7 @@ class _Delivery:
 
 
 class DeliveryReceiver:
-    """Receives deliveries and stores their records.
+    """Receiver of deliveries, which stores their records.
 
     Args:
         config: returns the current configuration.

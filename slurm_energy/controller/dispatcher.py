@@ -61,7 +61,7 @@ class Route:
 
 
 class RequestDispatcher:
-    """Passes requests with a valid credential to their handlers.
+    """Dispatch of requests with a valid credential to their handlers.
 
     Args:
         current: returns the current configuration and the privileged users.

@@ -24,7 +24,7 @@ _UNDELAYED_QUERIES: Final = 6
 
 @dataclass(slots=True)
 class QuerySchedule:
-    """Decides which open jobs to query now: new ones at once, then every interval, then at growing intervals.
+    """Schedule of queries about open jobs: new ones at once, then every interval, then at growing intervals.
 
     slurmdbd learns of a job's end some seconds late, so the first `_UNDELAYED_QUERIES` queries follow at the
     plain interval. After them the pause doubles, up to an hour.

@@ -35,7 +35,7 @@ log = logging.getLogger("senergyctld")
 
 
 class HistoryCache:
-    """Keeps the history in memory consistent with the database.
+    """The history in memory, kept consistent with the database.
 
     Args:
         store: the database.

@@ -50,7 +50,7 @@ log = logging.getLogger("senergyctld")
 
 
 class JobChanger(Protocol):
-    """Changes jobs, see `slurm.queue.job_update.JobUpdater`."""
+    """Interface that changes jobs, see `slurm.queue.job_update.JobUpdater`."""
 
     def set_fields(self, job_id: int, fields: Mapping[str, str], uid: int, name: str = "") -> UpdateResult:
         """Change a pending job as its owner."""
@@ -62,7 +62,7 @@ class JobChanger(Protocol):
 
 
 class Interventions:
-    """Acts on one snapshot after the other, all in one thread.
+    """Executor of the interventions of one snapshot after the other, all in one thread.
 
     Args:
         config: mode, permission to preempt, interval.

@@ -28,7 +28,7 @@ log = logging.getLogger("senergyctld")
 
 
 class NameCheck:
-    """Checks names of accounts and partitions.
+    """Check of the names of accounts and partitions.
 
     Args:
         config: returns the current configuration.

@@ -59,7 +59,7 @@ def make_pipeline(
 
 
 class PriorityLoop:
-    """Ranks the queue periodically; responses come from the last snapshot.
+    """Periodic ranking of the queue; responses come from the last snapshot.
 
     All work except that of the database runs in one dedicated thread, so that a long cycle delays only the
     next cycle.

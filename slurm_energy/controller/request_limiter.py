@@ -29,7 +29,7 @@ class _UserQueue:
 
 
 class RequestLimiter:
-    """Grants turns to requests; those of one user in the order of arrival.
+    """Limiter that grants turns to requests, those of one user in the order of arrival.
 
     Args:
         concurrent: maximum number of requests of one user in progress.
@@ -104,7 +104,7 @@ class RequestLimiter:
 
 
 class ByteBudget:
-    """Bounds the memory used by request bodies: a body waits until enough bytes are free.
+    """Bound on the memory of request bodies: a body waits until enough bytes are free.
 
     Args:
         total_bytes: maximum bytes of all bodies in memory.

@@ -29,7 +29,7 @@ Pieces = AsyncIterator[str]
 
 
 class SignedResponder:
-    """Creates the responses to one request, signed by the user of this process.
+    """Responses to one request, signed by the user of this process.
 
     Args:
         request: the request.

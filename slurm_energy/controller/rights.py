@@ -79,7 +79,7 @@ class RoleCache:
 
 
 class RightsResolver:
-    """Determines what a user may see; queries the directory service at most once a minute per user.
+    """Rights of users, with at most one query of the directory service per minute and user.
 
     Args:
         access: returns the configured users and groups.

@@ -62,7 +62,7 @@ log = logging.getLogger("senergyctld")
 
 
 class ControllerServer:
-    """Answers requests from the store and the current configuration.
+    """Handlers of requests, which use the store and the current configuration.
 
     `config` and `access` are replaced as a whole on reload. `status` returns further entries of the status
     page.

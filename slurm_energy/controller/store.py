@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 class Store:
-    """Runs functions of the accounting room on database connections in the store's threads.
+    """The database and its threads, which run functions of the accounting room on their connections.
 
     A lock file beside the database prevents that two controllers share it.
 

@@ -92,7 +92,7 @@ class EngineState:
 
 
 class PriorityEngine:
-    """Ranks queues by one configuration.
+    """Ranking of queues by one configuration.
 
     Args:
         config: policy, weights and bounds.

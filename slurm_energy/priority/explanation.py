@@ -67,7 +67,7 @@ def pending_rows(snapshot: Snapshot, rows: Iterable[int] | None = None) -> list[
 
 
 class Explainer:
-    """Describes the jobs of one snapshot.
+    """Descriptions of the jobs of one snapshot.
 
     Args:
         snapshot: result of a cycle.

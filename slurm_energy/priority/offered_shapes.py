@@ -90,7 +90,7 @@ class ShapeChoice:
 
 
 class OfferedShapeProvider:
-    """Expands jobs that offer several shapes; every other job keeps the one shape that it requested.
+    """Shapes of jobs that offer several; every other job keeps the one shape that it requested.
 
     Args:
         predictor: predicts time and watts of each shape.

@@ -101,7 +101,7 @@ class QueuePredictions:
 
 
 class QueuePredictor:
-    """Asks the oracles for whole queues and caches what does not change.
+    """Predictions of the oracles for whole queues, with caches of everything that does not change.
 
     Args:
         config: policies, bounds and defaults, for the jobs' flags.

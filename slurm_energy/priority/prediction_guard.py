@@ -126,7 +126,7 @@ class GuardedPredictions:
 
 
 class PredictionGuard:
-    """Raises predictions that cheap jobs could have lowered.
+    """Correction of predictions that cheap jobs could have lowered.
 
     Args:
         mispredictions: overruns of running jobs.

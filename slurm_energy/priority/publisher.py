@@ -42,7 +42,7 @@ class Publisher(Protocol):
 
 
 class SiteFactorSetter(Protocol):
-    """Sets site factors job by job, see `slurm.queue.job_update.JobUpdater`."""
+    """Interface that sets site factors job by job, see `slurm.queue.job_update.JobUpdater`."""
 
     def set_site_factors(self, changes: Mapping[int, int]) -> Any:
         """Set as many factors as time allows, in the given order; the result has `refused` and `left`."""

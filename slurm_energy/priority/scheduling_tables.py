@@ -41,7 +41,7 @@ class ShapeTable:
 
 
 class ShapeProvider(Protocol):
-    """Determines the shapes in which jobs could run."""
+    """Source of the shapes in which jobs could run."""
 
     def shapes(self, queue: QueueColumns, rows: Ints, predicted: QueuePredictions) -> ShapeTable:
         """Return the shapes of some jobs.
@@ -55,7 +55,7 @@ class ShapeProvider(Protocol):
 
 
 class RequestedShapeProvider:
-    """Gives each job one shape, the requested one. It is always possible, since Slurm decides what fits."""
+    """Source of one shape per job, the requested one. It is always possible: Slurm decides what fits."""
 
     def shapes(self, queue: QueueColumns, rows: Ints, predicted: QueuePredictions) -> ShapeTable:
         """Return one row for each job."""

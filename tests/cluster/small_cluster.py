@@ -88,7 +88,7 @@ def marks(*more_programs: str) -> list[pytest.MarkDecorator]:
 
 
 class FakeAgent:
-    """Listens in place of senergyd, stores every message and answers each with `ANSWER`."""
+    """Stand-in for senergyd that stores every message and answers each with `ANSWER`."""
 
     ANSWER = b'{"ok": true, "policy": "monitor", "applied": 0, "failed": 0}\n'
 
@@ -139,7 +139,7 @@ class FakeAgent:
 
 
 class SmallCluster:
-    """Starts on entry and ends on exit; commands run with its configuration.
+    """Slurm cluster that starts on entry and ends on exit; commands run with its configuration.
 
     Args:
         directory: an empty directory that other users may enter, short enough for unix sockets.

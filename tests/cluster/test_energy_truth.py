@@ -46,7 +46,7 @@ _USUAL_GAP_S = 0.3
 
 
 class TruthRecorder:
-    """Follows the model's energies, so that they can be asked for at any moment of the past.
+    """Recorder of the model's energies, which can then be read at any moment of the past.
 
     With `jobs` the samples also tell who caused them.
     """

@@ -464,7 +464,7 @@ def test_commands_that_use_no_flag_say_nothing_whatever_is_wrong(cluster):
 
 
 class SilentAgent(FakeAgent):
-    """Accepts and reads, and never answers."""
+    """Agent that accepts and reads, and never answers."""
 
     ANSWER = b""
 

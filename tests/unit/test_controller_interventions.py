@@ -88,17 +88,22 @@ class Slurm:
 class Controller:
     """Engine and interventions as they are wired, with a clock that the test turns."""
 
-    def __init__(self, slurm, policy="zeus", acted=None, **more):
+    def __init__(self, slurm, policy="zeus", intervention_state=None, **more):
         lines = [f"{key} = {str(value).lower()}" for key, value in more.items()]
         config = configuration.parse(f'[priority]\npolicy = "{policy}"\n' + "\n".join(lines))
         self.slurm, self.now = slurm, NOW
-        self.kept = EngineState(DecayedUsage(3600.0), interventions=acted or InterventionState())
-        self.acted = self.kept.interventions
-        self.made = Interventions(config, slurm, slurm, self.acted, lambda: self.now)
-        shaper = OfferedShapeProvider(
-            QueuePredictor(config), self.made.nodes, self.acted.blocked_shapes, self.acted.keeps_request
+        self.engine_state = EngineState(
+            DecayedUsage(3600.0), interventions=intervention_state or InterventionState()
         )
-        self.engine = PriorityEngine(config, self.kept, None, shaper)
+        self.intervention_state = self.engine_state.interventions
+        self.made = Interventions(config, slurm, slurm, self.intervention_state, lambda: self.now)
+        shaper = OfferedShapeProvider(
+            QueuePredictor(config),
+            self.made.nodes,
+            self.intervention_state.blocked_shapes,
+            self.intervention_state.keeps_request,
+        )
+        self.engine = PriorityEngine(config, self.engine_state, None, shaper)
 
     def cycle(self, *rows):
         self.made.begin_cycle()
@@ -118,7 +123,7 @@ def test_the_chosen_shape_is_set_and_recorded_once():
     controller = Controller(Slurm())
     for _ in range(3):
         assert controller.cycle(offering()) == [(101, FIELDS[H2])]
-    (made,) = controller.acted.unsaved
+    (made,) = controller.intervention_state.unsaved
     assert (made.job_id, made.submit, made.kind) == (101, NOW, "shape")
     assert made.details == {
         "offered": ["gpu:a100:4", "gpu:h100:2"],
@@ -129,7 +134,7 @@ def test_the_chosen_shape_is_set_and_recorded_once():
     assert controller.cycle({"job_id": 5}) == [(101, FIELDS[H2])]
     controller.now += ABSENCE_LIMIT_S + 1.0
     controller.cycle({"job_id": 5})
-    assert controller.acted.assigned == {}
+    assert controller.intervention_state.assigned == {}
 
 
 def test_a_shape_is_set_and_restored_as_the_jobs_owner():
@@ -157,10 +162,10 @@ def test_another_shape_is_set_if_only_it_fits_and_exclusions_stay():
 def test_nodes_excluded_in_squeues_order_are_the_same_nodes():
     slurm = Slurm()
     slurm.gres, slurm.excluded = "gres:gpu:2", "a1,n9"
-    acted = InterventionState(
+    intervention_state = InterventionState(
         assigned={101: AssignedShape(NOW, H2, NOW, "gpu:4", "n9")}
     )  # so that the requested value is "n9,a1"
-    assert Controller(slurm, acted=acted).cycle(offering()) == []
+    assert Controller(slurm, intervention_state=intervention_state).cycle(offering()) == []
 
 
 def test_a_job_with_its_shape_is_unchanged_but_the_choice_is_recorded():
@@ -168,7 +173,7 @@ def test_a_job_with_its_shape_is_unchanged_but_the_choice_is_recorded():
     slurm.gres = "gres:gpu:h100:2"
     controller = Controller(slurm)
     assert controller.cycle(offering()) == []
-    assert [made.details["chosen"] for made in controller.acted.unsaved] == ["gpu:h100:2"]
+    assert [made.details["chosen"] for made in controller.intervention_state.unsaved] == ["gpu:h100:2"]
 
 
 @pytest.mark.parametrize(
@@ -179,8 +184,8 @@ def test_a_job_that_has_started_is_no_failure(state, outcome):
     slurm.state, slurm.outcome = state, outcome
     controller = Controller(slurm)
     controller.cycle(offering())
-    assert controller.acted.unsaved == []
-    assert controller.acted.assigned == {}
+    assert controller.intervention_state.unsaved == []
+    assert controller.intervention_state.assigned == {}
 
 
 def test_a_started_job_is_not_queried_again_until_the_queue_is_updated():
@@ -194,23 +199,28 @@ def test_a_started_job_is_not_queried_again_until_the_queue_is_updated():
 
 
 def test_setting_the_clock_back_extends_no_period():
-    acted = InterventionState(
+    intervention_state = InterventionState(
         left_queue={1: NOW + 60},
         protected_until={2: NOW + 900},
         being_served={3: NOW + 120},
         blocked_shapes={(4, A4): NOW + 600},
     )
-    acted.expire(NOW, ())
-    acted.expire(NOW - 86400.0, ())
-    acted.expire(NOW - 86400.0 + 130.0, ())
-    assert (acted.left_queue, acted.being_served, [*acted.protected_until], [*acted.blocked_shapes]) == (
+    intervention_state.expire(NOW, ())
+    intervention_state.expire(NOW - 86400.0, ())
+    intervention_state.expire(NOW - 86400.0 + 130.0, ())
+    assert (
+        intervention_state.left_queue,
+        intervention_state.being_served,
+        [*intervention_state.protected_until],
+        [*intervention_state.blocked_shapes],
+    ) == (
         {},
         {},
         [2],
         [(4, A4)],
     )
-    acted.expire(NOW - 86400.0 + 901.0, ())
-    assert (acted.protected_until, acted.blocked_shapes) == ({}, {})
+    intervention_state.expire(NOW - 86400.0 + 901.0, ())
+    assert (intervention_state.protected_until, intervention_state.blocked_shapes) == ({}, {})
 
 
 @pytest.mark.parametrize("how", ["refused", "typed"])
@@ -223,7 +233,7 @@ def test_a_refused_change_is_recorded_once(how):
     controller = Controller(slurm)
     for _ in range(3):
         controller.cycle(offering())
-    (made,) = controller.acted.unsaved
+    (made,) = controller.intervention_state.unsaved
     assert made.details["chosen"] is None
     assert ("Invalid generic" if how == "refused" else "cannot turn gpu:a100") in made.why
     assert len(slurm.changed) == (how == "refused")
@@ -249,7 +259,7 @@ def test_waiting_for_its_turn_does_not_block_a_shape():
         controller.now = NOW + after
         controller.cycle(offering(submit_s=NOW))
     assert slurm.changed == [(101, FIELDS[H2])]
-    assert controller.acted.blocked_shapes == {}
+    assert controller.intervention_state.blocked_shapes == {}
 
 
 def test_a_shape_beyond_a_limit_of_the_owner_is_blocked_at_once():
@@ -274,7 +284,7 @@ def test_the_start_timeout_restarts_after_a_lost_turn():
     ):
         controller.now = NOW + after
         controller.cycle(offering(submit_s=NOW))
-    assert controller.acted.blocked_shapes == {}
+    assert controller.intervention_state.blocked_shapes == {}
 
 
 def test_an_unrunnable_shape_is_reverted_and_not_set_again():
@@ -289,7 +299,7 @@ def test_an_unrunnable_shape_is_reverted_and_not_set_again():
     assert [fields for _, fields in slurm.changed[1:]] == [{"Gres": "gpu:4", "ExcNodeList": ""}] * 2
     controller.cycle(offering())
     assert len(slurm.changed) == 3
-    assert [made.details["chosen"] for made in controller.acted.unsaved] == ["gpu:h100:2", None]
+    assert [made.details["chosen"] for made in controller.intervention_state.unsaved] == ["gpu:h100:2", None]
     Controller(slurm).cycle(stuck)  # this job was not changed: Slurm's own reason stays
     assert len(slurm.changed) == 3
 
@@ -304,8 +314,8 @@ def test_text_of_one_job_that_scontrol_refuses_does_not_affect_other_jobs():
     slurm = Strict()
     controller = Controller(slurm)
     controller.cycle(offering())
-    given = controller.acted.assigned[101]
-    controller.acted.assigned[101] = replace(given, excluded_nodes="n9")
+    given = controller.intervention_state.assigned[101]
+    controller.intervention_state.assigned[101] = replace(given, excluded_nodes="n9")
     controller.cycle(offering(reason="BadConstraints", held=True), offering())
     assert [job_id for job_id, _ in slurm.changed] == [101, 102]
 
@@ -396,16 +406,16 @@ def test_decisions_survive_a_restart(tmp_path):
     controller = Controller(slurm)
     controller.cycle(offering())
     with database.connect(accounting.path) as connection:
-        decisions.save(connection, "c1", controller.acted.unsaved)
+        decisions.save(connection, "c1", controller.intervention_state.unsaved)
         decisions.save(
             connection, "c2", [Decision(101, NOW, NOW, "shape", "elsewhere", {"chosen": "gpu:x:1"})]
         )
-        acted = InterventionState()
-        acted.load(decisions.since(connection, "c1", NOW - 60))
+        intervention_state = InterventionState()
+        intervention_state.load(decisions.since(connection, "c1", NOW - 60))
         assert decisions.since(connection, "c1", NOW + 60) == []
-    assert acted.assigned == controller.acted.assigned
+    assert intervention_state.assigned == controller.intervention_state.assigned
     slurm.excluded = "n9,a1"
-    assert len(Controller(slurm, acted=acted).cycle(offering())) == 1
+    assert len(Controller(slurm, intervention_state=intervention_state).cycle(offering())) == 1
 
 
 def test_decisions_are_shown_with_their_job_only(tmp_path):
@@ -440,7 +450,7 @@ def test_a_job_is_preempted_and_recorded_once():
     for _ in range(3):
         controller.cycle(URGENT, GUEST)
     assert slurm.requeued == [(102,)]
-    (made,) = controller.acted.unsaved
+    (made,) = controller.intervention_state.unsaved
     assert (made.job_id, made.submit, made.kind, made.details["for_job"]) == (102, NOW - 90.0, "requeue", 101)
     controller.now = NOW + 200.0  # another job may be preempted again, but not the same one
     controller.cycle(URGENT | {"deadline_s": NOW + 840.0}, GUEST)
@@ -461,8 +471,8 @@ def test_the_same_job_is_preempted_ever_less_often(tmp_path):
         began += [after] if len(slurm.requeued) > count else []
     assert [b - a for a, b in pairwise(began)] == [1800, 3600, 7200]
     again = InterventionState()
-    again.load(controller.acted.unsaved)
-    assert again.protected_until == controller.acted.protected_until
+    again.load(controller.intervention_state.unsaved)
+    assert again.protected_until == controller.intervention_state.protected_until
 
 
 @pytest.mark.parametrize(
@@ -514,4 +524,4 @@ def test_a_job_that_slurm_refuses_to_requeue_is_protected():
     controller.now = NOW + 200.0
     controller.cycle(URGENT | {"deadline_s": NOW + 840.0}, GUEST)
     assert slurm.requeued == [(102,)]
-    assert controller.acted.unsaved == []
+    assert controller.intervention_state.unsaved == []

@@ -69,7 +69,7 @@ class Queueing:
         self.directory = directory
         self.controller = Controller(directory)
         self.source = Source(jobs())
-        self.publisher, self.told, self.share_fails = None, ShareTree(), False
+        self.publisher, self.share_tree, self.share_fails = None, ShareTree(), False
         self.failures = RepeatedFailureLog(logging.getLogger("senergyctld"), ignore_numbers=True)
         config = configuration.parse(text(directory, **settings))
         self.loop = PriorityLoop(
@@ -81,8 +81,8 @@ class Queueing:
             lambda: {"priority": self.loop.status()}, self.controller.memory, self.loop,
         )  # fmt: skip
 
-    def make(self, config, memory, kept):
-        made = priority_pipeline.build_pipeline(config, memory, kept)
+    def make(self, config, memory, engine_state):
+        made = priority_pipeline.build_pipeline(config, memory, engine_state)
         made.source = self.source
         made.publisher, made.read_shares = self.publisher or made.publisher, self.shares
         return made
@@ -90,7 +90,7 @@ class Queueing:
     def shares(self):
         if self.share_fails:
             raise UnavailableError("sacctmgr", "no slurmdbd")
-        return self.told
+        return self.share_tree
 
     def reconfigure(self, **settings):
         self.loop.adopt(self.loop.prepare(configuration.parse(text(self.directory, **settings))))
@@ -241,14 +241,14 @@ def test_a_reload_changes_policy_and_mode_and_keeps_usage(make):
     async def story(c):
         await c.post({"items": [item(job_id=1, start=time.time() - 9, end=time.time())]})
         await queueing.loop.cycle()
-        kept = queueing.loop.engine_state
-        assert kept.usage.last_row == 1
+        engine_state = queueing.loop.engine_state
+        assert engine_state.usage.last_row == 1
         queueing.reconfigure(policy="fcfs", age_weight=0.5)
         await queueing.loop.cycle()
         _, answer = await c.get("/v1/priority")
         assert [found["job_id"] for found in answer["jobs"]] == [101, 102, 103]
         assert (answer["policy"], answer["age_weight"]) == ("fcfs", 0.5)
-        assert queueing.loop.engine_state is kept
+        assert queueing.loop.engine_state is engine_state
         assert path.exists()
         queueing.reconfigure(mode="off")
         await queueing.loop.cycle()
@@ -256,11 +256,11 @@ def test_a_reload_changes_policy_and_mode_and_keeps_usage(make):
         assert (answer["mode"], answer["jobs"], path.exists()) == ("off", [], False)
         queueing.reconfigure(mode="plugin", half_life_s=60.0)
         await queueing.loop.cycle()
-        assert queueing.loop.engine_state is not kept and path.exists()
-        taken = queueing.loop.engine_state.applied_factors
+        assert queueing.loop.engine_state is not engine_state and path.exists()
+        factors = queueing.loop.engine_state.applied_factors
         queueing.reconfigure(mode="plugin", half_life_s=90.0)
         await queueing.loop.cycle()
-        assert queueing.loop.engine_state.applied_factors is taken
+        assert queueing.loop.engine_state.applied_factors is factors
         return True
 
     assert queueing.session(story)
@@ -304,14 +304,14 @@ def test_a_bad_reload_is_refused(make, settings, words):
 
 
 @pytest.mark.parametrize(
-    ("age_s", "told"),
+    ("age_s", "problem"),
     [
         (60, None),
         (2400, "queue.table is 40 minutes old"),
         (-2400, "queue.table is 40 minutes ahead"),
     ],
 )
-def test_an_outdated_queue_table_is_reported(tmp_path, age_s, told):
+def test_an_outdated_queue_table_is_reported(tmp_path, age_s, problem):
     path = tmp_path / "queue" / "queue.table"
     path.parent.mkdir(mode=0o755)
     path.write_bytes(snapshot([{"job_id": 7}], taken_unix_ns=int((time.time() - age_s) * 1e9)))
@@ -321,7 +321,7 @@ def test_an_outdated_queue_table_is_reported(tmp_path, age_s, told):
     )
     made.read_shares = ShareTree
     found = made.publish(made.rank())
-    assert found == told or found.startswith(told)
+    assert found == problem or found.startswith(problem)
     assert (tmp_path / "out" / "priority.table").exists()
 
 
@@ -389,8 +389,8 @@ def test_shadow_changes_nothing_and_compares(make, caplog):
     found = queueing.session(story)
     assert (found["jobs"], found["moved_jobs"]) == (3, 1) and found["kendall_tau"] == pytest.approx(-1 / 3)
     assert not (queueing.directory / "out/priority.table").exists()
-    told = [record.getMessage() for record in caplog.records][1:]
-    assert ["of 3 jobs free to start zeus would move 1" in message for message in told] == [True]
+    messages = [record.getMessage() for record in caplog.records][1:]
+    assert ["of 3 jobs free to start zeus would move 1" in message for message in messages] == [True]
 
 
 def test_usage_follows_the_records(make):
@@ -443,7 +443,9 @@ def test_usage_is_restored_once_the_clock_is_right_again(make, monkeypatch, capl
 def test_shares_come_from_sacctmgr_and_stay_during_its_outage(make, caplog):
     caplog.set_level(logging.INFO, "senergyctld")
     queueing = make()
-    queueing.told = ShareTree({"physics": FairShare(3, 0.5)}, {("physics", str(ALICE)): FairShare(7, 0.375)})
+    queueing.share_tree = ShareTree(
+        {"physics": FairShare(3, 0.5)}, {("physics", str(ALICE)): FairShare(7, 0.375)}
+    )
     queueing.source.columns.shares_norm[:] = 0.9  # of one level only, as under Fair Tree
 
     async def story(c):
@@ -456,8 +458,8 @@ def test_shares_come_from_sacctmgr_and_stay_during_its_outage(make, caplog):
         return True
 
     assert queueing.session(story)
-    told = [record.getMessage() for record in caplog.records]
-    assert [message for message in told if "shares" in message] == [
+    messages = [record.getMessage() for record in caplog.records]
+    assert [message for message in messages if "shares" in message] == [
         "priority, shares: sacctmgr: no slurmdbd",
         "priority, shares: works again",
     ]
@@ -465,7 +467,7 @@ def test_shares_come_from_sacctmgr_and_stay_during_its_outage(make, caplog):
 
 def test_a_reload_during_an_outage_of_sacctmgr_keeps_the_shares(make):
     queueing = make()
-    queueing.told = ShareTree({}, {("physics", str(ALICE)): FairShare(7, 0.375)})
+    queueing.share_tree = ShareTree({}, {("physics", str(ALICE)): FairShare(7, 0.375)})
 
     async def story(c):
         await queueing.loop.cycle()
@@ -473,7 +475,7 @@ def test_a_reload_during_an_outage_of_sacctmgr_keeps_the_shares(make):
         queueing.reconfigure(interval_s=20)
         for _ in range(3):
             await queueing.loop.cycle()
-            assert queueing.loop.engine_state.configured_shares == queueing.told
+            assert queueing.loop.engine_state.configured_shares == queueing.share_tree
         return True
 
     assert queueing.session(story)

@@ -32,10 +32,10 @@ class Cluster:
 
     def __init__(self, policy="zeus"):
         self.history = History()
-        self.kept = EngineState(DecayedUsage(7 * DAY))
-        guard = PredictionGuard(self.kept.mispredictions, self.bounds)
+        self.engine_state = EngineState(DecayedUsage(7 * DAY))
+        guard = PredictionGuard(self.engine_state.mispredictions, self.bounds)
         settings = configuration.parse(f'[priority]\npolicy = "{policy}"\n')
-        self.engine = PriorityEngine(settings, self.kept, self.forecast, guard=guard)
+        self.engine = PriorityEngine(settings, self.engine_state, self.forecast, guard=guard)
 
     def forecast(self, columns):
         return predict_many(self.history, columns)
@@ -221,28 +221,28 @@ def test_a_job_past_its_prediction_counts_while_it_runs():
 
 
 def test_the_prediction_at_the_start_is_what_counts():
-    kept = Mispredictions()
-    kept.record_predictions(queue({}, {"array_job_id": 102, "tasks": 5}), np.array([100.0, 200.0]))
+    mispredictions = Mispredictions()
+    mispredictions.record_predictions(queue({}, {"array_job_id": 102, "tasks": 5}), np.array([100.0, 200.0]))
     found = queue(
         running(start_s=NOW + 1), running(job_id=103, array_job_id=102, array_task_id=1, start_s=NOW + 2), {}
     )
-    kept.record_starts(found, NOW + 50)
-    assert [(one.job_id, one.predicted_s) for one in kept.unsaved] == [(101, 100.0), (103, 200.0)]
-    assert kept.running_overruns("alice") == (0.0, 0.0)
-    kept.record_predictions(found, np.array([1.0, 1.0, 1.0]))
-    kept.record_starts(found, NOW + 401)
-    assert len(kept.unsaved) == 2
-    total, weight = kept.running_overruns("alice")
+    mispredictions.record_starts(found, NOW + 50)
+    assert [(one.job_id, one.predicted_s) for one in mispredictions.unsaved] == [(101, 100.0), (103, 200.0)]
+    assert mispredictions.running_overruns("alice") == (0.0, 0.0)
+    mispredictions.record_predictions(found, np.array([1.0, 1.0, 1.0]))
+    mispredictions.record_starts(found, NOW + 401)
+    assert len(mispredictions.unsaved) == 2
+    total, weight = mispredictions.running_overruns("alice")
     assert weight == pytest.approx(400.0 + 399.0)
     assert total == pytest.approx(400 * math.log(4.0) + 399 * math.log(399 / 200))
 
 
 def test_predictions_from_before_a_restart_count():
-    kept = Mispredictions()
-    kept.load([(101, NOW - 9000, 5.0), (101, NOW - 4000, 50.0), (102, NOW - 4000, 50.0)])
-    kept.record_starts(queue(running(start_s=NOW - 4000), running(start_s=NOW - 10)), NOW)
-    assert kept.running_overruns("alice")[1] == pytest.approx(4000.0)
-    assert kept.unsaved == []
+    mispredictions = Mispredictions()
+    mispredictions.load([(101, NOW - 9000, 5.0), (101, NOW - 4000, 50.0), (102, NOW - 4000, 50.0)])
+    mispredictions.record_starts(queue(running(start_s=NOW - 4000), running(start_s=NOW - 10)), NOW)
+    assert mispredictions.running_overruns("alice")[1] == pytest.approx(4000.0)
+    assert mispredictions.unsaved == []
 
 
 def test_finished_overruns_count_and_decay():
@@ -262,11 +262,11 @@ def test_the_explanation_shows_bound_and_factor():
     cluster.ran(1.0, times=3)
     cluster.ran(2 * HOUR, name="x", predicted_s=HOUR)
     snapshot = cluster.engine.cycle(queue(LONG, {}), NOW)
-    told = explanation.Explainer(snapshot).job(0)
-    assert told["predicted"]["source_time_s"] < HOUR
-    assert told["predicted"]["lower_bound_s"] > 5 * HOUR
-    assert told["predicted"]["misprediction_factor"] == pytest.approx(2.0, rel=0.01)
-    assert "raised to the lower bound" in told["why"] and "misprediction factor" in told["why"]
+    explained = explanation.Explainer(snapshot).job(0)
+    assert explained["predicted"]["source_time_s"] < HOUR
+    assert explained["predicted"]["lower_bound_s"] > 5 * HOUR
+    assert explained["predicted"]["misprediction_factor"] == pytest.approx(2.0, rel=0.01)
+    assert "raised to the lower bound" in explained["why"] and "misprediction factor" in explained["why"]
 
 
 # --- arithmetic --------------------------------------------------------------------------------------------
@@ -342,14 +342,14 @@ def test_caps_of_flags_and_policies_count_in_the_queue():
             )
         )
     text = '[priority]\npolicy = "zeus"\n[policies.night]\nbase = "cap"\ngpu_cap_watts = 150\n'
-    kept = EngineState(DecayedUsage(7 * DAY))
+    mispredictions = EngineState(DecayedUsage(7 * DAY))
 
     def bounds(*given):
         return bounds_many(history, *given)
 
-    guard = PredictionGuard(kept.mispredictions, bounds)
+    guard = PredictionGuard(mispredictions.mispredictions, bounds)
     ranker = PriorityEngine(
-        configuration.parse(text), kept, lambda columns: predict_many(history, columns), guard=guard
+        configuration.parse(text), mispredictions, lambda columns: predict_many(history, columns), guard=guard
     )
     job = {"name": "train", "gpus": 1, "time_limit_s": 9000.0}
     flags = [{}, {"ENERGY_GPU_CAP": "100"}, {"ENERGY_POLICY": "night"}, {"ENERGY_CAP": "200"}]
@@ -358,8 +358,8 @@ def test_caps_of_flags_and_policies_count_in_the_queue():
     assert free == pytest.approx(300.0, rel=0.2)
     assert gpu <= 100.0 and site <= 150.0 and node <= 200.0
     assert found.time_s[0] < found.time_s[3] < found.time_s[2] < found.time_s[1]
-    told = explanation.Explainer(ranker.cycle(queue(job | {"flags": flags[1]}), NOW)).job(0)
-    assert told["predicted"]["power_watts"] <= 100.0
+    explained = explanation.Explainer(ranker.cycle(queue(job | {"flags": flags[1]}), NOW)).job(0)
+    assert explained["predicted"]["power_watts"] <= 100.0
 
 
 @pytest.mark.parametrize("kind", ["v100", "h100"])
@@ -367,14 +367,14 @@ def test_decoys_in_one_shape_do_not_make_another_look_quick(kind):
     found = []
     for times in (0, 3):
         cluster = Cluster()
-        guard = PredictionGuard(cluster.kept.mispredictions, cluster.bounds)
+        guard = PredictionGuard(cluster.engine_state.mispredictions, cluster.bounds)
         free = [
             NodeResources(one, frozenset({"cpu"}), True, 64, 64, {one: 4}, {one: 4})
             for one in ("v100", "h100")
         ]
         config = configuration.parse('[priority]\npolicy = "zeus"\n')
         shaper = OfferedShapeProvider(QueuePredictor(config, cluster.forecast, guard), lambda free=free: free)
-        ranker = PriorityEngine(config, cluster.kept, cluster.forecast, shaper, guard)
+        ranker = PriorityEngine(config, cluster.engine_state, cluster.forecast, shaper, guard)
         cluster.ran(1.0, gpus=4, gpu_kind=kind, times=times)
         offers = {"ENERGY_ALTERNATIVES": "gpu:v100:4,gpu:h100:4"}
         table = ranker.cycle(queue(LONG | {"gpus": 4, "gpu_kind": "v100", "flags": offers}), NOW).shapes.table

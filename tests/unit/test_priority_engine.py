@@ -44,9 +44,11 @@ def settings(policy="zeus", **more):
     return configuration.parse("[priority]\n" + "\n".join(lines))
 
 
-def engine(policy="zeus", kept=None, history=None, **more):
+def engine(policy="zeus", engine_state=None, history=None, **more):
     remembered = None if history is None else lambda columns: predict_many(history, columns)
-    return PriorityEngine(settings(policy, **more), kept or EngineState(DecayedUsage(7 * DAY)), remembered)
+    return PriorityEngine(
+        settings(policy, **more), engine_state or EngineState(DecayedUsage(7 * DAY)), remembered
+    )
 
 
 def order(snapshot):
@@ -271,8 +273,8 @@ def test_records_count_for_an_account_that_slurm_reports_later():
 
 
 def test_finished_runs_leave_the_queue_before_slurmctld_reports_it():
-    kept = EngineState(DecayedUsage(DAY))
-    kept.usage.add_records(
+    engine_state = EngineState(DecayedUsage(DAY))
+    engine_state.usage.add_records(
         [used(n, 1000.0, NOW - 20, NOW - 1, job_id=100 + n) for n in range(1, 6)]
         + [used(6, 1000.0, NOW - 2 * HOUR, NOW - HOUR, job_id=106)],
         NOW,
@@ -285,10 +287,10 @@ def test_finished_runs_leave_the_queue_before_slurmctld_reports_it():
         running(submit_s=NOW - 30.0, start_s=NOW - 5.0, restart_count=1),
         {"submit_s": NOW - 3 * HOUR},  # too long ago to be within the plugin's minute
     ]
-    found = engine(kept=kept).cycle(queue(*rows), NOW)
+    found = engine(engine_state=engine_state).cycle(queue(*rows), NOW)
     assert found.queue.job_id.tolist() == [103, 104, 105, 106]
     assert found.users.energy_joules[0] < 6 * 1000.0 + 10 * found.predicted.power_watts[2]
-    assert engine(kept=kept).cycle(queue(*rows), NOW + HOUR).queue.count == 6
+    assert engine(engine_state=engine_state).cycle(queue(*rows), NOW + HOUR).queue.count == 6
 
 
 def test_running_jobs_count_by_their_predicted_watts():
@@ -312,17 +314,17 @@ def test_least_edp_first():
 
 
 def test_jobs_of_the_heaviest_user_go_last():
-    kept = EngineState(DecayedUsage(7 * DAY))
-    kept.usage.add_records([used(user="bob", joules=1e9)], NOW)
-    found = engine("hades", kept).cycle(queue({"user": "bob"}, {"user": "carol"}), NOW)
+    engine_state = EngineState(DecayedUsage(7 * DAY))
+    engine_state.usage.add_records([used(user="bob", joules=1e9)], NOW)
+    found = engine("hades", engine_state).cycle(queue({"user": "bob"}, {"user": "carol"}), NOW)
     assert order(found) == [102, 101]
 
 
 def test_shares_weigh_usage():
-    kept = EngineState(DecayedUsage(7 * DAY))
-    kept.usage.add_records([used(1, 1e9, user="bob"), used(2, 2e8, user="carol")], NOW)
+    engine_state = EngineState(DecayedUsage(7 * DAY))
+    engine_state.usage.add_records([used(1, 1e9, user="bob"), used(2, 2e8, user="carol")], NOW)
     rows = [{"user": "bob", "shares_norm": 0.9}, {"user": "carol", "shares_norm": 0.1}]
-    assert order(engine("hades", kept).cycle(queue(*rows), NOW)) == [101, 102]
+    assert order(engine("hades", engine_state).cycle(queue(*rows), NOW)) == [101, 102]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -337,10 +339,10 @@ def test_the_returned_state_reproduces_the_order(policy):
         | ({"deadline_s": NOW + 9 * HOUR + n} if n % 5 == 0 else {})
         for n in range(60)
     ]
-    kept = EngineState(DecayedUsage(7 * DAY))
-    kept.usage.add_records([used(n, 1e7 * n, user=f"u{n}") for n in range(4)], NOW)
-    found = engine(policy, kept).cycle(queue(*rows), NOW)
-    told = json.loads(json.dumps(ranking_input(found), allow_nan=False))
+    engine_state = EngineState(DecayedUsage(7 * DAY))
+    engine_state.usage.add_records([used(n, 1e7 * n, user=f"u{n}") for n in range(4)], NOW)
+    found = engine(policy, engine_state).cycle(queue(*rows), NOW)
+    columns = json.loads(json.dumps(ranking_input(found), allow_nan=False))
 
     def table(kind, name):
         types = {"possible": np.bool_} | dict.fromkeys(
@@ -349,16 +351,16 @@ def test_the_returned_state_reproduces_the_order(policy):
         return kind(
             **{
                 key: np.array([math.nan if v is None else v for v in values], types.get(key, np.float64))
-                for key, values in told[name].items()
+                for key, values in columns[name].items()
             }
         )
 
     again = Queue(
-        told["now_s"], table(Jobs, "jobs"), table(Alternatives, "alternatives"), table(Users, "users")
+        columns["now_s"], table(Jobs, "jobs"), table(Alternatives, "alternatives"), table(Users, "users")
     )
-    ranking = scheduling.policy(told["policy"]).rank(again, Options(**told["options"]))
+    ranking = scheduling.policy(columns["policy"]).rank(again, Options(**columns["options"]))
     ids = again.jobs.job_id
-    assert ids[ranking.order(ids)].tolist() == told["order"] == order(found)
+    assert ids[ranking.order(ids)].tolist() == columns["order"] == order(found)
 
 
 def test_jobs_that_are_not_ranked_keep_slurms_order():
@@ -410,10 +412,10 @@ def test_an_array_has_one_place_and_is_set_as_one():
 
 
 def test_site_factors_stay_where_the_order_does():
-    kept = EngineState(DecayedUsage(7 * DAY))
-    first = engine(kept=kept).cycle(queue(*limits(1, 2, 4, 5)), NOW)
+    engine_state = EngineState(DecayedUsage(7 * DAY))
+    first = engine(engine_state=engine_state).cycle(queue(*limits(1, 2, 4, 5)), NOW)
     rows = [*limits(1, 2, 4, 5), {"job_id": 200, "time_limit_s": 3 * HOUR}]
-    second = engine(kept=kept).cycle(queue(*rows, now=NOW + 15), NOW + 15)
+    second = engine(engine_state=engine_state).cycle(queue(*rows, now=NOW + 15), NOW + 15)
     assert second.site_factors[:4].tolist() == first.site_factors.tolist()
     assert first.site_factors[1] > second.site_factors[4] > first.site_factors[2]
 
@@ -433,7 +435,9 @@ def test_portable_mode_uses_the_site_factors_in_slurm():
 
 @pytest.mark.parametrize(("mode", "changed"), [("portable", {101: 0, 90: 0}), ("plugin", {})])
 def test_a_job_loses_its_place_in_a_partition_that_is_not_ranked(mode, changed):
-    kept = EngineState(DecayedUsage(7 * DAY), applied_factors={101: 10**9, 90: 10**8, 104: 7, 105: 10**9})
+    engine_state = EngineState(
+        DecayedUsage(7 * DAY), applied_factors={101: 10**9, 90: 10**8, 104: 7, 105: 10**9}
+    )
     rows = [
         {"partition": "other", "site_factor": 10**9},
         {"partition": "other", "site_factor": 10**8, "array_job_id": 90},
@@ -442,7 +446,9 @@ def test_a_job_loses_its_place_in_a_partition_that_is_not_ranked(mode, changed):
         running(partition="other", site_factor=10**9),
     ]
     assert (
-        engine(kept=kept, partitions=["cpu"], mode=mode).cycle(queue(*rows), NOW).site_factor_changes()
+        engine(engine_state=engine_state, partitions=["cpu"], mode=mode)
+        .cycle(queue(*rows), NOW)
+        .site_factor_changes()
         == changed
     )
 
@@ -504,9 +510,9 @@ ROWS = st.fixed_dictionaries(
 
 @given(st.sampled_from(scheduling.names()), st.lists(st.lists(ROWS, max_size=6), min_size=1, max_size=3))
 def test_any_queue_is_ranked(policy, queues):
-    kept = EngineState(DecayedUsage(7 * DAY))
+    engine_state = EngineState(DecayedUsage(7 * DAY))
     for mode in ("plugin", "portable"):
-        ranker = engine(policy, kept, mode=mode, partitions=["cpu", ""])
+        ranker = engine(policy, engine_state, mode=mode, partitions=["cpu", ""])
         for rows in queues:
             found = ranker.cycle(queue(*rows), NOW)
             own = found.place[found.rows]
@@ -515,8 +521,8 @@ def test_any_queue_is_ranked(policy, queues):
                 assert np.all(np.diff(found.site_factors[found.rows][found.order]) < 0)
             assert not np.any(found.site_factors[found.queue.fixed | (found.queue.state != 0)])
             explainer = explanation.Explainer(found)
-            told = [explainer.job(row) for row in explanation.pending_rows(found)]
-            json.dumps([told, share_rows(found, kept), ranking_input(found)], allow_nan=False)
+            jobs_shown = [explainer.job(row) for row in explanation.pending_rows(found)]
+            json.dumps([jobs_shown, share_rows(found, engine_state), ranking_input(found)], allow_nan=False)
             (
                 found.site_factor_changes(),
                 found.site_factor_table(),
@@ -622,12 +628,12 @@ def test_why(row, words):
 
 
 def test_share_rows():
-    kept = EngineState(DecayedUsage(7 * DAY))
-    kept.usage.add_records([used(1, 3e6, user="bob", account="art"), used(2, 1e6)], NOW)
-    found = engine(kept=kept).cycle(
+    engine_state = EngineState(DecayedUsage(7 * DAY))
+    engine_state.usage.add_records([used(1, 3e6, user="bob", account="art"), used(2, 1e6)], NOW)
+    found = engine(engine_state=engine_state).cycle(
         queue({"shares_norm": 0.25}, {"user": "bob", "account": "art", "shares_norm": 0.75}), NOW
     )
-    rows = share_rows(found, kept)
+    rows = share_rows(found, engine_state)
     assert [(row["account"], row["user"]) for row in rows] == [
         ("art", None), ("art", "bob"), ("physics", None), ("physics", "alice"),
     ]  # fmt: skip
@@ -636,7 +642,7 @@ def test_share_rows():
 
 
 def test_an_account_includes_the_accounts_below_it():
-    kept = EngineState(DecayedUsage(7 * DAY))
+    engine_state = EngineState(DecayedUsage(7 * DAY))
     tree = [
         Association("root"),
         Association("science", parent="root"),
@@ -645,26 +651,26 @@ def test_an_account_includes_the_accounts_below_it():
         Association("physics", "alice"),
         Association("art", "bob"),
     ]
-    kept.configured_shares = normalise_shares(tree)
-    kept.usage.add_records([used(1, 3e6), used(2, 1e6, user="bob", account="art")], NOW)
-    rows = share_rows(engine(kept=kept).cycle(queue({}), NOW), kept)
+    engine_state.configured_shares = normalise_shares(tree)
+    engine_state.usage.add_records([used(1, 3e6), used(2, 1e6, user="bob", account="art")], NOW)
+    rows = share_rows(engine(engine_state=engine_state).cycle(queue({}), NOW), engine_state)
     parts = {row["account"]: (row["energy_share"], row["norm_shares"]) for row in rows if not row["user"]}
     assert parts == {"root": (1.0, 1.0), "science": (0.75, 0.5), "physics": (0.75, 0.5), "art": (0.25, 0.5)}
 
 
 def test_records_without_an_account_do_not_dilute_the_shares():
-    kept = EngineState(DecayedUsage(7 * DAY))
+    engine_state = EngineState(DecayedUsage(7 * DAY))
     early = used(1, 3e6, user="bob", account="")
-    kept.usage.add_records(
+    engine_state.usage.add_records(
         [early._replace(settled=False), used(2, 1.0, user="carol", account="", settled=False)], NOW
     )
-    told = queue({"shares_norm": 0.25}, {"user": "bob", "account": "art", "shares_norm": 0.75})
-    rows = share_rows(engine(kept=kept).cycle(told, NOW), kept)
+    with_shares = queue({"shares_norm": 0.25}, {"user": "bob", "account": "art", "shares_norm": 0.75})
+    rows = share_rows(engine(engine_state=engine_state).cycle(with_shares, NOW), engine_state)
     assert [row["norm_shares"] for row in rows if row["account"] == ""] == [0.0, 0.0]
-    kept = EngineState(DecayedUsage(7 * DAY))
-    kept.usage.add_records([early._replace(settled=False)], NOW)
-    kept.usage.add_records([early._replace(account="art", settled=True)], NOW)
-    rows = share_rows(engine(kept=kept).cycle(told, NOW), kept)
+    engine_state = EngineState(DecayedUsage(7 * DAY))
+    engine_state.usage.add_records([early._replace(settled=False)], NOW)
+    engine_state.usage.add_records([early._replace(account="art", settled=True)], NOW)
+    rows = share_rows(engine(engine_state=engine_state).cycle(with_shares, NOW), engine_state)
     assert {row["account"] for row in rows} == {"art", "physics"}
     factors = {row["user"]: row["fair_share_factor"] for row in rows if row["user"]}
     assert factors == pytest.approx({"alice": 1.0, "bob": 2 ** (-1 / 0.75)}, rel=1e-5)
@@ -757,8 +763,8 @@ def test_parked_jobs_do_not_delay_the_oldest_jobs_of_other_users():
 def test_started_jobs_count_toward_the_aged_jobs_of_a_user():
     """Otherwise parked jobs would follow one another forever, always older than those of other users."""
     honest = {"uid": 8, "user": "bob", "submit_s": NOW - 2 * DAY, "time_limit_s": 9 * HOUR}
-    kept = EngineState(DecayedUsage(7 * DAY))
-    ranker = engine("sjf", kept, aged_jobs_per_user=5)
+    engine_state = EngineState(DecayedUsage(7 * DAY))
+    ranker = engine("sjf", engine_state, aged_jobs_per_user=5)
     started = [
         running(job_id=9000 + n, array_job_id=9000, uid=7, submit_s=NOW - 3 * DAY, start_s=NOW - 60.0 * n)
         for n in range(5)

@@ -30,26 +30,30 @@ def seconds(clock: str) -> float:
 
 
 def the_queue() -> tuple[Queue, list[list[str]]]:
-    told = rows("Four jobs wait", 4)
-    ids, owners = [int(row[0]) for row in told], [USERS.index(row[1]) for row in told]
-    deadlines = [float(hours[0]) * 3600 if (hours := re.findall(r"\d+", row[6])) else np.nan for row in told]
+    table_rows = rows("Four jobs wait", 4)
+    ids, owners = [int(row[0]) for row in table_rows], [USERS.index(row[1]) for row in table_rows]
+    deadlines = [
+        float(hours[0]) * 3600 if (hours := re.findall(r"\d+", row[6])) else np.nan for row in table_rows
+    ]
     table = jobs(
         np.array(ids),
-        -np.array([seconds(row[5]) for row in told]),
+        -np.array([seconds(row[5]) for row in table_rows]),
         user=np.array(owners),
         deadline_s=np.array(deadlines),
     )
     shapes = alternatives(
-        np.arange(5), np.array([seconds(row[2]) for row in told]), np.array([float(row[3]) for row in told])
+        np.arange(5),
+        np.array([seconds(row[2]) for row in table_rows]),
+        np.array([float(row[3]) for row in table_rows]),
     )
     users = Users(np.array([0.5, 0.25, 0.25]), np.zeros(3), np.array([50.0, 30.0, 20.0]) * 3.6e6)
-    return Queue(0.0, table, shapes, users), told
+    return Queue(0.0, table, shapes, users), table_rows
 
 
 def test_the_example_is_computed() -> None:
-    queue, told = the_queue()
+    queue, table_rows = the_queue()
     ranking = policy("blend").rank(queue, Options())
-    edp = [float(row[4].removesuffix("G")) * 1e9 for row in told]
+    edp = [float(row[4].removesuffix("G")) * 1e9 for row in table_rows]
     assert queue.alternatives.edp == pytest.approx(edp, rel=0.005)
     order = ranking.order(queue.jobs.job_id)
     numbers = site_factors.spread_site_factors(4)
@@ -65,9 +69,9 @@ def test_the_example_is_computed() -> None:
 
 def test_the_orders_of_other_policies() -> None:
     queue, _ = the_queue()
-    told = re.findall(r"`(\w+)` ((?:10\d, ){3}10\d)", PAGE)
-    assert len(told) == 3
-    for name, order in told:
+    table_rows = re.findall(r"`(\w+)` ((?:10\d, ){3}10\d)", PAGE)
+    assert len(table_rows) == 3
+    for name, order in table_rows:
         ranked = queue.jobs.job_id[policy(name).rank(queue, Options()).order(queue.jobs.job_id)]
         assert ", ".join(map(str, ranked)) == order
 

@@ -42,11 +42,14 @@ def offering(text=BOTH, **more):
     return {"partition": "gpu", "gpus": 4, "gpu_kind": "a100", "flags": flags} | more
 
 
-def cycle(columns, found, policy="zeus", acted=None):
+def cycle(columns, found, policy="zeus", intervention_state=None):
     config = configuration.parse(f'[priority]\npolicy = "{policy}"\n')
-    acted = acted or InterventionState()
+    intervention_state = intervention_state or InterventionState()
     shaper = OfferedShapeProvider(
-        QueuePredictor(config), lambda: found, acted.blocked_shapes, acted.keeps_request
+        QueuePredictor(config),
+        lambda: found,
+        intervention_state.blocked_shapes,
+        intervention_state.keeps_request,
     )
     return PriorityEngine(config, EngineState(DecayedUsage(3600.0)), None, shaper).cycle(columns, NOW)
 
@@ -160,12 +163,12 @@ def test_a_job_that_fits_nowhere_is_ranked_by_its_best_shape():
     for found in (nodes(0, 0), nodes()):
         snapshot = cycle(columns, found)
         assert snapshot.queue.job_id[snapshot.rows[snapshot.order]].tolist() == [7, 8, 9]
-    told = explanation.Explainer(cycle(columns, nodes(0, 2))).job(1)
-    assert [(s["text"], s["fits"], s["chosen"]) for s in told["shapes"]] == [
+    explained = explanation.Explainer(cycle(columns, nodes(0, 2))).job(1)
+    assert [(s["text"], s["fits"], s["chosen"]) for s in explained["shapes"]] == [
         ("gpu:a100:4", False, False),
         ("gpu:h100:2", True, True),
     ]
-    assert told["predicted"]["edp_js"] == pytest.approx(told["shapes"][1]["edp_js"])
+    assert explained["predicted"]["edp_js"] == pytest.approx(explained["shapes"][1]["edp_js"])
 
 
 def test_resources_of_earlier_jobs_do_not_count_as_free():
@@ -224,13 +227,13 @@ def test_without_nodes_jobs_are_ranked_as_requested():
 
 
 def test_a_blocked_shape_counts_as_not_fitting():
-    acted = InterventionState(blocked_shapes={(101, H2): NOW})
-    assert chosen(cycle(queue(offering()), nodes(), acted=acted)) == {101: A4}
+    intervention_state = InterventionState(blocked_shapes={(101, H2): NOW})
+    assert chosen(cycle(queue(offering()), nodes(), intervention_state=intervention_state)) == {101: A4}
 
 
 def test_a_job_that_keeps_its_request_is_ranked_by_it():
-    acted = InterventionState(assigned={101: AssignedShape(NOW, None, NOW)})
-    snapshot = cycle(queue(offering()), nodes(), acted=acted)
+    intervention_state = InterventionState(assigned={101: AssignedShape(NOW, None, NOW)})
+    snapshot = cycle(queue(offering()), nodes(), intervention_state=intervention_state)
     assert choices(snapshot) == []
     assert snapshot.shapes.table.gpus.tolist() == [4]
 

@@ -113,9 +113,9 @@ def test_an_invalid_table_stays_invalid_until_it_is_read_again(plugin, path):
     with path.open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"x")
-    told = plugin("read", path, 7)
-    assert told[:4] == [TORN, "1", "0", "70"]
-    assert plugin("look", path, 7) == told
+    result = plugin("read", path, 7)
+    assert result[:4] == [TORN, "1", "0", "70"]
+    assert plugin("look", path, 7) == result
     table_file.write(path, [7], [71])
     assert plugin("read", path, 7)[:4] == [GOOD, "1", "0", "71"]
     assert plugin("look", path, 7)[:4] == [GOOD, "1", "0", "71"]
