@@ -25,8 +25,9 @@ if len(os.fsencode(os.path.realpath(tempfile.gettempdir()))) > LONGEST_TEMPORARY
 with contextlib.suppress(ImportError):  # some tests run where only Slurm and pytest are
     from hypothesis import HealthCheck, settings
 
-    settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.register_profile("same", settings.get_profile("search"), derandomize=True)
+    untimed = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+    settings.register_profile("search", max_examples=300, **untimed)
+    settings.register_profile("same", max_examples=100, derandomize=True, **untimed)
     settings.register_profile("check", settings.get_profile("same"), max_examples=25)
     settings.load_profile("same")
 
