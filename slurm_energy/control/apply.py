@@ -14,7 +14,7 @@ from slurm_energy.control.journal import JournalEntry, SettingsJournal
 from slurm_energy.control.transaction import CHANGED_EXTERNALLY, SettingOutcome, SettingsTransaction
 from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.devices.driver import DeviceError
-from slurm_energy.devices.hardware import Setting
+from slurm_energy.devices.settings import Setting
 
 _ALL_CLAIMS = Arbiter()
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from slurm_energy.devices.hardware import NodeHardware, parse_range
+from slurm_energy.devices.hardware import NodeHardware
+from slurm_energy.devices.settings import parse_range
 
 _PER_CPU = ("cpufreq.governor", "cpufreq.epp", "cpufreq.frequency", "cpufreq.setspeed")
 

@@ -15,7 +15,7 @@ from slurm_energy.control.knob_keys import join_keys
 from slurm_energy.control.restore import RestoreResult, restore
 from slurm_energy.control.transaction import SettingOutcome
 from slurm_energy.devices.discovery import NodeDevices
-from slurm_energy.devices.hardware import Setting
+from slurm_energy.devices.settings import Setting
 from slurm_energy.log_once import RepeatedFailureLog
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,8 @@ from slurm_energy.devices import sources
 from slurm_energy.devices.cpu import cpufreq, topology
 from slurm_energy.devices.cpu.topology import CpuTopology
 from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, ThrottleSensor, is_readable
-from slurm_energy.devices.hardware import CpufreqPolicy, CpuPackage, GpuInfo, NodeHardware, parse_range
+from slurm_energy.devices.hardware import CpufreqPolicy, CpuPackage, GpuInfo, NodeHardware
+from slurm_energy.devices.settings import parse_range
 from slurm_energy.devices.source_priority import SourceSelection
 from slurm_energy.devices.sources import NodePowerOptions
 

@@ -6,8 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from slurm_energy.config import Config, SitePolicy
-from slurm_energy.devices import hardware as words
-from slurm_energy.devices.hardware import CpufreqPolicy, CpuPackage, GpuInfo, NodeHardware, Setting
+from slurm_energy.devices.hardware import CpufreqPolicy, CpuPackage, GpuInfo, NodeHardware
+from slurm_energy.devices.settings import (
+    Setting,
+    boost_off_setting,
+    epp_setting,
+    frequency_range_setting,
+    governor_setting,
+    gpu_clocks_setting,
+    gpu_limit_settings,
+    package_limit_settings,
+)
 from slurm_energy.policies import edp_table
 from slurm_energy.policies.caps import LimitRange, split_cap
 from slurm_energy.policies.catalogue import MONITOR, catalogue
@@ -296,24 +305,24 @@ def _gpu_settings(targets: _Targets, gpus: Iterable[GpuInfo]) -> Iterable[Settin
     for gpu in gpus:
         watts = targets.gpus.get(gpu.index)
         if watts is not None and gpu.limit_watts is not None and watts < gpu.limit_watts:
-            yield from words.gpu_limit_settings(gpu.index, watts, gpu.interface)
+            yield from gpu_limit_settings(gpu.index, watts, gpu.interface)
         if gpu.index in targets.clocks:
-            yield words.gpu_clocks_setting(gpu.index, *targets.clocks[gpu.index])
+            yield gpu_clocks_setting(gpu.index, *targets.clocks[gpu.index])
 
 
 def _cpu_settings(targets: _Targets, hardware: NodeHardware, window_s: float) -> Iterable[Setting]:
     if targets.no_boost:
-        yield words.boost_off_setting()
+        yield boost_off_setting()
     for policy in hardware.policies:
         target = targets.cpus[policy.name]
         if target.governor is not None:
-            yield words.governor_setting(policy.name, target.governor)
+            yield governor_setting(policy.name, target.governor)
         if target.preference is not None:
-            yield words.epp_setting(policy.name, target.preference)
+            yield epp_setting(policy.name, target.preference)
         if (target.low_khz, target.high_khz) != policy.bounds_khz:
-            yield words.frequency_range_setting(policy.name, target.low_khz, target.high_khz)
+            yield frequency_range_setting(policy.name, target.low_khz, target.high_khz)
     for package in hardware.packages:
         watts = targets.packages.get(package.name)
         if watts is not None and (package.limit_watts is None or watts < package.limit_watts):
             for domain in package.limit_domains:
-                yield from words.package_limit_settings(package.interface, domain, watts, window_s)
+                yield from package_limit_settings(package.interface, domain, watts, window_s)

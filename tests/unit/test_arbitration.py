@@ -19,7 +19,7 @@ from slurm_energy.control.arbitration import Arbiter, JobAllocation, KnobDomains
 from slurm_energy.control.journal import SettingsJournal
 from slurm_energy.control.restore import restore
 from slurm_energy.devices.discovery import NodeDevices, discover
-from slurm_energy.devices.hardware import (
+from slurm_energy.devices.settings import (
     Setting,
     boost_off_setting,
     epp_setting,

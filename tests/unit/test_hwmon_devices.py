@@ -12,9 +12,10 @@ from slurm_energy.devices.cpu import amd_energy, amd_hsmp
 from slurm_energy.devices.discovery import discover, with_current_limits
 from slurm_energy.devices.driver import DeviceError
 from slurm_energy.devices.gpu import intel_gpu
-from slurm_energy.devices.hardware import NodeHardware, Setting, gpu_limit_settings, package_limit_settings
+from slurm_energy.devices.hardware import NodeHardware
 from slurm_energy.devices.node import power_meter
 from slurm_energy.devices.power_sensor import PowerReading
+from slurm_energy.devices.settings import Setting, gpu_limit_settings, package_limit_settings
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from slurm_energy.control.journal import SettingsJournal
 from slurm_energy.control.restore import restore
 from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.driver import DeviceError
-from slurm_energy.devices.hardware import (
+from slurm_energy.devices.settings import (
     Setting,
     epp_setting,
     frequency_range_setting,

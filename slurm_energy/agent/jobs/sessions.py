@@ -20,7 +20,7 @@ from slurm_energy.agent.metering.trace import TraceBuilder
 from slurm_energy.control.restore import RestoreResult
 from slurm_energy.control.transaction import SettingOutcome
 from slurm_energy.devices.cpu.cpu_time import JobProcesses
-from slurm_energy.devices.hardware import Setting
+from slurm_energy.devices.settings import Setting
 from slurm_energy.errors import NotFoundError
 from slurm_energy.records import JobDevice
 

@@ -10,7 +10,8 @@ import re
 from pathlib import Path
 
 from slurm_energy.devices.driver import DeviceError, Knob, WriteStage
-from slurm_energy.devices.hardware import CpufreqPolicy, parse_range
+from slurm_energy.devices.hardware import CpufreqPolicy
+from slurm_energy.devices.settings import parse_range
 from slurm_energy.devices.sysfs import parse_cpu_list, read_number, read_optional, read_text, write_text
 
 _CPU = Path("sys/devices/system/cpu")

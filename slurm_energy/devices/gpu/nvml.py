@@ -22,7 +22,8 @@ from slurm_energy.devices.driver import (
     WriteStage,
 )
 from slurm_energy.devices.gpu.inventory import GpuDevices
-from slurm_energy.devices.hardware import GpuInfo, parse_range
+from slurm_energy.devices.hardware import GpuInfo
+from slurm_energy.devices.settings import parse_range
 
 _LIMIT_ROUNDING_MW = 100
 _DEFAULT_MAX_WATTS = 1500.0
