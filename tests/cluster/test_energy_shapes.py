@@ -1,6 +1,6 @@
-"""A policy changes time, power and EDP of jobs.
+"""The effect of a policy on time, power and EDP of jobs.
 
-How both depend on policies and caps is compared on a virtual clock in lab/test_energy_on_a_virtual_clock.
+Further policies and caps are compared on a virtual clock in lab/test_energy_on_a_virtual_clock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ print(json.dumps([time.process_time() - begin_cpu_s, time.monotonic() - begin_s]
 
 
 def outputs_by_policy(lab: LabDriver, node: str, command: str) -> tuple[dict, dict]:
-    """Run a command under two policies; return what it printed, and what acct says of the job, by policy."""
+    """Run a command under two policies; return its output and the job in acct, by policy."""
     printed, labels = {}, {}
     for policy in ("performance", "powersave"):
         output = lab.layout.root / f"shapes-{node}-{policy}"
@@ -46,13 +46,13 @@ def test_powersave_costs_compute_bound_work_time_and_saves_power(lab: LabDriver)
     watts = {name: kernel["energy_joules"]["cpu"] / kernel["seconds"] for name, kernel in kernels.items()}
     assert watts["powersave"] <= 0.75 * watts["performance"]
     for name, label in labels.items():
-        assert label["quality"] == "measured"  # the whole node is one job's
+        assert label["quality"] == "measured"  # the job has the whole node
         assert label["elapsed_s"] >= kernels[name]["seconds"]
         assert label["edp_joule_seconds"] == pytest.approx(label["energy_joules"] * label["elapsed_s"])
 
 
 def test_powersave_slows_a_real_program(lab: LabDriver):
-    """A busy machine gives it less CPU time than the emulator allows; nothing gives it more."""
+    """A busy machine gives the program less CPU time than the emulator allows, never more."""
     program = lab.layout.root / "numpy_loop.py"
     program.write_text(NUMPY_LOOP)
     command = f"OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 python3 {program}"

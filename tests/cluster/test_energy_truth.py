@@ -1,4 +1,4 @@
-"""A record's energy against the emulator's own integral and against zeus, an independent tool.
+"""A record's energy compared with the emulator's own integral and with zeus, an independent tool.
 
 In real time: a real program on CPUs and a kernel on GPUs. Other kernels and profiles are compared on a
 virtual clock in lab/test_energy_on_a_virtual_clock.
@@ -48,7 +48,7 @@ _USUAL_GAP_S = 0.3
 class TruthRecorder:
     """Recorder of the model's energies, which can then be read at any moment of the past.
 
-    With `jobs` the samples also tell who caused them.
+    With `jobs` the samples also contain the energy that each job caused.
     """
 
     def __init__(self, lab: LabDriver, node: str, interval_s: float = 0.05, jobs: bool = False) -> None:
@@ -58,7 +58,7 @@ class TruthRecorder:
         self._thread = threading.Thread(target=self._follow, daemon=True)
 
     def __enter__(self) -> TruthRecorder:
-        self._sample()  # before anything the caller then does
+        self._sample()  # before any further action of the caller
         self._thread.start()
         return self
 
@@ -88,7 +88,7 @@ class TruthRecorder:
         return self.samples[place - 1], self.samples[place]
 
     def joules(self, component: str, start: float, end: float) -> float:
-        """Energy between two times."""
+        """Return the energy between two times."""
         return self._at(component, end) - self._at(component, start)
 
     def _at(self, component: str, when: float) -> float:
@@ -96,10 +96,10 @@ class TruthRecorder:
 
 
 def energy_between(one: dict, other: dict, component: str, when: float) -> float:
-    """Energy up to a time between two samples, however far they are apart.
+    """Return the energy up to a time between two samples, however far apart they are.
 
-    Exact if the power changed at most once between them: then that moment follows from powers and energies.
-    If it changed more often, a straight line.
+    The result is exact if the power changed at most once between them: powers and energies then determine
+    the moment of the change. For more changes the result is interpolated linearly.
     """
     before, after = one["power_watts"][component], other["power_watts"][component]
     length_s = other["time"] - one["time"]
@@ -127,7 +127,7 @@ def test_record_equals_the_integral_within_one_percent(lab: LabDriver, node: str
         lab.wait(job)
     (label,) = judges.acct(lab, job)
     (record,) = label["nodes"]
-    assert record["end"] - record["start"] > 8  # of 11, if senergyd could not take note of it at once
+    assert record["end"] - record["start"] > 8  # of 11, if senergyd could not record it at once
     for part in parts:
         truth = recorder.joules(part, record["start"], record["end"])
         assert record["components"][part]["energy_joules"] == pytest.approx(truth, rel=0.01), part
@@ -150,7 +150,7 @@ def test_zeus_agrees_within_two_percent(lab: LabDriver, node: str, device: str, 
     for part in parts:
         kind, _, index = part.rstrip("]").partition("[")
         by_zeus = window[kind][index] if index else sum(window[kind].values())
-        # Zeus reads at some moment within each pair of times: what they have between them may count.
+        # Zeus reads at some moment within each pair of times: the energy between the two may count.
         outside = recorder.joules(part, record["start"], window["begin"][1])
         outside += recorder.joules(part, window["end"][0], record["end"])
         between = sum(recorder.joules(part, *window[name]) for name in ("begin", "end"))

@@ -1,4 +1,4 @@
-"""The same job several times on a real cluster: then `senergy predict` knows its time and energy."""
+"""Runs of the same job on a real cluster, from which `senergy predict` predicts time and energy."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def _predict(lab: LabDriver, *arguments: str) -> dict:
 
 
 def _run(lab: LabDriver, path: Path) -> int:
-    """Run the job once, and return its number."""
+    """Run the job once, and return its id."""
     job = int(lab.run("sbatch", "--parsable", str(path), KERNEL_S).stdout)
     assert lab.wait(job) == "COMPLETED"
     return job
 
 
 def _learned(lab: LabDriver, path: Path, runs: int) -> dict:
-    """Return the answer that rests on so many runs of this job; other tests' jobs are learned meanwhile."""
+    """Return the prediction from this number of runs of the job; other tests' jobs are learned meanwhile."""
     deadline = time.monotonic() + 90
     while True:
         answer = _predict(lab, str(path), KERNEL_S)["prediction"]
@@ -54,7 +54,7 @@ def _learned(lab: LabDriver, path: Path, runs: int) -> dict:
 
 
 def test_the_next_run_is_predicted_from_the_runs_before(lab: LabDriver):
-    """The same work takes longer on a busy machine, so that the runs themselves bound what is predicted."""
+    """The same work takes longer on a busy machine, so the runs themselves bound the prediction."""
     path = lab.layout.root / "repeat.sh"
     path.write_text(SCRIPT)
     assert "same script" not in _predict(lab, str(path), KERNEL_S)["prediction"]["basis"]
@@ -98,7 +98,7 @@ AS_SBATCH = [
 
 
 def test_scripts_are_read_as_sbatch_reads_them(lab: LabDriver):
-    """Each #SBATCH line is submitted on hold; slurmctld's words about the job must be the parser's."""
+    """Each #SBATCH line is submitted on hold; slurmctld's data of the job must equal the parser's."""
     wrong: list[tuple[object, ...]] = []
     for line in AS_SBATCH:
         text = f"#!/bin/sh\n\n# remark\n#SBATCH {line}\nsrun true\n#SBATCH -N 3\n"

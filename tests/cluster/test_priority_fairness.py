@@ -1,4 +1,4 @@
-"""Energy shares on a real queue under `hades`, and that nobody starves."""
+"""Energy shares on a real queue under `hades`, and a bounded wait for every job."""
 
 from __future__ import annotations
 
@@ -50,28 +50,28 @@ pytestmark = [
 
 
 def one_gpu(lab, user, seconds, *options):
-    """Submit a job that keeps a GPU and a quarter of the node for some seconds."""
+    """Submit a job that uses a GPU and a quarter of the node for some seconds."""
     size = ["--gres=gpu:1", "--cpus-per-task=16", "--time=2"]
     job = f"senergy lab run train --gpu --seconds {seconds:g}"
     return lab.sbatch(job, "--job-name=work", *size, *options, user=user)
 
 
 def fill(lab):
-    """Have a job take the whole node until it is cancelled, however long it takes to submit others."""
+    """Occupy the whole node until the job is cancelled, however long it takes to submit others."""
     job = lab.sbatch("exec sleep 900", "--exclusive", "--job-name=blocker", "--nice=-100000")
     until(lambda: lab.job(job)["JobState"] == "RUNNING", "the node is full")
     return job
 
 
 def started(lab, jobs):
-    """Return when jobs started, Unix seconds, by job id, each task of an array by its own."""
+    """Return the start times of jobs, Unix seconds, by job id, with each task of an array separately."""
     lines = lab.run("squeue", "-h", "-t", "all", "-j", ",".join(map(str, jobs)), "-o", "%A %S %T").stdout
     rows = [line.split() for line in lines.splitlines()]
     return {int(j): datetime.fromisoformat(s).timestamp() for j, s, state in rows if state != "PENDING"}
 
 
 def waiting(lab):
-    """Return the priorities of what waits, by job id."""
+    """Return the priorities of pending jobs, by job id."""
     lines = lab.run("squeue", "-h", "-t", "PD", "-o", "%A %Q").stdout.splitlines()
     return {int(job): int(priority) for job, priority in map(str.split, lines)}
 
@@ -88,7 +88,7 @@ def know_shares(lab):
 
 
 def last_start(starts, owner):
-    """Return the time up to which jobs count; None: too few have started, and everybody has more to run."""
+    """Return the time up to which jobs count; None: too few have started, and every user has more to run."""
     ends = [sorted(starts.values())[MEASURED - 1]] if len(starts) >= MEASURED else []
     for user, count in JOBS.items():
         of_user = [start for job, start in starts.items() if owner[job] == user]
@@ -98,7 +98,7 @@ def last_start(starts, owner):
 
 
 def energies(lab, jobs):
-    """Return the joules of jobs by id, when all have them."""
+    """Return the joules of jobs by id, once all are recorded."""
     found = {}
 
     def complete():
@@ -112,7 +112,7 @@ def energies(lab, jobs):
 
 @pytest.fixture
 def bound(lab):
-    """A function that sets the bound on waiting, for one test."""
+    """A function that sets the bound on waiting for one test."""
     path = lab.layout.energy_toml
     before = path.read_text()
 
@@ -127,10 +127,10 @@ def bound(lab):
     lab.kill("senergyctld", how=signal.SIGHUP)
 
 
-def test_energy_goes_by_shares_though_one_user_submits_half_of_all_jobs(lab):
+def test_energy_follows_shares_though_one_user_submits_half_of_all_jobs(lab):
     know_shares(lab)
     blocker = fill(lab)
-    # Whoever submits most is first in the queue, too.
+    # The user with most submissions is also first in the queue.
     wanted = [(user, 2 + 0.5 * (number % 5)) for user, count in JOBS.items() for number in range(count)]
     with ThreadPoolExecutor(SUBMITTERS) as pool:
         jobs = list(pool.map(lambda job: one_gpu(lab, *job), wanted))
@@ -153,12 +153,12 @@ def test_energy_goes_by_shares_though_one_user_submits_half_of_all_jobs(lab):
     assert len(begun) >= 8 * SLOTS
 
 
-def test_a_job_that_others_always_pass_starts_when_it_has_waited_long_enough(lab, bound):
+def test_a_job_that_others_always_overtake_starts_past_the_bound_on_waiting(lab, bound):
     blocker = fill(lab)
     dear = lab.sbatch(
         "true", "--job-name=dear", "--gres=gpu:1", "--cpus-per-task=16", "--time=600", user="man"
     )
-    crowd = one_gpu(lab, "games", 1.5, f"--array=1-{MOST_TASKS}")  # some always wait, all for less long
+    crowd = one_gpu(lab, "games", 1.5, f"--array=1-{MOST_TASKS}")  # some always wait, all for a shorter time
     until(lambda: (now := waiting(lab))[crowd] > now[dear], "the crowd's place before the dear job")
     lab.run("scancel", str(blocker))
     until(lambda: len(started(lab, [crowd])) >= 2 * SLOTS, "the crowd's start")
@@ -176,5 +176,5 @@ def test_a_job_that_others_always_pass_starts_when_it_has_waited_long_enough(lab
     print(f"{before} started before it was due, {after} after, in {dear_start - due:.0f} s")
     assert before >= 2 * SLOTS
     assert dear_start >= due
-    assert after <= 6 * SLOTS  # while senergyctld sees it and what runs has to end
+    assert after <= 6 * SLOTS  # while senergyctld notices it and the running jobs have to end
     assert len(tasks) < MOST_TASKS

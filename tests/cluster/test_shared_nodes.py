@@ -1,4 +1,4 @@
-"""Jobs that share a node: each one's energy against the emulator's own account of who caused what."""
+"""Jobs that share a node: the energy of each compared with the emulator's own account of its cause."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ for _ in range(int(runs)):
 
 @dataclass(frozen=True)
 class Load:
-    """Kernels that a job runs, all jobs at the same time; none: it sleeps.
+    """Kernels that a job runs, simultaneously with other jobs; none: it sleeps.
 
     Attributes:
-        cores: of the job.
+        cores: cores of the job.
         runs: kernels one after the other.
-        seconds: what one would take on all of the node.
-        pause_s: after each.
+        seconds: duration of one kernel on the whole node.
+        pause_s: pause after each kernel.
     """
 
     cores: int
@@ -64,7 +64,7 @@ class Load:
 
 @pytest.fixture
 def idle_watts(lab: LabDriver) -> dict[str, float]:
-    """What the idle node really draws; senergyd has learned it when the test begins."""
+    """Return the true power of the idle node; senergyd has learned it when the test begins."""
     deadline = time.monotonic() + 180
     while not set(PARTS) <= set((found := judges.agent_status(lab, NODE))["idle_watts"]):
         assert time.monotonic() < deadline, found
@@ -79,9 +79,10 @@ def idle_watts(lab: LabDriver) -> dict[str, float]:
 def run_together(lab: LabDriver, loads: dict[str, Load]) -> dict[str, int]:
     """Run jobs side by side; return their ids by name.
 
-    Each starts once the program of the one before is there, and kernels begin when all are: how long a start
-    takes is the machine's affair, and the rule knows less of it. A second of CPU time costs other joules then
-    than in a kernel, and of two jobs that start at once nothing tells for a moment which one uses the CPUs.
+    Each job starts once the program of the previous one runs, and kernels begin when all run: the duration
+    of a start depends on the machine, and the attribution rule has less information about it. During a start
+    a second of CPU time costs other joules than in a kernel, and for two jobs that start at once it is
+    briefly unknown which one uses the CPUs.
     """
     folder = Path(tempfile.mkdtemp(prefix="together-", dir=lab.layout.root))
     (folder / "program.py").write_text(PROGRAM)
@@ -114,9 +115,10 @@ def records(lab: LabDriver, ids: dict[str, int]) -> dict[str, dict[str, Any]]:
 def caused(
     recorder: TruthRecorder, job: int, record: dict[str, Any], static_watts: dict[str, float]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return what a job really used: what it caused up to its record's end, and its part of the idle power.
+    """Return the true consumption of a job: the energy that it caused up to the end of its record, and its
+    part of the idle power.
 
-    Least and most: what it had caused in the samples before and after that end.
+    Minimum and maximum are the energies in the samples before and after that end.
     """
     length_s = record["end"] - record["start"]
     bounds = []
@@ -127,7 +129,7 @@ def caused(
 
 
 def sum_of_counters(found: dict[str, float]) -> float:
-    """Return joules of what has counters of its own."""
+    """Return the joules of all components with counters."""
     return found["cpu"] + found["dram"]
 
 
@@ -140,7 +142,7 @@ def test_jobs_that_share_a_node_pay_for_what_they_cause(lab: LabDriver, idle_wat
 
 
 def judge(lab: LabDriver, idle_watts: dict[str, float], loads: dict[str, Load]) -> None:
-    """Run jobs side by side and compare their records with what they caused."""
+    """Run jobs side by side and compare their records with the energy that they caused."""
     with TruthRecorder(lab, NODE, jobs=True) as recorder:
         ids = run_together(lab, loads)
     for name, record in records(lab, ids).items():
@@ -161,10 +163,10 @@ def judge(lab: LabDriver, idle_watts: dict[str, float], loads: dict[str, Load]) 
             return share * of(least) + stalled_s * of(MAX_WATTS)
 
         assert set(found) == set(PARTS)
-        # A smaller product moves fewer bytes in a second of CPU time, which the rule does not see.
+        # A smaller matrix product moves fewer bytes per second of CPU time, which the rule cannot observe.
         for of, share in ((itemgetter("cpu"), 0.03), (itemgetter("dram"), 0.08), (sum_of_counters, 0.03)):
             assert off_joules(of) <= allowed(of, share), (name, share)
-        # The meter shows means of a second, read once a second: a step of the power is booked up to
+        # The meter shows means of a second, read once a second: a step of the power is charged up to
         # a second late, and the node's power changes by less than 200 W here.
         assert least["other"] - 200 <= found["other"] <= most["other"] + 200, name
         assert {part["quality"] for part in record["components"].values()} == {"modelled"}
@@ -185,7 +187,7 @@ def test_a_job_with_the_whole_node_pays_for_its_meter(lab: LabDriver):
     found = joules(record)
     node = found.pop("node")
     assert node == pytest.approx(math.fsum(found.values()), abs=1e-6)
-    # As above: a second's change of the power, which is up to 450 W with all cores.
+    # As above: a change of the power within a second, up to 450 W with all cores.
     assert node == pytest.approx(recorder.joules("node", record["start"], record["end"]), abs=450)
     for part in ("cpu", "dram"):
         assert found[part] == pytest.approx(recorder.joules(part, record["start"], record["end"]), rel=0.01)

@@ -1,4 +1,4 @@
-"""Slurm's own RAPL plugin, reading the emulated MSRs, against our record and the node's watts."""
+"""Slurm's own RAPL plugin, reading the emulated MSRs, compared with our record and the node's watts."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ def _run(lab: LabDriver) -> Run:
         )
         watts = _watts_by_slurm(lab, job)
         assert lab.wait(job) == "COMPLETED"
-    assert 250 < watts < CAP_WATTS  # what Slurm sees of a node that is capped including its DRAM
+    assert (
+        250 < watts < CAP_WATTS
+    )  # the power that Slurm measures on a node that is capped including its DRAM
     (label,) = judges.acct(lab, job, steps=True)
     step = next(step for step in label["steps"] if step["step"] == "0")
     truth = [sum(recorder.joules(c, r["start"], r["end"]) for c in ("cpu", "dram")) for r in (step, label)]
@@ -78,9 +80,9 @@ def _run(lab: LabDriver) -> Run:
 
 
 def _watts_by_slurm(lab: LabDriver, job: int) -> float:
-    """Return the median of what scontrol shows while a job is there.
+    """Return the median of the watts in scontrol while a job runs.
 
-    Slurm counts the time between two polls in whole seconds, so that a single figure may be half or twice.
+    Slurm counts the time between two polls in whole seconds, so a single value may be half or double.
     """
     watts = []
     while lab.job(job)["JobState"] in ("PENDING", "RUNNING"):
@@ -91,7 +93,9 @@ def _watts_by_slurm(lab: LabDriver, job: int) -> float:
 
 
 def _rapl_joules(label: dict) -> float:
-    """Return what RAPL measures: our total also has the rest of the node, from its own meter."""
+    """Return the part of our total that RAPL measures: the total also has the rest of the node, from its own
+    meter.
+    """
     return label["component_joules"]["cpu"] + label["component_joules"]["dram"]
 
 

@@ -1,7 +1,8 @@
-"""energy.so, senergy-hook and senergy_submit.lua on a real Slurm: what is refused, arrives, and never hurts.
+"""energy.so, senergy-hook and senergy_submit.lua on a real Slurm: refusals, arrival of flags, no harm to
+jobs.
 
-Runs on whatever Slurm is installed; spank-release.sh runs it in a bare root with another release. Needs only
-pytest and the standard library.
+Runs on the installed Slurm; spank-release.sh runs it in a bare root directory with another release. Needs
+only pytest and the standard library.
 """
 
 import itertools
@@ -81,14 +82,14 @@ BAD_VALUES = [
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """Build the C parts from a copy of their folders and return where they lie."""
+    """Build the C parts from a copy of their directories and return their path."""
     folder = tmp_path_factory.mktemp("built")
     for name in ("spank", "prolog_epilog"):
         ignore = shutil.ignore_patterns("*.so", "senergy-hook")
         shutil.copytree(REPOSITORY / name, folder / name, symlinks=True, ignore=ignore)
     (folder / "packaging").mkdir()
     shutil.copy(REPOSITORY / "packaging" / "slurm-headers", folder / "packaging")
-    for name in ("spank", "prolog_epilog"):  # energy_hooks.so uses sources of both
+    for name in ("spank", "prolog_epilog"):  # energy_hooks.so uses sources from both
         command = ["make", "--silent", "-C", folder / name, "CFLAGS_EXTRA=-Wall -Wextra -Werror"]
         subprocess.run(command, check=True, timeout=120)
     folder.chmod(0o755)
@@ -105,7 +106,7 @@ def rogue(built, running):
 
 @pytest.fixture(scope="module")
 def running(built):
-    """One cluster for all tests; in a folder that any user may enter, as pytest's own are not."""
+    """One cluster for all tests, in a directory that any user may enter, unlike pytest's own."""
     folder = Path(tempfile.mkdtemp(prefix="senergy-"))
     try:
         folder.chmod(0o755)
@@ -130,12 +131,12 @@ def cluster(running):
 
 
 def of_ours(done):
-    """Return the lines of a command's stderr that are about us; Slurm's own tell of busy nodes."""
+    """Return the lines of a command's stderr from our parts; Slurm's own lines report busy nodes."""
     return [line for line in done.stderr.splitlines() if "energy" in line]
 
 
 def energy_flags(cluster, job_id):
-    """Return what the job's prolog told senergyd of its flags."""
+    """Return the flags that the job's prolog sent to senergyd."""
     (message,) = cluster.agent.of("begin", job_id)
     prefix = "SPANK_ENERGY_"
     return {k.removeprefix(prefix): v for k, v in message["env"].items() if k.startswith(prefix)}
@@ -144,7 +145,8 @@ def energy_flags(cluster, job_id):
 def script_of_components(cluster, count, *lines):
     """Return a script that first waits for the prologs of a heterogeneous job's components.
 
-    Slurm does not: of a script that ends at once the first node may hear before another has begun.
+    Slurm does not wait: a script that ends at once may end on the first node before the job has begun on
+    another.
     """
     begun = f"{cluster.directory}/env.begin.$((${{SLURM_HET_JOB_ID:-$SLURM_JOB_ID}} + i))"
     numbers = " ".join(map(str, range(count)))
@@ -202,7 +204,7 @@ def test_contradicting_flags_are_refused_with_one_line_and_nothing_is_queued(clu
     assert cluster.job_count() == before
 
 
-def test_flags_are_judged_together_once_all_are_read(cluster):
+def test_flags_are_checked_together_once_all_are_read(cluster):
     script = cluster.script("#SBATCH --energy-policy=monitor", "#SBATCH --energy-tag=script", "true")
     job_id = cluster.batch("--energy-cap=300", "--energy-policy=cap", script)
     assert energy_flags(cluster, job_id) == {"POLICY": "cap", "CAP": "300", "TAG": "script"}
@@ -212,7 +214,7 @@ def test_flags_are_judged_together_once_all_are_read(cluster):
     assert energy_flags(cluster, job_id) == {"POLICY": "lowest"}
 
 
-def test_components_of_a_heterogeneous_job_are_judged_one_by_one(cluster):
+def test_components_of_a_heterogeneous_job_are_checked_one_by_one(cluster):
     before, script = cluster.job_count(), script_of_components(cluster, 2)
     components = ["-n1", "--energy-policy=edp", ":", "-n1", "--energy-policy=cap"]
     done = cluster.run("sbatch", *components, script)
@@ -234,7 +236,7 @@ def test_slurms_own_exit_code_for_errors_is_kept(cluster):
 
 
 @pytest.mark.parametrize("way", ["sbatch", "srun", "salloc", "#SBATCH"])
-def test_good_flags_arrive_in_the_hooks_in_their_plain_form(cluster, way):
+def test_valid_flags_arrive_in_the_hooks_in_canonical_form(cluster, way):
     options = ["--energy-policy=dusk", "--energy-cap=1.6kW", "--energy-gpu-cap=250W"]
     options += [
         "--energy-model=bert:v1",
@@ -261,7 +263,7 @@ def test_good_flags_arrive_in_the_hooks_in_their_plain_form(cluster, way):
         assert environment["SPANK_ENERGY_CAP"] == "1600"
 
 
-def test_flags_are_noted_where_squeue_shows_them_if_the_policy_file_says_so(cluster):
+def test_flags_are_copied_to_a_field_of_squeue_if_the_policy_file_says_so(cluster):
     def comment(*options):
         job_id = cluster.batch(*options, "--wrap=true", user="nobody")
         return cluster.run("squeue", "-h", "-tall", f"-j{job_id}", "-Oadmin_comment:;").stdout.strip()
@@ -302,7 +304,7 @@ def test_every_task_of_an_array_carries_the_flags(cluster):
 
 
 @pytest.mark.parametrize("way", ["sbatch", "srun", "salloc"])
-def test_components_of_a_heterogeneous_job_keep_a_flag_until_it_is_given_again(cluster, way):
+def test_components_of_a_heterogeneous_job_keep_a_flag_until_the_next_one(cluster, way):
     tell = script_of_components(cluster, len(NODES), "echo $SLURM_JOB_ID")
     components = ["-n1", "--energy-cap=225", ":", "-n1", ":", "-n1", "--energy-cap=226", "--energy-tag=c"]
     parsable = ["--parsable"] if way == "sbatch" else []
@@ -315,7 +317,7 @@ def test_components_of_a_heterogeneous_job_keep_a_flag_until_it_is_given_again(c
     assert flags == [{"CAP": "225"}, {"CAP": "225"}, {"CAP": "226", "TAG": "c"}]
 
 
-def test_a_requeued_job_begins_again_with_its_flags(cluster):
+def test_a_requeued_job_restarts_with_its_flags(cluster):
     marker = cluster.directory / "requeued"
     marker.unlink(missing_ok=True)
     lines = [f"[ -e {marker} ] && exit 0", f"touch {marker}", "scontrol requeue $SLURM_JOB_ID", "sleep 30"]
@@ -324,7 +326,7 @@ def test_a_requeued_job_begins_again_with_its_flags(cluster):
     wait_until(lambda: len(cluster.agent.of("end", job_id)) == 1, "first epilog", cluster)
     pending = ("squeue", "--noheader", f"--jobs={job_id}", "--states=PENDING", "--format=%i")
     wait_until(lambda: cluster.run(*pending).stdout.strip() == str(job_id), "requeue", cluster)
-    # By itself Slurm waits two minutes; the node refuses a credential from the second of the first one's end.
+    # By default Slurm waits two minutes; the node refuses a credential of the second in which the run ended.
     cluster.run("scontrol", "update", f"jobid={job_id}", "starttime=now+3seconds")
     wait_until(lambda: len(cluster.agent.of("end", job_id)) > 1, "second epilog", cluster)
     begins = [message["env"] for message in cluster.agent.of("begin", job_id)]
@@ -349,7 +351,7 @@ def test_steps_announce_themselves_between_begin_and_end(cluster):
     assert set(cluster.agent.uids) == {0}
 
 
-def test_steps_of_a_job_run_on_when_its_policy_has_gone(cluster):
+def test_steps_of_a_job_run_on_after_the_removal_of_its_policy(cluster):
     gate, said = cluster.directory / "gate", cluster.directory / "said"
     gate.unlink(missing_ok=True)
     lines = [f"while [ ! -e {gate} ]; do sleep 0.1; done", f"srun true >{said} 2>&1; echo rc=$? >>{said}"]
@@ -361,7 +363,7 @@ def test_steps_of_a_job_run_on_when_its_policy_has_gone(cluster):
     assert said.read_text() == "rc=0\n"
 
 
-def test_flags_of_a_step_are_checked_and_told_to_change_nothing(cluster):
+def test_flags_of_a_step_are_checked_and_have_no_effect(cluster):
     command = "srun --energy-cap=500 true; srun --energy-cap=99999 true; echo rc=$?"
     done = cluster.run("salloc", "--quiet", "--energy-cap=400", "sh", "-c", command)
     assert "rc=1" in done.stdout
@@ -371,7 +373,7 @@ def test_flags_of_a_step_are_checked_and_told_to_change_nothing(cluster):
     ]
 
 
-def test_steps_run_whatever_their_flags_and_those_of_the_job_make_together(cluster):
+def test_steps_run_with_any_combination_of_their_flags_and_the_jobs(cluster):
     steps = ["srun --energy-policy=monitor --energy-gpu-cap=200 true", "srun true"]
     command = " && ".join([*steps, "srun --energy-policy=monitor true"]) + "; echo rc=$?"
     done = cluster.run("salloc", "--quiet", "--energy-policy=cap", "--energy-cap=400", "sh", "-c", command)
@@ -399,12 +401,11 @@ LEFT_OUT = "that of the surrounding job is left out: it conflicts with the flags
     ids=["cap", "policy", "nothing"],
 )
 @pytest.mark.parametrize("way", ["sbatch", "salloc"])
-def test_what_a_job_inside_a_job_inherits_gives_way_to_its_own_flags(
-    cluster, way, outer, inner, left_out, expected
-):
-    """The job inside starts a third one, without flags, which inherits what counted for the second.
+def test_inherited_flags_of_an_inner_job_yield_to_its_own(cluster, way, outer, inner, left_out, expected):
+    """The inner job starts a third one, without flags, which inherits the flags in force for the second.
 
-    Nothing waits by `sbatch --wait`: that looks after 2, 10 and 42 seconds, and one look missed is too late.
+    The test does not use `sbatch --wait`, which polls after 2, 10 and 42 seconds: one missed poll is too
+    late.
     """
     innermost = cluster.script("true", name="third.sh")
     submit = "sbatch --parsable --output=/dev/null"
@@ -432,7 +433,7 @@ def test_what_a_job_inside_a_job_inherits_gives_way_to_its_own_flags(
     assert energy_flags(cluster, int(third_id)) == expected
 
 
-def test_a_flag_written_again_inside_a_job_is_not_taken_for_inherited(cluster):
+def test_a_flag_repeated_inside_a_job_does_not_count_as_inherited(cluster):
     never = cluster.script("true", name="never.sh")
     submit = f"sbatch --output=/dev/null --energy-policy=monitor --energy-cap=300 {never}"
     done = cluster.run("salloc", "--quiet", "--energy-cap=300", cluster.script(submit, name="first.sh"))
@@ -442,7 +443,7 @@ def test_a_flag_written_again_inside_a_job_is_not_taken_for_inherited(cluster):
 @pytest.mark.parametrize(
     "arguments", ["policy_file=/nonexistent", "policy_file=/dev/zero", "policy_file={fifo}"]
 )
-def test_without_a_usable_policy_file_the_form_is_checked(cluster, arguments):
+def test_without_a_usable_policy_file_the_syntax_is_checked(cluster, arguments):
     fifo = cluster.directory / "fifo"
     if not fifo.exists():
         os.mkfifo(fifo)
@@ -456,7 +457,7 @@ def test_without_a_usable_policy_file_the_form_is_checked(cluster, arguments):
     assert (done.returncode, of_ours(done)) == (0, [])
 
 
-def test_commands_that_use_no_flag_say_nothing_whatever_is_wrong(cluster):
+def test_commands_without_flags_print_nothing_whatever_is_wrong(cluster):
     cluster.write_plugstack("policy_file=/dev/zero socket=/nonexistent surplus")
     for command in (["srun", "true"], ["sbatch", "--output=/dev/null", cluster.script("true")]):
         done = cluster.run(*command)
@@ -510,7 +511,7 @@ def test_jobs_run_without_an_agent_and_with_one_that_never_answers(cluster):
     ids=["out of bounds", "out of bounds, prefixed", "not open", "unknown", "not a tag", "empty", "no cap"],
 )
 @pytest.mark.parametrize("way", ["sbatch", "srun", "salloc"])
-def test_the_controller_refuses_what_a_client_without_our_plugin_sends(
+def test_the_controller_refuses_bad_flags_of_a_client_without_our_plugin(
     cluster, rogue, way, name, value, problem
 ):
     (cluster.directory / "plugstack.conf").write_text(f"required {rogue}\n")
@@ -522,14 +523,14 @@ def test_the_controller_refuses_what_a_client_without_our_plugin_sends(
     assert cluster.job_count() == before
 
 
-def test_the_controller_lets_good_values_of_any_client_through(cluster, rogue):
+def test_the_controller_accepts_valid_flags_of_any_client(cluster, rogue):
     (cluster.directory / "plugstack.conf").write_text(f"required {rogue}\n")
     done = cluster.run("srun", "true", user="nobody", ROGUE_NAME="ENERGY_POLICY", ROGUE_VALUE="dusk")
     assert (done.returncode, of_ours(done)) == (0, [])
 
 
 @pytest.mark.parametrize("way", ["sbatch", "srun"])
-def test_a_gpu_cap_of_a_job_without_gpus_is_told_and_lets_it_through(cluster, way):
+def test_a_gpu_cap_of_a_job_without_gpus_is_a_warning(cluster, way):
     what = ["--wrap=true"] if way == "sbatch" else ["true"]
     advice = "the job asks for no GPU, so the cap has no effect: ask for GPUs, or leave the cap out"
     for options, told in (([], [f"{way}: --energy-gpu-cap: {advice}"]), (["--exclusive"], [])):
@@ -537,14 +538,14 @@ def test_a_gpu_cap_of_a_job_without_gpus_is_told_and_lets_it_through(cluster, wa
         assert (done.returncode, of_ours(done)) == (0, told), done.stderr
 
 
-def test_a_flag_that_was_removed_is_not_known_to_slurm(cluster):
+def test_a_removed_flag_is_unknown_to_slurm(cluster):
     done = cluster.run("sbatch", "--energy-slowdown=10%", "--wrap=true", user="nobody")
     assert done.returncode != 0
     assert "unrecognized option" in done.stderr
 
 
-def test_a_name_that_begins_with_spank_reaches_the_hooks_as_it_is(cluster, rogue):
-    """Why the controller's check must look at both spellings."""
+def test_a_name_that_begins_with_spank_reaches_the_hooks_unchanged(cluster, rogue):
+    """This is why the controller's check must consider both spellings."""
     (cluster.directory / "plugstack.conf").write_text(f"required {rogue}\n")
     tell = cluster.script("echo $SLURM_JOB_ID", name="tell.sh")
     done = cluster.run("srun", tell, ROGUE_NAME="SPANK_ENERGY_CAP", ROGUE_VALUE="321")

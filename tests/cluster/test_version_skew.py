@@ -59,7 +59,7 @@ class ReleasedController(Controller):
         self.start()
 
     def runs(self):
-        """Return job ids of all records that there are, each with the number of its traces."""
+        """Return the job ids of all stored records, each with the number of its traces."""
         records = self.client().get("/v1/records", {"duplicates": "1", "steps": "1"})["records"]
         jobs = Counter(record["job_id"] for record in records)
         traces = {
@@ -111,7 +111,7 @@ class Agent:
         assert self.ask(op="end", env=env)["ok"]
 
     def kept(self):
-        """Return the job ids of records in the spool that have their trace beside them."""
+        """Return the job ids of spooled records that have their trace beside them."""
         spool = self.folder / "state/spool"
         paths = [*spool.glob("*.json"), *spool.glob("rejected/*.json")]
         return sorted(
@@ -161,14 +161,14 @@ def test_a_newer_node_keeps_its_records_until_the_controller_is_upgraded(control
     controller.stop()
     controller.release = NEW
     controller.start()
-    newer.run_job(4)  # with its answer the new release is noticed
+    newer.run_job(4)  # its response reveals the new release
     older.run_job(11)  # an older node and a newer controller
     once = dict.fromkeys((1, 2, 3, 4, 10, 11), 1)
     wait_for(lambda: controller.runs() == (once, once))
     wait_for(lambda: newer.counts() == {"spooled": 0, "deferred": 0, "rejected": 0})
 
 
-def test_what_a_controller_without_a_third_answer_refused_arrives_after_its_upgrade(controller, agents):
+def test_records_refused_by_an_old_controller_arrive_after_its_upgrade(controller, agents):
     controller.release = ANCIENT
     controller.start()
     agent = agents("refused")
@@ -186,7 +186,7 @@ def test_what_a_controller_without_a_third_answer_refused_arrives_after_its_upgr
 
 
 @pytest.mark.parametrize("rounds", [5, pytest.param(60, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
-def test_kill_9_at_random_moments_loses_and_doubles_nothing(controller, agents, rounds):
+def test_kill_9_at_random_moments_loses_and_duplicates_nothing(controller, agents, rounds):
     chance = random.Random(9)
     agent = agents("killed")
     agent.start()  # no controller yet
@@ -205,7 +205,7 @@ def test_kill_9_at_random_moments_loses_and_doubles_nothing(controller, agents, 
             time.sleep(chance.uniform(0.0, 0.1))
         agent.kill()
     controller.change_to(NEW)
-    for _ in range(3):  # the upgrade, too, may find a node that dies in the middle of it
+    for _ in range(3):  # a node may also die during the upgrade
         agent.start()
         time.sleep(chance.uniform(0.0, 0.3))
         agent.kill()
