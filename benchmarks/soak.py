@@ -24,7 +24,7 @@ from claims import Claim, claim, tell
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/unit"))
 
-from soaking import Found, Soak  # noqa: E402
+from soaking import Soak, SoakResult  # noqa: E402
 
 
 def main() -> int:
@@ -44,17 +44,17 @@ def main() -> int:
     return tell(claims, arguments.json)
 
 
-def judge(found: Found) -> list[Claim]:
+def judge(found: SoakResult) -> list[Claim]:
     growth_mb = found.growth_bytes / 1e6
     descriptors = max(found.descriptors) / found.descriptors[0]
     counted = [*found.records[1:], *found.steps[1:]]
     once = sum(count == 1 for count in counted) / len(counted)
-    exact = found.energy_uj == found.measured_uj == found.booked_uj
+    exact = found.energy_uj == found.measured_uj == found.charged_uj
     return [
         claim("soak_memory", growth_mb, "<=1", growth_mb <= 1),
         claim("soak_descriptors", descriptors, "<=1", descriptors <= 1),
         claim("soak_records", once, "1", found.complete),
-        claim("soak_energy", found.booked_uj / found.energy_uj, "1", exact),
+        claim("soak_energy", found.charged_uj / found.energy_uj, "1", exact),
     ]
 
 

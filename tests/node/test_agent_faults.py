@@ -55,7 +55,7 @@ def joules(record: EnergyRecord) -> dict[str, float | None]:
     return {part.name: part.energy_joules for part in record.components}
 
 
-def test_an_epilog_in_vain_is_made_good_at_the_next_start(started: Callable[..., CrashingAgent]) -> None:
+def test_an_unanswered_epilog_takes_effect_at_the_next_start(started: Callable[..., CrashingAgent]) -> None:
     agent = started()
     before = agent.settings()
     agent.begin(1, policy="powersave")
@@ -72,7 +72,7 @@ def test_an_epilog_in_vain_is_made_good_at_the_next_start(started: Callable[...,
     agent.come_to_rest()
 
 
-def test_an_epilog_in_vain_and_then_the_next_prolog(started: Callable[..., CrashingAgent]) -> None:
+def test_an_unanswered_epilog_and_then_the_next_prolog(started: Callable[..., CrashingAgent]) -> None:
     """senergyd hangs, and continues when the next job has begun."""
     agent = started()
     before = agent.settings()

@@ -120,7 +120,7 @@ def test_a_node_cap_reaches_both_packages(emulate):
         agent.remove()
 
 
-def test_limits_that_the_firmware_locked_are_told_and_the_job_runs(emulate):
+def test_limits_locked_by_the_firmware_are_noted_and_the_job_runs(emulate):
     agent = NodeAgent(emulate("xeon-8358", "--rapl-locked")).start()
     try:
         before = agent.settings()

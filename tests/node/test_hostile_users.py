@@ -165,7 +165,7 @@ def send(agent: NodeAgent, lines: list[bytes]) -> list[str]:
 
 
 @pytest.mark.usefixtures("unharmed")
-def test_crafted_messages_of_a_user_change_and_tell_nothing(agent: NodeAgent) -> None:
+def test_crafted_messages_of_a_user_change_and_reveal_nothing(agent: NodeAgent) -> None:
     lines = craft(MESSAGES)
     assert len(lines) >= MESSAGES
     orders = sum(b'"op": "set"' in line or b'"op": "begin"' in line for line in lines)

@@ -31,7 +31,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("profile", ["xeon-8358", "epyc-7513-a100"])
-def test_settings_are_made_measured_and_put_back_inside_the_unit_s_limits(
+def test_settings_are_applied_measured_and_restored_inside_the_unit_s_limits(
     emulate, tmp_path: Path, profile: str
 ) -> None:
     unit = tmp_path / "senergyd.service"

@@ -34,7 +34,7 @@ _TICKS_PER_S = 100
 
 
 class HandCounter(EnergyCounter):
-    """A counter that shows what the test says; silent: it cannot be read; held_up: what comes in between."""
+    """A counter with the value given by the test; silent: unreadable; held_up: runs during the reading."""
 
     range_uj = None
     max_watts = 1e6
@@ -60,10 +60,10 @@ class SharedNode:
 
     Args:
         folder: for its files.
-        components: what has a counter, in the order of discovery; `node` is a meter of everything.
-        idle_watts: as the site gives them.
-        adds: parts that the meter of the node lacks.
-        slow: seconds between new values of counters that are slow.
+        components: components with a counter, in the order of discovery; `node` is a node meter.
+        idle_watts: configured idle power.
+        adds: components that the node meter does not include.
+        slow: seconds between new values, by slow counter.
     """
 
     def __init__(
@@ -156,14 +156,14 @@ class SharedNode:
         *,
         ticks: bool = True,
     ) -> None:
-        """Let time pass, a second at a time.
+        """Advance the clock second by second.
 
         Args:
             seconds: how long.
-            watts: by component; the node's meter shows all that it includes.
+            watts: by component; the node meter shows the sum of the components that it includes.
             busy: CPUs that each job keeps busy.
-            system: CPUs that nobody's processes keep busy.
-            ticks: the agent takes its regular samples.
+            system: CPUs kept busy by processes of no job.
+            ticks: the agent takes its periodic samples.
         """
         while seconds > 0:
             part = min(1.0, seconds)
@@ -178,7 +178,7 @@ class SharedNode:
             seconds -= part
 
     def move(self, component: str, energy_uj: int) -> None:
-        """Move a counter and, where the component is in it, the meter of the node."""
+        """Move a counter, and the node meter if it includes the component."""
         if component != "other":
             self.counters[component].value_uj += energy_uj
         if "node" in self.counters and component.partition("[")[0] not in self._adds:

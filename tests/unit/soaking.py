@@ -27,17 +27,17 @@ _SHORTEST_S, _LONGEST_S = 20, 110
 
 
 @dataclass
-class Found:
-    """What a soak saw.
+class SoakResult:
+    """The results of a soak.
 
     Attributes:
-        records, steps: how often a record of each job id, or of its step, was delivered.
+        records, steps: number of deliveries of each job's record, and of its step's.
         ids: hashes of the records' ids.
         energy_uj: movement of all counters.
-        measured_uj: what the node's energy accounts say of it.
-        booked_uj: what of it went to jobs, idle and unattributed.
+        measured_uj: measured energy in the node's energy accounts.
+        charged_uj: energy charged to jobs, idle and unattributed.
         memory_bytes: resident memory after each hour.
-        descriptors: open ones after each hour, without those of running jobs' control groups.
+        descriptors: open file descriptors after each hour, without those of running jobs' control groups.
     """
 
     records: array[int]
@@ -45,7 +45,7 @@ class Found:
     ids: array[int]
     energy_uj: int = 0
     measured_uj: int = 0
-    booked_uj: int = 0
+    charged_uj: int = 0
     memory_bytes: list[int] = field(default_factory=list)
     descriptors: list[int] = field(default_factory=list)
 
@@ -59,14 +59,14 @@ class Found:
 
     @property
     def growth_bytes(self) -> int:
-        """Most resident memory after the first hour, over that at its end."""
+        """Maximum resident memory after the first hour, minus that at its end."""
         return max(self.memory_bytes[1:]) - self.memory_bytes[0]
 
 
 class Number:
-    """A file of fixed width, rewritten in place: what it costs must not outweigh what is tested.
+    """A file of fixed width, rewritten in place, so that its cost does not outweigh the tested code.
 
-    By plain names: pathlib would leave more in memory than the agent does.
+    It uses plain file names: pathlib would keep more memory than the agent does.
     """
 
     def __init__(self, path: str, form: str) -> None:
@@ -84,12 +84,12 @@ class Number:
 
 
 class Soak:
-    """Jobs of 20 to 110 seconds that overlap, and one after the other of an hour beside them.
+    """Overlapping jobs of 20 to 110 seconds, and a sequence of one-hour jobs beside them.
 
     Args:
-        folder: for the node's files and the agent's; a file system in memory keeps it quick.
+        folder: for the files of the node and of the agent; a file system in memory keeps it fast.
         hours: how long.
-        jobs: how many.
+        jobs: number of jobs.
     """
 
     def __init__(self, folder: Path, hours: int, jobs: int) -> None:
@@ -111,10 +111,10 @@ class Soak:
         self._state = StateDirectory(folder / "state")
         config = Config(agent=AgentConfig(sampling_hz=1.0, idle_watts={"cpu": 120.0, "dram": 20.0}))
         self._manager = JobManager(config, discover(self._tree.root), self._state, self._clock)
-        self.found = Found(array("B", bytes(jobs + 1)), array("B", bytes(jobs + 1)), array("q"))
+        self.found = SoakResult(array("B", bytes(jobs + 1)), array("B", bytes(jobs + 1)), array("q"))
 
-    def run(self) -> Found:
-        """Let the time pass."""
+    def run(self) -> SoakResult:
+        """Run the whole time."""
         self._manager.start()
         for second in range(self._seconds):
             self._change_jobs(second)
@@ -129,7 +129,7 @@ class Soak:
         self._deliver()
         accounts = self._manager.status()["energy_accounts"]
         self.found.measured_uj = sum(line["measured"] for line in accounts.values())
-        self.found.booked_uj = sum(sum(line.values()) - line["measured"] for line in accounts.values())
+        self.found.charged_uj = sum(sum(line.values()) - line["measured"] for line in accounts.values())
         self._manager.stop()
         for number in (*self._zones.values(), self._stat):
             number.close()
@@ -207,7 +207,7 @@ class Soak:
 
 
 def _resident_bytes() -> int:
-    """Return resident memory from the page tables: statm adds up counters that may be 1 MB behind."""
+    """Return resident memory from the page tables: the counters of statm may lag by 1 MB."""
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Rss:"):
             return int(line.split()[1]) * 1024

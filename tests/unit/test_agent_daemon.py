@@ -301,7 +301,7 @@ def test_sighup_takes_a_good_file_and_refuses_a_bad_one(agent: Agent) -> None:
     eventually(lambda: agent.ask({"op": "status"})["sampling_hz"] == 20.0, "the good file counts")
 
 
-def test_a_second_agent_is_told_so(agent: Agent) -> None:
+def test_a_second_agent_is_refused(agent: Agent) -> None:
     done = agent.run()
     assert (done.returncode, done.stderr.count("\n")) == (7, 1)
     assert "another senergyd answers there" in done.stderr

@@ -59,7 +59,7 @@ def node(tmp_path: Path) -> Iterator[SharedNode]:
     node.die()
 
 
-def test_each_job_s_cores_have_its_own_settings_once_a_step_told_them(node: SharedNode) -> None:
+def test_each_job_s_cores_have_its_own_settings_once_a_step_reported_them(node: SharedNode) -> None:
     assert node.begin(5, policy="performance")["applied"] == 0
     node.begin(6, policy="powersave")
     assert node.tree.snapshot() == node.original
@@ -122,7 +122,7 @@ def test_cores_that_do_not_fit_change_nothing(node: SharedNode, cores: str | Non
     assert any("core numbers do not match" in note for note in record.notes) == (cores is not None)
 
 
-def test_a_restarted_agent_goes_on_with_the_claims_of_all_jobs(node: SharedNode) -> None:
+def test_a_restarted_agent_resumes_the_claims_of_all_jobs(node: SharedNode) -> None:
     node.begin(5, 1, cap="110")
     node.step(5, "0")
     node.begin(6, 1, cap="100")
@@ -138,7 +138,7 @@ def test_a_restarted_agent_goes_on_with_the_claims_of_all_jobs(node: SharedNode)
     assert node.tree.snapshot() == node.original
 
 
-def test_a_failed_write_of_a_shared_limit_is_told_and_tried_again(
+def test_a_failed_write_of_a_shared_limit_is_logged_and_retried(
     node: SharedNode, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.begin(5, 1, cap="110")
@@ -155,7 +155,7 @@ def test_a_failed_write_of_a_shared_limit_is_told_and_tried_again(
     assert node.limits() == [250, 250]
 
 
-def test_everything_is_put_back_without_an_agent(node: SharedNode) -> None:
+def test_everything_is_restored_without_an_agent(node: SharedNode) -> None:
     for job_id, core in ((5, "0"), (6, "1")):
         node.begin(job_id, 1, cap="100", policy="performance")
         node.step(job_id, core)

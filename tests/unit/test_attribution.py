@@ -119,7 +119,9 @@ def test_a_job_with_the_whole_node_gets_everything(interval: NodeMeasurement) ->
 
 
 @given(INTERVALS, CLAIMS)
-def test_without_jobs_nobody_pays(interval: NodeMeasurement, claims: list[JobResourceTime]) -> None:
+def test_without_jobs_no_energy_is_charged_to_jobs(
+    interval: NodeMeasurement, claims: list[JobResourceTime]
+) -> None:
     result = split_energy(interval, [])
     for component, energy_uj in interval.energy_uj.items():
         static = min(energy_uj, interval.static_uj.get(component, 0))
@@ -167,7 +169,7 @@ def test_jobs_whose_cpu_time_is_not_known_share_what_is_left() -> None:
     assert result.unattributed["cpu"] == round(3000 * JOULE * 60 / 340)
 
 
-def test_a_whole_gpu_is_the_job_s_and_an_unused_one_nobody_s() -> None:
+def test_a_whole_gpu_is_the_job_s_and_an_unused_one_is_idle() -> None:
     interval = node(energy_uj={"gpu[0]": 500, "gpu[1]": 70}, static_uj={"gpu[0]": 60, "gpu[1]": 60})
     result = split_energy(interval, [JobResourceTime("a", 1 * CPU, 0, {0: Fraction(1)})])
     assert result.jobs["a"] == {"gpu[0]": 500, "gpu[1]": 0}

@@ -186,7 +186,7 @@ def test_a_user_s_connections_have_an_end_and_places_come_back(
 
 
 @pytest.mark.usefixtures("as_user")
-def test_beyond_the_allowance_answers_come_later(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beyond_the_rate_limit_responses_are_delayed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "MESSAGES_PER_S", 2.0)
     monkeypatch.setattr(connections, "MESSAGES_BURST", 4.0)
 
@@ -201,7 +201,7 @@ def test_beyond_the_allowance_answers_come_later(path: Path, monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("as_user")
-def test_beyond_the_allowance_nobody_is_connected(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beyond_the_rate_limit_connections_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "MESSAGES_PER_S", 0.001)
     monkeypatch.setattr(connections, "MESSAGES_BURST", 4.0)
 
@@ -270,7 +270,7 @@ names = st.sampled_from(["op", "env", "job_id", "step", "event", "fresh", "cap_w
 
 
 @given(st.dictionaries(names, values))
-def test_any_object_is_taken_or_refused_in_one_line(message: dict[str, Any]) -> None:
+def test_any_object_is_accepted_or_refused_in_one_line(message: dict[str, Any]) -> None:
     read = messages.parse(json.dumps(message).encode())
     for check in (messages.environment, messages.job_id, messages.fresh, messages.step, messages.caps):
         try:
@@ -281,7 +281,7 @@ def test_any_object_is_taken_or_refused_in_one_line(message: dict[str, Any]) -> 
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 5), st.booleans()), max_size=60))
-def test_an_allowance_never_grants_more_than_burst_and_rate(asks: list[tuple[int, float, bool]]) -> None:
+def test_token_buckets_never_grant_more_than_burst_and_rate(asks: list[tuple[int, float, bool]]) -> None:
     allowance = UserTokenBuckets(10.0, 5.0)
     now, granted = 0.0, dict.fromkeys(range(4), 0)
     for uid, pause_s, waits in asks:
@@ -295,7 +295,7 @@ def test_an_allowance_never_grants_more_than_burst_and_rate(asks: list[tuple[int
             assert granted[uid] <= 5.0 + 10.0 * now + 1e-6
 
 
-def test_an_allowance_remembers_a_bounded_number_of_users() -> None:
+def test_token_buckets_keep_a_bounded_number_of_users() -> None:
     allowance = UserTokenBuckets(1.0, 2.0)
     for uid in range(100_000):
         assert allowance.try_take(uid, 0.0)

@@ -172,7 +172,7 @@ def test_what_a_hook_is_still_writing_waits(beside: Beside) -> None:
     assert beside.left() == [".00000000000000000001-5.json"]
 
 
-def test_a_directory_that_somebody_removed_is_made_again(node: Node, beside: Beside) -> None:
+def test_a_removed_directory_is_created_again(node: Node, beside: Beside) -> None:
     shutil.rmtree(beside.deferred.folder)
     beside.deferred.replay()
     beside.leave("begin", env())

@@ -289,7 +289,7 @@ def test_an_interface_is_in_use_through_its_counters_or_knobs(tmp_path: Path) ->
     assert used == {"cpufreq", "powercap"}
 
 
-def test_interfaces_are_told_by_what_the_kernel_shows(tmp_path: Path) -> None:
+def test_interfaces_are_those_that_the_kernel_exposes(tmp_path: Path) -> None:
     tree = Tree(tmp_path).cpus(2)
     tree.put("proc/cpuinfo", "vendor_id : AuthenticAMD\nflags : fpu hypervisor")
     tree.put("sys/class/hwmon/hwmon0/name", "amd_energy")

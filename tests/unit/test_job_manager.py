@@ -230,7 +230,7 @@ def test_a_lost_epilog_on_a_shared_node_is_not_waited_for_for_ever(node: Node) -
 
 
 @pytest.mark.parametrize("seen", [True, False])
-def test_a_batch_step_that_died_tells_that_the_job_is_over(node: Node, seen: bool) -> None:
+def test_the_end_of_a_batch_step_s_process_ends_the_job(node: Node, seen: bool) -> None:
     node.manager.begin(env(5, cpus="2"))
     node.manager.step("start", 5, "batch", pid=77)
     title = node.tree.root / "proc/77/cmdline"
@@ -268,7 +268,7 @@ def test_a_cap_is_applied_watched_and_lifted(node: Node) -> None:
         ({"tag": "x" * 60000}, "--energy-tag"),
     ],
 )
-def test_flags_that_nobody_checked_never_stop_a_job(node: Node, flags: dict[str, str], words: str) -> None:
+def test_unchecked_flags_never_stop_a_job(node: Node, flags: dict[str, str], words: str) -> None:
     assert node.manager.begin(env(**flags)) == {"policy": "monitor", "applied": 0, "failed": 0}
     node.manager.end(env())
     (record,) = node.records()
@@ -283,7 +283,7 @@ def test_the_default_policy_is_the_site_s(make: Callable[..., Node]) -> None:
     assert node.records()[0].requested == {}
 
 
-def test_a_job_that_shares_the_node_pays_a_part_and_changes_no_cpu_setting(node: Node) -> None:
+def test_a_job_that_shares_the_node_is_charged_a_part_and_changes_no_cpu_setting(node: Node) -> None:
     node.manager.begin(env(5, cpus="1", policy="powersave"))
     node.manager.begin(env(6, cpus="2"))
     assert node.tree.snapshot() == node.original
@@ -324,7 +324,7 @@ def test_steps_have_records_of_their_own(node: Node) -> None:
     assert {part.quality for record in node.records() for part in record.components} == {"measured"}
 
 
-def test_steps_beside_each_other_are_partial_and_lost_ends_are_told(node: Node) -> None:
+def test_concurrent_steps_are_partial_and_lost_ends_are_noted(node: Node) -> None:
     node.manager.begin(env())
     node.manager.step("start", 5, "0")
     node.manager.step("start", 5, "1")
@@ -375,7 +375,7 @@ def test_energy_of_a_running_job(node: Node) -> None:
         node.manager.energy(5, reader=1002)
 
 
-def test_a_sample_is_as_fresh_as_asked_for_within_the_user_s_allowance(node: Node) -> None:
+def test_a_sample_is_as_fresh_as_requested_within_the_user_s_rate_limit(node: Node) -> None:
     node.manager.begin(env())
     node.use(1)
     node.clock.now += 0.05
@@ -391,7 +391,7 @@ def test_a_sample_is_as_fresh_as_asked_for_within_the_user_s_allowance(node: Nod
     assert node.manager.energy(5, reader=1001, fresh=True)[1]["age_s"] == 0.0
 
 
-def test_status_tells_the_power_of_the_node_and_of_own_jobs(node: Node) -> None:
+def test_status_has_the_power_of_the_node_and_of_own_jobs(node: Node) -> None:
     node.manager.begin(env())
     node.use(2)
     status = node.manager.status(reader=1002)
@@ -423,7 +423,7 @@ def test_what_cannot_be_read_is_unknown_power(node: Node) -> None:
     assert node.manager.status()["watts"] == {"cpu": None, "dram": 0.0}
 
 
-def test_status_tells_what_runs_and_what_there_is(node: Node) -> None:
+def test_status_has_running_jobs_and_devices(node: Node) -> None:
     node.manager.begin(env(policy="performance"))
     status = node.manager.status()
     assert status["node"] == "n1"
@@ -434,7 +434,7 @@ def test_status_tells_what_runs_and_what_there_is(node: Node) -> None:
     assert status["spooled"] == 0
 
 
-def test_the_job_goes_on_after_the_agent_was_killed(node: Node) -> None:
+def test_the_job_continues_after_the_agent_was_killed(node: Node) -> None:
     node.manager.begin(env(policy="powersave"))
     node.use(5)
     node.manager.housekeeping()
@@ -482,7 +482,7 @@ def test_after_a_reboot_the_record_ends_at_the_last_checkpoint(node: Node) -> No
     assert node.tree.snapshot() == node.original
 
 
-def test_a_record_tells_what_was_restored_outside_the_agent(node: Node) -> None:
+def test_a_record_has_settings_restored_outside_the_agent(node: Node) -> None:
     node.manager.begin(env(policy="powersave"))
     node.use(2)
     node.die()
@@ -497,7 +497,7 @@ def test_a_record_tells_what_was_restored_outside_the_agent(node: Node) -> None:
     assert {setting.restored for setting in node.records()[0].applied} == {True}
 
 
-def test_settings_of_a_job_that_nobody_remembers_are_restored_at_start(node: Node) -> None:
+def test_settings_of_a_lost_session_are_restored_at_start(node: Node) -> None:
     node.manager.begin(env(policy="powersave"))
     node.die()
     for file in (node.folder / "state/sessions").iterdir():

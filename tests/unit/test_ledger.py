@@ -37,7 +37,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., SharedNode]]:
         yield node
 
 
-def test_a_job_alone_pays_for_the_whole_node_its_meter_included(make: Callable[..., SharedNode]) -> None:
+def test_a_sole_job_is_charged_the_whole_node_including_its_meter(make: Callable[..., SharedNode]) -> None:
     node = make()
     node.begin(5, 8)
     node.use(10, LOAD)
@@ -69,7 +69,7 @@ def test_what_the_node_s_meter_lacks_is_added_and_not_counted_twice(make: Callab
     assert node.manager.status()["watts"] == {"cpu": 300.0, "gpu[0]": 250.0, "other": 50.0, "node": 600.0}
 
 
-def test_jobs_pay_for_what_they_do_and_for_what_they_hold(make: Callable[..., SharedNode]) -> None:
+def test_jobs_are_charged_for_use_and_for_allocation(make: Callable[..., SharedNode]) -> None:
     node = make(idle_watts=IDLE)
     node.begin(5, 4)
     node.begin(6, 2)
@@ -91,7 +91,7 @@ def test_jobs_pay_for_what_they_do_and_for_what_they_hold(make: Callable[..., Sh
     assert any("shares the node" in note and "(4 of 8)" in note for note in node.records()[5].notes)
 
 
-def test_a_sleeping_job_pays_its_static_share_only(make: Callable[..., SharedNode]) -> None:
+def test_a_sleeping_job_is_charged_its_static_share_only(make: Callable[..., SharedNode]) -> None:
     node = make(idle_watts=IDLE)
     node.begin(5, 4)
     node.begin(6, 4)
@@ -168,7 +168,9 @@ def test_without_any_cpu_time_jobs_share_by_their_cpus(
     assert quality(found[6]) == {"cpu": "modelled"}
 
 
-def test_a_job_of_unknown_size_pays_for_what_it_does_and_is_partial(make: Callable[..., SharedNode]) -> None:
+def test_a_job_of_unknown_size_is_charged_for_use_only_and_is_partial(
+    make: Callable[..., SharedNode],
+) -> None:
     node = make(("cpu",), idle_watts={"cpu": 80.0})
     node.begin(5, None)
     node.use(10, {"cpu": 100.0}, busy={5: 1.0}, system=1.0)
@@ -242,7 +244,7 @@ def test_a_device_that_was_gone_costs_its_time_of_the_jobs_that_were_there(
     assert record.uncertain_seconds == 4.0
 
 
-def test_a_job_that_began_late_pays_for_nothing_that_it_did_before(make: Callable[..., SharedNode]) -> None:
+def test_a_job_with_a_deferred_begin_is_not_charged_for_earlier_time(make: Callable[..., SharedNode]) -> None:
     node = make(("cpu",), {"cpu": 0.0})
     node.begin(1, 4)
     node.use(10, {"cpu": 100}, {1: 2})
@@ -272,7 +274,7 @@ def test_a_part_that_is_gone_for_good_does_not_take_the_others_along(make: Calla
     assert quality(record)["cpu"] == "partial"
 
 
-def test_what_a_part_tells_after_it_was_left_out_is_nobody_s(make: Callable[..., SharedNode]) -> None:
+def test_energy_of_a_counter_excluded_earlier_is_unattributed(make: Callable[..., SharedNode]) -> None:
     node = make(("cpu",), {})
     second = HandCounter("cpu")
     second.key = "cpu:1"
@@ -294,7 +296,7 @@ def test_what_a_part_tells_after_it_was_left_out_is_nobody_s(make: Callable[...,
     assert joules(node.records()[1])["cpu"] == pytest.approx(1500, abs=60)
 
 
-def test_doubt_that_goes_on_is_one_stretch() -> None:
+def test_continued_uncertainty_is_one_span() -> None:
     account = ComponentAccount(("a", "b"))
     for second in range(100):
         account.add_readings(
@@ -303,7 +305,7 @@ def test_doubt_that_goes_on_is_one_stretch() -> None:
     assert account.uncertain_spans == [(0.0, 100.0)]
 
 
-def test_what_is_told_after_a_job_has_ended_is_missing_and_marked(make: Callable[..., SharedNode]) -> None:
+def test_energy_reported_after_a_job_s_end_is_missing_and_marked(make: Callable[..., SharedNode]) -> None:
     node = make(("cpu", "dram"), idle_watts={"cpu": 0.0, "dram": 0.0})
     node.begin(5, 4)
     node.begin(6, 4)
@@ -379,7 +381,7 @@ def test_a_meter_that_is_updated_less_often_than_it_is_read_is_no_contradiction(
     assert joules(node.records()[5]) == pytest.approx({"cpu": 300.0, "other": 60.0, "node": 360.0})
 
 
-def test_a_reading_that_was_held_up_costs_a_job_nothing(make: Callable[..., SharedNode]) -> None:
+def test_a_delayed_reading_costs_a_job_nothing(make: Callable[..., SharedNode]) -> None:
     """Two seconds pass between the readings of components and node meter, shortly before the job ends."""
     node = make(("cpu", "node"))
     node.begin(5, 8)
@@ -441,7 +443,7 @@ def test_a_short_step_has_its_own_seconds_of_other(make: Callable[..., SharedNod
     assert set(quality(step).values()) == {"modelled"}
 
 
-def test_what_was_not_told_during_a_step_is_unknown_not_nothing(make: Callable[..., SharedNode]) -> None:
+def test_energy_not_reported_during_a_step_is_unknown_not_zero(make: Callable[..., SharedNode]) -> None:
     node = make(idle_watts=dict.fromkeys(LOAD, 0.0))
     for job_id in (1, 2):
         node.begin(job_id, 4)
@@ -455,7 +457,7 @@ def test_what_was_not_told_during_a_step_is_unknown_not_nothing(make: Callable[.
     assert quality(step)["other"] == "partial"
 
 
-def test_books_are_root_s_to_see(make: Callable[..., SharedNode]) -> None:
+def test_energy_accounts_are_visible_to_root_only(make: Callable[..., SharedNode]) -> None:
     node = make()
     assert "energy_accounts" not in node.manager.status(reader=1001)
     assert "energy_accounts" in node.manager.status()

@@ -120,7 +120,7 @@ class StallingCounter(Counter):
 
 
 @pytest.mark.parametrize(("stall_s", "certain"), [(0.0, True), (0.2, False)])
-def test_a_wrap_that_a_reading_that_was_held_up_may_hide_is_doubted(stall_s: float, certain: bool) -> None:
+def test_a_wrap_that_a_delayed_reading_may_hide_is_uncertain(stall_s: float, certain: bool) -> None:
     """A wrap every 0.25 s: the recorded times of the samples are 0.18 s apart, the real ones 0.28 s."""
     clock = HandClock()
     counter = StallingCounter(clock, range_uj=100_000_000, max_watts=400)
@@ -134,7 +134,7 @@ def test_a_wrap_that_a_reading_that_was_held_up_may_hide_is_doubted(stall_s: flo
     assert gap is not None and gap.deltas["c"].certain == certain
 
 
-def test_energy_before_a_reading_that_was_held_up_is_what_the_hardware_can_have_used() -> None:
+def test_energy_before_a_delayed_reading_is_at_most_what_the_hardware_can_use() -> None:
     clock = HandClock()
     counter = StallingCounter(clock, max_watts=400)
     sampler = Sampler([counter], [], clock)
@@ -160,7 +160,7 @@ def test_a_jump_that_the_hardware_cannot_have_made_counts_as_nothing() -> None:
     assert step(sampler, clock, 1.0).deltas["c"] == CounterDelta(1000.0, 0, certain=False)
 
 
-def test_a_counter_that_could_not_be_read_catches_up_but_is_doubted() -> None:
+def test_an_unreadable_counter_catches_up_but_is_uncertain() -> None:
     counter = Counter(range_uj=10**12)
     sampler, clock = start(counter)
     counter.value = None
@@ -255,7 +255,7 @@ def test_jitter_is_no_reset_and_is_not_counted_twice() -> None:
     assert all(delta.certain for delta in deltas)
 
 
-def test_a_counter_that_stands_still_is_doubted_and_may_catch_up() -> None:
+def test_a_counter_without_movement_is_uncertain_and_may_catch_up() -> None:
     counter = Counter(max_watts=400)
     counter.value = 5_000_000_000
     sampler, clock = start(counter)
@@ -286,7 +286,7 @@ def test_energy_around_a_suspend_is_a_lower_bound(after: int, range_uj: int | No
     assert (interval.suspended_s, interval.deltas["c"].certain) == (0.0, True)
 
 
-def test_a_suspend_while_the_agent_did_not_run_is_seen() -> None:
+def test_a_suspend_while_the_agent_did_not_run_is_detected() -> None:
     counter = Counter()
     sampler, clock = start(counter)
     earlier = sampler.readings()
@@ -330,14 +330,14 @@ class Sensor(ThrottleSensor):
         return self.part * interval_s
 
 
-def test_throttling_is_told_per_component_and_silent_sensors_are_left_out() -> None:
+def test_throttling_is_per_component_and_unreadable_sensors_are_excluded() -> None:
     clock = HandClock()
     sampler = Sampler([], [Sensor("gpu[0]", 1.0), Sensor("gpu[1]", None), Sensor("cpu", 0.25)], clock)
     sampler.sample()
     assert step(sampler, clock, 2.0).throttled_s == {"gpu[0]": 2.0, "cpu": 0.5}
 
 
-def test_throttle_sensors_take_turns_and_what_they_told_holds_meanwhile() -> None:
+def test_throttle_sensors_take_turns_and_their_last_value_holds() -> None:
     sensors = [Sensor(f"gpu[{index}]", 0.0) for index in range(8)]
     clock = HandClock()
     sampler = Sampler([], sensors, clock)
@@ -382,7 +382,7 @@ def test_peaks_are_means_of_whole_windows() -> None:
     assert watch.peak_watts == 300.0
 
 
-def test_a_window_does_not_end_with_readings_that_were_held_up() -> None:
+def test_a_window_does_not_end_with_delayed_readings() -> None:
     """The last readings were made half a second after their recorded time."""
     watch = PowerMonitor(window_s=1.0, cap_watts=110.0)
     watch.add(1.0, {"cpu": 150.0}, timing_uncertainty_s=0.5)
@@ -401,7 +401,7 @@ def test_a_job_shorter_than_a_window_has_its_mean_as_peak() -> None:
     assert watch.peak_watts == 250.0
 
 
-def test_energy_that_is_told_late_makes_no_peak() -> None:
+def test_late_energy_makes_no_peak() -> None:
     watch = PowerMonitor(window_s=1.0)
     for _ in range(4):
         watch.add(1.0, {"cpu": 100.0}, waiting=["other"])
@@ -476,7 +476,7 @@ def test_a_long_trace_doubles_its_interval_and_keeps_its_energy() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 3), st.floats(0, 1000)), min_size=1, max_size=40))
-def test_a_trace_can_be_stored_and_goes_on(parts: list[tuple[float, float]]) -> None:
+def test_a_trace_can_be_stored_and_continued(parts: list[tuple[float, float]]) -> None:
     straight, stored = (TraceBuilder(5.0, 0.5, ["cpu"]) for _ in range(2))
     now = 5.0
     for length, watts in parts:

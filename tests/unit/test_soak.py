@@ -22,6 +22,6 @@ def test_hours_of_samples_and_jobs_leave_nothing_behind_and_lose_nothing(
     caplog.set_level(logging.ERROR, "slurm_energy")
     found = Soak(tmp_path, hours=hours, jobs=jobs).run()
     assert found.complete
-    assert found.energy_uj == found.measured_uj == found.booked_uj
+    assert found.energy_uj == found.measured_uj == found.charged_uj
     assert len(set(found.descriptors)) == 1
     assert found.growth_bytes < 1_000_000

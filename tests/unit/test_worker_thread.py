@@ -20,7 +20,7 @@ def worker() -> Iterator[WorkerThread]:
     worker.shutdown()
 
 
-def test_tasks_run_in_their_order_and_tell_their_result(worker: WorkerThread) -> None:
+def test_tasks_run_in_order_and_return_their_results(worker: WorkerThread) -> None:
     seen: list[int] = []
     futures = [worker.submit(lambda n=n: seen.append(n) or n * n) for n in range(50)]
     assert [future.result(DEADLINE_S) for future in futures] == [n * n for n in range(50)]
@@ -29,7 +29,7 @@ def test_tasks_run_in_their_order_and_tell_their_result(worker: WorkerThread) ->
         worker.submit(lambda: 1 / 0).result(DEADLINE_S)
 
 
-def test_regular_work_goes_on_after_an_error_beside_tasks(worker: WorkerThread) -> None:
+def test_a_periodic_task_continues_after_an_error(worker: WorkerThread) -> None:
     enough, errors, count = threading.Event(), [], 0
 
     def work() -> None:

@@ -142,11 +142,10 @@ class JobManager:
         self._start_metering(session)
         session.phase = OPEN
         self._checkpoints.save(session)
-        answer = responses.begin_response(session)
-        log.info(
-            "job %s begins: policy %s, %s", session.owner, session.policy, responses.settings_summary(answer)
-        )
-        return answer
+        response = responses.begin_response(session)
+        summary = responses.settings_summary(response)
+        log.info("job %s begins: policy %s, %s", session.owner, session.policy, summary)
+        return response
 
     def end(self, env: Mapping[str, str], *, late_s: float = 0.0) -> dict[str, Any]:
         """End a job: take the last sample, restore its settings. An unknown job is no error.

@@ -83,9 +83,9 @@ def _job(session: Session, reader: int | None) -> dict[str, Any]:
     return job
 
 
-def settings_summary(answer: Mapping[str, Any]) -> str:
+def settings_summary(response: Mapping[str, Any]) -> str:
     """Return the settings of a begin response as text for the log."""
-    return f"{answer['applied']} settings, {answer['failed']} failed"
+    return f"{response['applied']} settings, {response['failed']} failed"
 
 
 def spool_response(spool: Spool) -> dict[str, Any]:

@@ -56,16 +56,16 @@ class DeliveryResult:
     retried: Mapping[int, str] = field(default_factory=dict)
 
 
-def parse_delivery_response(items: Sequence[SpooledRecord], answer: Mapping[str, Any]) -> DeliveryResult:
+def parse_delivery_response(items: Sequence[SpooledRecord], response: Mapping[str, Any]) -> DeliveryResult:
     """Parse the response to a delivery; an item that it does not name is to be retried.
 
     Raises:
         UnavailableError: the response names none of the items.
     """
-    accepted_ids = set(_strings(answer.get("accepted")))
+    accepted_ids = set(_strings(response.get("accepted")))
     accepted = frozenset(i for i, item in enumerate(items) if item.record_id in accepted_ids)
-    rejected, traces = _reasons(items, answer, "rejected"), _reasons(items, answer, "traces_rejected")
-    retried = _reasons(items, answer, "retry")
+    rejected, traces = _reasons(items, response, "rejected"), _reasons(items, response, "traces_rejected")
+    retried = _reasons(items, response, "retry")
     if not (accepted or rejected or retried):
         raise UnavailableError("controller", "its response names none of the records")
     unnamed = set(range(len(items))) - accepted - rejected.keys() - retried.keys()
@@ -83,9 +83,9 @@ def _strings(value: Any) -> list[str]:
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
-def _reasons(items: Sequence[SpooledRecord], answer: Mapping[str, Any], key: str) -> dict[int, str]:
+def _reasons(items: Sequence[SpooledRecord], response: Mapping[str, Any], key: str) -> dict[int, str]:
     """Return the reasons of one list by position; an entry names its item by position or record id."""
-    entries = answer.get(key)
+    entries = response.get(key)
     places = {item.record_id: i for i, item in enumerate(items)}
     reasons = {}
     for entry in entries if isinstance(entries, list) else []:
@@ -171,13 +171,13 @@ class RecordDelivery:
             return False
         client = self._client()
         try:
-            answer = await self._post(client, items)
+            response = await self._post(client, items)
         except EnergyError as error:
             if not items or _is_about_the_connection(error):
                 raise
             await self._deliver_one_by_one(client, items, error)
             return True
-        await self._settle(items, answer)
+        await self._settle(items, response)
         self._failures.clear(_SUBJECT, "the controller answers again")
         return True
 
@@ -214,14 +214,14 @@ class RecordDelivery:
     async def _deliver_without_trace(self, client: ControllerClient, item: SpooledRecord) -> bool:
         """Deliver a record without its trace, which may be the refused part; return whether it was."""
         try:
-            answer = await self._post(client, [SpooledRecord(item.name, item.record, None)])
-            outcome = parse_delivery_response([item], answer)
+            response = await self._post(client, [SpooledRecord(item.name, item.record, None)])
+            outcome = parse_delivery_response([item], response)
         except UsageError:
             return False
         if outcome.accepted:
             await self._reject(item, "the controller refused its trace; the record itself is delivered")
         else:
-            await self._settle([item], answer)
+            await self._settle([item], response)
         return True
 
     async def _post(self, client: ControllerClient, items: list[SpooledRecord]) -> dict[str, Any]:
@@ -233,20 +233,20 @@ class RecordDelivery:
             "rejected": rejected,
         }
         try:
-            answer = await asyncio.to_thread(client.post, "/v1/records", body)
+            response = await asyncio.to_thread(client.post, "/v1/records", body)
         except asyncio.CancelledError:
             client.cancel()  # otherwise the thread, and the stop of senergyd, would wait for the controller
             raise
         self._asked_at = time.monotonic()
-        await self._note_release(answer)
-        return answer
+        await self._note_release(response)
+        return response
 
     def _counts(self) -> tuple[int, int]:
         return self._spool.count(), self._spool.rejected.count()
 
-    async def _note_release(self, answer: Mapping[str, Any]) -> None:
+    async def _note_release(self, response: Mapping[str, Any]) -> None:
         """Resend records that another release of the controller rejected."""
-        version, schema = (str(answer.get(key))[:40] for key in ("version", "schema"))
+        version, schema = (str(response.get(key))[:40] for key in ("version", "schema"))
         release = f"{version} (schema {schema})"
         now, self._release = time.monotonic(), release
         if release == self._resent_for:
@@ -261,10 +261,10 @@ class RecordDelivery:
             log.info("%d rejected records are resent: the controller is now %s", count, release)
             self.wake()
 
-    async def _settle(self, items: list[SpooledRecord], answer: dict[str, Any]) -> None:
+    async def _settle(self, items: list[SpooledRecord], response: dict[str, Any]) -> None:
         if not items:
             return
-        outcome = parse_delivery_response(items, answer)
+        outcome = parse_delivery_response(items, response)
         for index, item in enumerate(items):
             if index in outcome.accepted and index in outcome.traces and item.trace is not None:
                 await self._reject(item, f"delivered, but for its trace: {outcome.traces[index]}")
