@@ -246,8 +246,8 @@ def main() -> None:
     def watts() -> float:
         return float(truth(options.emulator)["power_watts"]["node"])
 
-    place = (options.address, options.redfish_port)
-    redfish = RedfishServer(watts, USER, password, place, options.certificate)
+    address = (options.address, options.redfish_port)
+    redfish = RedfishServer(watts, USER, password, address, options.certificate)
     threading.Thread(target=redfish.serve_forever, daemon=True).start()
     ipmi = PowerBmc(watts, USER, password, options.address, options.ipmi_port)
     print(json.dumps({"ipmi_port": ipmi.port, "redfish_port": redfish.server_port}), flush=True)

@@ -221,8 +221,8 @@ def _command(args: argparse.Namespace, name: str) -> str:
     """
     named = Path(sys.argv[0]).name == "senergy" and not shutil.which("senergy")
     program = shlex.quote(sys.argv[0]) if named else "senergy"
-    place = f" --dir {shlex.quote(str(args.dir))}" if args.dir else ""
-    return f"{program} lab {name}{place}"
+    directory_option = f" --dir {shlex.quote(str(args.dir))}" if args.dir else ""
+    return f"{program} lab {name}{directory_option}"
 
 
 def _start_lab(layout: LabLayout, spec: LabSpec) -> Lab:

@@ -59,10 +59,10 @@ def gpus_of_job(environment: Mapping[str, str]) -> list[int]:
 
 
 def _numbers(name: str, text: str) -> list[int]:
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in filter(None, text.split(",")):
         match = _RANGE.fullmatch(part)
         if not match:
             raise UsageError(f"{name}='{text[:40]}'", "is no list of numbers")
-        found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
-    return sorted(found)
+        numbers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return sorted(numbers)

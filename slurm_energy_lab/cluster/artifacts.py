@@ -59,29 +59,29 @@ def find_artifacts() -> Artifacts:
         "epilog": hooks / "epilog",
         "job_submit module": hooks / "senergy_submit.lua",
     }
-    found = {name: path for name, path in files.items() if path.exists()}
+    existing_files = {name: path for name, path in files.items() if path.exists()}
     daemons = {"agent": _daemon("agent", "senergyd"), "controller": _daemon("controller", "senergyctld")}
-    absent = [str(path.relative_to(base)) for name, path in files.items() if name not in found]
+    absent = [str(path.relative_to(base)) for name, path in files.items() if name not in existing_files]
     absent += [f"the {name}" for name, command in daemons.items() if not command]
     return Artifacts(
-        spank=found.get("spank"),
-        prolog=found.get("prolog"),
-        epilog=found.get("epilog"),
-        submit_module=hooks if "job_submit module" in found else None,
+        spank=existing_files.get("spank"),
+        prolog=existing_files.get("prolog"),
+        epilog=existing_files.get("epilog"),
+        submit_module=hooks if "job_submit module" in existing_files else None,
         agent=daemons["agent"],
         controller=daemons["controller"],
         absent=tuple(absent),
     )
 
 
-def _daemon(room: str, script: str) -> tuple[str, ...] | None:
+def _daemon(package: str, script: str) -> tuple[str, ...] | None:
     """Return the command of an installed daemon: the script beside this interpreter; None if missing."""
     command = Path(sys.executable).with_name(script)
     try:
-        known = importlib.util.find_spec(f"slurm_energy.{room}.main")
+        module_spec = importlib.util.find_spec(f"slurm_energy.{package}.main")
     except ModuleNotFoundError:
-        known = None
-    return (str(command),) if known and command.exists() else None
+        module_spec = None
+    return (str(command),) if module_spec and command.exists() else None
 
 
 def missing_packages(search: str | None = None) -> list[str]:

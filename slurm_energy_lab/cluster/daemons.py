@@ -48,17 +48,17 @@ class DaemonPlan:
 
 def steps(plan: DaemonPlan) -> list[StartupStep]:
     """Return all steps of this lab in a readable order."""
-    found = [_munge(plan), _nvml(plan), _linker_cache(plan), _task_plugin(plan)]
+    all_steps = [_munge(plan), _nvml(plan), _linker_cache(plan), _task_plugin(plan)]
     if plan.spec.accounting:
-        found += _accounting(plan)
+        all_steps += _accounting(plan)
     if plan.spec.priority == "plugin":
-        found.append(_priority_plugin(plan))
-    found.append(_slurmctld(plan))
+        all_steps.append(_priority_plugin(plan))
+    all_steps.append(_slurmctld(plan))
     if plan.parts.controller:
-        found.append(_senergyctld(plan, plan.parts.controller))
+        all_steps.append(_senergyctld(plan, plan.parts.controller))
     for node in plan.spec.nodes:
-        found += _node(plan, node)
-    return found
+        all_steps += _node(plan, node)
+    return all_steps
 
 
 def _munge(plan: DaemonPlan) -> StartupStep:
@@ -175,11 +175,11 @@ def _senergyctld(plan: DaemonPlan, command: Sequence[str]) -> StartupStep:
 
 
 def _node(plan: DaemonPlan, node: NodeSpec) -> list[StartupStep]:
-    found = [_emulator(plan, node), _supervisor(plan, node.name)]
+    all_steps = [_emulator(plan, node), _supervisor(plan, node.name)]
     if plan.parts.agent:
-        found.append(_senergyd(plan, node.name, plan.parts.agent))
-    found.append(_slurmd(plan, node.name))
-    return found
+        all_steps.append(_senergyd(plan, node.name, plan.parts.agent))
+    all_steps.append(_slurmd(plan, node.name))
+    return all_steps
 
 
 def _emulator(plan: DaemonPlan, node: NodeSpec) -> StartupStep:

@@ -71,8 +71,8 @@ def up(layout: LabLayout, spec: LabSpec, report: StepReport = ignore) -> Lab:
 
 
 def _start(lab: Lab, report: StepReport) -> Lab:
-    steps = lab.steps()
-    lab.startup([*steps, _all_idle(lab, steps)], report).run()
+    daemon_steps = lab.steps()
+    lab.startup([*daemon_steps, _all_idle(lab, daemon_steps)], report).run()
     lab.record = replace(lab.record, complete=True)
     lab.record.write(lab.layout.record)
     return lab
@@ -138,11 +138,11 @@ def _ports(layout: LabLayout, spec: LabSpec) -> Iterator[dict[str, int]]:
     if spec.accounting:
         names.append("slurmdbd")
     start = _FIRST_PORT + zlib.crc32(str(layout.root).encode()) % _PORT_SPREAD
-    held = processes.reserve_ports(len(names), start)
+    sockets = processes.reserve_ports(len(names), start)
     try:
-        yield {name: probe.getsockname()[1] for name, probe in zip(names, held, strict=True)}
+        yield {name: probe.getsockname()[1] for name, probe in zip(names, sockets, strict=True)}
     finally:
-        processes.release(held)
+        processes.release(sockets)
 
 
 def _make_directories(layout: LabLayout, spec: LabSpec) -> None:
@@ -218,11 +218,11 @@ def _start_supervisor(layout: LabLayout) -> int:
     return writer
 
 
-def _all_idle(lab: Lab, steps: list[StartupStep]) -> StartupStep:
-    wanted = dict.fromkeys(lab.nodes, "idle")
+def _all_idle(lab: Lab, daemon_steps: list[StartupStep]) -> StartupStep:
+    idle_states = dict.fromkeys(lab.nodes, "idle")
     return StartupStep(
         "nodes idle",
         lab.layout.log / "slurmctld.log",
-        needs=tuple(step.name for step in steps),
-        ready=lambda: lab.node_states() == wanted,
+        needs=tuple(step.name for step in daemon_steps),
+        ready=lambda: lab.node_states() == idle_states,
     )

@@ -112,8 +112,8 @@ def enter_node(tree: Path, binds: Mapping[Path, Path], stage: Path) -> None:
             bind(tree / name, Path("/") / name)
     for name in filter(lambda name: (Path("/") / name).is_dir(), MIXED):
         target, emulated = Path("/") / name, _entries(tree / name)
-        kept = {entry: source for entry, source in _entries(target).items() if entry not in emulated}
-        _assemble(stage, target, kept | emulated, _READ_ONLY)
+        host_entries = {entry: source for entry, source in _entries(target).items() if entry not in emulated}
+        _assemble(stage, target, host_entries | emulated, _READ_ONLY)
     _assemble(stage, Path("/dev"), _devices(tree / "dev"))
     run = Path("/run")
     _assemble(stage, run, {"systemd/resolve": run / "systemd" / "resolve"})

@@ -68,14 +68,14 @@ def parse(text: str, name: str = "nodes file") -> tuple[NodeSpec, ...]:
     return nodes
 
 
-def _node(table: Any, place: str) -> NodeSpec:
+def _node(table: Any, location: str) -> NodeSpec:
     if not isinstance(table, dict) or not _KEYS >= set(table) >= {"name", "profile"}:
-        raise ConfigError(place, "has the keys name, profile and optionally overrides")
+        raise ConfigError(location, "has the keys name, profile and optionally overrides")
     name, profile, overrides = table["name"], table["profile"], table.get("overrides", {})
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in ("localhost", "controller"):
-        raise ConfigError(f"{place}: name", "must be a host name of at most 16 of a-z, 0-9 and -")
+        raise ConfigError(f"{location}: name", "must be a host name of at most 16 of a-z, 0-9 and -")
     if not isinstance(profile, str) or not isinstance(overrides, dict):
-        raise ConfigError(place, "profile must be a string and overrides a table")
+        raise ConfigError(location, "profile must be a string and overrides a table")
     return NodeSpec(name, profile, _dotted(overrides))
 
 

@@ -63,18 +63,18 @@ def _environment(pid: int) -> list[bytes]:
 
 def lab_processes(root: Path) -> list[int]:
     """Return the running processes of this lab: its supervisors and all processes that they started."""
-    wanted = f"{SUPERVISOR_MARK}={root}".encode()
-    return [pid for pid in _pids() if wanted in _environment(pid) and is_running(pid)]
+    variable = f"{SUPERVISOR_MARK}={root}".encode()
+    return [pid for pid in _pids() if variable in _environment(pid) and is_running(pid)]
 
 
 def slurm_clients(slurm_conf: Path) -> list[int]:
     """Return the Slurm clients, such as srun and salloc, that use this lab from outside."""
-    wanted = f"SLURM_CONF={slurm_conf}".encode()
+    variable = f"SLURM_CONF={slurm_conf}".encode()
     return [
         pid
         for pid in _pids()
         if _read(pid, "comm").decode(errors="replace").strip() in _CLIENTS
-        and wanted in _environment(pid)
+        and variable in _environment(pid)
         and is_running(pid)
     ]
 
@@ -132,7 +132,7 @@ def reserve_ports(count: int, start: int) -> list[socket.socket]:
     Raises:
         UnavailableError: fewer ports are free.
     """
-    held: list[socket.socket] = []
+    sockets: list[socket.socket] = []
     for port in range(start, 32768):
         probe = socket.socket()
         try:
@@ -141,16 +141,16 @@ def reserve_ports(count: int, start: int) -> list[socket.socket]:
             probe.close()
             continue
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.append(probe)
-        if len(held) == count:
-            return held
-    release(held)
+        sockets.append(probe)
+        if len(sockets) == count:
+            return sockets
+    release(sockets)
     raise UnavailableError("TCP ports", f"fewer than {count} are free from {start} to 32767")
 
 
-def release(held: Iterable[socket.socket]) -> None:
+def release(sockets: Iterable[socket.socket]) -> None:
     """Release reserved ports."""
-    for probe in held:
+    for probe in sockets:
         probe.close()
 
 
@@ -210,12 +210,12 @@ def kill_until_gone(find: Callable[[], list[int]], timeout_s: float) -> list[int
     while it waits for the namespace's last process, so `find` no longer returns it.
     """
     deadline = time.monotonic() + timeout_s
-    seen: set[int] = set()
+    pids_seen: set[int] = set()
     while True:
-        found = find()
-        seen.update(found)
-        left = found or sorted(filter(is_running, seen))
-        if not left or time.monotonic() > deadline:
-            return left
-        send_signal(found)
+        pids = find()
+        pids_seen.update(pids)
+        remaining = pids or sorted(filter(is_running, pids_seen))
+        if not remaining or time.monotonic() > deadline:
+            return remaining
+        send_signal(pids)
         time.sleep(0.03)

@@ -93,9 +93,9 @@ class Supervisor:
             return {"ok": True, "processes": [vars(child) for child in self._children.values()]}
         if request["op"] != "spawn":
             return {"ok": False, "error": f"unknown op {request['op']!r}", "code": 2}
-        known = self._children.get(request["name"])
-        if known and known.exit is None:
-            return {"ok": False, "error": f"{known.name} runs already", "code": 7}
+        existing = self._children.get(request["name"])
+        if existing and existing.exit is None:
+            return {"ok": False, "error": f"{existing.name} runs already", "code": 7}
         with Path(request["log"]).open("ab") as log:
             process = subprocess.Popen(
                 request["argv"],

@@ -57,22 +57,22 @@ class _Connection:
 
 
 class _Timer:
-    """A periodic action that runs while the condition `wanted` holds."""
+    """A periodic action that runs while the condition `condition` holds."""
 
-    def __init__(self, interval_s: float, act: Callable[[], None], wanted: Callable[[], bool]) -> None:
+    def __init__(self, interval_s: float, action: Callable[[], None], condition: Callable[[], bool]) -> None:
         self.interval_s = interval_s
-        self._act = act
-        self._wanted = wanted
+        self._action = action
+        self._condition = condition
         self._due_s = time.monotonic() + interval_s
 
     def run(self) -> float | None:
         """Run the action if it is due; return the seconds until it is due again, None if not wanted."""
-        if not self._wanted():
+        if not self._condition():
             self._due_s = time.monotonic() + self.interval_s
             return None
         now_s = time.monotonic()
         if now_s >= self._due_s:
-            self._act()
+            self._action()
             self._due_s = max(self._due_s + self.interval_s, time.monotonic())
         return max(0.0, self._due_s - time.monotonic())
 

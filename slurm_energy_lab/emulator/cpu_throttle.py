@@ -119,21 +119,21 @@ class CpuThrottle:
         """
         if self._groups is None:
             return []
-        known = self._jobs.get(job_id)
+        job = self._jobs.get(job_id)
         everything = tuple(range(self._realtime_model.profile.cpu.cpus))
-        wanted = cpus or (known.cpus if known else everything)
+        job_cpus = cpus or (job.cpus if job else everything)
         try:
             files = self._groups.create(_name(job_id))
             used_s = self._groups.cpu_seconds(_name(job_id))
         except OSError as error:
             raise _unavailable(job_id, error) from None
         now_s = self._clock()
-        cores = dict(Counter(self._realtime_model.profile.cpu.core_of(cpu) for cpu in wanted))
-        if known:
-            known.reported = known.reported if known.cpus == wanted else None
-            known.cpus, known.cores, known.registered_s = wanted, cores, now_s
+        cores = dict(Counter(self._realtime_model.profile.cpu.core_of(cpu) for cpu in job_cpus))
+        if job:
+            job.reported = job.reported if job.cpus == job_cpus else None
+            job.cpus, job.cores, job.registered_s = job_cpus, cores, now_s
         else:
-            self._jobs[job_id] = _Job(wanted, cores, now_s, sampled_s=now_s, used_s=used_s)
+            self._jobs[job_id] = _Job(job_cpus, cores, now_s, sampled_s=now_s, used_s=used_s)
         try:
             self._limit(job_id, self._allowed_cores()[job_id])
         except OSError as error:

@@ -69,10 +69,10 @@ class TreeOperations(mfusepy.Operations):  # type: ignore[misc]
     def getattr(self, path: str, fh: int | None = None) -> dict[str, int]:
         """Return mode, owner and size."""
         entry = self._entry(path)
-        found = {"st_mode": entry.mode, "st_size": entry.size, "st_nlink": 1}
+        attributes = {"st_mode": entry.mode, "st_size": entry.size, "st_nlink": 1}
         if entry.uid or entry.gid:
-            found |= {"st_uid": entry.uid, "st_gid": entry.gid}
-        return found
+            attributes |= {"st_uid": entry.uid, "st_gid": entry.gid}
+        return attributes
 
     def readdir(self, path: str, fh: int) -> Iterator[tuple[str, int, int]]:
         """Return names and types."""

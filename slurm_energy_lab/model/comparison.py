@@ -103,9 +103,9 @@ def _gpu(
 
 def gain_percent(profile: NodeProfile, kernel: str, limit_watts: float, delay_exponent: float) -> float:
     """Return the improvement of node energy x time^exponent under a limit on all GPUs, in percent."""
-    free = run_kernel(profile, KernelRequest(kernel, "gpu"))
-    held = run_kernel(profile, KernelRequest(kernel, "gpu"), gpu_limit_watts=limit_watts)
-    scores = [run.energy_joules["node"] * math.pow(run.seconds, delay_exponent) for run in (free, held)]
+    uncapped = run_kernel(profile, KernelRequest(kernel, "gpu"))
+    capped = run_kernel(profile, KernelRequest(kernel, "gpu"), gpu_limit_watts=limit_watts)
+    scores = [run.energy_joules["node"] * math.pow(run.seconds, delay_exponent) for run in (uncapped, capped)]
     return 100.0 * (1.0 - scores[1] / scores[0])
 
 

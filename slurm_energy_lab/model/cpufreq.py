@@ -78,10 +78,10 @@ def target_khz(cpufreq: CpufreqProfile, request: FrequencyRequest, utilisation: 
     """
     low, high = allowed_range_khz(cpufreq, request)
     if cpufreq.driver in ACTIVE_DRIVERS:
-        wanted = _active_driver_khz(request, low, high, utilisation)
+        target = _active_driver_khz(request, low, high, utilisation)
     else:
-        wanted = _generic_governor_khz(request, low, high, utilisation)
-    return _rounded_to_table(cpufreq, request, min(high, max(low, wanted)))
+        target = _generic_governor_khz(request, low, high, utilisation)
+    return _rounded_to_table(cpufreq, request, min(high, max(low, target)))
 
 
 def allowed_range_khz(cpufreq: CpufreqProfile, request: FrequencyRequest) -> tuple[int, int]:

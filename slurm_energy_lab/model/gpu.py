@@ -129,8 +129,8 @@ class GpuModel:
         )
 
 
-def _table_clock(table: tuple[int, ...], wanted: tuple[int, int] | None) -> int:
+def _table_clock(table: tuple[int, ...], locked_range: tuple[int, int] | None) -> int:
     """Return the maximum clock of a falling table within a locked range; the minimum clock if none is."""
-    if wanted is None:
+    if locked_range is None:
         return table[0]
-    return next((clock for clock in table if clock <= max(wanted)), table[-1])
+    return next((clock for clock in table if clock <= max(locked_range)), table[-1])

@@ -64,11 +64,11 @@ def cpu_shares(
 
 
 def _jobs(loads: Iterable[CoreLoad], fed: Iterable[tuple[KernelPart, ...]]) -> set[Job]:
-    found: set[Job] = {part.job for parts in fed for part in parts}
+    jobs: set[Job] = {part.job for parts in fed for part in parts}
     for load in loads:
-        found.update(part.job for part in load.parts)
-        found.update(job for job, _ in load.real_jobs)
-    return found
+        jobs.update(part.job for part in load.parts)
+        jobs.update(job for job, _ in load.real_jobs)
+    return jobs
 
 
 def _add_cores(

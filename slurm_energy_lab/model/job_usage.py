@@ -80,15 +80,15 @@ class UsageByJob:
 
     def dynamic_joules(self, job: Job, now_s: float) -> dict[str, float]:
         """Return a job's energy above idle by component: `cpu`, `dram`, `gpu[i]`, `gpu`, `other`, `node`."""
-        found: dict[str, float] = {}
+        joules_by_component: dict[str, float] = {}
         for kind, books in self._shares.items():
             joules = [book.integral_at(job, now_s) for book in books]
             if kind == "gpu":
-                found |= {f"gpu[{index}]": value for index, value in enumerate(joules)}
-            found[kind] = math.fsum(joules)
-        parts = math.fsum(found[kind] for kind in self._shares)
+                joules_by_component |= {f"gpu[{index}]": value for index, value in enumerate(joules)}
+            joules_by_component[kind] = math.fsum(joules)
+        parts = math.fsum(joules_by_component[kind] for kind in self._shares)
         return {
-            **found,
+            **joules_by_component,
             "other": self._profile.other.loss_share * parts,
             "node": (1 + self._profile.other.loss_share) * parts,
         }

@@ -72,10 +72,10 @@ class KernelPart:
             self._remaining = max(0.0, self._remaining - done)
             self._since_s = now_s
 
-    def set_rate(self, place: int, rate_per_s: float) -> None:
+    def set_rate(self, device_index: int, rate_per_s: float) -> None:
         """Set the phases per second of a package or GPU. Call `update_progress` first."""
-        if self._rates.get(place) != rate_per_s:
-            self._rates[place] = rate_per_s
+        if self._rates.get(device_index) != rate_per_s:
+            self._rates[device_index] = rate_per_s
         total = math.fsum(self._rates.values())
         self.end_s = self._since_s + self._remaining / total if total > 0 else math.inf
 
@@ -113,7 +113,7 @@ class KernelRun:
     flops: float
     bytes: float
     start_joules: dict[str, float]
-    places: dict[KernelPart, tuple[int, ...]] = field(default_factory=dict)
+    units: dict[KernelPart, tuple[int, ...]] = field(default_factory=dict)
 
     def finished(self, now_s: float, joules: dict[str, float]) -> KernelResult:
         """Return the result of a run that ends now, given the node's energy readings."""

@@ -39,9 +39,8 @@ class NodeModel:
         self._now_s = start_s
         self._cores = Cores(profile)
         physics = CpuPhysics(profile)
-        self._packages = [
-            PackageModel(profile, physics, index, start_s) for index in range(profile.cpu.packages)
-        ]
+        packages = range(profile.cpu.packages)
+        self._packages = [PackageModel(profile, physics, index, start_s) for index in packages]
         self._gpus: list[GpuModel] = []
         if profile.gpu is not None:
             gpu_physics = GpuPhysics(profile.gpu)
@@ -83,8 +82,7 @@ class NodeModel:
         while self._next_s <= now_s:
             self._now_s = max(self._now_s, self._next_s)
             self._pass_event()
-        if now_s > self._now_s:
-            self._now_s = now_s
+        self._now_s = max(self._now_s, now_s)
 
     def next_event_s(self) -> float | None:
         """Return the time of the next event (end of a phase or kernel, a limit reached). None: no event."""
@@ -124,8 +122,8 @@ class NodeModel:
             UsageError: unknown CPU.
         """
         self._operate()
-        wanted = self._cores.requested_khz(cpu)
-        return min(wanted, self._packages[self.profile.cpu.package_of(cpu)].ceiling_khz)
+        requested = self._cores.requested_khz(cpu)
+        return min(requested, self._packages[self.profile.cpu.package_of(cpu)].ceiling_khz)
 
     def set_package_limit(
         self,
@@ -220,11 +218,11 @@ class NodeModel:
         """
         spec = kernel_spec(request.kernel)
         size = size_of(self.profile, request)
-        places = placements(self.profile, request)
+        part_placements = placements(self.profile, request)
         self.advance(now_s)
-        parts = [KernelPart(spec, request.device, size, self._now_s, request.job_id) for _ in places]
+        parts = [KernelPart(spec, request.device, size, self._now_s, request.job_id) for _ in part_placements]
         self._last_run_id += 1
-        work = KernelRun(
+        run = KernelRun(
             run_id=self._last_run_id,
             kernel=request.kernel,
             device=request.device,
@@ -233,15 +231,15 @@ class NodeModel:
             flops=math.fsum(part.total_flops for part in parts),
             bytes=math.fsum(part.total_bytes for part in parts),
             start_joules=self._readings.all_joules(self._now_s),
-            places={part: place.units for part, place in zip(parts, places, strict=True)},
+            units={part: placement.units for part, placement in zip(parts, part_placements, strict=True)},
         )
-        self._runs[work.run_id] = work
+        self._runs[run.run_id] = run
         self._usage.add_job(request.job_id, self._now_s)
-        for part, place in zip(parts, places, strict=True):
-            self._run_of_part[part] = work
-            self._place(part, work)
-            self._occupancy.add_part(self._now_s, part, place.cpus, computes=request.device == "cpu")
-        return work.run_id
+        for part, placement in zip(parts, part_placements, strict=True):
+            self._run_of_part[part] = run
+            self._assign(part, run)
+            self._occupancy.add_part(self._now_s, part, placement.cpus, computes=request.device == "cpu")
+        return run.run_id
 
     def result(self, run_id: int) -> KernelResult | None:
         """Return the result of a finished kernel, None while it runs. Results are stored until `forget`.
@@ -250,7 +248,7 @@ class NodeModel:
             NotFoundError: unknown run id.
         """
         if run_id not in self._runs and run_id not in self._results:
-            raise NotFoundError(f"work {run_id} is not known")
+            raise NotFoundError(f"unknown kernel run {run_id}")
         return self._results.get(run_id)
 
     def running(self) -> tuple[int, ...]:
@@ -260,12 +258,12 @@ class NodeModel:
     def forget(self, run_id: int) -> None:
         """Delete a finished kernel's result, or cancel a running kernel. Unknown ids are ignored."""
         self._results.pop(run_id, None)
-        work = self._runs.pop(run_id, None)
-        if work is None:
+        run = self._runs.pop(run_id, None)
+        if run is None:
             return
         self._operate()
-        for part in list(work.places):
-            self._remove(part, work)
+        for part in list(run.units):
+            self._remove(part, run)
 
     def energy_joules(self, component: str) -> float:
         """Return the energy of a component since the start.
@@ -340,36 +338,36 @@ class NodeModel:
 
     def _touch(self, part: KernelPart) -> None:
         """Mark the devices of a part for a new operating point."""
-        work = self._run_of_part[part]
-        place = work.places[part]
-        if work.device == "gpu":
-            self._stale_gpus.update(place)
+        run = self._run_of_part[part]
+        units = run.units[part]
+        if run.device == "gpu":
+            self._stale_gpus.update(units)
         else:
-            self._stale_packages.update(self._cores.packages_of(place))
+            self._stale_packages.update(self._cores.packages_of(units))
 
-    def _place(self, part: KernelPart, work: KernelRun) -> None:
+    def _assign(self, part: KernelPart, run: KernelRun) -> None:
         """Assign a part to its cores or GPU."""
-        if work.device == "gpu":
-            gpu = self._gpus[work.places[part][0]]
+        if run.device == "gpu":
+            gpu = self._gpus[run.units[part][0]]
             gpu.parts = (*gpu.parts, part)
         else:
-            self._cores.add_part(part, work.places[part])
+            self._cores.add_part(part, run.units[part])
         self._touch(part)
 
-    def _remove(self, part: KernelPart, work: KernelRun) -> None:
+    def _remove(self, part: KernelPart, run: KernelRun) -> None:
         """Remove a part. Removing the last part finishes the run, or completes its cancellation."""
         self._touch(part)
-        place = work.places.pop(part)
+        units = run.units.pop(part)
         del self._run_of_part[part]
         self._occupancy.remove_part(self._now_s, part)
-        if work.device == "gpu":
-            gpu = self._gpus[place[0]]
+        if run.device == "gpu":
+            gpu = self._gpus[units[0]]
             gpu.parts = tuple(other for other in gpu.parts if other is not part)
         else:
-            self._cores.remove_part(part, place)
-        if not work.places and work.run_id in self._runs:
-            del self._runs[work.run_id]
-            self._results[work.run_id] = work.finished(self._now_s, self._readings.all_joules(self._now_s))
+            self._cores.remove_part(part, units)
+        if not run.units and run.run_id in self._runs:
+            del self._runs[run.run_id]
+            self._results[run.run_id] = run.finished(self._now_s, self._readings.all_joules(self._now_s))
 
     def _operate(self) -> None:
         """Compute the operating point of every marked package and GPU from the current time on."""
@@ -396,7 +394,7 @@ class NodeModel:
         ends.extend(package.next_event_s() for package in self._packages)
         self._next_s = min(ends, default=math.inf)
 
-    def _set_rates(self, place: int, parts: Iterable[KernelPart], rates: dict[KernelPart, float]) -> None:
+    def _set_rates(self, device: int, parts: Iterable[KernelPart], rates: dict[KernelPart, float]) -> None:
         for part in parts:
             part.update_progress(self._now_s)
-            part.set_rate(place, rates[part])
+            part.set_rate(device, rates[part])

@@ -50,7 +50,7 @@ class PackageModel:
             limit = Constraint("long_term", profile.cpu.tdp_watts, _HSMP_WINDOW_S, rapl.hsmp_max_watts, True)
             constraints["hsmp", "long_term"] = limit
         return {
-            place: RunningAverageLimit(
+            key: RunningAverageLimit(
                 limit_watts=constraint.limit_watts,
                 window_s=constraint.window_s,
                 enabled=constraint.enabled,
@@ -59,7 +59,7 @@ class PackageModel:
                 since_s=now_s,
                 power_watts=idle,
             )
-            for place, constraint in constraints.items()
+            for key, constraint in constraints.items()
         }
 
     @property

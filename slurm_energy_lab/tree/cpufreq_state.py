@@ -175,8 +175,8 @@ class CpufreqState:
         if policy.governor != "userspace":
             return None
         low, high = self.limits_khz(policy)
-        wanted = min(max(policy.setspeed_khz, low), high)
-        return min((khz for khz in self.table_khz if wanted <= khz <= high), default=wanted)
+        clamped = min(max(policy.setspeed_khz, low), high)
+        return min((khz for khz in self.table_khz if clamped <= khz <= high), default=clamped)
 
     def set_epp(self, policy: PolicySettings, word: str) -> None:
         """Process a write to `energy_performance_preference`: a name, or for Intel's driver a number to 255.

@@ -136,12 +136,12 @@ class Tree:
 
     def directory(self, path: str) -> Directory:
         """Return the directory of a path; create it and its parents if missing."""
-        found = self._entries.get(path)
-        if isinstance(found, Directory):
-            return found
-        made = Directory()
-        self.add(path, made)
-        return made
+        existing = self._entries.get(path)
+        if isinstance(existing, Directory):
+            return existing
+        created = Directory()
+        self.add(path, created)
+        return created
 
     def text(self, path: str, text: str, mode: int = 0o444) -> None:
         """Add a file with constant content: `text` and a newline."""

@@ -72,7 +72,7 @@ def _grace_rails(realtime_model: RealtimeModel) -> list[tuple[str, Callable[[], 
     The rails are part of `Grace`, and `Grace` is part of `Module`.
     """
     profile = realtime_model.profile
-    found: list[tuple[str, Callable[[], int]]] = []
+    meters: list[tuple[str, Callable[[], int]]] = []
     for socket in range(profile.cpu.packages):
         cpu, dram = (f"cpu[{socket}]", 1.0), (f"dram[{socket}]", 1.0)
         gpus = range(socket, profile.gpu_count, profile.cpu.packages)
@@ -83,8 +83,8 @@ def _grace_rails(realtime_model: RealtimeModel) -> list[tuple[str, Callable[[], 
             "Module": (cpu, dram, *((f"gpu[{index}]", 1.0) for index in gpus)),
         }
         for rail, parts in rails.items():
-            found.append((f"{rail} Power Socket {socket}", _sum_of(realtime_model, parts)))
-    return found
+            meters.append((f"{rail} Power Socket {socket}", _sum_of(realtime_model, parts)))
+    return meters
 
 
 def _sum_of(realtime_model: RealtimeModel, parts: tuple[tuple[str, float], ...]) -> Callable[[], int]:

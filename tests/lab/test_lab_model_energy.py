@@ -191,7 +191,7 @@ def test_forgotten_work_frees_its_cores_and_its_result():
     assert model.result(kept) is not None
     model.forget(kept)
     for work in (kept, stopped):
-        with pytest.raises(NotFoundError, match=f"work {work} is not known"):
+        with pytest.raises(NotFoundError, match=f"unknown kernel run {work}"):
             model.result(work)
 
 
