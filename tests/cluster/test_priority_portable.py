@@ -106,17 +106,17 @@ def test_jobs_start_in_the_order_of_scheduling(cluster, sbatch, busy, policy):
     starts = cluster.directory / "starts"
     starts.write_text("")
     jobs = mixed_jobs(cluster, sbatch, starts)
-    parts = engine(policy, updates_per_s=1000.0, age_weight=1.0)  # a second counts
-    assert parts.publish(parts.rank()) is None
+    pipeline = engine(policy, updates_per_s=1000.0, age_weight=1.0)  # a second counts
+    assert pipeline.publish(pipeline.rank()) is None
     for job in jobs:  # held jobs have their places when they are released
         cluster.run("scontrol", "release", str(job))
     for _ in range(30):  # jobs of nearly the same score may change places as they grow older
-        snapshot = parts.rank()
-        if not snapshot.changes():
+        snapshot = pipeline.rank()
+        if not snapshot.site_factor_changes():
             break
-        assert parts.publish(snapshot) is None
-    assert not snapshot.changes()
-    ranking = parts.engine.policy.rank(snapshot.scheduled, snapshot.options)
+        assert pipeline.publish(snapshot) is None
+    assert not snapshot.site_factor_changes()
+    ranking = pipeline.engine.policy.rank(snapshot.scheduled, snapshot.options)
     expected = snapshot.scheduled.jobs.job_id[ranking.order(snapshot.scheduled.jobs.job_id)].tolist()
     assert sorted(expected) == sorted(jobs) != expected
     cluster.run("scancel", str(busy))
@@ -155,12 +155,12 @@ def test_holds_nice_and_explicit_priorities_stay(cluster, sbatch, busy):
     leader = sbatch("-H", "-t1", "-n1", ":", "-n2")
     late = sbatch(*BUSY, "--begin=now+1hour")
     gone = sbatch(*BUSY)
-    parts = engine("fcfs")
-    snapshot = parts.rank()
+    pipeline = engine("fcfs")
+    snapshot = pipeline.rank()
     cluster.run("scancel", str(gone))  # between reading and setting: no error
-    assert parts.publish(snapshot) is None
+    assert pipeline.publish(snapshot) is None
     cluster.run("scontrol", "update", f"JobId={explicit}", "Priority=99")
-    snapshot = parts.rank()
+    snapshot = pipeline.rank()
     queue = snapshot.queue
     factor = dict(zip(queue.job_id.tolist(), queue.site_factor.tolist(), strict=True))
     assert row_of(queue, held)["priority"] == 0 and factor[held] > 0
@@ -170,22 +170,22 @@ def test_holds_nice_and_explicit_priorities_stay(cluster, sbatch, busy):
     assert row_of(queue, explicit)["fixed"] and row_of(queue, explicit)["priority"] == 99
     assert explicit not in snapshot.scheduled.jobs.job_id
     assert gone not in queue.job_id
-    assert snapshot.changes() == {}
+    assert snapshot.site_factor_changes() == {}
     later = engine("fcfs")  # as after a restart of senergyctld
     assert later.publish(later.rank()) is None
     assert row_of(later.rank().queue, explicit)["fixed"]
     cluster.run("scontrol", "release", str(explicit))  # gives an explicit priority back
-    assert not row_of(parts.rank().queue, explicit)["fixed"]
+    assert not row_of(pipeline.rank().queue, explicit)["fixed"]
 
 
 def test_places_survive_a_restart_of_slurmctld(cluster, sbatch, busy):
     jobs = [sbatch(*BUSY, *options) for options in ((), ("-H",), ("--nice=9",), ("--array=1-3",))]
-    parts = engine("zeus")
-    assert parts.publish(parts.rank()) is None
+    pipeline = engine("zeus")
+    assert pipeline.publish(pipeline.rank()) is None
     before = {job: row_of(SqueueSource().read(), job)["priority"] for job in jobs}
     cluster.restart_controller()
     assert {job: row_of(SqueueSource().read(), job)["priority"] for job in jobs} == before
-    assert parts.rank().changes() == {}
+    assert pipeline.rank().site_factor_changes() == {}
 
 
 def test_requeue_affects_running_jobs_only(cluster, sbatch):
@@ -237,14 +237,14 @@ def test_other_weights_are_refused(cluster, sbatch, busy):
     replace_public(conf, f"{before}PriorityWeightAge=1000\n".encode())  # slurmds may be reading it
     cluster.run("scontrol", "reconfigure")
     try:
-        parts = engine("fcfs")
-        with pytest.raises(ConfigError, match="PriorityWeightAge=1000: it would move jobs"):
-            parts.publish(parts.rank())
+        pipeline = engine("fcfs")
+        with pytest.raises(ConfigError, match="PriorityWeightAge=1000: it would change the order"):
+            pipeline.publish(pipeline.rank())
     finally:
         replace_public(conf, before.encode())
         cluster.run("scontrol", "reconfigure")
-    parts = engine("fcfs")
-    assert parts.publish(parts.rank()) is None
+    pipeline = engine("fcfs")
+    assert pipeline.publish(pipeline.rank()) is None
 
 
 def test_a_site_factor_plugin_is_refused_though_slurmctld_does_not_report_it(cluster, sbatch, busy):
@@ -255,9 +255,9 @@ def test_a_site_factor_plugin_is_refused_though_slurmctld_does_not_report_it(clu
     replace_public(conf, f"{before}Include more.conf\n".encode())  # as it was when slurmctld started
     try:
         assert "site_factor/other" not in cluster.run("scontrol", "show", "config").stdout
-        parts = engine("fcfs")
+        pipeline = engine("fcfs")
         with pytest.raises(ConfigError, match=r"slurm\.conf: PrioritySiteFactorPlugin=site_factor/other"):
-            parts.publish(parts.rank())
+            pipeline.publish(pipeline.rank())
         assert row_of(SqueueSource().read(), job)["site_factor"] == 0
     finally:
         replace_public(conf, before.encode())
@@ -270,7 +270,7 @@ def test_a_query_about_one_job_works_with_any_name(cluster, sbatch, busy):
     assert (asked.pending, asked.excluded, asked.pins_nodes, asked.gpus) == (True, "n2", True, 0)
     array = sbatch("--exclude=n[2-3]", "-n4", "--array=3-5", "--hold", "-J", name)
     assert read_gpu_request(str(array)) == replace(
-        asked, excluded="n[2-3]", places=False, obstacle=read_gpu_request(str(array)).obstacle
+        asked, excluded="n[2-3]", pins_nodes=False, obstacle=read_gpu_request(str(array)).obstacle
     )
     assert "all of its tasks" in read_gpu_request(str(array)).obstacle
     cluster.run("scontrol", "update", f"JobId={array}_4", "Comment=split")
@@ -282,9 +282,9 @@ def test_a_query_about_one_job_works_with_any_name(cluster, sbatch, busy):
 
 def test_an_outage_of_slurmctld_loses_nothing(cluster, sbatch, busy, tmp_path, monkeypatch):
     job = sbatch(*BUSY)
-    parts = engine("fcfs")
-    assert parts.publish(parts.rank()) is None
-    known = dict(parts.state.applied_factors)
+    pipeline = engine("fcfs")
+    assert pipeline.publish(pipeline.rank()) is None
+    known = dict(pipeline.state.applied_factors)
     assert known[job] > 0
     conf = (cluster.directory / "slurm.conf").read_text()
     lines = [line for line in conf.splitlines() if not line.startswith("SlurmctldPort=")]
@@ -293,4 +293,4 @@ def test_an_outage_of_slurmctld_loses_nothing(cluster, sbatch, busy, tmp_path, m
     source = SqueueSource(CommandRunner(1.0), known)
     with pytest.raises(UnavailableError, match="squeue"):
         source.read()
-    assert known == parts.state.applied_factors
+    assert known == pipeline.state.applied_factors
