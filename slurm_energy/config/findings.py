@@ -41,19 +41,19 @@ class Finding:
     unavailable: bool = False
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """File and line in the format of compilers."""
         return (self.file or "configuration") + (f":{self.line}" if self.line else "")
 
     @property
     def text(self) -> str:
         """File, line, key, fault and remedy in one line."""
-        return str(ConfigError(": ".join(filter(None, (self.place, self.key))), self.why, self.todo))
+        return str(ConfigError(": ".join(filter(None, (self.location, self.key))), self.why, self.todo))
 
     @property
     def line_with_severity(self) -> str:
         """File, line, severity, key, fault and remedy in one line, in the format of compilers."""
-        parts = (self.place, str(self.severity), self.key, self.why, self.todo)
+        parts = (self.location, str(self.severity), self.key, self.why, self.todo)
         return ": ".join(filter(None, parts)).replace("\n", " ")
 
     def to_json(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class InvalidConfigError(ConfigError):
     def __init__(self, findings: Iterable[Finding]) -> None:
         self.findings = tuple(errors(findings))
         first, others = self.findings[0], len(self.findings) - 1
-        super().__init__(": ".join(filter(None, (first.place, first.key))), first.why, first.todo)
+        super().__init__(": ".join(filter(None, (first.location, first.key))), first.why, first.todo)
         self._others = others
         if all(finding.unavailable for finding in self.findings):
             self.exit_code = EXIT_UNAVAILABLE

@@ -93,13 +93,13 @@ class ConfigSource:
         config: the configuration; faulty keys have their defaults.
         findings: faults of single keys.
         reader: knows the line of each key.
-        given: keys in the file, as (section, key).
+        keys: keys in the file, as (section, key).
     """
 
     config: Config
     findings: tuple[Finding, ...]
     reader: TableReader
-    given: frozenset[tuple[str, str]]
+    keys: frozenset[tuple[str, str]]
 
 
 def parse_source(text: str, path: Path | None = None) -> ConfigSource:
@@ -118,8 +118,8 @@ def parse_source(text: str, path: Path | None = None) -> ConfigSource:
         )
         return ConfigSource(Config(path=path), (finding,), reader, frozenset())
     config, findings = _config(reader, data)
-    given = frozenset((name, key) for name, table in _tables(data) for key in table)
-    return ConfigSource(config, tuple(findings), reader, given)
+    keys = frozenset((name, key) for name, table in _tables(data) for key in table)
+    return ConfigSource(config, tuple(findings), reader, keys)
 
 
 def _tables(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -40,9 +40,9 @@ class CheckContext:
         """The configuration."""
         return self.source.config
 
-    def given(self, section: str, key: str) -> bool:
+    def is_set(self, section: str, key: str) -> bool:
         """Return whether the file sets a key."""
-        return (section, key) in self.source.given
+        return (section, key) in self.source.keys
 
     def error(
         self, section: str, key: str, why: str, todo: str = "", *, unavailable: bool = False

@@ -34,11 +34,11 @@ def check(context: CheckContext) -> Iterator[Finding]:
             "controller", "listen", f"'{listen}' is a different port at each start", "name a port"
         )
     elif listen_port != url_port:
-        both = context.given("controller", "listen") and context.given("cluster", "controller_url")
+        both = context.is_set("controller", "listen") and context.is_set("cluster", "controller_url")
         finding = context.error if both else context.warning
         yield finding(
-            "controller" if context.given("controller", "listen") else "cluster",
-            "listen" if context.given("controller", "listen") else "controller_url",
+            "controller" if context.is_set("controller", "listen") else "cluster",
+            "listen" if context.is_set("controller", "listen") else "controller_url",
             f"senergyctld listens on port {listen_port}, but cluster.controller_url is '{url}'",
             "use the same port in both",
         )

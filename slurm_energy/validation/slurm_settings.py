@@ -36,7 +36,7 @@ def _check_name(context: CheckContext) -> Iterator[Finding]:
     if actual is not None and name != actual.lower():
         why = f"'{name}', but ClusterName in {slurm.path} is '{actual.lower()}'"
         todo = f'write name = "{actual.lower()}"'
-        if context.given("cluster", "name") or context.role is None:
+        if context.is_set("cluster", "name") or context.role is None:
             yield context.error("cluster", "name", why, todo)
         else:
             yield context.warning("cluster", "name", why, todo)
@@ -86,9 +86,9 @@ def check_users(context: CheckContext) -> Iterator[Finding]:
         return
     config = context.config
     named = [("controller", "agent_users", config.controller.agent_users)]
-    if context.given("cluster", "controller_users"):
+    if context.is_set("cluster", "controller_users"):
         named.append(("cluster", "controller_users", config.cluster.controller_users))
-    if context.given("controller", "operators"):
+    if context.is_set("controller", "operators"):
         named.append(("controller", "operators", config.controller.operators))
     named += [("defaults", f"user.{name}", [name]) for name in config.defaults.user]
     named += [(f"policies.{name}", "users", policy.users) for name, policy in config.policies.items()]

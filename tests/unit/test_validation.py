@@ -535,8 +535,8 @@ def test_the_nearest_name_is_found_whatever_its_case(word: str, advice: str) -> 
 def test_findings_are_data(host: Path) -> None:
     path = written(host, "[agent]\nsampling_hz=0\n")
     (finding,) = check_file(path).errors
-    assert dataclasses.replace(finding, line=None).place == str(path)
-    assert finding.place == f"{path}:2"
+    assert dataclasses.replace(finding, line=None).location == str(path)
+    assert finding.location == f"{path}:2"
     assert os.linesep not in finding.text
 
 
