@@ -1,19 +1,21 @@
-"""Who counts energy right when counters wrap: senergyd and other meters on one emulated node, in one run.
+"""Accuracy of senergyd and other energy meters when counters wrap, on one emulated node in one run.
 
-The node has one package of up to 400 W. Its RAPL counters hold 100 J, then 400 J, so that under load they
-wrap four times and once a second, and at last 5 J, too little for anybody (senergyd alone). The load changes
-between idle, half and full all the time. Every tool measures a window at 1 and at 10 readings a second:
-`senergyd` by the record of a job, the others with their own means (peers.py).
+The node has one package of up to 400 W. Its RAPL counters have a range of 100 J, then 400 J, so that under
+load they wrap four times per second and once per second. A last range of 5 J is too small for every meter and
+is measured by senergyd alone. The load changes continuously between idle, half and full. Every tool measures
+a window at 1 and at 10 readings per second: `senergyd` by the record of a job, the others by their own
+interface (peers.py).
 
-The truth is the integral of the node's model. A tool reads its counters at moments that are not known to
-the microsecond, so that a figure counts as exact if it lies between the energy from after the tool began
-until before it ended, and that from before it began until after it had ended, with a step of the counters
-(1 ms at 400 W) on either side. `error` is how far a figure lies outside of that, as a share of the truth. A
-tool that takes seconds to begin could have read at any moment of them: its figure is `in +29%`, not exact.
+The truth is the integral of the node's model. The exact time at which a tool reads its counters is unknown. A
+value therefore counts as exact if it lies between two bounds: the energy from after the start of the tool
+until before its end, and the energy from before its start until after its end, each extended by one step of
+the counters (1 ms at 400 W). `error` is the distance to the nearer bound as a share of the truth. A tool that
+takes seconds to start could have read at any time during them: its value is reported as `in +29%`, not as
+exact.
 
-Prints a line per claim, `CLAIM wrap_100J_1Hz ratio=... target=0|uncertain holds=yes|no`: ratio is the larger
-error of cpu and dram of senergyd; it holds if that is 0, or senergyd marked the time as uncertain itself.
-Needs root and /dev/fuse; about four minutes with all tools.
+Prints a line per claim, `CLAIM wrap_100J_1Hz ratio=... target=0|uncertain holds=yes|no`. The ratio is the
+larger error of cpu and dram of senergyd. The claim holds if the ratio is 0, or if senergyd itself marked the
+time as uncertain. Needs root and /dev/fuse; takes about four minutes with all tools.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ import peers
 
 RANGES_JOULES = (100.0, 400.0)
 HOPELESS_JOULES = 5.0
-"""Under load this wraps 80 times a second: no agent reads as often, and senergyd has to say so."""
+"""Range that wraps 80 times per second under load: no agent reads as often, so senergyd must report it."""
 RATES_HZ = (1.0, 10.0)
 TOOLS = ("senergyd", "pyrapl", "pyjoules", "codecarbon", "zeus", "ea2p")
 PROFILE = "xeon-8358"
@@ -51,9 +53,9 @@ NODE = {
 }
 CORES = 32
 PHASES = ((0, 0.7), (CORES // 2, 1.1), (CORES, 1.6))
-"""(busy cores, seconds at full speed) of the load, over and over."""
+"""Phases of the load (busy cores, seconds at full speed), which are repeated."""
 STEP_JOULES = 2 * MOST_WATTS * 0.001
-"""Counters show what was used up to a millisecond ago, at both ends of a window."""
+"""Energy of one update interval: at both ends of a window, counters are up to a millisecond old."""
 COMPONENTS = ("cpu", "dram")
 MOST_SLACK = 0.02
 
@@ -63,11 +65,11 @@ class Row:
     """One tool at one counter range and rate.
 
     Attributes:
-        joules, truth_joules: by component.
-        error: by component, share of the truth; negative: too little. 0: exact.
-        slack: by component, how far apart the two bounds of an exact figure lie, as a share of the truth.
-        uncertain_share: part of the window that the tool marked as doubtful; None if it marks nothing.
-        why_not: why there is no figure.
+        joules, truth_joules: joules by component.
+        error: by component, a share of the truth; negative: too low; 0: exact.
+        slack: by component, the distance of the two bounds of an exact value as a share of the truth.
+        uncertain_share: share of the window that the tool marked as uncertain; None if it marks nothing.
+        why_not: reason for missing values.
     """
 
     tool: str
@@ -138,7 +140,7 @@ def load(node: Any) -> Iterator[None]:
 
 
 def measure(node: Any, tool: str, range_joules: float, rate_hz: float, arguments: argparse.Namespace) -> Row:
-    """Return a tool's row; one that cannot run has no figures."""
+    """Return the row of a tool; a tool that cannot run has no values."""
     try:
         window = peers.run(node, tool, arguments.seconds, 1 / rate_hz, arguments.ea2p)
     except peers.NotMeasuredError as error:
@@ -158,14 +160,14 @@ def measure(node: Any, tool: str, range_joules: float, rate_hz: float, arguments
 
 
 def deviation(window: peers.Window, name: str) -> float:
-    """Return how far a figure lies outside of what can be exact, as a share of the truth."""
+    """Return the distance of a value to the bounds of an exact one, as a share of the truth."""
     joules, least, most = window.joules[name], window.truth_joules[name], window.most_joules[name]
     low, high = least - STEP_JOULES, most + STEP_JOULES
     return (min(0.0, joules - low) + max(0.0, joules - high)) / least
 
 
 def claim(row: Row) -> dict[str, Any]:
-    """Return what is claimed of senergyd at one range and rate."""
+    """Return the claim on senergyd at one range and rate."""
     ratio = max((abs(value) for value in row.error.values()), default=1.0)
     known = set(row.error) == set(COMPONENTS)
     marked = bool(row.uncertain_share) and not row.why_not
@@ -179,7 +181,10 @@ def claim(row: Row) -> dict[str, Any]:
 
 
 def verdict(row: Row, name: str) -> str:
-    """Return the error of a component in words; `in +29%`: right if its window was so much longer."""
+    """Return the error of a component as text.
+
+    `in +29%` means correct for a window that was longer by this much.
+    """
     wrong = row.error.get(name)
     if wrong is None:
         return "-"

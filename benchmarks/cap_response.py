@@ -1,15 +1,15 @@
-"""How well history converts a run under one power cap to another, on the measured power-limit study.
+"""Accuracy of the conversion of a run from one power cap to another, on the measured power-limit study.
 
-For each network, batch and optimizer of the study (A40, Quadro RTX 6000) the time and watts under every lower
+For each network, batch and optimizer of the study (A40, Quadro RTX 6000), time and watts under every lower
 limit are predicted from the row of the highest limit alone, and those under every higher limit from the row
-of the lowest. `unchanged` predicts the known row itself, as history did before. `shipped` are the constants
-in `slurm_energy.oracle.history.cap_response`, which were chosen on both GPUs: these lines are in-sample. For
-`fitted to the other GPU` the same search chooses constants on one GPU, and they are judged on the other:
-these lines are held-out. Time is judged by the mean absolute logarithm of predicted over measured, watts by
-the mean absolute relative error. `--data DIR` is the folder with summary_power_*.csv.
+of the lowest. `unchanged` predicts the measured row itself. `shipped` are the constants in
+`slurm_energy.oracle.history.cap_response`, which were chosen on both GPUs: these lines are in-sample. For
+`fitted to the other GPU`, the same search chooses the constants on one GPU, and they are evaluated on the
+other: these lines are held-out. The error of time is the mean absolute logarithm of predicted over measured
+time; that of watts is the mean absolute relative error. `--data DIR` is the folder with summary_power_*.csv.
 
-Prints `CLAIM cap_response_time_*`: held-out error of time over that of `unchanged`, and
-`CLAIM cap_response_watts_*` likewise.
+Prints `CLAIM cap_response_time_*`: the held-out error of time over that of `unchanged`, and `CLAIM
+cap_response_watts_*`: the same for watts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GRID = tuple(
 
 
 class Pair(NamedTuple):
-    """A known row and one to predict: watts and cap before, cap after, time ratio and watts measured."""
+    """A measured row and a row to predict: watts and cap before, cap after, measured time ratio and watts."""
 
     watts: float
     before: float
@@ -106,7 +106,7 @@ def errors(rows: Sequence[Pair], response: CapResponse, tdp_watts: float) -> tup
 
 
 def unchanged(rows: Sequence[Pair]) -> tuple[float, float]:
-    """Return the mean errors where a cap changes nothing."""
+    """Return the mean errors of the prediction that a cap changes nothing."""
     return (
         fmean(abs(math.log(row.time_ratio)) for row in rows),
         fmean(abs(row.watts / row.measured_watts - 1) for row in rows),
@@ -114,7 +114,7 @@ def unchanged(rows: Sequence[Pair]) -> tuple[float, float]:
 
 
 def fit(rows: Sequence[Pair], tdp_watts: float) -> CapResponse:
-    """Return the constants of the grid with the least error of time."""
+    """Return the constants of the grid with the minimum error of time."""
     return min(GRID, key=lambda response: errors(rows, response, tdp_watts)[0])
 
 

@@ -1,4 +1,4 @@
-"""A claim of a benchmark: ratio, target, does it hold; how it is printed and written. Nothing measured."""
+"""Claims of a benchmark (ratio, target, and whether it holds): construction, output and exit status."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ Claim = dict[str, Any]
 
 
 def claim(name: str, ratio: float, target: str, holds: bool) -> Claim:
-    """Return a claim; further figures may be added to it."""
+    """Return a claim; further values may be added to it."""
     return {"claim": name, "ratio": round(ratio, 3), "target": target, "holds": holds}
 
 
 def at_most(name: str, ratio: float, most: float) -> Claim:
-    """Return the claim that a ratio is not above its target."""
+    """Return the claim that a ratio does not exceed its target."""
     return claim(name, ratio, f"<={most:g}", ratio <= most)
 
 
 def at_least(name: str, ratio: float, least: float) -> Claim:
-    """Return the claim that a ratio is not below its target."""
+    """Return the claim that a ratio reaches its target."""
     return claim(name, ratio, f">={least:g}", ratio >= least)
 
 
 def tell(claims: Iterable[Claim], path: str | None) -> int:
-    """Print a line per claim, write all to a file if one is named, return the exit status."""
+    """Print a line per claim, write all to the file if one is named, and return the exit status."""
     found = list(claims)
     for entry in found:
         holds = "yes" if entry["holds"] else "no"

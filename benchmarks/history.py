@@ -1,16 +1,16 @@
-"""How well history predicts run times, and how fast, on real jobs and on a synthetic trace.
+"""Accuracy and speed of run time predictions from history, on real jobs and on a synthetic trace.
 
-Jobs are replayed in time order: each is predicted when it is submitted, from the runs that have ended by
-then, and learned when it ends. Beside it stand the user's time limit and the mean of the user's last two,
-at most the limit (Tsafrir, Etsion, Feitelson 2007, the usual baseline). A job that nothing is known of counts
-with its limit and the range from 0 to it. The predictor's few constants were chosen on Eagle's jobs and on
-12,000 jobs of seed 4. 1,000 jobs of NREL's Eagle are read from --eagle if the file is there.
+Jobs are replayed in time order. Each is predicted at submission from the runs that have ended by then, and
+learned at its end. The baselines are the user's time limit, and the mean of the user's last two jobs, at most
+the limit (Tsafrir, Etsion, Feitelson 2007, the usual baseline). A job without a prediction counts with its
+limit and the range from 0 to the limit. The few constants of the predictor were chosen on Eagle's jobs and on
+12,000 jobs of seed 4. 1,000 jobs of NREL's Eagle are read from --eagle if the file exists.
 
 Prints per trace `CLAIM history_limit_*`: median absolute error over that of the time limit;
-`history_last_two_*`: over that of the last two runs; `history_coverage_*`: share within 5 to 95 %;
-and, in CPU time, `history_one_question`: a question over 1 ms, `history_queue`: 100,000 pending jobs, no two
+`history_last_two_*`: over that of the last two runs; `history_coverage_*`: share within 5 to 95 %. In CPU
+time, it prints `history_one_question`: one request over 1 ms; `history_queue`: 100,000 pending jobs, no two
 alike, over 1 s; `history_bounds`: their lower bounds over 2 s. `with lower bound` is the time by which the
-queue engine ranks, and `in order` how often the shorter of two jobs is predicted to be shorter.
+queue engine ranks, and `in order` is the rate at which the shorter of two jobs is predicted to be shorter.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SHOWN = {
 
 @dataclass(frozen=True)
 class Job:
-    """A job of a trace: when it was submitted, and the run that came of it."""
+    """A job of a trace: its submission time and its run."""
 
     submit: float
     run: ObservedRun
@@ -57,7 +57,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was said of a job and what it took, in seconds."""
+    """Predicted and actual seconds of a job."""
 
     true: float
     limit: float
@@ -116,14 +116,14 @@ def outcome(oracle: HistoryOracle, history: History, run: ObservedRun, last: deq
 
 
 def ranked(history: History, asked: dict[str, Any], said_s: float) -> float:
-    """Return the time that counts for the order of the queue, without the misprediction factor."""
+    """Return the time that determines the order of the queue, without the misprediction factor."""
     columns = {name: [value] for name, value in asked.items()}
     limit = asked["time_limit_s"] or NO_LIMIT_S
     return max(said_s, float(bounds_many(history, columns, [limit], [1.0], 0.0).time_s[0]))
 
 
 def in_order(outcomes: list[Outcome], name: str) -> float:
-    """Return the share of 100,000 pairs of jobs of which the shorter one is predicted to be shorter."""
+    """Return the share of 100,000 pairs of jobs whose shorter job is predicted to be shorter."""
     chance, right, counted = random.Random(1), 0.0, 0
     while counted < 100_000:
         one, other = chance.choice(outcomes), chance.choice(outcomes)
@@ -135,7 +135,7 @@ def in_order(outcomes: list[Outcome], name: str) -> float:
 
 
 class _Watts:
-    """Power for traces that have none: only times are judged."""
+    """Power for traces that have none: only times are evaluated."""
 
     def predict(self, question: PredictionRequest) -> Any:
         from slurm_energy.oracle.prediction import Estimate, Prediction, PredictionSource
@@ -145,7 +145,7 @@ class _Watts:
 
 
 def judged(trace: str, outcomes: list[Outcome]) -> list[dict[str, Any]]:
-    """Return the claims of a trace and print its figures."""
+    """Return the claims of a trace and print its values."""
     errors = {
         name: statistics.median(abs(getattr(one, name) - one.true) for one in outcomes) for name in SHOWN
     }
@@ -168,7 +168,7 @@ def judged(trace: str, outcomes: list[Outcome]) -> list[dict[str, Any]]:
 
 
 def speed(jobs: list[Job]) -> list[dict[str, Any]]:
-    """Measure questions to the history of a whole trace."""
+    """Measure predictions from the history of a whole trace."""
     history = History()
     for job in sorted(jobs, key=lambda job: job.run.end):
         history.learn(job.run)
@@ -232,8 +232,8 @@ def eagle(path: Path) -> list[Job]:
 def synthetic(count: int, seed: int) -> list[Job]:
     """Return jobs of 150 users with up to 8 programs each, in bursts.
 
-    A program has variants of its arguments (fingerprints), a scatter of its own, a slow drift, a rate of
-    failures and a limit as generous as its user; one job in ten runs on half of the nodes.
+    A program has variants of its arguments (fingerprints), its own scatter, a slow drift, a failure rate, and
+    a limit with the margin of its user; one job in ten runs on half of the nodes.
     """
     draw = np.random.default_rng(seed)
     users = 150

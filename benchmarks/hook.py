@@ -1,8 +1,8 @@
-"""What one call of the hook costs a job: time of senergy-hook against a hook that is `sh -c 'exit 0'`.
+"""Cost of one call of the hook for a job: time of senergy-hook against a hook that is `sh -c 'exit 0'`.
 
-All are spawned in turn as slurmd would: sh, and `begin` and `end` of jobs whose policy changes no setting. By
-default a minimal server answers. `--socket PATH` aims at a live senergyd: as root, in a lab's node, as each
-pair of calls leaves the record of a job that never was.
+All commands are spawned in turn as slurmd spawns them: sh, and `begin` and `end` of jobs whose policy changes
+no setting. By default a minimal server answers. `--socket PATH` uses a running senergyd instead; it needs
+root in a node of a lab, because each pair of calls leaves the record of a job that never existed.
 
 Prints `CLAIM hook_call ratio=... target=<=2 holds=yes|no`: the slower of begin and end over sh, medians.
 """
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 async def serve(path: str) -> None:
-    """Answer every line on a unix socket until the process is ended."""
+    """Answer every line on a Unix socket until the process is ended."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
@@ -80,7 +80,7 @@ async def serve(path: str) -> None:
 
 @contextlib.contextmanager
 def minimal_server() -> Iterator[str]:
-    """Run `serve` in a process of its own and give its socket."""
+    """Run `serve` in a separate process and yield its socket."""
     with tempfile.TemporaryDirectory() as directory:
         path = f"{directory}/agent.sock"
         server = subprocess.Popen([sys.executable, __file__, "--serve", path])
@@ -101,7 +101,7 @@ def build_hook() -> Path:
 
 
 def measure(hook: str, socket_path: str, rounds: int) -> dict[str, list[float]]:
-    """Return seconds per call of `sh`, `begin` and `end`, called in turn so that noise hits all alike."""
+    """Return seconds per call of `sh`, `begin` and `end`, called in turn so that noise affects all alike."""
     times: dict[str, list[float]] = {"sh": [], "begin": [], "end": []}
     for index in range(-WARM_UP_ROUNDS, rounds):
         job = str(FIRST_JOB_ID + index + WARM_UP_ROUNDS)

@@ -1,14 +1,14 @@
-"""How long root waits for senergyd while a user attacks its socket, and what memory the agent needs then.
+"""Response time of senergyd for root while a user attacks its socket, and memory of the agent.
 
-Starts a senergyd of its own with a running job and, as another user, in turn: 1,000 held connections, peers
-that never read, that write a byte a second, that connect and go, that ask without a pause; then all together.
-Meanwhile root asks for `status`, each time on a new connection, at its own door, as hooks do, and at
-everybody's, and begins and ends jobs. Run it as root; inside a node with counters, `senergy lab exec n1 ...`,
-the agent has hardware to read.
+Starts its own senergyd with a running job. Another user attacks in turn with 1,000 held connections, peers
+that never read, peers that write one byte per second, peers that connect and close, peers that send requests
+without pause, and with all of these together. Meanwhile root requests `status`, each time on a new
+connection, at the root socket, as hooks do, and at the public socket, and begins and ends jobs. Run it as
+root; inside a node with counters, `senergy lab exec n1 ...`, the agent has hardware to read.
 
 Prints `CLAIM hostile_answer ratio=... target=<=1`: the 95th percentile of root's waits under the worst attack
-over 100 ms; `CLAIM hostile_answer_public` and `CLAIM hostile_hook`, the same at everybody's socket and for
-begin and end; `CLAIM hostile_memory`: the agent's highest resident memory over 64 MB.
+over 100 ms; `CLAIM hostile_answer_public` and `CLAIM hostile_hook`: the same for the public socket and for
+begin and end; `CLAIM hostile_memory`: the agent's maximum resident memory over 64 MB.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def own_agent() -> Iterator[tuple[str, int]]:
-    """Run a senergyd with one job of the attacking user's; give its socket and process id."""
+    """Run a senergyd with one job of the attacking user; yield its socket and process id."""
     with tempfile.TemporaryDirectory(prefix="senergy-") as folder:
         Path(folder).chmod(0o711)
         config, path = Path(folder) / "energy.toml", f"{folder}/agent.sock"
@@ -91,7 +91,7 @@ def own_agent() -> Iterator[tuple[str, int]]:
 
 
 def under_attack(path: str, kinds: tuple[str, ...], seconds: float) -> dict[str, list[float]]:
-    """Return root's waits in ms at its own door and at everybody's, while attacks of these kinds run."""
+    """Return root's waits in ms at the root socket and at the public socket during attacks of these kinds."""
     command = [sys.executable, str(ATTACKS), path]
     tail = [str(seconds + 1), str(NOBODY), JOB["SLURM_JOB_ID"]]
     attackers = [
@@ -116,11 +116,11 @@ def under_attack(path: str, kinds: tuple[str, ...], seconds: float) -> dict[str,
 
 
 def ask(path: str, message: dict[str, Any]) -> tuple[float, dict[str, Any]]:
-    """Return milliseconds from connecting to the whole answer, and the answer."""
+    """Return the milliseconds from connecting to the complete response, and the response."""
     started = time.perf_counter()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", 30, 0))
-        connection.connect(path)  # waits where a time-out of Python's own would not
+        connection.connect(path)  # blocks in cases in which a time-out of Python's socket would not
         connection.settimeout(30)
         connection.sendall(json.dumps(message).encode() + b"\n")
         with connection.makefile("rb") as lines:

@@ -1,12 +1,12 @@
-"""How long an operator's `senergy status` takes while 24 clients of a user ask for predictions.
+"""Run time of an operator's `senergy status` while 24 clients of a user request predictions.
 
-Starts a munged and a senergyctld of its own. The clients, in processes of user nobody, send requests of 1,000
-questions and nearly 1 MiB, and send the next as soon as they have an answer of any kind. Meanwhile root runs
-`senergy status`, the whole command each time. Run it as root.
+Starts its own munged and senergyctld. The clients are processes of user nobody. They send bodies of 1,000
+prediction requests and nearly 1 MiB, each as soon as the preceding one got any response. Meanwhile root runs
+the whole command `senergy status` repeatedly. Run it as root.
 
-Prints `CLAIM hostile_predictions_status ratio=... target=<=1`: the 95th percentile of root's times over
-0.5 s; and `CLAIM hostile_predictions_memory`: senergyctld's highest resident memory over 200 MB. The times
-without attack are printed for comparison: most of them is Python's start.
+Prints `CLAIM hostile_predictions_status ratio=... target=<=1`: the 95th percentile of root's times over 0.5
+s; and `CLAIM hostile_predictions_memory`: senergyctld's maximum resident memory over 200 MB. The times
+without an attack are printed for comparison: most of them is the start of Python.
 """
 
 from __future__ import annotations
@@ -66,7 +66,10 @@ def main() -> int:
 
 @contextlib.contextmanager
 def own_controller() -> Iterator[tuple[Path, str, Path, int]]:
-    """Run munged and senergyctld; give configuration, address, munged's socket and senergyctld's id."""
+    """Run munged and senergyctld.
+
+    Yields the configuration, the address, munged's socket and senergyctld's process id.
+    """
     with tempfile.TemporaryDirectory(prefix="senergy-") as folder, contextlib.ExitStack() as stack:
         directory = Path(folder)
         directory.chmod(0o755)
@@ -108,7 +111,7 @@ def run(stack: contextlib.ExitStack, command: list[str]) -> subprocess.Popen[byt
 
 @contextlib.contextmanager
 def attack(url: str, munge_socket: Path) -> Iterator[Counter[str]]:
-    """Let the clients ask meanwhile; count the kinds of their answers when they have ended."""
+    """Let the clients send requests meanwhile; count the kinds of responses when the clients have ended."""
     request = {"user": "nobody", "name": "a" * 900, "time_limit_s": 3600.0, "nodes": 1}
     body = {"requests": [request] * 1000}
     counts: Counter[str] = Counter()
@@ -133,7 +136,7 @@ def attack(url: str, munge_socket: Path) -> Iterator[Counter[str]]:
 
 
 def ask_without_pause(url: str, munge_socket: Path, body: dict[str, Any], write: int) -> None:
-    """Be user nobody and ask from several threads until SIGTERM; never returns."""
+    """Become user nobody and send requests from several threads until SIGTERM; never returns."""
     counts: Counter[str] = Counter()
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
@@ -158,7 +161,7 @@ def ask_without_pause(url: str, munge_socket: Path, body: dict[str, Any], write:
 
 
 def status_times(config: Path, seconds: float) -> list[float]:
-    """Run `senergy status` again and again; return the seconds that each took."""
+    """Run `senergy status` repeatedly; return the seconds of each run."""
     command = [sys.executable, "-m", "slurm_energy.cli.main", "status", "--json", "--config", str(config)]
     times, until = [], time.monotonic() + seconds
     while time.monotonic() < until or len(times) < 5:

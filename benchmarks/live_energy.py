@@ -1,14 +1,14 @@
-"""Energy of a live queue under three orders, and how well the simulator foretells it.
+"""Energy of a live queue under several orders, and the accuracy of the simulator's forecast of it.
 
 A lab with eight A100 and eight H100 runs the same 80 jobs of the thesis' mix, 80 times as fast, under Slurm's
-multifactor and under policies of ours. `multifactor`, `zeus-order`: every user names a kind of GPU.
-`multifactor-any`: none does, Slurm takes what is free. `pollux`, `zeus`: users offer four shapes, and the
-policy chooses. Every kind of job runs once before, as it would have on a site with a history: this is all
-that the predictions rest on, those of the live engine and those of the simulation.
+multifactor and under the policies of slurm-energy. In `multifactor` and `zeus-order` every user names a kind
+of GPU. In `multifactor-any` no user names one, and Slurm allocates free GPUs. In `pollux` and `zeus`, users
+offer four shapes, and the policy chooses one. Every kind of job runs once before the experiment, as on a site
+with a history: the predictions of the live engine and of the simulation are based on these runs only.
 
-Every step's results are kept in --out; the same command goes on where it stopped. Prints both tables and, for
-each policy, `CLAIM replay_makespan_POLICY ratio=...` and `replay_energy_POLICY`: simulated over measured,
-which has to be within 8 %. Needs root.
+The results of every step are stored in --out, and the same command resumes from them. Prints both tables and,
+for each policy, `CLAIM replay_makespan_POLICY ratio=...` and `replay_energy_POLICY`: simulated over measured,
+with a target of at most 8 % difference. Needs root.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RUNS = {
     "pollux": ("pollux", Wish.SHAPES),
     "zeus": ("zeus", Wish.SHAPES),
 }
-"""Policy, and what users say, by the run's name."""
+"""Policy and GPU request of the users, by name of the run."""
 WITHIN = 0.08
 
 
@@ -68,7 +68,7 @@ def main() -> int:
 def measured(
     folder: Path, setting: list[Any], names: Sequence[str], jobs: Sequence[workload.LiveJob]
 ) -> Json:
-    """Return the runs by name; what the folder has of the same setting is not run again."""
+    """Return the runs by name; stored results of the same setting are not measured again."""
     folder.mkdir(parents=True, exist_ok=True)
     found = {name: kept for name in names if (kept := _kept(folder / f"{name}.json", setting))}
     todo = [name for name in names if name not in found]
@@ -88,7 +88,7 @@ def measured(
 
 
 def replayed(folder: Path, run: Json, name: str, jobs: Sequence[workload.LiveJob]) -> Json:
-    """Return the simulator's summary of the same submissions; the folder gets what it was told."""
+    """Return the simulator's summary of the same submissions; the folder receives the simulator's inputs."""
     policy, wish = RUNS[name]
     scenario = replay.write(folder, run["calibration"], jobs, wish)
     return replay.simulate(scenario, policy)

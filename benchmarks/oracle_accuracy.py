@@ -1,11 +1,12 @@
-"""How far predictions of training steps are off, on the measured power-limit study (A40, Quadro RTX 6000).
+"""Accuracy of predicted training steps on the measured power-limit study (A40, Quadro RTX 6000).
 
-Fitted: the shipped calibration on its own rows. Cap, batch: calibrated again without all rows of one power
-limit (one batch size), from the shipped calibration on. Network: calibrated from nothing without one network,
-which is then predicted as one never measured. Then, for each row of the study (network, batch, optimizer),
-what the predicted best power limit for the energy-delay product costs against the measured best. With one
-limit left out, the choice is among all of them, that one predicted blind; the mean over those left out is
-given. `--data DIR` is the folder with summary_power_*.csv.
+Fitted: the shipped calibration is evaluated on its own rows. Cap, batch: the GPU is calibrated without all
+rows of one power limit (one batch size), starting from the shipped calibration. Network: the GPU is
+calibrated from the defaults without one network, which is then predicted as one that was never measured.
+Then, for each row of the study (network, batch, optimizer), the predicted best power limit for the
+energy-delay product is compared with the measured best. With one limit left out, the choice is among all
+limits including that one; the mean over the left-out limits is reported. `--data DIR` is the folder with
+summary_power_*.csv.
 
 Prints a `CLAIM oracle_... ratio=... target=... holds=yes|no` line for each target.
 """
@@ -40,7 +41,7 @@ from slurm_energy.oracle.training.parameters import Calibration
 
 DATA = Path(__file__).resolve().parents[1].parent / "shared/data/power-limits"
 DEVICES = {"a40": "tf32", "rtx6000": "fp32"}
-"""Kinds of GPU of the study and the precision of its runs: PyTorch 1.x used TF32 where there was a unit."""
+"""Kinds of GPU of the study and the precision of its runs: PyTorch 1.x used TF32 if there was a unit."""
 QUICK = SearchSettings(generations=0, polish=120, kicks=0)
 FROM_NOTHING = SearchSettings(generations=400, population=200, polish=150, kicks=0)
 FOLDS: dict[str, Callable[[Measurement], Any]] = {
@@ -51,7 +52,7 @@ FOLDS: dict[str, Callable[[Measurement], Any]] = {
 TARGETS = {"fitted": 0.042, "cap": 0.05, "batch": 0.10}
 HIT_TARGET, LOSS_TARGET = 0.85, 0.025
 FLAT_SLOWDOWN = 1.1
-"""A row whose time at its lowest limit is less than this times the median does not feel the limit at all."""
+"""Maximum ratio of the time at the lowest limit to the median time in a row whose limits do not bind."""
 
 
 def main() -> int:
@@ -76,7 +77,7 @@ def main() -> int:
 
 
 def judge(device: str, what: str, data: Path) -> dict[str, Any]:
-    """Return errors and the table of cap choices of one kind of prediction on one device."""
+    """Return the errors and the table of cap choices of one kind of prediction on one device."""
     rows = read_measurements(data / f"summary_power_{device}.csv", DEVICES[device])
     hardware = find_hardware(device)
     shipped = shipped_calibration(hardware.name)
@@ -115,7 +116,7 @@ def ratios(held: HeldOutPredictions) -> list[float]:
 
 
 def groups(rows: Sequence[Measurement]) -> list[Any]:
-    """Return the places of each row of the study with several limits, in rising order of these."""
+    """Return the indices of each row of the study with several limits, in rising order of the limit."""
     found: dict[tuple[Any, ...], list[int]] = {}
     for place in np.argsort(column(rows, "cap_watts"), kind="stable"):
         found.setdefault(rows[place].row, []).append(int(place))
@@ -123,7 +124,7 @@ def groups(rows: Sequence[Measurement]) -> list[Any]:
 
 
 def chosen(hardware: Hardware, held: HeldOutPredictions, what: str) -> dict[tuple[Any, ...], list[int]]:
-    """Return, by row of the study, the place of the limit chosen with each calibration that judges it."""
+    """Return, by row of the study, the index of the limit chosen with each calibration that predicts it."""
     found: dict[tuple[Any, ...], list[int]] = {}
     for left, calibration in held.calibrations.items():
         for places in groups(held.rows):
@@ -134,7 +135,7 @@ def chosen(hardware: Hardware, held: HeldOutPredictions, what: str) -> dict[tupl
 
 
 def choice(hardware: Hardware, own: Sequence[Measurement], calibration: Calibration) -> int:
-    """Return the place of the limit with the least expected energy-delay product, as in `sweep`."""
+    """Return the index of the limit with the least expected energy-delay product, as in `sweep`."""
     residuals = calibration.residuals.get((own[0].model, own[0].precision))
     support = np.zeros(len(own)) if residuals is None else residuals.support(column(own, "batch"))
     doubt = 0.0 if own[0].model in calibration.workloads else UNSEEN_POWER_DEVIATION
@@ -148,7 +149,7 @@ def choice(hardware: Hardware, own: Sequence[Measurement], calibration: Calibrat
 
 
 def choices(study: Sequence[Measurement], oracle: dict[tuple[Any, ...], list[int]]) -> dict[str, list[float]]:
-    """Return (share within one step of 25 W, mean loss, rows) of ways to choose a power limit."""
+    """Return (share within one step of 25 W, mean loss, rows) of several ways to choose a power limit."""
     caps = column(study, "cap_watts")
     measured = column(study, "step_s") ** 2 * column(study, "power_watts")
     rows = groups(study)
@@ -179,18 +180,18 @@ def choices(study: Sequence[Measurement], oracle: dict[tuple[Any, ...], list[int
 
 
 def nearest(caps: Any, cap: float) -> Callable[[Any], list[int]]:
-    """Return a choice of the limit nearest to `cap`."""
+    """Return a function that chooses the limit nearest to `cap`."""
     return lambda places: [int(np.argmin(np.abs(caps[places] - cap)))]
 
 
 def flat(rows: Sequence[Measurement], places: Any) -> bool:
-    """Whether the lowest limit slows a row down less than its own noise."""
+    """Return whether the lowest limit slows a row down by less than its own noise."""
     times = [rows[place].step_s for place in places]
     return times[0] < FLAT_SLOWDOWN * float(np.median(times))
 
 
 def score(rows: list[Any], caps: Any, measured: Any, choose: Callable[[Any], list[int]]) -> list[float]:
-    """Return (share within one step, mean loss, rows) of choices, means over those made for the same row."""
+    """Return (share within one step, mean loss, rows) of choices; several choices of one row are averaged."""
     hits, losses = [], []
     for places in rows:
         best, own = int(np.argmin(measured[places])), choose(places)
@@ -228,7 +229,7 @@ def report(device: str, what: str, result: dict[str, Any]) -> list[dict[str, Any
 
 
 def claim(name: str, value: float, target: str, limit: float) -> dict[str, Any]:
-    """Return one claim; less is better, shares that should be high come negated."""
+    """Return one claim; lower is better, so shares that should be high are negated."""
     return {"claim": name, "ratio": abs(value), "target": target, "holds": "yes" if value <= limit else "no"}
 
 

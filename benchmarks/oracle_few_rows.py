@@ -1,15 +1,15 @@
-"""Power limits and ranges predicted for a GPU of which few steps were measured.
+"""Power limits and ranges predicted for a GPU with few measured steps.
 
-For each GPU of the measured power-limit study and each number of rows, rows are drawn at random; `senergy
-calibrate` gets these alone, and the rest is predicted. The prior of a GPU comes from other kinds only: the
-A40 is predicted from the Quadro RTX 6000, and vice versa. Of each configuration with three withheld power
-limits or more, one is chosen for the energy-delay product (`senergy predict`, BEST edp); its loss is what
-the choice costs against the measured best of the withheld ones. It is compared with the limit nearest to a
-constant fraction of the design power, the one that is best on the other GPUs. Coverage is the share of
+For each GPU of the measured power-limit study and each number of rows, rows are drawn at random. `senergy
+calibrate` receives these rows only, and the others are predicted. The prior of a GPU comes from other kinds
+only: the A40 is predicted from the Quadro RTX 6000, and vice versa. For each configuration with at least
+three withheld power limits, one limit is chosen for the energy-delay product (`senergy predict`, BEST edp).
+Its loss is the excess over the measured best of the withheld limits. It is compared with the limit nearest to
+a constant fraction of the design power, the one that is best on the other GPUs. Coverage is the share of
 withheld rows inside the 90 % range.
 
 `--data DIR` is the folder with summary_power_*.csv. `--study KIND FILE PRECISION` adds another GPU (KIND:
-name or hardware file), which is predicted from all shipped calibrations. An interrupted run goes on from
+name or hardware file), which is predicted from all shipped calibrations. An interrupted run resumes from
 `--state FILE`. Prints the table of docs/oracle.md and `CLAIM oracle_few_rows_... ratio=... target=...
 holds=yes|no` lines.
 """
@@ -27,7 +27,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
-for library in ("OPENBLAS", "MKL", "OMP"):  # threads for so small matrices only get in each other's way
+for library in ("OPENBLAS", "MKL", "OMP"):  # threads only slow down operations on such small matrices
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 import numpy as np  # noqa: E402
@@ -115,7 +115,7 @@ def key(study: Study, size: int, seed: int) -> str:
 def run(
     jobs: Sequence[tuple[Study, int, int]], workers: int, state: Path | None
 ) -> dict[str, dict[str, Any]]:
-    """Return the result of each job; those in the state file are not run again."""
+    """Return the result of each job; results in the state file are not computed again."""
     results: dict[str, dict[str, Any]] = {}
     if state is not None and state.exists():
         for line in state.read_text().splitlines():
@@ -143,7 +143,7 @@ def measurements(study: Study) -> tuple[Hardware, list[Measurement]]:
 
 
 def judge(study: Study, size: int, seed: int) -> dict[str, Any]:
-    """Return losses, coverage and errors on the rows that a calibration with `size` rows has not seen."""
+    """Return losses, coverage and errors on the rows that a calibration with `size` rows does not contain."""
     hardware, rows = measurements(study)
     drawn = set(np.random.default_rng(seed).choice(len(rows), size, replace=False).tolist())
     given = [rows[place] for place in sorted(drawn)]

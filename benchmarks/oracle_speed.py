@@ -1,10 +1,10 @@
 """Speed of the oracle: predictions per second on one core, tracing a model, calibrating 28 parameters.
 
-Predictions: 1,000,000 alternatives of six models on three kinds of GPU, from profiles, CPU time of the best
-of five rounds. Tracing (where PyTorch is): an encoder of BERT base's size, built and traced, best of three.
-Calibration: 1,000 synthetic measurements, the default search with two workers.
+Predictions: 1,000,000 alternatives of six models on three kinds of GPU, from profiles; CPU time, best of five
+rounds. Tracing (if PyTorch is installed): an encoder of BERT base's size, built and traced; best of three
+rounds. Calibration: 1,000 synthetic measurements, the default search with two workers.
 
-Prints one `CLAIM name ratio=... target=... holds=yes|no` line each: ratio is measured over wanted.
+Prints one `CLAIM name ratio=... target=... holds=yes|no` line each: the ratio is measured over target.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A senergyd of one's own for a benchmark inside an emulated node: on a socket that nobody else uses.
+"""A private senergyd for a benchmark inside an emulated node, on its own socket.
 
-Only the daemon and the messages to it; what is measured with it is the business of the benchmarks.
+This module contains only the daemon and the messages to it; the benchmarks measure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DEADLINE_S = 30.0
 
 
 class OwnAgent:
-    """A running senergyd and one job that is announced to it.
+    """A running senergyd and one announced job.
 
     Attributes:
         folder: its directory, with socket, state and configuration.
@@ -43,7 +43,7 @@ class OwnAgent:
         self._wait(lambda: self.ask({"op": "status"}))
 
     def ask(self, message: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the answer to a message; None if nobody answers yet."""
+        """Return the response to a message, or None if the agent does not answer yet."""
         from slurm_energy.errors import UnavailableError
         from slurm_energy.protocol.agent_socket import ask_agent
 
@@ -52,7 +52,7 @@ class OwnAgent:
         return None
 
     def begin(self) -> None:
-        """Announce a job with the whole node that only measures."""
+        """Announce a job with the whole node whose policy only measures."""
         answer = self.ask({"op": "begin", "env": job_environment()})
         if not answer or not answer.get("ok"):
             raise SystemExit(f"senergyd: {answer}: {self.log()}")
@@ -62,7 +62,7 @@ class OwnAgent:
         self.ask({"op": "end", "env": job_environment()})
 
     def record(self) -> dict[str, Any]:
-        """Return the record of the job that has ended."""
+        """Return the record of the ended job."""
 
         def read() -> dict[str, Any] | None:
             for path in (self.folder / "state/spool").glob("*.json"):
@@ -74,11 +74,11 @@ class OwnAgent:
         return self._wait(read)
 
     def log(self) -> str:
-        """Return what it said."""
+        """Return the log of the agent."""
         return (self.folder / "log").read_text()
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the agent."""
         self._process.terminate()
         self._process.wait(_DEADLINE_S)
         self._log.close()
@@ -93,7 +93,7 @@ class OwnAgent:
 
 
 def job_environment() -> dict[str, str]:
-    """Return what slurmd's prolog would know of the job."""
+    """Return the environment in which slurmd's prolog would run for the job."""
     node = socket.gethostname().partition(".")[0]
     return {
         "SLURMD_NODENAME": node,
@@ -109,7 +109,7 @@ def job_environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def own_agent(sampling_hz: float = 1.0) -> Iterator[OwnAgent]:
-    """Run a senergyd of our own."""
+    """Run a private senergyd."""
     with tempfile.TemporaryDirectory(prefix="senergy-") as folder:
         agent = OwnAgent(Path(folder), sampling_hz)
         try:

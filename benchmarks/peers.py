@@ -1,13 +1,13 @@
-"""Other energy meters, each measuring one window inside an emulated node, beside the node's own truth.
+"""Other energy meters, each measuring one window inside an emulated node, and the node's true energy.
 
-`run(node, tool, ...)` starts `peers.py TOOL` in a node of `start_node`, as a process of its own, and returns
-a `Window`: the joules that the tool tells, those that the node really used between the same two moments,
-how often the tool read its counters, and the CPU time that this took, children included, start-up excluded.
+`run(node, tool, ...)` starts `peers.py TOOL` in a node of `start_node` as a separate process. It returns a
+`Window`: the joules that the tool reports, those that the node used between the same two times, the number of
+readings, and the CPU time of the tool including children and excluding start-up.
 
-Tools: `zeus`, `codecarbon`, `pyjoules`, `pyrapl` (extra `judges`), `ea2p` (not on PyPI: needs the path of a
-checkout; its import of mpi4py is answered with an empty module, its nvidia-smi is `nvidia_smi.c` here),
-`ours`, the agent's sampler and meter, and `senergyd`, the whole agent with a job's record. Tools that do not
-sample by themselves are read every interval, with interval 0 only at begin and end.
+Tools: `zeus`, `codecarbon`, `pyjoules`, `pyrapl` (extra `judges`); `ea2p` (not on PyPI: needs the path of a
+checkout; an empty module replaces mpi4py, and `nvidia_smi.c` replaces nvidia-smi); `ours`, the agent's
+sampler and meter; and `senergyd`, the whole agent with the record of a job. Tools that do not sample by
+themselves are read every interval, or at begin and end only with interval 0.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ _MICRO, _MILLI, _KWH = 1e-6, 1e-3, 3.6e6
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a tool measured.
+    """Measurement of a tool.
 
     Attributes:
-        tool: its name.
-        version: of its distribution.
+        tool: name of the tool.
+        version: version of its distribution.
         length_s: seconds between its begin and its end.
-        joules: by component, `cpu`, `dram` and `gpu`, those that it measures.
-        truth_joules: of the node's model in the same time.
-        most_joules: of the model from before the tool began until after it had ended; what a tool that
-            counts exactly tells lies between the two.
-        samples: intervals for which it told the energy of all counters.
+        joules: joules of the components that it measures, of `cpu`, `dram` and `gpu`.
+        truth_joules: joules of the node's model in the same time.
+        most_joules: joules of the model from before the tool began until after it had ended; an exact value
+            lies between the two.
+        samples: intervals for which it reported the energy of all counters.
         cpu_s: CPU time after its begin and before its end, with children.
-        uncertain_s: seconds that it marked itself as doubtful; None for tools that mark nothing.
+        uncertain_s: seconds that it marked as uncertain; None for tools that mark nothing.
     """
 
     tool: str
@@ -71,15 +71,15 @@ class Window:
 
 
 class NotMeasuredError(Exception):
-    """A tool that is not there or does not run here; says why."""
+    """Error for a tool that is missing or does not run here; states the reason."""
 
 
 @contextlib.contextmanager
 def start_node(profile: str, *arguments: str) -> Iterator[Any]:
     """Yield an emulated node, a LabNode of `tests/node`, with NVML library and nvidia-smi. Needs root.
 
-    One core works for a moment first: counters of two sockets that agree to the joule, as those of a node
-    do that was never used, count as one for codecarbon.
+    One core is busy for a moment first: counters of two sockets that agree to the joule, as on a node that
+    was never used, count as one for codecarbon.
     """
     sys.path.insert(0, str(NODE_TESTS))
     lab_node = importlib.import_module("lab_node")
@@ -98,7 +98,7 @@ def start_node(profile: str, *arguments: str) -> Iterator[Any]:
 
 
 def compile_nvidia_smi(folder: Path) -> None:
-    """Build the stand-in beside the NVML library."""
+    """Build the replacement for nvidia-smi beside the NVML library."""
     command = ["gcc", "-O2", "-o", str(folder / "nvidia-smi"), str(NVIDIA_SMI), "-ldl"]
     subprocess.run(command, check=True, timeout=60)
 
@@ -118,10 +118,10 @@ def command_inside(node: Any, *command: str) -> tuple[list[str], dict[str, str]]
 
 
 def run(node: Any, tool: str, seconds: float, interval_s: float, ea2p: str | None = None) -> Window:
-    """Let a tool measure a window inside a node.
+    """Run a tool that measures a window inside a node.
 
     Raises:
-        NotMeasuredError: it is not there or failed.
+        NotMeasuredError: the tool is missing or failed.
     """
     command = [sys.executable, str(Path(__file__)), tool, "--seconds", str(seconds)]
     command += ["--interval", str(interval_s), *(["--ea2p", ea2p] if ea2p else [])]
@@ -152,7 +152,7 @@ class Tool(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Import and set up what a program does once."""
+        """Import and set up everything that a program does once."""
 
     @abstractmethod
     def begin(self) -> None:
@@ -167,18 +167,18 @@ class Tool(ABC):
         """End the window and fill `joules`."""
 
     def collect(self) -> None:
-        """Fill what `end` could not yet."""
+        """Fill the values that were not available in `end`."""
         return
 
     def add(self, component: str, joules: float) -> None:
-        """Add to a component."""
+        """Add joules to a component."""
         self.joules[component] = self.joules.get(component, 0.0) + joules
 
 
 class Zeus(Tool):
-    """ZeusMonitor: a window from read to read. Ending one and beginning the next reads everything twice.
+    """ZeusMonitor: one window per reading. Ending one and beginning the next reads everything twice.
 
-    The processes that watch for wraps start with the first reading, so one window is thrown away.
+    The processes that watch for counter wraps start with the first reading, so the first window is discarded.
     """
 
     distribution = "zeus"
@@ -209,7 +209,7 @@ class Zeus(Tool):
 
 
 class CodeCarbon(Tool):
-    """OfflineEmissionsTracker, which reads in its own thread. It leaves DRAM zones inside packages out."""
+    """OfflineEmissionsTracker, which reads in its own thread. It omits DRAM zones inside packages."""
 
     distribution = "codecarbon"
     reads_itself = True
@@ -363,7 +363,7 @@ class Ours(Tool):
 
 
 class Senergyd(Tool):
-    """A whole senergyd and the record of a job that only measures."""
+    """A whole senergyd and the record of a job whose policy only measures."""
 
     distribution = "slurm-energy"
     reads_itself = True
@@ -390,7 +390,7 @@ class Senergyd(Tool):
 
 
 class Bare(Tool):
-    """The same reads as the sampler's, with nothing around them: what any program has to spend."""
+    """The bare reads of the sampler: the minimum cost of any program."""
 
     distribution = "nvidia-ml-py"
 
@@ -433,7 +433,7 @@ TOOLS: dict[str, type[Tool]] = {
 
 
 def measure(tool: Tool, seconds: float) -> dict[str, Any]:
-    """Let a prepared tool measure a window; return the fields of a `Window` but its name."""
+    """Measure a window with a prepared tool; return the fields of a `Window` except its name."""
     outer = _truth()
     tool.begin()
     before, start = _truth(), time.monotonic()
@@ -457,7 +457,7 @@ def measure(tool: Tool, seconds: float) -> dict[str, Any]:
 
 
 def drive(tool: Tool, start: float, seconds: float) -> None:
-    """Wait for the end of the window, reading every interval where the tool does not do that itself."""
+    """Wait for the end of the window and read every interval if the tool does not sample by itself."""
     if tool.interval_s > 0 and not tool.reads_itself:
         for tick in range(1, round(seconds / tool.interval_s)):
             time.sleep(max(0.0, start + tick * tool.interval_s - time.monotonic()))
@@ -466,14 +466,14 @@ def drive(tool: Tool, start: float, seconds: float) -> None:
 
 
 def children_seconds() -> float:
-    """Return CPU seconds of children of this process, of those that have ended and of those that live."""
+    """Return the CPU seconds of all children of this process, ended and living."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     living = sum(thread_seconds(pid) for pid in _descendants(os.getpid()))
     return ended.ru_utime + ended.ru_stime + living
 
 
 def wait_until_idle(longest_s: float = 20.0) -> None:
-    """Wait until children that are starting have done so: none has used CPU time for a second."""
+    """Wait until the children have finished starting: none has used CPU time for a second."""
     deadline, last = time.monotonic() + longest_s, -1.0
     while time.monotonic() < deadline:
         used = children_seconds()
@@ -492,7 +492,7 @@ def _descendants(pid: int) -> Iterator[int]:
 
 
 def thread_seconds(pid: int) -> float:
-    """Return CPU seconds of a living process."""
+    """Return the CPU seconds of a living process."""
     total = 0
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -534,4 +534,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # some tools leave threads or processes that would keep us
+    os._exit(code)  # some tools leave threads or processes that would keep this process alive

@@ -1,18 +1,20 @@
-"""What ordering a long queue costs: scores, a cycle of the engine, slurmctld with the plugin, portable mode.
+"""Cost of ordering a long queue: scores, a cycle of the engine, slurmctld with the plugin, portable mode.
 
-Scores: every policy of the registry on random jobs with two shapes each, 500 users, one job in ten with a
-deadline; the order is included. Cycle: what senergyctld does every 15 s with such a queue and 2,000 finished
-runs in its history: predictions, ranking, numbers, the plugin's table. Both the best of the rounds.
+Scores: every policy of the registry on random jobs with two shapes each, 500 users, and a deadline for one
+job in ten; the sorting is included. Cycle: the work of senergyctld every 15 s with such a queue and 2,000
+finished runs in its history: predictions, ranking, site factors, the plugin's table. Both are the best of the
+rounds.
 
-Real: a slurmctld of the lab with so many pending records, and the site factor plugin; `pass_timer.c` measures
-CPU time of the plugin's update and of multifactor's own pass over the same jobs, which computes all its
-factors (weights above 0). Medians of five passes. Then a cycle of portable mode: one squeue, and 1 % of the
-jobs changed; slurmctld's time for these requests is sdiag's, its waits for locks included.
+Real: a slurmctld of the lab with as many pending records and the site factor plugin. `pass_timer.c` measures
+the CPU time of the plugin's update and of multifactor's own pass over the same jobs, which computes all its
+factors (weights above 0). The values are medians of five passes. Then a cycle of portable mode is measured:
+one squeue, and changes of 1 % of the jobs. slurmctld's time for these requests is taken from sdiag and
+includes its waits for locks.
 
-Prints `CLAIM priority_scores_N ratio=...`: seconds of the slowest policy over 0.1 s, at 100,000 jobs, at
-most 1; `CLAIM priority_cycle_N`: seconds of a cycle, at most 1; `CLAIM priority_update_N`: the plugin's
-update over multifactor's pass, at most 1; `CLAIM priority_portable_N`: slurmctld's seconds for a cycle of
-portable mode over the 15 s between two, at most 0.05.
+Prints `CLAIM priority_scores_N ratio=...`: seconds of the slowest policy over 0.1 s, at 100,000 jobs, at most
+1; `CLAIM priority_cycle_N`: seconds of a cycle, at most 1; `CLAIM priority_update_N`: the plugin's update
+over multifactor's pass, at most 1; `CLAIM priority_portable_N`: slurmctld's seconds for a cycle of portable
+mode over the 15 s between two, at most 0.05.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ def _numbers(text: str | None, otherwise: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def best_s(rounds: int, work: Callable[[], object]) -> float:
-    """Return the least wall-clock seconds: other work on the machine only adds."""
+    """Return the minimum wall-clock seconds: other work on the machine only adds time."""
     times = []
     for _ in range(rounds):
         begin = time.perf_counter()
@@ -117,7 +119,7 @@ def random_queue(count: int) -> scheduling.Queue:
 
 
 def cycle(count: int, rounds: int) -> Iterator[Claim]:
-    """Time what senergyctld does each time, with the plugin's table; 1 % of the jobs are new each time."""
+    """Time a cycle of senergyctld with the plugin's table; 1 % of the jobs are new in each cycle."""
     from slurm_energy import config
     from slurm_energy.oracle.history.queue_forecast import predict_many
     from slurm_energy.priority.engine import EngineState, PriorityEngine
@@ -140,7 +142,7 @@ def cycle(count: int, rounds: int) -> Iterator[Claim]:
 
 
 def pending(count: int, first: int = 1) -> object:
-    """Return a queue as an adapter would: pending jobs numbered from `first` on."""
+    """Return a queue in the form of a queue source: pending jobs numbered from `first` on."""
     from slurm_energy.slurm.queue.columns import queue_columns
 
     job_id = np.arange(first, first + count)
@@ -211,7 +213,7 @@ def with_slurmctld(sizes: tuple[int, ...]) -> Iterator[Claim]:
 
 
 def portable(queue: RealQueue, count: int) -> Claim:
-    """Read the queue as portable mode does, change some site factors, and see what it cost slurmctld."""
+    """Read the queue as portable mode does, change some site factors, and return the cost in slurmctld."""
     from slurm_energy.slurm.queue.job_update import JobUpdater
     from slurm_energy.slurm.queue.squeue_source import SqueueSource
 
@@ -220,7 +222,7 @@ def portable(queue: RealQueue, count: int) -> Claim:
     begin = time.perf_counter()
     columns = SqueueSource().read()
     reading_s = time.perf_counter() - begin
-    # The number of an array stands for all of its tasks.
+    # The job id of an array stands for all of its tasks.
     tasks = columns.job_id[columns.job_id != columns.array_job_id].tolist()
     changes = {job: 1000 * place for place, job in enumerate(tasks[: round(CHANGED_SHARE * count)], 1)}
     outcome = JobUpdater(updates_per_s=1e4, batch_s=120).set_site_factors(changes)

@@ -1,15 +1,16 @@
-"""What measuring a section costs the program: seconds of its begin and end, against zeus and EA2P.
+"""Cost of measuring a section for the program: seconds of its begin and end, against zeus and EA2P.
 
-Ours: `with slurm_energy.profile("x")` through a live senergyd, which this file starts on a socket of its own
-and to which it announces a job (root); inside a job, the node's. Theirs: ZeusMonitor.begin_window and
-end_window, without synchronising a device; with --ea2p, PowerMeter.start_measure and stop_measure of EA2P
-(not on PyPI), which waits for its sampling thread at the end and therefore runs fewer rounds. Sections are
-taken in turn and paced, so that ours stay within a user's allowance of fresh samples. All run in the same
-emulated node, which this file starts (root); with --here, or inside a job, on this machine. A tool that
-measures nothing there is no judge: it makes no claim, and ours that measures nothing is a failure.
+slurm-energy: `with slurm_energy.profile("x")` through a running senergyd. This file starts one on its own
+socket and announces a job to it (root); inside a job, the node's agent is used. Others:
+ZeusMonitor.begin_window and end_window, without synchronising a device; with --ea2p, PowerMeter.start_measure
+and stop_measure of EA2P (not on PyPI), which waits for its sampling thread at the end and therefore runs
+fewer rounds. Sections alternate between the tools and are paced, so that those of slurm-energy stay within
+the rate limit of a user's fresh samples. All run in the same emulated node, which this file starts (root);
+with --here, or inside a job, on this machine. Another tool that measures nothing there makes no claim;
+slurm-energy measuring nothing is a failure.
 
-Prints `CLAIM profile_section ratio=... target=<=1`: our median over 1 ms, and
-`CLAIM profile_section_zeus` and `CLAIM profile_section_ea2p`: our median over theirs.
+Prints `CLAIM profile_section ratio=... target=<=1`: the median of slurm-energy over 1 ms, and `CLAIM
+profile_section_zeus` and `CLAIM profile_section_ea2p`: its median over theirs.
 """
 
 from __future__ import annotations
@@ -64,20 +65,20 @@ def run_in_node(profile: str, arguments: list[str]) -> int:
 
 @contextlib.contextmanager
 def announced_job() -> Iterator[None]:
-    """Run a senergyd of our own and announce a job that is this process."""
+    """Run a private senergyd and announce a job that consists of this process."""
     with own_agent() as agent:
         agent.begin()
         os.environ |= {"SENERGY_CONFIG": str(agent.config), "SLURM_JOB_ID": str(JOB_ID)}
         os.environ["SENERGY_PROFILE_DIR"] = f"{agent.folder}/out"
         yield
-        # Lines written only when Python ends would make the folder anew.
+        # Lines that are written only at the exit of Python would create the folder again.
         from slurm_energy import profiling
 
         profiling.flush()
 
 
 def measure(rounds: int, ea2p: str | None) -> dict[str, list[float]]:
-    """Return seconds of begin and end together, kinds in turn so that noise hits all alike."""
+    """Return the seconds of begin and end together, tools in turn so that noise affects all alike."""
     import slurm_energy
 
     ours = slurm_energy.profile("x")
@@ -108,7 +109,7 @@ def measure(rounds: int, ea2p: str | None) -> dict[str, list[float]]:
 
 
 def cost(begin_section: Step, end_section: Step) -> float:
-    """Return seconds of begin and end of one section."""
+    """Return the seconds of begin and end of one section."""
     start = time.perf_counter()
     begin_section()
     inside = time.perf_counter()
@@ -120,7 +121,7 @@ def cost(begin_section: Step, end_section: Step) -> float:
 
 @contextlib.contextmanager
 def ea2p_measure(path: str | None) -> Iterator[tuple[Step, Step] | None]:
-    """Give begin and end of a measurement of EA2P, or None where it cannot run."""
+    """Return begin and end of a measurement of EA2P, or None if it cannot run."""
     tool, here = peers.Ea2p(EA2P_INTERVAL_S, path), Path.cwd()
     try:
         tool.prepare()
@@ -134,7 +135,7 @@ def ea2p_measure(path: str | None) -> Iterator[tuple[Step, Step] | None]:
 
 
 def zeus_window() -> tuple[Step, Step] | None:
-    """Return begin and end of a window of zeus, or None where it cannot run."""
+    """Return begin and end of a window of zeus, or None if it cannot run."""
     try:
         from zeus.monitor import ZeusMonitor
 

@@ -1,8 +1,8 @@
-"""A real slurmctld with a long queue of separate job records, for benchmarks; nothing of it runs.
+"""A real slurmctld with a long queue of separate job records, for benchmarks; no job runs.
 
-The partition is down, so that the jobs are pending, not held. The first jobs are submitted one by one. Those
-beyond are an array that one update of its tasks makes slurmctld split into records of their own, in a second
-for 100,000; senergyctld ranks an array as one.
+The partition is down, so that the jobs are pending, not held. The first jobs are submitted one by one.
+Further records are an array that slurmctld splits into separate records when one request updates its tasks,
+in a second for 100,000; senergyctld ranks an array as one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RealQueue:
         ).stdout
 
     def grow(self, count: int) -> None:
-        """Add records until there are so many."""
+        """Add records up to the given number."""
         self.run("scontrol", "update", "PartitionName=all", "State=DOWN")
         singles = range(self._records, min(count, MOST_SINGLE))
         with ThreadPoolExecutor(SUBMITTERS) as pool:
@@ -66,13 +66,13 @@ class RealQueue:
             self._ranked += 1
 
     def _submit(self, number: int, *options: str) -> str:
-        """Submit a job unlike its neighbours and return its number."""
+        """Submit a job that differs from its neighbours and return its job id."""
         size = (f"--time={1 + number * 7919 % 600}", f"--ntasks={1 + number % 32}")
         command = ("sbatch", "--parsable", "--output=/dev/null", *size, *options, "--wrap", "true")
         return self.run(*command).split(";")[0].strip()
 
     def ranked(self) -> dict[str, Any]:
-        """Wait until senergyctld has ranked all records and return its status of that."""
+        """Wait until senergyctld has ranked all records and return its status of the ranking."""
         deadline = time.monotonic() + TIMEOUT_S
         while (found := self._controller.get("/v1/status")["priority"])["ranked"] != self._ranked:
             if time.monotonic() > deadline:
@@ -92,10 +92,10 @@ class RealQueue:
             os.kill(pid, signal.SIGCONT)
 
     def passes(self, count: int = 2) -> list[Mapping[str, float]]:
-        """Wait for passes of priority/multifactor that begin from now on; return milliseconds of each.
+        """Wait for passes of priority/multifactor that begin from now on; return the milliseconds of each.
 
-        Keys: `site`: the site factor plugin's update, `own`: multifactor's walks over the jobs, CPU
-        time; `site_wall`, `own_wall`.
+        Keys: `site`: CPU time of the site factor plugin's update, `own`: CPU time of multifactor's walks over
+        the jobs; `site_wall`, `own_wall`: wall-clock times.
         """
         seen = len(self._pass_lines())
         deadline = time.monotonic() + TIMEOUT_S
@@ -106,7 +106,7 @@ class RealQueue:
         return found[seen + 1 : seen + 1 + count]
 
     def _pass_lines(self) -> list[dict[str, float]]:
-        """Return all passes so far; the last may not be over."""
+        """Return all passes so far; the last one may be incomplete."""
         found: list[dict[str, float]] = []
         for line in self.timings.read_text().splitlines() if self.timings.exists() else []:
             what, cpu_ns, wall_ns, entries = line.split()
@@ -119,7 +119,7 @@ class RealQueue:
         return found
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Change slurm.conf and have slurmctld read it again."""
+        """Change slurm.conf and make slurmctld read it again."""
         from slurm_energy_lab.cluster.configuration import with_settings
 
         path = self.lab.layout.slurm_conf
@@ -129,21 +129,21 @@ class RealQueue:
         self.run("scontrol", "reconfigure")
 
     def rpcs(self) -> dict[str, tuple[int, float]]:
-        """Return how often each kind of request came and slurmctld's milliseconds for all of them."""
+        """Return the number of requests of each kind, and slurmctld's milliseconds for all of them."""
         text = self.run("sdiag").partition("by message type")[2].partition("by user")[0]
         return {name: (int(calls), int(us) / 1e3) for name, calls, us in _RPC.findall(text)}
 
 
 @contextlib.contextmanager
 def real_queue(*settings: str) -> Iterator[RealQueue]:
-    """Bring a lab up, in plugin mode and with these lines in slurm.conf, and take it down."""
+    """Start a lab in plugin mode with these lines in slurm.conf, and stop it at the end."""
     place = layout.locate_lab(tempfile.mkdtemp(prefix="senergy-bench-", dir="/var/tmp"))
     with tempfile.TemporaryDirectory(prefix="senergy-", dir="/dev/shm") as folder:
         yield from _lab_with_tables(place, Path(folder), settings)
 
 
 def _lab_with_tables(place: layout.Layout, folder: Path, settings: tuple[str, ...]) -> Iterator[RealQueue]:
-    """Run the lab; the tables lie in memory, as they do in /run."""
+    """Run the lab; the tables are in memory, as they are in /run."""
     folder.chmod(0o755)
     queue_table = folder / "queue" / "queue.table"
     queue_table.parent.mkdir()
@@ -161,7 +161,7 @@ def _lab_with_tables(place: layout.Layout, folder: Path, settings: tuple[str, ..
 
 
 def _with_timer(lab: Lab) -> None:
-    """Start slurmctld again with the timer."""
+    """Restart slurmctld with the timer."""
     library = lab.layout.root / "pass_timer.so"
     source = Path(__file__).with_name("pass_timer.c")
     subprocess.run(["cc", "-O2", "-fPIC", "-shared", "-o", library, source], check=True, timeout=60)

@@ -1,15 +1,15 @@
-"""What one sample of a node costs in CPU time: of senergyd's sampler, of bare reads, and of other tools.
+"""CPU time of one sample of a node: of senergyd's sampler, of bare reads, and of other tools.
 
-Each tool samples 2 sockets, DRAM and 8 GPUs of the same emulated node once per interval, in a process of its
-own. Counted is the CPU time of that process and its children after start-up, by its samples. `bare` reads
-the same files with pread and calls NVML as often as the sampler does, and keeps nothing. `senergyd` is the
-whole agent with one job that has the node: sampling, attribution, trace, checkpoints. Tools take turns, and
-the least of the rounds counts, since other work on the machine only adds. Needs root and the extra `judges`;
-EA2P needs `--ea2p PATH` of a checkout.
+Each tool samples 2 sockets, DRAM and 8 GPUs of the same emulated node once per interval, in a separate
+process. The cost is the CPU time of that process and its children after start-up, divided by its samples.
+`bare` reads the same files with pread and calls NVML as often as the sampler does, and stores nothing.
+`senergyd` is the whole agent with one job that has the node: sampling, attribution, trace, checkpoints. Tools
+take turns, and the minimum of the rounds counts, because other work on the machine only adds time. Needs root
+and the extra `judges`; EA2P needs `--ea2p PATH` of a checkout.
 
 Prints `CLAIM sampling_TOOL ratio=...`: the tool's CPU time per sample over the sampler's, target at least 5,
-`CLAIM sampling_bare`: the sampler's over that of bare reads, target at most 1.5, and
-`CLAIM sampling_whole_agent`: that of the whole agent over Zeus', target at most 0.5.
+`CLAIM sampling_bare`: the sampler's over that of bare reads, target at most 1.5, and `CLAIM
+sampling_whole_agent`: that of the whole agent over Zeus', target at most 0.5.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def measure(node: Any, arguments: argparse.Namespace) -> dict[str, float]:
-    """Return milliseconds of CPU time per sample by tool; prints them."""
+    """Return the milliseconds of CPU time per sample by tool; prints them."""
     found: dict[str, list[float]] = {}
     reasons: dict[str, str] = {}
     for _ in range(arguments.rounds):
@@ -70,7 +70,7 @@ def measure(node: Any, arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def cost_s(node: Any, tool: str, arguments: argparse.Namespace) -> float:
-    """Return CPU seconds per sample in one window."""
+    """Return the CPU seconds per sample in one window."""
     if tool == "senergyd":
         return agent_s(node, arguments.hz, arguments.seconds)
     window = peers.run(node, tool, arguments.seconds, 1 / arguments.hz, arguments.ea2p)
@@ -80,7 +80,7 @@ def cost_s(node: Any, tool: str, arguments: argparse.Namespace) -> float:
 
 
 def agent_s(node: Any, hz: float, seconds: float) -> float:
-    """Return CPU seconds per sample of a whole senergyd with one job."""
+    """Return the CPU seconds per sample of a whole senergyd with one job."""
     with tempfile.TemporaryDirectory(prefix="senergy-") as folder:
         config, path = Path(folder) / "energy.toml", Path(folder) / "agent.sock"
         config.write_text(

@@ -1,11 +1,12 @@
-"""How fast the simulator is: jobs per second beside AccaSim 1.1.3 and a SimPy process per job, same jobs.
+"""Speed of the simulator in jobs per second, against AccaSim 1.1.3 and a SimPy process per job.
 
-Rigid jobs, lognormal run times, sizes 1 to 128 of 1,000 nodes, load 0.8, EASY backfilling (SimPy: first come
-first served, as it has no scheduler), our engine with exact energies. Our figure is of all jobs, AccaSim's of
-the first ones, as it would take minutes for all. Also compares the mean wait of first come, first served on
-the same jobs: it must be the same to the second that AccaSim counts in.
+All simulate the same jobs: rigid jobs, lognormal run times, sizes 1 to 128 of 1,000 nodes, load 0.8, EASY
+backfilling (SimPy: first come, first served, as it has no scheduler); slurm-energy with exact energies.
+slurm-energy simulates all jobs, AccaSim only the first ones, as it would take minutes for all. The mean wait
+of first come, first served on the same jobs is compared, too: it must be equal to the second, the resolution
+of AccaSim.
 
-AccaSim still imports names that Python 3.10 removed from `collections`; they are put back before it is
+AccaSim still imports names that Python 3.10 removed from `collections`; they are restored before it is
 loaded.
 Needs: pip install accasim simpy
 """
@@ -150,7 +151,7 @@ def node() -> NodeKind:
 
 
 def ours(jobs: Workload, discipline: Discipline, runs: int) -> float:
-    """Return jobs per second; compiling is not measured."""
+    """Return jobs per second of slurm-energy; compilation is excluded."""
     settings = ScheduleSettings(discipline)
     fast_path.simulate(random_jobs(100), [node()], settings)
     times = []
@@ -171,7 +172,7 @@ def memory(jobs: int) -> dict[str, float]:
 
 
 def simpy_processes(jobs: Workload) -> float:
-    """Return jobs per second of a process per job that waits for its nodes in line."""
+    """Return jobs per second of a process per job that queues for its nodes."""
     import simpy
 
     environment = simpy.Environment()
@@ -214,8 +215,8 @@ def accasim(count: int) -> dict[str, float]:
 def accasims_easy(count: int) -> list[float]:
     """Return the starts under AccaSim's rule, which explains where its EASY differs from the textbook's.
 
-    Whatever fits passes the job at the head, even if that delays it, as its list of reserved nodes is always
-    empty; and the head waits until its reserved time, even if enough is free before.
+    Every job that fits passes the job at the head, even if that delays it, because AccaSim's list of reserved
+    nodes is always empty. The head waits until its reserved time, even if enough nodes are free before.
     """
     submit_s, units, time_s, limit_s = (column.tolist() for column in columns(count))
     start_s = [math.nan] * count

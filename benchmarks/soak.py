@@ -1,13 +1,14 @@
-"""A day of senergyd in accelerated time: does it keep every record, and neither memory nor descriptors?
+"""A day of senergyd in accelerated time: checks that it loses no record, memory or descriptor.
 
-Drives the agent's engine (sampler, ledger, traces, journal, spool) with a clock of its own over files that
-play a node's counters and control groups: a sample a second, jobs that share the node, records taken away
-every ten minutes. No socket and no hardware, so no root. 24 hours with 2,000 jobs take about a minute.
+Drives the agent's job manager (sampler, ledger, traces, journal, spool) with a virtual clock over files that
+emulate a node's counters and control groups: a sample per second, jobs that share the node, and records
+delivered every ten minutes. It uses neither sockets nor hardware, so it needs no root. 24 hours with 2,000
+jobs take about a minute.
 
-Prints `CLAIM soak_memory`: most resident memory after the first hour less that at its end, in MB, target at
-most 1; `CLAIM soak_descriptors`: most descriptors over those after the first hour, target at most 1;
-`CLAIM soak_records`: the share of jobs and steps with exactly one record; `CLAIM soak_energy`: microjoules
-in the node's energy accounts over those that the counters moved; both target exactly 1.
+Prints `CLAIM soak_memory`: maximum resident memory after the first hour less that at its end, in MB, target
+at most 1; `CLAIM soak_descriptors`: maximum descriptors over those after the first hour, target at most 1;
+`CLAIM soak_records`: the share of jobs and steps with exactly one record; `CLAIM soak_energy`: microjoules in
+the node's energy accounts over those that the counters counted; both target exactly 1.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What slurm-energy costs a cluster that runs many short jobs: jobs per second with and without it.
+"""Cost of slurm-energy for a cluster with many short jobs: jobs per second with and without it.
 
-Two labs on the same emulated nodes are up at the same time: one with all parts (SPANK plugin, job_submit
-module, prolog and epilog hooks, senergyd on every node, senergyctld), one with Slurm alone. Batches of jobs
-go through both in turn; a batch is timed from its first sbatch to the end of its last job. Needs root.
+Two labs on the same emulated nodes run at the same time: one with all parts (SPANK plugin, job_submit module,
+prolog and epilog hooks, senergyd on every node, senergyctld), one with Slurm alone. Batches of jobs run on
+both in turn. A batch is timed from its first sbatch to the end of its last job. Needs root.
 
-Prints `CLAIM job_throughput ratio=... target=>=0.9 holds=yes|no`: jobs per second with us over Slurm alone,
-medians over the batches.
+Prints `CLAIM job_throughput ratio=... target=>=0.9 holds=yes|no`: jobs per second with slurm-energy over
+Slurm alone, medians over the batches.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def measure(labs: dict[str, Lab], jobs: int, batches: int) -> dict[str, list[float]]:
-    """Return jobs per second per batch and lab; the first batch of each warms up and does not count."""
+    """Return the jobs per second per batch and lab; the first batch of each is not counted (warm-up)."""
     rates: dict[str, list[float]] = {name: [] for name in labs}
     for batch in range(batches + 1):
         names = list(labs) if batch % 2 else list(reversed(labs))
@@ -67,7 +67,7 @@ def measure(labs: dict[str, Lab], jobs: int, batches: int) -> dict[str, list[flo
 
 
 def run_batch(lab: Lab, jobs: int, flags: Sequence[str]) -> float:
-    """Submit jobs of one CPU each and return the seconds until all are over, epilogs included."""
+    """Submit jobs of one CPU each and return the seconds until all have ended, including epilogs."""
     environment = {**os.environ, **lab.environment()}
     command = ["sbatch", "--quiet", "--ntasks=1", "--output=/dev/null", *flags, "--wrap", "true"]
 

@@ -1,1 +1,5 @@
-"""Predictions of time, power and energy of jobs that have not run: one module per source or part of one."""
+"""Predictions of run time, power and energy of jobs before they run.
+
+Each source of predictions is a module or a sub-package: the run history, the model of training jobs, and the
+nameplate.
+"""

@@ -1,4 +1,4 @@
-"""Calibrations as files (TOML): those that come with the package, and a site's own."""
+"""Calibration files (TOML): reading, checking and writing of the shipped ones and of those of a site."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _TABLES: dict[str, type[Any]] = {"theta": Theta, "known": Spread, "unknown": Spr
 
 @functools.cache
 def shipped_calibration(hardware: str) -> Calibration:
-    """Return what comes with the package for a kind of device.
+    """Return the shipped calibration of a kind of device.
 
-    A GPU that nothing was measured on responds as those that were.
+    A GPU without measurements is predicted by transfer from the measured kinds.
     """
     path = _DIRECTORY / f"{hardware}.toml"
     if path.exists():
@@ -53,13 +53,13 @@ def shipped_calibration(hardware: str) -> Calibration:
 
 @functools.cache
 def shipped_prior(hardware: str) -> Transfer:
-    """Return what the calibrations of all other kinds of device that come with the package say about one."""
+    """Return the knowledge for one kind of device from the shipped calibrations of all other kinds."""
     others = [load_calibration(path) for path in sorted(_DIRECTORY.glob("*.toml")) if path.stem != hardware]
     return combined([other.transfer for other in others if other.transfer is not None])
 
 
 def save_calibration(calibration: Calibration, path: Path) -> None:
-    """Write a calibration, whole or not at all.
+    """Write a calibration atomically.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -68,7 +68,7 @@ def save_calibration(calibration: Calibration, path: Path) -> None:
         "# Written by senergy calibrate. [theta]: the device; [workloads.*]: factors of single workloads;",
         "# [known], [unknown]: 5 and 95 % quantiles of measured / predicted, with factors and without;",
         "# [residuals.*]: factors on time and power by batch (rows) and power limit (columns);",
-        "# [transfer]: what this kind says about others; [evidence]: what others and few rows say of it.",
+        "# [transfer]: knowledge for other kinds; [evidence]: prior from other kinds, and few measurements.",
     ]
     plain = {key: getattr(calibration, key) for key in _PLAIN}
     lines += [f"{key} = {toml(value)}" for key, value in plain.items() if value is not None]
@@ -95,10 +95,10 @@ def save_calibration(calibration: Calibration, path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Make sure that `save_calibration` can write a file, before hours are spent on what is to go there.
+    """Check that `save_calibration` can write a file, before hours are spent on the calibration.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: the file cannot be written.
     """
     try:
         if path.is_dir():
@@ -111,7 +111,7 @@ def check_writable(path: Path) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Put a file in the place of another at once; a pipe or terminal is written as it is."""
+    """Replace a file atomically. A pipe or terminal is written to directly."""
     if _is_special(path):
         path.write_text(text, encoding="utf-8")
         return
@@ -134,7 +134,7 @@ def _unwritable(path: Path, error: OSError) -> ConfigError:
 
 
 def _numbers(values: Any) -> str:
-    """Return a list of numbers, or of such lists, each on a line of its own."""
+    """Return the TOML text of a list of numbers, or of nested lists with one inner list per line."""
     if not isinstance(values[0], (int, float)):
         return "[\n" + "".join(f"    {_numbers(row)},\n" for row in values) + "]"
     return "[" + ", ".join(f"{value:.6g}" for value in values) + "]"
@@ -144,7 +144,8 @@ def load_calibration(path: Path) -> Calibration:
     """Read a calibration.
 
     Raises:
-        ConfigError: not readable, not TOML, unknown key, or a value out of its bounds; names file and key.
+        ConfigError: the file is unreadable or not TOML, a key is unknown, or a value is out of bounds; names
+            file and key.
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -177,7 +178,7 @@ def load_calibration(path: Path) -> Calibration:
 
 
 def _check_plain(path: Path, data: dict[str, Any]) -> None:
-    """Check the values that stand alone; all but `hardware` may be missing."""
+    """Check the scalar values; all except `hardware` are optional."""
     if data.get("saturation", "sigmoid") not in [*SATURATIONS]:
         raise ConfigError(f"{path}: saturation", f"is not one of {', '.join(SATURATIONS)}")
     if not isinstance(data.get("hardware"), str):
@@ -223,7 +224,10 @@ def _check_tables(where: str, tables: dict[str, Any]) -> None:
 
 
 def _is_quantile(key: str, value: float) -> bool:
-    """Whether 1 is on the right side, so that a prediction lies in its own range; products stay finite."""
+    """Return whether a quantile is on its side of 1, and not too far from it.
+
+    So a prediction lies in its own range, and products stay finite.
+    """
     return 1e-6 <= value <= 1.0 if key.endswith("_low") else 1.0 <= value <= 1e6
 
 

@@ -1,4 +1,4 @@
-"""All alternatives of one training job side by side: predictions, objectives, the best of each, the front."""
+"""All alternatives of one training job: predictions, objectives, the best of each, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -26,22 +26,24 @@ from slurm_energy.oracle.workload import WorkloadProfile
 
 MAX_ALTERNATIVES = 100_000
 _OF_CAPS = ("edp", "eds")
-"""Objectives that the usual limit is good for: it is the best one for the energy-delay product."""
+"""Objectives for which the usual limit is a good choice: it is the best limit for the energy-delay product.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Alternatives with what was predicted for them, in the order asked.
+    """Alternatives and their predictions, in the order of the request.
 
     Attributes:
-        rows: (kind, gpus, batch, cap in watts; infinite for none) of each.
-        answers: predictions with their ranges.
+        rows: kind, number of GPUs, batch and cap in watts (infinite: none) of each alternative.
+        predictions: predictions with their ranges.
         step_s: seconds per update.
-        clock: share of the highest clock.
-        objectives: by name of `OBJECTIVES`, values of all alternatives; less is better.
-        best: by name, place of the best; what does not fit the memory is left out where something does.
+        clock: clock as a share of the maximum clock.
+        objectives: by name in `OBJECTIVES`, the values of all alternatives; lower is better.
+        best: by objective, the index of the best alternative. If any alternative fits the memory, those that
+            do not are excluded.
         front: whether no other alternative is better in time and energy.
-        fits: whether the batch fits the device's memory.
+        fits: whether the batch fits the memory of the device.
     """
 
     rows: list[tuple[Hardware, float, float, float]]
@@ -68,7 +70,7 @@ def sweep(
     clock_mhz: float = np.inf,
     accumulation: float = 1.0,
 ) -> Sweep:
-    """Predict every combination.
+    """Predict every combination of the given settings.
 
     Args:
         oracle: the model.
@@ -77,18 +79,20 @@ def sweep(
         gpus: numbers of devices.
         batches: samples per device and step.
         caps_watts: power limits per device; infinite: none.
-        precision: of matrix products.
+        precision: precision of matrix products.
         samples: training samples of the whole job.
-        k: of the energy-delay sum.
+        k: constant of the energy-delay sum.
         clock_mhz: clock limit of all devices; infinite: none.
         accumulation: passes per update.
 
     Raises:
-        UsageError: too many combinations, a limit that a device does not take, or a precision.
+        UsageError: too many combinations, a limit that a device does not support, or an unknown precision.
     """
     count = math.prod(map(len, (kinds, gpus, batches, caps_watts)))
     if count > MAX_ALTERNATIVES:
-        raise UsageError("alternatives", f"{count} are too many", f"ask for at most {MAX_ALTERNATIVES}")
+        raise UsageError(
+            "alternatives", f"{count} are too many", f"request at most {MAX_ALTERNATIVES} combinations"
+        )
     combinations = list(itertools.product(kinds, gpus, batches, sorted(caps_watts)))
     for kind, cap in itertools.product(kinds, caps_watts):
         _check_cap(kind, cap)
@@ -137,9 +141,10 @@ def _best(
     reference: TrainingPredictions,
     k: float,
 ) -> dict[str, int]:
-    """Return the place to take for each objective: least time as predicted, least others as expected.
+    """Return the index to select for each objective.
 
-    What does not fit the memory is left out where something does.
+    Time is selected by its predicted value, the other objectives by their expected value. If any alternative
+    fits the memory, those that do not are excluded.
     """
     selectable = predicted.fits if predicted.fits.any() else np.ones(len(alternatives), dtype=bool)
     probabilities = [probability for probability, _ in oracle.cases(alternatives)]
@@ -167,7 +172,7 @@ def _cases(
     reference: TrainingPredictions,
     k: float,
 ) -> list[dict[str, Array]]:
-    """Return the objectives of all alternatives in each case to average a choice over."""
+    """Return the objectives of all alternatives in each case over which a choice is averaged."""
     objectives = []
     for _, deviation in oracle.cases(alternatives):
         likeliest = deviation == (0.0, 0.0)
@@ -186,18 +191,18 @@ def _near_usual_cap(
     values: list[Array],
     best: int,
 ) -> int:
-    """Return the alternative with the power limit to take for the job at `best`, which is transferred.
+    """Return the alternative with the power limit to select for the transferred job at `best`.
 
-    The fewer measurements the prediction rests on, the more the prediction without them counts.
+    The fewer measurements the prediction is based on, the more weight has the prediction without them.
 
     Args:
         oracle: the model.
         alternatives: all alternatives.
-        reference_job: the job that the energy-delay sum refers to.
-        k: of the energy-delay sum.
-        name: of the objective.
-        values: objective of all alternatives in each case; infinite: not to be taken.
-        best: alternative of least expected objective.
+        reference_job: reference of the energy-delay sum.
+        k: constant of the energy-delay sum.
+        name: name of the objective.
+        values: objective of all alternatives in each case; infinite: not selectable.
+        best: index of the alternative of least expected objective.
     """
     columns = (
         alternatives.profile,
@@ -238,11 +243,11 @@ def _clock_share(kind: Hardware, clock_mhz: float) -> float:
 
 
 def to_json(result: Sweep, names: dict[str, Any]) -> dict[str, Any]:
-    """Return a sweep as plain data.
+    """Return a sweep as JSON data.
 
     Args:
         result: the sweep.
-        names: what was asked, put first as it is.
+        names: the inputs, which are copied to the front.
     """
     alternatives = []
     for row, (kind, gpus, batch, cap) in enumerate(result.rows):

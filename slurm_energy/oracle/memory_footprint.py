@@ -1,4 +1,4 @@
-"""How much device memory a training step needs, estimated from the profile. Pure."""
+"""Estimate of the device memory that a training step needs. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any
 from slurm_energy.oracle.workload import Optimizer, WorkloadProfile
 
 CONTEXT_BYTES = 0.8e9
-"""Assumed: the driver's context and libraries."""
+"""Assumed memory of the driver's context and libraries."""
 FRAGMENTED = 1.05
-"""Assumed: what an allocator holds above what is in use."""
+"""Assumed ratio of memory held by the allocator to memory in use."""
 _MASTER_BYTES = 4.0
 _WIDTHS = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0}
 
 
 def footprint_bytes(profile: WorkloadProfile, batch: Any, precision: str, optimizer: Optimizer) -> Any:
-    """Return the estimate for one device: weights, gradients, optimizer's states, kept activations.
+    """Return the memory of one device: weights, gradients, optimizer states and saved activations.
 
     Args:
         profile: the workload.
         batch: samples per device and pass, a number or an array.
-        precision: in 16 bits the weights have a copy in that precision and activations are half as large.
+        precision: a 16-bit format adds a copy of the weights in that format and halves the activations.
         optimizer: the update rule.
     """
     width = _WIDTHS[precision]

@@ -1,4 +1,7 @@
-"""The last resort: what the hardware draws at most for the time that the user asked for, a wide range."""
+"""Predictions from the time limit and the design power (TDP) of the requested hardware: the last fallback.
+
+Nothing is measured, so the ranges are wide.
+"""
 
 from __future__ import annotations
 
@@ -7,44 +10,50 @@ from slurm_energy.oracle.hardware import Hardware, find_hardware
 from slurm_energy.oracle.prediction import Estimate, Prediction, PredictionRequest, PredictionSource
 
 NO_LIMIT_S = 86400.0
-"""Seconds assumed of a job without a time limit."""
+"""Run time limit in seconds that is assumed for a job without a time limit."""
 
-_GPU_TDP_WATTS = 400.0  # where the kind is not named; today's range is 70 to 1000
+_GPU_TDP_WATTS = 400.0  # for an unnamed kind of GPU; current GPUs have 70 to 1000
 _NODE_TDP_WATTS = 480.0  # two sockets of 240 W (Xeon 8358 and the like) with 32 cores each
 _CORE_TDP_WATTS = 7.5
-_GPU_SHARES = (0.7, 0.2, 1.0)  # of the TDP: in the middle of training figures, idle, all of it
-_IDLE_SHARE = 0.3  # of a core's TDP
-_UNKNOWN_FACTOR = 2.5  # how far an unknown GPU's TDP may be from the one assumed
+_GPU_SHARES = (
+    0.7,
+    0.2,
+    1.0,
+)  # shares of the TDP: mean (midrange of training jobs), low (idle), high (full TDP)
+_IDLE_SHARE = 0.3  # share of a core's TDP
+_UNKNOWN_FACTOR = 2.5  # largest ratio between the TDP of an unnamed kind of GPU and the assumed TDP
 
 
 class NameplateOracle:
-    """Answers every question: any share of the time limit, times a share of the TDP of what was asked for.
+    """Oracle that predicts every job from its time limit and the TDP of the requested hardware.
+
+    Any fraction of the time limit is assumed equally likely. The power is a fraction of the TDP.
 
     Args:
-        cpu_kind: hardware file of the sockets (two a node), None: not known.
+        cpu_kind: hardware file of the CPU sockets, two per node; None: unknown.
     """
 
     def __init__(self, cpu_kind: str | None = None) -> None:
         self._cpu = _hardware(cpu_kind)
 
     def predict(self, request: PredictionRequest) -> Prediction:
-        """Return the answer."""
+        """Return the prediction."""
         limit_s, notes = request.time_limit_s, []
         if limit_s is None:
             limit_s = NO_LIMIT_S
-            notes.append("no time limit is known: one day assumed")
+            notes.append("no time limit is given: one day is assumed")
         duration = Estimate(limit_s / 2, limit_s * 0.05, limit_s * 0.95)
         gpu, named = self._gpus(request)
         cpu = self._cpus(request)
         if request.gpus and not named:
-            notes.append(f"no kind of GPU is known: {_GPU_TDP_WATTS:g} W each assumed")
+            notes.append(f"no known kind of GPU is named: {_GPU_TDP_WATTS:g} W per GPU is assumed")
         power = _capped(Estimate(gpu.mean + cpu.mean, gpu.low + cpu.low, gpu.high + cpu.high), request)
         return Prediction(
             duration_s=duration,
             power_watts=power,
             energy_joules=Estimate(*(a * b for a, b in zip(_parts(duration), _parts(power), strict=True))),
             source=PredictionSource.NAMEPLATE,
-            basis="time limit and TDP of what is asked for; nothing measured",
+            basis="time limit and TDP of the requested hardware; no measurements",
             notes=tuple(notes),
         )
 
@@ -58,7 +67,11 @@ class NameplateOracle:
         return Estimate(*figures), hardware is not None
 
     def _cpus(self, request: PredictionRequest) -> Estimate:
-        """Return watts of the CPUs: at least idle cores, at most whole nodes, which a job may have alone."""
+        """Return the watts of the CPUs.
+
+        The lowest value is that of idle cores, the highest that of whole nodes: a job may have a node to
+        itself.
+        """
         nodes = request.nodes or 1
         node_watts = 2 * self._cpu.tdp_watts if self._cpu else _NODE_TDP_WATTS
         core_watts = self._cpu.tdp_watts / self._cpu.processors if self._cpu else _CORE_TDP_WATTS
@@ -68,7 +81,10 @@ class NameplateOracle:
 
 
 def _hardware(name: str | None) -> Hardware | None:
-    """Return a kind of device; None if no file is named so: Slurm's types are the site's own words."""
+    """Return a kind of device, or None if no file has this name.
+
+    GRES types in Slurm are chosen by the site and need not name a hardware file.
+    """
     if name is None or name.endswith(".toml"):
         return None
     try:

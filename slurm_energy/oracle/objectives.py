@@ -1,4 +1,4 @@
-"""What makes one alternative better than another: energy-delay product and sum, Pareto front. Pure."""
+"""Objectives that rank alternatives: energy-delay product, energy-delay sum, Pareto front. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ OBJECTIVES = ("time", "energy", "edp", "eds")
 
 
 def edp_js(duration_s: Array, energy_joules: Array) -> Array:
-    """Return the energy-delay product, joule seconds."""
+    """Return the energy-delay product in joule seconds."""
     return energy_joules * duration_s
 
 
 def eds(
     duration_s: Array, energy_joules: Array, reference_s: float, reference_joules: float, k: float
 ) -> Array:
-    """Return the energy-delay sum, 1 for the reference; less is better.
+    """Return the energy-delay sum, which is 1 for the reference; lower is better.
 
     Args:
-        duration_s: of the alternatives.
-        energy_joules: of the alternatives.
-        reference_s: time of the reference, usually the one without a limit.
-        reference_joules: energy of the reference.
-        k: how many times longer than the reference would be worth no energy at all, above 1.
+        duration_s: seconds of the alternatives.
+        energy_joules: joules of the alternatives.
+        reference_s: seconds of the reference, usually the job without a power limit.
+        reference_joules: joules of the reference.
+        k: ratio to the time of the reference at which a job without any energy use would be as good as the
+            reference; above 1.
 
     Source: power-capping, section 3: alpha E + beta t with alpha = (k - 1) / (k E_ref), beta = 1 / (k t_ref).
     """
@@ -36,7 +37,7 @@ def eds(
 
 
 def pareto_front(duration_s: Array, energy_joules: Array) -> NDArray[np.bool_]:
-    """Return which alternatives no other beats in one of time and energy without losing in the other."""
+    """Return a mask of the alternatives that no other alternative dominates in time and energy."""
     order = np.lexsort((energy_joules, duration_s))
     lowest_joules = np.minimum.accumulate(energy_joules[order])
     before = np.concatenate(([np.inf], lowest_joules[:-1]))
@@ -44,7 +45,9 @@ def pareto_front(duration_s: Array, energy_joules: Array) -> NDArray[np.bool_]:
     front = np.zeros(len(order), dtype=bool)
     ahead = energy_joules[order] < before
     front[order] = ahead
-    twins = np.flatnonzero(~ahead & ~first)  # the same time and energy as the one before is as good
+    twins = np.flatnonzero(
+        ~ahead & ~first
+    )  # an alternative with the time and energy of its predecessor is equally good
     for position in twins:
         here, there = order[position], order[position - 1]
         front[here] = front[there] and energy_joules[here] == energy_joules[there]
@@ -52,5 +55,5 @@ def pareto_front(duration_s: Array, energy_joules: Array) -> NDArray[np.bool_]:
 
 
 def first_minimum(values: Array, tolerance: float = 0.0) -> int:
-    """Return the place of the least value; within `tolerance` (a share) of it, the first."""
+    """Return the index of the first value that exceeds the minimum by at most the share `tolerance`."""
     return int(np.flatnonzero(values <= values.min() * (1.0 + tolerance))[0])

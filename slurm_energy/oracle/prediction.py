@@ -1,6 +1,6 @@
-"""What is asked of an oracle and what it answers, the same for every source.
+"""The request to an oracle, the prediction that it returns, and the fallback from one source to the next.
 
-Plain data and the order of falling back; no source's arithmetic and nothing that needs numpy may come in.
+This module holds plain data only. It contains no arithmetic of a single source and does not need numpy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOW_QUANTILE, HIGH_QUANTILE = 0.05, 0.95
 
 
 class PredictionSource(StrEnum):
-    """Where a prediction comes from, best known first."""
+    """Source of a prediction, from the most to the least specific."""
 
     HISTORY = "history"
     MODEL = "model"
@@ -26,12 +26,12 @@ class PredictionSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """One quantity that is not known yet.
+    """Estimate of one quantity with its 90 % range.
 
     Attributes:
         mean: expected value.
-        low: 5 % of outcomes are below.
-        high: 5 % of outcomes are above.
+        low: 5 % quantile.
+        high: 95 % quantile.
     """
 
     mean: float
@@ -42,42 +42,42 @@ class Estimate:
         if not (
             math.isfinite(self.high) and 0 <= self.low <= self.high and self.low <= self.mean <= self.high
         ):
-            raise ValueError(f"no estimate: {self.low} <= {self.mean} <= {self.high} does not hold")
+            raise ValueError(f"invalid estimate: {self.low} <= {self.mean} <= {self.high} does not hold")
 
     @classmethod
     def within(cls, mean: float, share: float) -> Estimate:
-        """Return `mean` with a range of `share` (0.1: 10 %) to both sides."""
+        """Return `mean` with a range of the fraction `share` to both sides (0.1: 10 %)."""
         return cls(mean, mean * max(0.0, 1 - share), mean * (1 + share))
 
     def to_json(self) -> dict[str, float]:
-        """Return plain data."""
+        """Return the estimate as JSON data."""
         return {"mean": self.mean, "low": self.low, "high": self.high}
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionRequest:
-    """What is known of a job before it runs. None: not known.
+    """Attributes of a job before it runs. None means unknown.
 
     Attributes:
-        user: owner's login name.
-        account: account that pays.
-        partition: where it is to run.
+        user: login name of the owner.
+        account: account that is charged.
+        partition: requested partition.
         name: job name.
-        fingerprint: digest of the script and its arguments.
-        nodes: whole number of nodes.
-        cpus: CPUs of all nodes together.
-        gpus: GPUs of all nodes together.
+        fingerprint: digest of the batch script and its arguments.
+        nodes: number of nodes.
+        cpus: CPUs on all nodes together.
+        gpus: GPUs on all nodes together.
         gpu_kind: name of a hardware file, e.g. `a100-sxm4-40gb`.
-        time_limit_s: seconds that the user asked for.
+        time_limit_s: requested time limit in seconds.
         policy: energy policy.
-        cap_watts: limit per node in watts.
-        gpu_cap_watts: limit per GPU in watts.
+        cap_watts: power cap per node in watts.
+        gpu_cap_watts: power cap per GPU in watts.
         model: workload profile (`--energy-model`), e.g. `resnet50`.
         batch: samples per GPU and step.
         precision: `fp32`, `tf32`, `bf16` or `fp16`.
-        samples: training samples that the job works through.
-        tag: `--energy-tag`.
-        submitted_unix_s: when the question is asked; None: now.
+        samples: training samples that the job processes in total.
+        tag: value of `--energy-tag`.
+        submitted_unix_s: time for which the prediction is made, in Unix seconds; None: now.
     """
 
     user: str | None = None
@@ -103,17 +103,18 @@ class PredictionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A prediction for one job.
+    """Prediction of the run time, power and energy of one job.
 
     Attributes:
         duration_s: seconds from start to end.
-        power_watts: mean watts of all that is counted (see `basis`).
-        energy_joules: joules over the duration. Not the product of the two means where they go together.
-        source: which kind of oracle answered.
-        basis: one line for people: what the figures rest on.
-        age_s: how long ago the newest fact behind it was learned; None: it does not age.
-        observations: number of measurements behind it; None: not counted.
-        notes: warnings, e.g. that the batch may not fit the GPU's memory.
+        power_watts: mean watts of all components that `basis` names.
+        energy_joules: joules over the run. Its mean is not the product of the other two means if time and
+            power are correlated.
+        source: kind of oracle that made the prediction.
+        basis: one line for users that states what the prediction is based on.
+        age_s: seconds since the newest observation was learned; None: the source does not age.
+        observations: number of measurements behind the prediction; None: not counted.
+        notes: warnings, e.g. that the batch may exceed the GPU's memory.
     """
 
     duration_s: Estimate
@@ -127,11 +128,11 @@ class Prediction:
 
     @property
     def edp_js(self) -> float:
-        """Energy-delay product of the means, joule seconds."""
+        """Energy-delay product of the means in joule seconds."""
         return self.energy_joules.mean * self.duration_s.mean
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the prediction as JSON data."""
         return {
             "duration_s": self.duration_s.to_json(),
             "power_watts": self.power_watts.to_json(),
@@ -148,7 +149,7 @@ class Prediction:
         """Read the output of `to_json`.
 
         Raises:
-            ValueError: not such data.
+            ValueError: the data have another form.
         """
         try:
             estimates = {
@@ -164,25 +165,25 @@ class Prediction:
                 notes=tuple(map(str, data["notes"])),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"no answer: {error}") from None
+            raise ValueError(f"not a prediction: {error}") from None
 
 
 class Oracle(Protocol):
-    """Anything that predicts a job."""
+    """Interface of all prediction sources."""
 
     def predict(self, request: PredictionRequest) -> Prediction | None:
-        """Return the prediction, or None where this oracle knows nothing of such a job."""
+        """Return the prediction, or None if this oracle cannot predict such a job."""
         ...
 
 
 class FallbackOracle:
-    """Asks oracles in order and takes the first answer."""
+    """Oracle that queries other oracles in order and returns the first prediction."""
 
     def __init__(self, oracles: Iterable[Oracle]) -> None:
         self._oracles = tuple(oracles)
 
     def predict(self, request: PredictionRequest) -> Prediction | None:
-        """Return the first answer, or None if nobody knows."""
+        """Return the first prediction, or None if no oracle can predict the job."""
         for oracle in self._oracles:
             prediction = oracle.predict(request)
             if prediction is not None:
@@ -190,14 +191,14 @@ class FallbackOracle:
         return None
 
     def require(self, request: PredictionRequest) -> Prediction:
-        """Return the first answer.
+        """Return the first prediction.
 
         Raises:
-            NotFoundError: nobody knows.
+            NotFoundError: no oracle can predict the job.
         """
         prediction = self.predict(request)
         if prediction is None:
             raise NotFoundError(
-                "prediction", "no source knows this job", "give a time limit, --model or history"
+                "prediction", "no source can predict this job", "give a time limit, --model or history"
             )
         return prediction

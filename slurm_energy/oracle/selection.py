@@ -1,8 +1,8 @@
-"""Which alternative to take where predictions may be wrong: the least expected objective. Pure.
+"""Selection of the alternative of least expected objective under uncertain predictions. Pure functions.
 
-The doubt that decides between power limits is how much power a job would draw: too low a limit costs far more
-than one too high. A job that draws more by a factor meets a limit as the predicted job would meet one that
-is lower by that factor.
+The choice between power limits depends mainly on the uncertain power demand of the job: a limit that is too
+low costs far more than one that is too high. A job drawing k times the predicted power under a limit L
+behaves like the predicted job under a limit L/k.
 """
 
 from __future__ import annotations
@@ -14,43 +14,55 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 TOLERANCE = 0.02
-"""Alternatives this close to the best (a share) count as equal where the very job was never measured: the
-first is taken. Power limits come in rising order, so that is the lowest one, which leaves others the most
-room in a budget."""
+"""Share by which alternatives of a job that was never measured may exceed the best one and count as equal.
+
+The first of the equal alternatives is selected. Power limits are listed in rising order, so this is the
+lowest limit, which leaves the largest part of a power budget to other jobs.
+"""
 UNSEEN_POWER_DEVIATION = 0.17
-"""Standard deviation of the logarithm of measured over predicted power of a workload never measured. Networks
-left out have root mean square errors of 0.15 (A40) and 0.13 (RTX 6000) in rows that feel a limit; wider by
-sqrt(6 / 4), as they are six (variance of Student's t). Other estimates differ: docs/oracle.md."""
+"""Standard deviation of ln(measured / predicted power) of a workload that was never measured.
+
+Left-out networks have root mean square errors of 0.15 (A40) and 0.13 (RTX 6000) in rows where the limit
+binds. The value is wider by sqrt(6 / 4) because there are only six networks (variance of Student's t). Other
+estimates differ: docs/oracle.md.
+"""
 CASES = ((-(3.0**0.5), 1 / 6), (0.0, 2 / 3), (3.0**0.5, 1 / 6))
-"""Standard deviations from the prediction, and the probability that each stands for: Gauss-Hermite quadrature
-with three points."""
+"""Deviations from the prediction in standard deviations, each with its probability.
+
+Source: Gauss-Hermite quadrature with three points.
+"""
 
 
 PROBABILITIES = tuple(probability for _, probability in CASES)
 USUAL_CAP_TOLERANCE = 0.04
-"""Power limits this close to the best (a share) count as equal where the response to limits is transferred
-from other kinds of device: the one nearest to the limit that is best there on average is taken."""
+"""Share by which power limits may exceed the best one and count as equal if the response is transferred.
+
+Of the equal limits, the one nearest to the limit that is best on average on other kinds of device is
+selected.
+"""
 EQUAL_WEIGHT_ROWS = 12.0
-"""Measurements of a workload at which the transferred prediction with and without them weigh the same. The
-number from which a workload has its own factors after a search."""
+"""Number of measurements at which the transferred predictions with and without them have equal weight.
+
+From the same number on, a search fits factors of the workload.
+"""
 
 
 def expected_objective(values: Sequence[Array], probabilities: Sequence[float] = PROBABILITIES) -> Array:
-    """Return the expected objective of each alternative, in units of the least in each case.
+    """Return the expected objective of each alternative, in units of the minimum of each case.
 
     Args:
-        values: objective of the alternatives in each case; infinite: not to be taken.
-        probabilities: of the cases.
+        values: objectives of the alternatives in each case; infinite: not selectable.
+        probabilities: probabilities of the cases.
     """
     pairs = zip(probabilities, values, strict=True)
     return np.asarray(sum(share * case / case.min() for share, case in pairs))
 
 
 def measurement_weight(rows: float) -> float:
-    """Return the weight of the prediction from measurements against that from other kinds of device alone.
+    """Return the weight of the prediction with measurements against the one from other kinds of device alone.
 
-    The square keeps the weight of a few rows small: their errors are correlated, as they share limits,
-    batches, and the form of the model.
+    The weight is quadratic in the number of rows, which keeps the weight of a few rows small. The errors of
+    few rows are correlated, because they share power limits, batches and the form of the model.
 
     Args:
         rows: effective number of measurements (`Evidence.effective_count`).
@@ -59,12 +71,12 @@ def measurement_weight(rows: float) -> float:
 
 
 def select_alternative(values: Array, support: Array) -> int:
-    """Return the place of the alternative to take.
+    """Return the index of the alternative to select.
 
     Args:
-        values: expected objective; less is better.
-        support: how far each very job was measured, 0 to 1 (`Residuals.support`): the tolerance shrinks with
-            it.
+        values: expected objectives; lower is better.
+        support: proximity of measurements to each job, 0 to 1 (`Residuals.support`); the tolerance shrinks as
+            it grows.
     """
     best = int(np.argmin(values))
     tolerance = TOLERANCE * (1.0 - float(support[best]))
@@ -72,12 +84,12 @@ def select_alternative(values: Array, support: Array) -> int:
 
 
 def select_near_usual_cap(values: Array, cap_watts: Array, usual_watts: float) -> int:
-    """Return the place of the power limit to take among those of one job with a transferred response.
+    """Return the index of the power limit to select for one job whose response is transferred.
 
     Args:
-        values: expected objective at each limit; less is better.
-        cap_watts: the limits; no limit is the design power.
-        usual_watts: the limit that is best on other kinds of device on average.
+        values: expected objective at each limit; lower is better.
+        cap_watts: the limits; the design power stands for no limit.
+        usual_watts: limit that is best on average on other kinds of device.
     """
     candidates = np.flatnonzero(values <= values.min() * (1.0 + USUAL_CAP_TOLERANCE))
     return int(candidates[np.argmin(np.abs(cap_watts[candidates] - usual_watts))])

@@ -1,4 +1,4 @@
-"""The oracle of a site: its own kinds of device and calibrations, beside those of the package."""
+"""Hardware files and calibrations of a site, which extend and override those of the package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurm_energy.quantities import shown
 
 @dataclass(frozen=True, slots=True)
 class SiteCalibrations:
-    """Calibrations by name of the kind of device; those that come with the package where a site has none."""
+    """Calibrations by kind of device, with the shipped calibrations as the fallback."""
 
     own: Mapping[str, Calibration] = field(default_factory=dict)
 
@@ -26,12 +26,13 @@ class SiteCalibrations:
 
 
 def use_site(calibrations: Sequence[Path], hardware: Sequence[Path]) -> SiteCalibrations:
-    """Take over the files that the configuration names (`oracle.calibrations`, `oracle.hardware`).
+    """Load the files that the configuration names and register the hardware.
 
-    From now on `find_hardware` knows the kinds in the hardware files, and those of an earlier call no more.
+    The keys are `oracle.calibrations` and `oracle.hardware`. From now on `find_hardware` finds the kinds of
+    these hardware files instead of those of an earlier call.
 
     Raises:
-        ConfigError: as `read_site`; nothing is taken over then.
+        ConfigError: as in `read_site`; the registered hardware is unchanged.
     """
     calibrations_by_kind, kinds = read_site(calibrations, hardware)
     use_site_hardware(kinds)
@@ -41,24 +42,25 @@ def use_site(calibrations: Sequence[Path], hardware: Sequence[Path]) -> SiteCali
 def read_site(
     calibrations: Sequence[Path], hardware: Sequence[Path]
 ) -> tuple[SiteCalibrations, list[Hardware]]:
-    """Read the files of a site.
+    """Read the calibration and hardware files of a site.
 
     Raises:
-        ConfigError: a file is not in order, two are of the same kind, or a calibration is of an unknown kind.
+        ConfigError: a file is invalid, two files describe the same kind, or a calibration is for an unknown
+            kind.
     """
     kinds = [load_hardware(path) for path in hardware]
     names: dict[str, Path] = {}
     for kind, path in zip(kinds, hardware, strict=True):
         for name in (kind.name.lower(), *map(str.lower, kind.aliases)):
             if names.setdefault(name, path) != path:
-                raise ConfigError(str(path), f"{names[name]} names '{shown(name)}' too", "leave one out")
+                raise ConfigError(str(path), f"{names[name]} also names '{shown(name)}'", "remove one file")
     own = {kind.name for kind in kinds}
     calibration_of: dict[str, Calibration] = {}
     for path in calibrations:
         calibration = load_calibration(path)
         if calibration.hardware in calibration_of:
-            why = f"is the second calibration of {shown(calibration.hardware)}"
-            raise ConfigError(str(path), why, "leave one out")
+            why = f"is a second calibration of {shown(calibration.hardware)}"
+            raise ConfigError(str(path), why, "remove one file")
         if calibration.hardware not in own:
             _check_shipped(path, calibration.hardware)
         calibration_of[calibration.hardware] = calibration
@@ -72,5 +74,5 @@ def _check_shipped(path: Path, hardware: str) -> None:
         is_shipped = False
     if not is_shipped:
         raise ConfigError(
-            str(path), f"is of {shown(hardware)}, no known kind", "name its file in oracle.hardware"
+            str(path), f"is for the unknown kind {shown(hardware)}", "name its file in oracle.hardware"
         )

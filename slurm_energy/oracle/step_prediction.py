@@ -1,8 +1,8 @@
-"""Steps of one workload on one kind of device: time, watts and their ranges, for many alternatives at once.
+"""Predictions of the training steps of one workload on one kind of device, for many configurations at once.
 
-A workload with factors of its own is predicted by the calibrated model and its residuals; any other one by
-the evidence (`transfer`) if the calibration has some, else by the mean over the factors of all measured
-workloads.
+A prediction includes time, watts and their ranges. A workload with its own factors is predicted by the
+calibrated model and its residuals. Any other workload is predicted by transfer if the calibration has
+evidence (`transfer`), otherwise by the mean over the factors of all measured workloads.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from slurm_energy.oracle.workload import WorkloadProfile, find_optimizer
 Array = NDArray[np.float64]
 _MAX_TABLES: Final = 256
 Deviation = tuple[float, float]
-"""Standard deviations from the prediction: of the power that the device would draw, and of the host's
-share."""
+"""Deviations from the prediction in standard deviations: of the power demand, and of the host's share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configurations:
-    """Alternatives of one workload on one kind of device, as columns of length n; see `Alternatives`.
+    """Configurations of one workload on one kind of device, as columns of length n.
+
+    They are the rows of `TrainingAlternatives` that share profile, kind and precision.
 
     Attributes:
         batch: samples per device and pass.
         gpus: devices that train together.
         accumulation: passes per update.
         cap_watts: power limits; infinite: none.
-        clock: clock limits, share of the highest.
+        clock: clock limits as shares of the maximum clock.
     """
 
     batch: Array
@@ -55,13 +56,13 @@ class Configurations:
 
 @dataclass(frozen=True, slots=True)
 class StepPredictions:
-    """Predictions, as columns of length n.
+    """Predictions of training steps, as columns of length n.
 
     Attributes:
         step_s: seconds per update.
         power_watts: mean watts of one device.
-        clock: share of the highest clock while working.
-        spread: 5 and 95 % quantiles of measured over predicted, columns as in `Spread`, shape (n, 4).
+        clock: clock during work as a share of the maximum clock.
+        spread: 5 and 95 % quantiles of measured over predicted, shape (n, 4), columns as in `Spread`.
     """
 
     step_s: Array
@@ -71,11 +72,11 @@ class StepPredictions:
 
 
 class StepPredictor:
-    """Predicts steps with the calibrations of their kinds of device.
+    """Predictor of training steps from the calibrations of the kinds of device.
 
     Args:
-        calibration_of: from the name of a kind of device, its calibration.
-        looping: the framework updates one tensor after the other (PyTorch before 2.0).
+        calibration_of: function from the name of a kind of device to its calibration.
+        looping: whether the framework updates one tensor after the other (PyTorch before 2.0).
     """
 
     def __init__(self, calibration_of: Callable[[str], Calibration], *, looping: bool = False) -> None:
@@ -86,7 +87,7 @@ class StepPredictor:
         ] = {}
 
     def is_transferred(self, profile: WorkloadProfile, kind: Hardware) -> bool:
-        """Return whether a workload is predicted by the evidence."""
+        """Return whether a workload is predicted by transfer."""
         calibration = self.calibration_of(kind.name)
         return calibration.evidence is not None and profile.name not in calibration.workloads
 
@@ -98,14 +99,14 @@ class StepPredictor:
         configurations: Configurations,
         deviation: Deviation = (0.0, 0.0),
     ) -> StepPredictions:
-        """Return the steps of one workload.
+        """Return the predicted steps of one workload.
 
         Args:
             profile: the workload.
             kind: the kind of device.
-            precision: of matrix products.
-            configurations: alternatives.
-            deviation: predict a job that differs so from the expected one.
+            precision: precision of matrix products.
+            configurations: configurations to predict.
+            deviation: deviation of the predicted job from the expected one.
         """
         work = demand(
             profile, configurations.batch, precision, find_optimizer(profile.optimizer), looping=self._looping
@@ -176,7 +177,7 @@ class StepPredictor:
         )
 
     def _table(self, profile: WorkloadProfile, kind: Hardware, precision: str) -> LookupTable:
-        """Return the table of a workload, which is made once."""
+        """Return the lookup table of a workload, which is computed once."""
         key, calibration = (kind.name, profile.name, precision), self.calibration_of(kind.name)
         cached = self._tables.get(key)
         if cached is not None and cached[0] is calibration and cached[1] is profile and cached[2] is kind:
@@ -206,7 +207,7 @@ class StepPredictor:
 
 
 def device_of(kind: Hardware, precision: str) -> DeviceParameters:
-    """Return the peak figures for one precision.
+    """Return the peak rates for one precision.
 
     Raises:
         UsageError: the device has no unit for it.
@@ -222,7 +223,7 @@ def device_of(kind: Hardware, precision: str) -> DeviceParameters:
 
 
 def support_of(calibration: Calibration, profile: WorkloadProfile, precision: str, batch: Any) -> Array:
-    """Return how far each very job was measured (`Residuals.support`)."""
+    """Return the proximity of measurements to each job (`Residuals.support`)."""
     residuals = calibration.residuals.get((profile.name, precision))
     count = np.shape(batch)
     return np.zeros(count) if residuals is None else residuals.support(batch)

@@ -1,6 +1,6 @@
-"""Time, power and energy of training jobs from profiles, hardware files and calibrations; many at once.
+"""The oracle of training jobs. It predicts many alternatives at once.
 
-Needs numpy, and PyTorch for nothing.
+Its inputs are workload profiles, hardware files and calibrations. It needs numpy but not PyTorch.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from slurm_energy.quantities import format_duration, format_scaled
 
 Array = NDArray[np.float64]
 _CHUNK = 8192
-"""Alternatives worked on at a time, so that intermediate arrays stay in the cache."""
+"""Number of alternatives computed at a time, so that intermediate arrays stay in the CPU cache."""
 DEFAULT_BATCH = 32
-_MOST_GPUS = 16
-"""Most GPUs that one node has."""
+_MAX_GPUS = 16
+"""Largest number of GPUs in one node."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingAlternatives:
-    """Jobs to predict, as columns of equal length n.
+    """Training jobs to predict, as columns of equal length n.
 
     Attributes:
-        profiles: the workloads that occur.
-        kinds: the kinds of device that occur.
+        profiles: distinct workloads.
+        kinds: distinct kinds of device.
         profile: index into `profiles`, shape (n,).
         kind: index into `kinds`.
         precision: index into `PRECISIONS`.
         batch: samples per device and pass.
         gpus: devices that train together.
-        samples: training samples that the job works through.
+        samples: training samples that the job processes in total.
         cap_watts: power limit per device; infinite: none.
-        clock: clock limit, share of the highest.
+        clock: clock limit as a share of the maximum clock.
         accumulation: passes per update.
     """
 
@@ -67,13 +67,13 @@ class TrainingAlternatives:
         return len(self.profile)
 
     def groups(self) -> list[NDArray[np.int64]]:
-        """Return the rows that share profile, kind and precision, group by group."""
+        """Return the indices of the rows of each combination of profile, kind and precision."""
         codes = (self.profile * len(self.kinds) + self.kind) * len(PRECISIONS) + self.precision
         order = np.argsort(codes, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(order) else []
 
     def names(self, row: int) -> tuple[WorkloadProfile, Hardware, str]:
-        """Return profile, kind and precision of a row."""
+        """Return the profile, kind and precision of a row."""
         return (
             self.profiles[self.profile[row]],
             self.kinds[self.kind[row]],
@@ -81,12 +81,12 @@ class TrainingAlternatives:
         )
 
     def configurations(self, rows: NDArray[np.int64]) -> Configurations:
-        """Return the other columns of some rows."""
+        """Return the remaining columns of the given rows."""
         columns = (self.batch, self.gpus, self.accumulation, self.cap_watts, self.clock)
         return Configurations(*(values[rows] for values in columns))
 
     def subset(self, rows: NDArray[np.int64]) -> TrainingAlternatives:
-        """Return some rows."""
+        """Return the given rows."""
         columns = ("profile", "kind", "precision", "batch", "gpus", "samples", "cap_watts", "clock")
         return replace(self, **{name: getattr(self, name)[rows] for name in (*columns, "accumulation")})
 
@@ -94,7 +94,7 @@ class TrainingAlternatives:
     def of(
         cls, combinations: Iterable[tuple[WorkloadProfile, Hardware, str, float, float, float, float]]
     ) -> TrainingAlternatives:
-        """Build from rows (profile, kind, precision, batch, gpus, samples, cap in watts)."""
+        """Return alternatives from rows (profile, kind, precision, batch, gpus, samples, cap in watts)."""
         rows = list(combinations)
         profiles = {id(row[0]): row[0] for row in rows}
         kinds = {id(row[1]): row[1] for row in rows}
@@ -117,16 +117,16 @@ class TrainingAlternatives:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPredictions:
-    """Answers as columns, in the order of the alternatives.
+    """Predictions as columns, in the order of the alternatives.
 
     Attributes:
         step_s: seconds per update.
         duration_s: seconds of the job.
         power_watts: mean watts of all its devices together.
         energy_joules: joules of all its devices.
-        clock: share of the highest clock while working.
-        footprint_bytes: device memory that is needed, estimated.
-        fits: whether that is within the device's memory.
+        clock: clock during work as a share of the maximum clock.
+        footprint_bytes: estimated device memory that the job needs.
+        fits: whether the device has this much memory.
         spread: quantiles of measured / predicted, columns as in `Spread`, shape (n, 4).
     """
 
@@ -141,11 +141,11 @@ class TrainingPredictions:
 
 
 class TrainingOracle:
-    """The analytical model with its calibrations.
+    """Oracle that predicts training jobs with the analytical model and its calibrations.
 
     Args:
-        calibration_of: from the name of a kind of device, its calibration.
-        looping: the framework updates one tensor after the other (PyTorch before 2.0).
+        calibration_of: function from the name of a kind of device to its calibration.
+        looping: whether the framework updates one tensor after the other (PyTorch before 2.0).
     """
 
     def __init__(
@@ -162,10 +162,10 @@ class TrainingOracle:
 
         Args:
             alternatives: the alternatives.
-            deviation: predict jobs that differ so from the expected ones; see `cases`.
+            deviation: deviation of the predicted jobs from the expected ones; see `cases`.
 
         Raises:
-            UsageError: a device that has no unit for the precision asked.
+            UsageError: a device has no unit for the requested precision.
         """
         count = len(alternatives)
         step, watts, clock = np.empty(count), np.empty(count), np.empty(count)
@@ -191,7 +191,7 @@ class TrainingOracle:
         )
 
     def cases(self, alternatives: TrainingAlternatives) -> list[tuple[float, Deviation]]:
-        """Return the cases to average a choice over (see `choice`): probability and deviation of each.
+        """Return probability and deviation of each case over which a choice is averaged (see `selection`).
 
         The host's share is uncertain only where the prediction is transferred from other kinds of device.
         """
@@ -199,7 +199,7 @@ class TrainingOracle:
         return [(one * two, (first, other)) for first, one in CASES for other, two in second]
 
     def transferred(self, alternatives: TrainingAlternatives) -> NDArray[np.bool_]:
-        """Return which alternatives are predicted by what other kinds of device say, shape (n,)."""
+        """Return a mask of the alternatives that are predicted by transfer, shape (n,)."""
         flags = np.zeros(len(alternatives), dtype=bool)
         for rows in alternatives.groups():
             profile, kind, _ = alternatives.names(rows[0])
@@ -207,7 +207,7 @@ class TrainingOracle:
         return flags
 
     def support(self, alternatives: TrainingAlternatives) -> Array:
-        """Return how far each very job was measured (`Residuals.support`), shape (n,)."""
+        """Return the proximity of measurements to each job (`Residuals.support`), shape (n,)."""
         support = np.zeros(len(alternatives))
         for rows in alternatives.groups():
             profile, kind, precision = alternatives.names(rows[0])
@@ -216,7 +216,7 @@ class TrainingOracle:
         return support
 
     def usual_caps(self, alternatives: TrainingAlternatives) -> Array:
-        """Return the power limit that is best on other kinds of device on average, in watts, shape (n,)."""
+        """Return the power limits in watts that are best on average on other kinds of device, shape (n,)."""
         caps_watts = np.full(len(alternatives), np.inf)
         for rows in alternatives.groups():
             _, kind, _ = alternatives.names(rows[0])
@@ -225,7 +225,7 @@ class TrainingOracle:
         return caps_watts
 
     def effective_rows(self, alternatives: TrainingAlternatives) -> Array:
-        """Return the effective numbers of transferred measurements (`Evidence.effective_count`), (n,)."""
+        """Return the effective numbers of measurements (`Evidence.effective_count`), shape (n,)."""
         counts = np.zeros(len(alternatives))
         for rows in alternatives.groups():
             profile, kind, _ = alternatives.names(rows[0])
@@ -235,11 +235,14 @@ class TrainingOracle:
 
     @cached_property
     def prior(self) -> TrainingOracle:
-        """Oracle that transfers from other kinds of device alone, without measurements of the very kind."""
+        """Oracle that transfers from other kinds of device only, without measurements of the same kind."""
         return TrainingOracle(self._prior_calibration, looping=self._looping)
 
     def _prior_calibration(self, name: str) -> Calibration:
-        """Return a calibration without transferred measurements: the same object until it is replaced."""
+        """Return a calibration without its transferred measurements.
+
+        The result is the same object until the calibration is replaced.
+        """
         calibration = self._calibration_of(name)
         cached = self._priors.get(name)
         if cached is None or cached[0] is not calibration:
@@ -248,9 +251,10 @@ class TrainingOracle:
         return cached[1]
 
     def predict(self, request: PredictionRequest) -> Prediction | None:
-        """Answer for one training job; None if its model or kind of GPU is not named or not known.
+        """Return the prediction for one training job.
 
-        The names come from users and their jobs, so only shipped files count here, never a path.
+        The result is None if the model or the kind of GPU is missing or unknown. Both names come from users
+        and their jobs, so only names are accepted, never a path.
         """
         model, gpu_kind = request.model or "", request.gpu_kind or ""
         if model.endswith(".json") or gpu_kind.endswith(".toml"):
@@ -268,15 +272,15 @@ class TrainingOracle:
         row = (profile, kind, precision, float(request.batch or DEFAULT_BATCH), float(request.gpus or 1))
         alternatives = TrainingAlternatives.of([(*row, float(samples), cap)])
         prediction = self.predictions(alternatives, self.predict_many(alternatives))[0]
-        basis = "; ".join((prediction.basis, *assumption_notes(request, profile, precision)))
+        basis = "; ".join((prediction.basis, *_assumption_notes(request, profile, precision)))
         return replace(
-            prediction, basis=basis, notes=(*prediction.notes, *limitation_notes(request, kind, prediction))
+            prediction, basis=basis, notes=(*prediction.notes, *_limitation_notes(request, kind, prediction))
         )
 
     def predictions(
         self, alternatives: TrainingAlternatives, predicted: TrainingPredictions
     ) -> list[Prediction]:
-        """Return predictions one by one, with range, origin and warnings."""
+        """Return the predictions one by one, with ranges, basis and warnings."""
         return [self._prediction(alternatives, predicted, row) for row in range(len(alternatives))]
 
     def _prediction(
@@ -295,12 +299,12 @@ class TrainingOracle:
                 f"about {format_scaled(needed)}B are needed, {kind.name} has {format_scaled(available)}B:"
                 " the batch may not fit"
             )
-        if alternatives.gpus[row] > _MOST_GPUS:
-            notes.append(f"{alternatives.gpus[row]:g} GPUs are taken as linked within one node")
-        notes += transfer_notes(profile, kind, calibration)
+        if alternatives.gpus[row] > _MAX_GPUS:
+            notes.append(f"{alternatives.gpus[row]:g} GPUs are assumed to be linked within one node")
+        notes += _transfer_notes(profile, kind, calibration)
         max_watts = kind.tdp_watts * float(alternatives.gpus[row])
         power = _estimate(float(predicted.power_watts[row]), power_low, power_high, max_watts)
-        energy_low, energy_high = joint_quantile(time_low, power_low), joint_quantile(time_high, power_high)
+        energy_low, energy_high = _joint_quantile(time_low, power_low), _joint_quantile(time_high, power_high)
         fitted = calibration.fitted_unix_s
         return Prediction(
             duration_s=_estimate(float(predicted.duration_s[row]), time_low, time_high),
@@ -314,8 +318,8 @@ class TrainingOracle:
         )
 
 
-def transfer_notes(profile: WorkloadProfile, kind: Hardware, calibration: Calibration) -> list[str]:
-    """Return a note on a workload without factors of its own."""
+def _transfer_notes(profile: WorkloadProfile, kind: Hardware, calibration: Calibration) -> list[str]:
+    """Return a note if the workload has no own factors."""
     if profile.name in calibration.workloads:
         return []
     count = 0 if calibration.evidence is None else calibration.evidence.count(profile.name)
@@ -323,11 +327,13 @@ def transfer_notes(profile: WorkloadProfile, kind: Hardware, calibration: Calibr
         return [f"{profile.name} was never measured on {kind.name}: wide range"]
     rows = "1 measurement" if count == 1 else f"{count} measurements"
     sources = ", ".join(calibration.evidence.prior.sources) if calibration.evidence else ""
-    return [f"{rows} of {profile.name} on {kind.name}, the rest as on other kinds ({sources or 'none'})"]
+    return [f"{rows} of {profile.name} on {kind.name}, otherwise as on other kinds ({sources or 'none'})"]
 
 
-def assumption_notes(request: PredictionRequest, profile: WorkloadProfile, precision: str) -> tuple[str, ...]:
-    """Return what the question did not say, as one part of a basis; nothing if it said all."""
+def _assumption_notes(
+    request: PredictionRequest, profile: WorkloadProfile, precision: str
+) -> tuple[str, ...]:
+    """Return the values assumed for missing attributes as one part of the basis; empty if none is."""
     parts = []
     if not request.samples:
         parts.append(f"one epoch of {profile.dataset or 'its data set'}")
@@ -338,29 +344,32 @@ def assumption_notes(request: PredictionRequest, profile: WorkloadProfile, preci
     return (f"assumed: {', '.join(parts)}",) if parts else ()
 
 
-def limitation_notes(request: PredictionRequest, kind: Hardware, prediction: Prediction) -> list[str]:
-    """Return notes on what the question says and the model cannot follow."""
+def _limitation_notes(request: PredictionRequest, kind: Hardware, prediction: Prediction) -> list[str]:
+    """Return notes on attributes of the request that the model cannot represent."""
     notes, limit_s = [], request.time_limit_s
     if limit_s and prediction.duration_s.mean > limit_s:
         notes.append(
-            f"this is more than the time limit of {format_duration(limit_s)}: the job would be killed"
+            f"the predicted time exceeds the limit of {format_duration(limit_s)}: the job would be killed"
         )
     if (request.nodes or 1) > 1:
-        notes.append("the model knows one node only: its GPUs are taken as linked within one")
+        notes.append("the model covers one node only: the GPUs are assumed to be linked within one")
     if request.cap_watts is not None:
-        notes.append("the model knows limits per GPU only: that per node is left out")
+        notes.append("the model covers power limits of GPUs only: the limit per node is ignored")
     if request.gpu_cap_watts and request.gpu_cap_watts < kind.min_cap_watts:
-        notes.append(f"{kind.name} takes limits from {kind.min_cap_watts:g} W on: this one counts")
+        notes.append(f"the lowest power limit of {kind.name} is {kind.min_cap_watts:g} W: it is used instead")
     return notes
 
 
 def default_precision(kind: Hardware) -> str:
-    """Return what frameworks use without being told: TF32 where there is a unit for it, else FP32."""
+    """Return the default precision of frameworks: TF32 if the device has a unit for it, else FP32."""
     return common_precision([kind])
 
 
 def common_precision(kinds: Sequence[Hardware]) -> str:
-    """Return TF32 if all of these kinds have a unit for it, else FP32: alternatives are compared in one."""
+    """Return TF32 if all kinds have a unit for it, otherwise FP32.
+
+    So all alternatives have the same precision.
+    """
     return "tf32" if all(kind.tf32_flops_per_s for kind in kinds) else "fp32"
 
 
@@ -368,7 +377,12 @@ def _estimate(mean: float, low: float, high: float, max_value: float = np.inf) -
     return Estimate(min(mean, max_value), min(mean * low, max_value), min(mean * high, max_value))
 
 
-def joint_quantile(first: float, second: float) -> float:
-    """Return the quantile of a product of two independent errors, from theirs on the same side of 1."""
+def _joint_quantile(first: float, second: float) -> float:
+    """Return the quantile of a product of two independent errors.
+
+    Args:
+        first: quantile of the first error.
+        second: quantile of the second error, on the same side of 1.
+    """
     width = float(np.hypot(np.log(first), np.log(second)))
     return float(np.exp(width if first * second >= 1 else -width))

@@ -16,14 +16,14 @@ from slurm_energy.oracle.transfer.ranges import SCORE_LEVELS
 from slurm_energy.quantities import shown
 
 _MAX_MAGNITUDE: Final = 100.0
-"""Bound of logarithms and slopes: far beyond any real one."""
+"""Bound of logarithms and slopes, far beyond any real value."""
 _TRANSFER: Final = ("sources", "cap_share", "workloads")
 _SCORES: Final = ("time_scores", "power_scores")
 _OFFSETS: Final = tuple(spec.name for spec in dataclasses.fields(WorkloadOffsets))
 
 
 def transfer_lines(name: str, transfer: Transfer) -> list[str]:
-    """Return the lines of a table that `read_transfer` takes."""
+    """Return the TOML lines of a table that `read_transfer` reads."""
     lines = ["", f"[{name}]", f"sources = [{', '.join(map(toml, transfer.sources))}]"]
     lines.append(f"cap_share = {_number(transfer.cap_share)}")
     lines += [f"{key} = {_numbers(getattr(transfer, key))}" for key in _SCORES]
@@ -34,17 +34,17 @@ def transfer_lines(name: str, transfer: Transfer) -> list[str]:
 
 
 def evidence_lines(evidence: Evidence) -> list[str]:
-    """Return the lines of [evidence]."""
+    """Return the TOML lines of [evidence]."""
     lines = ["", "[evidence]", f"models = [{', '.join(map(toml, evidence.models))}]"]
     lines += [f"{name} = {_numbers(evidence.columns.get(name, ()))}" for name in COLUMNS]
     return lines + transfer_lines("evidence.prior", evidence.prior)
 
 
 def read_transfer(path: Path, name: str, data: Any) -> Transfer:
-    """Check a table and return it.
+    """Check a [transfer] table and return its data.
 
     Raises:
-        ConfigError: names file and key.
+        ConfigError: a value is invalid; names file and key.
     """
     where = f"{path}: {name}"
     values = _table(where, data, (*_TRANSFER, *_SCORES), optional=("workloads", *_SCORES))
@@ -65,10 +65,10 @@ def read_transfer(path: Path, name: str, data: Any) -> Transfer:
 
 
 def read_evidence(path: Path, data: Any) -> Evidence:
-    """Check [evidence] and return it.
+    """Check [evidence] and return its data.
 
     Raises:
-        ConfigError: names file and key.
+        ConfigError: a value is invalid; names file and key.
     """
     where = f"{path}: evidence"
     values = _table(where, data, ("models", *COLUMNS, "prior"))

@@ -114,7 +114,7 @@ def test_without_a_controller(folder, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert out.count("\nnote") == 2
     assert "history was not asked: controller: refused" in out
-    assert "no time limit is known: one day assumed" in out
+    assert "no time limit is given: one day is assumed" in out
 
 
 @pytest.mark.parametrize(

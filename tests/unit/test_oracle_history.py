@@ -86,21 +86,21 @@ class TestDistributions:
             distribution.mix([])
 
     @given(st.lists(st.tuples(st.floats(0, 1e300), st.floats(0, 1e300)), max_size=200))
-    def test_surprises_are_positive_and_in_order(self, pairs):
-        surprise = RunVariability()
+    def test_ratios_are_positive_and_in_order(self, pairs):
+        variability = RunVariability()
         for before, after in pairs:
-            surprise.add(before, after)
-        assert list(surprise.factors) == sorted(surprise.factors)
-        assert all(factor > 0 for factor in surprise.factors)
+            variability.add(before, after)
+        assert list(variability.factors) == sorted(variability.factors)
+        assert all(factor > 0 for factor in variability.factors)
 
     def test_one_user_does_not_decide_how_far_everybodys_runs_differ(self):
-        surprise = RunVariability()
+        variability = RunVariability()
         for _ in range(300):
-            surprise.add(1.0, 1.1, "alice")
+            variability.add(1.0, 1.1, "alice")
         for number in range(2000):
-            surprise.add(1.0, 1e6, "mallory")
-            surprise.add(1.0, 1.1, f"u{number % 50}")
-        assert max(surprise.factors[2:-2]) < 1.2
+            variability.add(1.0, 1e6, "mallory")
+            variability.add(1.0, 1.1, f"u{number % 50}")
+        assert max(variability.factors[2:-2]) < 1.2
         alone = RunVariability()
         for _ in range(2000):
             alone.add(1.0, 3.0, "alice")
@@ -236,7 +236,7 @@ class TestAnswers:
         answer = asked(history, Everywhere())
         assert answer.power_watts.mean == 500
         assert answer.energy_joules.low == pytest.approx(answer.duration_s.low * 100)
-        assert answer.notes[-1] == "no run has its energy: watts from nameplate (everywhere)"
+        assert answer.notes[-1] == "the energy of no run is known: watts from nameplate (everywhere)"
 
 
 jobs = st.fixed_dictionaries(

@@ -222,7 +222,7 @@ def test_a_calibration_with_a_profile_of_ones_own_counts_for_it(senergy: Senergy
     code, out, _ = senergy(ask + " --json")
     (answer,) = json.loads(out)["alternatives"]
     (note,) = answer["notes"]
-    assert (code, note.startswith("9 measurements of mine on a40-48gb, the rest as on other kinds")) == (
+    assert (code, note.startswith("9 measurements of mine on a40-48gb, otherwise as on other kinds")) == (
         0,
         True,
     )
@@ -273,7 +273,11 @@ def test_kinds_side_by_side_are_compared_in_a_precision_that_all_have(senergy: S
 def test_a_kind_named_twice_counts_once(senergy: Senergy) -> None:
     code, out, _ = senergy("predict --model ncf --gpu a40,a40-48gb --gpus 1,64 --json")
     few, many = json.loads(out)["alternatives"]
-    assert (code, few["notes"], many["notes"]) == (0, [], ["64 GPUs are taken as linked within one node"])
+    assert (code, few["notes"], many["notes"]) == (
+        0,
+        [],
+        ["64 GPUs are assumed to be linked within one node"],
+    )
 
 
 @pytest.mark.parametrize("words", ["--seed -1", "--population 1000000000", "--kicks -1"])
@@ -325,7 +329,7 @@ def test_the_model_says_what_it_assumed_and_what_it_cannot_follow() -> None:
     assert answer is not None
     assert "assumed" not in answer.basis
     text = " ".join(answer.notes)
-    for part in ("time limit of 00:00:01", "one node only", "per node is left out", "from 200 W on"):
+    for part in ("the limit of 00:00:01", "one node only", "per node is ignored", "is 200 W: it is used"):
         assert part in text
     allowed = ask(
         PredictionRequest(

@@ -151,10 +151,10 @@ def test_a_calibration_without_effect_is_refused(
     [
         ('calibrations = ["{0}/none.toml"]', "none.toml"),
         ('calibrations = ["{0}/energy.toml"]', "unknown key"),
-        ('calibrations = ["{0}/a100.toml", "{0}/a100.toml"]', f"is the second calibration of {A100}"),
+        ('calibrations = ["{0}/a100.toml", "{0}/a100.toml"]', f"is a second calibration of {A100}"),
         ('hardware = ["{0}/a100.toml"]', "unknown key"),
-        ('hardware = ["{0}/x9.toml", "{0}/y.toml"]', "names 'x9' too"),
-        ('calibrations = ["{0}/x.toml"]', "is of x9, no known kind"),
+        ('hardware = ["{0}/x9.toml", "{0}/y.toml"]', "also names 'x9'"),
+        ('calibrations = ["{0}/x.toml"]', "is for the unknown kind x9"),
         ('calibrations = ["a100.toml"]', "absolute paths"),
         ("hardware = 3", "must be a list of absolute paths"),
     ],
@@ -201,7 +201,7 @@ def test_one_sweep_of_seven_rows_is_a_calibration(folder: Path, senergy: Run) ->
     code, out, _ = senergy("predict --model resnet50 --gpu a40 --batch 64 --calibration own.toml --json")
     (alternative,) = json.loads(out)["alternatives"]
     assert alternative["notes"] == [
-        "7 measurements of resnet50 on a40-48gb, the rest as on other kinds (rtx6000-24gb)"
+        "7 measurements of resnet50 on a40-48gb, otherwise as on other kinds (rtx6000-24gb)"
     ]
 
 

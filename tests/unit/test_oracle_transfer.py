@@ -258,7 +258,7 @@ def test_seven_rows_of_one_sweep_count_and_are_named() -> None:
     rows = [study(("resnet50",))[place] for place in first[:7]]
     found = sweep_of(calibrated(rows), "resnet50", 8.0)
     notes = {note for prediction in found.predictions for note in prediction.notes}
-    assert notes == {"7 measurements of resnet50 on a40-48gb, the rest as on other kinds (rtx6000-24gb)"}
+    assert notes == {"7 measurements of resnet50 on a40-48gb, otherwise as on other kinds (rtx6000-24gb)"}
     seconds = np.array([prediction.duration_s.mean for prediction in found.predictions]) / (1e6 / 8.0)
     assert seconds[:7] == pytest.approx(column(rows, "step_s"), rel=0.1)
 

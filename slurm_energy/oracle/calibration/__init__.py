@@ -1,1 +1,1 @@
-"""Finding the parameters of the training model from measurements. Needs numpy and scipy; slow on purpose."""
+"""Calibration of the model from measurements: search, residuals and evaluation. Needs numpy and scipy."""

@@ -1,4 +1,4 @@
-"""What a calibration says of measurements, and how far that is off. Nothing is fitted here."""
+"""Predictions of measured rows by a calibration, and their errors. Nothing is fitted here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from slurm_energy.oracle.workload import Optimizer, WorkloadProfile, find_optimi
 def predict_rows(
     hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration
 ) -> tuple[Array, Array]:
-    """Return seconds per step and watts of rows, as `steps.StepPredictor` predicts them."""
+    """Return the seconds per step and watts of rows, as `step_prediction.StepPredictor` predicts them."""
     seconds, watts = np.empty(len(rows)), np.empty(len(rows))
     for kind in {(row.model, row.precision) for row in rows}:
         indices = [index for index, row in enumerate(rows) if (row.model, row.precision) == kind]
@@ -54,7 +54,7 @@ def transferred(
     calibration: Calibration,
     deviation: Deviation = (0.0, 0.0),
 ) -> StepPredictions:
-    """Return the predictions by the evidence for rows of one workload in one precision."""
+    """Return the transferred predictions for rows of one workload in one precision."""
     predictor = StepPredictor(lambda name: calibration, looping=rows[0].looping)
     configurations = Configurations(
         column(rows, "batch"),
@@ -69,19 +69,22 @@ def transferred(
 
 
 def host_wait_shares(hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration) -> Array:
-    """Return the share of each step that the device waits for its host, without a power limit."""
+    """Return the share of each step in which the device waits for its host, without a power limit."""
     return Problem(
         hardware, rows, calibration.theta, dict(calibration.workloads), calibration.saturation
     ).host_wait_shares()
 
 
 def errors(rows: Sequence[Measurement], seconds: Array, watts: Array) -> tuple[float, float]:
-    """Return MAPE of time and of power, as shares."""
+    """Return the MAPE of time and of power, as shares."""
     return float(mape(seconds, column(rows, "step_s"))), float(mape(watts, column(rows, "power_watts")))
 
 
 def spread(rows: Sequence[Measurement], seconds: Array, watts: Array) -> Spread:
-    """Return the 5 and 95 % quantiles of measured / predicted, 1 inside; wide without any watts."""
+    """Return the 5 and 95 % quantiles of measured / predicted, extended to include 1.
+
+    Without any measured power, its range is that of an unmeasured kind of device.
+    """
     time = _quantiles(column(rows, "step_s") / seconds)
     ratio = column(rows, "power_watts") / watts
     wide = UNMEASURED.power_low, UNMEASURED.power_high
@@ -96,6 +99,6 @@ def _quantiles(ratio: Array) -> tuple[float, float]:
 def prediction_inputs(
     hardware: Hardware, row: Measurement
 ) -> tuple[WorkloadProfile, DeviceParameters, str, Optimizer]:
-    """Return what else a prediction of a row depends on: profile, device, precision, optimizer."""
+    """Return the other inputs of the prediction of a row: profile, device, precision and optimizer."""
     device = device_of(hardware, row.precision)
     return find_profile(row.model), device, row.precision, find_optimizer(row.optimizer)

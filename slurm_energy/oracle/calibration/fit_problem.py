@@ -1,6 +1,6 @@
-"""What is minimised: the model's errors on measurements, as a function of a vector of unknowns. Pure.
+"""The objective of the calibration: errors of the model on measurements as a function of the unknowns.
 
-Many vectors are evaluated at once: values have shape (vectors, measurements).
+Pure functions. Many vectors are evaluated at once: values have shape (vectors, measurements).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from slurm_energy.oracle.workload import find_optimizer, find_profile
 Array = NDArray[np.float64]
 TIME_WEIGHT, POWER_WEIGHT = 0.6, 0.4
 _NO_DEFAULT = ("sample_s", "crowd_batch")
-"""Scalars without a usual value."""
+"""Factors of a workload without a typical value."""
 
 
 def mape(predicted: Array, measured: Array, smoothing: float = 0.0) -> Array:
-    """Return mean |predicted - measured| / measured over the last axis (a share, not percent).
+    """Return the mean of |predicted - measured| / measured over the last axis, as a share.
 
     Args:
-        predicted: any shape that ends with the measurements.
-        measured: the measurements; those that are NaN do not count, and where all are the error is 0.
-        smoothing: rounds the corner of |x| to sqrt(x^2 + blunt^2), for searches that follow a slope.
+        predicted: array whose last axis is that of the measurements.
+        measured: the measurements; NaN values are ignored, and the error is 0 if all are NaN.
+        smoothing: replaces |x| by sqrt(x^2 + smoothing^2), for searches that follow a gradient.
 
     Source: thesis, Eq. 4.16 and 4.17.
     """
@@ -53,7 +53,7 @@ def combined(time_error: Array, power_error: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """One number to find: a parameter of the device, or a scalar of one workload."""
+    """One number that the search determines: a parameter of the device, or a factor of one workload."""
 
     name: str
     workload: str | None
@@ -61,16 +61,16 @@ class Unknown:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Least and greatest value of the searched number."""
+        """Minimum and maximum of the searched number."""
         low, high = self.bound.low, self.bound.high
         return (float(np.log(low)), float(np.log(high))) if self.bound.logarithmic else (low, high)
 
     def value(self, searched: Any) -> Any:
-        """Return the parameter from the searched number."""
+        """Return the parameter that belongs to the searched number."""
         return np.exp(searched) if self.bound.logarithmic else searched
 
     def searched(self, value: float) -> float:
-        """Return the searched number from the parameter, within the limits."""
+        """Return the searched number that belongs to the parameter, clipped to the limits."""
         low, high = self.limits
         searched = float(np.log(max(value, 1e-300))) if self.bound.logarithmic else value
         return min(max(searched, low), high)
@@ -79,7 +79,7 @@ class Unknown:
 def list_unknowns(
     parameters: Sequence[str], workloads: Sequence[str], scalars: Sequence[str]
 ) -> list[Unknown]:
-    """Return the unknowns: parameters of the device, then each scalar of each workload."""
+    """Return the unknowns: parameters of the device, then all factors of each workload."""
     theta, special = bounds_of(Theta), bounds_of(Scalars)
     result = [Unknown(name, None, theta[name]) for name in parameters]
     result += [Unknown(name, workload, special[name]) for workload in workloads for name in scalars]
@@ -87,15 +87,15 @@ def list_unknowns(
 
 
 class Problem:
-    """Measurements on one kind of device, and how far the model is off for given unknowns.
+    """Measurements on one kind of device, and the error of the model for given unknowns.
 
-    `origin` is all of them but the measurements: another problem has others.
+    `origin` contains all inputs except the measurements. It identifies the problem in a checkpoint.
 
     Args:
         hardware: the kind of device.
-        rows: measurements on it; at least one.
+        rows: measurements on it, at least one.
         theta: values of the parameters that are not unknown.
-        scalars: scalars of workloads that are not unknown.
+        scalars: factors of workloads that are not unknown.
         saturation: name of the saturation function.
     """
 
@@ -122,7 +122,7 @@ class Problem:
         }
 
     def parameters(self, unknowns: Sequence[Unknown], vectors: Array) -> tuple[Theta, Scalars]:
-        """Return parameters and scalars, shaped to broadcast over (vectors, measurements)."""
+        """Return parameters and factors, shaped to broadcast over (vectors, measurements)."""
         changes: dict[str, Any] = {}
         special: dict[str, Any] = dict(self._fixed)
         for index, unknown in enumerate(unknowns):
@@ -145,21 +145,24 @@ class Problem:
         return np.broadcast_to(seconds, shape), np.broadcast_to(watts, shape), np.broadcast_to(clock, shape)
 
     def host_wait_shares(self) -> Array:
-        """Return the share of each step that the device waits for its host, without limits and unknowns."""
+        """Return the share of each step in which the device waits for its host.
+
+        It holds for steps without power limits, at the given parameters.
+        """
         theta, scalars = self.parameters([], np.zeros((1, 0)))
         times = step_times(self._demand, self._device, theta, scalars, self._function, self._gpus)
         share = 1.0 - (device_s(times, theta) + times.link_s) / step_s(times, theta)
         return np.asarray(np.broadcast_to(share, len(self.rows)))
 
     def errors(self, unknowns: Sequence[Unknown], vectors: Array) -> tuple[Array, Array]:
-        """Return MAPE of time and of power for each vector."""
+        """Return the MAPE of time and of power for each vector."""
         seconds, watts, _ = self.predict(unknowns, vectors)
         return mape(seconds, self.measured_s), mape(watts, self.measured_watts)
 
     def loss(
         self, unknowns: Sequence[Unknown], vectors: Array, weights: Weights, smoothing: float = 0.0
     ) -> Array:
-        """Return what the search minimises, for each vector."""
+        """Return the objective of the search for each vector."""
         seconds, watts, _ = self.predict(unknowns, vectors)
         total = combined(
             mape(seconds, self.measured_s, smoothing), mape(watts, self.measured_watts, smoothing)
@@ -173,13 +176,14 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What beside Eq. 4.18 counts in a search; both 0 give the thesis' objective.
+    """Weights of the terms that the search adds to Eq. 4.18. Both 0 give the objective of the thesis.
 
     Attributes:
-        shape: weight of the error of the energy-delay product relative to its mean over the power limits of
-            one configuration, measurements near the least product counting most.
-        restraint: weight of the mean square distance of unknowns from their defaults, which keeps those at
-            home that the measurements say little about.
+        shape: weight of the shape error. It is the error of the energy-delay product relative to its mean
+            over the power limits of one configuration. Measurements near the minimum of the product have the
+            largest weight.
+        restraint: weight of the mean squared distance of the unknowns from their defaults. It keeps unknowns
+            near their defaults if the measurements contain little information on them.
     """
 
     shape: float = 0.6
@@ -187,7 +191,7 @@ class Weights:
 
 
 class _Groups:
-    """Measurements that differ only in the power limit."""
+    """Groups of measurements that differ only in the power limit."""
 
     def __init__(self, rows: Sequence[Measurement], seconds: Array, watts: Array) -> None:
         names: dict[tuple[Any, ...], int] = {}
@@ -203,14 +207,18 @@ class _Groups:
         self._mean = mean / np.maximum(mean.sum(axis=0), 1e-300)
 
     def error(self, seconds: Array, watts: Array, smoothing: float) -> Array:
-        """Return the weighted mean error of the logarithm of the product against its group's, per vector."""
+        """Return the shape error of each vector.
+
+        It is the weighted mean error of the logarithm of the energy-delay product, relative to the mean of
+        its group.
+        """
         error = np.nan_to_num(np.log(seconds * seconds * watts) - self._product)
         error = error - (error @ self._mean) @ self._spread
         return np.asarray(np.mean(np.sqrt(error * error + smoothing * smoothing) * self._near, axis=-1))
 
 
 def start_vector(unknowns: Sequence[Unknown], theta: Theta, scalars: dict[str, Scalars]) -> Array:
-    """Return the searched numbers of given parameters and scalars; of the defaults where none are given."""
+    """Return the searched numbers of the given parameters and factors, and of the defaults of the others."""
     sources = [
         theta if unknown.workload is None else scalars.get(unknown.workload, Scalars())
         for unknown in unknowns
@@ -220,7 +228,7 @@ def start_vector(unknowns: Sequence[Unknown], theta: Theta, scalars: dict[str, S
 
 
 def _deviation(unknowns: Sequence[Unknown], vectors: Array) -> Array:
-    """Return the mean square distance from the defaults, each in units of what is usual for it."""
+    """Return the mean squared distance from the defaults, each in units of its typical deviation."""
     usual = np.array([0.7 if unknown.workload else np.ptp(unknown.limits) / 2 for unknown in unknowns])
     free = np.array([unknown.name not in _NO_DEFAULT for unknown in unknowns])
     distance = (vectors - start_vector(unknowns, Theta(), {})) / usual
@@ -228,7 +236,7 @@ def _deviation(unknowns: Sequence[Unknown], vectors: Array) -> Array:
 
 
 def demands(rows: Sequence[Measurement]) -> StepDemand:
-    """Return what the steps of measurements ask for, stacked."""
+    """Return the stacked demands of the measured steps."""
     each = [
         demand(
             find_profile(row.model),
@@ -254,7 +262,7 @@ def _stacked(values: list[Any]) -> Any:
 
 
 def devices(hardware: Hardware, rows: Sequence[Measurement]) -> DeviceParameters:
-    """Return the peak figures of a kind of device for the precision of each measurement."""
+    """Return the peak rates of a kind of device in the precision of each measurement."""
     return DeviceParameters(
         matrix_flops_per_s=np.array([hardware.matrix_flops_per_s(row.precision) for row in rows]),
         alu_flops_per_s=hardware.alu_flops_per_s,

@@ -1,4 +1,4 @@
-"""From measurements on one kind of device to a calibration: which unknowns they can tell, search, spread."""
+"""Calibration of one kind of device: selection of unknowns, search, residuals and error statistics."""
 
 from __future__ import annotations
 
@@ -57,18 +57,18 @@ _SCALARS = tuple(spec.name for spec in dataclasses.fields(Scalars))
 METHODS = ("auto", "search", "transfer")
 _MIN_ROWS = 4
 _MIN_WORKLOADS = 3
-"""With fewer measured workloads their mean says little about others, which are then predicted by transfer."""
+"""Minimum number of measured workloads whose mean predicts others; with fewer, others are transferred."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A calibration and how well it does on its own measurements.
+    """A calibration and its errors on its own measurements.
 
     Attributes:
-        calibration: parameters, scalars and residuals.
+        calibration: parameters, factors and residuals.
         time_error: MAPE of time, a share.
         power_error: MAPE of power, a share.
-        model_error: combined error of parameters and scalars without residuals.
+        model_error: combined error without residuals.
         method: `search` or `transfer`.
     """
 
@@ -85,9 +85,9 @@ class Fit:
 
 
 def choose_unknowns(hardware: Hardware, rows: Sequence[Measurement]) -> list[Unknown]:
-    """Return what these measurements can tell: e.g. nothing of the link where one GPU ran.
+    """Return the unknowns that these measurements determine: e.g. none of the link if only one GPU ran.
 
-    What shapes the response to power limits is sought only where sweeps over limits show it.
+    The parameters of the response to power limits are unknowns only if sweeps over limits determine them.
     """
     profiles = [find_profile(row.model) for row in rows]
     names = list(_ALWAYS)
@@ -117,17 +117,17 @@ def fit(
     Args:
         hardware: the kind of device.
         rows: measurements on it.
-        settings: how hard to search.
-        start: calibration to start from; None: defaults.
+        settings: settings of the search.
+        start: calibration from which the search starts; None: defaults.
         saturation: name of the saturation function.
         checkpoint: see `search`.
         progress: see `search`.
-        residuals: also take up what the measurements say beyond the model. Those of `start` belong to other
-            parameters and are never kept.
-        method: `search`: find the parameters of the device; `transfer`: correct what other kinds of device
-            say (`transfer`); `auto`: search where sweeps over power limits show the device's response, else
-            transfer. After a search, workloads without sweeps are predicted by transfer.
-        prior: what other kinds of device say.
+        residuals: whether to fit residuals, too. Those of `start` belong to other parameters and are never
+            kept.
+        method: `search` finds the parameters of the device. `transfer` corrects the knowledge from other
+            kinds of device. `auto` searches if sweeps over power limits determine the response of the device,
+            else it transfers. After a search, workloads without sweeps are predicted by transfer.
+        prior: knowledge from other kinds of device.
 
     Raises:
         UsageError: too few measurements.
@@ -180,7 +180,7 @@ def _searched(
 
 
 def _widened(spread: Spread, rows: Sequence[Measurement], unknown_count: int) -> Spread:
-    """Return a range for rows not seen, from that of the rows to which so many numbers were fitted."""
+    """Return a range for unseen rows, from the range of the rows to which the unknowns were fitted."""
     known_watts = int(np.count_nonzero(np.isfinite(column(rows, "power_watts"))))
     count = len(rows) + known_watts
     factor = float(np.sqrt(count / max(count - unknown_count, count / 4)))
@@ -193,7 +193,7 @@ def _widened(spread: Spread, rows: Sequence[Measurement], unknown_count: int) ->
 def _with_transfer(
     hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration, prior: Transfer
 ) -> Calibration:
-    """Return a searched calibration that also speaks to other kinds, and of workloads without sweeps."""
+    """Return a searched calibration with knowledge for other kinds, and for workloads without sweeps."""
     evidence = None
     lacking = any(row.model not in calibration.workloads for row in rows)
     if lacking or len(calibration.workloads) < _MIN_WORKLOADS:
@@ -202,7 +202,7 @@ def _with_transfer(
 
 
 def _transferred(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> Fit:
-    """Return what measurements make of what other kinds of device say."""
+    """Return a fit that corrects the knowledge from other kinds by the measurements."""
     count = len({row.model for row in rows})
     sources = ", ".join(prior.sources) or "the defaults"
     calibration = Calibration(
@@ -221,9 +221,10 @@ def _transferred(hardware: Hardware, rows: Sequence[Measurement], prior: Transfe
 
 
 def with_residuals(hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration) -> Calibration:
-    """Return a calibration with what measurements say beyond its parameters, and its spread.
+    """Return a calibration with residuals and with its spread.
 
-    That is how far each measurement is off when only other batch sizes of its workload count.
+    The spread consists of the errors of the measurements if each is predicted from the other batch sizes of
+    its workload.
     """
     plain = dataclasses.replace(calibration, residuals={})
     seconds, watts = predict_rows(hardware, rows, plain)
@@ -265,11 +266,11 @@ def _values(
 
 @dataclass(frozen=True, slots=True)
 class HeldOutPredictions:
-    """Predictions for measurements that their calibration had not seen.
+    """Predictions of measurements by calibrations without these measurements.
 
     Attributes:
         rows: the measurements.
-        seconds: predicted seconds per step, in their order.
+        seconds: predicted seconds per step, in the order of the rows.
         watts: predicted watts.
         calibrations: by fold, the calibration without it.
     """
@@ -280,7 +281,7 @@ class HeldOutPredictions:
     calibrations: dict[Hashable, Calibration]
 
     def errors(self) -> tuple[float, float]:
-        """Return MAPE of time and of power, as shares."""
+        """Return the MAPE of time and of power, as shares."""
         return errors(self.rows, self.seconds, self.watts)
 
 
@@ -294,17 +295,18 @@ def leave_out(
     forget_workload: bool = False,
     progress: Progress = lambda done, planned, loss: None,
 ) -> HeldOutPredictions:
-    """Calibrate once for each fold without it, and predict it.
+    """Calibrate without each fold in turn and predict the fold.
 
     Args:
         hardware: the kind of device.
         rows: measurements.
-        fold: what is left out together, e.g. all of one power limit.
-        settings: how hard to search each time.
-        start: where each search starts; None: defaults. A calibration of all rows makes this quick, but the
-            start has then seen the fold.
-        forget_workload: the fold is a workload: predict it as one never measured.
-        progress: told after each fold: folds done, all folds, time error of the last.
+        fold: function that returns the fold of a row, e.g. its power limit.
+        settings: settings of each search.
+        start: start of each search; None: defaults. A calibration of all rows makes the search fast, but it
+            contains information on the fold.
+        forget_workload: the fold is a workload, which is predicted as one that was never measured.
+        progress: called after each fold with the finished folds, all folds, and the time error of the last
+            fold.
     """
     folds = sorted({fold(row) for row in rows}, key=str)
     seconds, watts = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
@@ -326,7 +328,7 @@ def leave_out(
 def supply_ratios(
     hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration
 ) -> dict[str, float]:
-    """Return, for each measured workload with factors, the host's seconds per sample over the device's."""
+    """Return the host's seconds per sample over the device's for each measured workload with factors."""
     ratios = {}
     for name, factors in calibration.workloads.items():
         own = next((row for row in rows if row.model == name), None)

@@ -1,4 +1,4 @@
-"""What measurements can tell: of the response to power limits, and of other kinds of device."""
+"""Identifiability: the parameters, and the knowledge on other kinds, that measurements determine."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from slurm_energy.oracle.transfer.evidence import fit_evidence, latent_values
 from slurm_energy.oracle.transfer.prior import LIMITS, NO_TRANSFER, Array, Transfer, WorkloadOffsets
 
 SWEEP_CAPS: Final = 4
-"""Power limits of one configuration from which on they show its response."""
+"""Minimum number of power limits of one configuration that form a sweep."""
 SWEEP_RANGE: Final = 0.4
-"""Least distance between the lowest and the highest of them, share of the design power."""
+"""Minimum distance between the lowest and the highest limit of a sweep, as a share of the design power."""
 MIN_SWEEPS: Final = 4
-"""Sweeps that fix the parameters of a device which shape its response."""
+"""Minimum number of sweeps that determine the parameters of the device's response."""
 WORKLOAD_SWEEPS, WORKLOAD_ROWS = 3, 12
-"""Sweeps and measurements of a workload that fix its own factors."""
+"""Minimum numbers of sweeps and of measurements that determine the factors of a workload."""
 PRIOR_CONFIGURATIONS: Final = 10.0
-"""Measured configurations that weigh as much as the usual power limit of other kinds."""
+"""Number of measured configurations whose weight equals that of the usual power limit of other kinds."""
 _CAP_SHARES: Final = np.arange(0.3, 1.0001, 0.005)
 
 
 def configurations(rows: Sequence[Measurement]) -> dict[tuple[Any, ...], list[int]]:
-    """Return the places of measurements that differ only in the power limit, in rising order of it."""
+    """Return the indices of measurements that differ only in the power limit, ordered by the limit."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for index in np.argsort(column(rows, "cap_watts"), kind="stable").tolist():
         row = rows[index]
@@ -36,7 +36,7 @@ def configurations(rows: Sequence[Measurement]) -> dict[tuple[Any, ...], list[in
 
 
 def sweeps(hardware: Hardware, rows: Sequence[Measurement]) -> list[list[int]]:
-    """Return the configurations whose measurements show their response to power limits."""
+    """Return the configurations whose measurements determine the response to power limits."""
     caps = np.minimum(column(rows, "cap_watts"), hardware.tdp_watts)
     return [
         indices
@@ -46,13 +46,13 @@ def sweeps(hardware: Hardware, rows: Sequence[Measurement]) -> list[list[int]]:
 
 
 def sweeps_determine_response(hardware: Hardware, rows: Sequence[Measurement]) -> bool:
-    """Return whether a search for the parameters of the device makes sense: most rows are part of sweeps."""
+    """Return whether the measurements suffice for a search: enough sweeps, with at least half of the rows."""
     sweep_groups = sweeps(hardware, rows)
     return len(sweep_groups) >= MIN_SWEEPS and 2 * sum(map(len, sweep_groups)) >= len(rows)
 
 
 def workloads_with_own_factors(hardware: Hardware, rows: Sequence[Measurement]) -> list[str]:
-    """Return the workloads whose own factors the measurements fix."""
+    """Return the workloads whose factors the measurements determine."""
     models = [row.model for row in rows]
     swept = [rows[indices[0]].model for indices in sweeps(hardware, rows)]
     return [
@@ -63,7 +63,7 @@ def workloads_with_own_factors(hardware: Hardware, rows: Sequence[Measurement]) 
 
 
 def with_own_cap(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> Transfer:
-    """Return a prior whose usual power limit takes the measured configurations into account."""
+    """Return a prior whose usual power limit includes the measured configurations."""
     own = usual_cap_share(hardware, rows)
     if own is None:
         return prior
@@ -73,10 +73,10 @@ def with_own_cap(hardware: Hardware, rows: Sequence[Measurement], prior: Transfe
 
 
 def usual_cap_share(hardware: Hardware, rows: Sequence[Measurement]) -> float | None:
-    """Return the single limit, as a share of the design power, of least mean energy-delay product.
+    """Return the single limit of least mean energy-delay product, as a share of the design power.
 
-    Each configuration with three limits or more takes the one nearest to it. The middle of the best range of
-    shares is returned; None if there is no such configuration.
+    Each configuration with at least three limits uses the limit nearest to it. The result is the middle of
+    the optimal range of shares, or None without such a configuration.
     """
     caps = np.minimum(column(rows, "cap_watts"), hardware.tdp_watts)
     products = column(rows, "step_s") ** 2 * column(rows, "power_watts")
@@ -98,7 +98,7 @@ def usual_cap_share(hardware: Hardware, rows: Sequence[Measurement]) -> float | 
 
 
 def learn_transfer(hardware: Hardware, rows: Sequence[Measurement]) -> Transfer:
-    """Return what measurements on a kind of device say about other kinds."""
+    """Return the knowledge for other kinds of device from measurements on one kind."""
     evidence = fit_evidence(hardware, rows, NO_TRANSFER)
     time, supply = (latent_values(hardware, rows, evidence, name)[0] for name in ("time", "supply"))
     batch, models = column(rows, "batch"), np.array([row.model for row in rows])

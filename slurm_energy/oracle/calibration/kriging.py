@@ -1,13 +1,13 @@
-"""From the model's errors on one workload to its residuals: kriging over batch size and power limit.
+"""Kriging of the model's errors on one workload over batch size and power limit, which gives its residuals.
 
-Needs numpy and scipy. No model, no files: arrays in, factors out.
+Needs numpy and scipy. The functions take arrays and return factors; they use neither model nor files.
 
-The logarithm of measured over predicted is taken as a Gaussian process: a part that depends on the batch,
-a part that depends on batch and limit together, both fading with distance (Matern, 3/2), and noise of each
-measurement, which grows with the share of the step that the device waits for its host. How large and how
-wide each is, is what makes the measurements likeliest (Rasmussen and Williams, Gaussian Processes for Machine
-Learning, Eq. 5.8 and 5.9), held by a wide prior. The result is the mean of the process given the measurements
-(Eq. 2.25): noise is shrunk away, and far from all measurements the factor is 1.
+The logarithm of measured over predicted is modelled as a Gaussian process. Its covariance is the sum of a
+term in the batch, a term in batch and limit, and the noise of each measurement. Both terms decrease with
+distance (Matern, 3/2). The noise grows with the share of the step in which the device waits for its host.
+Sizes and length scales maximise the likelihood of the measurements (Rasmussen and Williams, Gaussian
+Processes for Machine Learning, Eq. 5.8 and 5.9) times a wide prior. The result is the mean of the process
+given the measurements (Eq. 2.25): noise is reduced, and far from all measurements the factor is 1.
 """
 
 from __future__ import annotations
@@ -24,22 +24,26 @@ from slurm_energy.oracle.training.residuals import Residuals
 
 Array = NDArray[np.float64]
 _PRIOR_MEAN = np.log([0.05, 0.05, 1.5, 0.25, 0.02, 0.03])
-"""Logarithms of: size of the part of the batch, of the part of both, doublings over which they fade, distance
-of the logarithm of the limit over which the second does, noise, noise where the device only waits."""
+"""Logarithms of the typical hyperparameters.
+
+In order: size of the batch term, size of the joint term, length scale of the batch in doublings, length scale
+of the logarithm of the limit, noise, and noise of a step in which the device only waits.
+"""
 _PRIOR_DEVIATION = np.array([1.0, 1.0, 0.7, 0.7, 1.0, 1.0])
-"""Standard deviations of those logarithms."""
+"""Standard deviations of these logarithms."""
 _BOUNDS = np.log([(1e-3, 1), (1e-3, 1), (0.3, 8), (0.05, 2), (2e-3, 0.3), (1e-3, 0.3)])
 _DIGITS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class KrigingResult:
-    """Result for one workload.
+    """Result of kriging for one workload.
 
     Attributes:
-        residuals: factors to look up.
-        time_left: factor on time of each measurement, from those of other batches alone.
-        power_left: likewise on power.
+        residuals: table of factors.
+        held_out_time: measured over predicted time of each measurement, estimated from those of other batches
+            only.
+        held_out_power: the same for power.
     """
 
     residuals: Residuals
@@ -48,14 +52,14 @@ class KrigingResult:
 
 
 def krige(batch: Array, cap_watts: Array, host_wait_share: Array, time: Array, power: Array) -> KrigingResult:
-    """Return what measurements say beyond the model.
+    """Return the residuals of one workload.
 
     Args:
         batch: samples per device and step, shape (n,).
         cap_watts: power limits, finite.
-        host_wait_share: share of the step that the device waits for its host without a limit.
+        host_wait_share: share of the step in which the device waits for its host without a limit.
         time: measured over predicted seconds.
-        power: measured over predicted watts; NaN where not measured.
+        power: measured over predicted watts; NaN if not measured.
     """
     low, high = float(batch.min()), float(batch.max())
     batches = np.array([low / 4, low / 2, *np.unique(batch), high * 2, high * 4])
@@ -78,7 +82,7 @@ def krige(batch: Array, cap_watts: Array, host_wait_share: Array, time: Array, p
 
 
 class _GaussianField:
-    """A Gaussian process over the logarithms of batch and limit, fitted to n measurements (n may be 0)."""
+    """Gaussian process over the logarithms of batch and limit, fitted to n measurements (n may be 0)."""
 
     def __init__(self, batch: Array, cap_watts: Array, host_wait_share: Array, values: Array) -> None:
         self._batch, self._cap, self._host_wait_share, self._values = (
@@ -95,14 +99,14 @@ class _GaussianField:
             self._sizes = result.x
 
     def mean(self, batch: Array, cap_watts: Array) -> Array:
-        """Return the mean given the measurements, at other places."""
+        """Return the mean at other positions, given the measurements."""
         if not len(self._values):
             return np.zeros(len(batch))
         parts = _parts(np.log2(batch), np.log(cap_watts), self._batch, self._cap, self._sizes)
         return np.asarray(sum(parts[:2]) @ np.linalg.solve(self._covariance(), self._values))
 
     def held_out_by_batch(self) -> Array:
-        """Return the mean at each measurement given those of other batches alone.
+        """Return the mean at each measurement, given the measurements of other batches only.
 
         Source: Rasmussen and Williams, section 5.4.2, for blocks.
         """
@@ -120,7 +124,7 @@ class _GaussianField:
         return np.asarray(parts[0] + parts[1] + np.diag(sum(_noises(self._sizes, self._host_wait_share))))
 
     def _negative_log_posterior(self, sizes: Array) -> tuple[float, Array]:
-        """Return minus the logarithm of likelihood times prior, up to a constant, and its slope."""
+        """Return minus the logarithm of likelihood times prior, up to a constant, and its gradient."""
         of_batch, of_both, wider_batch, wider_cap = _parts(
             self._batch, self._cap, self._batch, self._cap, sizes
         )
@@ -136,7 +140,7 @@ class _GaussianField:
 
 
 def _parts(batch: Array, cap: Array, to_batch: Array, to_cap: Array, sizes: Array) -> tuple[Array, ...]:
-    """Return both parts of the covariance and the slopes over the logarithms of both ranges."""
+    """Return both terms of the covariance, and the derivatives by the logarithms of both length scales."""
     of_batch, of_both, batch_range, cap_range = np.exp(sizes[:4])
     near, wider = _matern(batch, to_batch, batch_range)
     along, wider_along = _matern(cap, to_cap, cap_range)
@@ -145,7 +149,7 @@ def _parts(batch: Array, cap: Array, to_batch: Array, to_cap: Array, sizes: Arra
 
 
 def _matern(places: Array, others: Array, length_scale: float) -> tuple[Array, Array]:
-    """Return the Matern function (3/2) of all distances, and its slope over the logarithm of `reach`.
+    """Return the Matern function (3/2) of all distances, and its derivative by the log of `length_scale`.
 
     Source: Rasmussen and Williams, Eq. 4.17.
     """
@@ -154,7 +158,7 @@ def _matern(places: Array, others: Array, length_scale: float) -> tuple[Array, A
 
 
 def _noises(sizes: Array, host_wait_share: Array) -> Sequence[Array]:
-    """Return variances: of every measurement, of what the host adds, and a little for the numerics."""
+    """Return the variances: of every measurement, of the host, and a small one for numerical stability."""
     plain, of_host = np.exp(2 * sizes[4:6])
     return (
         np.full(len(host_wait_share), plain),

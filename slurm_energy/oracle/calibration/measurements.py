@@ -1,4 +1,4 @@
-"""Measured training steps as columns, and the file formats that they come in."""
+"""Measured training steps as columns, and the CSV formats in which they are stored."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ from slurm_energy.oracle.workload.profile_files import adopt_profile
 from slurm_energy.quantities import shown
 
 COLUMNS = ("model", "batch", "gpus", "precision", "optimizer", "cap_watts", "step_s", "power_watts")
-"""Header of the project's own format. `cap_watts` may be empty (no limit), so may `power_watts` (unknown).
-`model` is a shipped profile or the path of one's own."""
+"""Header of the native CSV format.
+
+`cap_watts` may be empty (no limit), and so may `power_watts` (unknown). `model` is a shipped profile or the
+path of a profile.
+"""
 
 _STUDIES = {
     ("imagenet", "resnet50"): ("resnet50", 1281167),
@@ -30,8 +33,11 @@ _STUDIES = {
     ("squad", "bert_base_uncased"): ("bert-base", 88524),
     ("sentiment140", "bert_base_uncased"): ("bert-base-48", 1600000),
 }
-"""Profile and training samples of the data sets in the Zeus (NSDI 2023) power-limit study. The study does not
-state sequence lengths, nor whether all samples are used: an error there is a constant factor on time."""
+"""Profile and number of training samples of the data sets in the power-limit study of Zeus (NSDI 2023).
+
+The study states neither the sequence lengths nor whether all samples are used. An error there is a constant
+factor on time.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +48,12 @@ class Measurement:
         model: profile.
         batch: samples per device and step.
         gpus: devices that train together.
-        precision: of matrix products.
+        precision: precision of matrix products.
         optimizer: update rule.
-        cap_watts: power limit per device; infinite without.
+        cap_watts: power limit per device; infinite: none.
         step_s: seconds per step.
-        power_watts: mean watts of one device; NaN where not measured.
-        looping: the framework updates one tensor after the other.
+        power_watts: mean watts of one device; NaN if not measured.
+        looping: whether the framework updates one tensor after the other.
     """
 
     model: str
@@ -62,20 +68,20 @@ class Measurement:
 
     @property
     def row(self) -> tuple[str, float, str]:
-        """What stays when only the cap changes."""
+        """Attributes that do not change with the power limit."""
         return self.model, self.batch, self.optimizer
 
 
 def read_measurements(path: Path, precision: str = "fp32") -> list[Measurement]:
-    """Read the project's own CSV, or the power-limit study's (told by their headers).
+    """Read the native CSV format, or that of the power-limit study; the header distinguishes them.
 
     Args:
         path: the file.
-        precision: number format of the study's runs, which its file does not say.
+        precision: number format of the study's runs, which its file does not state.
 
     Raises:
-        UsageError: not readable, wrong header, or a value that cannot be; names file and line.
-        NotFoundError: a model or optimizer that is not known.
+        UsageError: the file cannot be read or a value is invalid; names file and line.
+        NotFoundError: a model or optimizer is unknown.
     """
     try:
         with path.open(newline="", encoding="utf-8") as stream:
@@ -128,7 +134,7 @@ def _study_row(path: Path, line: int, row: dict[str, str | None], precision: str
         cap_watts=_number(path, line, row, "power_limit"),
         step_s=_number(path, line, row, "time_per_epoch") / (samples / batch),
         power_watts=_number(path, line, row, "average_power"),
-        looping=True,  # the study ran PyTorch 1.x
+        looping=True,  # the study used PyTorch 1.x
     )
 
 
@@ -153,12 +159,12 @@ def _number(path: Path, line: int, row: dict[str, str | None], key: str, empty: 
 
 
 def column(rows: Iterable[Measurement], name: str) -> NDArray[np.float64]:
-    """Return one numeric attribute of all measurements."""
+    """Return one numeric attribute of all measurements as an array."""
     return np.array([getattr(row, name) for row in rows], dtype=np.float64)
 
 
 def write_measurements(rows: Iterable[Measurement], path: Path) -> None:
-    """Write the project's own CSV."""
+    """Write the native CSV format."""
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, COLUMNS, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()

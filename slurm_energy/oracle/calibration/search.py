@@ -1,6 +1,7 @@
-"""The search for the unknowns: differential evolution in segments that can be resumed, then L-BFGS-B.
+"""The search for the unknowns: differential evolution in resumable segments, then L-BFGS-B.
 
-Source: thesis, 4.3.6 and Algorithm 2. Same seed, same result: with any number of workers, interrupted or not.
+Source: thesis, 4.3.6 and Algorithm 2. The result depends on the seed only, not on the number of workers or on
+interruptions.
 """
 
 from __future__ import annotations
@@ -32,31 +33,31 @@ except ImportError:
 SEGMENT = 20
 """Generations between two checkpoints."""
 _POLISH_UNITS = 40
-"""Units of progress for polishing once: it takes about as long as so many generations."""
+"""Units of progress of one polishing run: it takes about as long as this number of generations."""
 _SMOOTHINGS = (0.1, 0.02, 0.004)
 _STEP = 1e-4
 _MAX_SOCKET_PATH_BYTES = 107
 _KICK, _KICKED_SHARE, _KICK_STREAM = 0.04, 0.4, 7
-"""Standard deviation of a kick (share of each range), share of unknowns that it moves, its random stream."""
+"""Standard deviation of a kick (share of each range), share of unknowns it moves, random stream."""
 Progress = Callable[[int, int, float], None]
-"""Called with units of work done and planned, and the least loss so far. A generation is one unit."""
+"""Callback with finished and planned units of work, and the least loss; a generation is one unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """How hard to search.
+    """Settings of the search.
 
     Attributes:
-        seed: of all random numbers.
-        generations: of differential evolution.
+        seed: seed of all random numbers.
+        generations: generations of differential evolution.
         population: members per generation.
-        workers: processes.
-        weights: of the objective.
+        workers: number of processes.
+        weights: weights of the objective.
         mutation: range of the mutation factor.
-        recombination: probability of crossing over.
-        spread: standard deviation of the first population around the start, share of each range.
-        polish: iterations of L-BFGS-B for each of three degrees of smoothing.
-        kicks: how often to move off the best at random and polish again.
+        recombination: probability of crossover.
+        spread: standard deviation of the first population around the start, as a share of each range.
+        polish: iterations of L-BFGS-B at each of three degrees of smoothing.
+        kicks: number of random moves off the best vector, each followed by polishing.
     """
 
     seed: int = 1
@@ -79,18 +80,18 @@ def search(
     checkpoint: Path | None = None,
     progress: Progress = lambda done, planned, loss: None,
 ) -> Array:
-    """Return the vector of least loss that was found.
+    """Return the vector of least loss.
 
     Args:
         problem: measurements and model.
-        unknowns: what to find.
-        start: a first guess.
-        settings: how hard to search.
-        checkpoint: file that keeps the state; one from the same problem and settings is gone on with.
-        progress: told after each segment.
+        unknowns: the unknowns.
+        start: initial guess.
+        settings: settings of the search.
+        checkpoint: file for the state; an existing one of the same problem and settings is resumed.
+        progress: called after each segment.
 
     Raises:
-        UsageError: the checkpoint belongs to another problem, or cannot be read or written.
+        UsageError: the checkpoint belongs to another problem, or it cannot be read or written.
     """
     with _evaluator(problem, unknowns, settings) as losses:
         best = _evolve(
@@ -106,7 +107,7 @@ def search(
 
 @dataclass(slots=True)
 class _State:
-    """What a resumed search needs: the population after the last whole segment."""
+    """State from which a search resumes: the population after the last complete segment."""
 
     digest: str
     path: Path | None
@@ -122,7 +123,7 @@ class _State:
         settings: SearchSettings,
         path: Path | None,
     ) -> _State:
-        """Return the state in a file, or that of a search which has not begun."""
+        """Return the state in a file, or that of a search that has not started."""
         problem_parts = (problem.rows, problem.origin, unknowns, start.tolist())
         setting_parts = (settings.seed, settings.population, settings.weights, settings.mutation)
         text = repr((problem_parts, setting_parts, settings.recombination, settings.spread))
@@ -132,7 +133,7 @@ class _State:
         try:
             with np.load(path, allow_pickle=False) as stored:
                 digest, done, population = str(stored["digest"]), int(stored["done"]), stored["population"]
-        except Exception as error:  # a damaged file has zipfile and numpy raise almost anything
+        except Exception as error:  # zipfile and numpy raise many exceptions for a damaged file
             raise UsageError(
                 str(path), f"is no checkpoint: {shown(str(error), 100)}", "remove it or name another"
             ) from None
@@ -144,7 +145,7 @@ class _State:
         return state
 
     def save(self) -> None:
-        """Write the state, whole or not at all."""
+        """Write the state atomically."""
         if self.path is None or self.population is None:
             return
         temporary = self.path.with_name(self.path.name + ".new")
@@ -175,7 +176,9 @@ def _evolve(
     while state.done < settings.generations:
         count = min(SEGMENT, settings.generations - state.done)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that a segment ends at its last generation
+            warnings.simplefilter(
+                "ignore", UserWarning
+            )  # scipy warns when a segment ends at its last generation
             result = differential_evolution(
                 lambda columns: losses(columns.T),
                 limits,
@@ -204,7 +207,7 @@ def _planned(settings: SearchSettings) -> int:
 def _refine(
     problem: Problem, unknowns: Sequence[Unknown], best: Array, settings: SearchSettings, progress: Progress
 ) -> Array:
-    """Polish the best vector, then again from places near it; return the best of all."""
+    """Polish the best vector, then repeat from positions near it; return the best of all."""
     if not settings.polish:
         return best
     limits = np.array([unknown.limits for unknown in unknowns])
@@ -235,7 +238,7 @@ def _polish(
     settings: SearchSettings,
     smoothings: Sequence[float],
 ) -> Array:
-    """Follow the slope, the objective's corners rounded less and less."""
+    """Follow the gradient while the smoothing of the objective decreases."""
     limits = np.array([unknown.limits for unknown in unknowns])
     steps = np.diag(_STEP * np.ptp(limits, axis=1))
     for smoothing in smoothings:
@@ -255,7 +258,7 @@ def _polish(
 def _evaluator(
     problem: Problem, unknowns: Sequence[Unknown], settings: SearchSettings
 ) -> Iterator[Callable[[Array], Array]]:
-    """Give a function from vectors to losses, spread over the workers."""
+    """Yield a function from vectors to losses, which distributes them over the workers."""
     if settings.workers <= 1:
         yield lambda vectors: problem.loss(unknowns, vectors, settings.weights)
         return
@@ -271,7 +274,7 @@ def _evaluator(
 
 
 def _socket_path_fits() -> bool:
-    """Whether a server that forks has a place for its socket: paths of sockets have 107 bytes."""
+    """Return whether a fork server can create its socket here: socket paths are limited to 107 bytes."""
     path_length = len("/pymp-xxxxxxxx/listener-xxxxxxxx")
     return (
         os.name == "posix" and len(os.fsencode(tempfile.gettempdir())) + path_length <= _MAX_SOCKET_PATH_BYTES

@@ -1,4 +1,7 @@
-"""What devices can do at most, from files with a source for each figure; nothing fitted, nothing measured."""
+"""Peak rates and limits of kinds of device, read from files that state a source for each value.
+
+Nothing here is fitted or measured.
+"""
 
 from slurm_energy.oracle.hardware.device_kind import PRECISIONS, Hardware
 from slurm_energy.oracle.hardware.hardware_files import (

@@ -1,4 +1,4 @@
-"""One kind of device as plain data; reading of files is next door."""
+"""The data of one kind of device. `hardware_files` reads them."""
 
 from __future__ import annotations
 
@@ -8,33 +8,36 @@ from dataclasses import dataclass, field
 from slurm_energy.errors import UsageError
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-"""Number formats of matrix products: storage and accumulation beside them are the workload's matter."""
+"""Number formats of the operands of matrix products.
+
+Storage and accumulation formats are properties of the workload.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Peak figures of one GPU, or of one CPU socket.
+    """Peak rates and limits of one kind of GPU or CPU socket.
 
     Attributes:
         name: name of the file, e.g. `a100-sxm4-40gb`.
-        description: maker's name.
+        description: name given by the manufacturer.
         kind: `gpu` or `cpu`.
-        aliases: other names that people use.
-        fp32_flops_per_s: matrix products in single precision, dense.
-        tf32_flops_per_s: in TF32; None: the device has no such unit. Likewise bf16 and fp16.
+        aliases: other common names.
+        fp32_flops_per_s: dense matrix products in single precision.
+        tf32_flops_per_s: matrix products in TF32; None: no such unit. Equally bf16 and fp16.
         alu_flops_per_s: single precision outside the matrix units.
         memory_bytes: device memory.
-        memory_bytes_per_s: peak bandwidth of it.
-        l2_bytes: last level of cache.
-        link_bytes_per_s: to the other devices of the node, one direction.
-        link_latency_s: of one hop.
-        tdp_watts: most that it draws for long.
-        min_cap_watts: lowest power limit that it takes.
-        max_cap_watts: highest power limit that it takes.
-        max_clock_mhz: highest graphics or core clock.
-        min_clock_mhz: lowest.
+        memory_bytes_per_s: peak bandwidth of the device memory.
+        l2_bytes: size of the last-level cache.
+        link_bytes_per_s: bandwidth to the other devices of the node, in one direction.
+        link_latency_s: latency of one hop.
+        tdp_watts: design power: maximum sustained power.
+        min_cap_watts: lowest supported power limit.
+        max_cap_watts: highest supported power limit.
+        max_clock_mhz: maximum graphics or core clock.
+        min_clock_mhz: minimum graphics or core clock.
         processors: streaming multiprocessors, compute units or cores.
-        figure_sources: where each figure was found.
+        figure_sources: source of each value.
     """
 
     name: str
@@ -61,14 +64,14 @@ class Hardware:
 
     @property
     def precisions(self) -> tuple[str, ...]:
-        """Number formats that its matrix units take."""
+        """Number formats that the matrix units support."""
         return tuple(name for name in PRECISIONS if self._peak(name) is not None)
 
     def matrix_flops_per_s(self, precision: str) -> float:
-        """Return the peak of matrix products in `precision`.
+        """Return the peak rate of matrix products in `precision`.
 
         Raises:
-            UsageError: the device has no such unit, or there is no such precision.
+            UsageError: the device has no such unit, or the precision does not exist.
         """
         peak = self._peak(precision) if precision in PRECISIONS else None
         if peak is None:

@@ -1,4 +1,4 @@
-"""Reading of hardware files (TOML) with every check that one can fail; errors name file, line and key."""
+"""Reader of hardware files (TOML). Its errors name file, line and key."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def hardware_names() -> dict[str, str]:
 
 @functools.cache
 def _shipped_names() -> dict[str, str]:
-    """Return names and aliases of the kinds that come with the package, each with its file's name."""
+    """Return names and aliases of the shipped kinds, each with the name of its file."""
     names: dict[str, str] = {}
     for path in sorted(_DIRECTORY.glob("*.toml")):
         hardware = load_hardware(path)
@@ -39,13 +39,16 @@ def _shipped_names() -> dict[str, str]:
 
 
 class _Site:
-    """A site's own kinds by name and alias in lower case; replaced as a whole, as threads read them."""
+    """The kinds of the site by lower-case name and alias.
+
+    Other threads read the dictionary, so it is replaced as a whole.
+    """
 
     kinds: ClassVar[dict[str, Hardware]] = {}
 
 
 def use_site_hardware(kinds: Iterable[Hardware]) -> None:
-    """Let `find_hardware` know a site's own kinds, which go before those that come with the package."""
+    """Register the kinds of a site for `find_hardware`. They take precedence over the shipped ones."""
     _Site.kinds = {name.lower(): kind for kind in kinds for name in (kind.name, *kind.aliases)}
 
 
@@ -53,8 +56,8 @@ def find_hardware(name_or_path: str) -> Hardware:
     """Return a kind by name, alias or path of a `.toml` file.
 
     Raises:
-        NotFoundError: no such kind; names near ones.
-        ConfigError: the file is not in order.
+        NotFoundError: no such kind; the message lists similar names.
+        ConfigError: the file is invalid.
     """
     own = _Site.kinds
     if own and not name_or_path.endswith(".toml"):
@@ -67,7 +70,7 @@ def find_hardware(name_or_path: str) -> Hardware:
 
 @functools.cache
 def _find_shipped(name_or_path: str) -> Hardware:
-    """Return a kind that comes with the package, or that of a file."""
+    """Return a shipped kind, or the kind of a file."""
     if name_or_path.endswith(".toml"):
         return load_hardware(Path(name_or_path))
     names = _shipped_names()
@@ -84,19 +87,21 @@ def _find_shipped(name_or_path: str) -> Hardware:
 
 
 def _by_words(requested: str, names: dict[str, str]) -> str:
-    """Return the name with the same words, as drivers and Slurm's AutoDetect write them, else `wanted`.
+    """Return the name that consists of the same words as `requested`, or `requested` if there is none.
 
-    `nvidia_a100-sxm4-80gb` is `a100-sxm4-80gb`, and `NVIDIA H100 PCIe` is none that comes with the package.
+    Drivers and AutoDetect in Slurm write names with other separators. `nvidia_a100-sxm4-80gb` is
+    `a100-sxm4-80gb`, while `NVIDIA H100 PCIe` is not among the shipped kinds.
     """
     words = gpu_product_words(requested)
     return next((name for name in names if words and gpu_product_words(name) == words), requested)
 
 
 def load_hardware(path: Path) -> Hardware:
-    """Read one file.
+    """Read one hardware file.
 
     Raises:
-        ConfigError: not readable, not TOML, unknown or missing key, a value that cannot be, no source.
+        ConfigError: the file is unreadable or not TOML, a key is unknown or missing, or a value is impossible
+            or without a source.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -110,7 +115,7 @@ def load_hardware(path: Path) -> Hardware:
 
 
 class _Reader:
-    """Checks one file's tables and makes a `Hardware` of them."""
+    """Validator of one file, which returns a `Hardware`."""
 
     def __init__(self, path: Path, text: str) -> None:
         self._path, self._lines = path, text.splitlines()
@@ -170,7 +175,7 @@ class _Reader:
                 raise self._fault(f"{prefix}{name}", "unknown key", todo=hint)
 
     def _fault(self, key: str, why: str, look_for: str | None = None, todo: str = "") -> ConfigError:
-        """Name the place: the line that has the key, or the table that lacks it."""
+        """Return an error for the line that contains the key, or for the table that lacks it."""
         word = re.escape(look_for or key.rpartition(".")[2])
         pattern = re.compile(rf"\s*\[?\s*\"?{word}\"?\s*[\]=.]")
         line = next((i for i, text in enumerate(self._lines, 1) if pattern.match(text)), 1)

@@ -1,6 +1,6 @@
-"""What jobs seen before say of the next one: runs, their distributions, and the oracle made of them.
+"""Predictions from the runs of earlier jobs: run records, their distributions, and the oracle based on them.
 
-Pure: runs come in as data; where they are stored is the accounting room's matter.
+Pure: runs are passed in as data. The accounting package stores them.
 """
 
 from slurm_energy.oracle.history.forecast import Forecast

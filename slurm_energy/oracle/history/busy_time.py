@@ -1,4 +1,4 @@
-"""The time in which the runs of a group ran, whatever their number. Pure arithmetic."""
+"""Time in which at least one run of a group was running. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from bisect import bisect_left, bisect_right
 from typing import Final
 
 MAX_INTERVALS: Final = 16
-"""Disjoint intervals kept; beyond that the shortest gap between two of them counts as busy."""
+"""Maximum number of disjoint intervals; beyond it, the shortest gap between two of them counts as busy."""
 
 
 class BusyTime:
-    """Sum of the time in which runs ran, where at most `depth` runs at the same time count.
+    """Sum of the time of runs, where at most `depth` simultaneous runs count.
 
-    A gap that is no longer kept counts as busy. A later run over it therefore adds too little time, never too
-    much: no sequence of runs can prove time that has not passed.
+    A gap that is no longer stored counts as busy. A later run in this gap adds too little time, never too
+    much, so no sequence of runs can account for more time than has passed.
 
     Args:
-        depth: largest number of simultaneous runs that count.
+        depth: maximum number of simultaneous runs that count.
     """
 
     __slots__ = ("_layers",)
@@ -27,11 +27,11 @@ class BusyTime:
         self._layers = tuple(array("d") for _ in range(depth))
 
     def add(self, start_s: float, end_s: float) -> float:
-        """Add a run and return the seconds of it that count beside the earlier runs.
+        """Add a run and return its seconds that count in addition to the earlier runs.
 
         Args:
-            start_s: Unix seconds.
-            end_s: Unix seconds.
+            start_s: start in Unix seconds.
+            end_s: end in Unix seconds.
         """
         pieces = [(start_s, end_s)] if end_s > start_s else []
         length_s = sum(end - start for start, end in pieces)
@@ -41,12 +41,12 @@ class BusyTime:
 
     @property
     def last_end_s(self) -> float:
-        """Unix seconds of the latest end; 0 without runs."""
+        """Latest end in Unix seconds; 0 without runs."""
         return self._layers[0][-1] if self._layers[0] else 0.0
 
 
 def _insert(edges: array[float], start_s: float, end_s: float) -> list[tuple[float, float]]:
-    """Unite disjoint intervals with another one; return the parts of it that they covered."""
+    """Merge an interval into disjoint intervals and return the parts of it that they already covered."""
     first, last = bisect_left(edges, start_s), bisect_right(edges, end_s)
     # An odd number of edges before a time means that it lies inside an interval.
     inside = [*([start_s] if first % 2 else []), *edges[first:last], *([end_s] if last % 2 else [])]

@@ -1,13 +1,13 @@
-"""How time and watts of a run change when its power cap changes. Pure arithmetic.
+"""Response of a run's time and watts to its power cap. Pure arithmetic.
 
-The model has three constants. A run that drew `p` watts without feeling a cap draws `min(p, cap)` under one.
-The power above the static share goes with a power of the clock, and the compute share of the time goes with
-its inverse:
+The model has three constants. A run that drew `p` watts without reaching a cap draws `min(p, cap)` under one.
+The power above the static share is proportional to a power of the clock, and the compute share of the time is
+proportional to the inverse of the clock. For a capped power P and an uncapped time t:
 
     f = ((P / p - static_share) / (1 - static_share)) ^ (1 / clock_exponent)
     T = t (1 - compute_share + compute_share / f)
 
-Watts are per unit (see `levels.units`). docs/oracle-history.md has the errors on measured data.
+Watts are per unit (see `similarity.units`). docs/oracle-history.md lists the errors on measured data.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class CapResponse(NamedTuple):
     """Constants of the model.
 
     Attributes:
-        static_share: part of the watts of an uncapped run that does not depend on the clock.
-        clock_exponent: power above the static share goes with the clock to this power.
-        compute_share: part of the time of an uncapped run that goes with the inverse of the clock.
+        static_share: share of the watts of an uncapped run that does not depend on the clock.
+        clock_exponent: exponent of the clock in the power above the static share.
+        compute_share: share of the time of an uncapped run that is inversely proportional to the clock.
     """
 
     static_share: float
@@ -35,23 +35,26 @@ class CapResponse(NamedTuple):
 
 
 RESPONSE: Final = CapResponse(0.35, 1.5, 0.5)
-"""Fitted to the A40 and the Quadro RTX 6000 of the power-limit study by `benchmarks/cap_response.py`."""
+"""Constants fitted to the A40 and Quadro RTX 6000 of the power-limit study.
+
+`benchmarks/cap_response.py` fits them.
+"""
 
 MAX_POWER_FACTOR: Final = 2.0
-"""A run that was held by its cap would draw at most so many times its watts without it."""
+"""Maximum ratio of the uncapped watts to the watts of a run that reached its cap."""
 
 CAP_REACHED_SHARE: Final = 0.9
-"""A run that drew more than this part of its cap was held by it."""
+"""Share of the cap above which a run counts as limited by it."""
 
-_MIN_DYNAMIC_SHARE: Final = 0.05  # of the power above the static share: devices do not go lower
+_MIN_DYNAMIC_SHARE: Final = 0.05  # minimum share of the power above the static share that devices reach
 
 
 class Caps(NamedTuple):
-    """Limits that hold for a job, in watts; infinity for none.
+    """Power caps of a job in watts; infinity: none.
 
     Attributes:
-        gpu_watts: of each GPU.
-        unit_watts: of all measured parts together, per unit (see `levels.units`).
+        gpu_watts: cap of each GPU.
+        unit_watts: cap of all measured components together, per unit (see `similarity.units`).
     """
 
     gpu_watts: float = math.inf
@@ -64,13 +67,13 @@ NO_CAPS: Final = Caps()
 def caps_of(
     cap_watts: float | None, gpu_cap_watts: float | None, nodes: int | None, gpus: int | None
 ) -> Caps:
-    """Return the limits per unit of a job.
+    """Return the caps per unit of a job.
 
     Args:
-        cap_watts: limit per node; None for none.
-        gpu_cap_watts: limit per GPU; None for none. It has no meaning for a job without GPUs.
+        cap_watts: cap per node; None: none.
+        gpu_cap_watts: cap per GPU; None: none. It is ignored for a job without GPUs.
         nodes: number of nodes; None: one.
-        gpus: number of GPUs of all nodes; None or 0: none.
+        gpus: number of GPUs on all nodes; None or 0: none.
     """
     if cap_watts is None and gpu_cap_watts is None:
         return NO_CAPS
@@ -82,7 +85,7 @@ def caps_of(
 
 
 def time_factor(power_share: float, response: CapResponse = RESPONSE) -> float:
-    """Return how many times as long a run takes that has this share of its uncapped watts (0 to 1)."""
+    """Return the ratio of the time at this share of the uncapped watts (0 to 1) to the uncapped time."""
     dynamic = (min(1.0, power_share) - response.static_share) / (1.0 - response.static_share)
     clock: float = max(dynamic, _MIN_DYNAMIC_SHARE) ** (1.0 / response.clock_exponent)
     return 1.0 - response.compute_share + response.compute_share / clock
@@ -95,16 +98,16 @@ def convert_part(
     tdp_watts: float = math.inf,
     response: CapResponse = RESPONSE,
 ) -> tuple[float, float]:
-    """Return watts and relative time of a part under another cap.
+    """Return the watts of a component under another cap, and the ratio of the times.
 
-    Equal caps change nothing, but that no more than the cap is returned. Watts never fall and time never
-    rises when `after` rises.
+    Equal caps change nothing, except that the watts are limited to the cap. As `after` rises, watts never
+    fall and time never rises.
 
     Args:
         watts: mean watts under `before`.
-        before: cap of the run; infinity for none.
-        after: cap to predict for; infinity for none.
-        tdp_watts: design power of the part; a higher cap does not lift the watts above it.
+        before: cap of the run; infinity: none.
+        after: cap to predict for; infinity: none.
+        tdp_watts: design power of the component; a higher cap does not raise the watts above it.
         response: constants of the model.
     """
     if after <= before:
@@ -121,27 +124,27 @@ def convert_part(
 def convert_run(
     watts: float, gpu_watts: float, before: Caps, after: Caps, tdp_watts: float = math.inf
 ) -> tuple[float, float]:
-    """Return watts per unit and relative time of a run under other caps.
+    """Return the watts per unit of a run under other caps, and the ratio of the times.
 
     Args:
-        watts: mean watts per unit of all measured parts.
-        gpu_watts: those of the GPU among them.
+        watts: mean watts per unit of all measured components.
+        gpu_watts: watts of the GPU among them.
         before: caps of the run.
         after: caps to predict for.
-        tdp_watts: design power of one GPU; infinity: not known.
+        tdp_watts: design power of one GPU; infinity: unknown.
     """
     rest = max(0.0, watts - gpu_watts)
     gpu, gpu_time = convert_part(gpu_watts, before.gpu_watts, after.gpu_watts, tdp_watts)
     total, _ = convert_part(rest + gpu, before.unit_watts, after.unit_watts)
     _, unit_time = convert_part(watts, before.unit_watts, after.unit_watts)
-    # Two caps stretch the time by what the stricter one does alone.
+    # The stricter of two caps alone determines the longer time.
     slowdown = max(1.0, gpu_time, unit_time)
     return total, slowdown * min(1.0, gpu_time) * min(1.0, unit_time)
 
 
 @lru_cache(maxsize=256)
 def tdp_watts(gpu_kind: str | None) -> float:
-    """Return the design power of a kind of GPU; infinity where no hardware file has that name."""
+    """Return the design power of a kind of GPU; infinity if no hardware file has this name."""
     if gpu_kind is None or gpu_kind.endswith(".toml"):
         return math.inf
     try:

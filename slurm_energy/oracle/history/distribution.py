@@ -1,6 +1,6 @@
-"""Distributions as a few equally likely values: from weighted observations, some of them only lower bounds.
+"""Distributions as equally likely values, from weighted observations that may be lower bounds (censored).
 
-Pure arithmetic on plain floats; nothing here knows jobs.
+Pure arithmetic on floats; this module has no notion of jobs.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 ATOMS: Final = 40
-"""Equally likely values of a `Grid`: 2.5 % each, so that 5 % and 95 % fall between two of them."""
+"""Number of equally likely values of a `Grid`: 2.5 % each, so that 5 % and 95 % lie between two of them."""
 
 Grid = tuple[float, ...]
 """`ATOMS` values in ascending order."""
 
 Observation = tuple[float, float, bool]
-"""Value, weight, and whether the value is only a lower bound (censored)."""
+"""Value, weight, and whether the value is a lower bound only (censored)."""
 
 EVEN: Final[Grid] = tuple((index + 0.5) / ATOMS for index in range(ATOMS))
-"""Anything from 0 to 1 with equal chance."""
+"""Uniform distribution from 0 to 1."""
 
 TAIL: Final = ATOMS // 20
 QUARTER: Final = ATOMS // 4
@@ -27,19 +27,19 @@ QUARTER: Final = ATOMS // 4
 def mix(
     observations: Iterable[Observation], general: Grid | None = None, general_weight: float = 0.0
 ) -> Grid:
-    """Return the distribution of the next value.
+    """Return the predictive distribution of the next value.
 
-    It is the predictive distribution of a Dirichlet process: observations count with their weights, what is
-    known of more general cases (`general`) counts as `general_weight` of them. The mass of a censored
-    observation goes to larger values in proportion to theirs; if it is the largest it stays where it is.
+    It is that of a Dirichlet process: observations count with their weights, and the distribution of more
+    general cases (`general`) counts as `general_weight` observations. The mass of a censored observation is
+    redistributed to larger values in proportion to their mass. The largest value keeps its mass.
 
     Args:
-        observations: at least one of positive weight, unless `general` counts.
-        general: what to fall back on.
-        general_weight: 0 or more.
+        observations: at least one of positive weight, unless `general` has weight.
+        general: distribution of more general cases.
+        general_weight: at least 0.
 
     Raises:
-        ValueError: there is nothing to mix.
+        ValueError: there are no observations and no general distribution.
 
     Source: Ferguson 1973 (Dirichlet process); Kaplan and Meier 1958, Efron 1967 (mass moves to the right).
     """
@@ -54,7 +54,7 @@ def mix(
 
 
 def _quantiles(pooled: Sequence[tuple[float, bool, float]]) -> Grid:
-    """Walk up the Kaplan-Meier curve of (value, censored, weight) in ascending order."""
+    """Return the quantiles of the Kaplan-Meier estimate of (value, censored, weight) in ascending order."""
     at_risk = sum(weight for _, _, weight in pooled)
     negligible = at_risk * 1e-9
     survival, target = 1.0, 0.5 / ATOMS
@@ -71,12 +71,12 @@ def _quantiles(pooled: Sequence[tuple[float, bool, float]]) -> Grid:
 
 
 def scale_grid(grid: Grid, factor: float) -> Grid:
-    """Return the distribution of the value times `factor` (0 or more)."""
+    """Return the distribution of the value times `factor` (at least 0)."""
     return tuple(value * factor for value in grid)
 
 
 def spread_by(grid: Grid, factors: Sequence[float]) -> Grid:
-    """Return the distribution of the value times one of `factors`, each equally likely."""
+    """Return the distribution of the value times one of `factors`, which are equally likely."""
     return mix((value * factor, 1.0, False) for value in grid for factor in factors)
 
 
@@ -96,8 +96,8 @@ def middle(grid: Sequence[float]) -> float:
 
 
 def mean(grid: Sequence[float]) -> float:
-    """Return the mean of the middle half (the interquartile mean).
+    """Return the interquartile mean: the mean of the middle half.
 
-    So it lies between 5 % and 95 %, and one run of a week does not move the mean of minutes.
+    It lies between the 5 and 95 % quantiles, and a single run of a week does not change a mean of minutes.
     """
     return min(max(sum(grid[QUARTER:-QUARTER]) / (ATOMS - 2 * QUARTER), low(grid)), high(grid))

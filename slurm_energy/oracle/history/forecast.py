@@ -1,4 +1,4 @@
-"""The forecast made of the runs of one key: grids of seconds, watts and joules."""
+"""The forecast from the runs of one similarity key: grids of seconds, watts and joules."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from slurm_energy.oracle.history.observed_run import ObservedRun, RunEnding
 from slurm_energy.oracle.history.similarity import LEVELS, caps_of_row, row_of, units
 from slurm_energy.oracle.history.track_record import gpu_watts
 
-_RECENCY_FACTOR: Final = 0.92  # of a run, by each newer one of its key
-_SPREAD_RUN_COUNT: Final = 2.0  # runs that "like the newest, but different as runs differ" counts for
+_RECENCY_FACTOR: Final = 0.92  # factor on a run's weight for each newer run of its key
+_SPREAD_RUN_COUNT: Final = 2.0  # weight, in runs, of the newest runs times their typical variation
 _SPREAD_RUNS: Final = 10
-_MAX_UNIT_WATTS: Final = 1e9  # per unit; more is no measurement
+_MAX_UNIT_WATTS: Final = 1e9  # per unit; higher values are implausible
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forecast:
-    """What the runs of one key, and of the more general ones behind it, say of the next.
+    """Forecast of the next run from the runs of one key and of the more general keys.
 
     Attributes:
-        level: index in `LEVELS` of the key.
-        seconds: of the run; with `by_limit`, shares of its time limit.
-        watts: mean watts per unit (see `levels.units`); None: no run has its energy.
-        joules: per unit, with `by_limit` also per second of the time limit; None likewise.
+        level: index of the key's level in `LEVELS`.
+        seconds: seconds of the run; with `by_limit`, shares of its time limit.
+        watts: mean watts per unit (see `similarity.units`); None: the energy of no run is known.
+        joules: joules per unit, with `by_limit` also per second of the time limit; None as for `watts`.
         runs: number of runs of this key.
-        newest: Unix seconds of the newest one's end.
-        endings: how many of them ended how.
-        by_limit: see `seconds`.
-        converted: runs under other caps than the job's, see `cap_response`.
+        newest: end of the newest run in Unix seconds.
+        endings: number of runs by ending.
+        by_limit: whether times are shares of the time limit.
+        converted: number of runs under other caps than the job's, see `cap_response`.
     """
 
     level: int
@@ -58,11 +58,11 @@ def make_forecast(
 
     Args:
         level: index in `LEVELS`.
-        runs: of the key, oldest first, at least one.
-        general: forecast of the next, more general key, made for the same caps.
-        caps: of the job to predict for; runs under other caps are converted.
-        second_factors: by how much the time of a run of this level differs from that of the run before.
-        watt_factors: its watts likewise.
+        runs: runs of the key, oldest first, at least one.
+        general: forecast of the next more general key, for the same caps.
+        caps: caps of the job to predict; runs under other caps are converted.
+        second_factors: typical ratios of the times of successive runs at this level.
+        watt_factors: typical ratios of the watts of successive runs at this level.
     """
     newest_first = list(reversed(runs))
     by_limit = LEVELS[level].by_limit
@@ -77,7 +77,7 @@ def make_forecast(
         if watts_per_unit is not None:
             watts.append((watts_per_unit, weight, False))
             joules.append((watts_per_unit * run.duration_s * time / scale, weight, censored))
-    # What is behind may count in shares of the limit: read with the newest limit.
+    # The more general times may be shares of the limit: the newest limit converts them to seconds.
     back = run_scale(newest_first[0], True) if general and general.by_limit and not by_limit else 1.0
     most_watts = _max_watts(newest_first, caps)
     prior = general.seconds if general else EVEN if by_limit and limited else None
@@ -101,9 +101,10 @@ def make_forecast(
 def _grid(
     observations: Sequence[Observation], general: Grid | None, general_weight: float, factors: Sequence[float]
 ) -> Grid:
-    """Mix what was seen, what differs from it as runs differ, and what more general keys say.
+    """Return the distribution from observations, their typical variation, and the more general keys.
 
-    The first run of a key counts only as the middle of what is likely: that it repeats exactly is not known.
+    A single run of a key determines only the middle of the distribution, because it is unknown whether runs
+    repeat exactly.
     """
     total = sum(weight for _, weight, _ in observations)
     alike = max(0.0, total - 1) / total
@@ -121,12 +122,15 @@ def _grid(
 
 
 def run_scale(run: ObservedRun, by_limit: bool) -> float:
-    """Return what a run's seconds are divided by: its time limit where shares of it are compared."""
+    """Return the divisor of a run's seconds: its time limit if shares of it are compared, else 1."""
     return (run.time_limit_s or 1.0) if by_limit else 1.0
 
 
 def watts_of(run: ObservedRun) -> float | None:
-    """Return mean watts per unit; None if not known, as of a run too short for any sample, or no figure."""
+    """Return the mean watts per unit, or None if unknown or implausible.
+
+    They are unknown e.g. for a run that was too short for any sample.
+    """
     if run.energy_joules is None or run.duration_s <= 0:
         return None
     watts = run.energy_joules / run.duration_s / units(run)
@@ -134,7 +138,7 @@ def watts_of(run: ObservedRun) -> float | None:
 
 
 def _convert(run: ObservedRun, caps: Caps) -> tuple[float | None, float]:
-    """Return a run's watts per unit and relative time as they would be under other caps."""
+    """Return a run's watts per unit under other caps, and the ratio of the times."""
     watts_per_unit = watts_of(run)
     if watts_per_unit is None:
         return None, 1.0
@@ -143,7 +147,7 @@ def _convert(run: ObservedRun, caps: Caps) -> tuple[float | None, float]:
 
 
 def _max_watts(runs: Sequence[ObservedRun], caps: Caps) -> float:
-    """Return the watts per unit that the caps allow: those of the GPUs and the most beside them."""
+    """Return the maximum watts per unit under the caps: those of the GPUs and the highest other watts."""
     beside = [
         watts_per_unit - gpu_watts(run, watts_per_unit)
         for run in runs

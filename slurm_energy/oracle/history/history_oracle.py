@@ -1,4 +1,4 @@
-"""The oracle of history: forecasts of runs per unit become an answer for one job."""
+"""The oracle of the run history: it converts forecasts per unit to a prediction for one job."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _AGES = ((172800.0, 86400.0, "days"), (7200.0, 3600.0, "h"), (120.0, 60.0, "min"
 
 
 class HistoryOracle:
-    """Answers from runs of like jobs.
+    """Oracle that predicts from the runs of similar jobs.
 
     Args:
-        history: what is remembered.
-        power: asked for the watts where no run has its energy; None: such a job gets no answer.
-        clock: Unix seconds now.
-        own_only: answer from the job's user's own runs alone.
+        history: runs in memory.
+        power: oracle for the watts if the energy of no run is known; None: no prediction for such a job.
+        clock: current time in Unix seconds.
+        own_only: whether to use only runs of the job's user.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class HistoryOracle:
         self._history, self._power, self._clock, self._own_only = history, power, clock, own_only
 
     def predict(self, request: PredictionRequest) -> Prediction | None:
-        """Return the prediction, or None where no run is like the job."""
+        """Return the prediction, or None if no run is similar to the job."""
         forecast = self._history.forecast(request, own_only=self._own_only)
         if forecast is None:
             return None
@@ -48,7 +48,10 @@ class HistoryOracle:
             if prediction is None:
                 return None
             power = prediction.power_watts
-            notes = (*notes, f"no run has its energy: watts from {prediction.source} ({prediction.basis})")
+            notes = (
+                *notes,
+                f"the energy of no run is known: watts from {prediction.source} ({prediction.basis})",
+            )
         age_s = max(0.0, (request.submitted_unix_s or self._clock()) - forecast.newest)
         return Prediction(
             duration_s=duration,
@@ -63,7 +66,7 @@ class HistoryOracle:
 
 
 def age_text(seconds: float) -> str:
-    """Return an age in its largest fitting unit, e.g. `3 days`."""
+    """Return an age in its largest suitable unit, e.g. `3 days`."""
     unit_s, unit = next((size, name) for least, size, name in _AGES if seconds >= least)
     return f"{seconds / unit_s:.0f} {unit}"
 
@@ -78,7 +81,7 @@ def _power(forecast: Forecast, request: PredictionRequest) -> Estimate | None:
 
 
 def _energy(forecast: Forecast, request: PredictionRequest, duration: Estimate, power: Estimate) -> Estimate:
-    """Return joules from runs where they are known, else from time and power, whose ranges then add up."""
+    """Return the joules from runs if their energy is known, else from time and power with combined ranges."""
     if forecast.joules is None:
         return Estimate(*(getattr(duration, at) * getattr(power, at) for at in ("mean", "low", "high")))
     limit_s = request.time_limit_s

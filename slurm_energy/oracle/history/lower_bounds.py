@@ -1,9 +1,10 @@
-"""Lower bounds of time and watts for whole queues, which cheap runs cannot push down.
+"""Lower bounds of time and watts for whole queues that cheap runs cannot reduce.
 
-A prediction decides about a place in the queue, and users choose names, scripts and what runs in them. What a
-user cannot choose freely is the time limit, which Slurm enforces, and the resources that runs have taken. So
-the bounds begin with the limit and the user's usual part of it, and follow the user's runs of the same
-program only as far as these have taken resources comparable to what the job may take (`track_record`).
+A prediction affects the job's place in the queue, and users choose job names, scripts and their content.
+Users cannot freely choose the time limit, which Slurm enforces, or the resources that runs have used.
+Therefore the bounds start with the limit and the user's usual fraction of it. They follow the user's runs of
+the same program only as far as these runs used resources comparable to the request of the job
+(`track_record`).
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ _USER, _PARTITION, _NODES, _CPUS, _GPUS = map(
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """One value per job in each array.
+    """Bounds of many jobs; each array has one value per job.
 
     Attributes:
-        time_s: least time to predict, before the misprediction factor.
-        power_watts: least watts to predict without a cap.
+        time_s: minimum predicted time, before the misprediction factor.
+        power_watts: minimum predicted watts without a cap.
         overrun_sum: see `track_record.UserRecord`, of the job's user.
-        overrun_size_seconds: likewise.
+        overrun_size_seconds: see `track_record.UserRecord`, of the job's user.
     """
 
     time_s: Numbers
@@ -59,10 +60,10 @@ def bounds_many(
     """Return the bounds of many jobs.
 
     Args:
-        history: what is remembered.
-        jobs: columns as in `columns.predict_many`.
-        limit_s: time limit of each, or what is assumed without one.
-        prior_watts: watts of each where nothing is known, as at the nameplate, without any cap.
+        history: runs in memory.
+        jobs: columns as in `queue_forecast.predict_many`.
+        limit_s: time limit of each job, or the assumed one.
+        prior_watts: nameplate watts of each job, without any cap.
         now: Unix seconds.
     """
     count = len(limit_s)
@@ -84,14 +85,14 @@ def _bounds(history: History, row: Row, limit_s: float, prior_watts: float) -> t
     fraction, watts = PRIOR_FRACTION, prior_watts / units
     partition = history.partition_record(row[_PARTITION], on_gpus=bool(gpus))
     if partition is not None:
-        # What is usual among all users: the same for everybody, whatever single users have run.
+        # The typical values of all users do not depend on the runs of a single user.
         limits, programs = partition.limits, partition.programs
         fraction = bounded(fraction, limits.fraction, limits.share_of(need))
         watts = bounded(watts, programs.unit_watts, programs.share_of(need) * programs.measured_part)
     if user := history.user_record(row[_USER]):
         fraction = bounded(fraction, user.fraction, user.share_of(need))
     time_s = fraction * limit_s
-    # The most specific runs that prove something; more general ones include them.
+    # The most specific runs with sufficient evidence; more general records include them.
     sufficient = [one for one in history.program_records(row) if one.share_of(need) > IGNORED_SHARE]
     if sufficient:
         record, share = sufficient[-1], sufficient[-1].share_of(need)

@@ -1,4 +1,4 @@
-"""One run of a job that is over, as far as predictions need it, and the kinds of its end."""
+"""A finished run of a job with the attributes that predictions need, and the ways in which runs end."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from enum import StrEnum
 
 
 class RunEnding(StrEnum):
-    """How a run ended, and so what its length says.
+    """Way in which a run ended, which determines the meaning of its length.
 
-    `COMPLETED` and `FAILED` ended by themselves. The others were ended from outside: they would have taken
-    at least that long.
+    `COMPLETED` and `FAILED` runs ended by themselves. The other runs were ended externally, so their length
+    is a lower bound.
     """
 
     COMPLETED = "completed"
@@ -21,12 +21,15 @@ class RunEnding(StrEnum):
 
     @property
     def by_itself(self) -> bool:
-        """Whether the program came to an end of its own."""
+        """Whether the program ended by itself."""
         return self in (RunEnding.COMPLETED, RunEnding.FAILED)
 
     @classmethod
     def of_state(cls, state: str) -> RunEnding:
-        """Read Slurm's word for a final state, e.g. `CANCELLED by 1001`; what is not known is interrupted."""
+        """Return the ending for a final state of Slurm, e.g. `CANCELLED by 1001`.
+
+        Unknown states are interrupted.
+        """
         return _ENDINGS.get(state.partition(" ")[0], cls.INTERRUPTED)
 
 
@@ -42,19 +45,19 @@ _ENDINGS = {
 
 @dataclass(frozen=True, slots=True)
 class ObservedRun:
-    """A run of a job that is over. None: not known.
+    """A finished run of a job. None means unknown.
 
     Attributes:
-        end: Unix seconds of its end.
+        end: end in Unix seconds.
         duration_s: seconds that it ran.
-        ending: how it ended.
-        energy_joules: of all its nodes.
+        ending: way in which it ended.
+        energy_joules: joules of all its nodes.
         gpu_joules: part of `energy_joules` that the GPUs used.
-        predicted_s: seconds that the queue engine predicted when the run began, before the misprediction
+        predicted_s: seconds that the queue engine predicted at the start of the run, before the misprediction
             factor of its user.
         user, account, partition, name, fingerprint, gpu_kind, policy, cap_watts, gpu_cap_watts, time_limit_s:
-            as in `oracle.answer.Question`.
-        nodes, cpus, gpus: what the job asked for, not what it was given: that is not known beforehand.
+            as in `oracle.prediction.PredictionRequest`.
+        nodes, cpus, gpus: resources that the job requested. The allocated ones are unknown before the start.
     """
 
     end: float

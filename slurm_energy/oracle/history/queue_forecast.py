@@ -1,4 +1,4 @@
-"""Forecasts for whole queues: columns of jobs in, columns of figures out."""
+"""Forecasts for whole queues: columns of jobs in, columns of predicted values out."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class QueueForecast:
-    """One value per job in each array; NaN where nothing is known.
+    """Forecasts with one value per job in each array; NaN means unknown.
 
     Attributes:
         duration_s, duration_low_s, duration_high_s: seconds: mean, 5 % and 95 %.
-        power_watts, power_low_watts, power_high_watts: mean watts of the job likewise.
-        energy_joules, energy_low_joules, energy_high_joules: joules likewise.
-        runs: number of runs behind it, 0: nothing is known.
-        level: index in `levels.LEVELS`, -1: nothing is known.
+        power_watts, power_low_watts, power_high_watts: mean watts of the job: mean, 5 % and 95 %.
+        energy_joules, energy_low_joules, energy_high_joules: joules: mean, 5 % and 95 %.
+        runs: number of runs behind the forecast; 0: unknown.
+        level: index in `similarity.LEVELS`; -1: unknown.
     """
 
     duration_s: Numbers
@@ -45,15 +45,15 @@ class QueueForecast:
 
 
 def predict_many(history: History, jobs: Mapping[str, Sequence[Any]]) -> QueueForecast:
-    """Return what history says of many jobs; equal to asking `HistoryOracle` for each, without notes.
+    """Return the forecasts of many jobs. They equal those of `HistoryOracle` for each job, without notes.
 
     Args:
-        history: what is remembered.
-        jobs: columns named as the attributes of `Question` in `levels.ATTRIBUTES`, of one length, None
-            where not known; a column that is left out is not known of any job.
+        history: runs in memory.
+        jobs: columns of equal length, named as the attributes of `PredictionRequest` in
+            `similarity.ATTRIBUTES`; None: unknown. A missing column is unknown for all jobs.
 
     Raises:
-        ValueError: columns of different lengths, a name that is none, or no column.
+        ValueError: columns of different lengths, an unknown name, or no column.
     """
     count = _length(jobs)
     rows = zip(*(jobs.get(name, repeat(None, count)) for name in ATTRIBUTES), strict=False)
@@ -102,7 +102,7 @@ def _summary(
     factor: Numbers,
     max_value: Numbers,
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """Return mean, 5 % and 95 % as `distribution` has them, a block of jobs at a time."""
+    """Return mean, 5 % and 95 % quantiles as in `distribution`, computed for one block of jobs at a time."""
     table = np.array([_UNKNOWN if grid is None else grid for grid in grids], dtype=np.float64)
     result = np.empty((3, len(forecast_index)))
     for first in range(0, len(forecast_index), 16384):

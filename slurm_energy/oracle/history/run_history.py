@@ -1,4 +1,4 @@
-"""The runs in memory by key, each key with its newest few, and the forecasts made of them."""
+"""The runs in memory by similarity key, the newest runs of each key, and the forecasts from them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from slurm_energy.oracle.history.track_record import PartitionRecord, ProgramRec
 from slurm_energy.user_quota import fair_quota
 
 RUNS_PER_KEY: Final = 64
-"""Newest runs kept of each key; one more would weigh less than 1 % of the newest."""
+"""Number of newest runs stored per key; a further run would have less than 1 % of the newest one's weight."""
 
 RUNS_PER_USER: Final = RUNS_PER_KEY // 4
-"""Newest runs of one user kept of a key that several users share."""
+"""Number of newest runs of one user that are stored of a key that several users share."""
 
 MAX_KEYS: Final = 200_000
 
@@ -41,7 +41,7 @@ _SHRINK_TO: Final = 0.9
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """The runs of a key, and the forecasts made of them, by what was behind each."""
+    """The runs of a key and their forecasts, by the more general forecast they include."""
 
     level: int
     runs: list[ObservedRun] = field(default_factory=list)  # a deque would take 0.6 kB for a single run
@@ -50,7 +50,10 @@ class _Entry:
     record: ProgramRecord | None = None
 
     def add(self, run: ObservedRun) -> None:
-        """Add a run and drop the oldest one too many: of its user where several users share the key."""
+        """Add a run and drop the oldest one above the limit.
+
+        If several users share the key, the limit holds per user.
+        """
         self.runs.append(run)
         if self.level > USER_LEVEL:
             own_runs = [index for index, other in enumerate(self.runs) if other.user == run.user]
@@ -63,17 +66,17 @@ class _Entry:
             self.record.add(run)
 
     def has_the_runs_of(self, other: _Entry) -> bool:
-        """Whether it has the runs of a more specific key only, which would then count twice."""
+        """Return whether this entry has only the runs of a more specific key, which would count twice."""
         return self.run_count == other.run_count and self.runs[-1] is other.runs[-1]
 
 
 class History:
-    """What is remembered of runs. Not for several threads at once.
+    """Runs in memory and their forecasts. Not thread-safe.
 
     Args:
-        most_keys: bound on memory, about 1 kB a key, runs included. Where every job has a name of its own
-            there are several keys a run. Beyond the bound the users with the most keys lose their oldest
-            ones, so that no user can displace the history of others.
+        max_keys: bound on memory, which is about 1 kB per key including runs. If every job has its own name,
+            there are several keys per run. Above the bound, the users with the most keys lose their oldest
+            ones, so no user can displace the history of others.
     """
 
     def __init__(self, max_keys: int = MAX_KEYS) -> None:
@@ -90,7 +93,10 @@ class History:
         return len(self._entries)
 
     def learn(self, run: ObservedRun) -> None:
-        """Remember a run. Learn runs in the order of their ends; a little disorder does no harm."""
+        """Add a run.
+
+        Runs are added in the order of their ends; minor deviations from this order are harmless.
+        """
         self._paths.clear()
         for key in keys(row_of(run)):
             entry = self._entries.get(key)
@@ -110,7 +116,10 @@ class History:
             self._shrink()
 
     def _shrink(self) -> None:
-        """Drop a tenth of the keys, so that this is seldom done: the oldest of the users with the most."""
+        """Drop the oldest keys of the users with the most keys.
+
+        A tenth of all keys is dropped, so that this is rarely needed.
+        """
         self._paths.clear()
         counts = Counter(user_of(key) for key in self._entries)
         quota_left = dict.fromkeys(counts, fair_quota(counts.values(), int(_SHRINK_TO * self._max_keys)))
@@ -122,7 +131,7 @@ class History:
         self._entries = kept
 
     def forget(self, before: float) -> None:
-        """Drop keys and users whose newest run ended before a Unix second."""
+        """Drop the keys and users whose newest run ended before a time in Unix seconds."""
         self._paths.clear()
         self._entries = {key: entry for key, entry in self._entries.items() if entry.runs[-1].end >= before}
         self._users = {user: record for user, record in self._users.items() if record.newest >= before}
@@ -130,11 +139,11 @@ class History:
             partition.forget(before)
 
     def user_record(self, user: str | None) -> UserRecord | None:
-        """Return what is known of a user's runs as a whole."""
+        """Return the record of all runs of a user."""
         return None if user is None else self._users.get(user)
 
     def partition_record(self, partition: str | None, *, on_gpus: bool) -> PartitionRecord | None:
-        """Return what is known of all runs in a partition, of those with GPUs or of those without."""
+        """Return the record of all runs in a partition, either those with GPUs or those without."""
         return None if partition is None else self._partitions.get((partition, on_gpus))
 
     def program_records(self, row: Row) -> Iterator[ProgramRecord]:
@@ -144,7 +153,7 @@ class History:
                 yield entry.record
 
     def forecast(self, job: Job, *, own_only: bool = False) -> Forecast | None:
-        """Return what is known of such a job, None if nothing; with `own_only` from its user's runs alone."""
+        """Return the forecast for a job, or None; with `own_only`, from the runs of its user only."""
         row = row_of(job)
         if not own_only:
             return self.forecast_of(row)
@@ -152,7 +161,7 @@ class History:
         return self._walk(path, caps_of_row(row)) if path else None
 
     def forecast_of(self, row: Row) -> Forecast | None:
-        """Return the forecast for a job given as `levels.row_of` gives it."""
+        """Return the forecast for a job in the form of `similarity.row_of`."""
         path, caps = self._path(row), caps_of_row(row)
         forecast = self._paths.get((path, caps))
         if forecast is None and path:
@@ -162,12 +171,12 @@ class History:
         return forecast
 
     def _path(self, row: Row) -> tuple[_Entry, ...]:
-        """Return what is remembered of the job's keys, the most general first."""
+        """Return the entries of the job's keys, the most general first."""
         get = self._entries.get
         return tuple([entry for key in keys(row) if (entry := get(key)) is not None])
 
     def _walk(self, path: tuple[_Entry, ...], caps: Caps) -> Forecast:
-        """Go from the most general entry to the most specific."""
+        """Combine the forecasts from the most general entry to the most specific."""
         forecast: Forecast | None = None
         for entry, following in pairwise(path):
             if not entry.has_the_runs_of(following):

@@ -1,4 +1,4 @@
-"""How far the next run of a key is from the one before, as learned from all keys of a level together."""
+"""Variation between successive runs of a key, learned from all keys of a level together."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ _INITIAL_FACTORS: Final = (0.2, 0.45, 0.75, 0.92, 1.0, 1.08, 1.3, 2.2, 5.0)
 
 
 class RunVariability:
-    """The newest ratios of a run's figure to that of the run before it with the same key.
+    """The newest ratios of a run's value to that of the preceding run of the same key.
 
     Attributes:
-        factors: equally likely ratios in ascending order; a broad guess until enough were seen. They are
-            renewed seldom. A change and its opposite count alike: after longer runs come shorter ones.
+        factors: equally likely ratios in ascending order; a broad assumption until enough ratios are
+            recorded. They are updated rarely. A ratio and its inverse count alike: longer runs are followed
+            by shorter ones.
     """
 
     __slots__ = ("_added", "_counts", "_ratios", "_renew_at", "_users", "factors")
@@ -32,14 +33,15 @@ class RunVariability:
         self._added, self._renew_at = 0, _MIN_RATIOS
 
     def add(self, before: float, after: float, user: str | None = None) -> None:
-        """Take note of a pair of runs; figures that are not above 0 say nothing.
+        """Record a pair of successive runs; values that are not above 0 are ignored.
 
-        All users share the ratios. So a user who has a quarter of them adds no more while others have some.
+        All users share the ratios. Ratios of a user who has a quarter of them are ignored while other users
+        have enough.
 
         Args:
-            before: figure of a run.
-            after: that of the next one.
-            user: owner of the latter.
+            before: value of a run.
+            after: value of the next run.
+            user: owner of the next run.
         """
         own_count = self._counts[user]
         over_quota = own_count >= _MAX_RATIOS_PER_USER and len(self._ratios) - own_count >= _MIN_RATIOS

@@ -1,4 +1,4 @@
-"""Which runs count as like a job: keys from the most specific to the most general."""
+"""Similarity of runs to a job: keys from the most specific to the most general."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from slurm_energy.oracle.prediction import PredictionRequest
 Key = tuple[int, bool, bool, tuple[Any, ...]]
 Job = PredictionRequest | ObservedRun
 Row = tuple[Any, ...]
-"""A job's attributes in the order of `ATTRIBUTES`."""
+"""Attributes of a job in the order of `ATTRIBUTES`."""
 
 ATTRIBUTES = (
     *("user", "account", "partition", "name", "fingerprint", "nodes", "cpus", "gpus", "gpu_kind"),
     *("policy", "cap_watts", "gpu_cap_watts", "time_limit_s"),
 )
-"""What likeness depends on."""
+"""Attributes that determine similarity."""
 
 row_of = attrgetter(*ATTRIBUTES)
 _GPUS, _TIME_LIMIT = ATTRIBUTES.index("gpus"), ATTRIBUTES.index("time_limit_s")
@@ -29,16 +29,16 @@ _CAPS = itemgetter(*(ATTRIBUTES.index(name) for name in ("cap_watts", "gpu_cap_w
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One step of falling back.
+    """One level of similarity.
 
     Attributes:
-        text: what such runs have in common with the job, for people.
-        needs: attributes of the job without which the level says nothing.
-        takes: further attributes that are part of the key, known or not.
-        general_weight: for how many runs the next, more general level counts.
-        by_limit: these may be runs of quite other programs: their lengths count as shares of the time limit,
-            where there is one. How generous a user's limits are is steadier than how long the jobs take
-            (Tsafrir, Etsion, Feitelson 2007).
+        text: description for users of the common attributes of such runs.
+        required: attributes of the job without which the level does not apply.
+        optional: further attributes of the key, which may be unknown.
+        general_weight: weight of the next more general level, in runs.
+        by_limit: whether the runs may be of different programs, so that their lengths count as shares of the
+            time limit, if there is one. A user's margin in time limits varies less than the length of the
+            jobs (Tsafrir, Etsion, Feitelson 2007).
     """
 
     text: str
@@ -50,7 +50,7 @@ class Level:
 
 _SHAPE = ("nodes", "cpus", "gpus", "gpu_kind")
 _SETTINGS = ("policy",)
-"""Caps are no part of a key: runs under other caps are converted, see `cap_response`."""
+"""Settings in a key. Caps are not included: runs under other caps are converted, see `cap_response`."""
 
 LEVELS = (
     Level("same script, arguments, resources and policy", ("user", "fingerprint"), _SHAPE + _SETTINGS),
@@ -62,36 +62,36 @@ LEVELS = (
     Level("same account", ("account",), (), 5.0, by_limit=True),
     Level("same partition", ("partition",), (), 5.0, by_limit=True),
 )
-"""From the most specific to the most general. Jobs with GPUs and jobs without never share a key."""
+"""Levels from the most specific to the most general. Jobs with GPUs and jobs without never share a key."""
 
 
 USER_LEVEL = LEVELS.index(next(level for level in LEVELS if level.by_limit))
-"""The first level of quite other programs of the same user; further ones are shared by several users."""
+"""The first level of different programs of the same user; further levels are shared by several users."""
 
 _IS_OWN = tuple("user" in level.required for level in LEVELS)
 
 
 def user_of(key: Key) -> str | None:
-    """Return whose key it is; None for keys that several users share."""
+    """Return the user of a key, or None for a key that several users share."""
     return str(key[3][0]) if _IS_OWN[key[0]] else None
 
 
 def units(job: Job) -> float:
-    """Return what power is counted per: GPUs where the job has some, else nodes.
+    """Return the number of units by which power is counted: GPUs if the job has some, else nodes.
 
-    Twice the nodes, or twice the GPUs, draw about twice the watts, as each draws power for itself. Cores of a
-    node do not: most of its power is there with one busy core too, so nothing is scaled by them.
+    Twice the GPUs or nodes draw about twice the watts. Cores of a node do not: one busy core already causes
+    most of the node's power, so no value is scaled by cores.
     """
     return float(job.gpus or job.nodes or 1)
 
 
 def caps_of_row(row: Row) -> Caps:
-    """Return the limits per unit of a job."""
+    """Return the caps per unit of a job."""
     return caps_of(*_CAPS(row))
 
 
 def keys(row: Row) -> list[Key]:
-    """Return the job's key at each level that it has enough for, the most general first.
+    """Return the job's key at each level that applies, the most general first.
 
     The first item of a key is its level.
     """
@@ -104,7 +104,7 @@ def keys(row: Row) -> list[Key]:
 
 
 def _getter(names: Sequence[str]) -> Callable[[Row], tuple[Any, ...]]:
-    """Return what takes these attributes from a row, as a tuple also if there is only one."""
+    """Return a function that extracts these attributes from a row as a tuple, even a single one."""
     indices = [ATTRIBUTES.index(name) for name in names]
     return itemgetter(*indices) if len(indices) > 1 else itemgetter(slice(indices[0], indices[0] + 1))
 

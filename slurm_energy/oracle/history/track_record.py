@@ -1,8 +1,8 @@
-"""What a user's finished runs prove, weighed by the resources that they took.
+"""Records of a user's finished runs, weighted by the resources that they used.
 
-A user can make any number of short runs at no cost. So nothing here counts runs: every figure is weighed by
-GPU or CPU seconds, and a prediction moves away from its prior only as far as the evidence is comparable to
-what the job itself may take. Pure arithmetic.
+A user can make any number of short runs at no cost. Therefore runs are never counted: every value is weighted
+by GPU or CPU seconds, and a prediction deviates from its prior only as far as the runs' resources are
+comparable to the request of the job. Pure arithmetic.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from slurm_energy.oracle.history.observed_run import ObservedRun
 from slurm_energy.oracle.history.similarity import units
 
 HALF_LIFE_S: Final = 14 * 86400.0
-"""Seconds in which a run's weight halves."""
+"""Seconds after which the weight of a run has halved."""
 
 PRIOR_FRACTION: Final = 0.5
-"""Part of its time limit that a job of an unknown user takes, as at the nameplate."""
+"""Assumed fraction of the time limit that a job of an unknown user runs, as in the nameplate prediction."""
 
 PRIOR_SHARE: Final = 0.1
-"""Weight of the prior: that of runs which took this part of what the job may take."""
+"""Weight of the prior: that of runs which used this share of the job's request."""
 
 IGNORED_SHARE: Final = 0.05
-"""Runs that took together less than this part of what the job may take count for nothing."""
+"""Runs that together used less than this share of the job's request are ignored."""
 
 LARGEST_OVERRUN: Final = 1000.0
-"""A single run counts as at most so many times longer than predicted."""
+"""Maximum ratio of actual to predicted time that a single run contributes."""
 
 PARTITION_DEPTH: Final = 2
-"""Largest number of simultaneous runs of one user that count as time of a partition.
+"""Maximum number of simultaneous runs of one user that count as time of a partition.
 
-What is usual in a partition must be known sooner than the habits of single users. Otherwise the users whose
-jobs run first are believed first, are ranked first, and keep the others waiting. That happens with 1 here.
+The typical values of a partition must be learned before the habits of single users. Otherwise the users whose
+jobs run first are trusted first, are ranked first, and delay the others. This happens with a depth of 1.
 """
 
 _OVERRUN_PRIOR_SIZE_SECONDS: Final = 600.0
@@ -43,11 +43,11 @@ _STEPS_PER_DOUBLING: Final = 8
 
 
 class ResourceRequest(NamedTuple):
-    """What a job may take at most.
+    """Maximum resources that a job may use.
 
     Attributes:
-        limit_s: time limit, or what is assumed without one.
-        nodes, cpus, gpus: as asked for, at least 1 but for `gpus`.
+        limit_s: time limit, or the assumed one.
+        nodes, cpus, gpus: as requested, at least 1 except `gpus`.
     """
 
     limit_s: float
@@ -58,17 +58,18 @@ class ResourceRequest(NamedTuple):
 
 @dataclass(slots=True)
 class ResourceUse:
-    """Resources that runs have taken; the sums fade with `HALF_LIFE_S`.
+    """Resources that runs have used; the sums decay with `HALF_LIFE_S`.
 
     Attributes:
-        seconds: in which any of the runs ran, whatever their size: runs at the same time count once.
-        node_seconds: times their nodes.
-        cpu_seconds: times their CPUs.
-        gpu_seconds: times their GPUs.
-        size_seconds: times their GPUs, or CPUs where they had no GPUs: the weight of a run in means.
-        limit_sum: `size_seconds` times the time limit, or the time itself where a run had no limit.
-        newest: Unix seconds of the end of the newest run.
-        busy: when the runs ran.
+        seconds: time in which any of the runs was running: simultaneous runs count once.
+        node_seconds: seconds of the runs times their nodes.
+        cpu_seconds: seconds of the runs times their CPUs.
+        gpu_seconds: seconds of the runs times their GPUs.
+        size_seconds: seconds of the runs times their GPUs, or CPUs without GPUs: the weight of a run in
+            means.
+        limit_sum: `size_seconds` times the time limit, or times the run time if a run had no limit.
+        newest: end of the newest run in Unix seconds.
+        busy: intervals in which the runs were running.
     """
 
     seconds: float = 0.0
@@ -81,11 +82,12 @@ class ResourceUse:
     busy: BusyTime = field(default_factory=BusyTime)
 
     def add(self, run: ObservedRun, new_s: float | None = None) -> tuple[float, float]:
-        """Count a run.
+        """Add a run.
 
         Args:
             run: the run.
-            new_s: seconds of the run that count beside simultaneous runs; None: as `busy` says.
+            new_s: seconds of the run that count in addition to simultaneous runs; None: determined from
+                `busy`.
 
         Returns:
             The factor on sums over older runs, and the run's size seconds.
@@ -105,12 +107,12 @@ class ResourceUse:
         return fade, weight
 
     def share_of(self, need: ResourceRequest) -> float:
-        """Return how much of what a job may take these runs have taken, 0 or more.
+        """Return the used resources as a share of the job's request, at least 0.
 
-        The scarcest resource counts: neither many runs at once nor a wide one for a moment prove anything of
-        a large or long job. Time counts apart from CPUs because a job may hold more than it asks for, as with
-        `--exclusive` or `--mem=0`. Runs with shorter time limits count less, in proportion: the user says
-        that the job is another one.
+        The scarcest resource determines the share: neither many simultaneous runs nor a short run on many
+        nodes are evidence for a large or long job. Time is a resource of its own because a job may occupy
+        more than it requests, as with `--exclusive` or `--mem=0`. Runs with shorter time limits count less,
+        in proportion: by the other limit, the user declares a different job.
         """
         if self.size_seconds <= 0:
             return 0.0
@@ -125,12 +127,13 @@ class ResourceUse:
 class ProgramRecord(ResourceUse):
     """Weighted sums over the runs of one key.
 
-    Runs with a long time limit say more of a job with a long time limit, so means are also weighed by it.
+    Runs with a long time limit are more relevant to a job with a long time limit, so means are also weighted
+    by the limit.
 
     Attributes:
-        time_sum: `limit_sum` times seconds without any cap.
-        measured_sum: part of `limit_sum` of the runs whose energy is known.
-        watts_sum: `measured_sum` times watts per unit.
+        time_sum: `limit_sum` times the seconds without any cap.
+        measured_sum: part of `limit_sum` that belongs to runs with known energy.
+        watts_sum: `measured_sum` times the watts per unit.
     """
 
     time_sum: float = 0.0
@@ -138,7 +141,7 @@ class ProgramRecord(ResourceUse):
     watts_sum: float = 0.0
 
     def add(self, run: ObservedRun, new_s: float | None = None) -> tuple[float, float]:
-        """Count a run; see `Taken.add`."""
+        """Add a run; see `ResourceUse.add`."""
         fade, weight = ResourceUse.add(self, run, new_s)
         limited = weight * (run.time_limit_s or run.duration_s)
         measured = limited if run.energy_joules is not None and run.duration_s > 0 else 0.0
@@ -150,7 +153,7 @@ class ProgramRecord(ResourceUse):
 
     @property
     def measured_part(self) -> float:
-        """Part of the evidence whose energy is known, 0 to 1."""
+        """Fraction of the evidence with known energy, 0 to 1."""
         return self.measured_sum / self.limit_sum if self.limit_sum > 0 else 0.0
 
     @property
@@ -169,10 +172,10 @@ class UserRecord(ResourceUse):
     """Weighted sums over all runs of one user.
 
     Attributes:
-        fraction_sum: `limit_sum` times the part of the time limit that was used.
-        overrun_size_seconds: size seconds of the runs whose predicted time is known.
-        overrun_sum: these times the logarithm of actual over predicted time, 0 for shorter runs. It fades
-            twice as fast, so that the logarithm of the misprediction factor halves too.
+        fraction_sum: `limit_sum` times the used fraction of the time limit.
+        overrun_size_seconds: size seconds of the runs with a predicted time.
+        overrun_sum: these times the logarithm of actual over predicted time, 0 for shorter runs. It decays
+            twice as fast, so that the logarithm of the misprediction factor halves, too.
     """
 
     fraction_sum: float = 0.0
@@ -180,7 +183,7 @@ class UserRecord(ResourceUse):
     overrun_sum: float = 0.0
 
     def add(self, run: ObservedRun, new_s: float | None = None) -> tuple[float, float]:
-        """Count a run; see `Taken.add`."""
+        """Add a run; see `ResourceUse.add`."""
         fade, weight = ResourceUse.add(self, run, new_s)
         limit_s, predicted_s = run.time_limit_s or run.duration_s, run.predicted_s or 0.0
         fraction = min(1.0, run.duration_s / limit_s) if limit_s > 0 else 0.0
@@ -191,23 +194,23 @@ class UserRecord(ResourceUse):
 
     @property
     def fraction(self) -> float | None:
-        """Weighted mean of the part of the time limit that was used; None without evidence."""
+        """Weighted mean of the used fraction of the time limit; None without evidence."""
         return self.fraction_sum / self.limit_sum if self.limit_sum > 0 else None
 
     def overruns_at(self, now: float) -> tuple[float, float]:
-        """Return `overrun_sum` and `overrun_size_seconds` as they count at a Unix second."""
+        """Return the decayed `overrun_sum` and `overrun_size_seconds` at a time in Unix seconds."""
         fade = _fade(now - self.newest)
         return self.overrun_sum * fade * fade, self.overrun_size_seconds * fade
 
 
 @dataclass(slots=True)
 class PartitionRecord:
-    """What the runs of all users in a partition prove; it is the same for every job there.
+    """Record of the runs of all users in a partition, which is the same for every job there.
 
     Attributes:
-        limits: parts of time limits that were used.
+        limits: used fractions of time limits.
         programs: watts of the runs.
-        busy: when the runs of each user ran; None as user: of runs whose user is not known.
+        busy: intervals of the runs by user; the key None is for runs of unknown users.
     """
 
     limits: UserRecord = field(default_factory=UserRecord)
@@ -215,7 +218,7 @@ class PartitionRecord:
     busy: dict[str | None, BusyTime] = field(default_factory=dict)
 
     def add(self, run: ObservedRun) -> None:
-        """Count a run beside at most `PARTITION_DEPTH` - 1 simultaneous runs of its user."""
+        """Add a run, which counts beside at most `PARTITION_DEPTH` - 1 simultaneous runs of its user."""
         busy = self.busy.get(run.user)
         if busy is None:
             busy = self.busy[run.user] = BusyTime(PARTITION_DEPTH)
@@ -224,14 +227,14 @@ class PartitionRecord:
         self.programs.add(run, new_s)
 
     def forget(self, before: float) -> None:
-        """Drop the intervals of users whose last run ended before a Unix second; the sums stay."""
+        """Drop the intervals of users whose last run ended before a time in Unix seconds; the sums remain."""
         self.busy = {user: busy for user, busy in self.busy.items() if busy.last_end_s >= before}
 
 
 def overrun(actual_s: float, predicted_s: float) -> float:
     """Return the logarithm of actual over predicted time, 0 for a run that ended early.
 
-    Runs that end early do not make up for overruns: a user could buy them with cheap jobs.
+    Early ends do not compensate overruns, because a user could produce them with cheap jobs.
     """
     if predicted_s <= 0 or actual_s <= predicted_s:
         return 0.0
@@ -239,17 +242,17 @@ def overrun(actual_s: float, predicted_s: float) -> float:
 
 
 def misprediction_factor(overrun_sum: float, size_seconds: float) -> float:
-    """Return by what a user's predicted times are multiplied, 1 or more.
+    """Return the factor, at least 1, by which a user's predicted times are multiplied.
 
     Args:
         overrun_sum: size seconds times `overrun`.
-        size_seconds: of the runs in it.
+        size_seconds: size seconds of the runs in `overrun_sum`.
     """
     return math.exp(overrun_sum / (size_seconds + _OVERRUN_PRIOR_SIZE_SECONDS))
 
 
 def size(nodes: int | None, cpus: int | None, gpus: int | None) -> float:
-    """Return by what a run weighs for each second: its GPUs, else its CPUs, else its nodes."""
+    """Return the weight of a run per second: its GPUs, else its CPUs, else its nodes."""
     return float(gpus or cpus or nodes or 1)
 
 
@@ -258,8 +261,8 @@ def bounded(prior: float, value: float | None, share: float) -> float:
 
     Args:
         prior: value without evidence.
-        value: what the evidence says; None: nothing.
-        share: weight of the evidence, see `Taken.share_of`.
+        value: mean of the evidence; None: no evidence.
+        share: weight of the evidence, see `ResourceUse.share_of`.
 
     Returns:
         `prior` itself while the evidence is below `IGNORED_SHARE`.
@@ -273,7 +276,8 @@ def bounded(prior: float, value: float | None, share: float) -> float:
 def rounded_up(value: float, anchor: float) -> float:
     """Round up to `anchor` times a power of the eighth root of 2.
 
-    So figures that differ by little are equal, and no small change passes jobs that have the same prior.
+    Values that differ slightly become equal, so a small difference does not move a job ahead of jobs with the
+    same prior.
     """
     if value <= 0 or anchor <= 0 or not math.isfinite(anchor):
         return value
@@ -292,7 +296,7 @@ def uncapped_s(run: ObservedRun) -> float:
 
 
 def gpu_watts(run: ObservedRun, watts: float) -> float:
-    """Return the part of a run's watts per unit that its GPUs drew: all of it where that is not known."""
+    """Return the GPUs' part of a run's watts per unit; all of them if the part is unknown."""
     if not run.gpus:
         return 0.0
     if run.gpu_joules is None or not run.energy_joules:
@@ -301,7 +305,7 @@ def gpu_watts(run: ObservedRun, watts: float) -> float:
 
 
 def _fading(run: ObservedRun, newest: float) -> tuple[float, float, float]:
-    """Return the factor on older runs, the factor on this run, and the newest end."""
+    """Return the factor on older runs, the factor on this run, and the latest end."""
     if run.end >= newest:
         return _fade(run.end - newest), 1.0, run.end
     return 1.0, _fade(newest - run.end), newest

@@ -1,4 +1,4 @@
-"""The analytical model of deep-learning training: time and watts of a step from profile, device and settings.
+"""The analytical model of training: seconds and watts of a step from profile, device and settings.
 
-Needs numpy. No files are read here and nothing is fitted.
+It needs numpy. It reads no files and fits nothing.
 """

@@ -1,6 +1,6 @@
-"""What a step asks of one device: a profile at a batch size, in operations, bytes and launches. Pure.
+"""Demand of a training step on one device: operations, bytes and kernel launches of a profile at a batch.
 
-Every value is a number or an array over the alternatives.
+Pure functions. Every value is a number or an array over the alternatives.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from slurm_energy.oracle.workload import Affine, Optimizer, WorkloadProfile
 
 ELEMENT_BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0}
 GROUPED_TENSORS = 64.0
-"""Tensors that one kernel of an optimizer takes where the framework does not loop over them."""
+"""Tensors that one kernel of an optimizer processes, unless the framework loops over them."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepDemand:
-    """One forward and backward pass of one micro-batch, and one optimizer step.
+    """Demand of one forward and backward pass of one micro-batch, and of one optimizer step.
 
     Attributes:
-        gemm_flops: matrix products, forward and backward.
-        conv_flops: convolutions, likewise.
-        alu_flops: everything else, likewise.
-        bytes_moved: read and written by the pass.
-        kernels: launched by the pass.
-        gemm_dims: mean rows, columns, inner size (thesis, Eq. 4.6).
-        conv_dims: mean pixels, input channels, output channels.
+        gemm_flops: operations of matrix products, forward and backward.
+        conv_flops: operations of convolutions, forward and backward.
+        alu_flops: all other operations, forward and backward.
+        bytes_moved: bytes that the pass reads and writes.
+        kernels: kernels that the pass launches.
+        gemm_dims: mean rows, columns and inner size of matrix products (thesis, Eq. 4.6).
+        conv_dims: mean pixels, input channels and output channels of convolutions.
         optimizer_flops: operations of the update.
         optimizer_bytes: bytes of the update (Eq. 4.4 and 4.5).
         optimizer_kernels: kernels of the update.
-        gradient_bytes: what all-reduce exchanges.
-        low_precision: 1.0 where matrix units work in 16 bits, else 0.0.
+        gradient_bytes: bytes that all-reduce exchanges.
+        low_precision: 1.0 if the matrix units work in 16 bits, else 0.0.
         batch: samples per device and pass.
     """
 
@@ -55,14 +55,14 @@ class StepDemand:
 def demand(
     profile: WorkloadProfile, batch: Any, precision: str, optimizer: Optimizer, *, looping: bool = False
 ) -> StepDemand:
-    """Return what one profile asks at one or many batch sizes.
+    """Return the demand of one profile at one or many batch sizes.
 
     Args:
         profile: the workload.
         batch: samples per device and pass, a number or an array.
-        precision: of matrix products; `bf16` and `fp16` also halve the bytes of activations.
+        precision: precision of matrix products; `bf16` and `fp16` also halve the bytes of activations.
         optimizer: the update rule.
-        looping: the framework updates one tensor after the other (PyTorch before 2.0).
+        looping: whether the framework updates one tensor after the other (PyTorch before 2.0).
     """
     width = ELEMENT_BYTES[precision]
     moved = (profile.read_forward, profile.read_backward, profile.write_forward, profile.write_backward)
@@ -91,11 +91,14 @@ def demand(
 
 
 def _amount(batch: Any, *parts: Affine) -> Any:
-    """Return a sum of quantities; at least 0 where their lines do not hold so far from the traced batches."""
+    """Return the sum of affine quantities, at least 0.
+
+    Far from the traced batches a line may become negative.
+    """
     line = sum(part.fixed for part in parts) + sum(part.per_sample for part in parts) * batch
     return np.maximum(0.0, line)
 
 
 def _size(batch: Any, mean: Affine) -> Any:
-    """Return the mean size along an axis; at least 1, also where there is no such operation."""
+    """Return the mean size along an axis, at least 1, even without any such operation."""
     return np.maximum(1.0, mean.at(batch))

@@ -1,4 +1,7 @@
-"""Which factors to predict a workload with: its own, or in turn those of every workload measured. Pure."""
+"""Selection of the factors that predict a workload: its own, or those of all measured workloads.
+
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +28,18 @@ def members(
     precision: str,
     optimizer: Optimizer,
 ) -> list[Scalars]:
-    """Return the factors of a workload; where there are several, predictions are averaged.
+    """Return the sets of factors that predict a workload; the predictions of several sets are averaged.
 
-    A workload never measured on this kind of device may be like any that was: its members are the factors of
-    all of those, and neutral ones. The host's seconds per sample mean nothing for other samples; what is
-    taken over is their ratio to the device's seconds (`Calibration.supply_ratios`).
+    A workload that was never measured on this kind of device may resemble any measured one. Its members are
+    the factors of all measured workloads, and neutral factors. The host's seconds per sample are meaningless
+    for other samples, so their ratio to the device's seconds (`Calibration.supply_ratios`) is applied
+    instead.
 
     Args:
-        calibration: of the kind of device.
-        profile: the workload; one with shared weights takes `[workloads.shared-weights]` if it has no own.
-        device: peak figures.
-        precision: of matrix products.
+        calibration: calibration of the kind of device.
+        profile: the workload; one with shared weights and no own factors uses `[workloads.shared-weights]`.
+        device: peak rates.
+        precision: precision of matrix products.
         optimizer: the update rule.
     """
     own_factors = calibration.workloads.get(profile.name)
@@ -62,14 +66,14 @@ def device_sample_s(
     optimizer: Optimizer,
     factors: Scalars,
 ) -> float:
-    """Return the device's seconds per sample at a usual batch and full clock."""
+    """Return the device's seconds per sample at the reference batch and the maximum clock."""
     work = demand(profile, REFERENCE_BATCH, precision, optimizer)
     times = step_times(work, device, calibration.theta, factors, SATURATIONS[calibration.saturation])
     return float(device_s(times, calibration.theta)) / REFERENCE_BATCH
 
 
 def geometric_mean(values: Sequence[Any]) -> Any:
-    """Return the geometric mean of predictions by several members, elementwise."""
+    """Return the elementwise geometric mean of the predictions of several members."""
     if len(values) == 1:
         return values[0]
     return np.exp(sum(np.log(value) for value in values) / len(values))

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where a parameter may lie.
+    """Interval of a parameter.
 
     Attributes:
-        low: least value.
-        high: greatest value.
-        logarithmic: search its logarithm (scales that span decades).
+        low: minimum.
+        high: maximum.
+        logarithmic: whether the search uses the logarithm, for scales that span decades.
     """
 
     low: float
@@ -34,9 +34,9 @@ def _parameter(default: float, low: float, high: float, meaning: str, *, decades
 
 @dataclass(frozen=True, slots=True)
 class Theta:
-    """What calibration finds for a device with its software. Values are numbers or arrays that broadcast.
+    """Parameters of a device and its software, found by calibration. Numbers or arrays that broadcast.
 
-    The names in brackets are the thesis' (4.3.5).
+    The symbols in brackets are those of the thesis (4.3.5).
     """
 
     beta_gemm: Any = _parameter(0.7, 0.05, 1.0, "share of peak that matrix products reach [beta]")
@@ -54,7 +54,7 @@ class Theta:
     time_conv: Any = _parameter(1.0, 0.1, 10.0, "factor on time of convolutions [C_op]", decades=True)
     time_alu: Any = _parameter(1.0, 0.1, 50.0, "factor on time of other operations [C_op]", decades=True)
     time_memory: Any = _parameter(1.0, 0.1, 10.0, "factor on memory time [C_mem]", decades=True)
-    miss_floor: Any = _parameter(0.5, 0.05, 1.0, "least share of accesses that miss the cache [lambda]")
+    miss_floor: Any = _parameter(0.5, 0.05, 1.0, "minimum share of accesses that miss the cache [lambda]")
     time_optimizer: Any = _parameter(1.2, 0.5, 5.0, "factor on the optimizer's time", decades=True)
     kernel_s: Any = _parameter(8e-6, 1e-6, 1e-4, "seconds to launch a kernel [t_kern]", decades=True)
     fixed_s: Any = _parameter(5e-4, 1e-6, 5e-2, "other seconds per step [T_fixed]", decades=True)
@@ -88,9 +88,9 @@ class Theta:
 
 @dataclass(frozen=True, slots=True)
 class Scalars:
-    """Targeted factors of one workload on one kind of device [S]; all neutral for one never measured.
+    """Factors of one workload on one kind of device [S]; neutral for a workload that was never measured.
 
-    Source: thesis, 4.3.5.2 and Table 4.2 (ALBERT); the rest is ours.
+    Source: thesis, 4.3.5.2 and Table 4.2 (ALBERT); the other factors are additions to the thesis.
     """
 
     compute: Any = _parameter(1.0, 0.1, 10.0, "factor on compute time", decades=True)
@@ -99,8 +99,10 @@ class Scalars:
     sample_s: Any = _parameter(
         1e-9, 1e-9, 0.05, "seconds of the host per sample (reading, decoding)", decades=True
     )
-    padding: Any = _parameter(0.0, 0.0, 1.0, "work per sample grows with batch / crowd_batch to this power")
-    crowding: Any = _parameter(0.0, 0.0, 3.0, "host's seconds per sample grow so too, to this power")
+    padding: Any = _parameter(0.0, 0.0, 1.0, "exponent of batch / crowd_batch in the work per sample")
+    crowding: Any = _parameter(
+        0.0, 0.0, 3.0, "exponent of batch / crowd_batch in the host's seconds per sample"
+    )
     crowd_batch: Any = _parameter(
         64.0, 8.0, 1e4, "batch above which padding and crowding begin", decades=True
     )
@@ -109,19 +111,19 @@ class Scalars:
 
 
 def bounds_of(cls: type[Any]) -> dict[str, Bound]:
-    """Return the bound of each parameter of `Theta` or `Scalars`."""
+    """Return the bounds of all parameters of `Theta` or `Scalars`."""
     return {spec.name: spec.metadata["bound"] for spec in dataclasses.fields(cls)}
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Relative errors that the calibration saw: 5 and 95 % of measured / predicted lie between.
+    """Relative errors observed by the calibration, as 5 and 95 % quantiles of measured / predicted.
 
     Attributes:
         time_low: 5 % quantile of measured / predicted time.
-        time_high: 95 % quantile.
-        power_low: likewise of power.
-        power_high: likewise.
+        time_high: 95 % quantile of measured / predicted time.
+        power_low: 5 % quantile of measured / predicted power.
+        power_high: 95 % quantile of measured / predicted power.
     """
 
     time_low: float
@@ -131,29 +133,30 @@ class Spread:
 
 
 SHARED_WEIGHTS = "shared-weights"
-"""Name of the factors of the special case of shared weights (thesis, Table 4.2)."""
+"""Name of the factors for networks with shared weights (special case of the thesis, Table 4.2)."""
 UNMEASURED = Spread(0.3, 3.0, 0.6, 1.6)
-"""Assumed where nothing was measured on a kind of device."""
+"""Spread that is assumed for a kind of device without measurements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Everything known of one kind of device.
+    """Fitted parameters and error statistics of one kind of device.
 
     Attributes:
-        hardware: name of its file.
-        theta: its parameters, plain numbers.
-        workloads: scalars of workloads measured on it, by profile.
+        hardware: name of the hardware file.
+        theta: parameters of the device, plain numbers.
+        workloads: by profile, the factors of the workloads measured on the device.
         supply_ratios: by profile, the host's seconds per sample over the device's, at batch 32.
-        residuals: by profile and precision, what measurements say beyond these parameters.
+        residuals: by profile and precision, the measured deviations from the model.
         saturation: name in `SATURATIONS`.
-        known: spread for workloads in `workloads`.
-        unknown: spread for others.
-        basis: one line: what it was fitted to.
-        fitted_unix_s: when; None: not dated.
+        known: spread of the workloads in `workloads`.
+        unknown: spread of all other workloads.
+        basis: one line that states the data of the fit.
+        fitted_unix_s: time of the fit in Unix seconds; None: unknown.
         rows: number of measurements.
-        transfer: what this kind says about other kinds; None: it was not measured enough.
-        evidence: predicts workloads that are not in `workloads`; None: the mean over those that are.
+        transfer: knowledge for the prediction of other kinds; None: too few measurements.
+        evidence: data that predict workloads outside `workloads` by transfer; None: these are predicted by
+            the mean over `workloads`.
     """
 
     hardware: str

@@ -1,4 +1,4 @@
-"""Mean watts of one training step and the clock that a power limit leaves. Pure; arrays broadcast."""
+"""Mean watts of one training step, and the clock under a power limit. Pure functions; arrays broadcast."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ def phase_watts(static_watts: Any, tdp_watts: Any, utilisation: Any, scale: Any)
 
 
 def mean_watts(phases: tuple[tuple[Any, Any], ...], total_s: Any) -> Any:
-    """Return the mean over phases (watts, seconds). Source: thesis, Eq. 4.15."""
+    """Return the mean power over phases (watts, seconds). Source: thesis, Eq. 4.15."""
     return sum(watts * seconds for watts, seconds in phases) / total_s
 
 
 def voltage_square(clock: Any, theta: Theta) -> Any:
-    """Return (V / V_max)^2 at a share of the highest clock: flat up to the knee, then straight."""
+    """Return (V / V_max)^2 at a share of the maximum clock.
+
+    The voltage is constant up to the knee and rises linearly above it.
+    """
     risen = np.maximum(0.0, clock - theta.voltage_knee) / (1.0 - theta.voltage_knee)
     volts = theta.voltage_floor + (1.0 - theta.voltage_floor) * risen
     return volts * volts
@@ -41,17 +44,18 @@ def _weighted_memory_s(times: StepTimes, theta: Theta, scalars: Scalars) -> Any:
 
 
 def utilisation(times: StepTimes, theta: Theta, scalars: Scalars, clock: Any = 1.0) -> Any:
-    """Return U of Eq. 4.14 while the device works: weighted compute and memory time over working time.
+    """Return the utilisation U of Eq. 4.14 during work: weighted compute and memory time over working time.
 
-    An operation takes the same number of switchings at any clock, each at the voltage of that clock, so its
-    energy goes with V^2 and its power with V^2 f; memory's energy does not depend on the clock.
+    An operation takes the same number of switchings at any clock, each at the voltage of that clock. Its
+    energy is therefore proportional to V^2 and its power to V^2 f. The energy of memory does not depend on
+    the clock.
     """
     switched = _weighted_compute_s(times, theta, scalars) * voltage_square(clock, theta)
     return (switched + _weighted_memory_s(times, theta, scalars)) / device_s(times, theta, clock)
 
 
 def working_watts(times: StepTimes, theta: Theta, scalars: Scalars, tdp_watts: Any, clock: Any = 1.0) -> Any:
-    """Return the watts while the device works."""
+    """Return the watts of the device during work."""
     used = utilisation(times, theta, scalars, clock)
     return phase_watts(theta.static_share * tdp_watts, tdp_watts, used, theta.power_scale)
 
@@ -59,18 +63,20 @@ def working_watts(times: StepTimes, theta: Theta, scalars: Scalars, tdp_watts: A
 def clock_under(
     times: StepTimes, theta: Theta, scalars: Scalars, tdp_watts: Any, cap_watts: Any, highest: Any = 1.0
 ) -> Any:
-    """Return the highest clock at which the working device keeps a power limit, or its lowest clock.
+    """Return the highest clock at which the working device keeps a power limit.
+
+    If no clock keeps it, the lowest clock is returned.
 
     Args:
-        times: parts of the step at the highest clock.
+        times: parts of the step at the maximum clock.
         theta: parameters of the device.
         scalars: factors of the workload.
-        tdp_watts: design power, a limit of its own.
+        tdp_watts: design power, which also acts as a limit.
         cap_watts: power limit.
-        highest: clock limit, share of the highest clock.
+        highest: clock limit as a share of the maximum clock.
 
     Returns:
-        Share of the highest clock, to 0.01 %.
+        Share of the maximum clock, accurate to 0.01 %.
     """
     static_watts = theta.static_share * tdp_watts
     budget = (np.minimum(cap_watts, tdp_watts) - static_watts) / (
@@ -79,7 +85,7 @@ def clock_under(
     core, stream = _weighted_compute_s(times, theta, scalars), _weighted_memory_s(times, theta, scalars)
 
     def excess(clock: Any) -> Any:
-        """Rises with the clock; 0 where the limit is just kept."""
+        """Return the excess over the limit. It rises with the clock and is 0 where the limit is met."""
         return core * voltage_square(clock, theta) + stream - budget * device_s(times, theta, clock)
 
     high = np.maximum(highest, theta.clock_floor)
@@ -104,7 +110,7 @@ def clock_under(
 def step_watts(times: StepTimes, theta: Theta, scalars: Scalars, tdp_watts: Any, clock: Any = 1.0) -> Any:
     """Return the mean watts of one device over a step, at most its design power.
 
-    Phases are work, communication and waiting for the host (Eq. 4.15).
+    The phases are work, communication and waiting for the host (Eq. 4.15).
     """
     static_watts = theta.static_share * tdp_watts
     total_s, busy_s = step_s(times, theta, clock), device_s(times, theta, clock)

@@ -1,6 +1,6 @@
-"""What measurements of one workload say beyond the model: factors over batch size and power limit. Pure.
+"""Measured deviations of one workload from the model: factors over batch size and power limit.
 
-Finding them is the work of `calibration.kriging`; here they are only looked up.
+Pure functions. The factors are fitted in `calibration.kriging`; this module looks them up.
 """
 
 from __future__ import annotations
@@ -14,24 +14,27 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 EXTRAPOLATION_NODES = 2
-"""Nodes on each side of the measured batches: at a half and a quarter of the least, at twice and four times
-the greatest, where factors are back at 1."""
+"""Nodes on each side of the measured batches.
+
+They lie at a half and a quarter of the smallest batch, and at twice and four times the largest. The factor is
+1 at the outermost nodes.
+"""
 _SUPPORT_DOUBLINGS = 0.5
-"""Doublings of the batch from a measured one at which nothing is left of having measured the very job."""
+"""Distance from a measured batch, in doublings, at which the support of the measurement is 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Residuals:
-    """Measured over predicted, for one workload in one precision, freed of noise as far as can be told.
+    """Measured over predicted values of one workload in one precision, freed of noise as far as possible.
 
-    Between nodes factors are straight lines over the logarithm of the batch and over the limit; beyond the
-    limits they stay, beyond the batches they are 1.
+    Between nodes, the factors are linear in the logarithm of the batch and in the limit. Beyond the outermost
+    limits they are constant, beyond the outermost batches they are 1.
 
     Attributes:
-        batches: nodes, rising; `BEYOND` on each side are not measured.
-        caps_watts: power limits, rising; no limit counts as the design power.
+        batches: nodes in rising order; `EXTRAPOLATION_NODES` on each side are not measured.
+        caps_watts: power limits in rising order; the design power stands for no limit.
         time: factors on seconds per step, shape (batches, limits).
-        power: factors on watts, likewise.
+        power: factors on watts, shape (batches, limits).
     """
 
     batches: Sequence[float]
@@ -40,7 +43,7 @@ class Residuals:
     power: Sequence[Sequence[float]]
 
     def at(self, batch: Any, cap_watts: Any) -> tuple[Array, Array]:
-        """Return the factors on time and on power at batches and limits of the same shape."""
+        """Return the factors on time and power at batches and limits of equal shape."""
         batch_position = np.interp(np.log2(batch), np.log2(self.batches), np.arange(len(self.batches)))
         cap_position = np.interp(cap_watts, self.caps_watts, np.arange(len(self.caps_watts)))
         row_below = np.minimum(batch_position.astype(np.int64), len(self.batches) - 2)
@@ -57,7 +60,10 @@ class Residuals:
         return np.asarray(time), np.asarray(power)
 
     def support(self, batch: Any) -> Array:
-        """Return how far the very job was measured: 1 at a measured batch, 0 from half a doubling away on."""
+        """Return the proximity of measurements to each batch.
+
+        It is 1 at a measured batch and 0 from half a doubling of the batch on.
+        """
         measured = np.log2(self.batches[EXTRAPOLATION_NODES:-EXTRAPOLATION_NODES])
         distance = np.abs(np.log2(np.asarray(batch, dtype=np.float64))[..., None] - measured).min(axis=-1)
         return np.asarray(np.clip(1.0 - distance / _SUPPORT_DOUBLINGS, 0.0, 1.0))

@@ -1,4 +1,4 @@
-"""How efficiency rises with the size of an operation: the saturation functions. Pure."""
+"""The saturation functions: efficiency as a function of the size of an operation. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ Saturation = Callable[[Any], Any]
 
 
 def sigmoid(x: Any) -> Any:
-    """Return 1 / (1 + e^-x): 0.5 at 0, towards 1. Source: thesis, Eq. 4.12."""
+    """Return 1 / (1 + e^-x), which is 0.5 at 0 and approaches 1. Source: thesis, Eq. 4.12."""
     return 1.0 / (1.0 + np.exp(-x))
 
 
 def arctan(x: Any) -> Any:
-    """Return (2 / pi) arctan x: 0 at 0, towards 1."""
+    """Return (2 / pi) arctan x, which is 0 at 0 and approaches 1."""
     return np.arctan(x) * (2.0 / np.pi)
 
 
 def softsign(x: Any) -> Any:
-    """Return x / (1 + x): 0 at 0, towards 1."""
+    """Return x / (1 + x), which is 0 at 0 and approaches 1."""
     return x / (1.0 + x)
 
 
 def algebraic(x: Any) -> Any:
-    """Return x / sqrt(1 + x^2): 0 at 0, towards 1."""
+    """Return x / sqrt(1 + x^2), which is 0 at 0 and approaches 1."""
     return x / np.sqrt(1.0 + x * x)
 
 
 def tanh(x: Any) -> Any:
-    """Return the hyperbolic tangent: 0 at 0, towards 1."""
+    """Return the hyperbolic tangent, which is 0 at 0 and approaches 1."""
     return np.tanh(x)
 
 
 SATURATIONS: dict[str, Saturation] = {
     function.__name__: function for function in (sigmoid, arctan, softsign, algebraic, tanh)
 }
-"""The five functions of the thesis, 4.3.7.2, for arguments of 0 and above."""
+"""The five saturation functions of the thesis (4.3.7.2), for arguments of at least 0."""

@@ -1,4 +1,4 @@
-"""Time of one training step, term by term. Pure; values are numbers or arrays that broadcast."""
+"""Time of one training step, term by term. Pure functions; values are numbers or arrays that broadcast."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from slurm_energy.oracle.training.saturation import Saturation
 
 @dataclass(frozen=True, slots=True)
 class DeviceParameters:
-    """The figures of a kind of device that the equations need, for the precision in question.
+    """Peak rates of a kind of device in one precision, as the equations need them.
 
     Attributes:
-        matrix_flops_per_s: peak of matrix products and convolutions.
-        alu_flops_per_s: peak of other operations.
-        memory_bytes_per_s: peak bandwidth.
-        l2_bytes: last level of cache.
-        link_bytes_per_s: to its neighbours in a ring.
+        matrix_flops_per_s: peak rate of matrix products and convolutions.
+        alu_flops_per_s: peak rate of all other operations.
+        memory_bytes_per_s: peak memory bandwidth.
+        l2_bytes: size of the last-level cache.
+        link_bytes_per_s: bandwidth to the neighbours in a ring.
         tdp_watts: design power.
     """
 
@@ -34,7 +34,7 @@ class DeviceParameters:
 
 
 def saturation_product(dims: tuple[Any, ...], references: tuple[Any, ...], function: Saturation) -> Any:
-    """Return the product of the saturation along each dimension. Source: thesis, Eq. 4.11."""
+    """Return the product of the saturations along all dimensions. Source: thesis, Eq. 4.11."""
     product: Any = 1.0
     for size, reference in zip(dims, references, strict=True):
         product = product * function(size / reference)
@@ -42,7 +42,7 @@ def saturation_product(dims: tuple[Any, ...], references: tuple[Any, ...], funct
 
 
 def efficiency(beta: Any, saturated: Any, *scalars: Any) -> Any:
-    """Return the share of peak that an operation reaches. Source: thesis, Eq. 4.10."""
+    """Return the share of the peak rate that an operation reaches. Source: thesis, Eq. 4.10."""
     share = beta * saturated
     for scalar in scalars:
         share = share * scalar
@@ -50,12 +50,12 @@ def efficiency(beta: Any, saturated: Any, *scalars: Any) -> Any:
 
 
 def operation_s(flops: Any, peak_flops_per_s: Any, share: Any, factor: Any) -> Any:
-    """Return the seconds of operations of one kind. Source: thesis, Eq. 4.9."""
+    """Return the seconds of the operations of one unit. Source: thesis, Eq. 4.9."""
     return flops / (peak_flops_per_s * share) * factor
 
 
 def miss_share(working_set_bytes: Any, l2_bytes: Any, miss_floor: Any) -> Any:
-    """Return the share of accesses that go to memory. Source: thesis, Eq. 4.13 (f_L2)."""
+    """Return the share of memory accesses that miss the cache. Source: thesis, Eq. 4.13 (f_L2)."""
     return np.minimum(1.0, np.maximum(miss_floor, working_set_bytes / l2_bytes))
 
 
@@ -65,22 +65,23 @@ def memory_s(moved_bytes: Any, bytes_per_s: Any, missed: Any, factor: Any) -> An
 
 
 def all_reduce_s(gpus: Any, hop_s: Any, gradient_bytes: Any, bytes_per_s: Any) -> Any:
-    """Return the seconds of a ring all-reduce among `gpus`; 0 for one. Source: thesis, Eq. 4.8."""
+    """Return the seconds of a ring all-reduce among `gpus` devices; 0 for one. Source: thesis, Eq. 4.8."""
     others = gpus - 1.0
     return 2.0 * others * hop_s + 2.0 * others / gpus * gradient_bytes / bytes_per_s
 
 
 def overlapped_s(first_s: Any, second_s: Any, overlap: Any) -> Any:
-    """Return the time of two activities of which the share `overlap` of the shorter is hidden.
+    """Return the time of two activities if the share `overlap` of the shorter one is hidden.
 
-    1 gives the maximum (thesis, Eq. 4.7, compute and memory), 0 the sum (device and launches there).
+    An overlap of 1 gives the maximum (thesis, Eq. 4.7: compute and memory), 0 the sum (Eq. 4.7: device and
+    launches).
     """
     return np.maximum(first_s, second_s) + (1.0 - overlap) * np.minimum(first_s, second_s)
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of the parts of a step at the highest clock, all passes of accumulation together.
+    """Seconds of the parts of a step at the maximum clock, summed over all accumulation passes.
 
     Attributes:
         gemm_s: matrix products.
@@ -89,8 +90,8 @@ class StepTimes:
         memory_s: memory traffic.
         optimizer_s: the update.
         link_s: communication that is not hidden.
-        launch_s: of kernels, by the host.
-        supply_s: the host's fixed cost and its own work per sample.
+        launch_s: kernel launches by the host.
+        supply_s: fixed cost of the host and its work per sample.
     """
 
     gemm_s: Any
@@ -122,11 +123,11 @@ def step_times(
     gpus: Any = 1.0,
     accumulation: Any = 1.0,
 ) -> StepTimes:
-    """Return the parts of a step at the highest clock.
+    """Return the parts of a step at the maximum clock.
 
     Args:
-        work: what a pass and an update ask for.
-        device: peak figures.
+        work: demand of a pass and an update.
+        device: peak rates.
         theta: parameters of the device.
         scalars: factors of the workload.
         function: saturation function.
@@ -179,24 +180,24 @@ def _traffic_s(work: StepDemand, device: DeviceParameters, theta: Theta) -> Any:
 
 
 def _update_s(work: StepDemand, device: DeviceParameters) -> Any:
-    """Return the seconds of the optimizer: of its operations or its traffic, whichever is longer."""
+    """Return the seconds of the optimizer: those of its operations or of its traffic, whichever is longer."""
     return np.maximum(
         work.optimizer_flops / device.alu_flops_per_s, work.optimizer_bytes / device.memory_bytes_per_s
     )
 
 
 def _raised(base: Any, exponent: Any) -> Any:
-    """Return base ** exponent, without the work where the exponent is the number 0."""
+    """Return base ** exponent. The exponent 0 needs no computation."""
     return 1.0 if isinstance(exponent, float) and exponent == 0.0 else base**exponent
 
 
 def device_s(times: StepTimes, theta: Theta, clock: Any = 1.0) -> Any:
-    """Return the seconds in which the device works, without communication.
+    """Return the working seconds of the device, without communication.
 
     Args:
-        times: parts at the highest clock.
+        times: parts of the step at the maximum clock.
         theta: parameters of the device.
-        clock: share of the highest clock; operations slow with it, memory only below a knee.
+        clock: share of the maximum clock; it scales operations, and memory only below a knee.
     """
     slowed = 1.0 / np.minimum(1.0, clock / theta.memory_knee)
     passes = overlapped_s(times.compute_s / clock, times.memory_s * slowed, theta.overlap)
@@ -206,6 +207,6 @@ def device_s(times: StepTimes, theta: Theta, clock: Any = 1.0) -> Any:
 def step_s(times: StepTimes, theta: Theta, clock: Any = 1.0) -> Any:
     """Return the seconds of a step.
 
-    Source: thesis, Eq. 4.7, which has `overlap` 1 and `overlap_host` 0.
+    Source: thesis, Eq. 4.7, where `overlap` is 1 and `overlap_host` is 0.
     """
     return overlapped_s(device_s(times, theta, clock) + times.link_s, times.host_s, theta.overlap_host)

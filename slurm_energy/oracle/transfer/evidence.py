@@ -1,4 +1,4 @@
-"""Measurements on one kind of device beside what other kinds say: the fit, and its result as plain data."""
+"""Evidence on a kind of device: the prior from other kinds and linearised measurements. Fit and result."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from slurm_energy.oracle.transfer.latent_model import DEFAULTS, NEUTRAL, LatentM
 from slurm_energy.oracle.transfer.prior import LATENTS, LIMITS, MEASURED_ELSEWHERE, Array, Transfer
 
 MAX_ROWS: Final = 1000
-"""Most measurements that are used: time and memory grow with the third and second power."""
+"""Maximum number of measurements used: time grows with the third power, memory with the second."""
 NONLINEAR_LATENTS: Final = LATENTS[1:]
-"""Latent quantities that the model is not linear in."""
+"""Latent quantities in which the model is not linear."""
 OTHER_WORKLOAD_WEIGHT: Final = MEASURED_ELSEWHERE["demand"].device ** 2 / sum(
     deviation**2 for deviation in MEASURED_ELSEWHERE["demand"]
 )
 """Weight of a measurement of another workload: the correlation of the power demand of two workloads."""
 _MAX_ITERATIONS: Final = 24
 _MAX_MOVES: Final = {"demand": 0.2, "supply": 0.7, "idle": 0.3}
-"""Largest change in one round."""
+"""Maximum change in one iteration."""
 _CONVERGED: Final = 1e-3
 COLUMNS: Final = (
     *("batch", "cap_share", "slowdown", "time_residual", "power_residual"),
@@ -43,13 +43,13 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of a kind of device that was measured little or not at all.
+    """Data on a kind of device with few measurements or none.
 
     Attributes:
-        prior: what other kinds say.
+        prior: knowledge from other kinds.
         models: profile of each measurement.
-        columns: by name of `COLUMNS`, one value for each measurement. The slopes are those of the model near
-            the latent quantities that suit the measurements best, so that no profile is needed to use them.
+        columns: by name in `COLUMNS`, one value per measurement. The slopes are those of the model at the
+            most likely latent quantities, so that no profile is needed to use them.
     """
 
     prior: Transfer
@@ -61,12 +61,15 @@ class Evidence:
         return self.models.count(workload)
 
     def effective_count(self, workload: str) -> float:
-        """Return the number of measurements, those of other workloads by their `OTHER_WORKLOADS` weight."""
+        """Return the effective number of measurements.
+
+        Each measurement of another workload counts as `OTHER_WORKLOAD_WEIGHT`.
+        """
         own_count = self.count(workload)
         return own_count + OTHER_WORKLOAD_WEIGHT * (len(self.models) - own_count)
 
     def posterior(self) -> Posterior | None:
-        """Return the process given the measurements; None without any."""
+        """Return the Gaussian process given the measurements, or None without any."""
         if not self.models:
             return None
         columns = {name: np.asarray(self.columns[name], dtype=np.float64) for name in COLUMNS}
@@ -85,21 +88,21 @@ class Evidence:
 
 
 def steps_at(prior: Transfer, models: Sequence[str], batch: Array, cap_share: Array) -> StepPositions:
-    """Return places of steps by profile, batch and power limit over design power."""
+    """Return the positions of steps from profile, batch and power limit over design power."""
     measured_elsewhere = np.array([model in prior.workloads for model in models])
     return StepPositions(np.array(models), measured_elsewhere, np.log2(batch), np.log(cap_share))
 
 
 def fit_evidence(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> Evidence:
-    """Return what measurements make of a prior.
+    """Return the evidence from a prior and measurements.
 
-    Gauss-Newton steps towards the likeliest latent quantities (extended Kalman filter, iterated), each of
-    limited length and then shorter.
+    Gauss-Newton iterations of limited and decreasing length approach the most likely latent quantities
+    (iterated extended Kalman filter).
 
     Args:
         hardware: the kind of device.
-        rows: measurements on it; at most `MAX_ROWS`, evenly chosen, are used.
-        prior: what other kinds say.
+        rows: measurements on it; at most `MAX_ROWS` evenly spaced rows are used.
+        prior: knowledge from other kinds.
     """
     rows = _thin(rows)
     if not rows:
@@ -129,7 +132,7 @@ def fit_evidence(hardware: Hardware, rows: Sequence[Measurement], prior: Transfe
 def latent_values(
     hardware: Hardware, rows: Sequence[Measurement], evidence: Evidence, name: str
 ) -> tuple[Array, Array]:
-    """Return the likeliest latent quantity of each row, and its standard deviation."""
+    """Return the most likely latent quantity of each row, and its standard deviation."""
     positions, posterior = _step_positions(hardware, rows, evidence.prior), evidence.posterior()
     own_variance = latent_covariance(positions, positions)[name].diagonal()
     mean = _means(evidence.prior, rows, name)
@@ -147,7 +150,7 @@ def _linearise(
     means: Mapping[str, Array],
     latents: dict[str, Array],
 ) -> tuple[Linearised, Array]:
-    """Return the model near latent quantities, and observed less expected logarithms."""
+    """Return the model linearised at latent quantities, and the observed minus the expected logarithms."""
     seconds, watts, slowdown = response.logarithms(**latents)
     slopes = response.slopes(latents)
     expected = np.stack((seconds + means["time"], watts))

@@ -1,9 +1,9 @@
-"""The Gaussian process over latent quantities: covariances, and what observations make of them. Pure.
+"""The Gaussian process over latent quantities: covariances and posterior. Pure functions.
 
-The logarithms of time and power are linear in the latent quantities near their present values (extended
-Kalman filter), so that time and power of a step, and any latent quantity, are jointly normal. On top come a
-slope over the slowdown and a rough part, which fade over batch and limit (Matern, 3/2). Source: Rasmussen
-and Williams, Gaussian Processes for Machine Learning, Eq. 2.25 to 2.27 and 4.17.
+The logarithms of time and power are linear in the latent quantities near their current values (extended
+Kalman filter). Therefore time and power of a step, and every latent quantity, are jointly normal. A slope
+over the slowdown and a rough term are added; both decrease with the distance in batch and limit (Matern,
+3/2). Source: Rasmussen and Williams, Gaussian Processes for Machine Learning, Eq. 2.25 to 2.27 and 4.17.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ NOISES = (TIME_NOISE, POWER_NOISE)
 
 @dataclass(frozen=True, slots=True)
 class StepPositions:
-    """Where steps lie: n of them.
+    """Positions of n steps in the input space.
 
     Attributes:
         workload: profile names, shape (n,).
-        known: whether the workload was measured on other kinds.
+        measured_elsewhere: whether the workload was measured on other kinds.
         batch: logarithm to base 2 of the samples per device and step.
         cap: logarithm of the power limit over the design power.
     """
@@ -57,12 +57,12 @@ class StepPositions:
 
 @dataclass(frozen=True, slots=True)
 class Linearised:
-    """Places, and the model near the present latent quantities there.
+    """The model linearised at the current latent quantities of n steps.
 
     Attributes:
-        places: see there.
+        positions: positions of the steps.
         slopes: by latent quantity, its effect on the logarithms of time and of power, shape (n,) each.
-        slowdown: logarithm of the highest clock over the present one.
+        slowdown: logarithm of the maximum clock over the current one.
     """
 
     positions: StepPositions
@@ -71,7 +71,7 @@ class Linearised:
 
 
 def latent_covariance(first: StepPositions, second: StepPositions) -> dict[str, Array]:
-    """Return the covariance of each latent quantity at places n with that at places m, shape (n, m)."""
+    """Return the covariance of each latent quantity between n and m positions, shape (n, m)."""
     same = first.workload[:, None] == second.workload[None]
     near = _matern(first.batch, second.batch, BATCH_RANGE)
     covariances = {}
@@ -83,7 +83,7 @@ def latent_covariance(first: StepPositions, second: StepPositions) -> dict[str, 
 
 
 def covariance(first: Linearised, second: Linearised) -> Array:
-    """Return the covariance of all observations, times before powers, shape (2 n, 2 m); without noise."""
+    """Return the covariance of all observations without noise, times before powers, shape (2 n, 2 m)."""
     latents = latent_covariance(first.positions, second.positions)
     same = first.positions.workload[:, None] == second.positions.workload[None]
     along = _matern(first.positions.cap, second.positions.cap, CAP_RANGE)
@@ -96,15 +96,15 @@ def covariance(first: Linearised, second: Linearised) -> Array:
 
 
 def latent_observation_covariance(latents: Array, second: Linearised, name: str) -> Array:
-    """Return the covariance of one latent quantity at places n with observations, shape (n, 2 m)."""
+    """Return the covariance of one latent quantity at n positions with the observations, shape (n, 2 m)."""
     return np.hstack([latents * slope[None] for slope in second.slopes[name]])
 
 
 class Posterior:
-    """The process given observations.
+    """The Gaussian process given observations.
 
     Args:
-        at: the observed steps, linearised at the latent quantities that suit them best.
+        at: the observed steps, linearised at the most likely latent quantities.
         residuals: logarithm of observed over expected time and power, shape (2, n); NaN: not observed.
         scores: quantiles of the scores of time and of power between kinds (`ranges.SCORE_LEVELS`).
     """
@@ -124,8 +124,8 @@ class Posterior:
         self.weights = self._inverse_root.T @ whitened
         power = np.flatnonzero(self.observed) >= len(at.positions)
         everything = np.ones(len(values), dtype=bool)
-        # Demand, host and clock act on time too, so power that scatters widens time. The offset of time acts
-        # on time alone, so time that scatters says nothing of power.
+        # Demand, host and clock also affect time, so scattered power widens the range of time. The offset of
+        # time affects time only, so scattered time does not widen the range of power.
         time_scatter = max(_scatter(full, values, everything), _scatter(full, values, ~power))
         self._scatters = [time_scatter, _scatter(full, values, power if power.any() else everything)]
         self._counts = [int(own.sum()) or len(values) for own in (~power, power)]
@@ -134,34 +134,35 @@ class Posterior:
 
     @cached_property
     def quantiles(self) -> Array:
-        """Standard deviations from the mean to the ends of the ranges of time and of power, shape (2, 1).
+        """Standard deviations from the mean to the ends of the ranges of time and power, shape (2, 1).
 
-        The degrees of freedom are the quantity's own observations (all, if it was never observed).
+        The degrees of freedom are the observations of the quantity (of both quantities if it was never
+        observed).
         """
         columns = zip(self._scores, self._own_scores, self._counts, self._scatters, strict=True)
         return np.array([[half_width(*column)] for column in columns])
 
     def latent_mean(self, latents: Array, name: str) -> Array:
-        """Return the mean of a latent quantity less its prior mean, given its `latent_covariance`."""
+        """Return the posterior minus the prior mean of a latent quantity, from its `latent_covariance`."""
         mean: Array = latent_observation_covariance(latents, self.at, name)[:, self.observed] @ self.weights
         return mean
 
     def latent_root(self, latents: Array, name: str) -> Array:
-        """Return the matrix whose column products are the covariances that observations take away."""
+        """Return a matrix whose column products are the covariances that the observations remove."""
         root: Array = (
             self._inverse_root @ latent_observation_covariance(latents, self.at, name)[:, self.observed].T
         )
         return root
 
     def predict(self, at: Linearised) -> tuple[Array, Array]:
-        """Return mean and lost variance of the logarithms of time and power, shape (2, n) each."""
+        """Return the mean and the removed variance of the logarithms of time and power, shape (2, n) each."""
         between = covariance(at, self.at)[:, self.observed]
         explained = np.square(self._inverse_root @ between.T).sum(axis=0)
         return (between @ self.weights).reshape(2, -1), explained.reshape(2, -1)
 
 
 def _scatter(full: Array, values: Array, own: NDArray[np.bool_]) -> float:
-    """Return how many times as far as the prior says some observations scatter, at least 1."""
+    """Return the ratio of observed to expected scatter of some observations, at least 1."""
     length = values[own] @ np.linalg.solve(full[np.ix_(own, own)], values[own]) if own.any() else 0.0
     return float(np.sqrt(max(1.0, (SCALE_WEIGHT + length) / (SCALE_WEIGHT + own.sum()))))
 
@@ -191,7 +192,7 @@ def variance(at: Linearised) -> Array:
 def _latent_block(
     latents: Mapping[str, Array], first: Linearised, second: Linearised, row: int, column: int
 ) -> Array:
-    """Return the covariance of observations (0: time, 1: power) by way of the latent quantities."""
+    """Return the covariance of observations (0: time, 1: power) that is due to the latent quantities."""
     return np.asarray(
         sum(
             first.slopes[name][row][:, None] * values * second.slopes[name][column][None]

@@ -1,4 +1,4 @@
-"""The default training model as a function of the latent quantities of `prior`. Pure; arrays broadcast."""
+"""The default training model as a function of the latent quantities in `prior`. Pure; arrays broadcast."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from slurm_energy.oracle.transfer.prior import Array
 DEFAULTS: Final = Theta()
 NEUTRAL: Final = Scalars()
 _STEPS: Final = {"demand": 0.08, "supply": 0.3, "idle": 0.2}
-"""Half the distance over which slopes are taken: wide, as the model has kinks where a limit begins to
-bind."""
+"""Half the distance over which slopes are taken.
+
+It is wide, because the model has kinks where a limit begins to bind.
+"""
 _MAX_STATIC: Final = 0.98
 
 
@@ -25,10 +27,10 @@ class LatentModel:
     """Steps under power limits.
 
     Attributes:
-        times: parts of the steps at the highest clock, from `DEFAULTS` and `NEUTRAL`.
+        times: parts of the steps at the maximum clock, from `DEFAULTS` and `NEUTRAL`.
         tdp_watts: design power.
         cap_watts: power limits.
-        clock: clock limits, share of the highest.
+        clock: clock limits as shares of the maximum clock.
     """
 
     times: StepTimes
@@ -37,11 +39,11 @@ class LatentModel:
     clock: Any = 1.0
 
     def at(self, demand: Any, supply: Any, idle: Any) -> tuple[Array, Array, Array]:
-        """Return seconds, watts and the clock, of the same shape as the arguments."""
+        """Return seconds, watts and clock in the shape of the arguments."""
         factor = np.exp(demand)
         static = np.minimum(DEFAULTS.static_share * factor, _MAX_STATIC)
         scale = DEFAULTS.power_scale * factor * (1.0 - DEFAULTS.static_share) / (1.0 - static)
-        theta = replace(DEFAULTS, static_share=static, power_scale=scale)  # all power times `factor`
+        theta = replace(DEFAULTS, static_share=static, power_scale=scale)  # multiplies all power by `factor`
         host_s = self.times.supply_s + device_s(self.times, DEFAULTS) * np.exp(supply)
         times = replace(self.times, supply_s=host_s)
         clock = clock_under(times, theta, NEUTRAL, self.tdp_watts, self.cap_watts, self.clock)
@@ -52,12 +54,12 @@ class LatentModel:
         return seconds, np.minimum(watts, self.tdp_watts), clock
 
     def logarithms(self, **latents: Array) -> tuple[Array, Array, Array]:
-        """Return the logarithms of seconds, watts and slowdown (the inverse of the clock)."""
+        """Return the logarithms of seconds, watts and slowdown (inverse of the clock)."""
         seconds, watts, clock = self.at(**latents)
         return np.log(seconds), np.log(watts), -np.log(clock)
 
     def slopes(self, latents: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
-        """Return, for each latent quantity, its effect on the logarithms of time and of power."""
+        """Return the effect of each latent quantity on the logarithms of time and of power."""
         count = len(latents["demand"])
         slopes_of = {"time": (np.ones(count), np.zeros(count))}
         for name, step in _STEPS.items():

@@ -1,4 +1,4 @@
-"""Tables of one workload on one kind of device, so that many alternatives are predicted at once. Pure."""
+"""Lookup tables of one workload on one kind of device, for fast prediction of many alternatives. Pure."""
 
 from __future__ import annotations
 
@@ -31,20 +31,21 @@ from slurm_energy.oracle.transfer.ranges import prior_half_width
 _BATCHES: Final = np.arange(0.0, 17.0)
 _CAP_SHARES: Final = np.linspace(0.2, 1.0, 17)
 _UNCERTAIN_LATENTS: Final = ("demand", "supply")
-"""Latent quantities that decide between power limits."""
+"""Latent quantities that decide the choice between power limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookupTable:
-    """What is known of one workload on one kind of device, over batches (B nodes) and power limits (C nodes).
+    """Predicted quantities of one workload on one kind of device over B batches and C power limits.
 
     Attributes:
-        batches: logarithms to base 2, rising, shape (B,).
-        caps: logarithms of shares of the design power, rising, shape (C,).
-        latents: likeliest demand, supply and idle, shape (B, 3).
+        batches: logarithms to base 2, in rising order, shape (B,).
+        caps: logarithms of shares of the design power, in rising order, shape (C,).
+        latents: most likely demand, supply and idle, shape (B, 3).
         root: lower triangular root of the covariance of demand and supply, shape (B, 2, 2).
-        offsets: of the logarithms of time and power from the model with these latents, shape (2, B, C).
-        widths: distance of their 5 and 95 % quantiles from the mean, likewise.
+        offsets: offsets of the logarithms of time and power from the model with these latents, shape (2, B,
+            C).
+        widths: distances of their 5 and 95 % quantiles from the mean, shape (2, B, C).
     """
 
     batches: Array
@@ -59,7 +60,8 @@ class LookupTable:
 
         Args:
             batch: samples per device and pass, shape (n,).
-            deviation: standard deviations from the likeliest demand and supply along the columns of `root`.
+            deviation: deviation from the most likely demand and supply in standard deviations, along the
+                columns of `root`.
         """
         row = np.log2(batch)
         demand, supply, idle = (np.interp(row, self.batches, values) for values in self.latents.T)
@@ -74,7 +76,7 @@ class LookupTable:
         return self._interpolated(self.offsets, batch, cap_share)
 
     def widths_at(self, batch: Array, cap_share: Array) -> Array:
-        """Return the distances of the quantiles of the same logarithms, shape (2, n)."""
+        """Return the half widths of the ranges of these logarithms, shape (2, n)."""
         return self._interpolated(self.widths, batch, cap_share)
 
     def _interpolated(self, values: Array, batch: Array, cap_share: Array) -> Array:
@@ -95,14 +97,14 @@ def tabulate(
     evidence: Evidence,
     posterior: Posterior | None,
 ) -> LookupTable:
-    """Return the table of one workload.
+    """Return the lookup table of one workload.
 
     Args:
         workload: profile.
         tdp_watts: design power of the device.
-        step_times: from batches to the parts of steps on one device at the highest clock.
-        evidence: what is known of the kind of device.
-        posterior: `evidence.posterior()`, which takes long.
+        step_times: function from batches to the parts of steps on one device at the maximum clock.
+        evidence: evidence on the kind of device.
+        posterior: result of `evidence.posterior()`, which is slow to compute.
     """
     own_batches = [
         batch
@@ -139,7 +141,7 @@ def tabulate(
 def _latents(
     workload: str, batches: Array, evidence: Evidence, posterior: Posterior | None
 ) -> tuple[Array, Array]:
-    """Return the latent quantities at each batch, and the root of the covariance of the uncertain ones."""
+    """Return the latent quantities at each batch, and the covariance root of the uncertain ones."""
     at = _step_positions(workload, 2.0**batches, np.ones(len(batches)), evidence)
     values = {name: evidence.prior.mean(name, workload, 2.0**batches) for name in NONLINEAR_LATENTS}
     spread = np.zeros((len(batches), 2, 2))
@@ -157,7 +159,10 @@ def _latents(
 
 
 def _root(spread: Array) -> Array:
-    """Return the lower triangular root of each 2 x 2 covariance, which rounding may have made indefinite."""
+    """Return the lower triangular root of each 2 x 2 covariance.
+
+    Rounding may have made a covariance indefinite.
+    """
     root = np.zeros_like(spread)
     first = np.sqrt(np.maximum(0.0, spread[:, 0, 0]))
     shared = np.where(first > 0.0, spread[:, 1, 0] / np.where(first > 0.0, first, 1.0), 0.0)
@@ -178,5 +183,5 @@ def _step_positions(workload: str, batch: Array, cap_share: Array, evidence: Evi
 
 
 def cap_shares(cap_watts: Any, tdp_watts: float) -> Array:
-    """Return power limits as shares of the design power, which is the limit where none is set."""
+    """Return power limits as shares of the design power, which stands for no limit."""
     return np.asarray(np.minimum(cap_watts, tdp_watts) / tdp_watts)

@@ -1,4 +1,4 @@
-"""Knowledge from other kinds of device, and the variances of what differs between kinds. Plain data."""
+"""Knowledge from other kinds of device, and the variances between kinds. Plain data."""
 
 from __future__ import annotations
 
@@ -23,30 +23,31 @@ class Deviations(NamedTuple):
 
 
 LATENTS: Final = ("time", "demand", "supply", "idle")
-"""What may differ from the default model, all as logarithms: measured over predicted time; power that the
-working device would draw without a limit; the host's seconds per step over the device's; power while
-waiting."""
+"""Quantities that may differ from the default model, all as logarithms.
+
+They are: measured over predicted time; the power demand of the working device without a limit; the host's
+seconds per step over the device's; the power while waiting.
+"""
 MEASURED_ELSEWHERE: Final = {
     "time": Deviations(0.25, 0.27, 0.20),
     "demand": Deviations(0.04, 0.08, 0.05),
     "supply": Deviations(0.35, 0.75, 0.35),
     "idle": Deviations(0.30, 0.0, 0.0),
 }
-"""For workloads that were measured on other kinds."""
+"""Deviations of workloads that were measured on other kinds."""
 NEVER_MEASURED: Final = MEASURED_ELSEWHERE | {
     "time": Deviations(0.25, 0.60, 0.20),
     "supply": Deviations(0.35, 1.30, 0.35),
 }
-"""For all other workloads."""
+"""Deviations of all other workloads."""
 DEMAND_MEAN, IDLE_MEAN = 0.0, -0.3
 TYPICAL_SUPPLY: Final = float(np.log(0.15))
-"""The host's share of workloads never measured."""
+"""The host's share of workloads that were never measured."""
 LIMITS: Final = {"demand": (-1.2, 1.2), "supply": (-5.0, 3.0), "idle": (-1.5, 0.8)}
 BATCH_RANGE, CAP_RANGE = 2.5, 0.5
-"""Doublings of the batch, and distance of the logarithm of the power limit, over which differences fade."""
+"""Length scales: doublings of the batch, and distance of the logarithm of the power limit."""
 TIME_SLOPE, POWER_SLOPE = Deviations(0.045, 0.09, 0.0), Deviations(0.06, 0.06, 0.0)
-"""Of the exponent of the clock: how much more or less than predicted a device slows down when it is
-throttled."""
+"""Deviations of the exponent of the clock, which sets the slowdown of a throttled device."""
 TIME_ROUGHNESS, POWER_ROUGHNESS = 0.045, 0.03
 TIME_NOISE, POWER_NOISE = 0.03, 0.016
 """Model error that varies with batch and limit, and noise of a single measurement."""
@@ -54,10 +55,10 @@ TIME_NOISE, POWER_NOISE = 0.03, 0.016
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOffsets:
-    """One workload on other kinds of device.
+    """Offsets of one workload, measured on other kinds of device.
 
     Attributes:
-        batches: samples per device and step, rising.
+        batches: samples per device and step, in rising order.
         time: logarithm of measured over predicted seconds at each batch.
         supply: logarithm of the host's seconds over the device's at each batch.
     """
@@ -67,21 +68,21 @@ class WorkloadOffsets:
     supply: Sequence[float]
 
     def at(self, quantity: str, batch: Array) -> Array:
-        """Return `time` or `supply` at other batches; constant beyond those measured."""
+        """Return `time` or `supply` at other batches; constant beyond the measured ones."""
         values: Sequence[float] = getattr(self, quantity)
         return np.asarray(np.interp(np.log2(batch), np.log2(self.batches), values))
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What measurements on some kinds of device say about another kind.
+    """Knowledge from some kinds of device that predicts another kind.
 
     Attributes:
         sources: names of the measured kinds.
-        cap_share: the single power limit of least mean energy-delay product, as a share of the design power.
-        workloads: by profile; others are expected to be as the default model says.
+        cap_share: single power limit of least mean energy-delay product, as a share of the design power.
+        workloads: offsets by profile; other workloads are expected to follow the default model.
         time_scores: quantiles of the scores of time between kinds of device (`ranges.SCORE_LEVELS`).
-        power_scores: likewise of power.
+        power_scores: quantiles of the scores of power between kinds of device.
     """
 
     sources: tuple[str, ...] = ()
@@ -108,7 +109,7 @@ NO_TRANSFER: Final = Transfer()
 
 
 def combined(transfers: Sequence[Transfer]) -> Transfer:
-    """Return the mean over several kinds; each workload over those that measured it."""
+    """Return the mean over several kinds; each workload is averaged over the kinds that measured it."""
     if not transfers:
         return NO_TRANSFER
     time_scores, power_scores = (

@@ -1,12 +1,12 @@
-"""Half width of the 90 % range, in predicted standard deviations. Pure.
+"""Half width of the 90 % range in predicted standard deviations. Pure functions.
 
 A score is the absolute error of the logarithm of a prediction over its predicted standard deviation. The half
-width is the 90 % quantile of the scores of rows not seen. Two estimates of it are averaged:
+width is the 90 % quantile of the scores of unseen rows. Two estimates of it are averaged:
 
-- Student's t for normal errors, scaled where observations scatter more than the prior says.
+- Student's t for normal errors, scaled where observations scatter more than the prior predicts.
 - The conformal quantile of the observations' own scores, each predicted from all others, pooled with the
-  scores that were found between other kinds of device. It assumes no distribution, but few scores decide
-  it. Source: Vovk et al., Algorithmic Learning in a Random World, section 2.2.
+  scores between other kinds of device. It assumes no distribution, but is based on few scores. Source: Vovk
+  et al., Algorithmic Learning in a Random World, section 2.2.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ SCORE_LEVELS: Final = (np.arange(20) + 0.5) / 20
 NORMAL_SCORES: Final = tuple(round(NormalDist().inv_cdf(0.5 + level / 2), 4) for level in SCORE_LEVELS)
 """Quantiles of the scores of normal errors with the predicted variance."""
 SCALE_WEIGHT: Final = 3.0
-"""Observations that the predicted variances and the scores between kinds are worth for the scale of t."""
+"""Weight of the predicted variances and of the scores between kinds in the scale of t, in observations."""
 SCORES_WEIGHT: Final = COVERAGE / (1.0 - COVERAGE)
-"""Observations that the scores between kinds are worth in the pool: the fewest scores of which a conformal
-quantile exists."""
+"""Weight of the scores between kinds in the pool, in observations.
+
+It is the minimum number of scores for which a conformal quantile exists.
+"""
 _NORMAL_95: Final = 1.6448536269514722
 
 
@@ -49,8 +51,8 @@ def half_width(scores: Sequence[float], own_scores: Array, count: int, scatter: 
     Args:
         scores: quantiles at `SCORE_LEVELS` of the scores between other kinds.
         own_scores: scores of the observations of the quantity, each predicted from all others.
-        count: observations that `scatter` rests on.
-        scatter: how many times as far as predicted observations scatter.
+        count: number of observations behind `scatter`.
+        scatter: ratio of observed to expected scatter of the observations.
     """
     prior_scale = prior_half_width(scores) / _NORMAL_95
     scale = scatter * prior_scale ** (SCALE_WEIGHT / (SCALE_WEIGHT + count))
@@ -59,9 +61,10 @@ def half_width(scores: Sequence[float], own_scores: Array, count: int, scatter: 
 
 
 def conformal_quantile(scores: Sequence[float], own_scores: Array) -> float:
-    """Return the quantile of pooled scores that covers one more row in `COVERAGE` of all cases.
+    """Return the quantile of the pooled scores that covers one more row with probability `COVERAGE`.
 
-    It lies at rank COVERAGE (n + 1) of n scores. Scores between kinds count as `SCORES_WEIGHT` in total.
+    It has rank COVERAGE (n + 1) among n scores. The scores between kinds have the total weight
+    `SCORES_WEIGHT`.
 
     Args:
         scores: quantiles at `SCORE_LEVELS` of the scores between other kinds.
@@ -77,7 +80,7 @@ def conformal_quantile(scores: Sequence[float], own_scores: Array) -> float:
 
 
 def student_95(free: float) -> float:
-    """Return the 95 % quantile of Student's t, for 4 degrees of freedom or more.
+    """Return the 95 % quantile of Student's t, for at least 4 degrees of freedom.
 
     Source: Abramowitz and Stegun, 26.7.5.
     """

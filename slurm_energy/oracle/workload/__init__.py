@@ -1,6 +1,7 @@
-"""What a training step asks of a device: computed once from the module's graph, shipped as small files.
+"""Workload profiles: the demand of a training step, computed once from a module and shipped as files.
 
-Only `tracing`, `operators` and `layers` need PyTorch; nothing else may import them when it is loaded.
+`tracing` needs PyTorch; `operators` and `layers` process its tensors. No other module may import these three
+when it is loaded.
 """
 
 from slurm_energy.oracle.workload.optimizers import OPTIMIZERS, Optimizer, find_optimizer

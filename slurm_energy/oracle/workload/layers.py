@@ -1,4 +1,4 @@
-"""Handlers of whole layers that run as one library call on a GPU, not as the operators of their definition.
+"""Handlers of layers that run as one library call on a GPU instead of the operators of their definition.
 
 Importing this module fills the registry.
 """
@@ -15,7 +15,7 @@ _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
 def _shape(module: Any, data: Any) -> tuple[int, int]:
-    """Return (time steps, sequences) of a recurrent layer's input."""
+    """Return (time steps, sequences) of the input of a recurrent layer."""
     if data.dim() == 2:
         return data.shape[0], 1
     steps, batch = data.shape[:2]
@@ -23,7 +23,10 @@ def _shape(module: Any, data: Any) -> tuple[int, int]:
 
 
 def _recurrent_work(module: Any, inputs: tuple[Any, ...], output: Any) -> list[OperationCost]:
-    """One product for all steps' inputs, one small product and some pointwise work for each step."""
+    """Return the costs of a recurrent layer.
+
+    They are one product for the inputs of all steps, then a small product and pointwise work for each step.
+    """
     steps, batch = _shape(module, inputs[0])
     gates = _GATES[module.mode.split("_")[0]] * module.hidden_size
     directions = 2 if module.bidirectional else 1
@@ -94,7 +97,7 @@ def _recurrent_output(module: Any, inputs: tuple[Any, ...]) -> Any:
 
 
 def _recurrent_saved(module: Any, inputs: tuple[Any, ...], output: Any) -> float:
-    """Gates and states of every step stay until the backward pass."""
+    """Return the saved elements: gates and states of every step are kept until the backward pass."""
     steps, batch = _shape(module, inputs[0])
     directions = 2 if module.bidirectional else 1
     gates = _GATES[module.mode.split("_")[0]]

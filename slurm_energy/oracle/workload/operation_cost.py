@@ -1,4 +1,4 @@
-"""The cost of single operations and their sum over a pass. Plain arithmetic, no PyTorch."""
+"""The cost of single operations, and its sum over a pass. Plain arithmetic without PyTorch."""
 
 from __future__ import annotations
 
@@ -6,28 +6,31 @@ from dataclasses import dataclass, field
 
 UNITS = ("gemm", "conv", "alu")
 AXES = {"gemm": ("m", "n", "k"), "conv": ("pixels", "in", "out")}
-"""Dimensions of a matrix product (rows, columns, inner), of a convolution (output pixels of the whole
-batch, input channels of a group, output channels)."""
+"""Dimensions of a matrix product and of a convolution.
+
+A matrix product has rows, columns and an inner size. A convolution has the output pixels of the whole batch,
+the input channels of a group, and the output channels.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class OperationCost:
-    """One operation, forward and backward.
+    """Cost of one operation, forward and backward.
 
     Attributes:
-        unit: where its main operations run: `gemm`, `conv` or `alu`.
-        forward_flops: operations on that unit in the forward pass; a multiply-add counts 2.
-        backward_flops: likewise backward.
-        forward_alu: operations beside them on the ALU, e.g. adding a bias.
-        backward_alu: likewise backward.
+        unit: unit that runs its main operations: `gemm`, `conv` or `alu`.
+        forward_flops: operations on that unit in the forward pass; a multiply-add counts as 2.
+        backward_flops: the same in the backward pass.
+        forward_alu: further operations on the ALU, e.g. adding a bias.
+        backward_alu: the same in the backward pass.
         forward_read: elements read from memory.
-        forward_write: elements written.
-        backward_read: likewise backward.
-        backward_write: likewise backward.
+        forward_write: elements written to memory.
+        backward_read: elements read in the backward pass.
+        backward_write: elements written in the backward pass.
         forward_kernels: kernels launched.
-        backward_kernels: likewise backward.
+        backward_kernels: kernels launched in the backward pass.
         dims: sizes along `AXES[unit]`; empty for `alu`.
-        elements: elements that a generic operation works through, 0 for matrix products.
+        elements: elements that a generic operation processes; 0 for matrix products.
     """
 
     unit: str = "alu"
@@ -55,7 +58,7 @@ class Tally:
     sums: dict[str, float] = field(default_factory=dict)
 
     def add(self, work: OperationCost) -> None:
-        """Count one operation in."""
+        """Add one operation."""
         for phase in ("forward", "backward"):
             flops = getattr(work, f"{phase}_flops")
             self._more(f"{work.unit}_flops_{phase}", flops)
@@ -67,7 +70,7 @@ class Tally:
             self._more(f"{work.unit}_{axis}_weighted", work.forward_flops * size)
 
     def mean_dim(self, unit: str, axis: str) -> float:
-        """Return the mean size along an axis weighted by forward operations; 0 without any.
+        """Return the mean size along an axis, weighted by forward operations; 0 without any.
 
         Source: thesis, Eq. 4.6.
         """

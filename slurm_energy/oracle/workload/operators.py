@@ -1,6 +1,6 @@
-"""Handlers of PyTorch's operators: what each asks for, forward and backward. Shapes only.
+"""Handlers of PyTorch's operators: the cost of each, forward and backward, from the shapes of its tensors.
 
-Importing this module fills the registry. Pointwise operators need no entry: `tracing` counts any operator
+Importing this module fills the registry. Pointwise operators need no entry: `tracing` counts every operator
 that PyTorch tags as pointwise.
 """
 
@@ -21,17 +21,17 @@ def _aten(names: str) -> list[str]:
 
 
 def size(tensor: Any) -> float:
-    """Return a tensor's elements, 0 for anything else."""
+    """Return the number of elements of a tensor; 0 for anything else."""
     return float(tensor.numel()) if hasattr(tensor, "numel") else 0.0
 
 
 def traffic(tensor: Any) -> float:
-    """Return what reading a tensor costs, in elements of four bytes (masks less, indices more)."""
+    """Return the cost of reading a tensor in elements of four bytes (masks less, indices more)."""
     return size(tensor) * _DTYPE_WEIGHT.get(str(getattr(tensor, "dtype", "")), 1.0)
 
 
 def needs_gradient(tensor: Any) -> bool:
-    """Whether a gradient flows to a tensor."""
+    """Return whether a gradient flows to a tensor."""
     return bool(getattr(tensor, "requires_grad", False))
 
 
@@ -40,7 +40,8 @@ def product(
 ) -> OperationCost:
     """Return the cost of `count` matrix products (rows x inner) (inner x columns).
 
-    Backward there is one product for each factor that learns. Source: thesis, 4.3.4 (`nn.Linear`).
+    The backward pass has one product for each factor that needs a gradient. Source: thesis, 4.3.4
+    (`nn.Linear`).
     """
     forward = 2.0 * count * rows * columns * inner
     out, first, second = (count * rows * columns, count * rows * inner, count * columns * inner)
@@ -60,14 +61,17 @@ def product(
 
 @handles_operator("aten.mm")
 def matrix_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """(m x k) (k x n)."""
+    """Return the cost of (m x k) (k x n)."""
     (rows, inner), columns = args[0].shape, args[1].shape[1]
     return product(args[0], args[1], rows, columns, inner)
 
 
 @handles_operator("aten.addmm")
 def biased_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Bias + (m x k) (k x n), e.g. `nn.Linear`: the bias costs one addition per output, on the ALU."""
+    """Return the cost of a bias + (m x k) (k x n), e.g. `nn.Linear`.
+
+    The bias costs one addition per output on the ALU.
+    """
     from dataclasses import replace
 
     work = matrix_product(args[1:], kwargs, out)
@@ -85,14 +89,14 @@ def biased_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> O
 
 @handles_operator("aten.bmm")
 def batched_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """A batch of (m x k) (k x n), e.g. the two products of attention (thesis, Eq. 4.3)."""
+    """Return the cost of a batch of (m x k) (k x n), e.g. the two products of attention (thesis, Eq. 4.3)."""
     (count, rows, inner), columns = args[0].shape, args[1].shape[2]
     return product(args[0], args[1], rows, columns, inner, count)
 
 
 @handles_operator("aten.baddbmm")
 def biased_batched_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """A bias + a batch of products."""
+    """Return the cost of a bias + a batch of products."""
     return batched_product(args[1:], kwargs, out)
 
 
@@ -103,7 +107,10 @@ def biased_batched_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: A
     "aten._scaled_dot_product_fused_attention_overrideable",
 )
 def fused_attention(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Attention in one kernel: scores stay on the chip; the backward pass computes them again."""
+    """Return the cost of attention in one kernel.
+
+    Scores stay on the chip; the backward pass recomputes them.
+    """
     query, key, value = args[:3]
     *batch, length, width = query.shape
     count, keys, values = math.prod(batch), key.shape[-2], value.shape[-1]
@@ -128,7 +135,10 @@ def fused_attention(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> 
 
 @handles_operator("aten.convolution", "aten._convolution")
 def convolution(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Any number of dimensions, groups, also transposed; a multiply-add counts 2."""
+    """Return the cost of a convolution with any number of dimensions, with groups, also transposed.
+
+    A multiply-add counts as 2.
+    """
     image, weight, bias = args[:3]
     transposed = bool(args[6])
     grid = image if transposed else out
@@ -161,13 +171,20 @@ def convolution(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Oper
     )
 )
 def batch_norm(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Two sweeps over the input forward (statistics, scaling), two over input and gradient backward."""
+    """Return the cost of a batch normalisation.
+
+    The forward pass reads the input twice (statistics, scaling), the backward pass reads input and gradient
+    twice.
+    """
     return _sweeps(args[0], flops=8.0, back_flops=12.0, reads=2.0, back_reads=4.0)
 
 
 @handles_operator("aten.native_layer_norm", "aten.native_group_norm", "aten._fused_rms_norm", "aten.rms_norm")
 def layer_norm(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Rows fit on the chip: one sweep forward; backward one for the input, one for the weights."""
+    """Return the cost of a layer normalisation, whose rows fit on the chip.
+
+    The forward pass has one sweep, the backward pass one for the input and one for the weights.
+    """
     from dataclasses import replace
 
     return replace(_sweeps(args[0], flops=8.0, back_flops=14.0, back_reads=4.0), backward_kernels=2.0)
@@ -175,19 +192,22 @@ def layer_norm(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Opera
 
 @handles_operator("aten._softmax", "aten._log_softmax", "aten._safe_softmax")
 def softmax(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Maximum, exponential, sum, division; backward reads output and its gradient."""
+    """Return the cost of maximum, exponential, sum and division; backward reads output and its gradient."""
     return _sweeps(args[0], flops=5.0, back_flops=4.0, back_reads=2.0)
 
 
 @handles_operator("aten.native_dropout")
 def dropout(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """A random mask, a product, and the mask written beside the result."""
+    """Return the cost of a random mask and a product; the mask is written beside the result."""
     return _sweeps(args[0], flops=3.0, back_flops=1.0, writes=1.25, back_reads=1.25)
 
 
 @handles_operator("aten.embedding")
 def embedding(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Rows are copied; the gradient is as large as the table, cleared and then added to."""
+    """Return the cost of copying rows.
+
+    The gradient has the size of the table, which is cleared and then added to.
+    """
     table, indices = args[:2]
     gradient = 1.0 if needs_gradient(table) else 0.0
     return OperationCost(
@@ -210,7 +230,7 @@ def embedding(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operat
     )
 )
 def pooling(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Reads the image, writes the smaller one."""
+    """Return the cost of reading an image and writing a smaller one."""
     image, result = args[0], out[0] if isinstance(out, tuple) else out
     gradient = 1.0 if needs_gradient(image) else 0.0
     return OperationCost(
@@ -235,7 +255,7 @@ def pooling(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operatio
     )
 )
 def reduction(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Reads all, writes little; backward writes all."""
+    """Return the cost of reading all elements and writing few; backward writes all."""
     result = out[0] if isinstance(out, tuple) else out
     gradient = 1.0 if needs_gradient(args[0]) else 0.0
     return OperationCost(
@@ -263,7 +283,7 @@ def reduction(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operat
     )
 )
 def copying_operator(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Elements are copied from one place to another; so are their gradients."""
+    """Return the cost of copying elements, and of copying their gradients backward."""
     result = out[0] if isinstance(out, (tuple, list)) else out
     sources = args[0] if isinstance(args[0], (list, tuple)) else [args[0]]
     gradient = 1.0 if any(map(needs_gradient, sources)) else 0.0
@@ -289,7 +309,7 @@ def copying_operator(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) ->
     )
 )
 def no_kernel(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """No kernel runs."""
+    """Return the cost of an operator without a kernel."""
     return NO_WORK
 
 
@@ -303,18 +323,18 @@ def no_kernel(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operat
     )
 )
 def initialization(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Constants or random numbers are written."""
+    """Return the cost of writing constants or random numbers."""
     return OperationCost(forward_write=traffic(out), elements=size(out), backward_kernels=0.0)
 
 
 def pointwise(name: str, args: tuple[Any, ...], out: Any) -> OperationCost:
-    """Return the cost of an operator that treats each element by itself."""
+    """Return the cost of an operator that processes each element separately."""
     result = out[0] if isinstance(out, (tuple, list)) else out
     plain = name.split(".")[1].rstrip("_")
     flops = _COSTLY.get(plain, 1.0) * size(result)
     inputs = [arg for arg in args if hasattr(arg, "numel")]
     gradient_inputs = sum(map(needs_gradient, inputs))
-    linear = plain in ("add", "sub", "neg", "rsub")  # the gradient passes through as it is
+    linear = plain in ("add", "sub", "neg", "rsub")  # the gradient passes through unchanged
     back = 0.0 if linear else float(gradient_inputs)
     return OperationCost(
         forward_flops=flops,

@@ -1,4 +1,4 @@
-"""What an optimizer's step costs: memory traffic, operations and kernels, from the number of weights."""
+"""The cost of an optimizer step from the number of weights: memory traffic, operations and kernels."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Optimizer:
     """One update rule.
 
     Attributes:
-        name: e.g. `adamw`.
-        states: tensors of the weights' size that it keeps (moments), FP32.
+        name: name, e.g. `adamw`.
+        states: FP32 state tensors per weight tensor, of the same size (moments).
         flops: operations per weight.
-        kernels: kernels per tensor where the framework loops over tensors.
+        kernels: kernels per tensor if the framework loops over tensors.
     """
 
     name: str
@@ -28,21 +28,21 @@ class Optimizer:
     kernels: int
 
     def read_bytes(self, trainable: float, precision: str) -> float:
-        """Return bytes read in one step: weights, gradients, states.
+        """Return the bytes read in one step: weights, gradients and states.
 
         Source: thesis, Eq. 4.4.
         """
         return trainable * (FP32_BYTES * (1 + self.states) + GRADIENT_BYTES[precision])
 
     def write_bytes(self, trainable: float) -> float:
-        """Return bytes written in one step: weights and states.
+        """Return the bytes written in one step: weights and states.
 
         Source: thesis, Eq. 4.5.
         """
         return trainable * FP32_BYTES * (1 + self.states)
 
     def total_flops(self, trainable: float) -> float:
-        """Return operations of one step, all on the ALU.
+        """Return the operations of one step, all on the ALU.
 
         Source: thesis, 4.3.4 (18 per weight for AdamW).
         """
@@ -55,7 +55,7 @@ OPTIMIZERS = {
         Optimizer("sgd", 0, 2, 1),
         Optimizer("momentum", 1, 4, 3),
         Optimizer("adam", 2, 16, 8),
-        Optimizer("adamw", 2, 18, 9),  # 18: thesis; the others counted from their update rules
+        Optimizer("adamw", 2, 18, 9),  # 18: thesis; the other numbers are counted from the update rules
         Optimizer("adadelta", 2, 14, 10),
     )
 }

@@ -1,4 +1,4 @@
-"""A workload profile: what one training step of a network asks for, as functions of the batch. Plain data."""
+"""The workload profile: demand of one training step of a network as functions of the batch size."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """A quantity of one step that is `fixed + per_sample * batch`."""
+    """A quantity of one step: `fixed + per_sample * batch`."""
 
     fixed: float
     per_sample: float
 
     def at(self, batch: float) -> float:
-        """Return the quantity for a batch."""
+        """Return the quantity at a batch size."""
         return self.fixed + self.per_sample * batch
 
     @classmethod
     def through(cls, first: tuple[float, float], second: tuple[float, float]) -> Affine:
-        """Return the line through two points (batch, quantity); batches must differ."""
+        """Return the line through two points (batch, quantity) of different batches."""
         slope = (second[1] - first[1]) / (second[0] - first[0])
         fixed = first[1] - slope * first[0]
         return cls(0.0 if abs(fixed) < 1e-9 * abs(first[1]) else fixed, slope)
@@ -34,25 +34,25 @@ _ZERO = Affine(0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class WorkloadProfile:
-    """One network with one kind of input. Operations and elements are per training step of one device.
+    """One network with one kind of input. Quantities are per training step of one device.
 
     Attributes:
-        name: e.g. `resnet50`.
-        description: for people, with the input's shape.
-        origin: what computed the figures.
-        parameters: scalar weights.
-        trainable: those that the optimizer changes.
-        parameter_tensors: trainable tensors; an optimizer that loops launches kernels for each.
+        name: name, e.g. `resnet50`.
+        description: description for users, with the shape of the input.
+        origin: program that computed the profile.
+        parameters: number of scalar weights.
+        trainable: weights that the optimizer updates.
+        parameter_tensors: trainable tensors; a looping optimizer launches kernels for each.
         optimizer: name of the usual optimizer.
         dataset: the usual training set.
-        samples_per_epoch: its size; None: unknown.
-        shared_weights: layers use the same weights repeatedly (the thesis' case ALBERT).
-        gemm_flops_forward: matrix products; likewise the other `*_flops_*`.
-        read_forward: elements read; likewise the other `read_*`, `write_*`.
-        kernels_forward: kernels launched; likewise backward.
+        samples_per_epoch: samples in the training set; None: unknown.
+        shared_weights: whether layers use the same weights repeatedly (ALBERT in the thesis).
+        gemm_flops_forward: operations of matrix products; equally the other `*_flops_*`.
+        read_forward: elements read; equally the other `read_*` and `write_*`.
+        kernels_forward: kernels launched; equally backward.
         elements: elements of generic operations.
-        saved: elements kept from the forward for the backward pass.
-        gemm_m: mean rows of matrix products, weighted by operations; likewise `gemm_*`, `conv_*`.
+        saved: elements saved by the forward pass for the backward pass.
+        gemm_m: mean rows of matrix products, weighted by operations; equally the other `gemm_*` and `conv_*`.
     """
 
     name: str
@@ -92,7 +92,7 @@ class WorkloadProfile:
         return math.fsum(unit.at(batch) for unit in units)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data, quantities as [fixed, per sample]."""
+        """Return the profile as JSON data, with affine quantities as [fixed, per sample]."""
         plain: dict[str, Any] = {"schema": SCHEMA}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)

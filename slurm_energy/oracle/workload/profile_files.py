@@ -1,4 +1,4 @@
-"""Profiles as files: those that come with the package, and a user's own."""
+"""Profile files: the shipped ones and those of users."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _DIRECTORY = Path(__file__).resolve().parent / "profiles"
 _COUNTS = ("parameters", "trainable", "parameter_tensors")
 _TEXTS = ("name", "description", "origin", "optimizer", "dataset")
 _MAX_VALUE = 1e24
-"""Bound on what a file may say, so that predictions stay finite."""
+"""Bound on the values in a file, so that predictions stay finite."""
 
 
 @functools.cache
 def profile_names() -> tuple[str, ...]:
-    """Return the names of the profiles that come with the package."""
+    """Return the names of the shipped profiles."""
     return tuple(sorted(path.stem for path in _DIRECTORY.glob("*.json")))
 
 
@@ -32,8 +32,8 @@ def find_profile(name_or_path: str) -> WorkloadProfile:
     """Return a profile by name, or from a `.json` file.
 
     Raises:
-        NotFoundError: no such profile; names near ones.
-        ConfigError: the file is not in order.
+        NotFoundError: no such profile; the message lists similar names.
+        ConfigError: the file is invalid.
     """
     if name_or_path.endswith(".json"):
         return load_profile(Path(name_or_path))
@@ -51,10 +51,10 @@ def find_profile(name_or_path: str) -> WorkloadProfile:
 
 
 def adopt_profile(path: Path) -> WorkloadProfile:
-    """Read a profile and let `find_profile` give it by its name from now on, as calibrations know it by that.
+    """Read a profile and register it, so that `find_profile` finds it by the name that calibrations use.
 
     Raises:
-        ConfigError: the file is not in order, or another profile has its name.
+        ConfigError: the file is invalid, or another profile has the same name.
     """
     profile = load_profile(path)
     existing = _adopted.get(profile.name) or (
@@ -77,7 +77,7 @@ def load_profile(path: Path) -> WorkloadProfile:
     """Read a profile.
 
     Raises:
-        ConfigError: not readable, not JSON, or a key is missing or cannot be.
+        ConfigError: the file is unreadable or not JSON, a key is missing, or a value is invalid.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -97,7 +97,7 @@ def load_profile(path: Path) -> WorkloadProfile:
 
 
 def save_profile(profile: WorkloadProfile, path: Path) -> None:
-    """Write a profile, one key a line.
+    """Write a profile with one key per line.
 
     Raises:
         ConfigError: the file cannot be written.

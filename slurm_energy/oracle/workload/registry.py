@@ -1,4 +1,4 @@
-"""Which function counts which operator or layer. Sites and users add their own here; no PyTorch is needed."""
+"""Registry of the handlers of operators and layers. Sites and users can add handlers. It needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from slurm_energy.errors import UsageError
 from slurm_energy.oracle.workload.operation_cost import OperationCost
 
 OperatorHandler = Callable[[tuple[Any, ...], dict[str, Any], Any], OperationCost]
-"""Takes an operator's positional arguments, keyword arguments and result; tensors have shapes, no data."""
+"""Function of an operator's positional arguments, keyword arguments and result; tensors have no data."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerHandler:
-    """How to count a whole layer without looking into it.
+    """Cost functions of a whole layer, whose operators are not counted.
 
     Attributes:
-        work: from the module, its positional inputs and its output, all operations of one call.
-        output: from the module and its inputs, an output of the right shape on the inputs' device; None: the
-            module's own forward is run for it, its operators are not counted.
-        saved: from module, inputs and output, elements kept for the backward pass.
+        work: function of the module, its positional inputs and its output that returns all operations of one
+            call.
+        output: function of the module and its inputs that returns an output of the right shape on the inputs'
+            device; None: the module's own forward runs, and its operators are not counted.
+        saved: function of module, inputs and output that returns the elements saved for the backward pass.
     """
 
     work: Callable[[Any, tuple[Any, ...], Any], list[OperationCost]]
@@ -34,12 +35,12 @@ _layers: dict[str, LayerHandler] = {}
 
 
 class UnknownOperationError(UsageError):
-    """A model runs an operator that nobody counts."""
+    """Error for a model that runs an operator without a handler."""
 
     def __init__(self, operator: str, layer: str) -> None:
         super().__init__(
             f"layer {layer or 'the model itself'}: operator {operator} has no handler",
-            "its cost is not known",
+            "its cost is unknown",
             "register one with slurm_energy.oracle.workload.registry.handles_operator"
             f"('{operator}') or, for the whole layer, handles_layer('CLASS'); docs/oracle.md has an example",
         )
@@ -47,7 +48,7 @@ class UnknownOperationError(UsageError):
 
 
 def handles_operator(*names: str) -> Callable[[OperatorHandler], OperatorHandler]:
-    """Register the decorated function for operators by name, e.g. `aten.mm`, `mylib.fused_norm`."""
+    """Return a decorator that registers a function for operators, e.g. `aten.mm`, `mylib.fused_norm`."""
 
     def register(handler: OperatorHandler) -> OperatorHandler:
         _operators.update(dict.fromkeys(names, handler))
@@ -67,10 +68,10 @@ def handles_layer(*classes: str) -> Callable[[LayerHandler], LayerHandler]:
 
 
 def operator_handler(name: str) -> OperatorHandler | None:
-    """Return who counts an operator."""
+    """Return the handler of an operator, or None."""
     return _operators.get(name)
 
 
 def layer_handler(cls: type) -> LayerHandler | None:
-    """Return who counts modules of a class as a whole; subclasses are not included."""
+    """Return the handler of a module class, or None; subclasses are not included."""
     return _layers.get(cls.__name__)

@@ -1,6 +1,7 @@
-"""The forward pass on the `meta` device that turns a PyTorch module into a profile: no weights, no GPU.
+"""Tracing of a PyTorch module: a forward pass on the `meta` device gives its profile.
 
-Needs PyTorch. Every operator and every handled layer is counted by its handler in the registry.
+Neither weights nor a GPU are needed. Needs PyTorch. Every operator and every handled layer is counted by its
+handler in the registry.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ except ImportError:
     ) from None
 
 BATCHES = (2, 4)
-"""Two batches are traced; every quantity lies on the line through them."""
+"""The two traced batch sizes. Every quantity is the line through its values at these."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileLabels:
-    """What a profile says beside its figures; see `Profile`."""
+    """Descriptive fields of a profile; see `WorkloadProfile`."""
 
     name: str
     description: str = ""
@@ -52,13 +53,13 @@ def profile_module(module: Any, inputs: Callable[[int], Any], labels: ProfileLab
     """Compute the profile of a module.
 
     Args:
-        module: any `torch.nn.Module`, on any device; it is not changed and its weights are not read.
-        inputs: from a batch size, the positional (tuple) or keyword (dict) arguments of its forward. Tensors
-            of any device; only their shapes and types count.
-        labels: name and so on.
+        module: any `torch.nn.Module` on any device; it is not changed, and its weights are not read.
+        inputs: function from a batch size to the positional (tuple) or keyword (dict) arguments of the
+            module's forward. Tensors may be on any device; only their shapes and types are used.
+        labels: name and other descriptive fields.
 
     Raises:
-        UnknownOperationError: an operator that no handler counts.
+        UnknownOperationError: an operator has no handler.
         EnergyError: the model cannot be traced; names the layer.
     """
     find_optimizer(labels.optimizer)
@@ -82,7 +83,7 @@ def profile_module(module: Any, inputs: Callable[[int], Any], labels: ProfileLab
 
 
 def _one_pass(module: Any, inputs: Any) -> dict[str, float]:
-    """Return every quantity of `QUANTITIES` for one batch."""
+    """Return all quantities of `QUANTITIES` for one batch."""
     counting = _CountingMode()
     state = {name: _on_meta(tensor) for name, tensor in _named_tensors(module)}
     args = tuple(_on_meta(item) for item in inputs) if isinstance(inputs, (tuple, list)) else ()
@@ -116,14 +117,14 @@ def _named_tensors(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _on_meta(item: Any) -> Any:
-    """Return a tensor's shape on the meta device; other things as they are."""
+    """Return a tensor of the same shape on the meta device; other objects unchanged."""
     if not isinstance(item, torch.Tensor):
         return item
     return torch.empty_like(item, device="meta").requires_grad_(item.requires_grad)
 
 
 class _CountingMode(TorchDispatchMode):  # type: ignore[misc]
-    """Sees every operator of a pass, knows in which layer it runs, and adds up its work."""
+    """Dispatch mode that receives every operator of a pass, tracks the current layer, and sums the costs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,33 +152,33 @@ class _CountingMode(TorchDispatchMode):  # type: ignore[misc]
         return out
 
     def enter(self, layer: str) -> None:
-        """Note that a layer begins; its name stays for errors if it fails."""
+        """Record the start of a layer. Errors name it until the layer ends."""
         self.layers.append(layer)
         self.current_layer = layer
 
     def leave(self) -> None:
-        """Note that a layer has ended."""
+        """Record the end of a layer."""
         self.layers.pop()
         self.current_layer = self.layers[-1] if self.layers else ""
 
     def record_saved(self, tensor: Any) -> Any:
-        """Take note of a tensor that the backward pass needs; weights do not count."""
+        """Record a tensor that the backward pass needs; weights are not counted."""
         if not self.muted and not isinstance(tensor, torch.nn.Parameter):
             self._saved_tensors.setdefault(tensor.untyped_storage()._cdata, tensor.detach())
         return tensor
 
     def add_saved(self, elements: float) -> None:
-        """Count elements that a handled layer keeps."""
+        """Add the elements that a handled layer saves."""
         self._saved_elements += elements
 
     def saved(self) -> float:
-        """Return all elements kept."""
+        """Return the number of all saved elements."""
         return self._saved_elements + sum(
             operators.traffic(tensor) for tensor in self._saved_tensors.values()
         )
 
     def saving(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context in which autograd tells what it keeps."""
+        """Return a context in which autograd reports the tensors that it saves."""
         manager: contextlib.AbstractContextManager[Any] = torch.autograd.graph.saved_tensors_hooks(
             self.record_saved, lambda tensor: tensor
         )
@@ -186,7 +187,7 @@ class _CountingMode(TorchDispatchMode):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def _layer_hooks(module: Any, counting: _CountingMode) -> Iterator[None]:
-    """Let layers say when they begin and end, and put handlers in the place of handled layers' forward."""
+    """Report the start and end of layers, and replace the forward of handled layers by their handlers."""
     undo = []
     for name, layer in module.named_modules():
         label = f"{name or '(model)'} ({type(layer).__name__})"
@@ -218,7 +219,7 @@ def _restorer(layer: Any, original: Any) -> Callable[[], None]:
 def _counting_forward(
     layer: Any, forward: Any, handler: LayerHandler, counting: _CountingMode
 ) -> Callable[..., Any]:
-    """Return a forward that counts by the handler and hides what runs inside."""
+    """Return a forward that counts by the handler and ignores the operators inside."""
 
     def forward_and_count(*inputs: Any, **kwargs: Any) -> Any:
         arguments = (*inputs, *kwargs.values())
