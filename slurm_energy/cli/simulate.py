@@ -148,15 +148,13 @@ def _submit(variants: list[Scenario], args: argparse.Namespace) -> None:
     from slurm_energy.simulator import campaign, job_array
 
     def missing() -> int:
-        memories = [
-            (campaign.ResultCache(v.variant_folder(args.out), v), campaign.tasks(v)) for v in variants
-        ]
-        return sum(memory.recall(task) is None for memory, tasks in memories for task in tasks)
+        caches = [(campaign.ResultCache(v.variant_folder(args.out), v), campaign.tasks(v)) for v in variants]
+        return sum(cache.recall(task) is None for cache, tasks in caches for task in tasks)
 
     total = sum(len(campaign.tasks(variant)) for variant in variants)
     if not missing():
         return
-    parts = min(total, args.jobs or job_array.MOST_TASKS)
+    parts = min(total, args.jobs or job_array.DEFAULT_TASKS)
     command = job_array.sbatch_command(_same_command(args), parts, args.out.absolute(), args.slurm)
 
     progress = _Progress(total)

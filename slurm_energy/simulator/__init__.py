@@ -1,1 +1,4 @@
-"""What a policy would do with a workload: discrete events with exact energies, on the live policies' code."""
+"""Discrete-event simulator of scheduling policies, with exact energies.
+
+It runs the code that orders the live queue.
+"""

@@ -1,4 +1,4 @@
-"""Many runs of a scenario, policies times seeds: in parallel, with a memory of what is done already."""
+"""Campaigns: parallel runs of a scenario, one per policy and seed, with a cache of finished runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slurm_energy.simulator.workload import Workload
 from slurm_energy.simulator.workload_generator import Predict, generate
 from slurm_energy.worker_processes import end_with_parent
 
-_OF_SHAPES = (
+_SHAPE_COLUMNS = (
     *("hardware", "units", "batch", "cap_watts", "time_s", "power_watts"),
     *("predicted_time_s", "predicted_watts"),
 )
@@ -38,13 +38,13 @@ class CampaignTask:
 
     @property
     def name(self) -> str:
-        """Name of its result."""
+        """Name of the result file, without ending."""
         return f"{self.policy}-{self.seed}"
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What one run found, without the jobs."""
+    """Summary of one run, without its jobs."""
 
     policy: str
     seed: int
@@ -61,7 +61,10 @@ def tasks(scenario: Scenario) -> list[CampaignTask]:
 def workload_of(
     scenario: Scenario, seed: int, predict: Predict | None
 ) -> tuple[Workload, LoadedWorkload | None]:
-    """Return the jobs of a scenario, and what was wrong with their file if they come from one."""
+    """Return the jobs of a scenario.
+
+    The second value is the loaded file with its problems; None if the jobs come from models only.
+    """
     section = scenario.workload
     if section.file:
         loaded = read_workload(
@@ -82,15 +85,15 @@ def workload_of(
 
 
 def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) -> SimulationResult:
-    """Run one task.
+    """Simulate one task.
 
     Raises:
-        EnergyError: the scenario's files or names are wrong.
+        EnergyError: a file or a name in the scenario is wrong.
     """
     work, loaded = workload_of(scenario, task.seed, predict)
     kinds, settings = scenario.nodes(), scenario.settings(task.seed)
     chosen = policy(task.policy)
-    if fast_path.suits(work, kinds, chosen, settings):
+    if fast_path.supports(work, kinds, chosen, settings):
         outcome = fast_path.simulate(work, kinds, settings)
     else:
         outcome = engine.simulate(work, kinds, chosen, settings)
@@ -99,22 +102,23 @@ def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) 
 
 
 def summary(scenario: Scenario, outcome: SimulationResult) -> dict[str, Any]:
-    """Return the totals of a run, with cost and carbon where the scenario has their series."""
-    found: dict[str, Any] = outcome.summary()
+    """Return the totals of a run, with cost and carbon if the scenario has these series."""
+    totals: dict[str, Any] = outcome.summary()
     times, watts = outcome.power
     if scenario.power.price_file:
         price = read_steps(scenario.beside(scenario.power.price_file), "price")
-        found["cost"] = integral_of_product(times, watts, price) / _JOULES_PER_MWH
+        totals["cost"] = integral_of_product(times, watts, price) / _JOULES_PER_MWH
     if scenario.power.carbon_file:
         carbon = read_steps(scenario.beside(scenario.power.carbon_file), "gco2_per_kwh")
-        found["carbon_kg"] = integral_of_product(times, watts, carbon) / _JOULES_PER_KWH / 1e3
-    return found
+        totals["carbon_kg"] = integral_of_product(times, watts, carbon) / _JOULES_PER_KWH / 1e3
+    return totals
 
 
 class ResultCache:
-    """Results in a folder, so that an interrupted campaign goes on; None keeps nothing.
+    """Cache of results in a folder, so that an interrupted campaign can resume; empty without one.
 
-    A result counts only for the same scenario text, files aside, and the same release.
+    A stored result is valid only for the same release and the same scenario text; the contents of files that
+    the scenario names are not compared.
     """
 
     def __init__(self, folder: Path | None, scenario: Scenario) -> None:
@@ -125,7 +129,7 @@ class ResultCache:
             self._folder.mkdir(parents=True, exist_ok=True)
 
     def recall(self, task: CampaignTask) -> RunResult | None:
-        """Return what a run found before; None if it is to be run."""
+        """Return the stored result of a task; None if the task has to run."""
         if self._folder is None:
             return None
         try:
@@ -135,7 +139,7 @@ class ResultCache:
             return None
 
     def keep(self, result: RunResult) -> None:
-        """Write a result, whole or not at all."""
+        """Store a result atomically."""
         if self._folder is None:
             return
         path = self._folder / f"{result.policy}-{result.seed}.json"
@@ -154,29 +158,29 @@ def campaign(
     policy_file: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[RunResult]:
-    """Run all tasks.
+    """Run all tasks that have no stored result.
 
     Args:
         scenario: the scenario.
-        tasks: what to run.
+        tasks: the runs.
         predict: oracle for workloads of models; it must be importable by name.
-        jobs: processes at a time; None: as many as cores.
-        folder: where results are kept, see `Memory`.
+        jobs: number of parallel processes; None: the number of cores.
+        folder: folder of the `ResultCache`.
         policy_file: a site's own policies, loaded in every process.
-        progress: called with (done, total).
+        progress: called with (finished, total) runs.
 
     Returns:
-        One result per task, in their order.
+        One result per task, in the order of the tasks.
     """
-    memory = ResultCache(folder, scenario)
-    found = {task: result for task in tasks if (result := memory.recall(task)) is not None}
-    todo = [task for task in tasks if task not in found]
-    progress(len(found), len(tasks))
+    cache = ResultCache(folder, scenario)
+    results = {task: result for task in tasks if (result := cache.recall(task)) is not None}
+    todo = [task for task in tasks if task not in results]
+    progress(len(results), len(tasks))
     for task, result in _run_all(scenario, todo, predict, jobs or os.cpu_count() or 1, policy_file):
-        memory.keep(result)
-        found[task] = result
-        progress(len(found), len(tasks))
-    return [found[task] for task in tasks]
+        cache.keep(result)
+        results[task] = result
+        progress(len(results), len(tasks))
+    return [results[task] for task in tasks]
 
 
 def _run_all(
@@ -208,7 +212,7 @@ def _one(scenario: Scenario, task: CampaignTask, predict: Predict | None) -> Run
 
 
 def _part(work: Workload, jobs: int, seed: int) -> Workload:
-    """Return the jobs of one part of a file, parts counted from 0 and again from the front after the last."""
+    """Return the jobs of part number `seed` of a file; after the last part, the first follows again."""
     if not jobs or jobs >= work.count:
         return work
     start = (seed % (work.count // jobs)) * jobs
@@ -216,13 +220,13 @@ def _part(work: Workload, jobs: int, seed: int) -> Workload:
     begin_s = work.submit_s[start]
     cut: dict[str, Any] = {name: getattr(work, name)[rows] for name in ("job_id", "user", "time_limit_s")}
     cut |= {name: getattr(work, name)[rows] - begin_s for name in ("submit_s", "deadline_s")}
-    cut |= {name: getattr(work, name)[shapes] for name in _OF_SHAPES}
+    cut |= {name: getattr(work, name)[shapes] for name in _SHAPE_COLUMNS}
     cut["first"] = work.first[start : start + jobs + 1] - work.first[start]
     return replace(work, names=work.names[rows], **cut)
 
 
 def _scaled(work: Workload, factor: float) -> Workload:
-    """Return a workload with all times multiplied."""
+    """Return a workload with all times multiplied by a factor."""
     if factor == 1:
         return work
     names = ("submit_s", "deadline_s", "time_limit_s", "time_s", "predicted_time_s")

@@ -1,4 +1,4 @@
-"""Which running jobs get other power caps when the budget changes. Decides only."""
+"""Selection of power caps of running jobs to lower or restore when the budget changes. Decides only."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from slurm_energy.simulator.running_jobs import RunningJob
 from slurm_energy.simulator.workload import Workload
 
 Change = tuple[RunningJob, int]
-"""A run and the shape that it goes on in."""
+"""A running job and the shape in which it continues."""
 
 
-def lower(jobs: Workload, runs: Iterable[RunningJob], needed_watts: float) -> list[Change]:
-    """Lower caps until so much power is saved, the change first that saves most per part that the job slows.
+def lower_caps(jobs: Workload, runs: Iterable[RunningJob], needed_watts: float) -> list[Change]:
+    """Lower power caps until `needed_watts` are saved.
 
-    Less is saved where there are no lower caps.
+    The change that saves most watts per slowdown comes first. Less is saved if no lower caps are left.
     """
     shapes = {run.job: run.shape for run in runs}
     by_job = {run.job: run for run in runs}
     steps = {job: _lower_shapes(jobs, run.shape, job) for job, run in by_job.items()}
     while needed_watts > 0:
-        options = [(_worth(jobs, shapes[job], rows[0]), job) for job, rows in steps.items() if rows]
+        options = [
+            (_watts_per_slowdown(jobs, shapes[job], rows[0]), job) for job, rows in steps.items() if rows
+        ]
         if not options:
             break
         _, job = max(options, key=lambda option: (option[0], -option[1]))
@@ -32,8 +34,8 @@ def lower(jobs: Workload, runs: Iterable[RunningJob], needed_watts: float) -> li
     return [(run, shapes[job]) for job, run in by_job.items() if shapes[job] != run.shape]
 
 
-def raise_again(jobs: Workload, runs: Iterable[RunningJob], free_watts: float) -> Iterator[Change]:
-    """Give runs their chosen cap back as far as the power suffices, those first that it slows most."""
+def restore_caps(jobs: Workload, runs: Iterable[RunningJob], free_watts: float) -> Iterator[Change]:
+    """Restore original power caps within `free_watts`, starting with the job that is slowed most."""
     slowed = [run for run in runs if run.chosen >= 0 and run.chosen != run.shape]
     for run in sorted(slowed, key=lambda run: (-_slowdown(jobs, run.chosen, run.shape), run.job)):
         more_watts = float(jobs.power_watts[run.chosen] - jobs.power_watts[run.shape])
@@ -43,21 +45,22 @@ def raise_again(jobs: Workload, runs: Iterable[RunningJob], free_watts: float) -
 
 
 def _lower_shapes(jobs: Workload, shape: int, job: int) -> list[int]:
-    """Return the shapes of a job that differ only in the cap and need less, the one of most power first."""
+    """Return the shapes of a job that differ only by a lower-power cap, in descending order of power."""
     rows = np.arange(jobs.first[job], jobs.first[job + 1])
     alike = np.ones(len(rows), np.bool_)
     for column in (jobs.hardware, jobs.units, jobs.batch):
         alike &= column[rows] == column[shape]
     less = rows[alike & (jobs.power_watts[rows] < jobs.power_watts[shape])]
-    found: list[int] = less[np.argsort(-jobs.power_watts[less], kind="stable")].tolist()
-    return found
+    ordered: list[int] = less[np.argsort(-jobs.power_watts[less], kind="stable")].tolist()
+    return ordered
 
 
 def _slowdown(jobs: Workload, fast: int, slow: int) -> float:
+    """Return the ratio of run times of two shapes."""
     return float(jobs.time_s[slow] / jobs.time_s[fast])
 
 
-def _worth(jobs: Workload, now: int, then: int) -> float:
-    """Return watts saved per part of time added; what does not slow is worth most."""
+def _watts_per_slowdown(jobs: Workload, now: int, then: int) -> float:
+    """Return the watts saved per relative increase in run time; very high for a change without slowdown."""
     slower = max(1e-9, _slowdown(jobs, now, then) - 1)
     return float(jobs.power_watts[now] - jobs.power_watts[then]) / slower

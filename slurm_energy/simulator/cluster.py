@@ -1,4 +1,4 @@
-"""The machines of a simulation: kinds of nodes, which are free, on or off. Knows no jobs' wishes."""
+"""Nodes of the simulated cluster: their kinds, free units and power states."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from slurm_energy.scheduling.queue import Ints
 
 Allocation = list[tuple[int, int]]
-"""(node, units) pairs."""
+"""Units of nodes that a job holds: (node, units) pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +19,16 @@ class NodeKind:
     """Nodes of one kind.
 
     Attributes:
-        name: for people.
-        nodes: how many.
-        units: GPUs (or cores) of a node that jobs can have; 1 where whole nodes are given.
-        idle_watts: power of a node that is on, everything in it idle.
-        unit_idle_watts: part of it that belongs to one unit and is counted in the job's power instead
-            while a job has the unit.
+        name: name of the kind.
+        nodes: number of nodes.
+        units: GPUs (or cores) of a node that jobs can hold; 1 where jobs hold whole nodes.
+        idle_watts: power of a node that is on and idle.
+        unit_idle_watts: part of the idle power that belongs to one unit; it counts as power of the job while
+            a job holds the unit.
         off_watts: power of a node that is off.
-        boot_s, boot_watts, shutdown_s, shutdown_watts: time and power of going on and off.
-        failures_per_s: rate of failures of one node.
-        repair_s: time after which a failed node is back.
+        boot_s, boot_watts, shutdown_s, shutdown_watts: duration and power of booting and of shutting down.
+        failures_per_s: failure rate of one node.
+        repair_s: time from a failure to the end of the repair.
     """
 
     name: str
@@ -45,7 +45,7 @@ class NodeKind:
     repair_s: float = 3600.0
 
     def watts(self, state: ClusterState) -> float:
-        """Return the power of a node without jobs in a state."""
+        """Return the power of a node without jobs in a power state."""
         powers = {
             ClusterState.ON: self.idle_watts,
             ClusterState.OFF: self.off_watts,
@@ -57,7 +57,7 @@ class NodeKind:
 
 
 class ClusterState(IntEnum):
-    """What a node does."""
+    """Power state of a node."""
 
     ON = 0
     OFF = 1
@@ -67,11 +67,11 @@ class ClusterState(IntEnum):
 
 
 class Cluster:
-    """Nodes in a row, kind after kind, and what is free on them.
+    """Nodes, numbered kind after kind, and their free units.
 
     Attributes:
-        kinds: the kinds.
-        free: free units by kind on nodes that can be used, those that are off included. Shape (k,).
+        kinds: the kinds of nodes.
+        free: free units by kind on usable nodes, nodes that are off included. Shape (k,).
         total: units by kind. Shape (k,).
         watts: power of all nodes without jobs.
     """
@@ -90,16 +90,16 @@ class Cluster:
             self._nodes.append(range(start, start + kind.nodes))
 
     def allocate(self, kind: int, units: int) -> Allocation | None:
-        """Take the units that `plan` chooses; None if there are not enough."""
+        """Allocate the units that `plan` chooses; None if there are not enough."""
         planned = self.plan(kind, units)
         if planned is not None:
             self.take(planned)
         return planned
 
     def plan(self, kind: int, units: int) -> Allocation | None:
-        """Choose units of a kind, on as few nodes as possible; None if there are not enough.
+        """Choose units of a kind on as few nodes as possible; None if there are not enough.
 
-        One node that holds all is taken if there is one, the fullest such node; else the emptiest nodes
+        If one node can hold the whole job, choose the fullest such node; otherwise fill the emptiest nodes
         first. Nodes that are on go before nodes that are off.
         """
         if units > self.free[kind]:
@@ -107,41 +107,41 @@ class Cluster:
         usable = [n for n in self._nodes[kind] if self.node_free[n] and self.usable(n)]
         whole = [n for n in usable if self.node_free[n] >= units]
         if whole:
-            best = min(whole, key=lambda n: (self.state[n] != ClusterState.ON, self.node_free[n], n))
-            taken = [(best, units)]
+            fullest = min(whole, key=lambda n: (self.state[n] != ClusterState.ON, self.node_free[n], n))
+            allocation = [(fullest, units)]
         else:
-            taken = []
+            allocation = []
             for node in sorted(
                 usable, key=lambda n: (self.state[n] != ClusterState.ON, -self.node_free[n], n)
             ):
-                part = min(units - sum(count for _, count in taken), self.node_free[node])
+                part = min(units - sum(count for _, count in allocation), self.node_free[node])
                 if part:
-                    taken.append((node, part))
-        return taken
+                    allocation.append((node, part))
+        return allocation
 
     def take(self, allocation: Allocation) -> None:
-        """Take free units of usable nodes."""
+        """Allocate free units of usable nodes."""
         for node, count in allocation:
             self.node_free[node] -= count
             self.free[self.kind_of[node]] -= count
 
     def release(self, allocation: Allocation) -> None:
-        """Give units back."""
+        """Free the units of an allocation."""
         for node, count in allocation:
             self.node_free[node] += count
             if self.usable(node):
                 self.free[self.kind_of[node]] += count
 
     def usable(self, node: int) -> bool:
-        """Return whether jobs may get this node: it is on, off (it can be booted) or booting."""
+        """Return whether jobs can get units of a node: it is on, booting, or off and can be booted."""
         return self.state[node] in (ClusterState.ON, ClusterState.OFF, ClusterState.BOOTING)
 
     def is_free(self, node: int) -> bool:
-        """Return whether no job has anything of a node."""
+        """Return whether no job holds units of a node."""
         return self.node_free[node] == self.kinds[self.kind_of[node]].units
 
     def change(self, node: int, state: ClusterState) -> None:
-        """Bring a node into another state; what is free and the power follow."""
+        """Change the power state of a node and update free units and power."""
         kind = self.kind_of[node]
         before = self.usable(node)
         self.watts += self.kinds[kind].watts(state) - self.kinds[kind].watts(self.state[node])

@@ -1,4 +1,4 @@
-"""When a job with a deadline is at risk, and which jobs would have to make way for it. Decides only."""
+"""Selection of jobs to preempt for a pending job whose deadline is at risk. Decides only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from slurm_energy.simulator.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class PreemptionSelection:
-    """How a job still meets its deadline: jobs to interrupt (maybe none), and the shape to run in."""
+    """A way for a job to meet its deadline.
+
+    Attributes:
+        shape: shape in which it starts.
+        victims: jobs to interrupt.
+        lost_joules: energy that the interruptions waste.
+    """
 
     shape: int
     victims: tuple[int, ...]
@@ -23,7 +29,7 @@ class PreemptionSelection:
 
 
 def at_risk_s(jobs: Workload, job: int, rules: Preemption) -> float:
-    """Return the time from which a pending job is at risk; infinity without deadline."""
+    """Return the time from which the deadline of a pending job is at risk; infinity without deadline."""
     deadline_s = float(jobs.deadline_s[job])
     if np.isnan(deadline_s):
         return float("inf")
@@ -32,12 +38,12 @@ def at_risk_s(jobs: Workload, job: int, rules: Preemption) -> float:
     return deadline_s - fastest_s - rules.margin_s
 
 
-def rescue(
+def select_preemption(
     jobs: Workload, runs: RunningJobs, cluster: Cluster, job: int, now_s: float, rules: Preemption
 ) -> PreemptionSelection | None:
-    """Return the cheapest way in which a job at risk meets its deadline.
+    """Return the preemptions of lowest energy loss by which a job at risk meets its deadline.
 
-    None if it is not at risk, if something that is free will do, or if nothing helps any more.
+    None if the job is not at risk, if free units suffice, or if no preemption makes it meet the deadline.
     Source: thesis, Algorithm 7.
     """
     if now_s < at_risk_s(jobs, job, rules):
@@ -50,10 +56,10 @@ def rescue(
     ways = []
     for shape in in_time:
         kind = int(jobs.hardware[shape])
-        found = victims(others, kind, int(jobs.units[shape]), int(cluster.free[kind]))
-        if found is not None:
-            lost = sum(other.lost_joules for other in others if other.job_id in found)
-            ways.append(PreemptionSelection(int(shape), tuple(found), lost))
+        selected = victims(others, kind, int(jobs.units[shape]), int(cluster.free[kind]))
+        if selected is not None:
+            lost = sum(other.lost_joules for other in others if other.job_id in selected)
+            ways.append(PreemptionSelection(int(shape), tuple(selected), lost))
     return min(ways, key=lambda way: (way.lost_joules, len(way.victims), way.shape), default=None)
 
 

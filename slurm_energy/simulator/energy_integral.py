@@ -1,4 +1,4 @@
-"""Exact energies: power is constant between events, so that integrals are sums of rectangles."""
+"""Exact energies: power is constant between events, so that its integrals are sums of rectangles."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from slurm_energy.scheduling.queue import Floats
 
 
 class EnergyIntegral:
-    """The cluster's power as a step function of time.
+    """The cluster's power as a step function of time, and its integral.
 
     Attributes:
-        watts: power now.
-        peak_watts: highest power that lasted for some time.
+        watts: current power.
+        peak_watts: highest power that lasted for more than an instant.
     """
 
     def __init__(self, watts: float) -> None:
@@ -26,7 +26,7 @@ class EnergyIntegral:
         self._joules: list[float] = []
 
     def change(self, now_s: float, watts: float) -> None:
-        """Let another power hold from now on."""
+        """Set the power from now on."""
         if watts == self.watts:
             return
         self._settle(now_s)
@@ -42,7 +42,10 @@ class EnergyIntegral:
         return math.fsum([*self._joules, self.watts * (now_s - self._since_s)])
 
     def series(self, end_s: float) -> tuple[Floats, Floats]:
-        """Return times and the power from each on; the last time is the end with the power before it."""
+        """Return the times of all changes and the power from each time on.
+
+        The last time is the end, with the power before it.
+        """
         self._settle(end_s)
         return np.array([*self._times, end_s]), np.array([*self._powers, self._powers[-1]])
 

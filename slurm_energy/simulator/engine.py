@@ -1,4 +1,4 @@
-"""The simulation itself: a heap of events, and a look at the queue after them."""
+"""The simulation engine: runs events in order of time and passes over the queue after them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Simulation:
     Args:
         workload: the jobs.
         kinds: the nodes.
-        policy: who goes first and in which shape.
-        settings: everything else.
-        watch: called with time and watts after every moment at which something happened; for checks.
+        policy: order of the jobs and choice of their shapes.
+        settings: all other settings.
+        watch: called with time and watts after the events of each point in time; for checks.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class Simulation:
         self._passes = 0
         self._pass_due = math.inf
         self._over_s = 0.0
-        self._to_come = workload.count
+        self._arrivals_left = workload.count
         self._size = self._sizes()
 
     def run(self) -> SimulationResult:
         """Run to the end.
 
         Returns:
-            What happened.
+            The result.
         """
         if self._jobs.count:
             self._events.add(float(self._jobs.submit_s[0]), EventKind.ARRIVAL, self._arrive, 0)
@@ -96,13 +96,13 @@ class Simulation:
             self._meter.change(time_s, self._watts())
             if self._watch is not None:
                 self._watch(time_s, self._meter.watts)
-        return self._outcome(self._events.now_s if horizon_s is None else horizon_s)
+        return self._result(self._events.now_s if horizon_s is None else horizon_s)
 
     def _unfinished(self) -> bool:
-        return bool(self._pending or self._runs.running or self._to_come)
+        return bool(self._pending or self._runs.running or self._arrivals_left)
 
     def _interrupt_node(self, node: int) -> None:
-        """Interrupt what runs on a node that fails."""
+        """Interrupt the jobs on a node that fails."""
         for run in [run for run in self._runs.running.values() if node in dict(run.allocation)]:
             self._interrupt(run, failure=True)
 
@@ -114,24 +114,25 @@ class Simulation:
 
     def _watts(self) -> float:
         if not self._runs.running:
-            self._runs.watts = 0.0  # sums of floats would drift
+            self._runs.watts = 0.0  # reset the sum: floats would drift
         return self._cluster.watts + self._runs.watts
 
     def _arrive(self, job: int) -> None:
-        self._to_come -= 1
+        self._arrivals_left -= 1
         if job + 1 < self._jobs.count:
             self._events.add(float(self._jobs.submit_s[job + 1]), EventKind.ARRIVAL, self._arrive, job + 1)
         shapes = self._jobs.shapes(job)
         if not any(self._jobs.units[s] <= self._cluster.total[self._jobs.hardware[s]] for s in shapes):
-            self._runs.accounts.fate[job] = JobOutcome.UNRUNNABLE
+            self._runs.accounts.outcome[job] = JobOutcome.UNRUNNABLE
             return
         self._pending[job] = None
         self._request_pass()
         if self._policy.preempts and self._settings.preemption:
             risk_s = deadlines.at_risk_s(self._jobs, job, self._settings.preemption)
-            self._events.add(max(self._events.now_s, risk_s), EventKind.NODE, self._risk, job)
+            self._events.add(max(self._events.now_s, risk_s), EventKind.NODE, self._recheck_deadline, job)
 
-    def _risk(self, job: int) -> None:
+    def _recheck_deadline(self, job: int) -> None:
+        """Request a pass at the time from which the deadline of a pending job is at risk."""
         if job in self._pending:
             self._request_pass()
 
@@ -158,20 +159,21 @@ class Simulation:
         assert budget is not None
         self._events.add(budget.after(self._events.now_s), EventKind.BUDGET, self._budget_changes, None)
         if self._budget is not None:
-            self._obey(budget.at(self._events.now_s))
+            self._apply_budget(budget.at(self._events.now_s))
         self._request_pass()
 
-    def _obey(self, budget_watts: float) -> None:
-        """Come within a budget that fell: by lower caps, else by interrupting the jobs that lose least.
+    def _apply_budget(self, budget_watts: float) -> None:
+        """Adapt running jobs to a new budget.
 
-        Where it rose, jobs get their caps back.
+        If power exceeds it, lower caps and then, if that is not enough, interrupt the jobs that lose least.
+        Otherwise restore caps that were lowered before.
         """
         working = [run for run in self._runs.running.values() if run.working]
         left_watts = budget_watts + _BUDGET_SLACK - self._commitment.watts()
         if left_watts < 0:
-            changes = cap_adjustment.lower(self._jobs, working, -left_watts)
+            changes = cap_adjustment.lower_caps(self._jobs, working, -left_watts)
         else:
-            changes = list(cap_adjustment.raise_again(self._jobs, working, left_watts))
+            changes = list(cap_adjustment.restore_caps(self._jobs, working, left_watts))
         for run, shape in changes:
             new = self._runs.change_cap(run, shape, self._events.now_s)
             self._events.add(new.end_s, EventKind.END, self._end, new)
@@ -184,17 +186,21 @@ class Simulation:
             self._interrupt(run, failure=False)
 
     def _may_add_watts(self, watts: float) -> bool:
-        """Return whether the budget leaves room, or is exceeded anyway so that a shutdown is the way down."""
+        """Return whether the budget leaves room for more power.
+
+        True also while the budget is exceeded: shutdowns are then the way to lower the power.
+        """
         left_watts = self._left_watts()
         return left_watts < 0 or watts <= left_watts
 
     def _left_watts(self) -> float:
-        """Return what the committed power leaves of the budget."""
+        """Return the part of the budget that the committed power leaves."""
         if self._budget is None:
             return math.inf
         return self._budget.at(self._events.now_s) + _BUDGET_SLACK - self._commitment.watts()
 
     def _request_pass(self) -> None:
+        """Schedule a pass at the next multiple of the interval, unless one is scheduled by then."""
         interval_s = self._settings.interval_s
         due_s = math.ceil(self._events.now_s / interval_s) * interval_s if interval_s else self._events.now_s
         if due_s < self._pass_due:
@@ -202,7 +208,7 @@ class Simulation:
             self._events.add(due_s, EventKind.PASS, self._pass, due_s)
 
     def _pass(self, due_s: float) -> None:
-        """Look at the queue and start what may start."""
+        """Rank the pending jobs and start those that may start."""
         if due_s != self._pass_due:
             return
         self._pass_due = math.inf
@@ -210,7 +216,7 @@ class Simulation:
             return
         self._passes += 1
         if self._policy.preempts and self._settings.preemption:
-            self._make_way()
+            self._preempt_for_deadlines()
         rows = np.fromiter(self._pending, np.int64, len(self._pending))
         users = self._runs.users(self._events.now_s)
         queue, shapes = self._jobs.queue(rows, self._events.now_s, self._runs.left, users, self._size)
@@ -225,10 +231,12 @@ class Simulation:
             self._start(chosen.job, chosen.shape)
 
     def _mark_possible(self, queue: Queue, shapes: Ints) -> None:
-        """Packing looks at what fits now (thesis, Algorithm 3); others wait for what they chose.
+        """Mark the shapes from which the policy may choose.
 
-        So does a job beyond the bound on waiting, which gets a reservation. Power counts as what fits where
-        everybody keeps the budget; a policy that does so by itself (Charon) ranks without it.
+        Packing offers the shapes that fit now (thesis, Algorithm 3). The other disciplines offer all shapes,
+        and a job waits for its chosen shape; so does a job beyond the bound on waiting, which gets a
+        reservation. Power counts as a resource where the budget binds every policy; a policy that keeps the
+        budget by itself (Charon) ranks without it.
         """
         table = queue.alternatives
         fits = table.gpus <= self._cluster.total[table.hardware]
@@ -256,11 +264,11 @@ class Simulation:
         return need
 
     def _need_now(self, candidate: Candidate) -> Floats:
-        """Return what a job takes that starts now, the power of nodes to boot included."""
+        """Return the resources that a job takes if it starts now, power of nodes to boot included."""
         return np.append(candidate.need[:-1], self._added_watts(np.array([candidate.shape])))
 
     def _added_watts(self, shapes: Ints) -> Floats:
-        """Return by how much jobs in these shapes, each alone, raise the committed power."""
+        """Return the increase of the committed power by a job in each of these shapes, each alone."""
         kinds, units = self._jobs.hardware[shapes], self._jobs.units[shapes]
         return self._commitment.added_watts(kinds, units, self._runs.more_watts(shapes))
 
@@ -268,7 +276,7 @@ class Simulation:
         return np.append(self._cluster.free, self._left_watts())
 
     def _releases(self) -> list[Release]:
-        """Return what running jobs hold, by the time at which they are expected to give it back."""
+        """Return the resources of running jobs with the time at which each job is expected to end."""
         return [(run.start_s + run.limit_s, self._need(run.shape)) for run in self._runs.running.values()]
 
     def _start(self, job: int, shape: int) -> bool:
@@ -285,41 +293,43 @@ class Simulation:
         self._events.add(run.end_s, EventKind.END, self._end, run)
         return True
 
-    def _make_way(self) -> None:
+    def _preempt_for_deadlines(self) -> None:
         """Interrupt jobs without deadline for jobs that would miss theirs. Source: thesis, Algorithm 7."""
         for job in [job for job in self._pending if not np.isnan(self._jobs.deadline_s[job])]:
             rules = self._settings.preemption
             assert rules is not None
-            found = deadlines.rescue(self._jobs, self._runs, self._cluster, job, self._events.now_s, rules)
-            if found is None:
+            selection = deadlines.select_preemption(
+                self._jobs, self._runs, self._cluster, job, self._events.now_s, rules
+            )
+            if selection is None:
                 continue
-            if self._rescue_watts(found) > self._left_watts():
+            if self._preemption_watts(selection) > self._left_watts():
                 continue
-            for victim in found.victims:
+            for victim in selection.victims:
                 self._interrupt(self._runs.running[victim], failure=False)
-            self._start(job, found.shape)
+            self._start(job, selection.shape)
 
-    def _rescue_watts(self, rescue: deadlines.PreemptionSelection) -> float:
-        """Return by how much an urgent job raises the committed power on the nodes of those that make way."""
-        held = [pair for victim in rescue.victims for pair in self._runs.running[victim].allocation]
+    def _preemption_watts(self, selection: deadlines.PreemptionSelection) -> float:
+        """Return the increase of the committed power by an urgent job on the nodes of its victims."""
+        held = [pair for victim in selection.victims for pair in self._runs.running[victim].allocation]
         self._cluster.release(held)
-        added_watts = float(self._added_watts(np.array([rescue.shape]))[0])
+        added_watts = float(self._added_watts(np.array([selection.shape]))[0])
         self._cluster.take(held)
         return added_watts
 
     def _sizes(self) -> Floats:
-        """Return the share of the cluster that each job's first shape asks for."""
+        """Return the share of the cluster that the first shape of each job requests."""
         first = self._jobs.first[:-1]
         total = self._cluster.total[self._jobs.hardware[first]] if len(first) else np.ones(0)
         sizes: Floats = np.minimum(1.0, self._jobs.units[first] / np.maximum(1, total))
         return sizes
 
-    def _outcome(self, end_s: float) -> SimulationResult:
+    def _result(self, end_s: float) -> SimulationResult:
         self._advance(end_s)
         for run in list(self._runs.running.values()):
-            self._runs.cut(run, end_s)
+            self._runs.truncate(run, end_s)
         accounts, energy = self._runs.accounts, self._meter.energy_joules(end_s)
-        unrunnable = int(np.sum(accounts.fate == JobOutcome.UNRUNNABLE))
+        unrunnable = int(np.sum(accounts.outcome == JobOutcome.UNRUNNABLE))
         power = self._meter.series(end_s)
         return SimulationResult(
             workload=self._jobs,

@@ -1,6 +1,6 @@
-"""The fast way for the common case: rigid jobs on equal nodes in order of submission, FCFS or EASY.
+"""Compiled simulation of the common case: rigid jobs on equal nodes, in order of submission, strict or EASY.
 
-Compiled; gives the very schedule of the general engine (tests compare them), millions of jobs a second.
+It yields exactly the schedule of the general engine (tests compare them), for millions of jobs a second.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from slurm_energy.simulator.simulation_result import EnergyAccounts, JobOutcome,
 from slurm_energy.simulator.workload import Workload
 
 
-def suits(jobs: Workload, kinds: Sequence[NodeKind], policy: Policy, settings: ScheduleSettings) -> bool:
-    """Return whether a run is of the kind that this module can do."""
+def supports(jobs: Workload, kinds: Sequence[NodeKind], policy: Policy, settings: ScheduleSettings) -> bool:
+    """Return whether this module can simulate a run."""
     plain = (
         policy.name == "fcfs"
         and settings.discipline in (Discipline.STRICT, Discipline.EASY)
@@ -34,7 +34,7 @@ def suits(jobs: Workload, kinds: Sequence[NodeKind], policy: Policy, settings: S
 
 
 def simulate(jobs: Workload, kinds: Sequence[NodeKind], settings: ScheduleSettings) -> SimulationResult:
-    """Run a workload for which `suits` holds."""
+    """Simulate a workload for which `supports` holds."""
     kind = kinds[0]
     limit_s = np.where(np.isnan(jobs.time_limit_s), jobs.predicted_time_s, jobs.time_limit_s)
     total = kind.nodes * kind.units
@@ -56,7 +56,7 @@ def simulate(jobs: Workload, kinds: Sequence[NodeKind], settings: ScheduleSettin
 def _outcome(
     jobs: Workload, kind: NodeKind, start_s: Floats, runnable: Bools, passes: int
 ) -> SimulationResult:
-    """Return the result; columns that are the workload's are shared with it, for millions of jobs."""
+    """Return the result; it shares columns with the workload to save memory with millions of jobs."""
     count, ran = jobs.count, bool(np.all(runnable))
     time_s = jobs.time_s if ran else np.where(runnable, jobs.time_s, 0.0)
     none, never = np.broadcast_to(0.0, count), np.broadcast_to(np.int64(0), count)
@@ -70,7 +70,7 @@ def _outcome(
         failures=never,
         run_s=time_s,
         unit_s=time_s * jobs.units,
-        fate=np.where(runnable, np.int8(JobOutcome.COMPLETED), np.int8(JobOutcome.UNRUNNABLE)),
+        outcome=np.where(runnable, np.int8(JobOutcome.COMPLETED), np.int8(JobOutcome.UNRUNNABLE)),
     )
     end_s = float(np.nanmax(accounts.end_s, initial=np.max(jobs.submit_s, initial=0.0)))
     idle_watts = kind.nodes * kind.idle_watts
@@ -79,7 +79,7 @@ def _outcome(
         np.sum(accounts.unit_s)
     )
     energy = idle_watts * end_s + extra_joules
-    left_out = count - int(np.sum(runnable))
+    unrunnable = count - int(np.sum(runnable))
     return SimulationResult(
         workload=jobs,
         accounts=accounts,
@@ -90,7 +90,7 @@ def _outcome(
         peak_watts=float(np.max(watts)) if end_s > 0 else 0.0,
         passes=passes,
         units=kind.nodes * kind.units,
-        notes=[f"{left_out} jobs are larger than the cluster and never ran"] if left_out else [],
+        notes=[f"{unrunnable} jobs are larger than the cluster and never ran"] if unrunnable else [],
     )
 
 
@@ -102,7 +102,7 @@ def _power(
     idle_watts: float,
     last_s: float,
 ) -> tuple[Floats, Floats]:
-    """Return the cluster's power as `meter.PowerMeter.series` gives it."""
+    """Return the cluster's power as `EnergyIntegral.series` does."""
     ran = int(np.sum(~np.isnan(accounts.start_s)))
     starts = np.argsort(accounts.start_s)[:ran]  # NaN comes last
     ends = np.argsort(accounts.end_s)[:ran]
@@ -136,7 +136,7 @@ def _merge(
     times: Floats,
     powers: Floats,
 ) -> int:
-    """Walk through starts and ends in order; returns the number of steps written."""
+    """Merge starts and ends in order of time into steps of power; return the number of steps."""
     times[0], powers[0] = 0.0, idle_watts
     size, power = 1, idle_watts
     begun, ended = 0, 0
@@ -169,12 +169,12 @@ def _schedule(
     easy: bool,
     start_s: Floats,
 ) -> int:
-    """Fill in `start_s`; return the number of looks at the queue.
+    """Fill in `start_s`; return the number of scheduling passes.
 
-    Pending jobs are a linked list in order of submission; ends are a heap; expected ends are kept sorted.
+    Pending jobs are a linked list in order of submission, ends a heap, and expected ends a sorted array.
     """
     count = len(submit_s)
-    following = np.full(count + 1, -1, np.int64)  # of the list; the head is at [count]
+    following = np.full(count + 1, -1, np.int64)  # next job in the list; the head is at [count]
     tail = count
     heap_s = np.empty(total + 1, np.float64)
     heap_job = np.empty(total + 1, np.int64)
@@ -232,7 +232,7 @@ def _schedule(
 def _reserve(
     expected_s: Floats, expected_job: Ints, running: int, units: Ints, need: int, free: int, now: float
 ) -> tuple[float, int]:
-    """Return when the first blocked job can start, and how many units are free beside it then."""
+    """Return the time at which the first blocked job can start, and the spare units at that time."""
     index = 0
     while index < running and (free < need or expected_s[index] <= now):
         free += units[expected_job[index]]
@@ -246,14 +246,14 @@ def _reserve(
 
 @numba.njit(cache=True)
 def _push(heap_s: Floats, heap_job: Ints, size: int, time_s: float, job: int) -> int:
-    place = size
-    while place > 0:
-        parent = (place - 1) >> 1
+    slot = size
+    while slot > 0:
+        parent = (slot - 1) >> 1
         if heap_s[parent] <= time_s:
             break
-        heap_s[place], heap_job[place] = heap_s[parent], heap_job[parent]
-        place = parent
-    heap_s[place], heap_job[place] = time_s, job
+        heap_s[slot], heap_job[slot] = heap_s[parent], heap_job[parent]
+        slot = parent
+    heap_s[slot], heap_job[slot] = time_s, job
     return size + 1
 
 
@@ -261,37 +261,37 @@ def _push(heap_s: Floats, heap_job: Ints, size: int, time_s: float, job: int) ->
 def _pop(heap_s: Floats, heap_job: Ints, size: int) -> int:
     size -= 1
     time_s, job = heap_s[size], heap_job[size]
-    place = 0
+    slot = 0
     while True:
-        child = 2 * place + 1
+        child = 2 * slot + 1
         if child >= size:
             break
         if child + 1 < size and heap_s[child + 1] < heap_s[child]:
             child += 1
         if heap_s[child] >= time_s:
             break
-        heap_s[place], heap_job[place] = heap_s[child], heap_job[child]
-        place = child
-    heap_s[place], heap_job[place] = time_s, job
+        heap_s[slot], heap_job[slot] = heap_s[child], heap_job[child]
+        slot = child
+    heap_s[slot], heap_job[slot] = time_s, job
     return size
 
 
 @numba.njit(cache=True)
 def _insert(times_s: Floats, jobs: Ints, size: int, time_s: float, job: int) -> int:
-    place = size
-    while place > 0 and times_s[place - 1] > time_s:
-        times_s[place], jobs[place] = times_s[place - 1], jobs[place - 1]
-        place -= 1
-    times_s[place], jobs[place] = time_s, job
+    slot = size
+    while slot > 0 and times_s[slot - 1] > time_s:
+        times_s[slot], jobs[slot] = times_s[slot - 1], jobs[slot - 1]
+        slot -= 1
+    times_s[slot], jobs[slot] = time_s, job
     return size + 1
 
 
 @numba.njit(cache=True)
 def _remove(times_s: Floats, jobs: Ints, size: int, job: int) -> int:
-    place = 0
-    while jobs[place] != job:
-        place += 1
-    while place < size - 1:
-        times_s[place], jobs[place] = times_s[place + 1], jobs[place + 1]
-        place += 1
+    slot = 0
+    while jobs[slot] != job:
+        slot += 1
+    while slot < size - 1:
+        times_s[slot], jobs[slot] = times_s[slot + 1], jobs[slot + 1]
+        slot += 1
     return size - 1

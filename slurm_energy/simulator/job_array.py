@@ -1,6 +1,6 @@
-"""A campaign as a Slurm job array: submits it, waits, cancels it if it is told to end.
+"""Campaign as a Slurm job array: submission, waiting, and cancellation when this process is interrupted.
 
-The results are files that the tasks leave; what is in them is not known here.
+The tasks leave their results as files; this module does not read them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.quantities import shown
 
 _POLL_S: Final = 1.0
-_FIRST_LOOK_S: Final = 2.0
-_RAREST_LOOK_S: Final = 30.0
+_FIRST_QUERY_S: Final = 2.0
+_MAX_QUERY_INTERVAL_S: Final = 30.0
 _COMMAND_TIMEOUT_S: Final = 15.0
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-MOST_TASKS = 32
-"""Array tasks where nobody says how many."""
+DEFAULT_TASKS = 32
+"""Number of array tasks if the user gives none."""
 JOB_NAME = "senergy-simulate"
-"""Name of the arrays, unless the options of sbatch give another."""
+"""Name of the job arrays, unless the options of sbatch give another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +35,28 @@ class JobArray:
     """A submitted job array.
 
     Attributes:
-        job_id: as sbatch said it.
-        cluster: of another cluster than this one, if sbatch was told to go there.
+        job_id: job id as printed by sbatch.
+        cluster: name of the cluster if sbatch submitted to another cluster; else empty.
     """
 
     job_id: str
     cluster: str = ""
 
     def command(self, name: str, *options: str) -> list[str]:
-        """Return the words of a Slurm command about this array."""
+        """Return the arguments of a Slurm command that addresses the cluster of this array."""
         return [name, *(["-M", self.cluster] if self.cluster else []), *options]
 
     @property
     def scancel(self) -> list[str]:
-        """The command that ends it."""
+        """The command that cancels the array."""
         return self.command("scancel", self.job_id)
 
 
 def split(part: str) -> tuple[int, int]:
-    """Read `I/N`: part I, from 0, of N.
+    """Parse `I/N`: part I, counted from 0, of N.
 
     Raises:
-        UsageError: of another form.
+        UsageError: the text has another form.
     """
     first, _, second = part.partition("/")
     if not (first.isdecimal() and second.isdecimal() and int(first) < int(second)):
@@ -68,13 +68,13 @@ def sbatch_command(command: Sequence[str], parts: int, folder: Path, options: st
     """Return the sbatch command of an array whose task I runs `command --part I/parts`.
 
     Args:
-        command: words of the command of all tasks.
+        command: arguments of the command that every task runs.
         parts: number of tasks.
-        folder: where the tasks' output goes.
-        options: more options of sbatch, as a user writes them.
+        folder: folder of the tasks' output.
+        options: further options of sbatch, quoted as in a shell.
 
     Raises:
-        UsageError: options with an open quote.
+        UsageError: a quote in the options is not closed.
     """
     try:
         more = shlex.split(options)
@@ -90,49 +90,49 @@ def run(
     complete: Callable[[], bool],
     submitted: Callable[[JobArray], None] = lambda array: None,
 ) -> None:
-    """Submit an array and wait for its end, as long as it takes, or until all results are there.
+    """Submit an array and wait until it ends or all results exist, without a time limit.
 
     A signal that ends this process (interrupt, termination, hang-up) cancels the array first.
 
     Args:
-        command: of `sbatch_command`.
-        complete: called every second; returns whether all results are there.
-        submitted: told of the array as soon as there is one.
+        command: result of `sbatch_command`.
+        complete: called every second; returns whether all results exist.
+        submitted: called with the array directly after its submission.
 
     Raises:
-        UnavailableError: sbatch is not installed or refuses, or a signal came.
+        UnavailableError: sbatch is not installed or refuses the job, or a signal arrived.
     """
-    with _signals() as came:
-        array = _submit(command, came)
+    with _signals() as received:
+        array = _submit(command, received)
         try:
             submitted(array)
-            _wait(array, complete, came)
+            _wait(array, complete, received)
         except BaseException:
             _cancel(array)
             raise
-        if came:
+        if received:
             raise _interrupted(array, cancelled=_cancel(array))
 
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Gather signals that would end this process in a list; those that it ignores (nohup) stay ignored."""
-    came: list[int] = []
-    before = {number: signal.getsignal(number) for number in _ENDING}
-    heard = [number for number in _ENDING if before[number] is not signal.SIG_IGN]
-    for number in heard:
-        signal.signal(number, lambda number, _: came.append(number))
+    """Collect signals that would end this process in a list; ignored signals (nohup) stay ignored."""
+    received: list[int] = []
+    original = {number: signal.getsignal(number) for number in _ENDING}
+    handled = [number for number in _ENDING if original[number] is not signal.SIG_IGN]
+    for number in handled:
+        signal.signal(number, lambda number, _: received.append(number))
     try:
-        yield came
+        yield received
     finally:
-        for number in heard:
-            signal.signal(number, before[number])
+        for number in handled:
+            signal.signal(number, original[number])
 
 
-def _submit(command: Sequence[str], came: list[int]) -> JobArray:
-    """Run sbatch to its end: if it were stopped halfway, nobody would know the array that it made.
+def _submit(command: Sequence[str], received: list[int]) -> JobArray:
+    """Run sbatch to its end: if it were stopped halfway, the id of the array would be unknown.
 
-    It has a session of its own, for a terminal interrupts all processes of a session at once.
+    sbatch runs in a session of its own, since a terminal interrupts all processes of its session at once.
     """
     try:
         child = subprocess.Popen(
@@ -146,53 +146,55 @@ def _submit(command: Sequence[str], came: list[int]) -> JobArray:
     except OSError as error:
         why = "not found" if isinstance(error, FileNotFoundError) else str(error)
         raise UnavailableError("sbatch", why, "--slurm needs Slurm's client commands") from None
-    patience_s = _COMMAND_TIMEOUT_S
+    remaining_s = _COMMAND_TIMEOUT_S
     while True:
         try:
             output, errors = child.communicate(timeout=_POLL_S)
             break
         except subprocess.TimeoutExpired:
-            patience_s -= _POLL_S if came else 0.0
-            if patience_s <= 0:
+            remaining_s -= _POLL_S if received else 0.0
+            if remaining_s <= 0:
                 child.kill()
                 child.communicate()
                 raise _interrupted(None, cancelled=False) from None
-    found = re.match(r"(\d+)(?:;(\S+))?$", output, re.ASCII | re.MULTILINE)
-    if not found:
+    match = re.match(r"(\d+)(?:;(\S+))?$", output, re.ASCII | re.MULTILINE)
+    if not match:
         lines = errors.strip().splitlines() or [f"exit status {child.returncode}"]
         raise UnavailableError("sbatch", shown(lines[-1].removeprefix("sbatch: error: "), 200))
-    return JobArray(found[1], found[2] or "")
+    return JobArray(match[1], match[2] or "")
 
 
-def _wait(array: JobArray, complete: Callable[[], bool], came: list[int]) -> None:
-    """Wait for a signal, all results or the end of the array; slurmctld is asked ever more rarely."""
-    pause_s = _FIRST_LOOK_S
-    look = time.monotonic() + pause_s
-    while not came and not complete():
-        if time.monotonic() >= look:
-            if not _goes_on(array):
+def _wait(array: JobArray, complete: Callable[[], bool], received: list[int]) -> None:
+    """Wait for a signal, all results or the end of the array; query slurmctld at growing intervals."""
+    interval_s = _FIRST_QUERY_S
+    next_query = time.monotonic() + interval_s
+    while not received and not complete():
+        if time.monotonic() >= next_query:
+            if not _is_active(array):
                 return
-            pause_s = min(2 * pause_s, _RAREST_LOOK_S)
-            look = time.monotonic() + pause_s
+            interval_s = min(2 * interval_s, _MAX_QUERY_INTERVAL_S)
+            next_query = time.monotonic() + interval_s
         time.sleep(_POLL_S)
 
 
-def _goes_on(array: JobArray) -> bool:
-    """Return whether a task waits or runs; while slurmctld does not answer, yes."""
-    done = _ask(array.command("squeue", "--noheader", f"--jobs={array.job_id}", "--format=%i"))
-    if done is None:
+def _is_active(array: JobArray) -> bool:
+    """Return whether a task is pending or running; True while slurmctld does not respond."""
+    result = _run_slurm_command(
+        array.command("squeue", "--noheader", f"--jobs={array.job_id}", "--format=%i")
+    )
+    if result is None:
         return True
-    return bool(done.stdout.strip()) if done.returncode == 0 else "Invalid job id" not in done.stderr
+    return bool(result.stdout.strip()) if result.returncode == 0 else "Invalid job id" not in result.stderr
 
 
 def _cancel(array: JobArray) -> bool:
-    """Return whether Slurm took the order to cancel an array."""
-    done = _ask(array.scancel)
-    return done is not None and done.returncode == 0
+    """Cancel an array; return whether Slurm accepted the request."""
+    result = _run_slurm_command(array.scancel)
+    return result is not None and result.returncode == 0
 
 
-def _ask(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
-    """Return what a Slurm command said; None if it cannot be run or does not answer in time."""
+def _run_slurm_command(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
+    """Run a Slurm command; return None if it cannot be run or does not end in time."""
     try:
         return subprocess.run(
             command,
@@ -209,7 +211,7 @@ def _ask(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
 
 def _interrupted(array: JobArray | None, *, cancelled: bool) -> UnavailableError:
     if array is None:
-        why = "interrupted; sbatch did not answer, an array may come"
+        why = "interrupted; sbatch did not respond and may still submit the array"
         return UnavailableError("--slurm", why, f"squeue --me --name={JOB_NAME} shows it")
     if cancelled:
         why = f"interrupted; array {array.job_id} is cancelled"

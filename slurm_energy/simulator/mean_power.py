@@ -1,4 +1,4 @@
-"""Power in intervals of equal length: a day has thousands of changes, which no plot can show one by one."""
+"""Mean and peak power in intervals of equal length, for plots: a day has thousands of changes of power."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from slurm_energy.scheduling.queue import Floats
 def power_by_interval(
     times_s: Floats, watts: Floats, end_s: float, count: int
 ) -> tuple[float, list[float], list[float]]:
-    """Return the length of an interval in seconds, and the mean and the highest power of each.
+    """Return the length of an interval in seconds, and the mean and the peak power of each interval.
 
     Args:
-        times_s: rising, the first is 0; `watts` hold from each on.
-        watts: as many.
+        times_s: ascending times, the first is 0; each value of `watts` holds from its time on.
+        watts: power, one value per time.
         end_s: end of the last interval.
         count: number of intervals.
     """

@@ -1,4 +1,4 @@
-"""Predictions of the training model for workloads of models. Knows scenarios and the oracle, no schedule."""
+"""Predictions of the training oracle for scenarios with models."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from slurm_energy.simulator.workload_generator import ShapePrediction
 def predict(
     model: ModelSection, hardware: str, gpus: int, batch: int, cap_watts: float = math.inf
 ) -> ShapePrediction | None:
-    """Return what the training model says of a job in one shape.
+    """Return the prediction of the training oracle for a model in one shape.
 
     Args:
-        model: what is trained, and for how many samples.
-        hardware: the oracle's name of the GPU.
+        model: the model and the number of samples to train.
+        hardware: name of the GPU in the oracle.
         gpus: number of GPUs.
-        batch: samples per GPU and pass.
+        batch: batch size per GPU.
         cap_watts: power limit per GPU.
 
     Returns:
-        The prediction; None if the batch does not fit in the GPU's memory, or the GPU has no unit for the
+        The prediction; None if the batch does not fit in the GPU's memory, or the GPU does not support the
         precision.
 
     Raises:
-        NotFoundError: profile or hardware are not known.
+        NotFoundError: the profile or the hardware is unknown.
     """
     samples = model.samples * model.epochs
     return _predicted(model.profile, model.precision, samples, hardware, gpus, batch, cap_watts)
@@ -53,8 +53,8 @@ def _predicted(
     except UsageError:
         return None
     row = (find_profile(profile), kind, precision, float(batch), float(gpus), samples, cap_watts)
-    found = _oracle().predict_many(TrainingAlternatives.of([row]))
-    if not bool(np.all(found.fits)):
+    prediction = _oracle().predict_many(TrainingAlternatives.of([row]))
+    if not bool(np.all(prediction.fits)):
         return None
-    most = gpus * min(kind.tdp_watts, cap_watts)
-    return ShapePrediction(float(found.duration_s[0]), float(found.power_watts[0]), most)
+    max_watts = gpus * min(kind.tdp_watts, cap_watts)
+    return ShapePrediction(float(prediction.duration_s[0]), float(prediction.power_watts[0]), max_watts)

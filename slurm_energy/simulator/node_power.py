@@ -1,4 +1,4 @@
-"""Nodes going off when idle, on when needed, down when they fail."""
+"""Power states of nodes: shutdown of idle nodes, boot for jobs, failure and repair."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_energy.simulator.event_queue import EventKind, EventQueue
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 
 PowerStep = tuple[float, float]
-"""A time, and the watts by which power changes then."""
+"""A time, and the change of power in watts at that time."""
 
 _NEXT_STATE = {
     ClusterState.BOOTING: ClusterState.ON,
@@ -25,7 +25,7 @@ class NodePower:
 
     Args:
         cluster: the nodes.
-        settings: when nodes go off, and the seed of failures.
+        settings: time until idle nodes are switched off, and the seed of failures.
         events: the clock, and the queue for events of nodes.
         interrupt_node: called with a node that fails; interrupts the jobs on it.
         may_add_watts: returns whether the power budget leaves room for the given watts. Called before a
@@ -60,7 +60,7 @@ class NodePower:
         return self._idle_off_s is not None
 
     def steps(self) -> list[PowerStep]:
-        """Return the changes of power that nodes in transition will make, in no order."""
+        """Return the future changes of power of nodes in transition, unordered."""
         return [
             (
                 time_s,
@@ -87,13 +87,13 @@ class NodePower:
         return ready_s, steps
 
     def begin(self) -> None:
-        """Plan what happens without jobs."""
+        """Schedule the first shutdowns and failures."""
         for node in range(len(self._cluster.kind_of)):
             self._idle(node)
             self._plan_failure(node)
 
     def wake(self, allocation: Allocation) -> float:
-        """Boot the nodes of an allocation that are off; return when the last of all is on."""
+        """Boot the nodes of an allocation that are off; return the time at which all its nodes are on."""
         for node, _ in allocation:
             self._free_since.pop(node, None)
             if self._cluster.state[node] == ClusterState.OFF:
@@ -102,7 +102,7 @@ class NodePower:
         return max((self._settled_s[node] for node in booting), default=self._events.now_s)
 
     def retry_shutdowns(self) -> None:
-        """Shut down idle nodes for which the budget left no room before."""
+        """Shut down idle nodes whose shutdown the budget prevented before."""
         for node in sorted(self._deferred):
             self._turn_off(node)
 
@@ -122,18 +122,18 @@ class NodePower:
         return self._kind(node).watts(state)
 
     def _change(self, node: int, state: ClusterState, length_s: float, then: Callable[[int], None]) -> None:
-        """Bring a node into a state that ends by itself."""
+        """Put a node into a transitional state that ends after `length_s`."""
         self._cluster.change(node, state)
         self._settled_s[node] = self._events.now_s + length_s
         self._at(self._settled_s[node], then, node)
 
     def _settle(self, node: int, state: ClusterState) -> None:
-        """Bring a node into a state that lasts."""
+        """Put a node into a permanent state."""
         self._cluster.change(node, state)
         del self._settled_s[node]
 
     def released(self, allocation: Allocation) -> None:
-        """Note that a job has left nodes."""
+        """Schedule the shutdown of nodes that a job has released."""
         for node, _ in allocation:
             self._idle(node)
 
@@ -144,11 +144,12 @@ class NodePower:
         self._at(self._events.now_s + self._idle_off_s, self._turn_off, node)
 
     def _turn_off(self, node: int) -> None:
+        """Shut down a node that has been idle long enough, if the budget has room for the shutdown."""
         self._deferred.discard(node)
         since_s = self._free_since.get(node)
         assert self._idle_off_s is not None
         if since_s is None or self._events.now_s < since_s + self._idle_off_s:
-            return  # it was used in between
+            return  # a job used it in the meantime
         if self._cluster.state[node] != ClusterState.ON:
             return
         highest_watts = max(self._watts(node, ClusterState.STOPPING), self._watts(node, ClusterState.OFF))
@@ -173,7 +174,7 @@ class NodePower:
             self._at(self._events.now_s + self._random.exponential(1 / rate), self._fail, node)
 
     def _fail(self, node: int) -> None:
-        """A node that is on fails, and what runs there with it; one that is not on only lives on."""
+        """Fail a node that is on, with the jobs on it; for a node in another state, plan the next failure."""
         if self._cluster.state[node] != ClusterState.ON:
             self._plan_failure(node)
             return

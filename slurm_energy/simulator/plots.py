@@ -1,4 +1,4 @@
-"""Pictures of simulations: schedules, power, trade-offs, distributions. Needs matplotlib."""
+"""Plots of simulations: schedules, power, trade-offs and distributions. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _GANTT_JOBS, _INTERVALS = 400, 96
 _SIZE = (8.0, 4.2)
 _INK, _GRID = "#333333", "#dddddd"
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#8c8c8c")
-"""Distinct for colour-blind readers. Source: Okabe, Ito 2008, "Color Universal Design"."""
+"""Colours that colour-blind readers can distinguish. Source: Okabe, Ito 2008, "Color Universal Design"."""
 _MARKERS = "osD^vPX*"
 
 
 def gantt(outcome: SimulationResult, title: str) -> Figure:
-    """Return the first jobs as bars from start to end, a row each in order of their start, by user."""
+    """Return a Gantt chart of the first jobs: one row per job in order of start, coloured by user."""
     figure, axes = _figure(title, "time (h)", "jobs by start")
     accounts = outcome.accounts
     started = np.flatnonzero(~np.isnan(accounts.start_s))
@@ -42,7 +42,7 @@ def gantt(outcome: SimulationResult, title: str) -> Figure:
 
 
 def power(outcomes: Mapping[str, SimulationResult], budget: StepFunction | None) -> Figure:
-    """Return the cluster's power over time by policy, means of intervals, with the budget."""
+    """Return the cluster's power over time by policy, as means of intervals, with the budget."""
     figure, axes = _figure("Power of the cluster, means of intervals", "time (h)", "kW")
     last_s = 0.0
     for index, (name, outcome) in enumerate(outcomes.items()):
@@ -61,7 +61,7 @@ def power(outcomes: Mapping[str, SimulationResult], budget: StepFunction | None)
 
 
 def trade_off(means: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Return throughput against energy by policy, one standard deviation as bars."""
+    """Return throughput against energy by policy; error bars are one standard deviation."""
     figure, axes = _figure("Throughput and energy", "energy (kWh)", "jobs per hour")
     for index, (name, row) in enumerate(means.items()):
         if row.get("energy_kwh") and row.get("jobs_per_hour"):
@@ -87,7 +87,7 @@ def completion_times(outcomes: Mapping[str, SimulationResult]) -> Figure:
 
 
 def bars(means: Mapping[str, Mapping[str, Any]], figure_name: str, title: str) -> Figure | None:
-    """Return one figure of the summary by policy as bars; None where no policy has it."""
+    """Return one quantity of the summary by policy as bars; None if no policy has it."""
     rows = {name: row[figure_name] for name, row in means.items() if row.get(figure_name) is not None}
     if not rows:
         return None
@@ -106,16 +106,16 @@ def all_figures(
     means: Mapping[str, Mapping[str, Any]],
     budget: StepFunction | None,
 ) -> dict[str, Figure]:
-    """Return every figure that makes sense, by file name without ending."""
-    found: dict[str, Figure | None] = {
+    """Return every figure that has data, by file name without ending."""
+    figures: dict[str, Figure | None] = {
         "power": power(outcomes, budget),
         "trade-off": trade_off(means),
         "completion-times": completion_times(outcomes),
         "fairness": bars(means, "jain_jct", "Jain's index of the users' completion times"),
         "deadline-misses": bars(means, "deadline_miss_rate", "Share of missed deadlines"),
     }
-    found |= {f"gantt-{name}": gantt(outcome, f"Schedule: {name}") for name, outcome in outcomes.items()}
-    return {name: figure for name, figure in found.items() if figure is not None}
+    figures |= {f"gantt-{name}": gantt(outcome, f"Schedule: {name}") for name, outcome in outcomes.items()}
+    return {name: figure for name, figure in figures.items() if figure is not None}
 
 
 def _figure(title: str, x: str, y: str) -> tuple[Figure, Any]:

@@ -1,4 +1,4 @@
-"""Power that a cluster is committed to: its highest power if no further job starts. Decides nothing."""
+"""Committed power: the highest future power of the cluster if no further job starts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class PowerCommitment:
 
     Current power is no bound for admission: a booting node draws `boot_watts` first and `idle_watts` later,
     a job on it adds its own power only once all its nodes are on, and a failed node draws power again after
-    its repair. Ends of jobs are not counted on, as they may come later than expected.
+    its repair. Ends of jobs do not lower the committed power, as they may come later than expected.
 
     Args:
         cluster: the nodes.
-        power: the nodes' power states.
+        power: power states of the nodes.
         runs: the running jobs.
         events: the simulated clock.
     """
@@ -38,10 +38,10 @@ class PowerCommitment:
         return self._peak_watts([])
 
     def added_watts(self, kinds: Ints, units: Ints, job_watts: Floats) -> Floats:
-        """Return by how much the committed power rises if a job starts now, for each job alone.
+        """Return the increase of the committed power if a job starts now, for each of several jobs alone.
 
         Args:
-            kinds: rows of kinds of nodes, shape (n,).
+            kinds: kind of nodes of each job, shape (n,).
             units: units that each job needs; they must be free. Shape (n,).
             job_watts: power that each job adds once all its nodes are on, shape (n,).
 
@@ -53,12 +53,12 @@ class PowerCommitment:
             return added_watts
         committed_watts = self.watts()
         wakes: dict[tuple[int, int], tuple[float, list[PowerStep]]] = {}
-        for row, place in enumerate(zip(kinds.tolist(), units.tolist(), strict=True)):
-            if place not in wakes:
-                allocation = self._cluster.plan(*place)
+        for row, request in enumerate(zip(kinds.tolist(), units.tolist(), strict=True)):
+            if request not in wakes:
+                allocation = self._cluster.plan(*request)
                 assert allocation is not None
-                wakes[place] = self._power.plan_wake(allocation)
-            ready_s, steps = wakes[place]
+                wakes[request] = self._power.plan_wake(allocation)
+            ready_s, steps = wakes[request]
             peak_watts = self._peak_watts([*steps, (ready_s, float(added_watts[row]))])
             added_watts[row] = peak_watts - committed_watts
         return added_watts

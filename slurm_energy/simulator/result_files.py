@@ -1,4 +1,4 @@
-"""Results as files: a row per job, power over time, summaries. Formats only."""
+"""Result files of simulations: one row per job, power over time, and summaries as CSV, Parquet or JSON."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ FORMATS = ("csv", "parquet", "json")
 
 
 def job_columns(outcome: SimulationResult, kinds: Sequence[str]) -> dict[str, list[Any]]:
-    """Return one row per job as columns; None where there is nothing to tell."""
+    """Return one row per job as columns; None where a value does not exist."""
     work, accounts = outcome.workload, outcome.accounts
     shape = accounts.shape
     ran = shape >= 0
-    at = np.where(ran, shape, 0)
+    rows = np.where(ran, shape, 0)
 
     def of_shape(values: np.ndarray) -> list[Any]:
-        return [value if has else None for value, has in zip(values[at].tolist(), ran, strict=True)]
+        return [value if started else None for value, started in zip(values[rows].tolist(), ran, strict=True)]
 
     return {
         "job_id": work.job_id.tolist(),
         "name": list(work.names) or [None] * work.count,
         "user": [work.users[user] for user in work.user],
-        "fate": [JobOutcome(fate).name.lower() for fate in accounts.fate],
+        "outcome": [JobOutcome(value).name.lower() for value in accounts.outcome],
         "submit_s": work.submit_s.tolist(),
-        "start_s": _known(accounts.start_s),
-        "end_s": _known(accounts.end_s),
-        "deadline_s": _known(work.deadline_s),
+        "start_s": _without_nan(accounts.start_s),
+        "end_s": _without_nan(accounts.end_s),
+        "deadline_s": _without_nan(work.deadline_s),
         "hardware": [kinds[i] if i is not None else None for i in of_shape(work.hardware)],
         "units": of_shape(work.units),
         "batch": of_shape(work.batch),
@@ -51,13 +51,13 @@ def job_columns(outcome: SimulationResult, kinds: Sequence[str]) -> dict[str, li
 
 
 def power_columns(outcome: SimulationResult) -> dict[str, list[Any]]:
-    """Return the cluster's power: each value holds until the next time."""
+    """Return the cluster's power; each value holds until the next time."""
     times, watts = outcome.power
     return {"time_s": times.tolist(), "watts": watts.tolist()}
 
 
 def write(columns: Mapping[str, Sequence[Any]], path: Path, form: str) -> None:
-    """Write columns of equal length.
+    """Write columns of equal length to a file.
 
     Raises:
         UnavailableError: Parquet without pyarrow, or the file cannot be written.
@@ -85,12 +85,12 @@ def _parquet(columns: Mapping[str, Sequence[Any]], path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table(dict(columns)), path)
 
 
-def _known(values: np.ndarray) -> list[float | None]:
+def _without_nan(values: np.ndarray) -> list[float | None]:
     return [None if math.isnan(value) else value for value in values.tolist()]
 
 
 def mean_and_deviation(summaries: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, float] | None]:
-    """Return mean and standard deviation of each figure over runs; None where no run has it."""
+    """Return mean and standard deviation of each quantity over runs; None if no run has it."""
     listed = list(summaries)
     result: dict[str, tuple[float, float] | None] = {}
     for name in listed[0] if listed else ():

@@ -1,4 +1,4 @@
-"""Running jobs: what they hold, how far they are, what they cost, also when they are interrupted."""
+"""Running jobs: allocations, progress, power and accounts, including interruptions and changes of caps."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _LN2 = math.log(2)
 
 @dataclass(slots=True)
 class RunningJob:
-    """A job that holds resources.
+    """A job that holds nodes.
 
     Attributes:
         job, shape: rows of the workload.
-        allocation: where it runs.
-        start_s: when it got its nodes.
-        ready_s: when the last of them was on and work began.
-        end_s: when it will be done.
-        limit_s: how long it is expected to hold them from `start_s` on.
-        watts: its power while it works.
-        restart_s: part of the run before work goes on, after an interruption.
-        earlier: (seconds of work, seconds that the whole job takes so, watts) under other caps, in order.
-        restart_joules: energy of restarting under other caps.
-        chosen: the shape that it was started in, before its cap was changed.
-        working: whether it draws power; at `ready_s` other events may come before its first watt.
+        allocation: units of nodes that it holds.
+        start_s: time at which it got its nodes.
+        ready_s: time at which its last node was on and work began.
+        end_s: time at which its work will be done.
+        limit_s: time for which it is expected to hold its nodes, from `start_s` on.
+        watts: power while it works.
+        restart_s: initial part of the run in which it restarts after an interruption, without progress.
+        earlier: (seconds of work, run time of the whole job in seconds, watts) under earlier caps, in order.
+        restart_joules: energy of restarts under earlier caps.
+        chosen: shape in which it was started, before its cap was changed.
+        working: whether it draws power; other events at `ready_s` may precede the begin of its work.
     """
 
     job: int
@@ -50,7 +50,7 @@ class RunningJob:
     working: bool = False
 
     def worked_s(self, now_s: float) -> float:
-        """Return the seconds in which it drew power so far."""
+        """Return the seconds for which it has drawn power."""
         return max(0.0, now_s - self.ready_s)
 
 
@@ -58,13 +58,13 @@ class RunningJobs:
     """All running jobs, their power, and the accounts of jobs and users.
 
     Attributes:
-        running: by row of the workload.
-        accounts: of each job.
-        left: part of each job's work that is still to do, shape (n,).
-        watts: power of all running jobs beyond what their idle units would draw.
+        running: running jobs by row of the workload.
+        accounts: accounts of each job.
+        left: fraction of each job's work that remains, shape (n,).
+        watts: power of all running jobs in excess of the idle power of their units.
         lent_watts: power by which jobs that draw less than their idle units lower `watts`; it returns when
             they end.
-        joules: energy of all jobs so far, of runs that have ended.
+        joules: energy of all finished runs.
     """
 
     def __init__(self, workload: Workload, cluster: Cluster, settings: ScheduleSettings) -> None:
@@ -84,7 +84,7 @@ class RunningJobs:
         self._shares = np.array([settings.shares.get(name, 1.0) for name in workload.users])
 
     def start(self, job: int, shape: int, allocation: Allocation, now_s: float, ready_s: float) -> RunningJob:
-        """Let a job hold an allocation; its power counts from `work` on."""
+        """Start a job on an allocation; it draws power only after `work`."""
         workload, accounts = self._workload, self.accounts
         again = accounts.preemptions[job] + accounts.failures[job] > 0
         preemption = self._settings.preemption
@@ -96,13 +96,13 @@ class RunningJobs:
             job, shape, allocation, now_s, ready_s, ready_s + length_s, limit_s, watts, restart_s
         )
         self.running[job] = run
-        accounts.shape[job], accounts.fate[job] = shape, JobOutcome.RUNNING
+        accounts.shape[job], accounts.outcome[job] = shape, JobOutcome.RUNNING
         if np.isnan(accounts.start_s[job]):
             accounts.start_s[job] = now_s
         return run
 
     def work(self, run: RunningJob, now_s: float) -> None:
-        """Let a run draw power and its user pay from now on."""
+        """Begin the work of a run: from now on it draws power and its usage counts for the user."""
         run.working = True
         self._rate(run, now_s, 1.0)
 
@@ -110,20 +110,20 @@ class RunningJobs:
         """End a run whose work is done."""
         self._stop(run, now_s)
         self.left[run.job] = 0.0
-        self.accounts.end_s[run.job], self.accounts.fate[run.job] = now_s, JobOutcome.COMPLETED
+        self.accounts.end_s[run.job], self.accounts.outcome[run.job] = now_s, JobOutcome.COMPLETED
 
     def interrupt(self, run: RunningJob, now_s: float, *, failure: bool) -> None:
-        """End a run whose work is not done; what was saved needs not be done again."""
+        """End a run before its work is done; work up to the last checkpoint is saved."""
         lost_joules, saved = self.loss(run, now_s)
         self._stop(run, now_s)
         self.accounts.lost_joules[run.job] += lost_joules
-        self.accounts.fate[run.job] = JobOutcome.PENDING
+        self.accounts.outcome[run.job] = JobOutcome.PENDING
         self.accounts.preemptions[run.job] += not failure
         self.accounts.failures[run.job] += failure
         self.left[run.job] -= saved
 
     def change_cap(self, run: RunningJob, shape: int, now_s: float) -> RunningJob:
-        """Let a working run go on in a shape that differs only in its power cap; return what it is then."""
+        """Continue a working run in a shape with another power cap; return the new run."""
         workload = self._workload
         worked_s = run.worked_s(now_s)
         useful_s = max(0.0, worked_s - run.restart_s)
@@ -132,7 +132,7 @@ class RunningJobs:
         restart_s = max(0.0, run.restart_s - worked_s)
         slower = float(workload.limit_s(run.job, shape) / workload.limit_s(run.job, run.shape))
         left = max(0.0, float(self.left[run.job]) - done)
-        self._leave(run, now_s)
+        self._account(run, now_s)
         new = RunningJob(
             job=run.job,
             shape=shape,
@@ -152,12 +152,12 @@ class RunningJobs:
         self.work(new, now_s)
         return new
 
-    def cut(self, run: RunningJob, now_s: float) -> None:
-        """Account for a run that the end of the simulation finds running."""
+    def truncate(self, run: RunningJob, now_s: float) -> None:
+        """End the accounts of a run that is still running at the end of the simulation."""
         self._stop(run, now_s)
 
     def loss(self, run: RunningJob, now_s: float) -> tuple[float, float]:
-        """Return (joules that an interruption now would waste, part of the job's work that is saved)."""
+        """Return (joules that an interruption now would waste, saved fraction of the job's work)."""
         preemption = self._settings.preemption
         checkpoint_s = preemption.checkpoint_s if preemption else math.inf
         worked_s = run.worked_s(now_s)
@@ -173,27 +173,27 @@ class RunningJobs:
         return lost_joules, saved
 
     def users(self, now_s: float) -> Users:
-        """Return what users had until now."""
+        """Return the users' usage until now."""
         self._settle(now_s)
         return Users(self._shares, self._unit_s.copy(), self._joules.copy())
 
     def extra_watts(self, shape: int) -> float:
-        """Return what a job in a shape adds to the cluster's power."""
+        """Return the power that a job in a shape adds to the cluster."""
         return float(self.more_watts(np.array([shape]))[0])
 
     def more_watts(self, shapes: Ints) -> Floats:
-        """Return what jobs in these shapes would add, each alone."""
+        """Return the power that jobs in these shapes add to the cluster, each alone."""
         idle = self._idle_watts[self._workload.hardware[shapes]] * self._workload.units[shapes]
         added: Floats = self._workload.power_watts[shapes] - idle
         return added
 
     def _stop(self, run: RunningJob, now_s: float) -> None:
-        self._leave(run, now_s)
+        self._account(run, now_s)
         del self.running[run.job]
         self._cluster.release(run.allocation)
 
-    def _leave(self, run: RunningJob, now_s: float) -> None:
-        """Account for a run up to now, after which it draws no power."""
+    def _account(self, run: RunningJob, now_s: float) -> None:
+        """Account for the time, energy and units of a run until now, when it stops drawing power."""
         worked_s = run.worked_s(now_s)
         if run.working:
             self._rate(run, now_s, -1.0)
@@ -211,7 +211,7 @@ class RunningJobs:
         self._watts[user] += sign * run.watts
 
     def _settle(self, now_s: float) -> None:
-        """Bring the users' accounts up to now; exact for rates that were constant and fade exponentially."""
+        """Update the users' usage until now; exact for constant rates and exponential decay."""
         elapsed_s = now_s - self._settled_s
         if elapsed_s <= 0:
             return
@@ -227,7 +227,7 @@ class RunningJobs:
 
 
 def _saved_s(useful_s: float, checkpoint_s: float) -> float:
-    """Return how much of some work is saved."""
+    """Return the seconds of work up to the last checkpoint."""
     if checkpoint_s == 0:
         return useful_s
     return 0.0 if math.isinf(checkpoint_s) else checkpoint_s * (useful_s // checkpoint_s)

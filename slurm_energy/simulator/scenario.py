@@ -1,4 +1,4 @@
-"""A scenario file: cluster, workload and schedule in TOML, one file building on another. Runs nothing."""
+"""Scenario files: cluster, workload and schedule in TOML; a file may extend another."""
 
 from __future__ import annotations
 
@@ -29,19 +29,25 @@ from slurm_energy.spelling import suggestion
 
 _SHIPPED = Path(__file__).parent / "scenarios"
 _FILES = (("workload", "file"), ("power", "budget_file"), ("power", "price_file"), ("power", "carbon_file"))
-"""Keys that name files beside the scenario."""
+"""Keys that name files relative to the scenario."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A whole scenario file.
+    """A scenario file.
 
     Attributes:
-        name: its file's name without ending.
-        path: the file.
-        text: its content with that of what it builds on, by which results are recognised.
+        name: name of the file without ending.
+        path: path of the file.
+        text: its text and that of the files that it extends; identifies stored results.
+        title: title for people.
+        kinds: kinds of nodes by name.
+        workload: section of the workload.
+        schedule: section of the schedule.
+        power: section of budget, power states and prices.
+        models: models that jobs train.
         sweep: a key, as `section.key`, and the values to run one after the other.
-        label: what this variant of a sweep is called; see `sweeps`.
+        label: label of this variant of a sweep; see `sweeps`.
     """
 
     name: str
@@ -58,11 +64,11 @@ class Scenario:
 
     @property
     def heading(self) -> str:
-        """Title for people, with the label of the variant."""
+        """Title with the label of the variant."""
         return f"{self.title}: {self.label}" if self.label else self.title
 
     def variant_folder(self, folder: Path) -> Path:
-        """Return where a variant of a sweep keeps its results in `folder`: a folder of its own."""
+        """Return the folder of the results in `folder`; each variant of a sweep has its own."""
         name = re.sub(r"[^A-Za-z0-9.]+", "-", self.label).strip("-")
         return folder / name if name else folder
 
@@ -73,8 +79,8 @@ class Scenario:
     def settings(self, seed: int) -> ScheduleSettings:
         """Return the engine's settings for one seed."""
         schedule, power = self.schedule, self.power
-        endless = float("inf")
-        checkpoint_s = endless if schedule.checkpoint_s < 0 else schedule.checkpoint_s
+        infinite = float("inf")
+        checkpoint_s = infinite if schedule.checkpoint_s < 0 else schedule.checkpoint_s
         return ScheduleSettings(
             discipline=Discipline(schedule.discipline),
             interval_s=schedule.interval_s,
@@ -85,33 +91,33 @@ class Scenario:
             if schedule.preemption
             else None,
             idle_off_s=None if power.idle_off_s < 0 else power.idle_off_s,
-            half_life_s=schedule.half_life_hours * 3600 or endless,
+            half_life_s=schedule.half_life_hours * 3600 or infinite,
             shares=schedule.shares,
             options=Options(schedule.age_weight, schedule.wait_bound_hours * 3600, schedule.weights),
             seed=seed,
         )
 
     def budget(self) -> StepFunction | None:
-        """Return the power budget over time; None for none."""
+        """Return the power budget over time; None if there is none."""
         if self.power.budget_file:
             return read_steps(self.beside(self.power.budget_file), "watts")
         return StepFunction.constant(self.power.budget_watts) if self.power.budget_watts else None
 
     def beside(self, name: str) -> Path:
-        """Return the path of a file named in the scenario."""
+        """Return the path of a file that the scenario names."""
         return self.path.parent / name
 
 
 def shipped() -> list[str]:
-    """Return the names of the scenarios that come with the package."""
+    """Return the names of the scenarios that the package contains."""
     return sorted(path.stem for path in _SHIPPED.glob("*.toml"))
 
 
 def read(name: str) -> Scenario:
-    """Read a scenario: a shipped one by name, else a file.
+    """Read a scenario: a shipped one by its name, else a file.
 
     Raises:
-        ConfigError: not readable, not TOML, or wrong; names file, line and key.
+        ConfigError: the file is unreadable, not TOML, or invalid; names file, line and key.
     """
     path = _SHIPPED / f"{name}.toml" if name in shipped() else Path(name)
     return parse(_text_of(path), path)
@@ -129,7 +135,7 @@ def _text_of(path: Path) -> str:
 
 
 def parse(text: str, path: Path) -> Scenario:
-    """Check a scenario's text; files that it names are beside `path`.
+    """Parse and check the text of a scenario; the files that it names are relative to `path`.
 
     Raises:
         ConfigError: names file, line and key.
@@ -164,7 +170,7 @@ def parse(text: str, path: Path) -> Scenario:
 
 
 def _with_base(text: str, path: Path, depth: int) -> tuple[dict[str, Any], str]:
-    """Return the tables of a text laid over those of the scenario that it `extends`, and both texts."""
+    """Return the tables of a text merged over those of the scenario that it `extends`, and both texts."""
     try:
         data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -174,7 +180,9 @@ def _with_base(text: str, path: Path, depth: int) -> tuple[dict[str, Any], str]:
         return data, text
     base_path = _SHIPPED / f"{name}.toml" if name in shipped() else path.parent / str(name)
     if depth > 8:
-        raise ConfigError(f"{path}: extends", "too many scenarios build on one another", "is it a circle?")
+        raise ConfigError(
+            f"{path}: extends", "more than 8 scenarios extend one another", "does one extend itself?"
+        )
     base, texts = _with_base(_text_of(base_path), base_path, depth + 1)
     for section, key in _FILES:
         if isinstance(base.get(section), dict) and base[section].get(key):
@@ -183,7 +191,7 @@ def _with_base(text: str, path: Path, depth: int) -> tuple[dict[str, Any], str]:
 
 
 def _over(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return tables with those of `data` laid over them, key by key; lists are replaced as a whole."""
+    """Return `base` with the values of `data` merged in key by key; lists are replaced as a whole."""
     merged = dict(copy.deepcopy(base))
     for name, value in data.items():
         old = merged.get(name)
@@ -202,7 +210,7 @@ def _sweep(table: object, reader: TableReader) -> tuple[str, tuple[Any, ...]]:
 
 
 def _check(scenario: Scenario, reader: TableReader) -> None:
-    """Check what concerns several keys."""
+    """Check conditions that involve several keys."""
     discipline = scenario.schedule.discipline
     if discipline not in set(Discipline):
         raise reader.fail(
@@ -210,8 +218,8 @@ def _check(scenario: Scenario, reader: TableReader) -> None:
         )
     if not scenario.workload.file and not scenario.models:
         raise reader.fail("workload", "", "jobs come from a file or from [[model]] tables", "give one")
-    for place, model in enumerate(scenario.models):
-        table = table_label("model", place)
+    for index, model in enumerate(scenario.models):
+        table = table_label("model", index)
         if not model.profile:
             raise reader.fail(table, "profile", "is needed")
         if not model.gpus or not model.batches or min(*model.gpus, *model.batches) < 1:

@@ -1,4 +1,4 @@
-"""The tables of a scenario file as plain data: keys, defaults, meanings, bounds. Reads nothing."""
+"""Sections of a scenario file: keys, defaults, descriptions and bounds. Plain data."""
 
 from __future__ import annotations
 
@@ -16,89 +16,97 @@ class KindSection:
     """Nodes of one kind, `[cluster.NAME]`."""
 
     nodes: int = key(1, "Number of nodes.", between(1, 10_000_000))
-    units: int = key(1, "GPUs or cores of a node that jobs can have; 1: whole nodes.", between(1, 100_000))
-    hardware: str = key("", "Name of the GPU in the oracle; needed by workloads of models.")
+    units: int = key(1, "GPUs or cores of a node that jobs can hold; 1: whole nodes.", between(1, 100_000))
+    hardware: str = key("", "Name of the GPU in the oracle; required for workloads of models.")
     idle_watts: float = key(0.0, "Power of an idle node that is on.", _not_negative)
     unit_idle_watts: float = key(
-        0.0, "Part of it that is counted with a job that has the unit.", _not_negative
+        0.0, "Part of the idle power that counts as power of the job that holds the unit.", _not_negative
     )
     off_watts: float = key(0.0, "Power of a node that is off.", _not_negative)
     boot_s: float = key(0.0, "Time to boot.", _not_negative)
     boot_watts: float = key(0.0, "Power while booting.", _not_negative)
     shutdown_s: float = key(0.0, "Time to shut down.", _not_negative)
     shutdown_watts: float = key(0.0, "Power while shutting down.", _not_negative)
-    mean_hours_to_failure: float = key(0.0, "Of one node; 0: nodes never fail.", _not_negative)
-    repair_s: float = key(3600.0, "Time until a failed node is back.", _not_negative)
+    mean_hours_to_failure: float = key(
+        0.0, "Mean time to failure of one node; 0: nodes never fail.", _not_negative
+    )
+    repair_s: float = key(3600.0, "Time from a failure to the end of the repair.", _not_negative)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSection:
-    """Where jobs come from, `[workload]`: a file, models drawn at random (`[[model]]`), or both.
+    """Source of the jobs, `[workload]`: a file, models drawn at random (`[[model]]`), or both.
 
-    With both, the file says who submits when and how long a job runs in the model's rigid shape on the first
-    kind of nodes; the model drawn for it says in which other shapes it could run.
+    With both, the file gives the users, the submission times, and the run time of each job in the model's
+    rigid shape on the first kind of nodes. The model that is drawn for the job gives its other shapes.
     """
 
     file: str = key("", "SWF, CSV or sacct output; relative to the scenario's folder.")
     format: str = key("", "swf, csv, sacct, sacct-json or senergy; empty: by the file's name.")
-    columns: dict[str, str] = key({}, "Our column's name to the file's, for CSV.")
-    sacct_units: str = key("nodes", "What accounting counts jobs in: nodes, cpus, gpus (ours only).")
-    watts_per_unit: float = key(0.0, "Power of a job per unit where the file says none.", _not_negative)
+    columns: dict[str, str] = key({}, "Name of each column in the CSV file, by our name.")
+    sacct_units: str = key("nodes", "Unit of job sizes in accounting: nodes, cpus, gpus (senergy only).")
+    watts_per_unit: float = key(0.0, "Power of a job per unit if the file has none.", _not_negative)
     time_scale: float = key(1.0, "Factor for all times of the file.", _positive)
-    part_jobs: int = key(0, "Jobs of the file in one run; the seed says which part. 0: all.", between(0, 1e9))
+    part_jobs: int = key(
+        0, "Jobs of the file in one run; the seed selects the part. 0: all.", between(0, 1e9)
+    )
     arrivals_per_s: float = key(0.005, "Rate of the Poisson process.", _positive)
-    hours: float = key(10.0, "Length of time in which jobs arrive.", _positive)
+    hours: float = key(10.0, "Duration for which jobs arrive.", _positive)
     urgent_share: float = key(0.0, "Share of jobs with a deadline.", _share)
     deadline_factor: float = key(
-        3.5, "Deadline: so many times the least run time, after submission.", _positive
+        3.5, "Time from submission to deadline, as a multiple of the shortest run time.", _positive
     )
     users: int = key(1, "Number of users.", between(1, 1_000_000))
-    majority_share: float = key(0.0, "Share of jobs of the first user; 0: all users alike.", _share)
+    majority_share: float = key(0.0, "Share of jobs of the first user; 0: all users submit equally.", _share)
     rigid: bool = key(False, "Fix each job's number of GPUs and batch size.")
     speedup_per_doubling: float = key(
         0.0,
-        "Speed-up of a model's job when its GPUs double, from its time on most GPUs down; 0: the oracle's.",
+        "Speed-up per doubling of GPUs, relative to the time on the maximum number of GPUs; 0: the oracle's.",
         between(0, 2),
     )
-    prediction_error: float = key(0.0, "Oracle's error: +- this share, drawn per job and shape.", _share)
-    error_is_real: bool = key(True, "What happens has the error too: the oracle is the world (thesis).")
+    prediction_error: float = key(
+        0.0, "Error of the oracle: up to +- this share, drawn per job and shape.", _share
+    )
+    error_is_real: bool = key(True, "Real times and powers carry the error too (thesis).")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSection:
     """A model to train, `[[model]]`."""
 
-    name: str = key("", "For people.")
+    name: str = key("", "Name for people.")
     profile: str = key("", "Workload profile of the oracle.")
     precision: str = key("fp32", "fp32, tf32, bf16 or fp16.")
     samples: float = key(50_000.0, "Samples of an epoch.", _positive)
     epochs: float = key(1.0, "Number of epochs.", _positive)
-    gpus: list[int] = key([1], "Numbers of GPUs that it can run on.")
+    gpus: list[int] = key([1], "Numbers of GPUs on which it can run.")
     batches: list[int] = key([32], "Batch sizes per GPU.")
-    caps_watts: list[float] = key([], "Power caps per GPU that it can also run under.")
-    weight: float = key(1.0, "How often it comes, relative to others.", _positive)
+    caps_watts: list[float] = key([], "Power caps per GPU under which it can also run.")
+    weight: float = key(1.0, "Frequency relative to the other models.", _positive)
     rigid_gpus: int = key(1, "GPUs of the rigid shape.")
     rigid_batch: int = key(32, "Batch size of the rigid shape.")
-    rigid_hardware: str = key("", "Kind of the rigid shape; empty: any.")
+    rigid_hardware: str = key("", "Kind of nodes of the rigid shape; empty: any.")
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSection:
-    """How jobs are scheduled, `[schedule]`."""
+    """Scheduling of the jobs, `[schedule]`."""
 
     policies: list[str] = key(["fcfs"], "Names of policies to compare.")
     discipline: str = key("easy", "strict, easy, conservative or packing.")
-    interval_s: float = key(0.0, "Time between two looks at the queue; 0: at each event.", _not_negative)
+    interval_s: float = key(
+        0.0, "Time between two scheduling passes; 0: a pass at each event.", _not_negative
+    )
     horizon_hours: float = key(0.0, "End of the simulation; 0: when all jobs are done.", _not_negative)
     seeds: int = key(1, "Number of runs with different random numbers.", between(1, 100_000))
     age_weight: float = key(0.01, "W_age of the policies, per second.", _not_negative)
     wait_bound_hours: float = key(24.0, "Jobs that waited longer go first.", _positive)
-    half_life_hours: float = key(0.0, "In which usage fades for fair shares; 0: never.", _not_negative)
-    preemption: bool = key(True, "Policies that preempt may.")
-    checkpoint_s: float = key(-1.0, "Work is saved this often; -1: an interrupted job starts anew.")
+    half_life_hours: float = key(0.0, "Half life of usage for fair shares; 0: no decay.", _not_negative)
+    preemption: bool = key(True, "Allow policies to preempt jobs.")
+    checkpoint_s: float = key(-1.0, "Interval of checkpoints; -1: an interrupted job loses all its work.")
     restart_s: float = key(0.0, "Extra time of a start after an interruption.", _not_negative)
     margin_s: float = key(60.0, "A job with less slack than this is at risk.", _not_negative)
-    weights: dict[str, float] = key({}, "Of the terms of blend and multifactor.")
+    weights: dict[str, float] = key({}, "Weights of the terms of blend, multifactor and kairos.")
     shares: dict[str, float] = key({}, "Shares of users, by name.")
 
 
@@ -108,7 +116,9 @@ class PowerSection:
 
     budget_watts: float = key(0.0, "Power budget; 0: none.", _not_negative)
     budget_file: str = key("", "CSV with columns time_s, watts: a budget that varies.")
-    hard_budget: bool = key(False, "Every policy keeps the budget, not only those that say so.")
-    idle_off_s: float = key(-1.0, "Nodes without work for so long are switched off; -1: never.")
+    hard_budget: bool = key(
+        False, "The budget holds under every policy, not only under those that keep it themselves."
+    )
+    idle_off_s: float = key(-1.0, "Idle time after which a node is switched off; -1: never.")
     price_file: str = key("", "CSV with columns time_s, price (per MWh).")
     carbon_file: str = key("", "CSV with columns time_s, gco2_per_kwh.")

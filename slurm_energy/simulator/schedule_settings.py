@@ -1,4 +1,4 @@
-"""How a simulation schedules: discipline, budget, preemption, power states. Plain data."""
+"""Settings of a simulation: discipline, budget, preemption, power states. Plain data."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from slurm_energy.simulator.step_function import StepFunction
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """How running jobs make way for urgent ones.
+    """Preemption of running jobs for jobs whose deadline is at risk.
 
     Attributes:
-        checkpoint_s: work is saved this often; infinity: an interrupted job starts anew; 0: nothing is lost.
+        checkpoint_s: interval of checkpoints; infinity: an interrupted job loses all its work; 0: no work.
         restart_s: extra time of each start after an interruption.
         margin_s: a job with less slack than this is at risk.
     """
@@ -26,20 +26,20 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSettings:
-    """Everything about a run that is not cluster, workload or policy.
+    """Settings of one simulation in addition to cluster, workload and policy.
 
     Attributes:
         discipline: see `Discipline`.
-        interval_s: time between two looks at the queue; 0: at each event.
+        interval_s: time between two scheduling passes; 0: a pass at each event.
         horizon_s: end of the simulation; None: when all jobs are done.
-        budget_watts: power budget over time; None for none.
-        hard_budget: every policy keeps the budget; else only those that say so.
-        preemption: for policies that preempt; None: nobody does.
-        idle_off_s: nodes without work for so long are switched off; None: never.
-        half_life_s: in which usage fades for fair shares.
-        shares: of the users, by name; users without one have 1.
-        options: for the policy.
-        seed: for failures of nodes.
+        budget_watts: power budget over time; None: no budget.
+        hard_budget: the budget holds under every policy, not only under policies that declare to keep it.
+        preemption: for policies that preempt; None: no job is preempted.
+        idle_off_s: idle time after which a node is switched off; None: never.
+        half_life_s: half life of usage for fair shares.
+        shares: shares by user name; other users have 1.
+        options: options of the policy.
+        seed: seed of node failures.
     """
 
     discipline: Discipline = Discipline.EASY

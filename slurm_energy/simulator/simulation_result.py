@@ -1,4 +1,4 @@
-"""What a simulation found: one row per job, power over time, and totals. Plain data."""
+"""Result of a simulation: accounts of each job, power over time, and totals. Plain data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slurm_energy.simulator.workload import Workload
 
 
 class JobOutcome(IntEnum):
-    """What became of a job."""
+    """State of a job at the end of the simulation."""
 
     PENDING = 0
     RUNNING = 1
@@ -24,19 +24,19 @@ class JobOutcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class EnergyAccounts:
-    """What each job had, in the workload's order; columns of shape (n,).
+    """Accounts of each job in the order of the workload; columns have shape (n,).
 
     Attributes:
-        shape: row of the shape that it ran in last; -1 if it never ran.
-        start_s: when it started for the first time; NaN if never.
-        end_s: when it was done; NaN if it was not.
-        energy_joules: of all its runs, lost work included.
-        lost_joules: of work that was done again.
-        preemptions: how often it was interrupted for another job or the budget.
-        failures: how often a node failed under it.
-        run_s: seconds for which it held its units.
-        unit_s: seconds of all its units together.
-        fate: a `Fate`.
+        shape: row of the shape of the last run; -1 if the job never ran.
+        start_s: time of the first start; NaN if the job never ran.
+        end_s: completion time; NaN if the job was not completed.
+        energy_joules: energy of all runs, lost work included.
+        lost_joules: energy of work that was repeated.
+        preemptions: interruptions for another job or for the budget.
+        failures: interruptions by node failures.
+        run_s: seconds for which the job held its units.
+        unit_s: unit seconds, the sum over its units.
+        outcome: a `JobOutcome`.
     """
 
     shape: Ints
@@ -48,7 +48,7 @@ class EnergyAccounts:
     failures: Ints
     run_s: Floats
     unit_s: Floats
-    fate: NDArray[np.int8]
+    outcome: NDArray[np.int8]
 
     @classmethod
     def empty(cls, count: int) -> EnergyAccounts:
@@ -63,25 +63,26 @@ class EnergyAccounts:
             failures=np.zeros(count, np.int64),
             run_s=np.zeros(count),
             unit_s=np.zeros(count),
-            fate=np.zeros(count, np.int8),
+            outcome=np.zeros(count, np.int8),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """The result of one run.
+    """Result of one run.
 
     Attributes:
-        workload: what was simulated.
-        accounts: what each job had.
+        workload: the simulated jobs.
+        accounts: accounts of each job.
         end_s: end of the simulation.
-        energy_joules: of the cluster, idle nodes included.
-        idle_joules: part of it that no job used.
-        power: times and watts as `meter.PowerMeter.series` gives them.
+        energy_joules: energy of the cluster, idle nodes included.
+        idle_joules: part of the energy that belongs to no job.
+        power: times and watts, see `EnergyIntegral.series`.
         peak_watts: highest power.
-        passes: how often the queue was ordered.
-        over_budget_s: seconds in which the power was above the budget.
-        units: of the whole cluster, as jobs count them.
+        passes: number of scheduling passes.
+        over_budget_s: seconds with a power above the budget.
+        units: units of the whole cluster, in the unit of the jobs' sizes.
+        notes: remarks for the user.
     """
 
     workload: Workload
@@ -98,8 +99,8 @@ class SimulationResult:
 
     @property
     def done(self) -> Ints:
-        """Rows of the jobs that were completed."""
-        return np.flatnonzero(self.accounts.fate == JobOutcome.COMPLETED)
+        """Rows of the completed jobs."""
+        return np.flatnonzero(self.accounts.outcome == JobOutcome.COMPLETED)
 
     def jct_s(self) -> Floats:
         """Return the completion times (end - submission) of completed jobs."""
@@ -112,14 +113,14 @@ class SimulationResult:
         return waited
 
     def deadline_misses(self) -> tuple[int, int]:
-        """Return (missed, decided): jobs whose deadline has passed or that ended in time."""
+        """Return (missed, decided): decided jobs have ended or their deadline has passed."""
         deadline_s, end_s = self.workload.deadline_s, self.accounts.end_s
         decided = ~np.isnan(deadline_s) & (~np.isnan(end_s) | (deadline_s <= self.end_s))
         missed = decided & ~(end_s <= deadline_s)
         return int(np.sum(missed)), int(np.sum(decided))
 
     def summary(self) -> dict[str, float | int | None]:
-        """Return the totals by name; None where there is nothing to tell."""
+        """Return the totals by name; None where a quantity is undefined."""
         jct, wait = self.jct_s(), self.wait_s()
         missed, decided = self.deadline_misses()
         hours = self.end_s / 3600
@@ -153,9 +154,9 @@ class SimulationResult:
         }
 
     def utilisation(self) -> float | None:
-        """Return the share of the cluster's unit seconds that jobs held; None for a run of no length."""
-        there = self.units * self.end_s
-        return float(np.sum(self.accounts.unit_s)) / there if there else None
+        """Return the fraction of the cluster's unit seconds that jobs held; None for a run of zero length."""
+        unit_s = self.units * self.end_s
+        return float(np.sum(self.accounts.unit_s)) / unit_s if unit_s else None
 
     def jain_of_jct(self) -> float | None:
         """Return Jain's index of the users' mean completion times; None without completed jobs."""
@@ -164,7 +165,7 @@ class SimulationResult:
         return jain(np.array(means)) if means else None
 
     def jain_of_energy(self) -> float | None:
-        """Return Jain's index of the users' energies; None if there is no energy."""
+        """Return Jain's index of the users' energies; None without energy."""
         users = len(self.workload.users)
         sums: Floats = np.bincount(self.workload.user, self.accounts.energy_joules, users).astype(np.float64)
         return jain(sums) if np.any(sums) else None

@@ -1,4 +1,4 @@
-"""Series of values that hold until the next: budgets, prices, carbon; and integrals with power."""
+"""Step functions of time: budgets, prices, carbon intensities, and their integrals with power."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from slurm_energy.scheduling.queue import Floats
 
 
 class StepFunction:
-    """A series of values that each hold until the next: a budget, a price, a carbon intensity.
+    """Values over time, each of which holds until the next time.
 
     Args:
-        times_s: rising; before the first time the first value holds.
-        values: as many.
+        times_s: ascending times; the first value also holds before the first time.
+        values: one value per time.
     """
 
     def __init__(self, times_s: Sequence[float], values: Sequence[float]) -> None:
@@ -29,27 +29,27 @@ class StepFunction:
 
     @classmethod
     def constant(cls, value: float) -> StepFunction:
-        """Return the series that never changes."""
+        """Return a function with one value."""
         return cls([0.0], [value])
 
     def at(self, time_s: float) -> float:
-        """Return the value that holds at a time."""
+        """Return the value at a time."""
         index = int(np.searchsorted(self.times_s, time_s, "right"))
         return float(self.values[max(0, index - 1)])
 
     def after(self, time_s: float) -> float:
-        """Return when the value changes next; infinity: never."""
+        """Return the time of the next change; infinity: never."""
         index = int(np.searchsorted(self.times_s, time_s, "right"))
         return float(self.times_s[index]) if index < len(self.times_s) else math.inf
 
 
 def integral_of_product(times_s: Floats, watts: Floats, weights: StepFunction) -> float:
-    """Return the integral of power times a series, e.g. of a price; exact.
+    """Return the exact integral of power times a step function, e.g. a price.
 
     Args:
-        times_s: as `PowerMeter.series` gives them, rising.
+        times_s: ascending times, see `EnergyIntegral.series`.
         watts: power from each time on.
-        weights: the series.
+        weights: the step function.
 
     Returns:
         Joules times the unit of the weights.
@@ -63,11 +63,11 @@ def integral_of_product(times_s: Floats, watts: Floats, weights: StepFunction) -
 
 
 def read_steps(path: Path, column: str) -> StepFunction:
-    """Read a series from a CSV file with columns `time_s` and `column`.
+    """Read a step function from a CSV file with the columns `time_s` and `column`.
 
     Raises:
-        UsageError: not readable, without these columns, not numbers, or times that do not rise; names
-            file and line.
+        UsageError: the file is unreadable, lacks a column, has a value that is not a number, or times that do
+            not ascend; names file and line.
     """
     times: list[float] = []
     values: list[float] = []
@@ -89,11 +89,11 @@ def read_steps(path: Path, column: str) -> StepFunction:
     return StepFunction(times, values)
 
 
-def _pair(row: dict[str, str], column: str, place: str) -> tuple[float, float]:
+def _pair(row: dict[str, str], column: str, location: str) -> tuple[float, float]:
     try:
         time_s, value = float(row["time_s"]), float(row[column])
     except (TypeError, ValueError):
-        raise UsageError(place, f"time_s and {column} must be numbers") from None
+        raise UsageError(location, f"time_s and {column} must be numbers") from None
     if not (math.isfinite(time_s) and math.isfinite(value)):
-        raise UsageError(place, f"time_s and {column} must be numbers")
+        raise UsageError(location, f"time_s and {column} must be numbers")
     return time_s, value

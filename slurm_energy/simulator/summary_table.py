@@ -1,4 +1,4 @@
-"""Summaries of runs as text: a row per policy, means over the seeds. Writes nothing."""
+"""Text tables of summaries: one row per policy, with means over the seeds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slurm_energy.simulator.campaign import RunResult
 from slurm_energy.simulator.result_files import mean_and_deviation
 
 Means = Mapping[str, tuple[float, float] | None]
-"""Mean and standard deviation by figure."""
+"""Mean and standard deviation by name of the quantity."""
 
 _COLUMNS = {
     "completed": ("done", 1.0, 0),
@@ -32,7 +32,7 @@ _ONLY_IF_ANY = ("preemptions", "over_budget_s")
 
 
 def means(results: Iterable[RunResult]) -> dict[str, Means]:
-    """Return mean and deviation of each figure by policy."""
+    """Return mean and deviation of each quantity by policy."""
     grouped: dict[str, list[dict[str, Any]]] = {}
     for result in results:
         grouped.setdefault(result.policy, []).append(result.summary)
@@ -40,18 +40,20 @@ def means(results: Iterable[RunResult]) -> dict[str, Means]:
 
 
 def summary_lines(by_policy: Mapping[str, Means], *, several: bool) -> list[str]:
-    """Return a line per policy under one of names; see `summary_rows`."""
+    """Return a text table with one line per policy; see `summary_rows`."""
     return aligned(summary_rows(by_policy, several=several), left=1)
 
 
 def summary_rows(by_policy: Mapping[str, Means], *, several: bool) -> list[list[str]]:
-    """Return the names of the figures, then a row per policy.
+    """Return the header, then one row per policy.
 
     Args:
-        by_policy: mean and deviation of each figure.
-        several: add standard deviations, as for several seeds.
+        by_policy: mean and deviation of each quantity.
+        several: show standard deviations, for several seeds.
     """
-    shown = [name for name in _COLUMNS if any(_tells(row.get(name), name) for row in by_policy.values())]
+    shown = [
+        name for name in _COLUMNS if any(_is_informative(row.get(name), name) for row in by_policy.values())
+    ]
     lines = [["policy", *(_COLUMNS[name][0] for name in shown)]]
     for policy, row in by_policy.items():
         lines.append([policy, *(_cell(row.get(name), name, several) for name in shown)])
@@ -59,7 +61,7 @@ def summary_rows(by_policy: Mapping[str, Means], *, several: bool) -> list[list[
 
 
 def aligned(lines: Sequence[Sequence[str]], left: int) -> list[str]:
-    """Return rows of words as lines: the first `left` columns flush left, the others flush right."""
+    """Return rows of cells as lines: the first `left` columns flush left, the others flush right."""
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
 
     def put(index: int, word: str) -> str:
@@ -68,8 +70,8 @@ def aligned(lines: Sequence[Sequence[str]], left: int) -> list[str]:
     return ["  ".join(put(i, word) for i, word in enumerate(line)).rstrip() for line in lines]
 
 
-def _tells(value: tuple[float, float] | None, name: str) -> bool:
-    """Return whether a figure is worth a column."""
+def _is_informative(value: tuple[float, float] | None, name: str) -> bool:
+    """Return whether a quantity deserves a column."""
     return value is not None and (name not in _ONLY_IF_ANY or value[0] > 0)
 
 

@@ -1,4 +1,4 @@
-"""One scenario per value of a key: sensitivity, load, rigid against malleable. Runs nothing."""
+"""Sweeps: variants of a scenario with one value each of a key."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SECTIONS = ("workload", "schedule", "power")
 
 
 def parse(text: str) -> tuple[str, tuple[Any, ...]]:
-    """Read `SECTION.KEY=VALUE,VALUE,...`, values as TOML writes them.
+    """Parse `SECTION.KEY=VALUE,VALUE,...` with values in TOML syntax.
 
     Raises:
-        UsageError: of another form.
+        UsageError: the text has another form.
     """
     name, equals, values = text.partition("=")
     try:
@@ -32,10 +32,10 @@ def parse(text: str) -> tuple[str, tuple[Any, ...]]:
 
 
 def variants(scenario: Scenario) -> list[Scenario]:
-    """Return a scenario per value of its sweep, or the scenario alone.
+    """Return one scenario per value of its sweep; without a sweep, the scenario alone.
 
     Raises:
-        ConfigError: the key is not known, or a value is impossible.
+        ConfigError: the key is unknown, or a value is not allowed.
     """
     name, values = scenario.sweep
     return [_variant(scenario, name, value) for value in values] if name else [scenario]

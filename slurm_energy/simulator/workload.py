@@ -1,4 +1,4 @@
-"""The jobs of a simulation as columns, with what is predicted and what then really happens. Plain data."""
+"""Workload of a simulation as columns: predicted and real times and powers of every shape. Plain data."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ _WHOLE_NUMBERS = frozenset({"job_id", "user", "hardware", "units", "batch"})
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """All jobs in order of submission; job columns of shape (n,), shape columns of shape (m,).
+    """All jobs in order of submission; job columns have shape (n,), shape columns have shape (m,).
 
     Attributes:
         job_id: unique numbers.
-        submit_s: seconds from the start of the simulation, rising.
+        submit_s: seconds from the start of the simulation, ascending.
         user: row in `users`.
-        deadline_s: on the same clock; NaN for none.
-        time_limit_s: what the user asked for, on which backfilling relies; NaN: the predicted time.
+        deadline_s: deadline on the same clock; NaN for none.
+        time_limit_s: requested time limit, on which backfill relies; NaN: the predicted time.
         first: shape (n + 1,): the shapes of job i are first[i] to first[i + 1] - 1.
-        hardware, units, batch, cap_watts: a shape: kind of hardware, GPUs (or nodes) of it, batch, cap.
-        time_s, power_watts: what happens if the job runs in this shape; the power of all its units.
-        predicted_time_s, predicted_watts: what the policy believes.
-        users: names.
-        names: what the jobs are called; empty for no names.
+        hardware, units, batch, cap_watts: a shape: kind of hardware, number of GPUs (or nodes), batch size,
+            power cap.
+        time_s, power_watts: real run time and real power of all units in this shape.
+        predicted_time_s, predicted_watts: run time and power that the policy assumes.
+        users: names of the users.
+        names: names of the jobs; empty if they have none.
     """
 
     job_id: Ints
@@ -60,22 +61,22 @@ class Workload:
         return range(int(self.first[job]), int(self.first[job + 1]))
 
     def limit_s(self, job: int, shape: int) -> float:
-        """Return how long a job is expected to hold a shape: its time limit, else the predicted time."""
+        """Return the expected run time of a job in a shape: its time limit, else the predicted time."""
         limit = float(self.time_limit_s[job])
         return float(self.predicted_time_s[shape]) if limit != limit else limit
 
     def queue(self, rows: Ints, now_s: float, left: Floats, users: Users, size: Floats) -> tuple[Queue, Ints]:
-        """Return what a policy sees of some pending jobs.
+        """Return the input of a policy for some pending jobs.
 
         Args:
             rows: the jobs, shape (p,).
-            now_s: time.
-            left: part of each job's work that is left, shape (n,).
-            users: what users had so far.
-            size: share of the cluster by job, shape (n,).
+            now_s: current time.
+            left: fraction of each job's work that remains, shape (n,).
+            users: usage of the users.
+            size: share of the cluster that each job requests, shape (n,).
 
         Returns:
-            The queue, all shapes possible, and the row in this workload of each of its alternatives.
+            The queue, with all shapes possible, and the row in this workload of each of its alternatives.
         """
         counts = self.first[rows + 1] - self.first[rows]
         starts = np.concatenate([[0], np.cumsum(counts)])
@@ -101,20 +102,20 @@ class Workload:
 
 
 def workload(first: Ints, job: dict[str, Any], shape: dict[str, Any], **more: Any) -> Workload:
-    """Return a workload in order of submission, columns that are not given filled in.
+    """Return a workload in order of submission, omitted columns with defaults.
 
     Args:
-        first: as in `Workload`.
-        job: columns of jobs; `submit_s` is needed.
-        shape: columns of shapes; `units` and `time_s` are needed.
+        first: see `Workload`.
+        job: columns of jobs; `submit_s` is required.
+        shape: columns of shapes; `units` and `time_s` are required.
         **more: `users`, `names`.
 
     Raises:
-        UsageError: a time or power that is impossible; the message names the job.
+        UsageError: a time or power is impossible; the message names the job.
     """
     first = np.asarray(first, np.int64)
     count, shapes = len(first) - 1, int(first[-1])
-    # Columns that are not given take no memory: one value, shown as often as there are rows.
+    # Omitted columns take no memory: one value is broadcast to all rows.
     columns: dict[str, Any] = {
         "job_id": np.arange(1, count + 1),
         "user": np.broadcast_to(np.int64(0), count),
@@ -140,7 +141,7 @@ def workload(first: Ints, job: dict[str, Any], shape: dict[str, Any], **more: An
 
 
 def _in_order(submit_s: Floats, first: Ints) -> tuple[Ints, Ints | None, Ints | None]:
-    """Return `first` in order of submission, and rows of jobs and shapes; None where they stay."""
+    """Return `first` and the rows of jobs and shapes in order of submission; None: rows are in order."""
     if np.all(submit_s[1:] >= submit_s[:-1]):
         return first, None, None
     order = np.argsort(submit_s, kind="stable")
@@ -157,16 +158,16 @@ def _column(name: str, values: Any, rows: Ints | None) -> np.ndarray:
 
 
 def _check(jobs: Workload) -> None:
-    """Refuse what cannot be simulated, naming the first job of it."""
+    """Reject jobs that cannot be simulated; the error names the first such job."""
     problems = {
         "a time that is not positive": ~((jobs.time_s > 0) & (jobs.predicted_time_s > 0)),
         "a power that is negative": ~((jobs.power_watts >= 0) & (jobs.predicted_watts >= 0)),
         "a size below 1": jobs.units < 1,
     }
-    for what, wrong in problems.items():
+    for fault, wrong in problems.items():
         if np.any(wrong):
             owner = int(np.searchsorted(jobs.first, np.argmax(wrong), "right")) - 1
-            raise UsageError(f"job {jobs.job_id[owner]}", f"it has {what}")
+            raise UsageError(f"job {jobs.job_id[owner]}", f"it has {fault}")
     if np.any(np.diff(jobs.first) < 1):
         raise UsageError(f"job {jobs.job_id[np.argmin(np.diff(jobs.first))]}", "it has no shape to run in")
     if np.any(~np.isfinite(jobs.submit_s)) or np.any(jobs.submit_s < 0):

@@ -22,22 +22,22 @@ from slurm_energy.simulator.workload import Workload, workload
 
 @dataclass(frozen=True, slots=True)
 class ShapePrediction:
-    """What an oracle says of a model in one shape.
+    """Prediction of an oracle for a model in one shape.
 
     Attributes:
-        time_s: of the whole training.
-        power_watts: of all GPUs together.
-        most_watts: what they can draw at most (thermal design power).
+        time_s: time of the whole training.
+        power_watts: power of all GPUs together.
+        max_watts: maximum power of all GPUs together (thermal design power or cap).
     """
 
     time_s: float
     power_watts: float
-    most_watts: float
+    max_watts: float
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A way to run a model: hardware (a kind of the cluster), GPUs, batch size and power cap of each."""
+    """Shape in which a model can run: kind of nodes, number of GPUs, batch size and power cap per GPU."""
 
     kind: str
     gpus: int
@@ -46,25 +46,26 @@ class ModelShape:
 
 
 Predict = Callable[[ModelSection, str, int, int, float], ShapePrediction | None]
-"""(model, the oracle's name of the hardware, GPUs, batch, power cap per GPU in watts or infinity) to the
-prediction; None: it does not run there."""
+"""Function from (model, hardware name in the oracle, GPUs, batch, power cap per GPU in watts or infinity) to
+the prediction; None if the model cannot run in that shape.
+"""
 
 
 Table = list[tuple[ModelShape, ShapePrediction]]
-"""The shapes of a model."""
+"""The shapes of a model with their predictions."""
 
 
 def generate(scenario: Scenario, seed: int, predict: Predict, trace: Workload | None = None) -> Workload:
-    """Return a random workload; the same for the same seed, whatever policy it is for.
+    """Return a random workload; the same for the same seed, whatever the policy.
 
     Args:
-        scenario: with models.
-        seed: of the random numbers.
+        scenario: a scenario with models.
+        seed: seed of the random numbers.
         predict: the oracle.
-        trace: who submits when, and how long each job takes; None: all of this is the scenario's.
+        trace: submissions, users and run times of a workload file; None: draw them as the scenario states.
 
     Raises:
-        UsageError: a model runs nowhere in this cluster.
+        UsageError: a model fits in no shape on this cluster.
     """
     section = scenario.workload
     random = np.random.default_rng(seed)
@@ -83,13 +84,13 @@ def generate(scenario: Scenario, seed: int, predict: Predict, trace: Workload | 
         _rigid_shapes(model, table) if section.rigid else table
         for model, table in zip(scenario.models, tables, strict=True)
     ]
-    least_s = np.array([min(found.time_s for _, found in table) for table in tables])[model_of] * scale
+    shortest_s = np.array([min(found.time_s for _, found in table) for table in tables])[model_of] * scale
     return workload(
         np.concatenate([[0], np.cumsum([len(chosen[m]) for m in model_of])]).astype(np.int64),
         {
             "submit_s": submit_s,
             "user": user,
-            "deadline_s": np.where(urgent, submit_s + section.deadline_factor * least_s, np.nan),
+            "deadline_s": np.where(urgent, submit_s + section.deadline_factor * shortest_s, np.nan),
         },
         _columns(scenario, random, [chosen[m] for m in model_of], scale),
         users=tuple(f"user{n}" for n in range(section.users)) if trace is None else trace.users,
@@ -100,32 +101,32 @@ def generate(scenario: Scenario, seed: int, predict: Predict, trace: Workload | 
 def _columns(
     scenario: Scenario, random: np.random.Generator, parts: list[Table], scale: Floats
 ) -> dict[str, Any]:
-    """Return the columns of all shapes; `scale` is each job's length against its model's."""
+    """Return the columns of all shapes; `scale` is the ratio of each job's length to that of its model."""
     section, kinds = scenario.workload, list(scenario.kinds)
     flat = [entry for part in parts for entry in part]
     time_s = np.array([found.time_s for _, found in flat]) * np.repeat(scale, [len(part) for part in parts])
     watts = np.array([found.power_watts for _, found in flat])
-    most = np.array([found.most_watts for _, found in flat])
+    max_watts = np.array([found.max_watts for _, found in flat])
     error = section.prediction_error
-    guess_s = time_s * random.uniform(1 - error, 1 + error, len(flat))
-    guess = np.minimum(most, watts * random.uniform(1 - error, 1 + error, len(flat)))
+    predicted_s = time_s * random.uniform(1 - error, 1 + error, len(flat))
+    predicted_watts = np.minimum(max_watts, watts * random.uniform(1 - error, 1 + error, len(flat)))
     return {
         "hardware": [kinds.index(shape.kind) for shape, _ in flat],
         "units": [shape.gpus for shape, _ in flat],
         "batch": [shape.batch for shape, _ in flat],
         "cap_watts": [math.nan if math.isinf(shape.cap_watts) else shape.cap_watts for shape, _ in flat],
-        "time_s": guess_s if section.error_is_real else time_s,
-        "power_watts": guess if section.error_is_real else watts,
-        "predicted_time_s": guess_s,
-        "predicted_watts": guess,
+        "time_s": predicted_s if section.error_is_real else time_s,
+        "power_watts": predicted_watts if section.error_is_real else watts,
+        "predicted_time_s": predicted_s,
+        "predicted_watts": predicted_watts,
     }
 
 
 def _scale(scenario: Scenario, tables: list[Table], model_of: np.ndarray, trace: Workload) -> Floats:
-    """Return each job's length by the trace against its model's.
+    """Return the ratio of each job's length in the trace to the length of its model.
 
-    The trace's length is taken as that on the first kind of nodes that the model runs on, with the rigid
-    batch size and the job's number of GPUs, or the next smaller that the model has.
+    The length in the trace counts as that on the first kind of nodes on which the model runs, with the rigid
+    batch size and the job's number of GPUs, or the next smaller number that the model has.
     """
     units = trace.units[trace.first[:-1]]
     lengths: Floats = np.empty(trace.count)
@@ -147,7 +148,7 @@ def _scale(scenario: Scenario, tables: list[Table], model_of: np.ndarray, trace:
 
 
 def _arrivals(random: np.random.Generator, rate_per_s: float, length_s: float) -> Floats:
-    """Return the times of a Poisson process."""
+    """Return the arrival times of a Poisson process."""
     times: list[Floats] = []
     now_s, block = 0.0, max(16, int(1.2 * rate_per_s * length_s))
     while now_s < length_s:
@@ -158,7 +159,7 @@ def _arrivals(random: np.random.Generator, rate_per_s: float, length_s: float) -
 
 
 def _users(random: np.random.Generator, count: int, users: int, majority: float) -> np.ndarray:
-    """Return the user of each job; the first one has her share of all jobs, the others the rest alike."""
+    """Draw the user of each job: the first with probability `majority` (0: all alike), the others equally."""
     if not majority or users == 1:
         return random.integers(0, users, count)
     others = random.integers(1, users, count)
@@ -166,42 +167,44 @@ def _users(random: np.random.Generator, count: int, users: int, majority: float)
 
 
 def _shapes(scenario: Scenario, model: ModelSection, predict: Predict) -> Table:
-    """Return every shape of a model that the cluster could hold, with its prediction."""
-    found: Table = []
+    """Return every shape of a model that fits in the cluster, with its prediction."""
+    table: Table = []
     for kind, section in scenario.kinds.items():
         for gpus in model.gpus:
             if gpus > section.nodes * section.units:
                 continue
             for batch, cap_watts in itertools.product(model.batches, [math.inf, *model.caps_watts]):
                 shape = ModelShape(kind, gpus, batch, cap_watts)
-                answer = _predicted(scenario, model, shape, predict)
-                if answer is not None:
-                    found.append((shape, answer))
-    if not found:
+                prediction = _predicted(scenario, model, shape, predict)
+                if prediction is not None:
+                    table.append((shape, prediction))
+    if not table:
         raise UsageError(
-            f"model '{model.profile}'", "fits nowhere in this cluster", "more GPUs or less batch"
+            f"model '{model.profile}'",
+            "fits in no shape on this cluster",
+            "add GPUs or reduce its batch sizes",
         )
-    return found
+    return table
 
 
 def _predicted(
     scenario: Scenario, model: ModelSection, shape: ModelShape, predict: Predict
 ) -> ShapePrediction | None:
-    """Return the oracle's prediction, with the scenario's speed-up in place of the oracle's if it has one."""
+    """Return the oracle's prediction; the scenario's speed-up, if given, replaces that of the oracle."""
     hardware = scenario.kinds[shape.kind].hardware or shape.kind
     answer = predict(model, hardware, shape.gpus, shape.batch, shape.cap_watts)
     speedup = scenario.workload.speedup_per_doubling
     if not speedup or answer is None:
         return answer
-    most_gpus = max(model.gpus)
-    on_most = predict(model, hardware, most_gpus, shape.batch, shape.cap_watts)
-    if on_most is None:
+    max_gpus = max(model.gpus)
+    on_max = predict(model, hardware, max_gpus, shape.batch, shape.cap_watts)
+    if on_max is None:
         return None
-    return replace(answer, time_s=on_most.time_s * speedup ** math.log2(most_gpus / shape.gpus))
+    return replace(answer, time_s=on_max.time_s * speedup ** math.log2(max_gpus / shape.gpus))
 
 
 def _rigid_shapes(model: ModelSection, table: Table) -> Table:
-    """Return the shapes of a rigid job: fixed GPUs and batch size, on any hardware or the one asked."""
+    """Return the shapes of a rigid job: fixed GPUs and batch size, on any hardware or the required one."""
     match = [
         (shape, found)
         for shape, found in table

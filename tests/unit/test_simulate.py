@@ -124,7 +124,7 @@ def test_files_of_all_formats(folder, capsys):
     kwh = float(np.sum(watts[:-1] * np.diff(times))) / 3.6e6
     assert kwh == pytest.approx(summary["summary"]["energy_kwh"], rel=1e-9)
     assert main([*command, "--format", "json"]) == 0
-    assert json.loads((out / "jobs-fcfs.json").read_text())["fate"] == ["completed"] * 40
+    assert json.loads((out / "jobs-fcfs.json").read_text())["outcome"] == ["completed"] * 40
     parquet = pytest.importorskip("pyarrow.parquet")
     assert main([*command, "--format", "parquet"]) == 0
     table = parquet.read_table(out / "jobs-fcfs.parquet").to_pydict()
@@ -229,7 +229,7 @@ def test_the_means_of_intervals_have_the_energy_of_the_steps(steps, count):
     assert all(m <= h * (1 + 1e-9) + 1e-6 for m, h in zip(mean, highest, strict=True))
 
 
-def test_an_interrupted_campaign_goes_on_and_another_scenario_does_not(folder):
+def test_an_interrupted_campaign_is_active_and_another_scenario_does_not(folder):
     scenario = scenarios.read(str(folder / "models.toml"))
     tasks = [CampaignTask(name, seed) for name in ("pollux", "zeus") for seed in range(3)]
     first = campaign(scenario, tasks[:4], predict, jobs=1, folder=folder / "out")
@@ -271,7 +271,7 @@ def test_random_workloads_follow_the_scenario(folder):
     ]
     error = work.time_s[:50] / [found.time_s for found in exact]
     assert np.all(np.abs(error - 1) <= 0.1 + 1e-12) and np.ptp(error) > 0.1
-    assert np.all(work.power_watts[:50] <= [found.most_watts for found in exact])
+    assert np.all(work.power_watts[:50] <= [found.max_watts for found in exact])
     job = int(np.flatnonzero(~np.isnan(work.deadline_s))[0])
     least = (
         predict(None, "b", 4, 64).time_s if len(work.shapes(job)) == 12 else predict(None, "b", 2, 64).time_s
@@ -346,7 +346,7 @@ def test_one_scenario_builds_on_another(folder):
     assert more.schedule.policies == ["fcfs", "zeus"] and more.schedule.seeds == 2
     assert workload_of(more, 0, None)[0].count == 40  # files stay beside the scenario that names them
     path.write_text('extends = "more.toml"\n')
-    with pytest.raises(ConfigError, match="is it a circle"):
+    with pytest.raises(ConfigError, match="does one extend itself"):
         scenarios.read(str(path))
 
 
@@ -540,7 +540,7 @@ def test_the_oracles_predictions():
     (vit, *_) = scenarios.read("training").models
     free, capped_ = oracle(vit, "a100", 8, 32), oracle(vit, "a100", 8, 32, 200.0)
     assert 300 < free.time_s < 600
-    assert capped_.time_s > free.time_s and capped_.power_watts <= 1600 == capped_.most_watts
+    assert capped_.time_s > free.time_s and capped_.power_watts <= 1600 == capped_.max_watts
     assert oracle(vit, "a100", 1, 4096) is None  # does not fit
     with pytest.raises(NotFoundError):
         oracle(replace(vit, profile="nothing"), "a100", 1, 32)
@@ -669,7 +669,7 @@ def test_an_array_ends_when_slurm_no_longer_knows_it_not_when_slurm_is_away(
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    for name in ("_POLL_S", "_FIRST_LOOK_S", "_RAREST_LOOK_S"):
+    for name in ("_POLL_S", "_FIRST_QUERY_S", "_MAX_QUERY_INTERVAL_S"):
         monkeypatch.setattr(job_array, name, 0.01)
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
     job_array.run(["sbatch"], lambda: False)

@@ -155,7 +155,7 @@ def test_every_job_ends_and_every_joule_is_somebodys(name, jobs, discipline, off
     seen = []
     work = rich(jobs)
     outcome = simulate(work, KINDS, policy(name), setting, lambda time_s, watts: seen.append((time_s, watts)))
-    assert {row.fate for row in rows(outcome)} == {JobOutcome.COMPLETED}
+    assert {row.outcome for row in rows(outcome)} == {JobOutcome.COMPLETED}
     times, watts = outcome.power
     integral = math.fsum(watts[:-1] * np.diff(times))
     assert outcome.energy_joules == pytest.approx(integral, rel=1e-9)
@@ -203,7 +203,7 @@ def test_nobody_starves_under_load(name, discipline):
         options=Options(wait_bound_s=bound_s),
     )
     outcome = simulate(work, [NodeKind("n", 2, 4)], policy(name), setting)
-    assert {row.fate for row in rows(outcome)} == {JobOutcome.COMPLETED}
+    assert {row.outcome for row in rows(outcome)} == {JobOutcome.COMPLETED}
     assert np.max(outcome.wait_s()) < 2 * bound_s
 
 
@@ -228,7 +228,7 @@ def test_a_hard_budget_is_never_exceeded(discipline, jobs):
     outcome = simulate(rich(jobs), KINDS, policy("charon"), setting, lambda *sample: seen.append(sample))
     assert all(watts <= budget.at(time_s) + 1e-5 for time_s, watts in seen)
     assert outcome.over_budget_s == 0.0
-    assert {row.fate for row in rows(outcome)} == {JobOutcome.COMPLETED}
+    assert {row.outcome for row in rows(outcome)} == {JobOutcome.COMPLETED}
     free = simulate(rich(jobs), KINDS, policy("zeus"), setting)
     assert free.over_budget_s >= 0.0
 
@@ -415,7 +415,7 @@ def test_jobs_of_a_node_that_fails_run_again():
     kind = NodeKind("n", 2, 1, failures_per_s=1 / 1500, repair_s=100.0)
     outcome = simulate(jobs, [kind], policy("fcfs"), ScheduleSettings(seed=3))
     (row,) = rows(outcome)
-    assert row.failures > 0 and row.fate == JobOutcome.COMPLETED
+    assert row.failures > 0 and row.outcome == JobOutcome.COMPLETED
     assert row.end_s > 1000.0 + 100.0
     assert row.lost_joules == pytest.approx(row.energy_joules - 1000.0 * 200.0)
 
@@ -424,7 +424,7 @@ def test_a_job_larger_than_the_cluster_is_counted_and_named():
     outcome = simulate(
         rigid([(0, 9, 10), (0, 1, 10)]), [NodeKind("n", 8, 1)], policy("fcfs"), ScheduleSettings()
     )
-    assert [row.fate for row in rows(outcome)] == [JobOutcome.UNRUNNABLE, JobOutcome.COMPLETED]
+    assert [row.outcome for row in rows(outcome)] == [JobOutcome.UNRUNNABLE, JobOutcome.COMPLETED]
     assert outcome.notes == ["1 jobs are larger than the cluster and never ran"]
 
 
@@ -433,7 +433,7 @@ def test_the_horizon_cuts_jobs_and_their_energy():
         rigid([(0, 1, 100)]), [NodeKind("n", 1, 1)], policy("fcfs"), ScheduleSettings(horizon_s=40.0)
     )
     (row,) = rows(outcome)
-    assert row.fate == JobOutcome.RUNNING and math.isnan(row.end_s)
+    assert row.outcome == JobOutcome.RUNNING and math.isnan(row.end_s)
     assert row.energy_joules == pytest.approx(4000.0) == outcome.energy_joules
     assert outcome.summary()["completed"] == 0
 
@@ -499,10 +499,10 @@ def test_the_fast_way_gives_the_general_engines_schedule(jobs, discipline):
     """Also where limits are too short or too long, and jobs too large."""
     work, kinds = rigid(jobs), [NodeKind("n", 8, 1, 50.0, 20.0)]
     setting = ScheduleSettings(discipline)
-    assert fast.suits(work, kinds, policy("fcfs"), setting)
+    assert fast.supports(work, kinds, policy("fcfs"), setting)
     quick, full = fast.simulate(work, kinds, setting), simulate(work, kinds, policy("fcfs"), setting)
     np.testing.assert_array_equal(quick.accounts.start_s, full.accounts.start_s)
-    for name in ("end_s", "energy_joules", "run_s", "unit_s", "fate", "shape"):
+    for name in ("end_s", "energy_joules", "run_s", "unit_s", "outcome", "shape"):
         np.testing.assert_allclose(getattr(quick.accounts, name), getattr(full.accounts, name), rtol=1e-12)
     assert quick.energy_joules == pytest.approx(full.energy_joules, rel=1e-9)
     times, watts = quick.power
@@ -517,4 +517,4 @@ def test_the_fast_way_gives_the_general_engines_schedule(jobs, discipline):
 )
 def test_what_the_fast_way_cannot_do_it_leaves_to_the_engine(name, change):
     setting = ScheduleSettings(**{"discipline": Discipline.EASY, **change})
-    assert not fast.suits(rigid([(0, 1, 1)]), [NodeKind("n", 8, 1)], policy(name), setting)
+    assert not fast.supports(rigid([(0, 1, 1)]), [NodeKind("n", 8, 1)], policy(name), setting)

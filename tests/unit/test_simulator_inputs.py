@@ -71,7 +71,7 @@ def test_a_bad_swf_line_is_named_and_the_rest_is_used(tmp_path, line):
     path = put(tmp_path, "w.swf", SWF + line * 3)
     loaded = read_workload(path, ["n"])
     assert loaded.workload.count == 3
-    assert loaded.problems.left_out == 3
+    assert loaded.problems.skipped == 3
     assert f"{path}:6: {BAD_LINES[line]} (and 2 more)" in loaded.problems.report()
     with pytest.raises(UsageError) as caught:
         read_workload(path, ["n"], strict=True)
@@ -135,7 +135,7 @@ def test_columns_of_other_names(tmp_path):
         ("\n", "is empty"),
         ("submit_s,time_s,units,colour\n1,2,3,4\n", ":1: column 'colour' is not known: known: submit_s"),
         ("submit_s,tim_s,units\n1,2,3\n", ":1: column 'tim_s' is not known: did you mean 'time_s'"),
-        ("submit_s,time_s,units,units\n1,2,3,4\n", ":1: column 'units' is there twice"),
+        ("submit_s,time_s,units,units\n1,2,3,4\n", ":1: column 'units' occurs twice"),
         ("submit_s,units\n1,2\n", ":1: column 'time_s' is missing"),
         ("submit_s,time_s,units\n", "no job in it"),
         ("submit_s,time_s,units\n1,x,1\n", ":2: time_s is not a number"),
@@ -243,7 +243,7 @@ def test_no_bytes_make_it_crash(tmp_path_factory, content, name):
 @pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces are not beside this checkout")
 def test_real_traces():
     lublin = read_workload(TRACES / "lublin_256.swf", ["n"])
-    assert lublin.workload.count == 10_000 and lublin.problems.left_out == 0
+    assert lublin.workload.count == 10_000 and lublin.problems.skipped == 0
     renamed = {"submit_s": "arrival_time", "time_s": "length", "units": "cpus"}
     pai = read_workload(TRACES / "pai-100k.csv", ["n"], renamed=renamed)
-    assert pai.workload.count + pai.problems.left_out == sum(1 for _ in (TRACES / "pai-100k.csv").open()) - 1
+    assert pai.workload.count + pai.problems.skipped == sum(1 for _ in (TRACES / "pai-100k.csv").open()) - 1

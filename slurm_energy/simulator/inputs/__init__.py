@@ -1,4 +1,4 @@
-"""Readers of workload files: SWF, CSV, sacct output. Lines that cannot be used are counted and reported."""
+"""Readers of workload files: SWF, CSV, sacct and senergy acct. Unusable lines are skipped and reported."""
 
 from slurm_energy.simulator.inputs.input_problems import InputProblems
 from slurm_energy.simulator.inputs.workload_file import LoadedWorkload, read_workload

@@ -1,4 +1,4 @@
-"""What is wrong with lines of an input: counted by kind, the first ones kept with their place."""
+"""Problems of the lines of an input file: counts by problem, with the line numbers of the first examples."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from pathlib import Path
 
 from slurm_energy.errors import UsageError
 
-_KEPT = 3
+_EXAMPLES = 3
 
 
 @dataclass(slots=True)
 class InputProblems:
-    """Lines that were left out, or taken with a doubt.
+    """Lines that were skipped, or used with a warning.
 
     Attributes:
         path: the file.
-        strict: the first line that would be left out is an error instead.
-        counts: lines by what is wrong.
-        examples: numbers of the first such lines.
+        strict: raise an error for the first line that would be skipped.
+        counts: number of lines by problem.
+        examples: numbers of the first lines by problem.
+        skipped: number of skipped lines.
     """
 
     path: Path
     strict: bool = False
     counts: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[int]] = field(default_factory=dict)
-    left_out: int = 0
+    skipped: int = 0
 
-    def leave_out(self, what: str, lines: Iterable[int]) -> None:
-        """Note lines that are not used.
+    def skip(self, problem: str, lines: Iterable[int]) -> None:
+        """Record lines that are skipped.
 
         Raises:
             UsageError: in strict mode.
@@ -38,21 +39,21 @@ class InputProblems:
         if not listed:
             return
         if self.strict:
-            raise UsageError(f"{self.path}:{listed[0]}", what)
-        self.left_out += len(listed)
-        self.doubt(what, listed)
+            raise UsageError(f"{self.path}:{listed[0]}", problem)
+        self.skipped += len(listed)
+        self.warn(problem, listed)
 
-    def doubt(self, what: str, lines: Iterable[int]) -> None:
-        """Note lines that are used although something is odd."""
+    def warn(self, problem: str, lines: Iterable[int]) -> None:
+        """Record lines that are used in spite of a problem."""
         listed = list(lines)
         if listed:
-            self.counts[what] = self.counts.get(what, 0) + len(listed)
-            known = self.examples.setdefault(what, [])
-            known += listed[: _KEPT - len(known)]
+            self.counts[problem] = self.counts.get(problem, 0) + len(listed)
+            examples = self.examples.setdefault(problem, [])
+            examples += listed[: _EXAMPLES - len(examples)]
 
     def report(self) -> list[str]:
-        """Return a line per kind: `FILE:LINE: what (and N more)`."""
+        """Return one line of text per problem: `FILE:LINE: problem (and N more)`."""
         return [
-            f"{self.path}:{self.examples[what][0]}: {what}" + (f" (and {n - 1} more)" if n > 1 else "")
-            for what, n in self.counts.items()
+            f"{self.path}:{self.examples[problem][0]}: {problem}" + (f" (and {n - 1} more)" if n > 1 else "")
+            for problem, n in self.counts.items()
         ]

@@ -1,4 +1,4 @@
-"""Our own accounting: what `senergy acct --json` prints, with the energy that was measured."""
+"""Reader of the JSON that `senergy acct --json` prints; it contains the measured energy."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from slurm_energy.simulator.inputs.workload_rows import Line
 
 
 def is_ours(document: object) -> bool:
-    """Return whether a JSON document is what `senergy acct --json` prints."""
+    """Return whether a JSON document comes from `senergy acct --json`."""
     return isinstance(document, Mapping) and "senergy" in (document.get("meta") or {})
 
 
 def lines(document: Mapping[str, Any], units: str) -> Sequence[Line]:
-    """Return a line per job.
+    """Return one line per job.
 
     Args:
-        document: the JSON.
-        units: what jobs are counted in: `nodes`, `cpus` or `gpus`.
+        document: the JSON document.
+        units: unit of the jobs' sizes: `nodes`, `cpus` or `gpus`.
 
     Raises:
-        KeyError, TypeError, AttributeError: not such JSON.
+        KeyError, TypeError, AttributeError: the document has another structure.
     """
     return [(number, _line(job, units)) for number, job in enumerate(document["jobs"], 1)]
 
@@ -29,7 +29,7 @@ def lines(document: Mapping[str, Any], units: str) -> Sequence[Line]:
 def _line(job: Mapping[str, Any], units: str) -> dict[str, Any]:
     elapsed_s, joules = job["elapsed_s"], job["energy_joules"]
     submit = job["submit"] if job["submit"] is not None else job["start"]
-    known = joules is not None and elapsed_s
+    measured = joules is not None and elapsed_s
     return {
         "job_id": str(job["job_id"]),
         "user": job["user"] or "",
@@ -37,7 +37,7 @@ def _line(job: Mapping[str, Any], units: str) -> dict[str, Any]:
         "submit_s": "" if submit is None else submit,
         "time_s": "" if elapsed_s is None else elapsed_s,
         "units": _units(job, units),
-        "power_watts": joules / elapsed_s if known else "",
+        "power_watts": joules / elapsed_s if measured else "",
     }
 
 

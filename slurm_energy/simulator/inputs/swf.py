@@ -19,18 +19,18 @@ from slurm_energy.simulator.inputs.workload_rows import WorkloadRows
 _FIELDS = 18
 _LINES_AT_ONCE = 100_000
 _MAX_USER = 2**53
-"""Numbers of users from here on are unknown: floats do not keep them apart."""
+"""First user number that counts as unknown: floats cannot distinguish numbers from here on."""
 _JOB, _SUBMIT, _RUN, _ALLOCATED, _REQUESTED, _LIMIT, _USER = 0, 1, 3, 4, 7, 8, 11
 
 
 def read(path: Path, problems: InputProblems) -> WorkloadRows:
-    """Read a file in pieces; only the columns that are needed stay in memory.
+    """Read a file in chunks and keep only the required columns in memory.
 
-    A line that has not 18 numbers is left out. Units are processors: requested, else allocated.
+    A line without 18 numbers is skipped. Units are processors: the requested number, else the allocated one.
     """
     lines: list[np.ndarray] = []
     parts: list[Floats] = []
-    for first, texts in _pieces(path):
+    for first, texts in _chunks(path):
         numbers, table = _table(first, texts, problems)
         lines.append(numbers)
         parts.append(table[:, [_JOB, _SUBMIT, _RUN, _ALLOCATED, _REQUESTED, _LIMIT, _USER]])
@@ -53,14 +53,14 @@ def read(path: Path, problems: InputProblems) -> WorkloadRows:
 
 
 def _names(numbers: Floats) -> list[str]:
-    """Return numbers as names, each name once in memory; unknown ones are empty."""
-    known, rows = np.unique(numbers, return_inverse=True)
-    names = [str(int(number)) if 0 <= number < _MAX_USER else "" for number in known.tolist()]
+    """Return user numbers as names, each name stored once; unknown users have empty names."""
+    distinct, rows = np.unique(numbers, return_inverse=True)
+    names = [str(int(number)) if 0 <= number < _MAX_USER else "" for number in distinct.tolist()]
     return [names[row] for row in rows]
 
 
-def _pieces(path: Path) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield (number of the first line, lines)."""
+def _chunks(path: Path) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield (number of the first line, lines) of each chunk."""
     with path.open("rb") as file:
         number = 1
         if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
@@ -71,21 +71,21 @@ def _pieces(path: Path) -> Iterator[tuple[int, list[bytes]]]:
 
 
 def _table(first: int, texts: list[bytes], problems: InputProblems) -> tuple[np.ndarray, Floats]:
-    """Return line numbers and numbers of the lines with jobs."""
+    """Return line numbers and values of the lines with jobs."""
     numbered = [
         (number, words)
         for number, text in enumerate(texts, first)
         if not text.lstrip().startswith(b";") and (words := text.split())
     ]
     short = [number for number, words in numbered if len(words) != _FIELDS]
-    problems.leave_out(f"not {_FIELDS} numbers", short)
+    problems.skip(f"not {_FIELDS} numbers", short)
     whole = [(number, words) for number, words in numbered if len(words) == _FIELDS]
     try:
         table = np.array([words for _, words in whole], np.float64).reshape(-1, _FIELDS)
     except ValueError:
         readable = [(number, values) for number, words in whole if (values := _numbers(words)) is not None]
         good = {number for number, _ in readable}
-        problems.leave_out("not all words are numbers", [n for n, _ in whole if n not in good])
+        problems.skip("not all words are numbers", [n for n, _ in whole if n not in good])
         whole = [(number, []) for number, _ in readable]
         table = np.array([values for _, values in readable], np.float64).reshape(-1, _FIELDS)
     return np.array([number for number, _ in whole], np.int64), table

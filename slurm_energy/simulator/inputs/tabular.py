@@ -1,4 +1,4 @@
-"""A CSV file with one shape of a job per line, or sacct's parsable output: columns by name."""
+"""Readers of CSV files with one shape of a job per line, and of output of sacct and senergy acct."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ _SACCT = {
 
 
 def read_csv(path: Path, problems: InputProblems, renamed: Mapping[str, str], units: str) -> WorkloadRows:
-    """Read a CSV file with a header, or `sacct -P` output (`|` between columns, sacct's names).
+    """Read a CSV file with a header, or `sacct -P` output (columns separated by `|`, with sacct's names).
 
     Args:
         path: the file.
-        problems: takes note of lines that are left out.
-        renamed: our column's name to the file's, for files with other names.
+        problems: records skipped lines.
+        renamed: name of each column in the file, by our name.
         units: for sacct: `nodes` or `cpus`.
 
     Raises:
-        UsageError: empty, not text, an unknown column or a missing one.
+        UsageError: the file is empty or not text, or has an unknown column or lacks a required one.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -57,7 +57,7 @@ def read_csv(path: Path, problems: InputProblems, renamed: Mapping[str, str], un
             delimiter = "|" if head.count("|") > head.count(",") else ","
             file.seek(0)
             reader: csv.DictReader[str] = csv.DictReader(file, delimiter=delimiter, strict=True)
-            if delimiter == "|":  # sacct quotes nothing: a quotation mark is part of a job's name
+            if delimiter == "|":  # sacct never quotes: a quotation mark is part of a job's name
                 reader = csv.DictReader(file, delimiter=delimiter, strict=True, quoting=csv.QUOTE_NONE)
             names = [name.strip() for name in reader.fieldnames or []]
             reader.fieldnames = names
@@ -76,10 +76,10 @@ def read_csv(path: Path, problems: InputProblems, renamed: Mapping[str, str], un
 
 
 def read_json(path: Path, problems: InputProblems, units: str) -> WorkloadRows:
-    """Read `sacct --json` (data_parser of 22.05 and later) or `senergy acct --json`; it says itself which.
+    """Read `sacct --json` (data_parser of 22.05 and later) or `senergy acct --json`, by content.
 
     Raises:
-        UsageError: neither.
+        UsageError: the document is neither.
     """
     lines: Sequence[Line]
     try:
@@ -95,7 +95,7 @@ def read_json(path: Path, problems: InputProblems, units: str) -> WorkloadRows:
 
 
 def _own_names(names: list[str], renamed: Mapping[str, str], path: Path) -> dict[str, str]:
-    """Return the file's name of each of our columns."""
+    """Return the name in the file of each of our columns."""
     known = (*NUMBERS, *TEXTS)
     for ours, theirs in renamed.items():
         if ours not in known:
@@ -116,21 +116,21 @@ def _own_names(names: list[str], renamed: Mapping[str, str], path: Path) -> dict
 
 
 def _refuse_repeated(names: list[str], path: Path) -> None:
-    """Refuse a header with a repeated name: which of its columns counts would be a guess."""
+    """Reject a header with a repeated name: the choice of one of its columns would be a guess."""
     repeated = [name for name in names if name and names.count(name) > 1]
     if repeated:
-        raise UsageError(f"{path}:1: column '{shown(repeated[0])}' is there twice", todo="remove one")
+        raise UsageError(f"{path}:1: column '{shown(repeated[0])}' occurs twice", todo="remove one")
 
 
 def _rows(lines: Iterable[Line], problems: InputProblems) -> WorkloadRows:
-    """Return rows; a line with a value that cannot be read is left out."""
+    """Return rows; lines with unreadable values are skipped."""
     numbers: list[int] = []
     values: list[list[float]] = []
     texts: list[list[str]] = []
     for line, row in lines:
         problem = _unreadable(row)
         if problem:
-            problems.leave_out(problem, [line])
+            problems.skip(problem, [line])
             continue
         numbers.append(line)
         values.append([_number(row.get(name)) for name in NUMBERS])
@@ -144,7 +144,7 @@ def _rows(lines: Iterable[Line], problems: InputProblems) -> WorkloadRows:
 
 
 def _unreadable(row: Mapping[str, Any]) -> str:
-    """Return what is wrong with a line's values, empty if nothing."""
+    """Return the problem of a line's values; empty if there is none."""
     if None in row or None in row.values():
         return "not as many columns as the header has"
     for name in NUMBERS:
@@ -156,14 +156,14 @@ def _unreadable(row: Mapping[str, Any]) -> str:
 
 
 def _number(value: Any) -> float:
-    """Read a number; empty is NaN."""
+    """Parse a number; empty text is NaN."""
     if value in (None, "", "Unknown", "None"):
         return float("nan")
     return float(value)
 
 
 def _sacct_lines(reader: csv.DictReader[str], names: list[str], path: Path, units: str) -> Iterable[Line]:
-    """Yield jobs of sacct's parsable output; steps are parts of their jobs and left away."""
+    """Yield the jobs of sacct's parsable output; steps are skipped, as they are parts of their jobs."""
     columns = dict(_SACCT, AllocCPUS="units", NCPUS="units")
     if units == "cpus":
         columns = {k: v for k, v in columns.items() if k not in ("NNodes", "AllocNodes")}
@@ -178,7 +178,7 @@ def _sacct_lines(reader: csv.DictReader[str], names: list[str], path: Path, unit
             "sacct -P -X -o JobIDRaw,User,Submit,ElapsedRaw,TimelimitRaw,NNodes,AllocCPUS,ConsumedEnergyRaw",
         )
     readers: dict[str, Callable[[str], Any]] = {
-        "submit_s": _moment,
+        "submit_s": _unix_seconds,
         "time_s": _duration,
         "time_limit_s": _duration,
     }
@@ -188,27 +188,27 @@ def _sacct_lines(reader: csv.DictReader[str], names: list[str], path: Path, unit
             continue
         if "." in row[present.get("job_id", names[0])]:
             continue
-        found = {our: readers.get(our, str)(row[name]) for our, name in present.items()}
-        yield reader.line_num, _finished(found)
+        values = {our: readers.get(our, str)(row[name]) for our, name in present.items()}
+        yield reader.line_num, _converted(values)
 
 
-def _finished(found: dict[str, Any]) -> dict[str, Any]:
-    """Turn minutes and joules into what rows have."""
-    minutes = found.pop("limit_minutes", "")
+def _converted(values: dict[str, Any]) -> dict[str, Any]:
+    """Convert the limit from minutes to seconds and energy to power."""
+    minutes = values.pop("limit_minutes", "")
     if minutes and str(minutes).isdecimal():
-        found["time_limit_s"] = 60.0 * float(minutes)
-    energy = found.pop("energy_joules", "")
+        values["time_limit_s"] = 60.0 * float(minutes)
+    energy = values.pop("energy_joules", "")
     try:
-        joules, time_s = float(energy), float(found.get("time_s") or 0)
+        joules, time_s = float(energy), float(values.get("time_s") or 0)
     except ValueError:
-        return found
+        return values
     if joules > 0 and time_s > 0:
-        found["power_watts"] = joules / time_s
-    return found
+        values["power_watts"] = joules / time_s
+    return values
 
 
-def _moment(text: str) -> str:
-    """Return Unix seconds of sacct's time, as text; what it is not stays."""
+def _unix_seconds(text: str) -> str:
+    """Return sacct's time as Unix seconds in text form; other text is returned unchanged."""
     try:
         return str(datetime.fromisoformat(text).timestamp())
     except ValueError:
@@ -216,7 +216,7 @@ def _moment(text: str) -> str:
 
 
 def _duration(text: str) -> str:
-    """Return seconds of `[days-][hours:]minutes:seconds`, as text; `UNLIMITED` and the like are unknown."""
+    """Return the seconds of `[days-][hours:]minutes:seconds` as text; empty for `UNLIMITED` and the like."""
     match = _DURATION.fullmatch(text)
     if match is None:
         return "" if text.isalpha() or text == "Partition_Limit" else text
@@ -225,10 +225,11 @@ def _duration(text: str) -> str:
 
 
 def _from_json(job: Mapping[str, Any], units: str) -> dict[str, Any]:
+    """Return the values of one job of `sacct --json` by our column names."""
     time = job["time"]
     limit = _plain(time.get("limit"))
     size = job.get("allocation_nodes") if units == "nodes" else _requested_cpus(job)
-    found = {
+    values = {
         "job_id": str(job["job_id"]),
         "user": job.get("user") or "",
         "name": job.get("name") or "",
@@ -238,7 +239,7 @@ def _from_json(job: Mapping[str, Any], units: str) -> dict[str, Any]:
         "time_limit_s": "" if limit is None else 60.0 * limit,
         "energy_joules": _plain((job.get("tres") or {}).get("consumed_energy")) or "",
     }
-    return _finished(found)
+    return _converted(values)
 
 
 def _requested_cpus(job: Mapping[str, Any]) -> float | None:
@@ -249,7 +250,7 @@ def _requested_cpus(job: Mapping[str, Any]) -> float | None:
 
 
 def _plain(value: Any) -> float | None:
-    """Read a number, or the `{"set": true, "number": 5}` of newer releases."""
+    """Return a number, also from the `{"set": true, "number": 5}` of newer releases."""
     if isinstance(value, Mapping):
         return float(value["number"]) if value.get("set") else None
     return float(value) if isinstance(value, (int, float)) else None

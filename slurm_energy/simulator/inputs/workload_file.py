@@ -1,4 +1,4 @@
-"""Opens a workload file of any known form."""
+"""Entry point of the readers: opens a workload file of any supported format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMATS = ("swf", "csv", "sacct", "sacct-json", "senergy")
 
 @dataclass(frozen=True, slots=True)
 class LoadedWorkload:
-    """A workload and what was wrong with its file."""
+    """A workload and the problems of its file."""
 
     workload: Workload
     problems: InputProblems
@@ -33,19 +33,19 @@ def read_workload(
     units: str = "nodes",
     strict: bool = False,
 ) -> LoadedWorkload:
-    """Read a workload.
+    """Read a workload file.
 
     Args:
         path: the file.
-        kinds: names of the cluster's hardware.
-        form: one of FORMATS; empty: by the file's name (`.swf`, `.json`, else CSV).
-        renamed: our column's name to the file's, for CSV.
-        watts_per_unit: power of a job per unit where the file says none.
-        units: what jobs of accounting are counted in: `nodes`, `cpus`, or `gpus` (ours only).
-        strict: refuse the file at the first line that cannot be used.
+        kinds: names of the kinds of nodes.
+        form: one of `FORMATS`; empty: derived from the file name (`.swf`, `.json`, else CSV).
+        renamed: name of each column in a CSV file, by our name.
+        watts_per_unit: power of a job per unit if the file has none.
+        units: unit of job sizes in accounting files: `nodes`, `cpus`, or `gpus` (senergy only).
+        strict: raise an error for the first unusable line.
 
     Raises:
-        UsageError: not readable, empty, of another form, or without a usable job.
+        UsageError: the file is unreadable, empty, of another format, or without a usable job.
     """
     if form and form not in FORMATS:
         raise UsageError(f"format '{form[:40]}' is not known", todo=f"one of {', '.join(FORMATS)}")

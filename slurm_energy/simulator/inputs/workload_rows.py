@@ -1,8 +1,8 @@
-"""From rows of whatever file to a workload: the common checks. Reads no file."""
+"""Rows that a reader returns, their common checks, and their conversion to a workload."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,22 +15,19 @@ from slurm_energy.simulator.inputs.input_problems import InputProblems
 from slurm_energy.simulator.workload import Workload, workload
 
 _MAX_S = 1e11
-"""Bound on times in seconds, three thousand years: beyond it, floats no longer keep a microsecond."""
+"""Bound on times in seconds, three thousand years: floats above it cannot represent a microsecond."""
 _MAX_UNITS = 1e9
 _MAX_WATTS = 1e12
-
-Power = Callable[[Ints, Floats], Floats]
-"""Watts from units and times, where the file has no power."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRows:
-    """One shape of a job per row, as read; columns of shape (r,), NaN for what the file does not say.
+    """One shape of a job per row, as read; columns have shape (r,), NaN for values that the file lacks.
 
     Attributes:
         line: line number in the file.
-        job: name of the job; rows side by side with one name are shapes of one job.
-        hardware, user, name: of hardware, user and job; empty for none.
+        job: name of the job; adjacent rows with the same name are shapes of one job.
+        hardware, user, name: names of hardware, user and job; empty for none.
     """
 
     line: Ints
@@ -48,39 +45,39 @@ class WorkloadRows:
 
 
 Line = tuple[int, Mapping[str, Any]]
-"""Number of a line and its values by our columns' names, as text or numbers."""
+"""Number of a line and its values, text or numbers, by our column names."""
 
 
 def build(
     rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str], watts_per_unit: float
 ) -> Workload:
-    """Return the workload of the rows that can be simulated; the first submission is at 0.
+    """Return the workload of the usable rows; the first submission is at 0.
 
     Args:
-        rows: what was read.
-        problems: takes note of rows that are left out.
-        kinds: names of the cluster's hardware; a row without hardware is of the first.
-        watts_per_unit: power of a job per unit where the file says none.
+        rows: rows of a reader.
+        problems: records skipped rows.
+        kinds: names of the kinds of nodes; a row without hardware belongs to the first.
+        watts_per_unit: power of a job per unit if the file has none.
 
     Raises:
-        UsageError: no row is left.
+        UsageError: no row is usable.
     """
-    good = _good(rows, problems, kinds)
-    if not np.any(good):
+    usable = _usable(rows, problems, kinds)
+    if not np.any(usable):
         raise UsageError(f"{problems.path}", "no job in it that can be simulated", _first(problems))
-    take = np.flatnonzero(good)
-    chosen: list[int] = take.tolist()
+    rows_used = np.flatnonzero(usable)
+    chosen: list[int] = rows_used.tolist()
     names = [rows.job[i] for i in chosen]
-    new = np.array([i == 0 or names[i] != names[i - 1] for i in range(len(take))])
+    new = np.array([i == 0 or names[i] != names[i - 1] for i in range(len(rows_used))])
     starts = np.flatnonzero(new)
-    first = np.append(starts, len(take))
-    head = take[starts]
+    first = np.append(starts, len(rows_used))
+    head = rows_used[starts]
     owners = [rows.user[i] for i in head.tolist()]
-    _note_order(rows, head, problems)
+    _warn_of_order(rows, head, problems)
     users = {name: number for number, name in enumerate(dict.fromkeys(owners))}
     numbers = {name: number for number, name in enumerate(kinds)}
-    power = rows.power_watts[take]
-    units = rows.units[take]
+    power = rows.power_watts[rows_used]
+    units = rows.units[rows_used]
     begin_s = float(np.min(rows.submit_s[head]))
     return workload(
         first,
@@ -92,19 +89,19 @@ def build(
         },
         {
             "units": units,
-            "time_s": rows.time_s[take],
+            "time_s": rows.time_s[rows_used],
             "power_watts": np.where(np.isnan(power), watts_per_unit * units, power),
             "hardware": np.array([numbers.get(rows.hardware[i], 0) for i in chosen]),
-            "batch": np.nan_to_num(rows.batch[take], nan=0.0),
+            "batch": np.nan_to_num(rows.batch[rows_used], nan=0.0),
         },
         users=tuple(name or "nobody" for name in users),
         names=tuple(rows.name[i] for i in head.tolist()) if any(rows.name) else (),
     )
 
 
-def _good(rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str]) -> np.ndarray:
-    """Return which rows can be used; every other one is noted once, with the first thing that is wrong."""
-    good = np.ones(len(rows.line), np.bool_)
+def _usable(rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str]) -> np.ndarray:
+    """Return which rows are usable; each unusable row is recorded once, with its first problem."""
+    usable = np.ones(len(rows.line), np.bool_)
     known = np.array([not name or name in kinds for name in rows.hardware], np.bool_)
     wrong: Mapping[str, np.ndarray] = {
         "the time of submission is missing": ~np.isfinite(rows.submit_s),
@@ -128,10 +125,10 @@ def _good(rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str]) -> 
         "deadline": rows.deadline_s,
     }
     late = {f"the {name} is beyond {_MAX_S:.0e} s": np.abs(column) > _MAX_S for name, column in times.items()}
-    for what, mask in ({**wrong, **late}).items():
-        problems.leave_out(what, (int(n) for n in rows.line[good & mask]))
-        good &= ~mask
-    return good
+    for problem, mask in ({**wrong, **late}).items():
+        problems.skip(problem, (int(n) for n in rows.line[usable & mask]))
+        usable &= ~mask
+    return usable
 
 
 def _whole(values: Floats) -> np.ndarray:
@@ -142,9 +139,9 @@ def _whole(values: Floats) -> np.ndarray:
     return whole
 
 
-def _note_order(rows: WorkloadRows, head: Ints, problems: InputProblems) -> None:
+def _warn_of_order(rows: WorkloadRows, head: Ints, problems: InputProblems) -> None:
     late = np.flatnonzero(np.diff(rows.submit_s[head]) < 0) + 1
-    problems.doubt("submitted before the job above it: put in order", (int(n) for n in rows.line[head[late]]))
+    problems.warn("submitted before the job above it: put in order", (int(n) for n in rows.line[head[late]]))
 
 
 def _first(problems: InputProblems) -> str:
