@@ -1,7 +1,7 @@
-"""Notes under the energy label: what to distrust, what went wrong, what to try next.
+"""Notes below the energy label: doubtful figures, failed settings, findings, and settings to try.
 
-Every note follows from figures of the job itself. Settings to try are in `recommendation`. The thresholds are
-stated here once.
+Each note follows from figures of the job itself. `recommendation` selects the settings to try. This module
+defines the thresholds.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ PART_NAMES = {"cpu": "CPU", "dram": "DRAM", "gpu": "GPU", "other": "other parts"
 
 
 def notes(job: JobUsage, config: Config | None = None) -> list[Note]:
-    """Return all remarks on a job, the most important first.
+    """Return all notes on a job, the most important first.
 
     Args:
         job: the job.
-        config: bounds and best known settings of the site; None: the defaults.
+        config: bounds and best known settings of the site; None selects the defaults.
     """
     config = config or Config()
     findings = [*_trust(job), *_settings(job), *_caps(job, config), *_findings(job)]

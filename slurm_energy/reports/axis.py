@@ -1,4 +1,4 @@
-"""Round numbers for axes: where ticks go and what they say. Shared by text, SVG and PNG plots."""
+"""Positions and labels of axis ticks at round numbers, for text, SVG and PNG plots."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def range_ticks(low: float, high: float, count: int = 4) -> list[float]:
 
 
 def time_ticks(duration_s: float, count: int = 6) -> list[float]:
-    """Return ticks in seconds from 0 to at most `duration_s`, on steps that a clock has."""
+    """Return ticks in seconds from 0 to at most `duration_s`, at steps of a clock such as 15 s or 1 h."""
     raw = duration_s / max(1, count)
     step: float
     if raw < 1:
@@ -45,7 +45,7 @@ def time_ticks(duration_s: float, count: int = 6) -> list[float]:
 
 
 def time_label(seconds: float, longest_s: float) -> str:
-    """Return a tick's text in the unit that suits the whole axis: `15 s`, `2:30`, `1:05:00`, `3 d`."""
+    """Return the label of a tick in the unit that suits the whole axis: `15 s`, `2:30`, `1:05:00`, `3 d`."""
     if longest_s < 120:
         return f"{plain(seconds, 2)} s"
     whole = round(seconds)
@@ -57,6 +57,6 @@ def time_label(seconds: float, longest_s: float) -> str:
 
 
 def watt_label(watts: float, top: float) -> str:
-    """Return a tick's text in W, kW or MW, one unit for the whole axis."""
+    """Return the label of a tick in W, kW or MW, with one unit for the whole axis."""
     factor, unit = (1e6, "MW") if top >= 2e6 else (1e3, "kW") if top >= 2000 else (1.0, "W")
     return f"{plain(watts / factor, 2)} {unit}"

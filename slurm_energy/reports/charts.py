@@ -1,6 +1,6 @@
-"""The charts of the HTML pages, drawn with `svg` from plain numbers.
+"""Charts of the HTML pages, drawn with `svg` from plain numbers.
 
-A chart of power over time also gives the numbers behind it, for the page's tooltips.
+A chart of power over time also returns its values, which the page shows as tooltips.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from slurm_energy.reports.svg import Frame, Scale, band_path, bar_path, drawing,
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line or layer.
+    """A line or stacked layer of a chart.
 
     Attributes:
         name: for legend and tooltip.
         color: CSS variable without dashes, e.g. `cpu` for `var(--cpu)`.
-        values: watts per interval; NaN where not known.
+        values: watts per interval; NaN where unknown.
         interval_s: seconds per value.
     """
 
@@ -33,7 +33,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A picture and the numbers that its tooltips show."""
+    """An SVG drawing and the values of its tooltips."""
 
     svg: str
     data: dict[str, Any] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar: share of the chart's longest bar, its label and the text at its end."""
+    """A bar: its share of the longest bar of the chart, its label, and the text at its end."""
 
     name: str
     color: str
@@ -52,7 +52,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class BarGroup:
-    """Bars under one heading. Lengths are relative to `reference`, which gets a mark."""
+    """Bars under one heading. Lengths are relative to `reference`, which is marked."""
 
     name: str
     bars: Sequence[Bar]
@@ -68,15 +68,15 @@ def power_chart(
     cap_watts: float | None = None,
     top_watts: float | None = None,
 ) -> Chart:
-    """Draw power over time since the start.
+    """Draw power against time since the start of the job.
 
     Args:
         series: lines, or layers from the bottom up.
         title: for screen readers.
         size: width and height of the picture at its natural size, pixels.
-        stacked: put areas on each other instead of drawing lines.
-        cap_watts: power for a dashed line.
-        top_watts: end of the axis, to give several charts the same one.
+        stacked: stack the series as areas instead of drawing lines.
+        cap_watts: power cap, drawn as a dashed line.
+        top_watts: end of the power axis, so that several charts can share one scale.
     """
     duration = max((len(s.values) * s.interval_s for s in series), default=1.0) or 1.0
     top = top_watts or highest_watts(series, stacked=stacked)
@@ -108,7 +108,7 @@ def highest_watts(series: Sequence[Series], *, stacked: bool = False) -> float:
 
 
 def _middles(one: Series, x: Scale) -> list[float]:
-    """Return x of the values: mid-interval, the outermost ones drawn to the edges of their interval."""
+    """Return x of the values: the middle of each interval, and both outer edges."""
     last = len(one.values) - 1
     places = [x((i + 0.5) * one.interval_s) for i in range(len(one.values))]
     if last > 0:
@@ -176,7 +176,7 @@ _GAP = 8
 
 
 def bar_chart(groups: Sequence[BarGroup], title: str, width: int = 380) -> str:
-    """Draw horizontal bars in groups; within a group, lengths compare to its reference bar.
+    """Draw horizontal bars in groups. Lengths within a group are relative to its reference bar.
 
     Args:
         groups: headings with their bars.
@@ -234,7 +234,7 @@ def _bar_text(bar: Bar, x: float, y: float) -> str:
 
 
 def share_chart(parts: Sequence[Bar], title: str, size: tuple[int, int] = (1040, 26)) -> str:
-    """Draw one bar split into the parts' values, with a thin gap between them."""
+    """Draw one bar divided in proportion to the values of the parts, with a thin gap between parts."""
     known = [part for part in parts if part.value]
     total = math.fsum(part.value or 0.0 for part in known)
     shapes: list[str] = []

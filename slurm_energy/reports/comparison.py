@@ -1,4 +1,4 @@
-"""Jobs side by side: which of them did the same work, under which policy, and how they compare.
+"""Comparison of jobs that did the same work under different policies.
 
 Pure grouping and arithmetic for the comparison page.
 """
@@ -21,12 +21,12 @@ _COLORS = 8
 
 @dataclass(frozen=True, slots=True)
 class PolicyVariant:
-    """The runs of one piece of work under one policy with the same caps.
+    """Runs of the same work under one policy with the same caps.
 
     Attributes:
         name: policy and caps, e.g. `cap 200 W per GPU`.
         color: CSS variable without dashes.
-        jobs: one, or repetitions of which means are shown.
+        jobs: one run, or repetitions whose means are shown.
     """
 
     name: str
@@ -34,26 +34,26 @@ class PolicyVariant:
     jobs: tuple[JobUsage, ...]
 
     def mean(self, figure: Callable[[JobUsage], float | None]) -> float | None:
-        """Return the mean of a figure over the runs that know it; None if none does."""
+        """Return the mean of a figure over the runs where it is known, or None if it is unknown for all."""
         known = [value for value in map(figure, self.jobs) if value is not None]
         return math.fsum(known) / len(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedWork:
-    """One piece of work, on one set of nodes, under several policies; the first variant is the baseline."""
+    """The same work on the same nodes under several policies. The first variant is the baseline."""
 
     name: str
     variants: tuple[PolicyVariant, ...]
 
     @property
     def baseline(self) -> PolicyVariant:
-        """The variant that the others compare to: an untuned one if there is any."""
+        """The variant that the others are compared with: an untuned one if any exists."""
         return self.variants[0]
 
 
 def work_name(job: JobUsage) -> str:
-    """Return what the job computes: its --energy-model, else its tag, else its name, else its id."""
+    """Return a name for the work of a job: its --energy-model, else its tag, else its name, else its id."""
     return job.first.model or job.first.tag or job.job.name or f"job {job.display_id}"
 
 
@@ -68,9 +68,9 @@ def variant_name(job: JobUsage) -> str:
 
 
 def compare(jobs: Iterable[JobUsage]) -> list[ComparedWork]:
-    """Group jobs by work and nodes, then by policy and caps, in the order in which they come.
+    """Group jobs by work and nodes, then by policy and caps, in the given order.
 
-    Within a piece of work, an untuned variant goes first.
+    Within the same work, an untuned variant comes first.
     """
     listed = list(jobs)
     colors = _colors(listed)
@@ -87,7 +87,7 @@ def compare(jobs: Iterable[JobUsage]) -> list[ComparedWork]:
 
 
 def _colors(jobs: Sequence[JobUsage]) -> dict[str, str]:
-    """Give each variant a colour of its own, the well-known policies always the same one."""
+    """Assign a colour to each variant. Built-in policies always have the same colour."""
     labels = {variant_name(job): job.first.policy for job in jobs}
     numbers: dict[str, int] = {}
     for label, policy in labels.items():
@@ -102,7 +102,7 @@ def _colors(jobs: Sequence[JobUsage]) -> dict[str, str]:
 
 
 def change_percent(value: float | None, base: float | None) -> float | None:
-    """Return by how many percent `value` lies above `base`; None where one is not known."""
+    """Return by how many percent `value` exceeds `base`, or None if either is unknown."""
     if value is None or not base:
         return None
     return 100 * (value / base - 1)

@@ -1,8 +1,7 @@
-"""One HTML page from a template: the frame that all pages share.
+"""Rendering of self-contained HTML pages from templates with a common frame.
 
-A page is one file that loads nothing: style, script, drawings and figures are inside. Its content security
-policy allows just the one script of the package, by its hash, so a script that got into the page with text
-from a user would not run.
+A page is one file without external resources. Its content security policy allows only the script of this
+package, by its hash, so that a script injected through text from a user does not run.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ def render(
     """Return one HTML document.
 
     Args:
-        template: name of a template of this package that extends the frame.
-        context: its variables, `title` and `subtitle` among them.
-        remarks: lines at the top of the page, one item each.
-        now: the present, for the footer; None leaves the date out.
+        template: name of a template in this package that extends the frame.
+        context: variables of the template, including `title` and `subtitle`.
+        remarks: remarks at the top of the page, one list item each.
+        now: current time for the footer; None omits the date.
     """
     script = _script()
     frame = {

@@ -1,4 +1,4 @@
-"""The columns of `senergy acct`: name, width, meaning and value of each, in one catalogue."""
+"""Catalogue of the columns of `senergy acct`: name, width, meaning and value."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ PLAIN = DisplayUnits(convert=False)
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How values become text.
+    """Conventions for writing values as text.
 
     Attributes:
         units: how figures are scaled.
-        time_format: form of points in time ($SLURM_TIME_FORMAT).
-        now: the present, for relative times.
-        unknown: what stands for a figure that a row should have and that is not known. Output for programs
-            leaves it empty.
+        time_format: format of times ($SLURM_TIME_FORMAT).
+        now: current time, for relative times.
+        unknown: text for an unknown value that the row should have. Output for programs leaves it empty.
     """
 
     units: DisplayUnits = DisplayUnits()
@@ -51,28 +50,28 @@ class Style:
 
 
 def always(_: object) -> bool:
-    """Return True: every row should have a value."""
+    """Return True: each row should have a value."""
     return True
 
 
 def never(_: object) -> bool:
-    """Return False: the column may have nothing to say of a row."""
+    """Return False: the column need not apply to a row."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class Field(Generic[Row]):
-    """One column of a table whose rows are of one type.
+    """A column of a table with rows of one type.
 
     Attributes:
         name: CamelCase, also the header.
         width: default number of characters.
-        kind: how the value is written; `scaled` takes a decimal prefix in tables, `number` and `figure`
-            never do.
-        value: takes a row (a job or step) and returns its value, None if unknown.
+        kind: format of the value; `scaled` takes a decimal prefix in tables, `number` and `figure` never
+            do.
+        value: function from a row (a job or step) to its value, None if unknown.
         doc: meaning.
         left: left-justified by default.
-        additive: the sum over jobs has a meaning.
+        additive: a sum over jobs is meaningful.
         unit: of the value, without a prefix.
         expected: whether a row should have a value, so that None means unknown; else the column does not
             apply to the row.
@@ -89,7 +88,7 @@ class Field(Generic[Row]):
     expected: Callable[[Row], bool] = never
 
     def header(self, style: Style) -> str:
-        """Return the name, with the unit if the values do not carry it themselves."""
+        """Return the name of the column, with the unit if the values do not include it."""
         if not self.unit or (self.kind == "scaled" and not style.units.fixed):
             return self.name
         return f"{self.name}({style.units.name(self.unit) if self.kind == 'scaled' else self.unit})"
@@ -127,7 +126,7 @@ def _asked_watts(key: str) -> Callable[[JobUsage], Value]:
 
 
 def asked_number(usage: JobUsage, key: str) -> float | None:
-    """Return what the job asked for under `cap_watts` or `gpu_cap_watts`."""
+    """Return the cap that the job requested, `cap_watts` or `gpu_cap_watts`."""
     asked = usage.first.requested
     text = asked.get(key) or asked.get(key.rpartition("_")[0])
     try:
@@ -160,7 +159,7 @@ def _twins(
     additive: bool = False,
     expected: Callable[[JobUsage], bool] = always,
 ) -> tuple[Field[JobUsage], Field[JobUsage]]:
-    """Return a scaled column and its Raw twin, a plain number in the base unit."""
+    """Return a scaled column and its Raw counterpart, a plain number in the base unit."""
     options: dict[str, Any] = {"additive": additive, "unit": unit, "expected": expected}
     return (
         Field(name, widths[0], "scaled", value, f"{doc}, {unit}", **options),
@@ -311,18 +310,18 @@ LONG_FORMAT = (
 
 
 def find_field(name: str, flag: str = "--format") -> Field[JobUsage]:
-    """Return the field of jobs and steps of that name; see `find_in`."""
+    """Return the field of jobs and steps with this name; see `find_in`."""
     return find_in(FIELDS, name, flag, LISTING)
 
 
 def find_in(fields: Sequence[Field[Row]], name: str, flag: str, listing: str) -> Field[Row]:
-    """Return the field of that name, or the first one that starts with it, in any case of letters.
+    """Return the field with this name, or the first one that starts with it, ignoring case.
 
     Args:
-        fields: to choose from.
-        name: what somebody wrote.
-        flag: where it stood, for the message.
-        listing: what to do to see all.
+        fields: available fields.
+        name: text given by the user.
+        flag: option that contained the text, for the message.
+        listing: command that lists all fields, for the message.
 
     Raises:
         UsageError: no field starts with `name`; those that contain it, or the nearest one, are suggested.

@@ -1,6 +1,6 @@
-"""The JSON that `--json` prints: one object per job with its nodes and steps. Units are in the key names.
+"""JSON output of `--json`: one object per job with its nodes and steps. Units are in the key names.
 
-Keys are only ever added. Unknown is null. Documented in docs/reference/json.md.
+Releases only add keys. Unknown is null. Documented in docs/reference/json.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def document(
     decisions: Mapping[int, Sequence[Mapping[str, Any]]] | None = None,
     scope: str | None = None,
 ) -> dict[str, Any]:
-    """Return what `senergy acct --json` prints; `senergy job --json` with what was decided, by job id."""
+    """Return the document of `senergy acct --json`; with `decisions` by job id, of `senergy job --json`."""
     return {
         "meta": {"format": FORMAT_VERSION, "senergy": __version__},
         "scope": scope,

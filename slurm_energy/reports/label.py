@@ -1,6 +1,6 @@
-"""The energy label: one job on one terminal page, from the header to what to try next.
+"""Energy label: a summary of one job for the terminal, from the header to the settings to try.
 
-Lines only; colours and the choice of characters come in as arguments.
+Returns lines only; colours and characters are arguments.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def label(
     Args:
         job: the run to describe, with steps and traces.
         glyphs: character repertoire of the terminal.
-        style: form of points in time.
+        style: format of times.
         earlier_runs: runs of the same job before Slurm requeued it.
-        decisions: what the queue engine changed about it, as `GET /v1/jobs/ID` has it.
-        config: bounds and best known settings of the site; None: the defaults.
+        decisions: changes by the queue engine, as returned by `GET /v1/jobs/ID`.
+        config: bounds and best known settings of the site; None selects the defaults.
     """
     sections = [
         _title(f"Energy label of job {job.display_id}", "="),
@@ -65,7 +65,7 @@ def label(
 
 
 def _decision(made: Mapping[str, Any], style: Style) -> list[str]:
-    """Return the lines about one change that the queue engine made."""
+    """Return the lines for one change made by the queue engine."""
     at = format_time(float(made["time"]), style.time_format, style.now)
     if made["kind"] == "shape":
         what = f"set {made['chosen']}" if made.get("chosen") else "left with what it asked for"
@@ -132,14 +132,14 @@ _ASKED = (
 
 
 def policy_text(job: JobUsage) -> str:
-    """Return the policy with its origin and, where it did not do all it wanted, with what it did."""
+    """Return the policy with its origin, and how much of it was applied if not all."""
     origin = "asked for" if "policy" in job.first.requested else "default"
     done = {"none": ", nothing set", "part": ", set in part"}.get(applied_part(job.records) or "", "")
     return f"{job.first.policy} ({origin}{done})"
 
 
 def asked_text(job: JobUsage) -> str:
-    """Return what the job asked for beside its policy: `cap 400 W, GPU cap 250 W`."""
+    """Return the caps that the job requested: `cap 400 W, GPU cap 250 W`."""
     values = ((name, asked_number(job, key), unit) for key, name, unit in _ASKED)
     return ", ".join(f"{name} {plain(value)} {unit}" for name, value, unit in values if value is not None)
 
@@ -257,7 +257,7 @@ def _steps(job: JobUsage) -> list[str]:
 
 
 def combined_trace(job: JobUsage, points: int) -> PowerTrace | None:
-    """Return the power of all nodes on one axis, None without any trace."""
+    """Return the power of all nodes on one time axis, or None without a trace."""
     traces = [decode_trace(trace) for trace in job.traces.values()]
     filled = [trace for trace in traces if trace.length]
     return combine(filled, points) if filled else None
@@ -288,7 +288,7 @@ def _part_line(part: str, watts: Sequence[float], glyphs: Glyphs) -> str:
 
 
 def _stretched(column: Sequence[float]) -> list[float]:
-    """Repeat values so that a short trace also fills the plot."""
+    """Repeat values so that a short trace fills the plot."""
     return [column[i * len(column) // PLOT_COLUMNS] for i in range(PLOT_COLUMNS)]
 
 

@@ -1,4 +1,4 @@
-"""The screen of `senergy top`: the agent's answer to `status` as lines. Pure."""
+"""Screen of `senergy top`: the agent's response to `status` as lines. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _BAR = 30
 
 
 def node_watts(status: Mapping[str, Any]) -> float | None:
-    """Return the watts of the node, see `total`."""
+    """Return the power of the node in watts; see `total`."""
     return total(status.get("watts") or {})
 
 
 def total(watts: Mapping[str, float | None]) -> float | None:
-    """Return the sum of components; the meter of the whole node, where there is one, includes them."""
+    """Return the reading of the node's meter, which includes all components, else the sum of components."""
     if not watts:
         return None
     if "node" in watts:
@@ -34,9 +34,9 @@ def screen(status: Mapping[str, Any], clock: str, glyphs: Glyphs, highest_watts:
 
     Args:
         status: the agent's answer.
-        clock: time of day as text.
+        clock: time of day, as text.
         glyphs: characters for bars.
-        highest_watts: what a full bar means.
+        highest_watts: power of a full bar.
     """
     window_s = status.get("watts_window_s")
     mean = f", mean of {window_s:.1f} s" if window_s else ""
@@ -71,7 +71,7 @@ def _jobs(jobs: list[Mapping[str, Any]]) -> list[str]:
 
 
 def _by_kind(watts: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return watts by kind of component: a column for each of eight GPUs would not fit a terminal."""
+    """Return watts by kind of component, because a column for each of eight GPUs does not fit a terminal."""
     kinds: dict[str, list[float | None]] = {}
     for name, value in watts.items():
         kinds.setdefault(name.partition("[")[0], []).append(value)

@@ -1,4 +1,4 @@
-"""A remark under the energy label. Data only."""
+"""A note below the energy label. Data only."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One remark.
+    """A note.
 
     Attributes:
-        kind: `trust` (read the figures with care), `setting` (something did not work), `finding` (what the
-            figures show), `try` (idea).
+        kind: `trust` (the figures are doubtful), `setting` (a setting failed), `finding` (an observation),
+            `try` (a recommendation).
         text: one or two sentences.
         directive: line for the batch script, without `#SBATCH`; empty if there is none.
     """

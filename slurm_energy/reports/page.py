@@ -1,7 +1,6 @@
-"""HTML pages from jobs: the label of one job, or several jobs compared.
+"""HTML pages of jobs: the label of one job, or a comparison of several.
 
-A page is one file that loads nothing: style, script, drawings and figures are inside. Text from users
-passes through the template's escaping or the SVG writer's.
+A page is one file without external resources. The template or the SVG writer escapes text from users.
 """
 
 from __future__ import annotations
@@ -58,11 +57,11 @@ def page(
     """Return one HTML document: a label for one job, a comparison for several.
 
     Args:
-        jobs: with their traces; at least one.
-        title: heading; a fitting one if empty.
-        remarks: lines to put on top, one paragraph each.
-        now: the present, for the footer; none leaves the date out.
-        config: bounds and best known settings of the site; None: the defaults.
+        jobs: at least one job, with traces.
+        title: heading; derived from the jobs if empty.
+        remarks: remarks at the top of the page, one paragraph each.
+        now: current time for the footer; None omits the date.
+        config: bounds and best known settings of the site; None selects the defaults.
     """
     if len(jobs) == 1:
         return render("job.html.j2", _job_context(jobs[0], title, config), remarks, now)
@@ -70,7 +69,7 @@ def page(
 
 
 def embed(chart: Chart) -> dict[str, Markup]:
-    """Return drawing and numbers ready for the page; `<` is escaped so that no text ends the script."""
+    """Return drawing and values as markup for the page. `<` is escaped so that no text can end the script."""
     data = json.dumps(chart.data, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c")
     return {"svg": Markup(chart.svg), "data": Markup(data)}
 
@@ -169,7 +168,7 @@ def _parts(job: JobUsage) -> list[dict[str, Any]]:
 
 
 def _job_charts(job: JobUsage) -> list[dict[str, Any]]:
-    """Return the same chart for wide and for narrow screens; the page shows one of them."""
+    """Return the chart in a wide and a narrow version; the page shows the one that fits the screen."""
     charts = []
     cap = asked_number(job, "cap_watts")
     for kind, size, points in (("wide", WIDE, _WIDE_POINTS), ("narrow", NARROW, _SMALL_POINTS)):
@@ -271,7 +270,7 @@ def _bar_groups(works: Sequence[ComparedWork], figure: _Figure, unit: str) -> li
 
 
 def _change_text(change: float | None) -> str:
-    """Return `+12 %`, `−3 %` with a true minus sign, or nothing."""
+    """Return a change such as `+12 %` or `−3 %` with a true minus sign, or an empty text."""
     if change is None:
         return ""
     return f"{change:+.0f} %".replace("-0 %", "0 %").replace("+0 %", "0 %").replace("-", "\N{MINUS SIGN}")

@@ -1,4 +1,4 @@
-"""The power-over-time plot of one job as a PNG. Needs matplotlib, which is imported only here."""
+"""PNG plot of the power of one job over time. Needs matplotlib, which is imported on use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COLORS = {"cpu": "#3e74d6", "dram": "#1d9e86", "gpu": "#e0832b", "other": "#8a9
 
 
 def write_png(job: JobUsage, path: Path) -> None:
-    """Draw stacked power by part.
+    """Draw the stacked power of the components.
 
     Raises:
         UnavailableError: matplotlib is not installed.

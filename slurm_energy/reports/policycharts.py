@@ -14,12 +14,12 @@ _MARGINS = (58, 14, 12, 44)
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One policy in a chart of two figures.
+    """A policy in a chart of two figures.
 
     Attributes:
         name: of the policy.
         color: CSS variable without dashes.
-        x, y: the figures.
+        x, y: values of the two figures.
         x_deviation, y_deviation: their standard deviations, drawn as bars.
         text: both figures in words, for the tooltip.
     """
@@ -35,7 +35,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """The values of one policy, ascending; `color` is a CSS variable without dashes."""
+    """Values of one policy in ascending order. `color` is a CSS variable without dashes."""
 
     name: str
     color: str
@@ -44,7 +44,7 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class ChartSpan:
-    """A bar of a schedule: `row` from the top, start and end in seconds, and the words of its tooltip."""
+    """A bar of a schedule: `row` from the top, start and end in seconds, and the text of its tooltip."""
 
     row: int
     start_s: float
@@ -56,12 +56,12 @@ class ChartSpan:
 def scatter_chart(
     points: Sequence[Point], title: str, axes: tuple[str, str], size: tuple[int, int] = (480, 280)
 ) -> str:
-    """Draw a point per policy; the axes show the range of the points, not 0.
+    """Draw a point per policy. The axes cover the range of the points and need not include 0.
 
     Args:
         points: at least one.
         title: for screen readers.
-        axes: what x and y are, with units.
+        axes: names of x and y, with units.
         size: width and height, pixels.
     """
     x_ticks = range_ticks(*_extent([(p.x, p.x_deviation) for p in points]), 5)
@@ -85,7 +85,7 @@ def scatter_chart(
 
 
 def distribution_chart(series: Sequence[Distribution], title: str, size: tuple[int, int] = (480, 280)) -> str:
-    """Draw the share of values at or below each duration, a line per policy.
+    """Draw the cumulative distribution of durations, a line per policy.
 
     Args:
         series: values in seconds.
@@ -116,7 +116,7 @@ def distribution_chart(series: Sequence[Distribution], title: str, size: tuple[i
 
 
 def schedule_chart(spans: Sequence[ChartSpan], title: str, size: tuple[int, int] = (480, 280)) -> str:
-    """Draw jobs as bars from start to end, a row each."""
+    """Draw each job as a bar from start to end in a row of its own."""
     longest = max((span.end_s for span in spans), default=1.0) or 1.0
     rows = max((span.row for span in spans), default=0) + 1
     frame = Frame(*size, *_MARGINS)
@@ -155,7 +155,7 @@ def _extent(values: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _axis_names(frame: Frame, names: tuple[str, str]) -> list[str]:
-    """Return the names of the axes: x below, y upright at the left."""
+    """Draw the names of the axes: x below, y rotated at the left."""
     middle = (frame.top + frame.y1) / 2
     return [
         element("text", text=names[0], x=frame.x1, y=frame.height - 6, class_="label", text_anchor="end"),

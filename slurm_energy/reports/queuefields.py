@@ -1,4 +1,4 @@
-"""The columns of `senergy prio`: what the controller tells of a job, and one per term of its score."""
+"""Columns of `senergy prio`: properties of a pending job, and one column per term of its score."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _MAX_PRIORITY: Final = 2**32 - 1
 
 
 def state(job: Job) -> str:
-    """Return what keeps the job's place from counting, or `ready`."""
+    """Return why the place of the job has no effect, for example `held`, or `ready`."""
     words = [word for word in ("fixed", "held", "dependent") if job.get(word)]
     return ",".join(words) or "ready"
 
 
 def shape(job: Job) -> str | None:
-    """Return the shape that the policy chose, if it could choose at all."""
+    """Return the shape that the policy chose, if the job offers several."""
     shapes = job.get("shapes") or []
     return next((one["text"] for one in shapes if one.get("chosen")), None) if len(shapes) > 1 else None
 
@@ -57,7 +57,7 @@ def _field(
 def _figure(
     name: str, width: int, kind: Kind, value: Callable[[Job], Value], doc: str, unit: str = ""
 ) -> Field[Job]:
-    """Return a column of which each job should have a value."""
+    """Return a column for which each job should have a value."""
     return Field(name, width, kind, value, doc, unit=unit, expected=always)
 
 
@@ -109,12 +109,12 @@ _LONG_BACK: Final = ("PREDTIME", "WATTS", "ENERGY", "PREDEDP", "SOURCE", "RUNS",
 
 
 def term_names(jobs: Iterable[Job]) -> list[str]:
-    """Return the names of all terms, in the order in which jobs tell them."""
+    """Return the names of all terms, in the order of their first appearance."""
     return list(dict.fromkeys(term["name"] for job in jobs for term in job.get("terms") or ()))
 
 
 def column_name(term: str) -> str:
-    """Return the column of a term: its name, unless a column of the job itself has that."""
+    """Return the column name of a term: its own name, unless another column has it."""
     name = term.upper()
     return f"{name}TERM" if any(field.name == name for field in FIELDS) else name
 
@@ -123,14 +123,14 @@ def term_fields(jobs: Sequence[Job], *, norm: bool = False) -> list[Field[Job]]:
     """Return a column per term of the score.
 
     Args:
-        jobs: those that are shown.
-        norm: show values before they are weighted; else contributions where terms have weights.
+        jobs: jobs to show.
+        norm: show values before weighting; otherwise contributions of terms that have weights.
     """
     return [_term_field(name, norm, _term_unit(name, norm, jobs)) for name in term_names(jobs)]
 
 
 def _term_unit(name: str, norm: bool, jobs: Sequence[Job]) -> str:
-    """Return the unit of a term's values; empty where the column shows contributions to the score."""
+    """Return the unit of a term's values; empty if the column shows contributions to the score."""
     told = (term for job in jobs if (term := term_of(job, name)))
     units = {"" if term.get("weight") is not None and not norm else term.get("unit") or "" for term in told}
     return units.pop().replace(" ", "*") if len(units) == 1 else ""
@@ -149,19 +149,19 @@ def _term_field(name: str, norm: bool, unit: str) -> Field[Job]:
 
 
 def term_of(job: Job, name: str) -> Mapping[str, Any]:
-    """Return a term of a job's score; empty if it has none of that name."""
+    """Return the term of a job's score with this name; empty if there is none."""
     return next((term for term in job.get("terms") or () if term["name"] == name), {})
 
 
 def default_format(jobs: Sequence[Job], *, long: bool) -> str:
-    """Return the list of columns to show when none are asked for."""
+    """Return the default columns."""
     terms = [column_name(name) for name in term_names(jobs)]
     front = (*_LONG_FRONT, *_LONG_FRONT_2) if long else _FRONT
     return ",".join((*front, *terms, *(_LONG_BACK if long else _BACK)))
 
 
 def unit_text(value: float | None, unit: str) -> str:
-    """Write a term's value with its unit: seconds as a time, others as a figure."""
+    """Return a term's value with its unit: seconds as a duration, others as a figure."""
     if value is None:
         return "-"
     return format_duration(value) if unit == "s" and value >= 0 else f"{figure(value)} {unit}".rstrip()

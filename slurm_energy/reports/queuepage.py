@@ -1,4 +1,4 @@
-"""`senergy prio` as text: the table of pending jobs, the weights, and the page of one job."""
+"""Text output of `senergy prio`: table of pending jobs, weights, and details of one job."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def queue_lines(
     """Return a row per job.
 
     Args:
-        jobs: in the order in which they are to be shown.
-        style: how times and figures are written.
-        columns: fields as in --format, ours or sprio's; None for the default ones.
-        long: more of them.
-        norm: terms before they are weighted.
-        layout: in columns or between delimiters.
+        jobs: in display order.
+        style: format of times and figures.
+        columns: fields as in --format, in this or sprio's notation; None selects the defaults.
+        long: show more columns.
+        norm: show terms before weighting.
+        layout: columns of fixed width, or delimiters.
 
     Raises:
         UsageError: an unknown field.
@@ -86,14 +86,14 @@ def _sort_field(fields: Sequence[Field[Job]], name: str) -> Field[Job]:
 
 
 def _ordered(value: Any) -> Any:
-    """Return what sorts as people count: `12_3` before `12_10` before `100`."""
+    """Return a sort key for natural order: `12_3` before `12_10` before `100`."""
     if not isinstance(value, str):
         return value
     return [int(part) if place % 2 else part for place, part in enumerate(_NUMBER.split(value))]
 
 
 def weights_lines(answer: Mapping[str, Any]) -> list[str]:
-    """Return the policy, its weights and what bounds the waiting, as sprio -w does.
+    """Return the policy, its weights and the bound on waiting, as sprio -w does.
 
     Args:
         answer: of `GET /v1/priority`.
@@ -121,7 +121,7 @@ def weights_lines(answer: Mapping[str, Any]) -> list[str]:
 
 
 def note_lines(answer: Mapping[str, Any], now: float) -> list[str]:
-    """Return what a reader must know before trusting the table.
+    """Return notes that limit the validity of the table, such as an outdated order.
 
     Args:
         answer: of `GET /v1/priority`.
@@ -140,7 +140,7 @@ def note_lines(answer: Mapping[str, Any], now: float) -> list[str]:
 
 
 def absence_lines(jobs: Iterable[Job], accounts: Iterable[str], partitions: Iterable[str]) -> list[str]:
-    """Return a note for each account and partition that was asked for and has no job in the answer."""
+    """Return a note for each requested account and partition without a job in the answer."""
     found = [(str(job.get("account")), str(job.get("partition")).split(",")) for job in jobs]
     seen = {account for account, _ in found}, {name for _, names in found for name in names}
     notes = [f"under account {shown(name)}" for name in accounts if name not in seen[0]]
@@ -149,13 +149,13 @@ def absence_lines(jobs: Iterable[Job], accounts: Iterable[str], partitions: Iter
 
 
 def job_lines(job: Job, neighbours: Iterable[Job], answer: Mapping[str, Any], style: Style) -> list[str]:
-    """Return the page of one job.
+    """Return the details of one job.
 
     Args:
         job: the job.
-        neighbours: jobs that stand just before and after it, with it or without.
-        answer: of `GET /v1/priority`, for what all jobs share.
-        style: how times are written.
+        neighbours: jobs directly before and after it; may include the job itself.
+        answer: of `GET /v1/priority`, for values common to all jobs.
+        style: format of times.
     """
     place = f"place {job['place']} of {job['ranked_jobs']}" if job.get("place") else "not ranked"
     who = ", ".join(str(job[key]) for key in ("name", "user", "account", "partition", "qos") if job.get(key))
@@ -197,7 +197,7 @@ def _facts(job: Job, style: Style) -> list[str]:
 
 
 def _adjusted(predicted: Mapping[str, Any]) -> list[str]:
-    """Return what was made of the time that the source says; nothing if it counts as it is."""
+    """Return how the predicted time was adjusted by lower bound and factor; empty if it was not."""
     if predicted.get("misprediction_factor") is None:
         return []
     said, bound = format_duration(predicted.get("source_time_s")), predicted.get("lower_bound_s")

@@ -1,6 +1,7 @@
-"""What to try next with a job: settings that its devices take, each with a measured or predicted figure.
+"""Recommended settings for the next run of a job, each with a measured or predicted figure.
 
-Without such a setting or figure nothing is recommended. Devices and their limits come from the records.
+Nothing is recommended without a figure, or if the devices do not accept the setting. Devices and their
+limits come from the records.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def recommendations(job: JobUsage, config: Config) -> Iterator[Note]:
 
 
 def gpus_of(job: JobUsage) -> list[JobDevice]:
-    """Return the job's GPUs on all nodes, as far as the records name them."""
+    """Return the GPUs of the job on all nodes, as named by the records."""
     return [device for record in job.records for device in record.devices if device.name != "cpu"]
 
 
@@ -74,7 +75,7 @@ def _predicted_cap(job: JobUsage, config: Config) -> Note | None:
 
 
 def _agrees(job: JobUsage, predicted: Prediction) -> bool:
-    """Return whether the GPUs drew about what the model says: else the job is not what its name suggests."""
+    """Return whether the GPUs drew about the predicted power; else the job does not match its model."""
     joules = job.part_joules("gpu")
     if joules is None:
         return False
@@ -88,7 +89,7 @@ def _is_capped(job: JobUsage) -> bool:
 
 
 def _caps(low: float, limit: float, bounds: tuple[float, float]) -> list[int]:
-    """Return caps that the GPUs take and the site allows, below the limit in force."""
+    """Return caps below the current limit that the GPUs accept and the site allows."""
     first = math.ceil(max(low, bounds[0]) / _CAP_STEP_WATTS) * _CAP_STEP_WATTS
     return [cap for cap in range(first, math.ceil(limit), _CAP_STEP_WATTS) if cap <= bounds[1]]
 
@@ -96,9 +97,9 @@ def _caps(low: float, limit: float, bounds: tuple[float, float]) -> list[int]:
 def _search(
     asked: PredictionRequest, limit: float, caps: Sequence[int]
 ) -> tuple[Prediction | None, Prediction | None, int]:
-    """Return predictions under the limit in force and under the best cap, and that cap.
+    """Return predictions under the current limit and under the best cap, and that cap.
 
-    None where the model was never measured on this kind of GPU, or the question goes beyond what it knows.
+    Returns None if the model was never measured on this kind of GPU, or does not cover the job.
     """
     try:
         from slurm_energy.oracle.training_oracle import TrainingOracle
@@ -147,12 +148,12 @@ def _edp(job: JobUsage, config: Config) -> Note | None:
 
 
 def _processor(devices: Sequence[JobDevice]) -> str:
-    """Return the processors' product; empty if the record does not name it."""
+    """Return the product name of the processors; empty if the record does not name it."""
     return next((device.product for device in devices if device.name == "cpu"), "")
 
 
 def _gpu_settings(entry: EdpEntry, gpus: Sequence[JobDevice]) -> str:
-    """Return what an entry sets; empty if one of the GPUs would not take it."""
+    """Return the settings of an entry; empty if one of the GPUs would not accept them."""
     cap = entry.gpu_cap_watts
     if cap is None:
         return f"at most {entry.gpu_clock_mhz:g} MHz on the GPUs" if entry.gpu_clock_mhz else ""
@@ -166,9 +167,9 @@ def _gpu_settings(entry: EdpEntry, gpus: Sequence[JobDevice]) -> str:
 
 
 def _binds(entry: EdpEntry, job: JobUsage, count: int) -> bool:
-    """Return whether the job's GPUs drew more on average than an entry's cap, if it has one.
+    """Return whether the GPUs of the job drew more on average than the cap of an entry, if it has one.
 
-    Otherwise the cap would hardly change the job, and the figure measured for the entry says nothing of it.
+    Otherwise the cap would hardly affect the job, and the saving measured for the entry would not apply.
     """
     joules = job.part_joules("gpu")
     if entry.gpu_cap_watts is None:

@@ -13,10 +13,10 @@ PREFIXES = ("", "K", "M", "G", "T", "P")
 
 @dataclass(frozen=True, slots=True)
 class DisplayUnits:
-    """How columns scale their figures.
+    """Scaling of figures in columns.
 
     Attributes:
-        prefix: one of K, M, G, T, P to use for all; empty picks one per figure.
+        prefix: one of K, M, G, T, P for all figures; empty selects a prefix per figure.
         convert: False prints plain numbers in the base unit; `prefix` takes precedence, as in sacct.
     """
 
@@ -36,18 +36,18 @@ class DisplayUnits:
 
     @property
     def fixed(self) -> bool:
-        """Whether all figures of a column have the same unit, which then stands in its header."""
+        """Whether all figures of a column have the same unit, which is then part of its header."""
         return bool(self.prefix) or not self.convert
 
     def name(self, unit: str) -> str:
-        """Return the unit of a column with the prefix in force: `kJ`."""
+        """Return the unit of a column with its prefix: `kJ`."""
         return si_prefix(self.prefix) + unit
 
     def text(self, value: float | None, unit: str) -> str:
         """Write a figure for a column; empty for None.
 
-        A figure that is scaled by itself carries its unit: two decimals, none for a whole number as in
-        sacct, prefix and unit. With a fixed unit it is a plain number.
+        A figure with a prefix of its own has two decimals (none for a whole number, as in sacct), prefix and
+        unit. With a fixed unit it is a plain number.
         """
         if value is None:
             return ""
@@ -118,7 +118,7 @@ def figure(value: float | None) -> str:
 
 
 def percent(part: float | None, whole: float | None, decimals: int = 1) -> str:
-    """Write a share in percent; empty when it is not known."""
+    """Write a share in percent; empty if unknown."""
     if part is None or not whole:
         return ""
     return f"{100 * part / whole:.{decimals}f} %"

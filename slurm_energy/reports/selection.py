@@ -1,4 +1,4 @@
-"""Which jobs a report shows, by what only Slurm's accounting knows of them: state and name."""
+"""Selection of jobs by state and name, which only Slurm's accounting knows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def job_states(text: str) -> frozenset[str]:
     """Read a list of states such as `completed,F`.
 
     Raises:
-        UsageError: not a state of Slurm's.
+        UsageError: not a state of Slurm.
     """
     states = set()
     for word in filter(None, text.split(",")):
@@ -48,12 +48,12 @@ def job_states(text: str) -> frozenset[str]:
 
 
 def chosen(jobs: Iterable[JobUsage], states: Collection[str] | None, names: str | None) -> list[JobUsage]:
-    """Return the jobs in one of the states that have one of the names.
+    """Return the jobs with one of the states and one of the names.
 
-    A job of which Slurm's accounting has not told state or name yet is not among them.
+    Jobs whose state or name Slurm's accounting has not yet supplied are left out.
 
     Args:
-        jobs: with their steps, or steps alone.
+        jobs: jobs with steps, or steps alone.
         states: None for all.
         names: comma list; None for all.
     """

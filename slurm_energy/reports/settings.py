@@ -1,4 +1,4 @@
-"""Power settings of a job's nodes in few words: equal ones of several nodes and places become one."""
+"""Short description of a job's power settings. Equal settings of several nodes and devices are merged."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _MEANS_TO_AN_END = ("time_window", "enabled", "persistence")
 
 @dataclass(frozen=True, slots=True)
 class MergedSetting:
-    """One kind of setting with the same fate at several places.
+    """A kind of setting with the same values at several places.
 
     Attributes:
         kind: for example `cpufreq.governor`.
         places: where it was set, for example `policy0`; empty for settings without a place.
         nodes: names of the nodes.
-        fate: the common original, asked, applied and restored values and the note.
+        fate: the common original, requested, applied and restored values, and the note.
     """
 
     kind: str
@@ -48,10 +48,10 @@ class MergedSetting:
 
 
 def applied_part(records: Sequence[EnergyRecord]) -> str | None:
-    """Return how much of what the policy wanted was set: `all`, `part` or `none`.
+    """Return how much of the policy was applied: `all`, `part` or `none`.
 
-    `none` also where the policy had nothing to set on these nodes, for example `edp` without an entry for the
-    hardware; the records' notes say why. None: policy `monitor`, which sets nothing.
+    `none` includes policies without settings for these nodes, for example `edp` without an entry for the
+    hardware; the notes of the records give the reason. Returns None for `monitor`, which sets nothing.
     """
     fates = [[setting.applied is not None for setting in record.applied] for record in records]
     if not any(fates) and all(record.policy == _MEASURES_ONLY for record in records):
@@ -87,8 +87,8 @@ def split_setting(name: str) -> tuple[str, str]:
 def short_settings(records: Iterable[EnergyRecord]) -> str:
     """Return one line such as `gov=powersave freq=800-2100MHz gpu.cap=300W`, failures marked with `!`.
 
-    Values that differ between places stand side by side, `gpu.cap=250W|300W`. Settings that only make
-    others work (a limit's time window, its enable bit) are left out.
+    Values that differ between places are separated by `|`: `gpu.cap=250W|300W`. Auxiliary settings (the time
+    window and the enable bit of a limit) are left out.
     """
     values: dict[str, dict[str, None]] = {}
     for merged in merge_settings(records):

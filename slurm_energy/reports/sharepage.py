@@ -1,4 +1,4 @@
-"""`senergy share` as text: a tree of accounts and users with the energy that they used."""
+"""Text output of `senergy share`: tree of accounts and users with the energy used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONG_ONLY: Final = ("Had", "GPUHours")
 
 
 def _account(row: Row) -> str:
-    """Return the account, users one step further in, as sshare has it."""
+    """Return the indented account name; users are indented one level further, as in sshare."""
     return f" {row['account']}" if row.get("user") is not None else str(row["account"])
 
 
@@ -71,13 +71,13 @@ def chosen(
     users: Collection[str] | None,
     users_only: bool,
 ) -> list[Row]:
-    """Return the rows that are asked for, in their order.
+    """Return the requested rows in the order of the answer.
 
     Args:
         rows: of the controller's answer.
         accounts: None for all.
-        users: None for all; accounts themselves are shown whatever the users.
-        users_only: leave out rows of accounts.
+        users: None for all; rows of accounts are always shown.
+        users_only: omit rows of accounts.
     """
 
     def wanted(row: Row) -> bool:
@@ -91,13 +91,13 @@ def chosen(
 
 
 def lines(rows: Sequence[Row], layout: TableLayout, *, columns: str | None = None, long: bool) -> list[str]:
-    """Return a line per row, with the names first if the layout says so.
+    """Return a line per row, preceded by a header if the layout has one.
 
     Args:
-        rows: to show.
-        layout: in columns or between delimiters.
-        columns: fields as in --format; None for the default ones.
-        long: more of them.
+        rows: rows to show.
+        layout: columns of fixed width, or delimiters.
+        columns: fields as in --format; None selects the defaults.
+        long: show more columns.
 
     Raises:
         UsageError: an unknown field.
@@ -109,7 +109,7 @@ def lines(rows: Sequence[Row], layout: TableLayout, *, columns: str | None = Non
 
 
 def notes(answer: Mapping[str, Any], now: float) -> list[str]:
-    """Return what a reader must know of the figures.
+    """Return notes that limit the validity of the figures.
 
     Args:
         answer: of `GET /v1/shares`.

@@ -1,4 +1,4 @@
-"""What `senergy policies` and `senergy status` print: the controller's and the agent's answers as lines."""
+"""Text output of `senergy policies` and `senergy status`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def policies_lines(answer: Mapping[str, Any]) -> list[str]:
 
 
 def policy_text(policy: Mapping[str, Any]) -> str:
-    """Return a policy's description with the values that the site gave it."""
+    """Return the description of a policy with the values configured by the site."""
     settings = policy.get("settings") or {}
     values = [
         text.format(plain(value) if isinstance(value, (int, float)) else value)
@@ -70,11 +70,11 @@ def _default_lines(defaults: Mapping[str, Any]) -> list[str]:
 
 
 def controller_lines(url: str, answer: Mapping[str, Any] | str, now: float) -> list[str]:
-    """Return the controller's part of the status page.
+    """Return the section of the controller on the status page.
 
     Args:
         url: of the controller.
-        answer: of `GET /v1/status`, or why there is none.
+        answer: of `GET /v1/status`, or the reason why there is none.
         now: Unix seconds.
     """
     if isinstance(answer, str):
@@ -102,7 +102,7 @@ def controller_lines(url: str, answer: Mapping[str, Any] | str, now: float) -> l
 
 
 def _queue_text(state: Mapping[str, Any], now: float) -> str:
-    """Return what the engine that orders the queue did last."""
+    """Return the state of the last ranking of the queue."""
     if state.get("mode") == "off":
         return "not ordered here (priority.mode is off)"
     parts = [f"{state.get('policy')}, {state.get('mode')}"]
@@ -150,11 +150,11 @@ def _ago(seconds: float) -> str:
 
 
 def agent_lines(socket: str, answer: Mapping[str, Any] | str) -> list[str]:
-    """Return this node's part of the status page.
+    """Return the section of this node's agent on the status page.
 
     Args:
         socket: of senergyd.
-        answer: to `status`, or why there is none.
+        answer: to `status`, or the reason why there is none.
     """
     if isinstance(answer, str):
         return [f"agent       none on this node ({socket}): {answer}"]

@@ -1,6 +1,6 @@
-"""sprio's way to name columns: `%.15i %9r %Y` in formats, single letters in lists to sort by.
+"""Parser of sprio's column notation: `%.15i %9r %Y` in formats, single letters in sort lists.
 
-Letters of Slurm's own factors have no column here: the order comes from the terms of our policy.
+Letters of Slurm's own factors have no column, because the order follows from the terms of the policy.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _ITEM: Final = re.compile(r"%(?P<right>\.)?(?P<width>\d{1,5})?(?P<letter>[A-Za-z
 def parse(fields: Sequence[Field[Row]], text: str, flag: str, listing: str) -> list[Column[Row]]:
     """Read a format such as `%.15i %9r %Y`.
 
-    As in sprio a dot right-justifies, and without a width each text takes what it needs.
+    As in sprio, a dot right-justifies. Without a width each text has its natural width.
 
     Args:
-        fields: to choose from.
-        text: the format.
-        flag: where it stood, for the message.
-        listing: what to do to see all fields.
+        fields: available fields.
+        text: format to parse.
+        flag: option that contained the text, for the message.
+        listing: command that lists all fields, for the message.
 
     Raises:
         UsageError: a letter that has no column here, or text that is not a format.
@@ -68,12 +68,12 @@ def parse(fields: Sequence[Field[Row]], text: str, flag: str, listing: str) -> l
 
 
 def is_letter(name: str) -> bool:
-    """Return whether a name is one that sprio knows: a single letter."""
+    """Return whether a name has the form of a sprio field: a single letter."""
     return name in COLUMNS or (len(name) == 1 and name.lower() in _FACTORS)
 
 
 def named(fields: Sequence[Field[Row]], letter: str, what: str, listing: str) -> Field[Row]:
-    """Return the field of a letter of sprio.
+    """Return the field for a letter of sprio.
 
     Raises:
         UsageError: `what` begins the message.

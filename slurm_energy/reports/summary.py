@@ -1,6 +1,6 @@
-"""What a cluster's jobs came to in a window, as a whole and by groups: the rows of `senergy report`.
+"""Totals of a cluster's jobs in a time window, overall and by group: the rows of `senergy report`.
 
-Pure arithmetic on usages; no text is made here. Figures have the names and definitions of the simulator's
+Pure arithmetic without text output. Figures have the names and definitions of the simulator's
 summaries, so that a live and a simulated run can be compared; energy is that of jobs, without idle nodes.
 """
 
@@ -22,7 +22,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class WholeJob:
-    """A job with all its runs, where it was requeued; never empty.
+    """A job with all its runs; several if it was requeued. Never empty.
 
     Attributes:
         runs: in the order of their starts.
@@ -32,46 +32,46 @@ class WholeJob:
 
     @property
     def last(self) -> JobUsage:
-        """The run that counts for its state and its names."""
+        """The last run, which determines state and names."""
         return self.runs[-1]
 
     @property
     def state(self) -> str:
-        """Slurm's word without what follows it (`CANCELLED by 1001`), `unknown` where it has not told yet."""
+        """State in Slurm without the suffix of `CANCELLED by 1001`; `unknown` until Slurm supplies it."""
         return (self.last.job.state or UNKNOWN).split(" ")[0]
 
     @property
     def energy_joules(self) -> float | None:
-        """Joules of all runs, work that was lost included; None where no run knows."""
+        """Joules of all runs, including lost work; None if unknown for all runs."""
         known = [joules for run in self.runs if (joules := run.energy_joules) is not None]
         return math.fsum(known) if known else None
 
     @property
     def submit(self) -> float | None:
-        """First submission, Unix seconds; None where Slurm has not told it yet."""
+        """First submission, Unix seconds; None until Slurm's accounting supplies it."""
         return min((run.job.submit for run in self.runs if run.job.submit is not None), default=None)
 
     @property
     def start(self) -> float:
-        """First start by Slurm's clock, else the first record's, Unix seconds."""
+        """First start according to Slurm, else of the first record, Unix seconds."""
         first = self.runs[0]
         return first.start if first.job.start is None else first.job.start
 
     @property
     def end(self) -> float:
-        """Last end by Slurm's clock, else the last record's, Unix seconds."""
+        """Last end according to Slurm, else of the last record, Unix seconds."""
         return self.last.end if self.last.job.end is None else self.last.job.end
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The totals of some jobs. None: not known, or nothing to tell.
+    """Totals of a set of jobs. None means unknown or not applicable.
 
     Attributes:
-        states: how many jobs ended in which state.
-        energy_joules: of all jobs and runs; of those known if `unknown_energy` is not 0.
-        unknown_energy: jobs whose energy no record knows.
-        lost_joules: of runs that Slurm did again.
+        states: number of jobs by final state.
+        energy_joules: energy of all jobs and runs; of those with known energy if `unknown_energy` is not 0.
+        unknown_energy: number of jobs without a known energy.
+        lost_joules: energy of runs that were requeued.
         users_joules: energy by user.
         users_jct_s: mean completion time by user.
         first_submit, last_end: Unix seconds.
@@ -109,7 +109,7 @@ class Summary:
 
     @property
     def mean_watts(self) -> float | None:
-        """Power of these jobs together, energy over makespan."""
+        """Mean power of these jobs together: energy over makespan."""
         if self.energy_joules is None or not self.makespan_s:
             return None
         return self.energy_joules / self.makespan_s
@@ -142,7 +142,7 @@ class Summary:
         return self.energy_joules * self.mean_jct_s
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures by name; keys that a simulation's summary has too mean the same there."""
+        """Return the figures by name. Keys shared with a simulation's summary have the same meaning."""
         return {
             "jobs": self.jobs,
             "completed": self.completed,
@@ -179,7 +179,7 @@ def whole_jobs(usages: Iterable[JobUsage]) -> list[WholeJob]:
         if usage.first.step is not None:
             continue
         runs = by_id[usage.first.cluster, usage.first.job_id]
-        # Where job ids began anew, another job begins with restart count 0.
+        # Where job ids began again from the start, another job begins with restart count 0.
         if runs and usage.first.restart_count > runs[-1][-1].first.restart_count:
             runs[-1].append(usage)
         else:
@@ -188,7 +188,7 @@ def whole_jobs(usages: Iterable[JobUsage]) -> list[WholeJob]:
 
 
 def totals(jobs: Sequence[WholeJob]) -> Summary:
-    """Return the totals of some jobs."""
+    """Return the totals of a set of jobs."""
     known = [(job, joules) for job in jobs if (joules := job.energy_joules) is not None]
     submits = [submit for job in jobs if (submit := job.submit) is not None]
     done = [(job, submit) for job in jobs if job.state == COMPLETED and (submit := job.submit) is not None]
@@ -215,12 +215,12 @@ def totals(jobs: Sequence[WholeJob]) -> Summary:
 
 
 def user_of(job: WholeJob) -> str:
-    """Return the owner's name, else the number."""
+    """Return the name of the owner, else the uid."""
     return job.last.job.user or job.last.first.user or str(job.last.first.uid)
 
 
 def gpu_of(job: WholeJob) -> str | None:
-    """Return Slurm's type of the GPUs that it asked for; `any` if it named none, None without GPUs."""
+    """Return the GPU type that the job requested; `any` without a type, None without GPUs."""
     kind = parse_tres(job.last.job.requested).gpu_kind
     return kind or ("any" if any(record.gpus for record in job.last.records) else None)
 
@@ -239,10 +239,10 @@ GROUPS: Mapping[str, Callable[[WholeJob], str | None]] = {
 
 
 def grouped(jobs: Iterable[WholeJob], by: str) -> dict[str, Summary]:
-    """Return the totals by group, sorted by name; jobs that say nothing come last, under ``.
+    """Return the totals by group, sorted by name. Jobs without a value come last, under the empty name.
 
     Args:
-        jobs: any.
+        jobs: jobs to group.
         by: a key of `GROUPS`.
     """
     groups: dict[str, list[WholeJob]] = defaultdict(list)
@@ -256,9 +256,9 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _quantile(values: Sequence[float], part: float) -> float | None:
-    """Return a quantile of ascending values, interpolated linearly between neighbours; None for none.
+    """Return a quantile of ascending values, interpolated linearly between neighbours; None without values.
 
-    Source: Hyndman, Fan 1996, definition 7, which numpy's default is.
+    Source: Hyndman, Fan 1996, definition 7, the default of numpy.
     """
     if not values:
         return None
@@ -269,10 +269,10 @@ def _quantile(values: Sequence[float], part: float) -> float | None:
 
 
 def _jain(values: Iterable[float]) -> float | None:
-    """Return Jain's fairness index (sum x)^2 / (n sum x^2); None without a value other than 0.
+    """Return Jain's fairness index (sum x)^2 / (n sum x^2); None if all values are 0.
 
     The base installation has no numpy, so this repeats `scheduling.fairness.jain`. Values are scaled by
-    the largest one, or their squares could overflow.
+    the largest one, because their squares could overflow.
     """
     known = [*values]
     largest = max(map(abs, known), default=0.0)

@@ -1,4 +1,4 @@
-"""`senergy report` as text and as JSON: totals by group in sreport's manner. No arithmetic on jobs here."""
+"""Text and JSON output of `senergy report`: totals by group, laid out as by sreport."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _RULE = "-" * 80
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What is reported.
+    """A report on jobs in a time window.
 
     Attributes:
-        start, end: the window, Unix seconds; None: open.
-        by: what the groups are.
-        groups: totals by name; the empty name stands for jobs that say nothing.
-        total: of all jobs.
+        start, end: the window, Unix seconds; None is open.
+        by: criterion of the groups.
+        groups: totals by name; the empty name stands for jobs without a value.
+        total: totals of all jobs.
     """
 
     start: float | None
@@ -36,7 +36,7 @@ class Report:
 
 
 def document(report: Report) -> dict[str, Any]:
-    """Return what `senergy report --json` prints."""
+    """Return the document of `senergy report --json`."""
     return {
         "meta": {"format": FORMAT_VERSION, "senergy": __version__},
         "window": {"start": report.start, "end": report.end},
@@ -52,10 +52,10 @@ def lines(
     """Return the table with its header and notes.
 
     Args:
-        report: what to show.
+        report: report to show.
         header: print title and names.
         delimiter: None for columns of fixed width, else the text between values.
-        trailing: put the delimiter after the last value too.
+        trailing: also put the delimiter after the last value.
     """
     columns = _columns(report, parsable=delimiter is not None)
     rows = [(name or "(none)", group) for name, group in report.groups.items()]
@@ -75,7 +75,7 @@ _Column = tuple[str, int, Callable[[str, Summary], str]]
 
 
 def _columns(report: Report, *, parsable: bool) -> list[_Column]:
-    """Return the columns, each with one unit whatever the values; unknown ones are empty for programs."""
+    """Return the columns, each with a fixed unit. Unknown values are empty in output for programs."""
     total = report.total.energy_joules
     unknown = "" if parsable else UNKNOWN
 
@@ -110,7 +110,7 @@ def _columns(report: Report, *, parsable: bool) -> list[_Column]:
 
 
 def _kwh(kwh: float, parsable: bool) -> str:
-    """Write an energy in kWh, in a table with as many decimals as its column has room for."""
+    """Write an energy in kWh; in a table with as many decimals as fit into its column."""
     if parsable:
         return plain(kwh, 9)
     return f"{kwh:.{6 if kwh < 100 else 3 if kwh < 100_000 else 0}f}"

@@ -1,4 +1,4 @@
-"""The groups of `senergy report` side by side as a PNG. Needs matplotlib, which is imported only here."""
+"""PNG chart of the groups of `senergy report`. Needs matplotlib, which is imported on use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PANELS: Final[Mapping[str, Callable[[Summary], float | None]]] = {
 
 
 def write_png(report: Report, path: Path) -> None:
-    """Draw a panel per figure with a bar per group; of many groups those of most energy.
+    """Draw a panel per figure with a bar per group. Of many groups, those with the most energy are shown.
 
     Raises:
         UnavailableError: matplotlib is not installed.

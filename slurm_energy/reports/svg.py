@@ -1,7 +1,7 @@
-"""A small SVG writer: elements, scales and paths. It knows nothing of energy.
+"""SVG writer: elements, scales and paths.
 
-Colours are CSS classes or variables, never values, so that one drawing serves light and dark pages.
-Everything written is escaped here.
+Colours are CSS classes or variables, never values, so that one drawing suits light and dark pages. All text
+is escaped here.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ Attribute = str | float | None
 
 
 def element(name: str, *children: str, text: str = "", **attributes: Attribute) -> str:
-    """Return one element.
+    """Return an SVG element.
 
     Args:
         name: tag name.
-        children: elements, already written.
+        children: markup of child elements.
         text: character data, escaped here.
-        attributes: None leaves one out; a trailing `_` is dropped, other `_` become `-`, as in `class_`.
+        attributes: attributes; None omits one. A trailing `_` is dropped (`class_`), other `_` become `-`.
     """
     words = [name]
     for key, value in attributes.items():
@@ -43,7 +43,7 @@ class Scale:
     """A linear map from data to pixels.
 
     Attributes:
-        low, high: data values at both ends.
+        low, high: data values at the two ends.
         at_low, at_high: their pixel coordinates.
     """
 
@@ -101,7 +101,7 @@ def _runs(xs: Sequence[float], ys: Sequence[float]) -> Iterator[list[tuple[float
 
 
 def drawing(size: tuple[float, float], title: str, *children: str, class_: str, **attributes: str) -> str:
-    """Return a whole picture that scales with its place and tells its title to screen readers."""
+    """Return a complete drawing that scales with its container and has a title for screen readers."""
     return element(
         "svg",
         *children,
@@ -116,7 +116,7 @@ def drawing(size: tuple[float, float], title: str, *children: str, class_: str, 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The plot area inside a picture, in pixels."""
+    """The plot area of a drawing, in pixels."""
 
     width: float
     height: float

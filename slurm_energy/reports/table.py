@@ -1,4 +1,4 @@
-"""Rows as text columns or delimited lines, with sacct's rules for widths, cuts and headers."""
+"""Tables as text columns or delimited lines, with the rules of sacct for widths, truncation and headers."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _ITEM = re.compile(r"(?P<name>[A-Za-z0-9]+)(?:%(?P<left>-)?(?P<width>\d{1,5}))?"
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """A field with the width and the side that this output gives it.
+    """A field with the width and justification of this output.
 
     Attributes:
-        field: what is shown.
-        width: terminal columns; 0: each text takes what it needs, as in sprio.
+        field: the field to show.
+        width: terminal columns; 0 gives each text its natural width, as in sprio.
         left: left-justified.
-        fixed: the width was asked for.
+        fixed: the user requested this width.
     """
 
     field: Field[Row]
@@ -39,16 +39,16 @@ class Column(Generic[Row]):
     fixed: bool = False
 
     def widened(self, header: str) -> Column[Row]:
-        """Return the column at least as wide as its header, unless its width was asked for."""
+        """Return the column at least as wide as its header, unless the user requested its width."""
         return self if self.fixed else dataclasses.replace(self, width=max(self.width, len(header)))
 
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """How rows are put on lines.
+    """Layout of a table.
 
     Attributes:
-        header: print names first (and dashes, in columns).
+        header: print a header (underlined by dashes in columns).
         delimiter: None for columns of fixed width, else the text between values.
         trailing: also put the delimiter after the last value (sacct -p).
         rule: dashes below the names and above the sums, in columns.
@@ -66,16 +66,16 @@ def parse_format(text: str, flag: str = "--format") -> list[Column[JobUsage]]:
 
 
 def parse_columns(fields: Sequence[Field[Row]], text: str, flag: str, listing: str) -> list[Column[Row]]:
-    """Read a list such as `JobID%-20,State,EDP%12`: `%WIDTH` right-justifies, `%-WIDTH` left, ALL is all.
+    """Read a list such as `JobID%-20,State,EDP%12`: `%WIDTH` right-justifies, `%-WIDTH` left-justifies.
 
     Args:
-        fields: to choose from.
-        text: the list.
-        flag: where it stood, for the message.
-        listing: what to do to see all.
+        fields: available fields.
+        text: list of fields; ALL stands for all.
+        flag: option that contained the text, for the message.
+        listing: command that lists all fields, for the message.
 
     Raises:
-        UsageError: unknown field, or what follows `%` is not a width from 1 to 4096.
+        UsageError: unknown field, or a width outside 1 to 4096 after `%`.
     """
     columns: list[Column[Row]] = []
     for item in (part.strip() for part in text.split(",")):
@@ -142,7 +142,7 @@ def _totals(rows: Sequence[Any], columns: list[Column[Row]], style: Style) -> li
 
 
 def _total_quality(rows: Sequence[JobUsage]) -> str:
-    """A sum is partial if a job's energy is not known at all."""
+    """Return the quality of a sum, which is partial if the energy of a job is unknown."""
     return str(worst_quality(row.quality or Quality.PARTIAL for row in rows))
 
 
@@ -159,14 +159,14 @@ def _line(values: Sequence[str], columns: Sequence[Column[Row]], layout: TableLa
 def delimited(values: Sequence[str], delimiter: str) -> str:
     """Join values; control characters and delimiters inside a value are escaped.
 
-    A job's name may contain the delimiter, which would otherwise move the columns of the row.
+    A job name that contains the delimiter would otherwise shift the columns of its row.
     """
     escape = "".join(f"\\x{ord(character):02x}" for character in delimiter)
     return delimiter.join(escape_controls(value).replace(delimiter, escape) for value in values)
 
 
 def fit(text: str, width: int, left: bool) -> str:
-    """Pad `text` to `width` terminal columns, or cut it and end it with `+` as sacct does."""
+    """Pad `text` to `width` terminal columns, or truncate it with a trailing `+` as sacct does."""
     text = escape_controls(text)
     taken = display_width(text)
     if taken > width:
@@ -180,7 +180,7 @@ def fit(text: str, width: int, left: bool) -> str:
 def field_lines(
     fields: Sequence[Field[Row]], *, with_meaning: bool, columns: int = 4, width: int = 20
 ) -> list[str]:
-    """Return all field names in columns, as `sacct --helpformat` prints them, or a line each with meaning."""
+    """Return all field names in columns as `sacct --helpformat` does, or one per line with its meaning."""
     if with_meaning:
         return [f"{field.name:<{width - 2}} {field.doc}" for field in fields]
     names = [field.name for field in fields]

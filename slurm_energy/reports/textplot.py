@@ -1,4 +1,4 @@
-"""Plots and bars for a terminal, in block characters or, where those cannot be shown, in ASCII."""
+"""Plots and bars for a terminal, in block characters or, if the encoding lacks them, in ASCII."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from slurm_energy.reports.axis import time_label, time_ticks, value_ticks, watt_
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """Characters of one repertoire.
+    """Characters for drawing plots.
 
     Attributes:
-        levels: from empty to full, for the top cell of an area and for sparklines.
-        tick, base, corner, line: the axes and the reference line.
+        levels: levels from empty to full, for the top cell of an area and for sparklines.
+        tick, base, corner, line: characters of the axes and the reference line.
     """
 
     levels: str
@@ -50,15 +50,15 @@ def area_plot(
     reference: tuple[float, str] | None = None,
     margin: int = 0,
 ) -> list[str]:
-    """Draw power over time as a filled area, one value a column.
+    """Draw power over time as a filled area, one value per column.
 
     Args:
         watts: one mean power per column; NaN leaves the column empty.
-        duration_s: seconds that all columns cover.
-        glyphs: character repertoire.
+        duration_s: duration covered by all columns, seconds.
+        glyphs: characters to draw with.
         height: rows of the area.
         reference: a power and its label for a dashed line, e.g. the cap.
-        margin: least width of the labels at the left.
+        margin: minimum width of the labels at the left.
 
     Returns:
         Lines with both axes.
@@ -91,7 +91,7 @@ def _row(watts: Sequence[float], top: float, height: int, row: int, glyphs: Glyp
 
 
 def _time_axis(width: int, duration_s: float) -> str:
-    """Put time labels under their columns, leaving out those that would touch."""
+    """Place time labels below their columns. Labels that would touch are left out."""
     text = ""
     for tick in time_ticks(duration_s, max(2, width // 12)):
         column = round(width * tick / duration_s) if duration_s > 0 else 0
@@ -102,7 +102,7 @@ def _time_axis(width: int, duration_s: float) -> str:
 
 
 def sparkline(watts: Sequence[float], top: float, glyphs: Glyphs) -> str:
-    """Return one line of levels, 0 to `top`; blanks where not known."""
+    """Return one line of levels, 0 to `top`; blanks where unknown."""
     steps = len(glyphs.levels) - 1
     return "".join(
         " "
@@ -113,7 +113,7 @@ def sparkline(watts: Sequence[float], top: float, glyphs: Glyphs) -> str:
 
 
 def share_bar(share: float | None, width: int, glyphs: Glyphs) -> str:
-    """Return a bar of `width` characters filled to `share` (0 to 1); empty cells only when not known."""
+    """Return a bar of `width` characters filled to `share` (0 to 1); only empty cells if unknown."""
     filled = 0 if share is None else max(0, min(width, round(share * width)))
     if share is not None and share > 0:
         filled = max(1, filled)

@@ -1,4 +1,4 @@
-"""Points in time as sacct reads and writes them. Pure: the present is always an argument."""
+"""Times as sacct reads and writes them. Pure: the current time is an argument."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ TIME_FORMATS = (
 
 
 def parse_time(text: str, now: datetime, name: str = "time") -> float:
-    """Read a point in time with the meaning that sacct gives it.
+    """Parse a time with the same meaning as in sacct.
 
     Args:
         text: one of `TIME_FORMATS`, or `utsSECONDS`. A time without a date is today's; a date without
-            a year is the latest past one of that month. Unlike sacct, a day that the month does not
-            have is refused (sacct reads 02-31 as March 3).
-        now: the present in local time; naive, or aware to read the text in that zone.
-        name: the flag to name in the error.
+            a year is the latest past one of that month. Unlike sacct, a day beyond the end of the
+            month is refused (sacct reads 02-31 as March 3).
+        now: current local time; naive, or aware to read the text in its time zone.
+        name: option to name in the error.
 
     Returns:
         Unix seconds.
@@ -58,7 +58,7 @@ def parse_time(text: str, now: datetime, name: str = "time") -> float:
 
 
 class _Reading:
-    """The date and the time of day found so far in one text."""
+    """Date and time of day that were read from a text so far."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now.replace(microsecond=0)
@@ -145,7 +145,7 @@ def format_time(moment: float | None, style: str = "", now: datetime | None = No
     Args:
         moment: Unix seconds; None gives an empty text.
         style: empty or `standard` (ISO 8601 local time), `relative`, or a strftime format with a `%`.
-        now: the present, for `relative`.
+        now: current time, for `relative`.
     """
     if moment is None:
         return ""

@@ -1,6 +1,6 @@
-"""Power over time: decodes the controller's traces, adds up nodes, averages down to what fits a plot.
+"""Power traces: decoding, summing over nodes, and averaging to the resolution of a plot.
 
-Pure Python on `array`, because numpy would cost more to import than a whole short command takes.
+Pure Python on `array`, because importing numpy takes longer than a short command.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ PART_ORDER = ("cpu", "dram", "gpu", "other", "node")
 
 @dataclass(frozen=True, slots=True)
 class PowerTrace:
-    """Mean watts per interval, NaN where not known.
+    """Mean power per interval in watts, NaN where unknown.
 
     Attributes:
-        start: Unix seconds of the first interval's begin.
+        start: begin of the first interval, Unix seconds.
         interval_s: seconds per interval.
-        watts: one sequence per component or part, all of one length.
+        watts: one sequence per component or part, all of equal length.
     """
 
     start: float
@@ -45,11 +45,11 @@ class PowerTrace:
 
     @property
     def duration_s(self) -> float:
-        """Seconds from the first interval's begin to the last one's end."""
+        """Seconds from the begin of the first interval to the end of the last."""
         return self.length * self.interval_s
 
     def total(self) -> array[float]:
-        """Return watts of the whole: `node` where known, else the sum of the known parts."""
+        """Return the total power: `node` where known, else the sum of the known parts."""
         parts = [column for name, column in self.watts.items() if part_of(name) != "node"]
         added = _add(parts, self.length)
         node = self.watts.get("node")
@@ -59,10 +59,10 @@ class PowerTrace:
 
 
 def decode_trace(data: Mapping[str, Any]) -> PowerTrace:
-    """Read a trace of the contract: start, interval_s, columns of base64 of zlib of little-endian float32.
+    """Decode a trace as defined in docs/reference/protocol.md.
 
     Raises:
-        UsageError: not such an object, or columns of different or absurd length.
+        UsageError: the object is malformed, or its columns differ in length or are too long.
     """
     try:
         start, interval_s = float(data["start"]), float(data["interval_s"])
@@ -87,7 +87,7 @@ def _decode_column(text: str) -> array[float]:
 
 
 def encode_trace(start: float, interval_s: float, watts: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Return a trace as the contract writes it; the inverse of `decode_trace`, for examples and tests."""
+    """Encode a trace; the inverse of `decode_trace`, for examples and tests."""
     columns = {}
     for name, values in watts.items():
         column = array("f", values)
@@ -98,11 +98,11 @@ def encode_trace(start: float, interval_s: float, watts: Mapping[str, Sequence[f
 
 
 def smoothed(values: Sequence[float], width: float) -> array[float]:
-    """Return the mean of the known values around each; the sum over whole windows stays.
+    """Return the moving average of the known values. Sums over whole windows are preserved.
 
     Args:
-        values: NaN where not known, which stays.
-        width: number of values to average; a whole shorter series has one mean.
+        values: values; NaN (unknown) stays NaN.
+        width: number of values to average; a shorter series is averaged as a whole.
     """
     sums, counts = array("d", [0.0]), array("q", [0])
     for value in values:
@@ -120,10 +120,11 @@ def smoothed(values: Sequence[float], width: float) -> array[float]:
 
 
 def combine(traces: Sequence[PowerTrace], points: int) -> PowerTrace:
-    """Add up the nodes' traces on one time axis of at most `points` intervals, GPUs joined to `gpu`.
+    """Sum the traces of the nodes on one time axis of at most `points` intervals. All GPUs become `gpu`.
 
     The axis runs from the first start to the last end. Each new interval holds the time-weighted mean of
-    the known watts in it; a node that says nothing in an interval adds nothing there.
+    the known watts in it; a node without known values in an interval contributes
+    nothing to it.
     """
     start = min(trace.start for trace in traces)
     end = max(trace.start + trace.duration_s for trace in traces)
@@ -147,7 +148,7 @@ def combine(traces: Sequence[PowerTrace], points: int) -> PowerTrace:
 
 
 def _add(columns: Sequence[array[float]], length: int) -> array[float]:
-    """Sum columns element by element; NaN only where no column knows."""
+    """Sum columns element by element. The sum is NaN only if all columns are NaN."""
     if len(columns) == 1:
         return columns[0]
     out = array("d", [math.nan]) * length
@@ -161,7 +162,7 @@ def _add(columns: Sequence[array[float]], length: int) -> array[float]:
 def _resample(
     column: array[float], offset_s: float, interval_s: float, step: float, count: int
 ) -> array[float]:
-    """Average `column` into `count` intervals of `step` seconds, starting `offset_s` after their begin."""
+    """Average `column` into `count` intervals of `step` seconds, starting `offset_s` after its begin."""
     weight, amount = [0.0] * count, [0.0] * count
     for index, watts in enumerate(column):
         if math.isnan(watts):

@@ -1,4 +1,4 @@
-"""Energy over time of a job's alternatives as a PNG. Needs matplotlib, which is imported only here."""
+"""PNG chart of energy against time of a job's alternatives. Needs matplotlib, which is imported on use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slurm_energy.oracle.configuration_sweep import Sweep
 
 
 def write_png(found: Sweep, title: str, path: Path) -> None:
-    """Draw a point per alternative, a line through the Pareto front, the best of each objective by name.
+    """Draw a point per alternative and a line through the Pareto front; label the best of each objective.
 
     Raises:
         UnavailableError: matplotlib is not installed.

@@ -1,7 +1,7 @@
-"""What jobs and steps used, summed over their nodes: the rows of every report.
+"""Usage of jobs and steps, summed over their nodes: the rows of all reports.
 
-Pure arithmetic on records and on what Slurm's accounting knows; no text is made here. A figure that
-no record knows stays None; a sum over known figures of which some are missing is marked partial.
+Pure arithmetic on records and Slurm's accounting data, without text output. A figure that is unknown in all
+records is None. A sum is marked partial if some of its figures are unknown.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _WORST_FIRST = (Quality.PARTIAL, Quality.MODELLED, Quality.MEASURED)
 
 @dataclass(frozen=True, slots=True)
 class JobInfo:
-    """What Slurm's accounting knows of a job; None where it is not known (yet).
+    """Data of a job from Slurm's accounting. None means not known (yet).
 
     Attributes:
-        display_id: the id that people use, `12_3` or `14+0`.
+        display_id: the id as Slurm shows it, `12_3` or `14+0`.
         submit, start, end: Unix seconds.
         nodes: number of allocated nodes.
-        requested: what it asked for in sacct's words, `cpu=4,gres/gpu:a100=2,node=1`.
+        requested: requested resources as sacct prints them, `cpu=4,gres/gpu:a100=2,node=1`.
     """
 
     display_id: str | None = None
@@ -52,14 +52,14 @@ class JobInfo:
 
     @classmethod
     def from_json(cls, data: Any) -> JobInfo:
-        """Read the controller's `job` object; None and unknown keys are fine."""
+        """Read the controller's `job` object. None and unknown keys are accepted."""
         known = {f.name for f in dataclasses.fields(cls)}
         return cls(**{key: value for key, value in (data or {}).items() if key in known})
 
 
 @dataclass(frozen=True, slots=True)
 class AccountedRecord:
-    """One record as the controller returns it, with the job's accounting data and perhaps its trace."""
+    """A record as the controller returns it, with the job's accounting data and, on request, its trace."""
 
     record: EnergyRecord
     job: JobInfo = field(default_factory=JobInfo)
@@ -70,7 +70,7 @@ class AccountedRecord:
         """Read one element of the controller's `records`.
 
         Raises:
-            UsageError: the record is not one that this release understands.
+            UsageError: this release does not understand the record.
         """
         if not isinstance(data, dict):
             raise UsageError("controller's answer: a record is not a JSON object")
@@ -80,13 +80,13 @@ class AccountedRecord:
 
 @dataclass(frozen=True, slots=True)
 class JobUsage:
-    """A job or one of its steps over all nodes.
+    """A job, or one of its steps, on all its nodes.
 
     Attributes:
-        records: one per node, by node name. Never empty.
-        job: what Slurm's accounting knows.
+        records: one per node, ordered by node name. Never empty.
+        job: data from Slurm's accounting.
         steps: the job's steps, empty for a step.
-        traces: power trace per node, as in the controller's contract.
+        traces: power trace per node, as defined in docs/reference/protocol.md.
     """
 
     records: tuple[EnergyRecord, ...]
@@ -96,7 +96,7 @@ class JobUsage:
 
     @property
     def first(self) -> EnergyRecord:
-        """The record that stands for what all nodes share: ids, user, policy, flags."""
+        """The first record, for values that all nodes share: ids, user, policy, flags."""
         return self.records[0]
 
     @property
@@ -118,7 +118,7 @@ class JobUsage:
 
     @property
     def missing_nodes(self) -> int | None:
-        """Allocated nodes without a record; None where Slurm's count is not known (steps never know)."""
+        """Number of allocated nodes without a record; None if Slurm's count is unknown, as for all steps."""
         if self.job.nodes is None or self.first.step is not None:
             return None
         return max(0, self.job.nodes - len(self.records))
@@ -160,22 +160,22 @@ class JobUsage:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """All parts to report, with a figure or without, in a fixed order; `gpu` for all GPUs."""
+        """All parts to report in a fixed order, with or without a figure; `gpu` stands for all GPUs."""
         named = {part_of(component.name) for component in self.components} | set(self.unknown_parts)
         return tuple(part for part in PARTS if part in named)
 
     @property
     def incomplete_parts(self) -> tuple[str, ...]:
-        """Parts that should have been measured and on some node were not: their counters gave nothing."""
+        """Parts with an interface whose counters returned nothing on some node."""
         silent = {part_of(c.name) for c in self.components if c.energy_joules is None}
         return tuple(part for part in PARTS if part in silent)
 
     @property
     def unknown_parts(self) -> tuple[str, ...]:
-        """Parts that the total leaves out on at least one node, because nothing there tells about them.
+        """Parts missing from the total of some node, because the node has no interface for them.
 
-        Every node has processors, memory and a rest (boards, fans, power supply); a meter of the whole
-        node, where there is one, covers them all.
+        Each node has processors, memory and other parts (boards, fans, power supply). A meter of the whole
+        node covers all of them.
         """
         absent = {
             part
@@ -188,7 +188,7 @@ class JobUsage:
 
     @property
     def mean_watts(self) -> float | None:
-        """Watts of all nodes together, energy over elapsed time."""
+        """Mean power of all nodes together in watts: energy over elapsed time."""
         energy = self.energy_joules
         return energy / self.elapsed_s if energy is not None and self.elapsed_s > 0 else None
 
@@ -217,25 +217,25 @@ class JobUsage:
 
     @property
     def seconds_above_cap(self) -> float | None:
-        """Time above the cap on the node where it was longest; None without a cap."""
+        """Seconds above the cap on the node with the most; None without a cap."""
         return _max_known(record.seconds_above_cap for record in self.records)
 
     @property
     def throttled_seconds(self) -> float | None:
-        """Throttled time on the node where it was longest."""
+        """Throttled seconds on the node with the most."""
         return _max_known(record.throttled_seconds for record in self.records)
 
     @property
     def uncertain_seconds(self) -> float:
-        """Time in which a counter may have lost wraps, on the node where it was longest."""
+        """Seconds in which a counter may have missed a wrap, on the node with the most."""
         return max(record.uncertain_seconds for record in self.records)
 
     @property
     def quality(self) -> Quality | None:
-        """The worst quality of its figures; partial where a node or a measurable part is missing.
+        """The worst quality of its figures; partial if a node or a measurable part is missing.
 
-        What a node has no interface for, often `dram` and mostly `other`, is listed in `unknown_parts`
-        and does not make the rest partial. None when nothing is known.
+        Parts without an interface, often `dram` and mostly `other`, are listed in `unknown_parts` and do not
+        make the total partial. None if nothing is known.
         """
         if self.energy_joules is None:
             return None
@@ -247,7 +247,7 @@ class JobUsage:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Interfaces the known figures came from, without what follows the colon: `nvml`, `powercap`."""
+        """Interfaces of the known figures, up to the colon: `nvml`, `powercap`."""
         known = (c.source for c in self.components if c.energy_joules is not None and c.source)
         return tuple(sorted({source.split(":")[0] for source in known}))
 
@@ -258,7 +258,7 @@ def part_of(component: str) -> str:
 
 
 def worst_quality(qualities: Iterable[Quality]) -> Quality | None:
-    """Return the worst of some qualities, None for none."""
+    """Return the worst of the given qualities, or None without any."""
     found = set(qualities)
     return next((quality for quality in _WORST_FIRST if quality in found), None)
 
@@ -267,12 +267,12 @@ def summarise(answers: Iterable[AccountedRecord], *, duplicates: bool = False) -
     """Group the controller's records into jobs with their steps.
 
     Args:
-        answers: records of any jobs, nodes and steps, in any order.
-        duplicates: keep every run of a requeued job, not only the last one.
+        answers: records of jobs, nodes and steps, in any order.
+        duplicates: keep each run of a requeued job, not only the last one.
 
     Returns:
-        One `Usage` per cluster, job id and run, ordered by job id (array tasks by number), then run. A
-        run of which only steps are there gives the steps themselves as rows.
+        One `JobUsage` per cluster, job id and run, ordered by job id (array tasks by number), then run. A
+        run with step records only yields its steps as rows.
     """
     runs = _runs(answers)
     last: dict[tuple[str, int], _Run] = {}
@@ -286,14 +286,14 @@ def summarise(answers: Iterable[AccountedRecord], *, duplicates: bool = False) -
 
 
 def _counted(run: _Run, answers: Sequence[AccountedRecord]) -> tuple[int, int]:
-    """Order jobs as people count them: array tasks and components by number below their common id."""
+    """Return the sort key of a job: array tasks and components by number below their common id."""
     shown = next((answer.job.display_id for answer in answers if answer.job.display_id), "")
     match = _MEMBER.fullmatch(shown)
     return (int(match["base"]), int(match["number"])) if match else (run.job_id, 0)
 
 
 class _Run(NamedTuple):
-    """One run of one job; `submit` tells jobs apart that share an id because ids began anew."""
+    """A run of a job. `submit` distinguishes jobs that have the same id because Slurm's ids restarted."""
 
     cluster: str
     job_id: int
@@ -302,7 +302,7 @@ class _Run(NamedTuple):
 
 
 def _runs(answers: Iterable[AccountedRecord]) -> dict[_Run, list[AccountedRecord]]:
-    """Group by run. Without accounting data a record belongs to the newest job of its id."""
+    """Group records by run. A record without accounting data belongs to the newest job with its id."""
     runs: dict[_Run, list[AccountedRecord]] = defaultdict(list)
     newest: dict[tuple[str, int], float] = {}
     known: list[AccountedRecord] = []
@@ -337,7 +337,7 @@ def _usage(answers: Sequence[AccountedRecord]) -> JobUsage:
 
 
 def _step_order(usage: JobUsage) -> tuple[int, int, str]:
-    """Batch and extern first, as sacct lists them, then the numbered steps."""
+    """Return the sort key of a step: batch and extern first, as in sacct, then numbered steps."""
     step = usage.first.step or ""
     names = ("batch", "extern", "interactive")
     rank = names.index(step) if step in names else len(names)
