@@ -110,7 +110,7 @@ lint: deps-build deps-lint $(VENV)/.installed-dev lint-python
 
 FUZZ_SECONDS ?= 60
 fuzz: $(VENV)/.installed-dev
-	@for target in messages hookenv server; do \
+	@for target in messages hook_environment server; do \
 		$(BIN)/python tests/fuzz/agent_input.py $$target -max_total_time=$(FUZZ_SECONDS) -max_len=4096 || exit 1; done
 
 clean:

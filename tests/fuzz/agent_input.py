@@ -1,9 +1,8 @@
 """Guided fuzzing of the agent's input: agent_input.py TARGET [libFuzzer options].
 
-Targets: `messages`, a line on the socket up to the check of its fields; `hookenv`, a hook's environment up to
-the request for a policy; `server`, a user's lines up to the response. Each input must give a value or one of
-our errors with one short line. `make fuzz` runs all targets for a while, the test suite a bounded number of
-rounds.
+Targets: `messages`, a line on the socket up to the check of its fields; `hook_environment`, a hook's environment up
+to the request for a policy; `server`, a user's lines up to the response. Each input must give a value or one of our
+errors with one short line. `make fuzz` runs all targets for a while, the test suite a bounded number of rounds.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ def try_server(data: bytes) -> None:
     assert "\n" not in line
 
 
-def try_hookenv(data: bytes) -> None:
+def try_hook_environment(data: bytes) -> None:
     provider = atheris.FuzzedDataProvider(data)
     env = {"SLURM_JOB_ID": "5", "SLURM_JOB_UID": "1000", "SLURMD_NODENAME": "n1"}
     while provider.remaining_bytes():
@@ -170,7 +169,7 @@ WORDS += (
     "kW",
 )
 
-TARGETS = {"messages": try_messages, "hookenv": try_hookenv, "server": try_server}
+TARGETS = {"messages": try_messages, "hook_environment": try_hook_environment, "server": try_server}
 
 
 def main() -> int:

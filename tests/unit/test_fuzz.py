@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("target", ["messages", "hookenv", "server"])
+@pytest.mark.parametrize("target", ["messages", "hook_environment", "server"])
 def test_no_input_gets_past_the_checks(target: str) -> None:
     command = [sys.executable, str(PROGRAM), target, *BOUNDS]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
