@@ -52,7 +52,7 @@ class PeriodicTask:
 
 
 class WorkerThread(Executor):
-    """Runs tasks in one thread in order, and between them a periodic task on a fixed time grid.
+    """A thread that runs tasks in order, and between them a periodic task on a fixed time grid.
 
     A delayed run does not shift the following ones, and missed instants are skipped. The thread starts with
     the first task.

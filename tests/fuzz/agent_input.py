@@ -1,8 +1,9 @@
 """Guided fuzzing of the agent's input: agent_input.py TARGET [libFuzzer options].
 
-Targets: `messages`, a line on the socket up to the check of its fields; `hook_environment`, a hook's environment up
-to the request for a policy; `server`, a user's lines up to the response. Each input must give a value or one of our
-errors with one short line. `make fuzz` runs all targets for a while, the test suite a bounded number of rounds.
+Targets: `messages`, a line on the socket up to the check of its fields; `hook_environment`, a hook's
+environment up to the request for a policy; `server`, a user's lines up to the response. Each input must give
+a value or one of our errors with one short line. `make fuzz` runs all targets for a while, the test suite a
+bounded number of rounds.
 """
 
 from __future__ import annotations

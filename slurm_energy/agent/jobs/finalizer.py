@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class JobFinalizer:
-    """Completes jobs that have ended.
+    """The restoration and recording of jobs that have ended.
 
     Args:
         devices: the node's hardware.

@@ -44,7 +44,7 @@ _FRESH_SAMPLES_PER_S, _FRESH_SAMPLES_BURST = 200.0, 400.0
 
 
 class JobManager:
-    """Manages the jobs of one node.
+    """The manager of the jobs of one node.
 
     Args:
         config: the configuration.

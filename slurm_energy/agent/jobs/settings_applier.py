@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class SettingsApplier:
-    """Plans and applies the settings of jobs.
+    """Planning and application of the settings of jobs.
 
     Args:
         devices: the node's hardware.

@@ -61,7 +61,7 @@ class MeteredJob:
 
 
 class CpuTimeMeter:
-    """Reads CPU time and keeps the last reading of every job and of the node.
+    """A reader of CPU time that keeps the last reading of every job and of the node.
 
     Args:
         root: directory that contains sys and proc.

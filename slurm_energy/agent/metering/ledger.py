@@ -279,7 +279,7 @@ class Ledger:
 
 
 class _ChargeBuilder:
-    """Builds the charge of each occupant for one interval."""
+    """The charges of all occupants for one interval, collected component by component."""
 
     def __init__(self, interval: SampleInterval, occupants: Sequence[Occupant]) -> None:
         self._interval = interval

@@ -18,7 +18,7 @@ from slurm_energy.devices.discovery import NodeDevices
 
 
 class NodeEnergyMeter:
-    """Measures the energy of one node and its jobs.
+    """The energy meter of one node and its jobs.
 
     Args:
         devices: the node's hardware.
@@ -74,7 +74,7 @@ class NodeEnergyMeter:
             self._cpu_time.find_processes(session.metered_job)
 
     def remove(self, session: Session) -> None:
-        """Remove a job that ended with the last sample; its time without energy yet is uncertain."""
+        """Remove a job that ended with the last sample; the part of its time without energy is uncertain."""
         session.meter.add_uncertain(self._ledger.remove_job(session.owner, self.sampled_at))
         self._cpu_time.forget(session.metered_job)
 

@@ -183,7 +183,7 @@ class _CounterState:
 
 
 class Sampler:
-    """Reads all counters and keeps the last reading of each.
+    """A reader of all counters that keeps the last reading of each.
 
     Attributes:
         time: boot time of the last sample in seconds; None before the first.

@@ -11,7 +11,7 @@ _ROUND = 8
 
 
 class ThrottleSampler:
-    """Reads a few throttle sensors per sample; the value of a sensor holds until it is read again."""
+    """A reader of a few throttle sensors per sample; a value holds until its sensor is read again."""
 
     def __init__(self, sensors: Sequence[ThrottleSensor]) -> None:
         self._sensors = list(sensors)

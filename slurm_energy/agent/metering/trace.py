@@ -18,7 +18,7 @@ _WATT_STEPS = 32  # values rounded to 1/32 W compress to a third, far below any 
 
 
 class TraceBuilder:
-    """Collects energy per interval and component.
+    """A power trace in the making: energy per interval and component.
 
     Args:
         start: boot time of the first interval in seconds.

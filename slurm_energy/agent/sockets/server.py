@@ -45,7 +45,7 @@ Work = Callable[..., Awaitable[Any]]
 
 
 class AgentServer:
-    """Responds to messages.
+    """The server of the agent's sockets.
 
     Args:
         jobs: executes the operations.

@@ -39,7 +39,7 @@ class UnsyncedFiles:
 
 
 class CheckpointWriter:
-    """Writes checkpoints and records; a failure is logged once, and the caller retries.
+    """A writer of checkpoints and records; a failure is logged once, and the caller retries.
 
     Every checkpoint contains the energy accounts of the whole node. The latest checkpoint, in whichever job's
     file, therefore has the energy of all jobs up to one instant.

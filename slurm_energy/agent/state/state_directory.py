@@ -28,7 +28,7 @@ _MAX_FILE_BYTES = 256_000_000
 
 
 class StateDirectory:
-    """Holds the state directory for one process, from construction to `close`.
+    """The state directory, locked for one process from construction to `close`.
 
     Args:
         folder: the directory; created if absent.
