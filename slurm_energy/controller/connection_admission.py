@@ -105,7 +105,7 @@ class ConnectionAdmission:
             return
         if self.clock() >= self._warned_s + WARNING_INTERVAL_S:
             self._warned_s = self.clock()
-            log.warning("too many connections without request, latest from %s", connection.address)
+            log.warning("too many connections without a request, the latest from %s", connection.address)
 
     def mark_identified(self, handler: Any) -> None:
         """Stop counting the connection of a handler, if it is one of these: its user is known."""
@@ -258,7 +258,7 @@ class GuardedConnection(asyncio.BufferedProtocol):
         elif now_s - self.since_s > self._phase.value:
             if self.awaits_head:
                 self._send_refusal(
-                    HeadError(408, f"no whole request within {ConnectionPhase.HEAD.value:g} s")
+                    HeadError(408, f"no complete request within {ConnectionPhase.HEAD.value:g} s")
                 )
             else:
                 self.abort()

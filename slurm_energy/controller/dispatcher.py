@@ -120,7 +120,7 @@ class RequestDispatcher:
         try:
             async with self._decoding:
                 if not _client_connected(request):  # saves munged the work
-                    raise ConnectionResetError("the client is gone")
+                    raise ConnectionResetError("the client has disconnected")
                 return await asyncio.get_running_loop().run_in_executor(self._decoders, call)
         except EnergyError:
             self._admission.mark_refused(request.protocol)
@@ -180,7 +180,7 @@ class RequestDispatcher:
             await asyncio.to_thread(caller.check_body, body)
             async with route.limiter.shared_slot(trusted=trusted):
                 if request.transport is None:
-                    raise ConnectionResetError("the client is gone")
+                    raise ConnectionResetError("the client has disconnected")
                 answer = await route.handler(request, caller, body)
                 response: web.StreamResponse
                 if isinstance(answer, dict):
@@ -208,7 +208,7 @@ def _client_connected(request: web.Request) -> bool:
 
 
 def _aborted_response(request: web.Request, error: ConnectionError) -> web.Response:
-    log.debug("%s %s broken off: %s", request.method, shown(request.path, 200), error)
+    log.debug("%s %s aborted: %s", request.method, shown(request.path, 200), error)
     if request.transport is not None:
         request.transport.abort()
     return web.Response(status=500)  # never sent: the connection is closed

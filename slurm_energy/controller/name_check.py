@@ -91,7 +91,7 @@ class NameCheck:
                 return site_names.read_accounts(self._run, self._config().cluster.name)
             return site_names.read_partitions(self._run)
         except UnavailableError as error:
-            log.debug("names of %ss are not known: %s", kind, error)
+            log.debug("names of %ss are unknown: %s", kind, error)
             return None
 
 

@@ -107,7 +107,7 @@ class SignedResponder:
                 while _unread_bytes(self._request) > MAX_UNREAD_BYTES:
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
-            raise ConnectionResetError("reader too slow") from None
+            raise ConnectionResetError("the client does not read the response") from None
 
 
 def _unread_bytes(request: web.Request) -> int:
@@ -150,4 +150,4 @@ async def _send(response: web.StreamResponse, content: bytes) -> None:
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             await response.write(content)
     except TimeoutError:
-        raise ConnectionResetError("reader too slow") from None
+        raise ConnectionResetError("the client does not read the response") from None

@@ -25,7 +25,7 @@ R = TypeVar("R")
 class Store:
     """The database and its threads, which run functions of the accounting room on their connections.
 
-    A lock file beside the database prevents that two controllers share it.
+    A lock file beside the database prevents two controllers from sharing it.
 
     Raises:
         UnavailableError: the database cannot be used, see `database.prepare`.

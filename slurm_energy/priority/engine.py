@@ -236,7 +236,10 @@ class PriorityEngine:
         return at[np.array([applied_factors.get(job, 0) != 0 for job in scontrol_ids(queue, at)], np.bool_)]
 
     def _current_site_factors(self, queue: QueueColumns, ordered: Ints) -> Ints:
-        """Return the present factors: in portable mode those in Slurm, otherwise those of the last cycle."""
+        """Return the present factors: those of the last cycle.
+
+        In portable mode, and before the first cycle, those in Slurm count.
+        """
         slurm_factors = queue.site_factor[ordered]
         previous = self._state.site_factors
         if self._settings.mode == "portable" or not previous:
