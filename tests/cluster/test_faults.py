@@ -120,4 +120,4 @@ def test_a_job_without_senergyd_still_has_a_record(lab: LabDriver):
     lab.start("senergyd", "n1")
     record = _record(lab, job)
     assert (record["energy_joules"], record["settings"]) == (None, [])
-    assert "its energy is not known" in _notes(lab, job)
+    assert "its energy is unknown" in _notes(lab, job)
