@@ -107,6 +107,7 @@ class VirtualNode:
         self.root = folder / "node"
         self._interval_s = 1.0 / sampling_hz
         self._last_job = 0
+        self._jobs_with_flags: set[int] = set()
         self._settings: dict[str, bytes] = {}
         self._dynamic: dict[Path, File] = {}
         self._entry_count = 0
@@ -144,13 +145,16 @@ class VirtualNode:
         env = self.env(job_id, cpus)
         env |= {f"SPANK_ENERGY_{name.upper()}": value for name, value in flags.items()}
         self.manager.begin(env)
-        self._apply_settings()
+        if flags:
+            self._jobs_with_flags.add(job_id)
+            self._apply_settings()
 
     def end(self, job_id: int, cpus: int | None = None) -> None:
         """End a job."""
         self._refresh()
         self.manager.end(self.env(job_id, cpus))
-        self._apply_settings()
+        if job_id in self._jobs_with_flags:
+            self._apply_settings()
 
     def env(self, job_id: int, cpus: int | None) -> dict[str, str]:
         """Return the environment that Slurm gives the prolog of a job."""
