@@ -83,9 +83,9 @@ check: $(VENV)/.installed-check lint-python
 		echo "C sources not checked: no clang-format (make lint does)"; fi
 	$(BIN)/python -m pytest -q -n $(CHECK_WORKERS) --dist worksteal --hypothesis-profile=check -m 'not slow and not soak' $(PYTEST_ARGS) tests/unit tests/lab
 
-# Tests wait for sampled seconds and for slurmctld most of their time, so that three workers suit two cores; each
+# Tests wait for sampled seconds and for slurmctld most of their time, so that four workers suit two cores; each
 # has labs of its own. A file's tests stay together, and the cluster's files, the longest, come first.
-TEST_WORKERS ?= 3
+TEST_WORKERS ?= 4
 test: deps-build deps-lab deps-test deps-page $(VENV)/.installed-dev $(VENV)/.installed-judges build
 	@$(BIN)/senergy build-plugins || echo "Tests of slurmctld's plugin will be skipped"
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)

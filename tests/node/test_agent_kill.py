@@ -324,7 +324,7 @@ def test_kill_9_before_each_change(agent: CrashingAgent, operation: str) -> None
     base = 10_000 if operation == "begin" else 20_000
     last, step = _changes_of(agent, operation, env, base), 1
     if ROUNDS < 300:
-        step = last // 10
+        step = last // 5
     for number in range(1 + SEED % step, last + 1, step):
         job = {**env, "SLURM_JOB_ID": str(base + number)}
         for each in ("begin", "end"):
