@@ -860,23 +860,6 @@ class TestEnrichment:
         assert "'other'" in state["last_error"] and "cluster.name" in state["last_error"]
 
 
-def test_repeated_failures_are_logged_once(caplog):
-    failures = RepeatedFailureLog(logging.getLogger("test"), ignore_numbers=True)
-    with caplog.at_level(logging.INFO):
-        for _ in range(5):
-            failures.report("slurm", "away")
-        failures.report("slurm", "still away, differently")
-        failures.clear("slurm")
-        failures.clear("slurm")
-        failures.report("slurm", "away")
-    assert [r.message for r in caplog.records] == [
-        "slurm: away",
-        "slurm: still away, differently",
-        "slurm: works again",
-        "slurm: away",
-    ]
-
-
 def test_access_by_name_and_number():
     access, unknown = PrivilegedUsers.from_config(configuration.parse(CONFIG).controller)
     assert access == PrivilegedUsers(frozenset({0}), frozenset({OPERATOR}))
@@ -999,14 +982,6 @@ class TestPrediction:
             return await c.post({"requests": [REQUEST | {"user": "alice"}]}, OPERATOR, "/v1/predict")
 
         assert again.session(story)[1]["predictions"][0]["observations"] == 5
-
-
-def test_failures_that_differ_in_numbers_only_are_logged_once(caplog):
-    log = RepeatedFailureLog(logging.getLogger("test"), ignore_numbers=True)
-    for count in (3, 17):
-        log.report("priority", f"{count} jobs keep their old place, job {count}: denied")
-    log.report("priority", "other")
-    assert [record.getMessage()[:14] for record in caplog.records] == ["priority: 3 jo", "priority: othe"]
 
 
 @pytest.mark.timeout(120)
