@@ -44,19 +44,19 @@ class NodeKind:
     failures_per_s: float = 0.0
     repair_s: float = 3600.0
 
-    def watts(self, state: ClusterState) -> float:
+    def watts(self, state: NodePowerState) -> float:
         """Return the power of a node without jobs in a power state."""
         powers = {
-            ClusterState.ON: self.idle_watts,
-            ClusterState.OFF: self.off_watts,
-            ClusterState.BOOTING: self.boot_watts,
-            ClusterState.STOPPING: self.shutdown_watts,
-            ClusterState.DOWN: 0.0,
+            NodePowerState.ON: self.idle_watts,
+            NodePowerState.OFF: self.off_watts,
+            NodePowerState.BOOTING: self.boot_watts,
+            NodePowerState.STOPPING: self.shutdown_watts,
+            NodePowerState.DOWN: 0.0,
         }
         return powers[state]
 
 
-class ClusterState(IntEnum):
+class NodePowerState(IntEnum):
     """Power state of a node."""
 
     ON = 0
@@ -80,7 +80,7 @@ class Cluster:
         self.kinds = tuple(kinds)
         self.kind_of = [index for index, kind in enumerate(kinds) for _ in range(kind.nodes)]
         self.node_free = [kinds[kind].units for kind in self.kind_of]
-        self.state = [ClusterState.ON] * len(self.kind_of)
+        self.state = [NodePowerState.ON] * len(self.kind_of)
         self.total: Ints = np.array([kind.nodes * kind.units for kind in kinds], np.int64)
         self.free: Ints = self.total.copy()
         self.watts = float(sum(kind.nodes * kind.idle_watts for kind in kinds))
@@ -107,12 +107,12 @@ class Cluster:
         usable = [n for n in self._nodes[kind] if self.node_free[n] and self.usable(n)]
         whole = [n for n in usable if self.node_free[n] >= units]
         if whole:
-            fullest = min(whole, key=lambda n: (self.state[n] != ClusterState.ON, self.node_free[n], n))
+            fullest = min(whole, key=lambda n: (self.state[n] != NodePowerState.ON, self.node_free[n], n))
             allocation = [(fullest, units)]
         else:
             allocation = []
             for node in sorted(
-                usable, key=lambda n: (self.state[n] != ClusterState.ON, -self.node_free[n], n)
+                usable, key=lambda n: (self.state[n] != NodePowerState.ON, -self.node_free[n], n)
             ):
                 part = min(units - sum(count for _, count in allocation), self.node_free[node])
                 if part:
@@ -134,13 +134,13 @@ class Cluster:
 
     def usable(self, node: int) -> bool:
         """Return whether jobs can get units of a node: it is on, booting, or off and can be booted."""
-        return self.state[node] in (ClusterState.ON, ClusterState.OFF, ClusterState.BOOTING)
+        return self.state[node] in (NodePowerState.ON, NodePowerState.OFF, NodePowerState.BOOTING)
 
     def is_free(self, node: int) -> bool:
         """Return whether no job holds units of a node."""
         return self.node_free[node] == self.kinds[self.kind_of[node]].units
 
-    def change(self, node: int, state: ClusterState) -> None:
+    def change(self, node: int, state: NodePowerState) -> None:
         """Change the power state of a node and update free units and power."""
         kind = self.kind_of[node]
         before = self.usable(node)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from slurm_energy.simulator.cluster import Allocation, Cluster, ClusterState, NodeKind
+from slurm_energy.simulator.cluster import Allocation, Cluster, NodeKind, NodePowerState
 from slurm_energy.simulator.event_queue import EventKind, EventQueue
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 
@@ -14,9 +14,9 @@ PowerStep = tuple[float, float]
 """A time, and the change of power in watts at that time."""
 
 _NEXT_STATE = {
-    ClusterState.BOOTING: ClusterState.ON,
-    ClusterState.STOPPING: ClusterState.OFF,
-    ClusterState.DOWN: ClusterState.ON,
+    NodePowerState.BOOTING: NodePowerState.ON,
+    NodePowerState.STOPPING: NodePowerState.OFF,
+    NodePowerState.DOWN: NodePowerState.ON,
 }
 
 
@@ -76,13 +76,13 @@ class NodePower:
         steps: list[PowerStep] = []
         for node, _ in allocation:
             state = self._cluster.state[node]
-            if state == ClusterState.OFF:
+            if state == NodePowerState.OFF:
                 on_s = now_s + self._kind(node).boot_s
-                boot_watts = self._watts(node, ClusterState.BOOTING)
-                steps.append((now_s, boot_watts - self._watts(node, ClusterState.OFF)))
-                steps.append((on_s, self._watts(node, ClusterState.ON) - boot_watts))
+                boot_watts = self._watts(node, NodePowerState.BOOTING)
+                steps.append((now_s, boot_watts - self._watts(node, NodePowerState.OFF)))
+                steps.append((on_s, self._watts(node, NodePowerState.ON) - boot_watts))
                 ready_s = max(ready_s, on_s)
-            elif state == ClusterState.BOOTING:
+            elif state == NodePowerState.BOOTING:
                 ready_s = max(ready_s, self._settled_s[node])
         return ready_s, steps
 
@@ -96,9 +96,9 @@ class NodePower:
         """Boot the nodes of an allocation that are off; return the time at which all its nodes are on."""
         for node, _ in allocation:
             self._free_since.pop(node, None)
-            if self._cluster.state[node] == ClusterState.OFF:
-                self._change(node, ClusterState.BOOTING, self._kind(node).boot_s, self._turn_on)
-        booting = [node for node, _ in allocation if self._cluster.state[node] == ClusterState.BOOTING]
+            if self._cluster.state[node] == NodePowerState.OFF:
+                self._change(node, NodePowerState.BOOTING, self._kind(node).boot_s, self._turn_on)
+        booting = [node for node, _ in allocation if self._cluster.state[node] == NodePowerState.BOOTING]
         return max((self._settled_s[node] for node in booting), default=self._events.now_s)
 
     def retry_shutdowns(self) -> None:
@@ -118,16 +118,16 @@ class NodePower:
     def _kind(self, node: int) -> NodeKind:
         return self._cluster.kinds[self._cluster.kind_of[node]]
 
-    def _watts(self, node: int, state: ClusterState) -> float:
+    def _watts(self, node: int, state: NodePowerState) -> float:
         return self._kind(node).watts(state)
 
-    def _change(self, node: int, state: ClusterState, length_s: float, then: Callable[[int], None]) -> None:
+    def _change(self, node: int, state: NodePowerState, length_s: float, then: Callable[[int], None]) -> None:
         """Put a node into a transitional state that ends after `length_s`."""
         self._cluster.change(node, state)
         self._settled_s[node] = self._events.now_s + length_s
         self._at(self._settled_s[node], then, node)
 
-    def _settle(self, node: int, state: ClusterState) -> None:
+    def _settle(self, node: int, state: NodePowerState) -> None:
         """Put a node into a permanent state."""
         self._cluster.change(node, state)
         del self._settled_s[node]
@@ -150,22 +150,22 @@ class NodePower:
         assert self._idle_off_s is not None
         if since_s is None or self._events.now_s < since_s + self._idle_off_s:
             return  # a job used it in the meantime
-        if self._cluster.state[node] != ClusterState.ON:
+        if self._cluster.state[node] != NodePowerState.ON:
             return
-        highest_watts = max(self._watts(node, ClusterState.STOPPING), self._watts(node, ClusterState.OFF))
-        added_watts = highest_watts - self._watts(node, ClusterState.ON)
+        highest_watts = max(self._watts(node, NodePowerState.STOPPING), self._watts(node, NodePowerState.OFF))
+        added_watts = highest_watts - self._watts(node, NodePowerState.ON)
         if added_watts > 0 and not self._may_add_watts(added_watts):
             self._deferred.add(node)
             return
-        self._change(node, ClusterState.STOPPING, self._kind(node).shutdown_s, self._stopped)
+        self._change(node, NodePowerState.STOPPING, self._kind(node).shutdown_s, self._stopped)
 
     def _stopped(self, node: int) -> None:
-        if self._cluster.state[node] == ClusterState.STOPPING:
-            self._settle(node, ClusterState.OFF)
+        if self._cluster.state[node] == NodePowerState.STOPPING:
+            self._settle(node, NodePowerState.OFF)
 
     def _turn_on(self, node: int) -> None:
-        if self._cluster.state[node] == ClusterState.BOOTING:
-            self._settle(node, ClusterState.ON)
+        if self._cluster.state[node] == NodePowerState.BOOTING:
+            self._settle(node, NodePowerState.ON)
             self._idle(node)
 
     def _plan_failure(self, node: int) -> None:
@@ -175,14 +175,14 @@ class NodePower:
 
     def _fail(self, node: int) -> None:
         """Fail a node that is on, with the jobs on it; for a node in another state, plan the next failure."""
-        if self._cluster.state[node] != ClusterState.ON:
+        if self._cluster.state[node] != NodePowerState.ON:
             self._plan_failure(node)
             return
         self._interrupt_node(node)
         self._free_since.pop(node, None)
-        self._change(node, ClusterState.DOWN, self._kind(node).repair_s, self._repaired)
+        self._change(node, NodePowerState.DOWN, self._kind(node).repair_s, self._repaired)
 
     def _repaired(self, node: int) -> None:
-        self._settle(node, ClusterState.ON)
+        self._settle(node, NodePowerState.ON)
         self._idle(node)
         self._plan_failure(node)

@@ -15,7 +15,7 @@ from slurm_energy.errors import UsageError
 from slurm_energy.scheduling import Options, names, policy
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.simulator import fast_path as fast
-from slurm_energy.simulator.cluster import Cluster, ClusterState, NodeKind
+from slurm_energy.simulator.cluster import Cluster, NodeKind, NodePowerState
 from slurm_energy.simulator.energy_integral import EnergyIntegral
 from slurm_energy.simulator.engine import simulate
 from slurm_energy.simulator.schedule_settings import Preemption, ScheduleSettings
@@ -452,7 +452,7 @@ def test_jobs_are_packed_on_few_nodes():
     assert cluster.allocate(0, 5) is None
     cluster.release([(0, 3)])
     assert cluster.allocate(0, 4) == [(2, 4)]
-    cluster.change(0, ClusterState.DOWN)
+    cluster.change(0, NodePowerState.DOWN)
     assert cluster.free[0] == 0
 
 
