@@ -1,4 +1,4 @@
-"""The lab's management controller in a process of its own, for tests of whoever asks it."""
+"""The lab's management controller in a process of its own, for tests of its clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START_S = 30
 
 
 class Ports(NamedTuple):
-    """Where it answers on 127.0.0.1; nobody else had the ports before."""
+    """Ports of the controller on 127.0.0.1, chosen by the kernel."""
 
     ipmi: int
     redfish: int
@@ -25,7 +25,7 @@ class Ports(NamedTuple):
 
 @contextlib.contextmanager
 def serving_bmc(emulator: Path, password: Path) -> Iterator[Ports]:
-    """Serve the power that an emulator tells of, to the user `operator`."""
+    """Serve the power of an emulated node to the user `operator`."""
     pytest.importorskip("slurm_energy_lab.bmc", reason="pyghmi is not installed", exc_type=ImportError)
     command = [sys.executable, "-m", "slurm_energy_lab.bmc", "--emulator", str(emulator)]
     command += ["--ipmi-port", "0", "--redfish-port", "0", "--password-file", str(password)]

@@ -1,4 +1,4 @@
-"""A lab node without processes: the tree over a model whose clock the test moves."""
+"""A lab node without processes: its file tree on a model whose clock the test sets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Clock:
 
 
 class Bench:
-    """Files of one node, read and written as by root, without a kernel in between."""
+    """Files of one node, read and written as by root, without FUSE."""
 
     def __init__(self, profile: str, firmware: NodeOptions | None = None, **overrides: Any) -> None:
         dotted = {key.replace("__", "."): value for key, value in overrides.items()}

@@ -1,4 +1,4 @@
-"""What `senergy lab` says before it touches the machine."""
+"""Errors of `senergy lab` before it changes the machine."""
 
 from __future__ import annotations
 

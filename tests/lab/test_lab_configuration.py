@@ -60,7 +60,7 @@ def test_users_have_accounts_with_their_shares_if_the_machine_knows_them():
 
 
 @pytest.mark.parametrize("text", ["", "=2", "daemon=x", "daemon=-1", "a b", "daemon='2'"])
-def test_what_is_no_user_with_shares_is_refused(text, capsys):
+def test_an_invalid_user_option_is_refused(text, capsys):
     assert main(["lab", "up", "--nodes", "/no/such/file", "--user", text]) == EXIT_USAGE
     assert "--user" in capsys.readouterr().err
 
@@ -71,7 +71,7 @@ def test_without_accounting_no_database_is_named():
     assert "etc/daemon/slurmdbd.conf" not in texts
 
 
-def test_parts_that_are_not_there_are_not_configured(tmp_path):
+def test_missing_parts_are_not_configured(tmp_path):
     plain = rendered()
     assert "Prolog=" not in plain["etc/slurm.conf"] and "JobSubmitPlugins" not in plain["etc/slurm.conf"]
     assert plain["etc/plugstack.conf"].count("optional") == 1
@@ -121,7 +121,7 @@ def test_gpu_types(name: str, kind: str):
     assert configuration.gpu_type(name) == kind
 
 
-def test_settings_replace_known_keys_and_add_others():
+def test_settings_replace_existing_keys_and_add_others():
     text = "KillWait=5\n# KillWait\nMinJobAge=6\nNodeName=a CPUs=1\n"
     changed = configuration.with_settings(text, ["killwait=9", "Licenses=watts:100", "NodeName=b CPUs=2"])
     assert changed.splitlines() == [
@@ -135,7 +135,7 @@ def test_settings_replace_known_keys_and_add_others():
 
 
 @pytest.mark.parametrize("setting", ["KillWait", "=5", "Kill Wait=5", "A=1\nB=2", "", "SlurmctldPort=1"])
-def test_settings_that_are_none_are_refused(setting: str):
+def test_invalid_settings_are_refused(setting: str):
     with pytest.raises(UsageError, match="--set"):
         configuration.with_settings("", [setting])
 
@@ -194,7 +194,7 @@ def test_missing_packages_are_named_for_apt(monkeypatch):
         artifacts.require_machine()
 
 
-def test_who_is_not_root_cannot_have_a_lab(monkeypatch):
+def test_only_root_can_start_a_lab(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(ForbiddenError, match="need root"):
         artifacts.require_machine()

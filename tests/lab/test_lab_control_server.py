@@ -1,4 +1,4 @@
-"""The control socket, served without a mounted tree."""
+"""The server of the control socket, without a mounted file tree."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WAIT_S = 20.0
 
 
 class Clock:
-    """Seconds that only rise, and that can be held."""
+    """A monotonic clock that a test can stop."""
 
     def __init__(self) -> None:
         self.lag_s = 0.0
@@ -128,7 +128,7 @@ def test_a_slower_clock_ends_a_running_kernel_later(node):
 
     results: list[dict] = []
     thread = threading.Thread(target=work)
-    with node.clock.held():  # else it could end before its clock is changed
+    with node.clock.held():  # otherwise the kernel could end before its clock is changed
         thread.start()
         eventually(lambda: client.status(node.path)["kernels"] == 1)
         with node.realtime_model.modify() as model:
@@ -137,7 +137,7 @@ def test_a_slower_clock_ends_a_running_kernel_later(node):
     assert results[0]["seconds"] > 0.6
 
 
-def test_every_change_wakes_who_waits_for_the_next_event():
+def test_every_change_wakes_the_thread_that_waits_for_events():
     realtime_model = RealtimeModel(load_profile("epyc-7513-a100"))
 
     def reported() -> bool:
@@ -163,7 +163,7 @@ def test_truth_is_consistent(node):
     assert found["time"] == pytest.approx(time.time(), abs=5)
 
 
-def test_truth_by_job_names_who_used_what(node):
+def test_truth_by_job_has_the_usage_of_each_job(node):
     client.register_job(node.path, 6)
     client.run_kernel(node.path, "gemm", cpus=[0, 1], full_speed_s=0.01, job_id=7)
     client.run_kernel(node.path, "triad", "gpu", gpus=[1], full_speed_s=0.1)
@@ -265,6 +265,6 @@ def test_a_second_emulator_is_refused_and_a_stale_socket_replaced(node, tmp_path
     other.server.stop()
 
 
-def test_client_names_the_socket_that_does_not_answer(tmp_path):
+def test_the_client_names_a_socket_without_server(tmp_path):
     with pytest.raises(UnavailableError, match=r"nobody\.sock"):
         client.truth(tmp_path / "nobody.sock")

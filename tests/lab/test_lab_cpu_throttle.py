@@ -1,4 +1,4 @@
-"""Quotas and utilisation of real programs, on control groups made of plain files."""
+"""CPU quotas and utilisation of real programs, on control groups emulated with regular files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slurm_energy_lab.realtime_model import RealtimeModel
 
 
 @given(st.floats(0.0, 4.0))
-def test_quotas_are_what_the_kernel_takes(share):
+def test_quotas_are_in_the_kernels_range(share):
     quota, period = quota_us(share)
     assert quota >= MIN_QUOTA_US and period in PERIODS_US
     if share >= 0.001:
@@ -31,7 +31,7 @@ def test_quotas_are_what_the_kernel_takes(share):
 
 
 class MemoryGroups:
-    """Groups whose CPU time the test decides."""
+    """Control groups whose CPU time the test sets."""
 
     kind = "memory"
 
@@ -152,7 +152,7 @@ def test_small_changes_leave_the_quota_alone(setup):
     assert setup.groups.limits == {}
 
 
-def test_empty_groups_go_after_a_grace_and_take_their_load_along(setup):
+def test_empty_groups_and_their_load_are_removed_after_a_grace(setup):
     setup.groups.occupied.add("tasks_of_7")
     setup.set_all("performance")
     setup.throttle.register(7, None)
@@ -168,7 +168,7 @@ def test_empty_groups_go_after_a_grace_and_take_their_load_along(setup):
     assert setup.watts() < busy_watts - 100
 
 
-def test_a_group_that_nobody_enters_is_kept_for_the_grace_only(setup):
+def test_a_group_without_processes_is_removed_after_the_grace(setup):
     setup.throttle.register(7, None)
     setup.let_run(EMPTY_GRACE_S - 1, busy=0.0)
     assert setup.throttle.busy
@@ -179,7 +179,7 @@ def test_a_group_that_nobody_enters_is_kept_for_the_grace_only(setup):
     assert not setup.throttle.busy
 
 
-def test_other_cpus_of_a_job_take_its_load_over(setup):
+def test_new_cpus_of_a_job_take_over_its_load(setup):
     setup.groups.occupied.add("tasks_of_7")
     setup.throttle.register(7, tuple(range(16)))
     setup.let_run(1, busy=1.1)
@@ -197,7 +197,7 @@ def test_other_cpus_of_a_job_take_its_load_over(setup):
         assert model.usage().busy_cpus() == 0
 
 
-def test_vanished_groups_are_forgotten(setup):
+def test_jobs_of_removed_groups_are_dropped(setup):
     class Gone(MemoryGroups):
         def cpu_seconds(self, name: str) -> float:
             if self.limits:
@@ -247,7 +247,7 @@ def test_version_1_is_found_together_or_apart(tmp_path):
 
 @pytest.mark.parametrize("back", [False, True], ids=["gone", "gone while it is looked at"])
 def test_another_node_may_remove_the_labs_group_while_it_is_empty(tmp_path, monkeypatch, back):
-    """Emulators of one lab start at once, and each removes what an earlier run has left."""
+    """The emulators of a lab start concurrently, and each removes the groups of an earlier run."""
     info = mountinfo(tmp_path, f"{tmp_path} rw - cgroup cgroup rw,cpu,cpuacct")
     make, removed = os.mkdir, []
 

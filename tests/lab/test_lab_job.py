@@ -35,12 +35,12 @@ def test_gpus_of_the_step_go_before_those_of_the_job(environment, gpus):
     assert gpus_of_job(environment) == gpus
 
 
-def test_a_job_without_gpus_is_told_how_to_get_them():
+def test_a_job_without_gpus_gets_advice():
     with pytest.raises(UsageError, match="--gpus-per-node"):
         gpus_of_job({"SLURM_JOB_ID": "7"})
 
 
 @pytest.mark.parametrize("text", ["GPU-3f", "0;1", "0-", "-1", "0x1"])
-def test_what_is_no_list_of_numbers_is_named(text: str):
+def test_an_invalid_list_of_numbers_is_named(text: str):
     with pytest.raises(UsageError, match="SLURM_STEP_GPUS"):
         gpus_of_job({"SLURM_STEP_GPUS": text})

@@ -1,4 +1,4 @@
-"""What frequency a core has: governor by driver, bounds, boost, turbo bins, threads of a core."""
+"""Frequency of a core: governors by driver, bounds, boost, turbo bins, threads of a core."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ def model_of(driver: str, name: str = "xeon-8358") -> NodeModel:
 
 
 def khz(model: NodeModel, request: FrequencyRequest, busy: float = 1.0) -> int:
-    """Return the frequency of core 0 with these settings while it is so busy."""
+    """Return the frequency of core 0 with these settings at a busy share."""
     model.set_cpufreq_all(request)
     model.set_real_load("program", (0,), busy)
     return model.effective_khz(0)
@@ -73,7 +73,7 @@ def test_userspace_takes_setspeed_within_the_bounds(driver):
     assert khz(model, FrequencyRequest("userspace", 1200000, 2400000, setspeed_khz=900000)) == 1200000
 
 
-def test_table_drivers_round_down_and_open_boost_at_the_top():
+def test_table_drivers_round_down_and_boost_at_the_first_entry():
     model = NodeModel(load_profile("epyc-7513-a100"))
     assert khz(model, FrequencyRequest("performance", 1500000, 2600000)) == 3650000
     assert khz(model, FrequencyRequest("performance", 1500000, 2600000, boost=False)) == 2600000
@@ -97,7 +97,7 @@ def test_more_active_cores_mean_less_turbo():
     assert seen == [(3400000, 3400000), (3400000, 3400000), (3300000, 3400000), (3000000, 3400000)]
 
 
-def test_a_core_runs_at_the_higher_wish_of_its_threads():
+def test_a_core_runs_at_the_maximum_of_its_threads():
     model = model_of("intel_cpufreq")
     model.set_cpufreq_all(FrequencyRequest("powersave", LOW, HIGH))
     model.set_cpufreq(64, FrequencyRequest("userspace", LOW, HIGH, setspeed_khz=2000000))
@@ -134,7 +134,7 @@ def test_a_bound_on_some_cores_slows_only_those():
         ("intel_pstate", FrequencyRequest("powersave", 0, HIGH), "frequencies 0..3400000 kHz"),
     ],
 )
-def test_settings_that_a_driver_cannot_hold_are_refused(driver, request_, message):
+def test_invalid_settings_of_a_driver_are_refused(driver, request_, message):
     model = model_of(driver)
     before = model.cpufreq(3)
     with pytest.raises(UsageError, match=message):

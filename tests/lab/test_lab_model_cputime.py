@@ -1,4 +1,4 @@
-"""Who used what of an emulated node: CPU seconds and dynamic joules by job are exact parts of the whole."""
+"""Usage of an emulated node by job: CPU seconds and dynamic joules add up exactly to those of the node."""
 
 import math
 
@@ -80,7 +80,7 @@ def test_jobs_daemons_and_idle_add_up_to_the_node(schedule, profile):
 
 @MODEST
 @given(schedules, st.lists(st.floats(0, 1), min_size=1, max_size=4))
-def test_looking_more_often_changes_nothing(schedule, cuts):
+def test_the_number_of_readings_has_no_influence(schedule, cuts):
     once, often = NodeModel(A100), NodeModel(A100)
     for wait_s, step in schedule:
         for cut in sorted(cuts):
@@ -170,7 +170,7 @@ def test_daemons_use_time_but_no_power_beyond_idle():
     )
 
 
-def test_what_all_need_is_paid_by_what_each_draws():
+def test_shared_power_is_divided_by_own_power():
     model = quiet()
     start(model, 7, [0, 64], "monte_carlo")
     start(model, 8, [1, 65, 2, 66, 3, 67], "monte_carlo")
@@ -201,8 +201,8 @@ def test_real_load_draws_its_share_of_a_core():
     check_sums(model)
 
 
-def test_equal_work_gets_equal_joules_and_hungrier_work_more():
-    """Three jobs with the same CPU time: the physics tells them apart where CPU time cannot."""
+def test_equal_work_gets_equal_energy_and_power_hungry_work_more():
+    """Three jobs with the same CPU time: their energy differs according to the physics."""
     model = quiet()
     start(model, 7, [*range(8), *range(64, 72)], "gemm")
     start(model, 8, [*range(8, 16), *range(72, 80)], "gemm")
@@ -216,7 +216,7 @@ def test_equal_work_gets_equal_joules_and_hungrier_work_more():
     assert abs(third["cpu"] / first["cpu"] - 1) > 0.05
 
 
-def test_a_job_alone_in_a_package_gets_what_it_would_alone_in_the_node():
+def test_a_job_alone_in_a_package_is_charged_as_if_alone_in_the_node():
     shared, alone = quiet(), quiet()
     start(shared, 8, [*range(32, 64), *range(96, 128)], "triad")
     for model in (shared, alone):
@@ -240,7 +240,7 @@ def test_jobs_on_one_gpu_divide_its_dynamic_energy():
     assert first["cpu"] == pytest.approx(second["cpu"]), "one thread each feeds it"
 
 
-def test_old_jobs_are_forgotten_without_losing_a_joule():
+def test_energy_of_untracked_jobs_is_conserved():
     model = quiet()
     for job in range(1, MAX_TRACKED_JOBS + 11):
         work = start(model, job, [0, 64])
@@ -253,7 +253,7 @@ def test_old_jobs_are_forgotten_without_losing_a_joule():
     check_sums(model)
 
 
-def test_running_is_while_anything_of_the_job_works():
+def test_a_job_runs_while_any_of_its_loads_does():
     model = quiet("epyc-7513-a100")
     usage = model.usage()
     model.set_real_load("a", [0], 0.5, 7)
@@ -266,6 +266,6 @@ def test_running_is_while_anything_of_the_job_works():
 
 
 @pytest.mark.parametrize(("key", "value"), [("cpu.system_cpus", 128), ("cpu.system_cpus", -1)])
-def test_impossible_daemons_are_refused(key, value):
+def test_an_invalid_load_of_daemons_is_refused(key, value):
     with pytest.raises(Exception, match="system_cpus"):
         load_profile("xeon-8358", {key: value})

@@ -1,4 +1,4 @@
-"""The model's book-keeping: energies are exact integrals, whatever is done to the node and whenever."""
+"""Energies of the model are exact integrals for any schedule of settings, kernels and loads."""
 
 import math
 
@@ -25,7 +25,7 @@ schedules = st.lists(st.tuples(st.floats(0.001, 3), steps), max_size=12)
 
 
 def apply(model: NodeModel, step: tuple) -> None:
-    """Change one setting of the node as a schedule's step says."""
+    """Apply one step of a schedule: change a setting of the node."""
     kind, first, second, third = step
     if kind == "freq":
         low, high = sorted((second, third))
@@ -45,7 +45,7 @@ def all_joules(model: NodeModel) -> dict[str, float]:
 @MODEST
 @given(schedules)
 def test_energy_is_power_times_time_segment_by_segment(schedule):
-    """Powers are read between events only, so their products with time must add up to the energies."""
+    """The powers are read between events, so the sum of power x time must equal the energies."""
     model = NodeModel(XEON, 100.0)
     model.submit(KernelRequest("train", "cpu", full_speed_s=3.0), 100.0)
     sums = {name: [] for name in model.components()}
@@ -66,8 +66,8 @@ def test_energy_is_power_times_time_segment_by_segment(schedule):
 
 @MODEST
 @given(schedules, st.lists(st.floats(0, 1), min_size=1, max_size=5), st.sampled_from([XEON, A100]))
-def test_looking_more_often_changes_nothing(schedule, cuts, profile):
-    """advance(a); advance(b) is advance(b): energies and ends of work agree to 1e-9."""
+def test_the_number_of_readings_has_no_influence(schedule, cuts, profile):
+    """advance(a); advance(b) equals advance(b): energies and end times agree to 1e-9."""
     once, often = NodeModel(profile), NodeModel(profile)
     device = "gpu" if profile.gpu else "cpu"
     for model in (once, often):
@@ -90,7 +90,7 @@ def test_looking_more_often_changes_nothing(schedule, cuts, profile):
 
 @MODEST
 @given(schedules)
-def test_energies_never_fall_and_parts_make_the_sums(schedule):
+def test_energies_never_decrease_and_devices_add_up(schedule):
     model = NodeModel(A100)
     model.submit(KernelRequest("gemm", "gpu", gpus=(1, 2), full_speed_s=2.0), 0.0)
     last = all_joules(model)
@@ -109,7 +109,7 @@ def test_energies_never_fall_and_parts_make_the_sums(schedule):
 @MODEST
 @given(schedules, st.sampled_from(kernel_names()))
 def test_the_work_of_a_kernel_is_the_same_under_any_settings(schedule, kernel):
-    """Progress per second changes with every setting; what is done in the end does not."""
+    """The speed of a kernel depends on the settings, its total work does not."""
     calm, busy = NodeModel(XEON), NodeModel(XEON)
     request = KernelRequest(kernel, "cpu", full_speed_s=2.0)
     for model in (calm, busy):
@@ -127,7 +127,7 @@ def test_the_work_of_a_kernel_is_the_same_under_any_settings(schedule, kernel):
 
 
 def test_a_kernel_stopped_half_way_has_used_half_its_time():
-    """Work left when the clock changes is what the old clock left over."""
+    """When the clock changes, the remaining work is that left by the old clock."""
     profile = load_profile("xeon-8358", {"cpufreq.driver": "intel_cpufreq"})
     seconds = {}
     for frequency in (1500000, 3000000):
@@ -172,7 +172,7 @@ def test_idle_power_is_the_profiles():
     assert model.power_watts("node") == pytest.approx(parts + other)
 
 
-def test_time_does_not_go_backwards():
+def test_model_time_never_decreases():
     model = NodeModel(XEON, 10.0)
     model.advance(20.0)
     model.advance(15.0)
@@ -180,7 +180,7 @@ def test_time_does_not_go_backwards():
     assert model.energy_joules("cpu[0]") == pytest.approx(10 * XEON.cpu.idle_watts)
 
 
-def test_forgotten_work_frees_its_cores_and_its_result():
+def test_a_forgotten_run_frees_its_cores_and_result():
     model = NodeModel(XEON)
     kept = model.submit(KernelRequest("gemm", "cpu", cpus=(0, 1), full_speed_s=0.01), 0.0)
     stopped = model.submit(KernelRequest("gemm", "cpu", cpus=(2, 3)), 0.0)
@@ -195,7 +195,7 @@ def test_forgotten_work_frees_its_cores_and_its_result():
             model.result(work)
 
 
-def test_unknown_things_are_refused_by_name():
+def test_unknown_arguments_are_named():
     model = NodeModel(XEON)
     with pytest.raises(NotFoundError, match=r"component 'gpu\[0\]' is not known: one of cpu\[0\]"):
         model.energy_joules("gpu[0]")

@@ -1,4 +1,4 @@
-"""RAPL limits: a running average over the window, a ceiling, the floor of the lowest frequency."""
+"""RAPL limits: running average over the window, ceiling, and excess at the minimum frequency."""
 
 import math
 
@@ -16,7 +16,7 @@ IDLE_WATTS = PROFILE.cpu.idle_watts
 
 
 def loaded(limit_watts: float, window_s: float, constraint: str = "long_term") -> NodeModel:
-    """Return a node whose package 0 has a limit, with GEMM on all cores from 0 s on."""
+    """Return a node with a limit on package 0 and GEMM on all cores from 0 s on."""
     model = NodeModel(PROFILE)
     model.set_package_limit(0, constraint, limit_watts, window_s, True)
     model.submit(LONG_KERNEL, 0.0)
@@ -24,7 +24,7 @@ def loaded(limit_watts: float, window_s: float, constraint: str = "long_term") -
 
 
 def test_the_average_may_be_exceeded_until_it_meets_the_limit():
-    """From idle, avg(t) = P - (P - idle) exp(-t / window) meets the limit at a time known in advance."""
+    """From idle, avg(t) = P - (P - idle) exp(-t / window) reaches the limit at a computable time."""
     model = loaded(150.0, 2.0)
     free_watts = model.power_watts("cpu[0]")
     assert free_watts > 200
@@ -65,7 +65,7 @@ def test_a_short_term_limit_is_a_ceiling_at_once():
     assert model.power_watts("cpu[0]") == pytest.approx(180.0, abs=0.01)
 
 
-def test_a_lower_limit_set_under_load_acts_at_once_and_lets_go_when_raised():
+def test_a_limit_lowered_under_load_acts_immediately_until_raised():
     model = loaded(250.0, 1.0)
     model.advance(20.0)
     free_watts = model.power_watts("cpu[0]")
@@ -108,7 +108,7 @@ def test_throttled_time_is_counted():
 
 
 def test_a_pause_gives_headroom_back():
-    """After a rest the average is low again and power may exceed the limit for a while."""
+    """After an idle period the average is low, and the power may exceed the limit again."""
     model = loaded(150.0, 1.0)
     model.advance(5.0)
     model.forget(1)
@@ -118,7 +118,7 @@ def test_a_pause_gives_headroom_back():
     assert model.next_event_s() > 10.2
 
 
-def test_limits_that_cannot_be_are_refused():
+def test_invalid_limits_are_refused():
     amd, intel = NodeModel(load_profile("epyc-7513-a100")), NodeModel(PROFILE)
     with pytest.raises(UsageError, match="package 0 has no limit msr:long_term"):
         amd.set_package_limit(0, "long_term", 100, 1, True)
@@ -142,7 +142,7 @@ def test_limits_that_cannot_be_are_refused():
     )
 )
 def test_the_running_average_never_rises_above_its_limit(schedule):
-    """Unless the package is at its lowest frequency, or the limit has just been lowered below it."""
+    """Except at the minimum frequency, or after the limit was lowered below the average."""
     model, limit_watts, works = NodeModel(PROFILE), 200.0, []
     model.set_package_limit(0, "long_term", limit_watts, 1.0, True)
     last = model.package_average_watts(0)

@@ -1,4 +1,4 @@
-"""What the lab's hardware must show: the effects that the thesis and the power-capping paper measured."""
+"""Required effects of the lab's hardware: those measured in the thesis and the power-capping paper."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from slurm_energy_lab.model import (
 )
 from slurm_energy_lab.model.comparison import PUBLISHED_FIGURES, gain_percent, run_kernel, table
 
-# Published figures that the model is known to miss by more than 12 %, and by how much at most.
+# Published figures from which the model deviates by more than 12 %, and the maximum deviation.
 KNOWN_DEVIATIONS = {
     ("xeon-8358", "stencil, package"): 0.18,
     ("xeon-4210-rtx6000", "train, node energy saved at 160 W"): 0.20,
@@ -38,7 +38,7 @@ def test_watts_are_near_the_published_ones(case):
 
 @pytest.mark.parametrize("name", profile_names())
 def test_powersave_costs_compute_time_and_saves_power_but_hardly_slows_memory(name):
-    """The bounds of the demo: 1.5 times longer and 25 % less for GEMM, less than 1.15 times for TRIAD."""
+    """Bounds of the demo: GEMM takes 1.5 times longer at 25 % less power, TRIAD less than 1.15 times."""
     profile = load_profile(name)
     low = profile.cpufreq.min_khz
     gemm = [pinned(profile, "gemm", *how) for how in ((None, "performance"), (low, "powersave"))]
@@ -51,7 +51,7 @@ def test_powersave_costs_compute_time_and_saves_power_but_hardly_slows_memory(na
 
 
 def test_acpi_powersave_pins_the_minimum_by_itself():
-    """On the EPYC the governor is enough; no bound is needed."""
+    """On the EPYC the governor alone sets the minimum frequency, without a bound."""
     profile = load_profile("epyc-7513-a100")
     governor_only = pinned(profile, "gemm", None, "powersave")
     bounded = pinned(profile, "gemm", profile.cpufreq.min_khz, "performance")
@@ -79,7 +79,7 @@ def test_the_shape_of_thesis_figure_6_5(component):
             run = run_kernel(profile, KernelRequest(kernel, "gpu"), gpu_limit_watts=watts)
             scores[watts] = run.energy_joules[component] * run.seconds
         best[kernel] = min(scores, key=scores.get)
-        # Clear enough to survive measuring: neighbours of the optimum are told apart by 1 %.
+        # The neighbours of the optimum differ by at least 1 %, so that measurements can distinguish them.
         assert scores[400] > 1.02 * scores[best[kernel]]
         assert scores[150] > 1.5 * scores[best[kernel]]
     assert best["gemm"] in (300, 350)
@@ -87,7 +87,7 @@ def test_the_shape_of_thesis_figure_6_5(component):
 
 
 def test_best_caps_of_training_on_the_rtx_server():
-    """power-capping, Table 1: energy is best at 160 W, EDP at 170 W (search step 10 W)."""
+    """power-capping, Table 1: minimum energy at 160 W, minimum EDP at 170 W (search step 10 W)."""
     profile = load_profile("xeon-4210-rtx6000")
     for exponent, published_watts in ((0, 160), (1, 170)):
         gains = {watts: gain_percent(profile, "train", watts, exponent) for watts in range(100, 261, 10)}
@@ -95,7 +95,7 @@ def test_best_caps_of_training_on_the_rtx_server():
 
 
 def test_bandwidth_needs_fast_cores_only_below_a_knee():
-    """All cores saturate memory at any clock; a few cores never do, and then frequency matters."""
+    """All cores saturate the memory at any clock. A few cores do not, so their bandwidth depends on it."""
     profile = load_profile("xeon-8358")
     slow = {}
     for cores in (4, 16, 32):
@@ -184,7 +184,7 @@ def test_kernels_on_the_same_cores_share_them_equally():
 
 
 def test_memory_is_shared_and_compute_keeps_its_speed():
-    """TRIAD saturates memory from its own cores; a compute-bound neighbour is hardly touched."""
+    """TRIAD saturates the memory from its own cores; a compute-bound neighbour is hardly slowed."""
     profile = load_profile("xeon-8358")
     alone, package_registers = NodeModel(profile), NodeModel(profile)
     compute = KernelRequest("monte_carlo", "cpu", cpus=tuple(range(4)), full_speed_s=0.1)
@@ -199,7 +199,7 @@ def test_memory_is_shared_and_compute_keeps_its_speed():
 
 
 def test_memory_bandwidth_is_divided_and_never_exceeded():
-    """Streams on disjoint cores of a package get bandwidth by their cores, together what there is."""
+    """Streams on disjoint cores divide the package's bandwidth in proportion to their cores."""
     profile = load_profile("xeon-8358")
     model = NodeModel(profile)
     works = [

@@ -1,4 +1,4 @@
-"""What a node sees of its host, as far as that needs no namespace."""
+"""Construction of a node's file system, as far as it works without namespaces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from slurm_energy_lab.cluster import namespaces
 
 
-def test_what_goes_away_while_it_is_shown_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_entry_removed_during_assembly_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     host, stage = tmp_path / "host", tmp_path / "stage"
     for folder in (host / "stays", host / "goes", stage):
         folder.mkdir(parents=True)
@@ -21,7 +21,7 @@ def test_what_goes_away_while_it_is_shown_is_left_out(tmp_path: Path, monkeypatc
     shown = []
 
     def mount(source: Path, target: Path, **_: object) -> None:
-        if source == host / "goes":  # between the look at it and the call
+        if source == host / "goes":  # between lstat and the call
             source.rmdir()
         source.lstat()
         shown.append(target.relative_to(stage).as_posix())
@@ -35,8 +35,8 @@ def test_what_goes_away_while_it_is_shown_is_left_out(tmp_path: Path, monkeypatc
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for mounts")
-def test_what_a_node_has_of_its_own_survives_that_the_host_renames_a_file_over_it(tmp_path: Path):
-    """As ldconfig does with /etc/ld.so.cache, and useradd with /etc/passwd."""
+def test_own_files_of_a_node_survive_a_rename_on_the_host(tmp_path: Path):
+    """ldconfig does this with /etc/ld.so.cache, useradd with /etc/passwd."""
     etc, stage = tmp_path / "etc", tmp_path / "stage"
     for folder in (etc / "folder", stage):
         folder.mkdir(parents=True)

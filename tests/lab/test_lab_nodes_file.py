@@ -52,7 +52,7 @@ def test_quoted_and_nested_overrides_mean_the_same():
         ("\n".join(f"[[node]]\nname = 'n{i}'\nprofile = 'p'" for i in range(65)), "65 nodes are too many"),
     ],
 )
-def test_what_is_wrong_is_named_in_one_line(text: str, message: str):
+def test_errors_are_one_line(text: str, message: str):
     with pytest.raises(ConfigError, match=message) as caught:
         nodes_file.parse(text)
     assert "\n" not in str(caught.value)

@@ -28,7 +28,7 @@ def numbers(held: list[socket.socket]) -> set[int]:
     return {probe.getsockname()[1] for probe in held}
 
 
-def test_reserved_ports_are_ours_until_they_are_given_back():
+def test_reserved_ports_are_held_until_their_release():
     first = processes.reserve_ports(3, 20000)
     second = processes.reserve_ports(3, min(numbers(first)))
     assert len(numbers(first) | numbers(second)) == 6
@@ -57,7 +57,7 @@ def test_only_a_served_socket_accepts(tmp_path):
     assert not processes.accepts(path)
 
 
-def test_marked_processes_are_found_and_ended(tmp_path):
+def test_the_processes_of_a_lab_are_found_and_ended(tmp_path):
     environment = {**os.environ, supervisor.SUPERVISOR_MARK: str(tmp_path)}
     with subprocess.Popen(["sleep", "60"], env=environment) as process:
         assert processes.lab_processes(tmp_path) == [process.pid]
@@ -67,8 +67,8 @@ def test_marked_processes_are_found_and_ended(tmp_path):
     assert not processes.is_running(process.pid)
 
 
-def test_a_process_is_found_that_is_just_changing_its_program(tmp_path, monkeypatch):
-    """Between its old memory and its new one it has no environment (here: for a twentieth of a second)."""
+def test_a_process_is_found_during_execve(tmp_path, monkeypatch):
+    """During execve a process has no environment (in this test for a twentieth of a second)."""
     folder = tmp_path / "4711"
     folder.mkdir()
     for name, text in (("environ", ""), ("cmdline", ""), ("stat", "4711 (sleep) R 1 1 1 0 -1 4194560 0")):
@@ -82,7 +82,7 @@ def test_a_process_is_found_that_is_just_changing_its_program(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("stat", ["2 (kthreadd) S 0 0 0 0 -1 2129984 0", "2 (sleep) Z 1 1 1 0 -1 4194560 0"])
-def test_what_has_no_memory_is_not_waited_for(tmp_path, monkeypatch, stat):
+def test_processes_without_memory_are_skipped(tmp_path, monkeypatch, stat):
     (tmp_path / "2").mkdir()
     (tmp_path / "2/stat").write_text(stat)
     monkeypatch.setattr(processes, "_PROC", tmp_path)
@@ -90,15 +90,15 @@ def test_what_has_no_memory_is_not_waited_for(tmp_path, monkeypatch, stat):
     assert processes.lab_processes(Path("/lab")) == []
 
 
-def test_what_is_killed_and_found_no_more_is_waited_for(monkeypatch):
-    monkeypatch.setattr(processes, "send_signal", lambda pids: None)  # it takes half a second to die
+def test_killed_processes_are_awaited_after_the_search_misses_them(monkeypatch):
+    monkeypatch.setattr(processes, "send_signal", lambda pids: None)  # the process takes half a second to end
     with subprocess.Popen(["sleep", "0.5"]) as process:
         found = iter([[process.pid]])
         assert processes.kill_until_gone(lambda: next(found, []), 20) == []
         assert process.poll() == 0
 
 
-def test_a_zombie_counts_as_gone():
+def test_a_zombie_counts_as_ended():
     with subprocess.Popen(["true"]) as process:
         deadline = time.monotonic() + 30
         while processes.is_running(process.pid):
@@ -108,7 +108,7 @@ def test_a_zombie_counts_as_gone():
 
 @pytest.fixture
 def served(tmp_path):
-    """A supervisor's service without namespaces, in this process."""
+    """A supervisor without namespaces in a process of its own; return its client."""
     path = tmp_path / "supervisor.sock"
     code = (
         "import pathlib, sys; from slurm_energy_lab.cluster import supervisor;"
@@ -133,7 +133,7 @@ def step(tmp_path, name: str, script: str, **more) -> StartupStep:
     return StartupStep(name, tmp_path / f"{name}.log", ["sh", "-c", script], **more)
 
 
-def test_a_supervisor_starts_reaps_and_tells(served, tmp_path):
+def test_a_supervisor_starts_reaps_and_reports_processes(served, tmp_path):
     served.spawn("short", ["sh", "-c", "exit 3"], {}, tmp_path / "log")
     deadline = time.monotonic() + 30
     while served.children()["short"]["exit"] is None:
@@ -150,7 +150,7 @@ def test_a_name_runs_once(served, tmp_path):
         served.spawn("long", ["sleep", "60"], dict(os.environ), tmp_path / "log")
 
 
-def test_a_supervisor_outlives_clients_that_talk_nonsense_or_leave(served, tmp_path):
+def test_a_supervisor_outlives_clients_with_invalid_requests(served, tmp_path):
     for data in (b"", b"nonsense\n", b"[]\n", b"{}\n", b'{"op":"spawn"}\n', b'{"op":'):
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(served.path))
@@ -196,7 +196,7 @@ def test_a_daemon_that_does_not_get_ready_in_time_is_named(served, tmp_path):
         startup(served, slow).run()
 
 
-def test_a_supervisor_ends_when_its_starter_does(tmp_path):
+def test_a_supervisor_ends_with_its_starter(tmp_path):
     path = tmp_path / "tied.sock"
     reader, writer = os.pipe()
     code = (

@@ -1,4 +1,4 @@
-"""Node profiles: the files that ship, what overrides do, and what a wrong file is told."""
+"""Node profiles: shipped files, overrides, errors in files."""
 
 import dataclasses
 import re
@@ -20,7 +20,7 @@ def test_the_four_profiles_ship():
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_number_of_a_profile_says_where_it_comes_from(name):
-    """A figure has a source mark on its line or on the comment right above."""
+    """Every figure has a source mark on its line or in the comment above it."""
     previous = ""
     for number, line in enumerate((DIRECTORY / f"{name}.toml").read_text().splitlines(), 1):
         if re.match(r"\w+ = [\[{\d]", line):
@@ -90,7 +90,7 @@ def test_a_profile_of_ones_own_is_read_from_its_path(tmp_path):
     assert load_profile(path) == dataclasses.replace(load_profile("xeon-8358"), name="mine")
 
 
-def test_unknown_names_are_told_the_known_ones():
+def test_an_unknown_name_lists_the_valid_names():
     with pytest.raises(ConfigError, match=r"'nope' is not known: one of epyc-7513-a100, .*xeon-h100"):
         load_profile("nope")
 

@@ -1,4 +1,4 @@
-"""cpufreq files: what each driver shows, accepts and does."""
+"""cpufreq files: content, accepted values and effect for each driver."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_passive_drivers_have_no_preference(driver):
 
 
 def test_passive_intel_with_hardware_p_states_takes_a_preference_under_any_governor():
-    """kernel, intel_pstate.c: hwp_cpufreq_attrs serve both drivers, and only the active one refuses."""
+    """kernel, intel_pstate.c: both drivers have hwp_cpufreq_attrs, and only the active one rejects values."""
     node = bench("intel_cpufreq")
     epp = node.policy("energy_performance_preference")
     assert node.read(epp) == "balance_performance"
@@ -232,7 +232,7 @@ def test_switching_intel_pstate_swaps_driver_and_files():
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_settings_reach_the_silicon(driver):
+def test_settings_reach_the_model(driver):
     node = bench(driver)
     node.write(node.policy("scaling_governor"), "performance")
     fast = int(node.read(node.policy("scaling_cur_freq")))

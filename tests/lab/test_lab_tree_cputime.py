@@ -1,4 +1,4 @@
-"""/proc/stat, /proc/uptime and Slurm's control groups of an emulated node, without a kernel in between."""
+"""/proc/stat, /proc/uptime and Slurm's control groups of an emulated node, without FUSE."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_jobs_group_counts_what_the_node_counts():
     assert bench.node.tree.get(f"{SCOPE}/job_8") is None
 
 
-def test_groups_go_a_while_after_their_jobs_end_and_come_back_with_their_time():
+def test_groups_are_removed_after_their_jobs_and_return_with_their_time():
     bench = Bench("epyc-7513-a100")
     groups, alive = bench.node.groups, {8}
     for job in (7, 8):

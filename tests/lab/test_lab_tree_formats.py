@@ -1,4 +1,4 @@
-"""CPU sets and numbers as the kernel writes and reads them."""
+"""CPU sets and numbers in the kernel's formats."""
 
 from __future__ import annotations
 

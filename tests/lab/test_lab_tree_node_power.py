@@ -1,4 +1,4 @@
-"""HSMP chips and pm_counters of an emulated node, as the drivers show them, and read by the devices."""
+"""HSMP chips, pm_counters and power meters of an emulated node, and their values in our drivers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def package_watts(node: Bench, seconds: float) -> float:
 
 
 def plain(tree: Tree, root: Path, path: str = "/") -> Path:
-    """Write the tree's present state as plain files."""
+    """Write the current content of the tree to regular files."""
     entry = tree.get(path)
     place = root / path.lstrip("/")
     if isinstance(entry, Directory):
@@ -56,7 +56,7 @@ def plain(tree: Tree, root: Path, path: str = "/") -> Path:
 
 
 def meters(node: Bench, root: Path) -> Path:
-    """Write the files of counters and meters alone: those of 128 CPUs take seconds."""
+    """Write only the files of counters and meters, because those of 128 CPUs take seconds."""
     paths = [
         "/proc/cpuinfo",
         "/sys/class",
@@ -196,8 +196,8 @@ def test_amd_energy_shows_cores_and_nodes_where_powercap_does_not(tmp_path: Path
     devices.close()
 
 
-def test_the_meters_of_grace_are_told_by_label(tmp_path: Path) -> None:
-    """Beside Arm cores there is neither powercap nor a meter of the node."""
+def test_the_meters_of_grace_are_distinguished_by_label(tmp_path: Path) -> None:
+    """Nodes with Arm cores have neither powercap nor a power meter of the node."""
     node = Bench("xeon-8358", other__power_meters="grace", rapl__amd_energy=True)
     for path in ("/sys/devices/virtual/hwmon/hwmon8", "/sys/class/hwmon/hwmon8"):
         node.node.tree.remove(path)
@@ -226,7 +226,7 @@ def test_a_node_can_have_no_meter(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("profile", "dimms"), [(EPYC, 8), ("xeon-8358", 16)])
 def test_the_table_of_memory_modules_is_the_profile_s(tmp_path: Path, profile: str, dimms: int) -> None:
-    """DMTF DSP0134: the entry point adds up to 0 and tells the table's length."""
+    """DMTF DSP0134: the bytes of the entry point add up to 0, and it holds the table's length."""
     node = Bench(profile, memory__dmi=True)
     memory = node.realtime_model.profile.memory
     root = meters(node, tmp_path)

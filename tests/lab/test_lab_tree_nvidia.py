@@ -1,4 +1,4 @@
-"""The device files behind the NVML stub: records, commands, loss of the driver."""
+"""The device files of the NVML stub: records, commands, unloading of the driver."""
 
 from __future__ import annotations
 

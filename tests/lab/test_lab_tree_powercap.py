@@ -1,4 +1,4 @@
-"""powercap files and MSRs: units, wraps, limits, refusals."""
+"""powercap files and MSRs: units, counter wraps, limits, rejected writes."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_windows_round_down_by_less_than_a_quarter(window_us):
     assert window_to_raw(found, TIME_UNIT_US) <= raw
 
 
-def test_a_limit_slows_the_cores_and_disabling_it_lets_them_go():
+def test_a_limit_slows_the_cores_until_it_is_disabled():
     from slurm_energy_lab.model import KernelRequest
 
     node = Bench("xeon-8358")
@@ -196,7 +196,7 @@ def test_dram_limits_are_locked_and_control_types_have_no_switch():
     assert refusal(node, f"{RAPL}/enabled", "maybe") == errno.EINVAL
 
 
-def test_zone_numbers_mislead_where_there_is_a_platform_zone():
+def test_zone_numbers_differ_from_package_numbers_with_psys():
     node = Bench("xeon-h100")
     assert node.read(f"{RAPL}/intel-rapl:1/name") == "psys"
     second = zone_by_name(node, "package-1")

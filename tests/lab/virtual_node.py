@@ -1,7 +1,7 @@
 """An emulated node and the agent's job manager on one virtual clock, in one process and without root.
 
 The emulator's files are copied into a folder. Before each sample the contents that change with time are
-written again; after each request to the job manager, what it wrote into settings is passed to the emulator.
+written again. After each request to the job manager the settings that it wrote are passed to the emulator.
 Energy is therefore measured as on a real node, while seconds pass as fast as the model computes them.
 """
 
@@ -262,7 +262,7 @@ class VirtualNode:
             path.write_bytes(_rendered(entry))
 
     def _apply_settings(self) -> None:
-        """Pass written settings to the emulator, and show what it made of them."""
+        """Pass written settings to the emulator, and write the resulting values back."""
         changed = False
         for path, before in list(self._settings.items()):
             written = (self.root / path.lstrip("/")).read_bytes()

@@ -1,4 +1,4 @@
-"""Emulated nodes for the tests of this folder. They need root and /dev/fuse."""
+"""Fixtures with emulated nodes, which need root and /dev/fuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One emulated node for tests: its emulator process, and commands inside its view of the machine."""
+"""One emulated node for tests: its emulator process, and commands in its file system."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INSIDE = Path(__file__).with_name("inside.py")
 
 
 class LabNode:
-    """A running emulator; `run` executes a command where its files lie over the host's."""
+    """A running emulator; `run` executes a command with its files mounted over the host's."""
 
     def __init__(self, directory: Path, profile: str, *arguments: str) -> None:
         self.directory = directory
@@ -53,7 +53,7 @@ class LabNode:
         return self
 
     def stop(self) -> int:
-        """End the emulator as the lab does; return its exit code."""
+        """End the emulator with SIGTERM, as the lab does; return its exit code."""
         assert self.process
         self.process.terminate()
         try:
@@ -69,7 +69,7 @@ class LabNode:
                     self.unmount()
 
     def unmount(self) -> None:
-        """Take the tree of an emulator away that was killed."""
+        """Unmount the file tree of a killed emulator."""
         subprocess.run(["umount", "-l", str(self.tree)], check=False, timeout=10, capture_output=True)
 
     def run(
@@ -105,14 +105,14 @@ class LabNode:
         return self.output(sys.executable, "-c", program, uid=uid)
 
     def file(self, path: str) -> Path:
-        """Return where an emulated file can be reached from outside."""
+        """Return the path of an emulated file outside the node."""
         return self.tree / path.lstrip("/")
 
     def read(self, path: str) -> str:
         return self.file(path).read_text().removesuffix("\n")
 
     def write(self, path: str, data: bytes | str) -> None:
-        """Write with one system call, as drivers see it."""
+        """Write with one system call, as a driver would receive it."""
         descriptor = os.open(self.file(path), os.O_WRONLY)
         try:
             os.write(descriptor, data if isinstance(data, bytes) else data.encode())

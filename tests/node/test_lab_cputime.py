@@ -1,4 +1,4 @@
-"""CPU time inside an emulated node: the product and other tools read that of the emulated processors."""
+"""CPU time inside an emulated node: slurm-energy and other tools read that of the emulated processors."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def node(emulate: Callable[..., LabNode]) -> LabNode:
 
 
 def seen(node: LabNode, groups: Sequence[str] = ()) -> dict:
-    """Return what the product reads inside as a process of job 7: nanoseconds, and where they are from.
+    """Return the CPU times, in nanoseconds, and their sources that our code reads as a process of job 7.
 
     Args:
-        node: where.
+        node: the node in which the reader runs.
         groups: files of control groups that the reader joins first.
     """
     return json.loads(node.output(sys.executable, "-c", READ % (list(groups),)))
@@ -80,7 +80,7 @@ def test_procps_reads_the_same(node):
 
 
 def test_the_groups_of_real_programs_are_not_taken_for_slurms(place):
-    """Inside, a process's own control group is the machine's; the job's CPU time is the emulated one."""
+    """In a node, a process's own control group counts real CPU time, the job's group emulated CPU time."""
     group = f"senergy-test-{os.getpid()}"
     node = LabNode(place, "xeon-8358", "--cgroup", f"{group}/n1").start()
     try:
@@ -102,7 +102,7 @@ def test_the_groups_of_real_programs_are_not_taken_for_slurms(place):
         assert before - 1e-5 <= found["jobs"]["7"] / 1e9 <= after + 1e-5
     finally:
         assert node.stop() == 0
-    folders = os.walk("/sys/fs/cgroup")  # unlike glob it stands it when others' groups go away meanwhile
+    folders = os.walk("/sys/fs/cgroup")  # unlike glob it tolerates groups that are removed meanwhile
     assert not [folder for folder, _, _ in folders if Path(folder).name == group]
 
 
@@ -112,7 +112,7 @@ def used(node: LabNode) -> float:
 
 @pytest.mark.skipif(not UNIFIED.is_dir(), reason="needs version 2 beside version 1 to play version 2 alone")
 def test_a_machine_with_version_2_alone(node):
-    """There /sys/fs/cgroup is a cgroup2 mount itself, in which nothing can be mounted on a new name."""
+    """/sys/fs/cgroup is then a cgroup2 mount itself, in which new mount points cannot be created."""
     client.run_kernel(node.socket, "gemm", cpus=[0], full_speed_s=0.01, job_id=7)
     group = UNIFIED / f"senergy-test-{os.getpid()}"
     group.mkdir()

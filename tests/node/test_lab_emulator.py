@@ -1,4 +1,4 @@
-"""The emulator as a process: start, end, crash, and real programs on its cores."""
+"""The emulator process: start, end, crash, and real programs on its cores."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def own_groups(name: str) -> list[Path]:
     return [path for path in Path("/sys/fs/cgroup").glob(f"*/{name}") if path.is_dir()]
 
 
-def test_sigterm_leaves_nothing(place):
+def test_sigterm_removes_everything(place):
     node = LabNode(place, "xeon-8358").start()
     assert os.path.ismount(node.tree) and node.socket.is_socket()
     assert node.stop() == 0
@@ -83,7 +83,7 @@ def test_wrong_options_end_with_one_line(place, arguments, code, text):
     assert not (place / "sock").exists()
 
 
-def test_counters_start_where_they_are_told(place):
+def test_counters_start_at_the_given_offset(place):
     node = LabNode(place, "xeon-8358", "--energy-offset", "240000").start()
     try:
         uj = int(node.read("/sys/devices/virtual/powercap/intel-rapl/intel-rapl:0/energy_uj"))
@@ -94,9 +94,9 @@ def test_counters_start_where_they_are_told(place):
 
 @contextlib.contextmanager
 def spinning(files: list[str]) -> Iterator[Callable[[], float]]:
-    """Run two spinning processes in a job's group; yield what tells the real cores that they get in a while.
+    """Run two spinning processes in a job's group; yield a function that measures the real cores they get.
 
-    A while that is longer than it seems, since something came between clock and counter, makes it tell less.
+    A delay between reading the clock and the counter makes the measured value smaller.
     """
     join = f"import os\nfor f in {files!r}: open(f, 'w').write(str(os.getpid()))\nprint('in', flush=True)\n"
     command = [sys.executable, "-c", join + SPIN]

@@ -1,4 +1,4 @@
-"""The mounted tree: system calls on it behave as on sysfs."""
+"""The mounted file tree: system calls behave as on sysfs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_each_write_is_one_store(node):
         node.write(f"{RAPL}/constraint_0_power_limit_uw", "250000000")
 
 
-def test_content_is_made_at_offset_0_and_stays_for_the_rest(node):
+def test_content_is_generated_at_offset_0(node):
     descriptor = os.open(node.file(f"{RAPL}/energy_uj"), os.O_RDONLY)
     try:
         whole = os.pread(descriptor, 64, 0)
@@ -116,7 +116,7 @@ def test_msrs_are_read_at_their_number(node):
         os.close(descriptor)
 
 
-def test_faults_play_broken_hardware(node):
+def test_faults_emulate_broken_hardware(node):
     from slurm_energy_lab import client
 
     path = f"{RAPL}/energy_uj"

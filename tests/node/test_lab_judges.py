@@ -1,4 +1,4 @@
-"""Programs that people use on real nodes, run inside emulated ones: they see and set what they should."""
+"""Common tools of real nodes run inside emulated nodes: they read and set the emulated hardware."""
 
 from __future__ import annotations
 

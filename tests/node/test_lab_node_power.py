@@ -1,4 +1,4 @@
-"""Node power, socket limits and the whole order of preference, on emulated hardware."""
+"""Node power, socket limits and the priority of power sources, on emulated hardware."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_xeon_has_its_acpi_meter_for_the_node(xeon):
 
 
 @pytest.mark.skipif(shutil.which("ipmitool") is None, reason="ipmitool is not installed")
-def test_the_bmc_of_a_node_tells_the_emulator_s_power(xeon, tmp_path: Path):
+def test_the_bmc_of_a_node_reports_the_emulated_power(xeon, tmp_path: Path):
     password = tmp_path / "password"
     password.write_text("secret\n")
     with serving_bmc(xeon.socket, password) as ports:

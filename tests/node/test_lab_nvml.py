@@ -22,7 +22,7 @@ def ask(node, expression: str, uid: int = 0):
 
 
 def outcome(node, call: str, uid: int = 0) -> str:
-    """Return the name of the error that a call raises, or what it returned."""
+    """Return the result of a call, or the name of the error that it raises."""
     program = (
         f"{PRELUDE}try:\n    print(repr(n.{call}))\nexcept n.NVMLError as e:\n    print(type(e).__name__)\n"
     )
@@ -97,7 +97,7 @@ def test_energy_follows_the_model_and_a_kernel_raises_power(node):
         return client.truth(node.socket)["energy_joules"]["gpu[0]"]
 
     def shown() -> tuple[float, float, float]:
-        """Return what the stub shows, and the truth before and after: Python takes its time to start."""
+        """Return the stub's value, and the exact values before and after, because Python starts slowly."""
         before = true()
         return ask(node, "n.nvmlDeviceGetTotalEnergyConsumption(g)") / 1000, before, true()
 
@@ -106,7 +106,7 @@ def test_energy_follows_the_model_and_a_kernel_raises_power(node):
     result = client.run_kernel(node.socket, "gemm", "gpu", gpus=[0], full_speed_s=1.0)
     assert result["seconds"] == pytest.approx(1.0, rel=0.1)
     last, before_last, after_last = shown()
-    step_joules = 0.02 * 400.0  # the counter moves every 20 ms
+    step_joules = 0.02 * 400.0  # the counter is updated every 20 ms
     assert result["energy_joules"]["gpu[0]"] > 250
     assert before_last - after_first - step_joules <= last - first <= after_last - before_first + step_joules
 
@@ -120,7 +120,7 @@ def test_fields(node):
     assert [average[0], unknown[0], scoped[0]] == [3, 3, 3], "not supported: no average on GA100"
 
 
-def test_what_is_not_there_says_so(node):
+def test_missing_features_return_not_supported(node):
     assert outcome(node, "nvmlDeviceGetMigMode(g)") == "NVMLError_NotSupported"
     assert outcome(node, "nvmlDeviceGetTemperature(g, 0)") == "NVMLError_NotSupported"
     assert outcome(node, "nvmlDeviceGetFanSpeed(g)") == "NVMLError_FunctionNotFound"

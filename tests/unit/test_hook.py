@@ -26,13 +26,13 @@ JOB = {"SLURM_JOB_ID": "17", "SLURM_JOB_UID": "1000", "SLURM_JOB_RESTART_COUNT":
 OK = b'{"ok": true, "policy": "monitor", "applied": 0, "failed": 0}\n'
 LIMIT = 64 * 1024
 PATIENCE_MS = "20000"
-"""For an answer that comes: this process, which gives it, may have to wait for a core."""
+"""Time-out for a response that does arrive: this process, which sends it, may have to wait for a core."""
 
 pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
 
 
 class Agent:
-    """Listens like senergyd; answers each line with `answer`, or not at all if that is None."""
+    """A server in place of senergyd. It answers each line with `answer`, or not at all if that is None."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -51,7 +51,7 @@ class Agent:
         self.arrived.clear()
 
     def message(self):
-        """Return the only message since `reset` or the last call."""
+        """Return the single message since `reset` or the last call."""
         assert self.arrived.wait(10)
         self.arrived.clear()
         assert len(self.lines) == 1
@@ -128,7 +128,7 @@ def call(program, *arguments, env=JOB):
 
 
 def tell(hook, agent, operation, env=JOB):
-    """Run the hook against an agent that answers."""
+    """Run the hook with an agent that responds."""
     return call(hook, operation, "--socket", agent.path, "--reply-timeout-ms", PATIENCE_MS, env=env)
 
 
@@ -226,7 +226,7 @@ def test_root_knocks_at_the_door_that_users_cannot_fill(hook, agent, folder):
 
 
 def fails(agent, folder, case):
-    """Arrange one way in which senergyd does not answer well; return (socket path, words of the report)."""
+    """Set up one failure of senergyd; return (socket path, words of the report)."""
     if case == "absent":
         return folder / "no.sock", "No such file or directory"
     if case == "dead":
@@ -299,7 +299,7 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
 
 
 def test_an_answer_that_is_there_counts_however_late_the_hook_is_run(folder, agent):
-    """Its clock shows a time after the deadline as soon as the answer has come."""
+    """Its clock is beyond the deadline as soon as the response has arrived."""
     (folder / "late.c").write_text(LATE)
     program = folder / "late-hook"
     flags = ["-std=gnu11", "-D_GNU_SOURCE", f"-I{REPOSITORY / 'spank'}", "-Wl,--wrap=clock_gettime"]

@@ -1,4 +1,4 @@
-"""The rules of the energy flags in C (spank/flags.c), run under the sanitizers of addresses and behaviour."""
+"""Rules of the energy flags in C (spank/flags.c), under the address and undefined behaviour sanitizers."""
 
 import json
 import os
@@ -61,7 +61,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not inst
 
 
 class Driver:
-    """A process that answers one question after the other."""
+    """Client of the test driver process, which answers one request after the other."""
 
     def __init__(self, program: Path, policy_file: Path) -> None:
         self.policy_file = policy_file
@@ -82,7 +82,7 @@ class Driver:
         return verdict == "ok", problem, text
 
     def together(self, policy: str, cap: str, gpu_cap: str) -> tuple[bool, str]:
-        """Return (accepted, message) for flags that are good one by one; an empty one is not given."""
+        """Return (accepted, message) of a combination of valid flags; an empty flag is not given."""
         value = " ".join(one or "-" for one in (policy, cap, gpu_cap))
         accepted, _, text = self.ask("together", value)
         return accepted, "" if accepted else text
@@ -113,7 +113,7 @@ def driver(program, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def unbounded(program):
-    """A driver without a policy file: only the form is checked."""
+    """A driver without a policy file, which checks only the form."""
     driver = Driver(program, Path("/nonexistent/policies"))
     yield driver
     driver.close()
@@ -121,7 +121,7 @@ def unbounded(program):
 
 @pytest.fixture
 def bare(program, tmp_path):
-    """A driver whose policy file the test writes, or leaves out."""
+    """A driver whose policy file the test writes or omits."""
     driver = Driver(program, tmp_path / "policies")
     yield driver
     driver.close()
@@ -201,7 +201,7 @@ def test_the_same_policy_is_suggested_as_in_python(driver, value):
 
 
 def test_a_removed_flag_is_not_known(driver):
-    """--energy-slowdown was accepted and used by nothing."""
+    """--energy-slowdown was once accepted and had no effect."""
     flags = (SPANK / "flags.c").read_text() + (REPOSITORY / "prolog_epilog/senergy_submit.lua").read_text()
     assert "slowdown" not in flags.lower()
     assert "slowdown" not in json.dumps(sorted(FLAG_NAMES)).lower()
@@ -254,7 +254,7 @@ def test_any_text_gets_a_value_or_one_printable_line(driver, flag, value):
 
 @given(st.from_regex(r"[0-9]{0,10}\.?[0-9]{0,7}(W|kW|MW|Wh|%)?", fullmatch=True))
 def test_numbers_mean_what_they_mean_in_the_rest_of_the_project(unbounded, value):
-    """Compares with quantities.py; without a policy file no bounds are in the way."""
+    """Compare with quantities.py; without a policy file there are no bounds."""
     accepted, _, text = unbounded.ask("energy-cap", value)
     try:
         expected = parse_watts(value)

@@ -1,5 +1,4 @@
-/* Prints the fingerprint of a script and its arguments, as files named on the command line: one a line or
- * `none`. */
+/* Prints the fingerprint of a script and its arguments, given as files on the command line, or `none`. */
 #include "fingerprint.h"
 
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /*
- * Lets tests ask spank/flags.c: reads NUL-terminated flag number, user (empty for root) and value from stdin
- * and answers each with a line `ok` or `refused`, TAB, what the policy file lacks, TAB, normal value or
- * message. Flag number FLAG_COUNT asks whether flags go together: value is then policy, cap and cap per GPU
- * between spaces, each - if not given.
+ * Test driver of spank/flags.c. Reads flag number, user (empty for root) and value from stdin, each
+ * terminated by NUL. Writes one line per request: `ok` or `refused`, TAB, error of the policy file, TAB,
+ * normal value or message. Flag number FLAG_COUNT checks a combination of flags; the value is then policy,
+ * cap and cap per GPU separated by spaces, each - if not given.
  */
 #include "flags.h"
 

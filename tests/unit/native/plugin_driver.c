@@ -1,5 +1,4 @@
-/* The whole plugin with jobs of its own instead of slurmctld's: random ones, with every string there can be.
- */
+/* Test driver of the whole plugin: random jobs with all possible strings take the place of slurmctld's. */
 #include "job_facts.h"
 #include "slurm_release.h"
 
@@ -35,7 +34,7 @@ int slurm_list_for_each(__typeof__(job_list) list, ListForF function, void *arg)
     return JOBS;
 }
 
-/* Associations and QOS, which can be read only while their locks are held. */
+/* Associations and QOS, readable only while their locks are held. */
 static struct guarded {
     slurmdb_assoc_rec_t assoc;
     slurmdb_assoc_usage_t usage;
@@ -58,7 +57,7 @@ static void make_guarded(void) {
     guard(PROT_NONE);
 }
 
-/* Exactly the locks that set_priority_factors() of priority/multifactor takes at the same place. */
+/* The locks that set_priority_factors() of priority/multifactor takes at the same point. */
 void assoc_mgr_lock(assoc_mgr_lock_t *locks) {
     const assoc_mgr_lock_t wanted = {.assoc = READ_LOCK, .qos = READ_LOCK};
 
@@ -88,7 +87,7 @@ int slurm_error(const char *text, ...) {
     return 0;
 }
 
-/* A string of exactly its length on the heap, so that one byte too far is seen; sometimes none. */
+/* A heap string of exactly its length, so that the sanitizer reports reads beyond it; sometimes NULL. */
 static char *text(size_t most) {
     size_t length = (size_t)rand() % (rand() % 2 ? 40 : most);
     char *made = malloc(length + 1);
@@ -152,7 +151,7 @@ static job_record_t *random_job(uint32_t id) {
     return job;
 }
 
-/* A list that is longer than what is written down of one. */
+/* A list that is longer than the part that the plugin writes. */
 static char *long_list(const char *item) {
     char *made = calloc(1, 4096);
 
@@ -172,8 +171,8 @@ static int open_files(void) {
 }
 
 /*
- * Another path for the queue: while Slurm says so it holds no lock, and another thread may be in the midst of
- * writing, so that the change comes with the next call that has the lock.
+ * Sets another path of the queue. Slurm holds no lock at reconfiguration and another thread may be writing,
+ * so the change takes effect at the next call with the lock.
  */
 static void reconfigure(char *parameters, const char *table, const char *queue) {
     int before = open_files();
@@ -186,7 +185,7 @@ static void reconfigure(char *parameters, const char *table, const char *queue) 
     site_factor_p_update();
 }
 
-/* What slurmctld makes of `salloc`, and of `sbatch --test-only`, which it takes away again without a word. */
+/* The jobs that slurmctld creates for `salloc`, and for `sbatch --test-only`, which it deletes silently. */
 static void ask(void) {
     job_record_t *allocation = random_job(JOBS + 1), *question = random_job(JOBS + 2);
 
@@ -198,8 +197,9 @@ static void ask(void) {
 }
 
 /*
- * TABLE QUEUE SEED: all that Slurm may call, then of each job of the queue: id, whether it runs, site factor,
- * whether that is fixed, whether it may be requeued, and tasks. In the end the queue is written elsewhere.
+ * Arguments: TABLE QUEUE SEED. Calls all functions of the plugin, then prints of each job in the queue: id,
+ * whether it runs, site factor, whether that is fixed, whether it may be requeued, and tasks. Finally writes
+ * the queue to another path.
  */
 int main(int argc, char **argv) {
     char parameters[8192];

@@ -1,4 +1,4 @@
-/* The plugin's two files without Slurm: commands on standard input, one answer a line. */
+/* Test driver of the plugin's two files without Slurm: commands on standard input, one result per line. */
 #include "priority_table.h"
 #include "queue_writer.h"
 
@@ -17,7 +17,7 @@ static void find(uint32_t id) {
         printf(" -");
 }
 
-/* read PATH ID...: trouble, whether usable, default, then each job's factor; look: as for one job. */
+/* read PATH ID...: status, whether usable, default, then each job's factor; look: the same for one job. */
 static void read_table(char *path, bool always) {
     char why[64], *word;
     int trouble = (int)priority_table_refresh(path, always, why);
@@ -28,7 +28,7 @@ static void read_table(char *path, bool always) {
     printf(" %s\n", why);
 }
 
-/* Texts of a job in the queue: its number repeated, of lengths that go through all of 0 to 40. */
+/* Texts of a job in the queue: its number repeated, with all lengths from 0 to 40. */
 static void fill(struct queue_job *job, uint32_t id, char *text) {
     memset(job, 0, sizeof(*job));
     job->entry.job_id = id;
@@ -40,7 +40,7 @@ static void fill(struct queue_job *job, uint32_t id, char *text) {
     }
 }
 
-/* write PATH COUNT ROOM: a snapshot of COUNT jobs in one made for ROOM. */
+/* write PATH COUNT ROOM: writes a snapshot of COUNT jobs with space for ROOM jobs. */
 static void write_queue(const char *path, uint32_t count, uint32_t room) {
     struct queue_job job;
     char text[64];
@@ -71,8 +71,8 @@ static void note(const char *path, uint32_t first, uint32_t last) {
 }
 
 /*
- * hammer PATH COUNT: reads the table COUNT times while others write it. In each table all jobs have one
- * factor, so two factors in one reading mean a torn table that was believed.
+ * hammer PATH COUNT: reads the table COUNT times while other processes write it. In each table all jobs have
+ * the same factor, so two factors in one read mean that a torn table was accepted.
  */
 static void hammer(const char *path, int count) {
     int believed = 0, torn = 0;
@@ -92,7 +92,7 @@ static void hammer(const char *path, int count) {
     printf("%d %d\n", believed, torn);
 }
 
-/* fuzz PATH SCRATCH ROUNDS: changes bytes of a good table at random, cuts it, and reads what comes of it. */
+/* fuzz PATH SCRATCH ROUNDS: changes random bytes of a valid table, truncates it, and reads the result. */
 static void fuzz(const char *path, const char *scratch, int rounds) {
     static unsigned char good[4096], bad[4096];
     int fd = open(path, O_RDONLY), believed = 0;
