@@ -5,7 +5,6 @@ The controller decides which records a caller may see, and sets `RecordSelection
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -142,10 +141,6 @@ class RecordSelection:
         if not self.duplicates:
             parts.append((_LAST_RUN, []))
         return " AND ".join(text for text, _ in parts), [value for _, values in parts for value in values]
-
-    def for_job(self, job: JobSelector) -> RecordSelection:
-        """Return the same selection, limited to one job."""
-        return dataclasses.replace(self, jobs=(job,))
 
 
 _ALWAYS: tuple[str, Sequence[Any]] = ("1", [])

@@ -125,10 +125,6 @@ class ShareCache:
             self._next_s, self._earliest_s = self._clock() + self._max_age_s, now_s + self._wait_s
         return self._tree
 
-    def refresh(self) -> None:
-        """Read the shares again at the next call of `current`."""
-        self._next_s = -float("inf")
-
     def _contains(self, pairs: frozenset[tuple[str, str]]) -> bool:
         return pairs <= self._tree.users.keys()
 

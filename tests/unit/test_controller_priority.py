@@ -39,7 +39,7 @@ from slurm_energy.priority.publisher import (
 from slurm_energy.priority.site_factors import MIN_SITE_FACTOR
 from slurm_energy.priority.usage import DecayedUsage
 from slurm_energy.scheduling import registry
-from slurm_energy.slurm.fair_share import FairShare, ShareTree
+from slurm_energy.slurm.fair_share import FairShare, ShareCache, ShareTree
 from slurm_energy.slurm.queue.squeue_source import SqueueSource
 
 HOUR = 3600.0
@@ -454,7 +454,8 @@ def test_shares_come_from_sacctmgr_and_stay_during_its_outage(make, caplog):
             rows = {row["user"]: row for row in (await c.get("/v1/shares"))[1]["rows"]}
             assert (rows[str(ALICE)]["norm_shares"], rows[str(ALICE)]["shares"]) == (0.375, 7)
             assert (rows[None]["norm_shares"], rows[str(BOB)]["norm_shares"]) == (0.5, None)
-            queueing.loop._pipeline._shares.refresh()
+            pipeline = queueing.loop._pipeline
+            pipeline._shares = ShareCache(pipeline._read_shares, max_age_s=0.0)
         return True
 
     assert queueing.session(story)

@@ -116,7 +116,7 @@ def test_no_account_name_forges_a_share(name):
 
 
 class TestShareCache:
-    """The cache reads once an hour, and at once after `refresh`."""
+    """The cache reads the shares once in its time, and keeps the last ones after a failure."""
 
     def make(self, answers):
         self.now = 0.0
@@ -131,19 +131,16 @@ class TestShareCache:
 
         return ShareCache(read, 100.0, lambda: self.now)
 
-    def test_once_in_its_time_or_when_told(self):
+    def test_shares_are_read_once_in_their_time(self):
         source = self.make([ShareTree()])
         for self.now in (0.0, 50.0, 99.0):
             source.current()
         assert self.count == 1
-        source.refresh()
+        self.now = 100.0
         source.current()
         assert self.count == 2
-        self.now = 200.0
-        source.current()
-        assert self.count == 3
 
-    def test_a_failure_is_told_once_and_the_last_shares_stay(self):
+    def test_a_failure_is_raised_once_and_the_last_shares_stay(self):
         known = ShareTree({"a": FairShare(1, 1.0)})
         source = self.make([known, UnavailableError("slurmdbd"), known])
         assert source.current() is known
@@ -155,7 +152,7 @@ class TestShareCache:
         assert source.current() is known
         assert self.count == 3
 
-    def test_somebody_unknown_has_them_read_again_but_not_in_every_cycle(self):
+    def test_an_unknown_user_causes_another_read_but_not_in_every_cycle(self):
         known = ShareTree(users={("lab", "alice"): FairShare(1, 1.0)})
         source = self.make([ShareTree(), known])
         alice, bob = ("lab", "alice"), ("lab", "bob")
