@@ -5,7 +5,6 @@ The module does not know the quantity or the rule by which it is shared.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from slurm_energy_lab.model.integrator import Integrator
@@ -39,20 +38,11 @@ class JobIntegrals:
             else:
                 meter.set_rate(now_s, rate)
 
-    def rate(self, job: Job) -> float:
-        """Return the current rate of a job."""
-        return self._rates.get(job, 0.0)
-
     def integral_at(self, job: Job, now_s: float) -> float:
         """Return a job's integral up to `now_s`, which must not precede the last change of rates."""
         meter = self._running.get(job)
         running = meter.integral_at(now_s) if meter else 0.0
         return self._closed.get(job, 0.0) + running
-
-    def total_at(self, now_s: float) -> float:
-        """Return the sum of the integrals of all jobs."""
-        running = math.fsum(meter.integral_at(now_s) for meter in self._running.values())
-        return math.fsum(self._closed.values()) + running
 
     def merge_into_no_job(self, job: Job, now_s: float) -> None:
         """Move the integral of a job that has no current rate to the key None (no job)."""
