@@ -90,8 +90,8 @@ def _check(config: Config) -> int:
         print(f"counter: {counter.key} -> {counter.component} ({counter.quality})")
     for counter in devices.node_counters:
         print(f"node counter: {counter.key}")
-    for kind, count in Counter(knob.name for knob in devices.knobs.values()).items():
-        print(f"knob: {kind} x {count}")
+    for name, count in Counter(knob.name for knob in devices.knobs.values()).items():
+        print(f"knob: {name} x {count}")
     for note in devices.notes:
         print(f"note: {note}")
     devices.close()

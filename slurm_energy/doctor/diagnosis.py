@@ -119,16 +119,16 @@ def _ask_bmc(counters: Iterable[CounterFinding]) -> str:
 
 def _watts(counters: Iterable[CounterFinding]) -> str:
     listed = [counter.watts for counter in counters]
-    known = [watts for watts in listed if watts is not None]
-    return f"{sum(known):.1f} W" if known and len(known) == len(listed) else "power unknown"
+    readable = [watts for watts in listed if watts is not None]
+    return f"{sum(readable):.1f} W" if readable and len(readable) == len(listed) else "power unknown"
 
 
 def _agent_has(findings: HostFindings, counters: Iterable[CounterFinding]) -> bool:
     if isinstance(findings.agent, str):
         return False
     devices = findings.agent.get("devices")
-    known = devices.get("counters") if isinstance(devices, Mapping) else None
-    return isinstance(known, list) and all(counter.key in known for counter in counters)
+    measured = devices.get("counters") if isinstance(devices, Mapping) else None
+    return isinstance(measured, list) and all(counter.key in measured for counter in counters)
 
 
 def _absent_component(name: str, findings: HostFindings) -> tuple[CheckState, str, str, str]:
@@ -286,12 +286,12 @@ def _agent(findings: HostFindings) -> list[CheckResult]:
 def _devices_of_agent(findings: HostFindings, answer: Mapping[str, Any]) -> CheckResult:
     """Compare the devices with those that the agent found at its start: devices may have appeared later."""
     devices = answer.get("devices")
-    known = devices.get("counters") if isinstance(devices, Mapping) else None
+    measured = devices.get("counters") if isinstance(devices, Mapping) else None
     present = {counter.key for counter in findings.counters}
-    if not isinstance(known, list):
+    if not isinstance(measured, list):
         return CheckResult("agent's devices", CheckState.OK, "not reported")
     components = {counter.key for counter in findings.counters if counter.component != "node"}
-    new, lost = sorted(components.difference(known)), sorted(set(map(str, known)) - present)
+    new, lost = sorted(components.difference(measured)), sorted(set(map(str, measured)) - present)
     if findings.root and new:
         cost = "the agent does not measure devices that appeared after its start"
         return CheckResult(
@@ -300,7 +300,7 @@ def _devices_of_agent(findings: HostFindings, answer: Mapping[str, Any]) -> Chec
     if findings.root and lost:
         cost = "their energy is unknown since they disappeared"
         return CheckResult("agent's devices", CheckState.DEGRADED, f"gone: {_named(lost)}", cost, _KERNEL_LOG)
-    return CheckResult("agent's devices", CheckState.OK, _number(len(known), "counter"))
+    return CheckResult("agent's devices", CheckState.OK, _number(len(measured), "counter"))
 
 
 def _spool(findings: HostFindings, answer: Mapping[str, Any]) -> CheckResult:

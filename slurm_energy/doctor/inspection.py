@@ -33,10 +33,10 @@ Ask = Callable[[Config], Mapping[str, Any]]
 """Requests a daemon's status; raises EnergyError if the daemon does not answer."""
 
 _NVIDIA, _AMD = "0x10de", "0x1002"
-_WATCH_S, _LONGEST_WAIT_S = 0.5, 4.0
-_ATTEMPTS, _QUICK_S = 3, 0.002
-_DOUBT = 0.01
-"""Counters are watched until the doubt about when they were read is at most this share of the time."""
+_OBSERVATION_S, _MAX_WAIT_S = 0.5, 4.0
+_ATTEMPTS, _FAST_READING_S = 3, 0.002
+_MAX_TIMING_UNCERTAINTY = 0.01
+"""Maximum timing uncertainty of the readings, as share of the time between them."""
 
 
 def inspect(
@@ -110,14 +110,14 @@ def interfaces(root: Path, used: NodeDevices | None = None) -> list[InterfaceFin
     expected = _expected(root)
     return [
         InterfaceFinding(
-            known.name,
-            known.present(root),
-            interface_catalogue.is_used(known, sources, kinds),
-            known.name in expected,
-            *_REMEDIES.get(known.name, ("", "")),
-            used.unusable.get(known.name, "") if used else "",
+            interface.name,
+            interface.present(root),
+            interface_catalogue.is_used(interface, sources, kinds),
+            interface.name in expected,
+            *_REMEDIES.get(interface.name, ("", "")),
+            used.unusable.get(interface.name, "") if used else "",
         )
-        for known in interface_catalogue.INTERFACES
+        for interface in interface_catalogue.INTERFACES
     ]
 
 
@@ -143,16 +143,16 @@ def _expected(root: Path) -> set[str]:
     """Return the interfaces that the hardware of a host should have."""
     cpuinfo = read_optional(root / "proc/cpuinfo") or ""
     vendors = _display_vendors(root / "sys")
-    found = set()
+    expected = set()
     if not _is_virtual(root):
-        found.add("cpufreq")
+        expected.add("cpufreq")
         if "GenuineIntel" in cpuinfo or "AuthenticAMD" in cpuinfo:
-            found.add("powercap")
+            expected.add("powercap")
     if _NVIDIA in vendors:
-        found.add("NVML")
+        expected.add("NVML")
     if _AMD in vendors and "amdgpu" not in chip_names(root):
-        found.add("AMD SMI")
-    return found
+        expected.add("AMD SMI")
+    return expected
 
 
 def _all_counters(devices: NodeDevices) -> list[EnergyCounter]:
@@ -178,19 +178,22 @@ def _counters(devices: NodeDevices) -> list[CounterFinding]:
         waited_s = time.monotonic() - started
         watched = all(_far_apart(first[key], reading) for key, reading in last.items())
         answered = all(errors[key] != NO_READING_YET for key in errors)
-        if waited_s > _LONGEST_WAIT_S or (watched and answered):
+        if waited_s > _MAX_WAIT_S or (watched and answered):
             late = {NO_READING_YET: f"no answer within {waited_s:.0f} s"}
-            told = {key: late.get(why, why) for key, why in errors.items()}
-            return [_seen(c, first.get(c.key), last.get(c.key), told.get(c.key, "")) for c in counters]
-        time.sleep(_WATCH_S / 4)
+            reasons = {key: late.get(why, why) for key, why in errors.items()}
+            return [
+                _counter_finding(c, first.get(c.key), last.get(c.key), reasons.get(c.key, ""))
+                for c in counters
+            ]
+        time.sleep(_OBSERVATION_S / 4)
 
 
 class _Reading(NamedTuple):
-    """A counter's value at a time between `time_s - doubt_s` and `time_s + doubt_s`."""
+    """A counter's value at a time between `time_s - uncertainty_s` and `time_s + uncertainty_s`."""
 
     time_s: float
     value_uj: int
-    doubt_s: float
+    uncertainty_s: float
 
 
 def _read(counter: EnergyCounter) -> _Reading:
@@ -203,10 +206,10 @@ def _read(counter: EnergyCounter) -> _Reading:
     for _ in range(_ATTEMPTS):
         before = time.monotonic()
         value_uj = counter.read()
-        doubt_s = (time.monotonic() - before) / 2
-        if quickest is None or doubt_s < quickest.doubt_s:
-            quickest = _Reading(before + doubt_s, value_uj, doubt_s)
-        if quickest.doubt_s <= _QUICK_S / 2:
+        uncertainty_s = (time.monotonic() - before) / 2
+        if quickest is None or uncertainty_s < quickest.uncertainty_s:
+            quickest = _Reading(before + uncertainty_s, value_uj, uncertainty_s)
+        if quickest.uncertainty_s <= _FAST_READING_S / 2:
             break
     assert quickest is not None
     return quickest
@@ -214,10 +217,13 @@ def _read(counter: EnergyCounter) -> _Reading:
 
 def _far_apart(first: _Reading, last: _Reading) -> bool:
     apart_s = last.time_s - first.time_s
-    return apart_s >= _WATCH_S and first.doubt_s + last.doubt_s <= _DOUBT * apart_s
+    return (
+        apart_s >= _OBSERVATION_S
+        and first.uncertainty_s + last.uncertainty_s <= _MAX_TIMING_UNCERTAINTY * apart_s
+    )
 
 
-def _seen(
+def _counter_finding(
     counter: EnergyCounter, first: _Reading | None, last: _Reading | None, error: str
 ) -> CounterFinding:
     watts = None
@@ -263,11 +269,11 @@ def _is_virtual(root: Path) -> bool:
 
 def _display_vendors(system: Path) -> set[str]:
     """Return the vendors of display and accelerator devices (PCI class 03 and 12)."""
-    found = set()
+    vendors = set()
     for path in system.glob("bus/pci/devices/*/class"):
         if (read_optional(path) or "")[:4] in ("0x03", "0x12"):
-            found.add(read_optional(path.with_name("vendor")) or "")
-    return found
+            vendors.add(read_optional(path.with_name("vendor")) or "")
+    return vendors
 
 
 def _config(argument: Path | str | None) -> tuple[Config, str, tuple[Finding, ...]]:

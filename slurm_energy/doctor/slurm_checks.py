@@ -100,8 +100,8 @@ def _spank(slurm: SlurmFileFindings) -> CheckResult:
         return CheckResult(
             "SPANK", CheckState.ABSENT, f"{slurm.spank}; no {slurm.policy_file} here", cost, fix
         )
-    known = f", for Slurm {slurm.release}" if slurm.release else "; the installed Slurm is not known"
-    return CheckResult("SPANK", CheckState.OK, f"{slurm.spank}{known}")
+    release = f", for Slurm {slurm.release}" if slurm.release else "; the installed Slurm release is unknown"
+    return CheckResult("SPANK", CheckState.OK, f"{slurm.spank}{release}")
 
 
 def _job_submit(slurm: SlurmFileFindings) -> CheckResult:

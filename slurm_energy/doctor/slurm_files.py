@@ -155,8 +155,8 @@ def _site_factor_faults(
 
 
 def _in_one_of(directories: Iterable[Path], name: Path) -> Path:
-    places = (directory / name for directory in directories)
-    return next((place for place in places if place.exists()), name)
+    paths = (directory / name for directory in directories)
+    return next((path for path in paths if path.exists()), name)
 
 
 def _file_faults(path: Path, use: FileUse, *, executable: bool, ours: bool) -> Iterator[FileFault]:

@@ -112,11 +112,11 @@ def applied_settings(
     back = {result.key: result for result in restored}
     groups: dict[tuple[str, AppliedSetting], list[str]] = {}
     for outcome in outcomes:
-        kind, place = knob_keys.split_key(outcome.key)
-        groups.setdefault((kind, _setting(outcome, back, knobs)), []).append(place)
+        name, domain = knob_keys.split_key(outcome.key)
+        groups.setdefault((name, _setting(outcome, back, knobs)), []).append(domain)
     return tuple(
-        AppliedSetting(f"{kind}[{knob_keys.join_domains(domains)}]", *_values(setting))
-        for (kind, setting), domains in groups.items()
+        AppliedSetting(f"{name}[{knob_keys.join_domains(domains)}]", *_values(setting))
+        for (name, setting), domains in groups.items()
     )
 
 

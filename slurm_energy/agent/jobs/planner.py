@@ -202,14 +202,14 @@ def _gpus_to_set(session: Session, hardware: NodeHardware) -> tuple[int, ...]:
 
 
 def plan(
-    session: Session, asked: PolicyRequest, devices: NodeDevices, journal: SettingsJournal, config: Config
+    session: Session, request: PolicyRequest, devices: NodeDevices, journal: SettingsJournal, config: Config
 ) -> tuple[SettingsPlan, dict[str, str]]:
     """Return the settings for a session within the limits that were in force before any job.
 
     Returns:
         The plan, and values read for it by knob.
     """
-    info = catalogue(config).get(asked.policy)
+    info = catalogue(config).get(request.policy)
     hardware = devices.hardware
     values: dict[str, str] = {}
     if info is not None and not info.changes_nothing:
@@ -219,7 +219,7 @@ def plan(
         hardware = with_current_limits(hardware, values | originals)
     cpus = None if session.cpu_list is None else frozenset(session.cpu_list)
     scope = JobScope(session.whole_node, _gpus_to_set(session, hardware), session.gpu_job, cpus)
-    made = make_plan(asked, hardware, config, scope)
+    made = make_plan(request, hardware, config, scope)
     if WAITING_FOR_CPUS in session.notes and WAITING_FOR_CPUS not in made.notes:
         session.notes.remove(WAITING_FOR_CPUS)
         session.note(
@@ -244,4 +244,4 @@ def caps_note(cap_watts: float | None, gpu_cap_watts: float | None) -> str:
 def _shared_note(cpus: int | None, cpu_count: int) -> str:
     """Return the record's note about attribution on a shared node."""
     rule = "the job shares the node: energy by CPU time, and of the idle node by allocated CPUs"
-    return f"{rule} ({cpus} of {cpu_count})" if cpus is not None else f"{rule}, which are not known"
+    return f"{rule} ({cpus} of {cpu_count})" if cpus is not None else f"{rule}, which are unknown"

@@ -208,11 +208,11 @@ def _cpu_time(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> _We
     Jobs with unknown CPU time share the remaining CPU time by their allocated CPUs, at most the time that
     these CPUs can run.
     """
-    known = sum(claim.cpu_time_ns for claim in jobs if claim.cpu_time_ns is not None)
+    known_ns = sum(claim.cpu_time_ns for claim in jobs if claim.cpu_time_ns is not None)
     unknown = [claim.held_ns for claim in jobs if claim.cpu_time_ns is None]
-    most = sum(unknown)
-    left = most if interval.busy_ns is None else max(0, interval.busy_ns - known)
-    assumed = iter(apportion(min(most, left) if most else 0, unknown))
+    max_ns = sum(unknown)
+    remaining_ns = max_ns if interval.busy_ns is None else max(0, interval.busy_ns - known_ns)
+    assumed = iter(apportion(min(max_ns, remaining_ns) if max_ns else 0, unknown))
     weights = [next(assumed) if claim.cpu_time_ns is None else claim.cpu_time_ns for claim in jobs]
     return _Weights(weights, max(0, (interval.busy_ns or 0) - sum(weights)))
 

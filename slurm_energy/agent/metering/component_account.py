@@ -58,10 +58,10 @@ class ComponentAccount:
             if delta is None:
                 self.late_since.setdefault(key, interval.start)
                 continue
-            known = self.late_since.pop(key, interval.start)
+            last_read = self.late_since.pop(key, interval.start)
             self.uncharged_uj += delta.energy_uj - self._unattribute_before(key, delta, interval.end)
-            if delta.start > known + SLACK_S:
-                self.mark_uncertain(known, delta.start)
+            if delta.start > last_read + SLACK_S:
+                self.mark_uncertain(last_read, delta.start)
                 fresh += delta.start >= interval.start - SLACK_S
             if not delta.certain:
                 self.mark_uncertain(delta.start, interval.end)
@@ -113,10 +113,10 @@ class ComponentAccount:
 
     def uncertain_s(self, job: str, since: float) -> float:
         """Return the uncertain seconds of a job that was on the node from boot time `since` on."""
-        total_s, known = 0.0, self.lost_since.get(job, since)
+        total_s, counted_until = 0.0, self.lost_since.get(job, since)
         for start, end in sorted(self.uncertain_spans):
-            total_s += max(0.0, end - max(start, known))
-            known = max(known, end)
+            total_s += max(0.0, end - max(start, counted_until))
+            counted_until = max(counted_until, end)
         return total_s
 
     def _with(self, interval: OccupancyInterval) -> OccupancyInterval:

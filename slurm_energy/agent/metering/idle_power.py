@@ -73,8 +73,8 @@ class IdlePower:
 
     def watts(self, component: str) -> float | None:
         """Return the idle power of a component; None while unknown."""
-        kind = component.partition("[")[0]
-        given = self.configured_watts.get(component, self.configured_watts.get(kind))
+        group = component.partition("[")[0]
+        given = self.configured_watts.get(component, self.configured_watts.get(group))
         return given if given is not None else self.learned_watts.get(component)
 
     def static_uj(self, length_s: float, energy_uj: Mapping[str, int]) -> dict[str, int]:

@@ -234,13 +234,13 @@ class Sampler:
 
     def readings(self) -> dict[str, Any]:
         """Return the last readings for `since`, JSON-ready."""
-        known = {key: [t.time, t.value_uj] for key, t in self._counters.items() if t.time is not None}
+        readings = {key: [t.time, t.value_uj] for key, t in self._counters.items() if t.time is not None}
         return {
             "boot_id": self._clock.boot_id,
             "time": self.time,
             "timing_uncertainty_s": self._timing_uncertainty_s,
             "suspended_s": self._suspended_s,
-            "counters": known,
+            "counters": readings,
         }
 
     def since(self, earlier: Mapping[str, Any]) -> SampleInterval | None:

@@ -27,9 +27,9 @@ class ThrottleSampler:
         if not self._sensors:
             return {}
         if everything:
-            changed = [self._ask(index, now, start) for index in range(len(self._sensors))]
+            changed = [self._read(index, now, start) for index in range(len(self._sensors))]
         else:
-            changed = [self._ask(self._take_turn(), now, start) for _ in range(self._step)]
+            changed = [self._read(self._take_turn(), now, start) for _ in range(self._step)]
         if any(changed):
             self._update_shares()
         if start is None or not self._any_throttled:
@@ -42,7 +42,7 @@ class ThrottleSampler:
         self._next = (turn + 1) % len(self._sensors)
         return turn
 
-    def _ask(self, index: int, now: float, start: float | None) -> bool:
+    def _read(self, index: int, now: float, start: float | None) -> bool:
         """Read a sensor; return whether its value changed."""
         since, before = self._read_at[index], self._shares[index]
         since = start if since is None else since

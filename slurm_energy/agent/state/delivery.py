@@ -35,7 +35,7 @@ _BATCH_ITEMS = 200
 _RESEND_PAUSE_S = 600.0
 """Minimum pause between resends: two releases behind one address must not circulate records."""
 _UNKNOWN_RELEASE = "unknown"
-_ASK_S = 900.0
+_REQUEST_INTERVAL_S = 900.0
 """Interval of requests for the controller's release while only rejected records are left."""
 
 
@@ -126,7 +126,7 @@ class RecordDelivery:
         self._release = _UNKNOWN_RELEASE
         self._resent_for = _UNKNOWN_RELEASE
         self._resent_at: float | None = None
-        self._asked_at = -math.inf
+        self._requested_at = -math.inf
 
     def wake(self) -> None:
         """Signal a new record; this does not shorten the wait after a failure."""
@@ -158,7 +158,7 @@ class RecordDelivery:
         now = time.monotonic()
         pauses = [self._spool.deferred.pause_s(now)]
         if self._spool.rejected.count():
-            pauses.append(max(0.0, self._asked_at + _ASK_S - now))
+            pauses.append(max(0.0, self._requested_at + _REQUEST_INTERVAL_S - now))
         due = [pause for pause in pauses if pause is not None]
         return min(due) if due else None
 
@@ -167,7 +167,7 @@ class RecordDelivery:
         now = time.monotonic()
         items: list[SpooledRecord] = await self._work(self._spool.items, _BATCH_BYTES, _BATCH_ITEMS, now)
         rejected = await self._work(self._spool.rejected.count)
-        if not items and not (rejected and now >= self._asked_at + _ASK_S):
+        if not items and not (rejected and now >= self._requested_at + _REQUEST_INTERVAL_S):
             return False
         client = self._client()
         try:
@@ -237,7 +237,7 @@ class RecordDelivery:
         except asyncio.CancelledError:
             client.cancel()  # otherwise the thread, and the stop of senergyd, would wait for the controller
             raise
-        self._asked_at = time.monotonic()
+        self._requested_at = time.monotonic()
         await self._note_release(response)
         return response
 
