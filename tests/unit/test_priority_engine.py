@@ -441,7 +441,7 @@ def test_a_job_loses_its_place_in_a_partition_that_is_not_ranked(mode, changed):
     rows = [
         {"partition": "other", "site_factor": 10**9},
         {"partition": "other", "site_factor": 10**8, "array_job_id": 90},
-        {"partition": "other", "site_factor": 5},  # somebody else's doing
+        {"partition": "other", "site_factor": 5},  # set by another program
         {"partition": "other", "fixed": True, "site_factor": 7},
         running(partition="other", site_factor=10**9),
     ]
