@@ -79,7 +79,7 @@ def pending_lookups(connection: sqlite3.Connection, since: float) -> list[JobLoo
 
 def store(
     connection: sqlite3.Connection,
-    answer: Mapping[int, Sequence[JobFacts]],
+    facts_by_id: Mapping[int, Sequence[JobFacts]],
     jobs: Sequence[JobLookup],
     now: float,
 ) -> StoredFacts:
@@ -87,14 +87,14 @@ def store(
 
     Args:
         connection: connection of the writing thread.
-        answer: facts by job id, from `slurm.job_accounting.read_job_facts`.
+        facts_by_id: facts by job id, from `slurm.job_accounting.read_job_facts`.
         jobs: the jobs that were looked up.
         now: current time, Unix seconds.
     """
     linked, others = 0, set()
     with transaction(connection):
         for job in jobs:
-            runs = answer.get(job.job_id, ())
+            runs = facts_by_id.get(job.job_id, ())
             fitting = [facts for facts in runs if facts.cluster in (None, job.cluster)]
             others |= {facts.cluster for facts in runs if facts.cluster not in (None, job.cluster)}
             if fitting:

@@ -1,6 +1,6 @@
 """Payload of the munge credential of a request: digests of the request, of constant length.
 
-Both ends use this module: the client builds the payload, the controller compares it.
+Both ends use this module: the client builds the payload, the controller verifies it.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ class _Request:
         return nodes, tasks or nodes * (per_node or 1)
 
     def _gpus(self, nodes: int, tasks: int) -> tuple[int, str | None]:
-        """Return number and type of the GPUs on all nodes, from the most general option."""
+        """Return number and type of the GPUs on all nodes, from the first option below that is set."""
         for name, times in (("gpus", 1), ("gpus-per-node", nodes), ("gpus-per-task", tasks)):
             text = self._text(name)
             if text:

@@ -63,7 +63,7 @@ class JobContext:
 
 
 def this_node() -> str:
-    """Return the name of this node before the first hook: SLURMD_NODENAME, else the short host name."""
+    """Return SLURMD_NODENAME, else the short host name: the node's name until the first hook sets it."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 
 

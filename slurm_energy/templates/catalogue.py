@@ -38,7 +38,7 @@ class TemplateVariable:
 
     Attributes:
         name: key for --set.
-        kind: form of the value, see `kinds`.
+        kind: form of the value, see `value_kinds`.
         doc: meaning, one line.
         default: default value; None: a value is required.
         option: sbatch option that receives the value; empty: the text of the template uses the value.

@@ -13,7 +13,10 @@ _ITEM = re.compile(r"(ENERGY_[A-Z_]{1,32})=([A-Za-z0-9_.:,/+%-]{1,512})", re.ASC
 
 
 def parse_comment_flags(text: str) -> dict[str, str]:
-    """Return the flags in `... energy-flags: ENERGY_POLICY=edp ENERGY_CAP=200; ...`; {} without mark."""
+    """Return the flags in `... energy-flags: ENERGY_POLICY=edp ENERGY_CAP=200; ...`.
+
+    Text without the mark `energy-flags:` has no flags.
+    """
     _, mark, after = text.rpartition(MARK)
     if not mark:
         return {}

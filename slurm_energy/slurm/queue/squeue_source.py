@@ -129,7 +129,7 @@ class SqueueSource:
             uid=uid,
             user=self._names(uid),
             gpu_kind=kinds,
-            **_as_they_are(row),
+            **_single_field_columns(row),
         )
 
     def _site_factors(
@@ -138,7 +138,7 @@ class SqueueSource:
         """Return the site factors, and whether an administrator set the priority; shape (n,) each.
 
         With weights of 0, `priority = max(1, site_factor - nice)`. A held job has priority 0 and keeps its
-        site factor. A priority that does not follow from the site factor that slurmctld accepted from us was
+        site factor. A priority that does not follow from the last site factor that slurmctld accepted was
         set by an administrator (`scontrol update priority=`, or another site factor) and is left alone.
         """
         ours = [self._applied_factors.get(job) for job in address.tolist()]
@@ -160,7 +160,7 @@ class SqueueSource:
         return [self._users.get(uid, str(uid)) for uid in numbers]
 
 
-def _as_they_are(row: Row) -> dict[str, Any]:
+def _single_field_columns(row: Row) -> dict[str, Any]:
     """Return the columns that are parsed from a single field each."""
     return {
         # Slurm requeues only batch jobs, although squeue shows Requeue=1 for others too.
