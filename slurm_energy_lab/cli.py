@@ -187,7 +187,7 @@ def _up(args: argparse.Namespace) -> int:
 
     _require_root()
     if args.cpu_share is not None and not 0 < args.cpu_share <= 1024:
-        raise UsageError(f"--cpu-share {args.cpu_share:g}", "is not possible", "from 0.001 to 1024 cores")
+        raise UsageError(f"--cpu-share {args.cpu_share:g}", "is invalid", "from 0.001 to 1024 cores")
     layout = _layout(args)
     if lab := lifecycle.running_lab(layout):
         print(f"The lab is up in {layout.root}: nodes {' '.join(lab.nodes)}.")
@@ -295,7 +295,7 @@ def _user(text: str) -> tuple[str, int]:
     """Parse `NAME` or `NAME=SHARES`."""
     name, _, shares = text.partition("=")
     if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", name) or not re.fullmatch(r"(\d{1,6})?", shares):
-        raise UsageError(f"--user {text!r}", "is no user with shares", "e.g. --user games=3")
+        raise UsageError(f"--user {text!r}", "is not NAME or NAME=SHARES", "e.g. --user games=3")
     return name, int(shares or 1)
 
 

@@ -63,6 +63,6 @@ def _numbers(name: str, text: str) -> list[int]:
     for part in filter(None, text.split(",")):
         match = _RANGE.fullmatch(part)
         if not match:
-            raise UsageError(f"{name}='{text[:40]}'", "is no list of numbers")
+            raise UsageError(f"{name}='{text[:40]}'", "is not a list of numbers")
         numbers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return sorted(numbers)

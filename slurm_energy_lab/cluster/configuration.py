@@ -77,7 +77,7 @@ def with_settings(text: str, settings: Iterable[str]) -> str:
     for setting in settings:
         match = _SETTING.fullmatch(setting)
         if not match:
-            raise UsageError(f"--set {setting!r}", "is no line of slurm.conf", "write it as Key=Value")
+            raise UsageError(f"--set {setting!r}", "is not a line of slurm.conf", "write it as Key=Value")
         key = match["key"].lower()
         if _OWN.fullmatch(key):
             raise UsageError(f"--set {setting!r}", "the lab needs its own value of this key")

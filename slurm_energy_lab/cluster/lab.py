@@ -71,7 +71,7 @@ class Lab:
             raise NotFoundError(f"node '{node}'", "not in this lab", f"nodes: {' '.join(self.nodes)}")
         pid = SupervisorClient(self.layout.supervisor_socket(node)).pid()
         if pid is None:
-            raise UnavailableError(f"node '{node}'", "its first process is gone", "senergy lab down, then up")
+            raise UnavailableError(f"node '{node}'", "its supervisor has ended", "senergy lab down, then up")
         inner = ["/bin/sh", "-c", _IN_DIRECTORY, "sh", str(directory or Path.cwd()), *argv]
         return ["nsenter", "-t", str(pid), "-m", "-u", "-p", "--", *inner]
 

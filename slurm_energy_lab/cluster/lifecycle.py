@@ -124,9 +124,7 @@ def _locked(layout: LabLayout) -> Iterator[None]:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise AlreadyRunningError(
-            f"{layout.root}", "another senergy lab up or down is at work there"
-        ) from None
+        raise AlreadyRunningError(f"{layout.root}", "another senergy lab up or down is in progress") from None
     finally:
         os.close(handle)
 

@@ -95,7 +95,7 @@ class Supervisor:
             return {"ok": False, "error": f"unknown op {request['op']!r}", "code": 2}
         existing = self._children.get(request["name"])
         if existing and existing.exit is None:
-            return {"ok": False, "error": f"{existing.name} runs already", "code": 7}
+            return {"ok": False, "error": f"{existing.name} is already running", "code": 7}
         with Path(request["log"]).open("ab") as log:
             process = subprocess.Popen(
                 request["argv"],

@@ -121,7 +121,7 @@ class Cores:
             UsageError: unknown CPU, or a busy figure below 0.
         """
         if not 0 <= busy_cores < math.inf:
-            raise UsageError(f"real load '{key[:40]}': {busy_cores} busy cores are not possible")
+            raise UsageError(f"real load '{key[:40]}': {busy_cores} busy cores are invalid")
         old = self._real_loads.get(key)
         new = self._real_load(cpus, busy_cores, job, old)
         if new == old:

@@ -65,7 +65,7 @@ def check_request(cpufreq: CpufreqProfile, request: FrequencyRequest) -> None:
     if request.epp is not None:
         epp_value(request.epp)
     if request.min_khz <= 0 or request.max_khz <= 0:
-        raise UsageError(f"frequencies {request.min_khz}..{request.max_khz} kHz are not possible")
+        raise UsageError(f"frequencies {request.min_khz}..{request.max_khz} kHz are invalid")
 
 
 def target_khz(cpufreq: CpufreqProfile, request: FrequencyRequest, utilisation: float) -> int:

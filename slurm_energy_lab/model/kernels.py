@@ -85,7 +85,7 @@ class KernelSpec:
         except OverflowError:
             scale = math.inf
         if not (math.isfinite(scale) and scale > 0 and size > 0):
-            raise UsageError(f"{self.name}: size {size!r} is not possible", todo=f"give {self.size_unit}")
+            raise UsageError(f"{self.name}: size {size!r} is invalid", todo=f"give {self.size_unit}")
         return scale
 
 

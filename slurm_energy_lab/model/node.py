@@ -153,7 +153,7 @@ class NodeModel:
         if limit is None:
             raise UsageError(f"package {package} has no limit {interface}:{constraint[:40]}")
         if not (0 <= limit_watts < math.inf and 0 < window_s < math.inf):
-            raise UsageError(f"limit of {limit_watts} W over {window_s} s is not possible")
+            raise UsageError(f"limit of {limit_watts} W over {window_s} s is invalid")
         self._operate()
         limit.update_average(self._now_s)
         limit.limit_watts, limit.window_s, limit.enabled = limit_watts, window_s, enabled
@@ -315,7 +315,7 @@ class NodeModel:
 
     def _package(self, index: int) -> PackageModel:
         if not 0 <= index < len(self._packages):
-            raise UsageError(f"package {index} is not there", todo=f"0 to {len(self._packages) - 1}")
+            raise UsageError(f"package {index} does not exist", todo=f"0 to {len(self._packages) - 1}")
         return self._packages[index]
 
     def _gpu(self, index: int) -> GpuModel:

@@ -34,7 +34,7 @@ def placements(profile: NodeProfile, request: KernelRequest) -> list[Placement]:
         cpus = request.cpus or tuple(range(profile.cpu.cpus))
         return [Placement(tuple(sorted({profile.cpu.core_of(cpu) for cpu in cpus})), cpus)]
     if request.device != "gpu" or not profile.gpu:
-        raise UsageError(f"device '{request.device[:40]}' is not there on {profile.name}")
+        raise UsageError(f"device '{request.device[:40]}' does not exist on {profile.name}")
     gpus = tuple(dict.fromkeys(request.gpus)) or tuple(range(profile.gpu.count))
     for gpu in gpus:
         check_gpu(profile, gpu)
@@ -49,13 +49,13 @@ def host_package(profile: NodeProfile, gpu: int) -> int:
 def check_cpu(profile: NodeProfile, cpu: int) -> None:
     """Raise UsageError for a logical CPU that the node does not have."""
     if not 0 <= cpu < profile.cpu.cpus:
-        raise UsageError(f"CPU {cpu} is not there", todo=f"0 to {profile.cpu.cpus - 1}")
+        raise UsageError(f"CPU {cpu} does not exist", todo=f"0 to {profile.cpu.cpus - 1}")
 
 
 def check_gpu(profile: NodeProfile, gpu: int) -> None:
     """Raise UsageError for a GPU that the node does not have."""
     if not 0 <= gpu < profile.gpu_count:
-        raise UsageError(f"GPU {gpu} is not there", why=f"{profile.name} has {profile.gpu_count}")
+        raise UsageError(f"GPU {gpu} does not exist", why=f"{profile.name} has {profile.gpu_count}")
 
 
 def check_gpu_limit(profile: NodeProfile, gpu: int, limit_watts: float) -> None:

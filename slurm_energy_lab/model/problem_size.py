@@ -37,11 +37,11 @@ def default_size(
     """
     spec = kernel_spec(kernel)
     if not (math.isfinite(full_speed_s) and full_speed_s > 0):
-        raise UsageError(f"{kernel}: {full_speed_s!r} seconds are not possible")
+        raise UsageError(f"{kernel}: {full_speed_s!r} seconds are invalid")
     if device == "cpu":
         unit_s = CpuPhysics(profile).full_speed_s(spec)
     elif device == "gpu" and profile.gpu is not None:
         unit_s = GpuPhysics(profile.gpu).full_speed_s(spec)
     else:
-        raise UsageError(f"device '{device[:40]}' is not there on {profile.name}", todo="cpu or gpu")
+        raise UsageError(f"device '{device[:40]}' does not exist on {profile.name}", todo="cpu or gpu")
     return float((full_speed_s / unit_s) ** (1.0 / spec.exponent))

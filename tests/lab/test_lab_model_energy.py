@@ -201,11 +201,11 @@ def test_unknown_arguments_are_named():
         model.energy_joules("gpu[0]")
     with pytest.raises(NotFoundError, match="component 'psys'"):
         model.power_watts("psys")
-    with pytest.raises(UsageError, match="CPU 128 is not there: 0 to 127"):
+    with pytest.raises(UsageError, match="CPU 128 does not exist: 0 to 127"):
         model.effective_khz(128)
-    with pytest.raises(UsageError, match="GPU 0 is not there: xeon-8358 has 0"):
+    with pytest.raises(UsageError, match="GPU 0 does not exist: xeon-8358 has 0"):
         model.gpu_state(0)
-    with pytest.raises(UsageError, match="package 2 is not there"):
+    with pytest.raises(UsageError, match="package 2 does not exist"):
         model.set_package_limit(2, "long_term", 100, 1, True)
     with pytest.raises(UsageError, match="real load 'x': -1 busy cores"):
         model.set_real_load("x", (0,), -1)
@@ -215,14 +215,14 @@ def test_unknown_arguments_are_named():
     ("request_", "message"),
     [
         (KernelRequest("fft", "cpu"), "kernel 'fft' is not known: one of gemm"),
-        (KernelRequest("gemm", "gpu"), "device 'gpu' is not there on xeon-8358"),
-        (KernelRequest("gemm", "fpga", size=10), "device 'fpga' is not there"),
-        (KernelRequest("gemm", "cpu", size=0), "gemm: size 0 is not possible"),
+        (KernelRequest("gemm", "gpu"), "device 'gpu' does not exist on xeon-8358"),
+        (KernelRequest("gemm", "fpga", size=10), "device 'fpga' does not exist"),
+        (KernelRequest("gemm", "cpu", size=0), "gemm: size 0 is invalid"),
         (KernelRequest("gemm", "cpu", size=-4), "gemm: size -4"),
         (KernelRequest("gemm", "cpu", size=float("nan")), "gemm: size nan"),
         (KernelRequest("gemm", "cpu", size=1e300), "gemm: size 1e"),
         (KernelRequest("gemm", "cpu", full_speed_s=0), "gemm: 0 seconds"),
-        (KernelRequest("gemm", "cpu", cpus=(0, 500)), "CPU 500 is not there"),
+        (KernelRequest("gemm", "cpu", cpus=(0, 500)), "CPU 500 does not exist"),
     ],
 )
 def test_impossible_kernels_are_refused(request_, message):

@@ -146,7 +146,7 @@ def test_a_supervisor_starts_reaps_and_reports_processes(served, tmp_path):
 
 def test_a_name_runs_once(served, tmp_path):
     served.spawn("long", ["sleep", "60"], dict(os.environ), tmp_path / "log")
-    with pytest.raises(UnavailableError, match="long runs already"):
+    with pytest.raises(UnavailableError, match="long is already running"):
         served.spawn("long", ["sleep", "60"], dict(os.environ), tmp_path / "log")
 
 
