@@ -1,4 +1,4 @@
-"""Scores, fairness, admission and preemption: hand-computed cases, invariants, and the registry's doors."""
+"""Scores, fairness, admission and preemption: hand-computed cases, invariants, and the registry."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_orders():
 
 
 def one_job(now_s: float, deadline_s: float = NAN) -> Queue:
-    """One job since 0: 10 s at 100 W (EDP 1e4) where nothing is free, 40 s at 100 W (16e4) where there is."""
+    """One job, submitted at 0: 10 s at 100 W (EDP 1e4) in a busy shape, 40 s at 100 W (16e4) if free."""
     return Queue(
         now_s,
         jobs(np.array([1]), np.array([0.0]), deadline_s=np.array([deadline_s])),
@@ -110,27 +110,27 @@ def one_job(now_s: float, deadline_s: float = NAN) -> Queue:
 @pytest.mark.parametrize(
     ("now_s", "weights", "choice"),
     [
-        (0, {}, -1),  # 16 times the least EDP: waits
+        (0, {}, -1),  # 16 times the lowest EDP: waits
         (79, {}, -1),
-        (81, {}, 1),  # eight times its shortest time have passed
+        (81, {}, 1),  # after eight times its shortest run time
         (81, {"patience": 9.0}, -1),
         (0, {"excess": 15.0}, 1),
         (0, {"excess": 14.9}, -1),
     ],
 )
-def test_kairos_waits_for_a_good_shape_but_not_for_ever(now_s, weights, choice):
+def test_kairos_waits_for_a_good_shape_for_a_bounded_time(now_s, weights, choice):
     assert list(policy("kairos").rank(one_job(now_s), Options(weights=weights)).choice) == [choice]
 
 
 @pytest.mark.parametrize("name", ["kairos", "aurachronos"])
-def test_a_job_does_not_start_where_it_would_miss_its_deadline_while_another_shape_meets_it(name):
+def test_a_job_waits_for_a_shape_that_meets_its_deadline(name):
     options = Options(weights={"excess": 99.0})
     assert list(policy(name).rank(one_job(0, 41.0), options).choice) == [1]
     assert list(policy(name).rank(one_job(0, 39.0), options).choice) == [-1]
-    assert list(policy(name).rank(one_job(35, 39.0), options).choice) == [1]  # none meets it any more
+    assert list(policy(name).rank(one_job(35, 39.0), options).choice) == [1]  # no shape meets it any more
 
 
-def test_multifactor_is_slurms_sum():
+def test_multifactor_equals_slurms_sum():
     options = Options(weights={"age": 1000, "fairshare": 100, "qos": 0}, max_age_s=1000)
     ranking = policy("multifactor").rank(example(), options)
     shares = [1.0, 2.0 ** -(1.0 / 0.5)]
@@ -149,8 +149,8 @@ def test_blend_adds_its_terms():
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_the_terms_tell_the_score(name):
-    """What people are shown is what decides: weighted terms add up, others multiply with their powers."""
+def test_the_terms_yield_the_score(name):
+    """The displayed terms yield the score: weighted terms add up, others multiply with their powers."""
     options = Options(weights={"edp": 0.7, "deadline": 1.5, "qos": 3.0, "age": 2.0})
     ranking = policy(name).rank(example(), options)
     terms = list(ranking.terms.values())
@@ -166,8 +166,8 @@ def test_the_terms_tell_the_score(name):
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_nobody_waits_longer_than_the_bound(name):
-    """A job beyond the bound goes before all others, the one that waits longest first."""
+def test_no_job_waits_longer_than_the_bound(name):
+    """A job beyond the bound goes before all others, the longest wait first."""
     queue = example(now_s=2000.0)
     ranking = policy(name).rank(queue, Options(wait_bound_s=1050))
     assert list(ranking.tier[:2]) == [AGED, AGED]
@@ -206,7 +206,7 @@ def test_an_empty_queue_has_an_empty_ranking(name):
 
 @given(st.data())
 @examples(60)
-def test_least_is_what_a_loop_finds(data):
+def test_least_equals_a_loop(data):
     sizes = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=8))
     count = sum(sizes)
     values = np.array(data.draw(st.lists(st.integers(0, 4), min_size=count, max_size=count)), float)
@@ -235,7 +235,7 @@ def test_jain_by_hand():
     assert np.isnan(jain(np.array([])))
 
 
-def test_usage_decays_by_half_lives_and_is_judged_by_shares():
+def test_usage_decays_by_half_lives_and_is_divided_by_shares():
     assert decayed(np.array([8.0, 0.0]), 7200, 3600) == pytest.approx([2.0, 0.0])
     assert decayed(np.array([8.0]), 1e9, np.inf) == pytest.approx([8.0])
     with pytest.raises(ValueError, match="half_life_s"):
@@ -259,7 +259,7 @@ def test_admission_keeps_resources_and_budget():
     assert list(fits(table, np.array([3, 1]))) == [True, False, False, True]
 
 
-def test_what_an_aged_job_waits_for_is_kept_for_it():
+def test_resources_of_an_aged_job_stay_free():
     queue = example(now_s=2000.0)
     table, ids = queue.alternatives, queue.jobs.job_id
     ranking = policy("sjf").rank(queue, Options(wait_bound_s=1400))  # job 2 is aged and needs hardware 1
@@ -272,7 +272,7 @@ def test_what_an_aged_job_waits_for_is_kept_for_it():
     st.integers(0, 12),
     st.integers(0, 4),
 )
-def test_victims_are_enough_and_none_is_spare(rows, needed, free):
+def test_victims_suffice_and_each_is_needed(rows, needed, free):
     running = [Running(i, kind, gpus, lost, ok) for i, (kind, gpus, lost, ok) in enumerate(rows)]
     found = victims(running, 0, needed, free)
     usable = {job.job_id: job for job in running if job.preemptible and job.hardware == 0}
@@ -297,7 +297,7 @@ def test_a_cheap_victim_is_spared_when_a_larger_one_is_needed_anyway():
     assert victims(running, 0, 8, 0) == [2]
 
 
-def test_registry_lists_policies_and_names_near_ones():
+def test_the_registry_lists_policies_and_suggests_near_names():
     assert names() == BUILT_IN
     assert policy("charon").keeps_budget and policy("aurachronos").preempts
     assert all(policy(name).summary.endswith(".") for name in names())
@@ -359,7 +359,7 @@ def test_bad_tables_are_refused(build, message):
 
 
 def parked(count: int, **columns: Any) -> Queue:
-    """Jobs of owner 0 that have waited for an hour, and behind them two of owner 1 and one that is new."""
+    """Jobs of owner 0 that have waited for an hour, followed by two jobs of owner 1 and a new one."""
     submit = np.array([*range(count), 900.0, 901.0, 3990.0])
     owner = np.array([0] * count + [1, 1, 2])
     total = count + 3
@@ -370,7 +370,7 @@ def parked(count: int, **columns: Any) -> Queue:
     )
 
 
-def test_parked_jobs_of_one_user_do_not_own_the_head_of_the_queue():
+def test_parked_jobs_of_one_user_do_not_occupy_the_head_of_the_queue():
     queue = parked(800)
     ranking = policy("sjf").rank(queue, Options(wait_bound_s=1000.0, aged_jobs_per_user=10))
     aged = np.flatnonzero(ranking.tier == AGED)

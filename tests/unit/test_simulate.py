@@ -1,4 +1,4 @@
-"""`senergy simulate`: scenarios, campaigns that go on, files and plots, errors with file, line and key."""
+"""`senergy simulate`: scenarios, resumed campaigns, files and plots, errors with file, line and key."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import csv
 import importlib.util
 import json
 import math
-import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -25,8 +22,8 @@ from slurm_energy.cli.main import main
 from slurm_energy.errors import ConfigError, NotFoundError
 from slurm_energy.reports import simulationpage
 from slurm_energy.simulator import campaign as campaign_module
-from slurm_energy.simulator import job_array, sweeps
 from slurm_energy.simulator import scenario as scenarios
+from slurm_energy.simulator import sweeps
 from slurm_energy.simulator.campaign import CampaignTask, campaign, workload_of
 from slurm_energy.simulator.campaign import run as run_task
 from slurm_energy.simulator.mean_power import power_by_interval
@@ -97,7 +94,7 @@ def folder(tmp_path):
 
 
 def predict(model, hardware, gpus, batch, cap_watts=math.inf):
-    """Twice the GPUs, 1.8 times as fast; b is twice as fast and needs twice the power."""
+    """Return a prediction: doubling the GPUs speeds up by 1.8; b is twice as fast at twice the power."""
     fast = 2.0 if hardware == "b" else 1.0
     time_s = 600.0 / (fast * gpus**0.85) * (32 / batch) ** 0.1
     return ShapePrediction(time_s, 300.0 * fast * gpus, 400.0 * fast * gpus)
@@ -143,7 +140,7 @@ def test_plots(folder, capsys):
 
 
 class Cells(HTMLParser):
-    """Collects the cells of all tables, by row."""
+    """Parser that collects the cells of all tables by row."""
 
     def __init__(self, text):
         super().__init__()
@@ -196,7 +193,7 @@ def test_a_page_of_many_charts_shows_fewer_jobs_in_each():
     assert [simulationpage._scheduled_jobs(charts) for charts in (1, 60, 120, 9999)] == [200, 200, 100, 40]
 
 
-def test_names_in_a_workload_cannot_leave_their_place_in_the_page(folder):
+def test_names_in_a_workload_are_escaped_in_the_page(folder):
     evil = "</script><script>alert(1)</script><b>"
     (folder / "jobs.csv").write_text(JOBS.replace(",u1,", f",{evil},"))
     page = folder / "page.html"
@@ -206,7 +203,7 @@ def test_names_in_a_workload_cannot_leave_their_place_in_the_page(folder):
 
 
 @pytest.mark.parametrize("option", ["--html", "--plots", "--format"])
-def test_what_cannot_be_written_is_said_before_the_simulation(folder, option, monkeypatch, capsys):
+def test_unwritable_outputs_are_reported_before_the_simulation(folder, option, monkeypatch, capsys):
     monkeypatch.setattr(campaign_module, "campaign", lambda *_, **__: pytest.fail("it was simulated"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     values = {"--html": [str(folder)], "--plots": ["plots"], "--format": ["parquet", "--out", "out"]}
@@ -219,7 +216,7 @@ def test_what_cannot_be_written_is_said_before_the_simulation(folder, option, mo
     st.lists(st.tuples(st.floats(0.01, 50), st.floats(0, 1e5)), min_size=1, max_size=30),
     st.integers(1, 40),
 )
-def test_the_means_of_intervals_have_the_energy_of_the_steps(steps, count):
+def test_interval_means_preserve_the_energy_of_the_steps(steps, count):
     lengths, watts = map(np.array, zip(*steps, strict=True))
     times = np.append(0.0, np.cumsum(lengths))
     interval_s, mean, highest = power_by_interval(times[:-1], watts, float(times[-1]), count)
@@ -229,7 +226,7 @@ def test_the_means_of_intervals_have_the_energy_of_the_steps(steps, count):
     assert all(m <= h * (1 + 1e-9) + 1e-6 for m, h in zip(mean, highest, strict=True))
 
 
-def test_an_interrupted_campaign_is_active_and_another_scenario_does_not(folder):
+def test_an_interrupted_campaign_resumes_unless_the_scenario_changed(folder):
     scenario = scenarios.read(str(folder / "models.toml"))
     tasks = [CampaignTask(name, seed) for name in ("pollux", "zeus") for seed in range(3)]
     first = campaign(scenario, tasks[:4], predict, jobs=1, folder=folder / "out")
@@ -250,7 +247,7 @@ def test_an_interrupted_campaign_is_active_and_another_scenario_does_not(folder)
     assert seen[0] == (0, 1)
 
 
-def test_the_same_seed_gives_the_same_jobs_whatever_the_policy(folder):
+def test_the_same_seed_gives_the_same_jobs_under_every_policy(folder):
     scenario = scenarios.read(str(folder / "models.toml"))
     one, two, other = (generate(scenario, seed, predict) for seed in (1, 1, 2))
     for name in ("submit_s", "user", "deadline_s", "time_s", "power_watts"):
@@ -296,7 +293,7 @@ def test_models_under_power_caps(folder):
     rows = list(work.shapes(job))
     assert {None if math.isnan(cap) else cap for cap in work.cap_watts[rows]} == {None, 200.0}
     slower = work.time_s[rows][1::2] / work.time_s[rows][::2]
-    assert np.all(slower > 1.2)  # capped and not stand side by side, each with its own error of 10 %
+    assert np.all(slower > 1.2)  # adjacent shapes with and without cap, each with an error of its own of 10 %
 
 
 def capped(model, hardware, gpus, batch, cap_watts=math.inf):
@@ -306,8 +303,8 @@ def capped(model, hardware, gpus, batch, cap_watts=math.inf):
     return ShapePrediction(found.time_s * 1.5, cap_watts * gpus, cap_watts * gpus)
 
 
-def test_a_trace_says_who_submits_when_and_how_long(folder):
-    """With models: the shapes of the job's model, so long that its own GPUs take the trace's time."""
+def test_a_trace_gives_users_submissions_and_run_times(folder):
+    """With models: the shapes of the job's model, with the time of the trace on the job's number of GPUs."""
     text = MODELS.replace("arrivals_per_s = 0.01", 'file = "jobs.csv"').replace("error = 0.1", "error = 0.0")
     scenario = scenarios.parse(text, folder / "m.toml")
     work, loaded = workload_of(scenario, 0, predict)
@@ -335,7 +332,7 @@ def test_parts_of_a_file_by_seed(folder):
     np.testing.assert_array_equal(second.deadline_s + 150, whole.deadline_s[15:30])
 
 
-def test_one_scenario_builds_on_another(folder):
+def test_one_scenario_extends_another(folder):
     (folder / "base.toml").write_text(SCENARIO)
     (folder / "deep").mkdir()
     text = 'extends = "../base.toml"\ntitle = "More"\n[cluster.n]\nnodes = 3\n[schedule]\nseeds = 2\n'
@@ -344,7 +341,7 @@ def test_one_scenario_builds_on_another(folder):
     more = scenarios.read(str(path))
     assert (more.title, more.kinds["n"].nodes, more.kinds["n"].units) == ("More", 3, 4)
     assert more.schedule.policies == ["fcfs", "zeus"] and more.schedule.seeds == 2
-    assert workload_of(more, 0, None)[0].count == 40  # files stay beside the scenario that names them
+    assert workload_of(more, 0, None)[0].count == 40  # paths are relative to the scenario that contains them
     path.write_text('extends = "more.toml"\n')
     with pytest.raises(ConfigError, match="does one extend itself"):
         scenarios.read(str(path))
@@ -455,15 +452,15 @@ def test_errors_are_one_line(folder, monkeypatch, capsys, arguments, code, messa
     assert message in error and error.count("\n") == 1
 
 
-def test_lines_left_out_are_told(folder, capsys):
+def test_skipped_lines_are_reported(folder, capsys):
     with (folder / "jobs.csv").open("a") as file:
         file.write("\n99,u1,5,1,-3,,\n")
     assert main(["simulate", str(folder / "small.toml"), "--policies", "fcfs"]) == 0
     assert f"{folder}/jobs.csv:42: the run time is negative" in capsys.readouterr().err
 
 
-def test_a_policy_of_ones_own_in_parallel(folder):
-    """As a user does it: from a file of under 40 lines, in processes of their own."""
+def test_a_site_policy_runs_in_parallel_processes(folder):
+    """As a user does it: a file of under 40 lines, in separate processes."""
     example = Path(__file__).parents[2] / "examples/my_policy.py"
     assert len(example.read_text().splitlines()) < 40
     command = [
@@ -525,7 +522,7 @@ def test_the_list_names_scenarios_and_policies(capsys):
 
 
 def test_every_shipped_scenario_runs(capsys):
-    """Short: one seed, an hour."""
+    """One seed and one hour of arrivals."""
     for name in scenarios.shipped():
         scenario = scenarios.read(name)
         if name != "replay":
@@ -541,138 +538,13 @@ def test_the_oracles_predictions():
     free, capped_ = oracle(vit, "a100", 8, 32), oracle(vit, "a100", 8, 32, 200.0)
     assert 300 < free.time_s < 600
     assert capped_.time_s > free.time_s and capped_.power_watts <= 1600 == capped_.max_watts
-    assert oracle(vit, "a100", 1, 4096) is None  # does not fit
+    assert oracle(vit, "a100", 1, 4096) is None  # the batch does not fit in memory
     with pytest.raises(NotFoundError):
         oracle(replace(vit, profile="nothing"), "a100", 1, 32)
 
 
-def test_a_part_of_a_campaign_leaves_its_results_and_prints_nothing(folder, capsys):
+def test_a_part_of_a_campaign_stores_its_results_and_prints_nothing(folder, capsys):
     command = ["simulate", str(folder / "small.toml"), "--out", str(folder / "out"), "--seeds", "3"]
     assert main([*command, "--part", "1/4"]) == 0
     assert capsys.readouterr().out == ""
     assert {path.stem for path in (folder / "out/runs").iterdir()} == {"fcfs-1", "zeus-2"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["--slurm"], 2, "--slurm: needs --out"),
-        (["--part", "0/2"], 2, "--part: needs --out"),
-        (["--part", "2/2", "--out", "out"], 2, "is not I/N"),
-        (["--part", "x", "--out", "out"], 2, "is not I/N"),
-        (["--slurm", "--out", "out"], 4, "sbatch: not found"),
-        (["--slurm=-p 'x", "--out", "out"], 2, "No closing quotation"),
-    ],
-)
-def test_errors_of_a_job_array_are_one_line(folder, monkeypatch, capsys, arguments, code, message):
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("PATH", str(folder))
-    assert main(["simulate", "small.toml", *arguments]) == code
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
-
-
-def test_the_command_of_a_job_array():
-    command = job_array.sbatch_command(["senergy", "simulate", "a b"], 3, Path("/s"), "-p short")
-    assert command[:2] == ["sbatch", "--parsable"] and {"--array=0-2", "short"} <= set(command)
-    assert command[-1] == "--wrap=exec senergy simulate 'a b' --part $SLURM_ARRAY_TASK_ID/3"
-
-
-SLURM = {
-    "sbatch": "echo '77;east'",
-    "squeue": '[ -e "$0.ended" ] || echo 77_1',
-    "scancel": 'echo "$@" > "$0.told"; exit "$(cat "$0.status" 2>/dev/null || echo 0)"',
-}
-
-
-def array_command(folder, *before, **scripts):
-    """Start a campaign of two runs as an array of a Slurm that does nothing."""
-    for name, script in (SLURM | scripts).items():
-        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-        (folder / name).chmod(0o755)
-    hearing = ["env", "--default-signal=INT,TERM,HUP"]  # a shell's background jobs ignore interrupts
-    command = [*hearing, *before, sys.executable, "-m", "slurm_energy.cli.main", "simulate", "small.toml"]
-    return subprocess.Popen(
-        [*command, "--out", "out", "--slurm"],
-        cwd=folder,
-        env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def started_array(folder, *before):
-    """Start one and wait until it says that it is submitted."""
-    child = array_command(folder, *before)
-    told = [child.stderr.readline(), child.stderr.readline()]
-    assert "job array 77 of 2 tasks" in told[0] and "kill -9" in told[0], told
-    assert told[1] == "senergy: 0 of 2 runs\n"
-    return child
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_command_that_is_ended_cancels_its_array(folder, number):
-    child = started_array(folder)
-    child.send_signal(number)
-    _, error = child.communicate(timeout=60)
-    assert child.returncode == 4 and "array 77 is cancelled" in error, error
-    assert (folder / "scancel.told").read_text() == "-M east 77\n"
-
-
-@pytest.mark.slow
-def test_an_array_that_is_being_submitted_is_cancelled_too(folder):
-    slow = 'touch "$0.begun"; until [ -e "$0.go" ]; do sleep 0.05; done; echo 77'
-    child = array_command(folder, sbatch=slow)
-    deadline = time.monotonic() + 60
-    while not (folder / "sbatch.begun").exists():
-        assert time.monotonic() < deadline and child.poll() is None
-        time.sleep(0.01)
-    child.terminate()
-    (folder / "sbatch.go").touch()
-    assert "array 77 is cancelled" in child.communicate(timeout=60)[1]
-    assert (folder / "scancel.told").read_text() == "77\n"
-
-
-@pytest.mark.slow
-def test_an_array_that_cannot_be_cancelled_is_told(folder):
-    child = started_array(folder)
-    (folder / "scancel.status").write_text("1")
-    child.terminate()
-    assert "could not be cancelled: scancel -M east 77" in child.communicate(timeout=60)[1]
-
-
-@pytest.mark.slow
-def test_an_array_outlives_the_terminal_under_nohup(folder):
-    child = started_array(folder, "nohup")
-    child.send_signal(signal.SIGHUP)
-    (folder / "squeue.ended").touch()
-    _, error = child.communicate(timeout=60)
-    assert child.returncode == 4 and "2 of 2 runs are missing" in error, error
-    assert not (folder / "scancel.told").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "asked"),
-    [
-        ("slurm_load_jobs error: Invalid job id specified", 1),
-        ("error: Unable to contact slurm controller", 3),
-    ],
-)
-def test_an_array_ends_when_slurm_no_longer_knows_it_not_when_slurm_is_away(
-    folder, monkeypatch, words, asked
-):
-    fake = f'echo >> "$0.asked"; [ $(wc -l < "$0.asked") -gt 2 ] || {{ echo "{words}" >&2; exit 1; }}'
-    for name, script in (SLURM | {"squeue": fake}).items():
-        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-        (folder / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    for name in ("_POLL_S", "_FIRST_QUERY_S", "_MAX_QUERY_INTERVAL_S"):
-        monkeypatch.setattr(job_array, name, 0.01)
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
-    job_array.run(["sbatch"], lambda: False)
-    assert (folder / "squeue.asked").read_text().count("\n") == asked
-    assert not (folder / "scancel.told").exists()
-    assert before == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]

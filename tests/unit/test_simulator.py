@@ -1,4 +1,4 @@
-"""The simulator against an independent reference, and what must hold for every policy and discipline."""
+"""The simulator against an independent reference, and invariants of all policies and disciplines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def starts(outcome):
 
 
 def rows(outcome):
-    """Return the accounts job by job."""
+    """Return the accounts as one object per job."""
     fields = outcome.accounts.__slots__
     return [
         SimpleNamespace(**{name: getattr(outcome.accounts, name)[job] for name in fields})
@@ -50,7 +50,7 @@ def rows(outcome):
 
 
 def reference(jobs, total, backfill):
-    """Starts by the textbook, one second after the other; integer times, limits = run times."""
+    """Return the starts by the textbook rules, second by second; times are integers, limits = run times."""
     pending, running, begun, now = [], {}, {}, 0
     while len(begun) < len(jobs):
         running = {i: end for i, end in running.items() if end > now}
@@ -109,7 +109,7 @@ RICH = st.lists(
 
 
 def rich(jobs):
-    """Return a workload of (submit, shapes, user, deadline after submission, error of the prediction)."""
+    """Return a workload of (submit, shapes, user, deadline after submission, prediction error) rows."""
     flat = [(shape, job[4]) for job in jobs for shape in job[1]]
     return workload(
         np.cumsum([0, *(len(job[1]) for job in jobs)]),
@@ -143,8 +143,8 @@ KINDS = [
     margin=st.sampled_from([0, 20]),
 )
 @examples(25)
-def test_every_job_ends_and_every_joule_is_somebodys(name, jobs, discipline, off, margin):
-    """Energy = integral of power; capacity is never exceeded; nobody starves; the same seed, the same run."""
+def test_every_job_ends_and_all_energy_is_accounted_for(name, jobs, discipline, off, margin):
+    """Energy equals the integral of power, capacity is kept, no job starves, runs are reproducible."""
     setting = ScheduleSettings(
         discipline,
         interval_s=1.0 if discipline == Discipline.PACKING else 0.0,
@@ -152,25 +152,27 @@ def test_every_job_ends_and_every_joule_is_somebodys(name, jobs, discipline, off
         idle_off_s=20.0 if off else None,
         options=Options(wait_bound_s=150.0),
     )
-    seen = []
+    samples = []
     work = rich(jobs)
-    outcome = simulate(work, KINDS, policy(name), setting, lambda time_s, watts: seen.append((time_s, watts)))
+    outcome = simulate(
+        work, KINDS, policy(name), setting, lambda time_s, watts: samples.append((time_s, watts))
+    )
     assert {row.outcome for row in rows(outcome)} == {JobOutcome.COMPLETED}
     times, watts = outcome.power
     integral = math.fsum(watts[:-1] * np.diff(times))
     assert outcome.energy_joules == pytest.approx(integral, rel=1e-9)
     parts = outcome.idle_joules + math.fsum(row.energy_joules for row in rows(outcome))
     assert parts == pytest.approx(outcome.energy_joules, rel=1e-9)
-    assert all(power >= -1e-6 for _, power in seen)
+    assert all(power >= -1e-6 for _, power in samples)
     for row, job in zip(rows(outcome), range(work.count), strict=True):
-        least = min(work.time_s[shape] for shape in work.shapes(job))
-        assert row.end_s - work.submit_s[job] >= least - 1e-9
+        shortest_s = min(work.time_s[shape] for shape in work.shapes(job))
+        assert row.end_s - work.submit_s[job] >= shortest_s - 1e-9
         if row.preemptions == 0:
             expected = work.power_watts[row.shape] * work.time_s[row.shape]
             assert row.energy_joules == pytest.approx(expected, rel=1e-9)
             assert row.lost_joules == 0
-    for moment in times[:-1]:
-        assert_capacity(outcome, moment)
+    for time_s in times[:-1]:
+        assert_capacity(outcome, time_s)
     again = simulate(work, KINDS, policy(name), setting)
     assert again.summary() == outcome.summary()
 
@@ -179,8 +181,8 @@ def test_every_job_ends_and_every_joule_is_somebodys(name, jobs, discipline, off
 @pytest.mark.parametrize(
     "discipline", [Discipline.EASY, pytest.param(Discipline.PACKING, marks=pytest.mark.slow)]
 )
-def test_nobody_starves_under_load(name, discipline):
-    """Load 0.95: every tenth job needs the whole cluster, while small ones keep coming."""
+def test_no_job_starves_under_load(name, discipline):
+    """Load 0.95: every tenth job needs the whole cluster, while small jobs keep arriving."""
     random = np.random.default_rng(7)
     count, bound_s = 400, 2000.0
     large = np.arange(count) % 10 == 3
@@ -207,11 +209,11 @@ def test_nobody_starves_under_load(name, discipline):
     assert np.max(outcome.wait_s()) < 2 * bound_s
 
 
-def assert_capacity(outcome, moment):
-    """Jobs that were never interrupted hold no more than there is."""
+def assert_capacity(outcome, time_s):
+    """Check that jobs without interruption hold at most all units."""
     held = np.zeros(2)
     for row in rows(outcome):
-        if row.preemptions == 0 and row.start_s <= moment < row.end_s:
+        if row.preemptions == 0 and row.start_s <= time_s < row.end_s:
             held[outcome.workload.hardware[row.shape]] += outcome.workload.units[row.shape]
     assert np.all(held <= [6, 6])
 
@@ -220,13 +222,13 @@ def assert_capacity(outcome, moment):
 @given(jobs=RICH)
 @examples(25)
 def test_a_hard_budget_is_never_exceeded(discipline, jobs):
-    """Idle is 120 W; every shape that needs more than the budget leaves has another job's chance only."""
+    """Idle power is 120 W; a shape that needs more power than the budget leaves is never started."""
     jobs = [(a, [(u, h, t, min(p, 100)) for u, h, t, p in shapes], *rest) for a, shapes, *rest in jobs]
     budget = StepFunction([0.0, 40.0, 80.0], [400.0, 300.0, 500.0])
     setting = ScheduleSettings(discipline, budget_watts=budget, horizon_s=2000.0)
-    seen = []
-    outcome = simulate(rich(jobs), KINDS, policy("charon"), setting, lambda *sample: seen.append(sample))
-    assert all(watts <= budget.at(time_s) + 1e-5 for time_s, watts in seen)
+    samples = []
+    outcome = simulate(rich(jobs), KINDS, policy("charon"), setting, lambda *sample: samples.append(sample))
+    assert all(watts <= budget.at(time_s) + 1e-5 for time_s, watts in samples)
     assert outcome.over_budget_s == 0.0
     assert {row.outcome for row in rows(outcome)} == {JobOutcome.COMPLETED}
     free = simulate(rich(jobs), KINDS, policy("zeus"), setting)
@@ -234,13 +236,13 @@ def test_a_hard_budget_is_never_exceeded(discipline, jobs):
 
 
 def test_admission_counts_the_idle_power_of_nodes_that_must_boot():
-    """Four nodes of 200 W idle and 10 W off under 1,000 W: off nodes leave room that is not free power."""
+    """Four nodes, 200 W idle and 10 W off, under 1,000 W: the room that off nodes leave is not free power."""
     kind = NodeKind("n", 4, 1, 200.0, 0.0, 10.0, boot_s=60.0, boot_watts=250.0)
     jobs = rigid([(1000.0, 1, 500.0, 500.0, 140.0) for _ in range(4)])
     setting = ScheduleSettings(idle_off_s=100.0, budget_watts=StepFunction.constant(1000.0), hard_budget=True)
-    seen = []
-    outcome = simulate(jobs, [kind], policy("fcfs"), setting, lambda *sample: seen.append(sample))
-    assert max(watts for _, watts in seen) <= 1000.0
+    samples = []
+    outcome = simulate(jobs, [kind], policy("fcfs"), setting, lambda *sample: samples.append(sample))
+    assert max(watts for _, watts in samples) <= 1000.0
     # Two boot at once (2 x 340 + 20 W); a third would make 1,030 W; the fourth takes a node that is on.
     assert starts(outcome) == [1000.0, 1000.0, 1560.0, 1560.0]
     assert outcome.over_budget_s == 0.0
@@ -278,7 +280,7 @@ SWITCHED = st.lists(
 )
 @examples(40)
 def test_a_budget_holds_while_nodes_go_off_and_on(name, discipline, jobs, kinds, idle_off_s, room_watts):
-    """All nodes idle keep the budget; nothing that jobs, boots, shutdowns and repairs add exceeds it."""
+    """All nodes idle keep the budget; jobs, boots, shutdowns and repairs never exceed it."""
     budget_watts = room_watts + sum(kind.nodes * kind.idle_watts for kind in kinds)
     setting = ScheduleSettings(
         discipline,
@@ -288,20 +290,20 @@ def test_a_budget_holds_while_nodes_go_off_and_on(name, discipline, jobs, kinds,
         preemption=Preemption(checkpoint_s=5.0, margin_s=20.0),
         horizon_s=1500.0,
     )
-    seen = []
-    outcome = simulate(rich(jobs), kinds, policy(name), setting, lambda *sample: seen.append(sample))
-    assert max(watts for _, watts in seen) <= budget_watts + 1e-5
+    samples = []
+    outcome = simulate(rich(jobs), kinds, policy(name), setting, lambda *sample: samples.append(sample))
+    assert max(watts for _, watts in samples) <= budget_watts + 1e-5
     assert outcome.over_budget_s == 0.0
 
 
-def test_a_budget_that_falls_interrupts_who_loses_least():
+def test_a_falling_budget_interrupts_the_job_that_loses_least():
     jobs = rigid([(0, 1, 100.0, 100.0, 300.0), (50, 1, 100.0, 100.0, 300.0)])
     setting = ScheduleSettings(
         budget_watts=StepFunction([0.0, 60.0, 200.0], [1000.0, 400.0, 1000.0]), hard_budget=True
     )
     outcome = simulate(jobs, [NodeKind("n", 2, 1)], policy("fcfs"), setting)
     assert [row.preemptions for row in rows(outcome)] == [0, 1]
-    assert [row.end_s for row in rows(outcome)] == [100.0, 200.0]  # 300 W fit again once the first is done
+    assert [row.end_s for row in rows(outcome)] == [100.0, 200.0]  # 300 W fit again after the first job
     assert rows(outcome)[1].lost_joules == pytest.approx(10 * 300.0)
 
 
@@ -320,31 +322,31 @@ def capped_jobs(*caps):
     )
 
 
-def test_a_budget_that_falls_lowers_caps_before_it_interrupts():
-    """At 60 the job with most watts per slowdown goes down; at 80 it gets its cap back."""
+def test_a_falling_budget_lowers_caps_before_it_interrupts():
+    """At 60 the job with most watts per slowdown gets a lower cap; at 80 its cap is restored."""
     setting = ScheduleSettings(
         Discipline.STRICT,
         budget_watts=StepFunction([0.0, 60.0, 80.0], [1000.0, 500.0, 1000.0]),
         hard_budget=True,
     )
-    seen = []
+    samples = []
     jobs = capped_jobs((200.0, 180.0))
     outcome = simulate(
-        jobs, [NodeKind("n", 2, 1)], policy("fcfs"), setting, lambda *sample: seen.append(sample)
+        jobs, [NodeKind("n", 2, 1)], policy("fcfs"), setting, lambda *sample: samples.append(sample)
     )
     assert [row.preemptions for row in rows(outcome)] == [0, 0]
-    assert [row.end_s for row in rows(outcome)] == [110.0, 150.0]  # 20 s of the first at half speed
+    assert [row.end_s for row in rows(outcome)] == [110.0, 150.0]  # the first job runs 20 s at half speed
     assert rows(outcome)[0].energy_joules == pytest.approx(90 * 300 + 20 * 180)
     assert rows(outcome)[0].run_s == 110.0 and outcome.over_budget_s == 0
-    assert max(watts for time_s, watts in seen if 60 <= time_s < 80) == 480.0
+    assert max(watts for time_s, watts in samples if 60 <= time_s < 80) == 480.0
 
 
 @pytest.mark.parametrize(
     ("checkpoint_s", "lost", "end_s"),
     [(math.inf, 60 * 300 + 10 * 180, 240.0), (0.0, 0.0, 175.0), (25.0, 10 * 300 + 10 * 180, 190.0)],
 )
-def test_work_under_several_caps_is_lost_and_saved_as_it_was_done(checkpoint_s, lost, end_s):
-    """60 s at full speed and 10 s at half, then nothing may run until 140."""
+def test_lost_and_saved_work_counts_at_the_cap_under_which_it_ran(checkpoint_s, lost, end_s):
+    """60 s at full speed and 10 s at half speed; then no job may run until 140."""
     jobs = capped_jobs((200.0, 180.0))
     alone = workload(
         np.array([0, 2]),
@@ -365,7 +367,7 @@ def test_work_under_several_caps_is_lost_and_saved_as_it_was_done(checkpoint_s, 
 
 
 def test_a_job_that_waits_for_its_nodes_to_boot_can_be_interrupted():
-    """It loses nothing; the nodes come up all the same and the urgent job takes them when they are on."""
+    """It loses no work; its nodes finish booting and the urgent job takes them once they are on."""
     kind = NodeKind("n", 1, 1, 100.0, 0.0, 0.0, boot_s=30.0, boot_watts=150.0)
     jobs = rigid([(100, 1, 50.0), (110, 1, 20.0)], deadline_s=[math.nan, 155.0])
     setting = ScheduleSettings(
@@ -381,8 +383,8 @@ def test_a_job_that_waits_for_its_nodes_to_boot_can_be_interrupted():
 @pytest.mark.parametrize(
     ("checkpoint_s", "end_s", "lost"), [(math.inf, 145.0, 4000.0), (30.0, 115.0, 1000.0), (0, 105.0, 0)]
 )
-def test_an_urgent_job_takes_the_place_of_one_without_deadline(checkpoint_s, end_s, lost):
-    """The urgent one comes at 40 and must begin at once; the other starts again after it, at 45."""
+def test_an_urgent_job_preempts_a_job_without_deadline(checkpoint_s, end_s, lost):
+    """The urgent job arrives at 40 and must start at once; the other job restarts after it, at 45."""
     jobs = rigid([(0, 1, 100.0, 100.0, 100.0), (40, 1, 5.0, 5.0, 100.0)], deadline_s=[math.nan, 46.0])
     setting = ScheduleSettings(
         Discipline.PACKING, preemption=Preemption(checkpoint_s, restart_s=0.0, margin_s=2.0)
@@ -397,7 +399,7 @@ def test_an_urgent_job_takes_the_place_of_one_without_deadline(checkpoint_s, end
     assert rows(calm)[0].preemptions == 0
 
 
-def test_nodes_go_off_and_on_with_their_times_and_powers():
+def test_shutdown_and_boot_take_their_times_and_powers():
     kind = NodeKind(
         "n", 1, 1, 100.0, 0.0, 5.0, boot_s=30.0, boot_watts=150.0, shutdown_s=10.0, shutdown_watts=80.0
     )
@@ -438,7 +440,7 @@ def test_the_horizon_cuts_jobs_and_their_energy():
     assert outcome.summary()["completed"] == 0
 
 
-def test_packing_looks_at_the_queue_at_intervals_only():
+def test_packing_starts_jobs_at_intervals_only():
     setting = ScheduleSettings(Discipline.PACKING, interval_s=10.0)
     outcome = simulate(rigid([(1, 1, 5), (12, 1, 5)]), [NodeKind("n", 1, 1)], policy("fcfs"), setting)
     assert starts(outcome) == [10.0, 20.0]
@@ -456,7 +458,7 @@ def test_jobs_are_packed_on_few_nodes():
     assert cluster.free[0] == 0
 
 
-def test_series_of_values_and_their_integral_with_power():
+def test_step_functions_and_their_integral_with_power():
     meter = EnergyIntegral(100.0)
     meter.change(10.0, 200.0)
     meter.change(10.0, 300.0)
@@ -495,8 +497,8 @@ def test_impossible_jobs_are_named(job, message):
 )
 @example([(0, 9, 1, 1)], Discipline.STRICT)
 @examples(100)
-def test_the_fast_way_gives_the_general_engines_schedule(jobs, discipline):
-    """Also where limits are too short or too long, and jobs too large."""
+def test_the_fast_path_gives_the_schedule_of_the_engine(jobs, discipline):
+    """Also for limits that are too short or too long, and for jobs that are too large."""
     work, kinds = rigid(jobs), [NodeKind("n", 8, 1, 50.0, 20.0)]
     setting = ScheduleSettings(discipline)
     assert fast.supports(work, kinds, policy("fcfs"), setting)
@@ -515,6 +517,6 @@ def test_the_fast_way_gives_the_general_engines_schedule(jobs, discipline):
     ("name", "change"),
     [("sjf", {}), ("fcfs", {"horizon_s": 5.0}), ("fcfs", {"discipline": Discipline.PACKING})],
 )
-def test_what_the_fast_way_cannot_do_it_leaves_to_the_engine(name, change):
+def test_the_fast_path_rejects_runs_that_it_cannot_simulate(name, change):
     setting = ScheduleSettings(**{"discipline": Discipline.EASY, **change})
     assert not fast.supports(rigid([(0, 1, 1)]), [NodeKind("n", 8, 1)], policy(name), setting)

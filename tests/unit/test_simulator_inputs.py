@@ -1,4 +1,4 @@
-"""Workload files: what is read, and that whatever cannot be used is counted and named with its line."""
+"""Workload files: values that are read, and unusable lines that are counted and reported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def put(tmp_path, name, text):
 def test_swf_fields(tmp_path):
     loaded = read_workload(put(tmp_path, "w.swf", SWF), ["n"], watts_per_unit=50.0)
     work = loaded.workload
-    assert list(work.submit_s) == [0, 5, 10]  # from the first on, in order
+    assert list(work.submit_s) == [0, 5, 10]  # relative to the first submission, ascending
     assert list(work.units) == [4, 1, 8]
     assert list(work.time_s) == [100, 5, 50]
     assert np.isnan(work.time_limit_s[0]) and list(work.time_limit_s[1:]) == [30, 60]
@@ -67,7 +67,7 @@ BAD_LINES = {
 
 
 @pytest.mark.parametrize("line", BAD_LINES)
-def test_a_bad_swf_line_is_named_and_the_rest_is_used(tmp_path, line):
+def test_a_bad_swf_line_is_reported_and_the_rest_is_used(tmp_path, line):
     path = put(tmp_path, "w.swf", SWF + line * 3)
     loaded = read_workload(path, ["n"])
     assert loaded.workload.count == 3
@@ -94,7 +94,7 @@ def test_csv_with_shapes_deadlines_and_power(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "text"), [("w.csv", "submit_s,time_s,units\n1,2,3\n"), ("w.swf", SWF)])
-def test_a_byte_order_mark_is_no_part_of_the_first_word(tmp_path, name, text):
+def test_a_byte_order_mark_is_ignored(tmp_path, name, text):
     path = tmp_path / name
     path.write_text(text, encoding="utf-8-sig")
     loaded = read_workload(path, ["n"], strict=True)
@@ -108,8 +108,8 @@ def test_an_infinite_user_number_is_unknown(tmp_path):
 
 @given(st.lists(st.lists(st.floats(), min_size=18, max_size=18), min_size=1, max_size=5))
 @settings(deadline=None)
-def test_any_numbers_are_used_or_named(tmp_path_factory, lines):
-    """No warning of numpy and no traceback, whatever floats a file has."""
+def test_any_number_is_used_or_reported(tmp_path_factory, lines):
+    """No numpy warning and no traceback for any floats in a file."""
     path = tmp_path_factory.mktemp("swf") / "w.swf"
     path.write_text("".join(" ".join(map(repr, line)) + "\n" for line in lines))
     with warnings.catch_warnings():
@@ -186,8 +186,8 @@ def test_sacct_lines_without_steps(tmp_path):
     assert list(read_workload(path, ["n"], units="cpus").workload.units) == [96, 4]
 
 
-def test_our_own_accounting_with_measured_energy(tmp_path):
-    """As `senergy acct --json` prints it, made by the code that prints it."""
+def test_senergy_accounting_with_measured_energy(tmp_path):
+    """The document comes from the code behind `senergy acct --json`."""
     energy = (ComponentEnergy("node", 2500.0, "ipmi"),)
     records = tuple(
         EnergyRecord("c", node, 12, 1001, "edp", 1010.0, 1110.0, energy, cpus=8, gpus=(0, 1))
@@ -229,7 +229,7 @@ def test_sacct_json_of_old_and_new_releases(tmp_path):
 
 @given(st.binary(max_size=400), st.sampled_from(["w.swf", "w.csv", "w.json"]))
 @examples(200)
-def test_no_bytes_make_it_crash(tmp_path_factory, content, name):
+def test_arbitrary_bytes_give_a_workload_or_an_error(tmp_path_factory, content, name):
     path = tmp_path_factory.getbasetemp() / name
     path.write_bytes(content)
     try:
