@@ -180,23 +180,23 @@ def _interfaces(findings: HostFindings) -> list[CheckResult]:
 
 def _knobs(findings: HostFindings) -> list[CheckResult]:
     checks = []
-    for kind in dict.fromkeys(knob.kind for knob in findings.knobs):
-        own = [knob for knob in findings.knobs if knob.kind == kind]
+    for name in dict.fromkeys(knob.name for knob in findings.knobs):
+        own = [knob for knob in findings.knobs if knob.name == name]
         silent = [knob.key for knob in own if knob.value is None]
         locked = [knob.key for knob in own if not knob.writable]
         what = f"{_number(len(own), 'knob')}, {_values(own)}"
         if silent:
             cost = "policies do not change these"
             what += f"; unreadable: {_named(silent)}"
-            checks.append(CheckResult(kind, CheckState.DEGRADED, what, cost, _KERNEL_LOG))
+            checks.append(CheckResult(name, CheckState.DEGRADED, what, cost, _KERNEL_LOG))
         elif locked and findings.root:
             cost = "policies cannot set these"
             fix = "is /sys mounted read-only? mount -o remount,rw /sys"
             checks.append(
-                CheckResult(kind, CheckState.DEGRADED, f"{what}; not writable: {_named(locked)}", cost, fix)
+                CheckResult(name, CheckState.DEGRADED, f"{what}; not writable: {_named(locked)}", cost, fix)
             )
         else:
-            checks.append(CheckResult(kind, CheckState.OK, what))
+            checks.append(CheckResult(name, CheckState.OK, what))
     if not checks:
         cost = "every policy acts as `monitor` here: jobs are measured, nothing can be set"
         state = CheckState.ABSENT if findings.virtual else CheckState.DEGRADED

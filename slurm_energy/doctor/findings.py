@@ -39,13 +39,13 @@ class KnobFinding:
     """A knob.
 
     Attributes:
-        key, kind: `key` and `name` of `devices.driver.Knob`.
+        key, name: as in `devices.driver.Knob`.
         value: current value with its unit; None if it cannot be read.
         writable: this process may set it.
     """
 
     key: str
-    kind: str
+    name: str
     value: str | None
     writable: bool
 

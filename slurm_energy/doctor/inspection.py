@@ -106,13 +106,13 @@ def interfaces(root: Path, used: NodeDevices | None = None) -> list[InterfaceFin
         used: the devices in use; None for none.
     """
     sources = {counter.source for counter in _all_counters(used)} if used else set()
-    kinds = {knob.name for knob in used.knobs.values()} if used else set()
+    knob_names = {knob.name for knob in used.knobs.values()} if used else set()
     expected = _expected(root)
     return [
         InterfaceFinding(
             interface.name,
             interface.present(root),
-            interface_catalogue.is_used(interface, sources, kinds),
+            interface_catalogue.is_used(interface, sources, knob_names),
             interface.name in expected,
             *_REMEDIES.get(interface.name, ("", "")),
             used.unusable.get(interface.name, "") if used else "",

@@ -77,7 +77,7 @@ INTERFACES = (
 )
 
 
-def is_used(interface: HardwareInterface, sources: Iterable[str], kinds: Iterable[str]) -> bool:
-    """Return whether counters of these sources or knobs of these kinds come from an interface."""
-    families = {kind.partition(".")[0] for kind in kinds}
+def is_used(interface: HardwareInterface, sources: Iterable[str], knob_names: Iterable[str]) -> bool:
+    """Return whether counters of these sources or knobs of these names come from an interface."""
+    families = {name.partition(".")[0] for name in knob_names}
     return not families.isdisjoint(interface.knobs) or not set(sources).isdisjoint(interface.sources)

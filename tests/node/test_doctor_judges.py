@@ -73,7 +73,7 @@ def doctor(node: LabNode, *arguments: str) -> dict[str, Any]:
 
 def knobs(report: dict[str, Any], kind: str) -> dict[str, str]:
     """Return current values by domain."""
-    found = {knob["key"]: knob["value"] for knob in report["knobs"] if knob["kind"] == kind}
+    found = {knob["key"]: knob["value"] for knob in report["knobs"] if knob["name"] == kind}
     return {key.partition("[")[2].removesuffix("]"): value for key, value in found.items()}
 
 

@@ -122,7 +122,7 @@ def test_records_of_a_newer_schema_wait_with_their_traces_and_hold_nothing_up(no
         "rejected_dropped": 0,
     }
     node.add(1001)
-    assert node.deliver() == 1  # only what is new
+    assert node.deliver() == 1  # new records only
     assert list(node.controller.records) == ["id1000", "id1001"]
 
 
