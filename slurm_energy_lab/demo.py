@@ -106,7 +106,7 @@ def run_demo(environment: Mapping[str, str], page: Path, say: Callable[[str], No
     lines = explain(jobs)
     notes = [argument for line in lines for argument in ("--note", line)]
     shell("senergy", "job", *map(str, ids), "--html", str(page), "--title", TITLE, *notes)
-    say("What is to be seen:")
+    say("Results:")
     for line in lines:
         say(f"  - {line}")
     return list(ids)
@@ -133,15 +133,15 @@ def explain(jobs: list[dict[str, Any]]) -> list[str]:
 
     return [
         line("GEMM on CPUs, powersave against performance", "gemm", "xeon-powersave", "xeon-performance",
-             "Compute-bound work pays for low frequencies with its time."),
+             "Compute-bound work takes longer at low frequencies."),
         line("TRIAD on CPUs, the same", "triad", "xeon-powersave", "xeon-performance",
-             "Memory-bound work hardly notices: the memory is the bottleneck."),
+             "Memory-bound work hardly slows down: the memory is the bottleneck."),
         line("GEMM on A100s capped at 200 W of 400 W", "gemm", "a100-cap200", "a100-monitor",
-             "Its best cap lies higher."),
+             "Its best cap is higher."),
         line("TRIAD on A100s capped at 200 W", "triad", "a100-cap200", "a100-monitor",
              "Half the nominal power is close to its best EDP."),
         line("Training on RTX 6000s under edp, which caps them at 170 W of 260 W", "train", "rtx6000-edp",
-             "rtx6000-monitor", "The cap comes from a table of best settings; all settings were put back."),
+             "rtx6000-monitor", "The cap comes from a table of best settings; all settings were restored."),
     ]  # fmt: skip
 
 
