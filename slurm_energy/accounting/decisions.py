@@ -25,8 +25,9 @@ class Decision:
         time: time at which Slurm accepted the change.
         kind: `shape`: the job received other GPUs; `requeue`: the job was preempted for another job.
         why: reason, one line of text.
-        details: further values by kind. `shape`: `offered` (list), `chosen`, and `asked` and `excluded` with
-            the previous values in Slurm. `requeue`: `for_job`, `lost_joules`.
+        details: further values by kind. `shape`: `offered` (list), `chosen`, `requested_gres` and
+            `excluded_nodes`; the last two are the values before the first change. `requeue`: `for_job`,
+            `lost_joules`.
     """
 
     job_id: int
