@@ -1,5 +1,7 @@
 """Scheduling policies: the order of pending jobs and the shape in which each job runs.
 
+A shape is one way to run a job: kind of hardware, number of GPUs, batch size and power cap.
+
 All functions are pure and work on column tables. The simulator and the live priority engine call the same
 code, so no module here knows a simulator, a clock, a file or a type of Slurm.
 """

@@ -47,15 +47,15 @@ def victims(running: Iterable[Running], hardware: int, needed: int, free: int) -
     if sum(job.gpus for job in candidates) < missing:
         return None
     nothing = (0.0, 0, ())
-    # By amount to free, the cheapest way: joules, number of jobs, places of the candidates.
+    # By amount to free, the cheapest way: joules, number of jobs, indices of the candidates.
     ways: list[tuple[float, int, tuple[int, ...]] | None] = [nothing, *([None] * missing)]
-    for place, job in enumerate(candidates):
+    for index, job in enumerate(candidates):
         for amount in range(missing, 0, -1):
-            before, known = ways[max(0, amount - job.gpus)], ways[amount]
-            if before is None:
+            shorter, current = ways[max(0, amount - job.gpus)], ways[amount]
+            if shorter is None:
                 continue
-            way = (before[0] + job.lost_joules, before[1] + 1, (*before[2], place))
-            if known is None or way[:2] < known[:2]:
+            way = (shorter[0] + job.lost_joules, shorter[1] + 1, (*shorter[2], index))
+            if current is None or way[:2] < current[:2]:
                 ways[amount] = way
     best = ways[missing]
-    return None if best is None else [candidates[place].job_id for place in best[2]]
+    return None if best is None else [candidates[index].job_id for index in best[2]]

@@ -1,4 +1,4 @@
-"""Result of a policy, the order of jobs and the shape of each job, and building blocks of policies."""
+"""Ranking, the result of a policy (order of the jobs, shape of each job), and building blocks of policies."""
 
 from __future__ import annotations
 

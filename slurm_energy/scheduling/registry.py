@@ -109,12 +109,12 @@ def policy(name: str) -> Policy:
         NotFoundError: the name is unknown; the message suggests the nearest names.
     """
     _load_built_in()
-    found = _policies.get(name)
-    if found is None:
-        known = sorted(_policies)
-        hint = suggestion(name, known) or f"one of {', '.join(known)}"
+    registered = _policies.get(name)
+    if registered is None:
+        candidates = sorted(_policies)
+        hint = suggestion(name, candidates) or f"one of {', '.join(candidates)}"
         raise NotFoundError(f"policy '{shown(name)}' is not known", todo=hint)
-    return found
+    return registered
 
 
 def names() -> list[str]:
@@ -132,10 +132,10 @@ def check_weights(weights: Collection[str]) -> None:
         UsageError: names the unknown weight.
     """
     _load_built_in()
-    own = [found for found in _policies.values() if not found.built_in]
-    known = frozenset().union(*(found.weights for found in _policies.values() if found.weights))
+    site_policies = [entry for entry in _policies.values() if not entry.built_in]
+    known = frozenset().union(*(entry.weights for entry in _policies.values() if entry.weights))
     unknown = sorted(set(weights) - known)
-    if unknown and not own:
+    if unknown and not site_policies:
         names = ", ".join(sorted(known))
         raise UsageError(f"weights: '{shown(unknown[0])}' belongs to no policy", todo=f"known: {names}")
 
@@ -159,7 +159,7 @@ def load_file(path: Path) -> list[str]:
     except (Exception, SystemExit) as error:  # a site's file may raise anything
         line = _line(error, path)
         raise UsageError(f"{path}{line}", f"{type(error).__name__}: {shown(str(error), 120)}") from None
-    new = [name for name, found in _policies.items() if before.get(name) is not found]
+    new = [name for name, entry in _policies.items() if before.get(name) is not entry]
     if not new:
         raise UsageError(f"{path}: registers no policy", todo="decorate a function with @register('name')")
     return new
@@ -179,11 +179,11 @@ def _line(error: BaseException, path: Path) -> str:
 def _last_line(error: BaseException) -> str:
     """Return ` (FILE:LINE)` of the innermost call that raised an error."""
     trace = error.__traceback__
-    place = ""
+    location = ""
     while trace is not None:
-        place = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
+        location = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
         trace = trace.tb_next
-    return place
+    return location
 
 
 def _load_built_in() -> None:

@@ -143,9 +143,9 @@ class Cluster:
     def change(self, node: int, state: NodePowerState) -> None:
         """Change the power state of a node and update free units and power."""
         kind = self.kind_of[node]
-        before = self.usable(node)
+        was_usable = self.usable(node)
         self.watts += self.kinds[kind].watts(state) - self.kinds[kind].watts(self.state[node])
         self.state[node] = state
-        after = self.usable(node)
-        if before != after:
-            self.free[kind] += self.node_free[node] if after else -self.node_free[node]
+        is_usable = self.usable(node)
+        if was_usable != is_usable:
+            self.free[kind] += self.node_free[node] if is_usable else -self.node_free[node]

@@ -15,7 +15,7 @@ from slurm_energy.simulator.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class PreemptionSelection:
-    """A way for a job to meet its deadline.
+    """Preemptions by which a job meets its deadline.
 
     Attributes:
         shape: shape in which it starts.
@@ -53,14 +53,18 @@ def select_preemption(
     if any(jobs.units[shape] <= cluster.free[jobs.hardware[shape]] for shape in in_time):
         return None
     others = _interruptible(jobs, runs, now_s)
-    ways = []
+    selections = []
     for shape in in_time:
         kind = int(jobs.hardware[shape])
         selected = victims(others, kind, int(jobs.units[shape]), int(cluster.free[kind]))
         if selected is not None:
             lost = sum(other.lost_joules for other in others if other.job_id in selected)
-            ways.append(PreemptionSelection(int(shape), tuple(selected), lost))
-    return min(ways, key=lambda way: (way.lost_joules, len(way.victims), way.shape), default=None)
+            selections.append(PreemptionSelection(int(shape), tuple(selected), lost))
+    return min(
+        selections,
+        key=lambda selection: (selection.lost_joules, len(selection.victims), selection.shape),
+        default=None,
+    )
 
 
 def _interruptible(jobs: Workload, runs: RunningJobs, now_s: float) -> list[Running]:

@@ -132,7 +132,7 @@ class Simulation:
             self._events.add(max(self._events.now_s, risk_s), EventKind.NODE, self._recheck_deadline, job)
 
     def _recheck_deadline(self, job: int) -> None:
-        """Request a pass at the time from which the deadline of a pending job is at risk."""
+        """Request a pass if a job whose deadline is at risk from now on is still pending."""
         if job in self._pending:
             self._request_pass()
 

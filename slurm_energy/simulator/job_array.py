@@ -77,12 +77,12 @@ def sbatch_command(command: Sequence[str], parts: int, folder: Path, options: st
         UsageError: a quote in the options is not closed.
     """
     try:
-        more = shlex.split(options)
+        extra_options = shlex.split(options)
     except ValueError as error:
         raise UsageError("--slurm", f"{shown(options)}: {error}") from None
     script = f"exec {shlex.join(command)} --part $SLURM_ARRAY_TASK_ID/{parts}"
     array = [f"--array=0-{parts - 1}", f"--output={folder}/slurm-%A_%a.out", f"--job-name={JOB_NAME}"]
-    return ["sbatch", "--parsable", *array, *more, f"--wrap={script}"]
+    return ["sbatch", "--parsable", *array, *extra_options, f"--wrap={script}"]
 
 
 def run(

@@ -21,8 +21,8 @@ def power_by_interval(
     if not end_s > 0:
         return 1.0, [float(watts[-1])], [float(watts[-1])]
     edges = np.linspace(0.0, end_s, count + 1)
-    before = times_s < end_s
-    times, power = np.append(times_s[before], end_s), np.append(watts[before], 0.0)
+    within = times_s < end_s
+    times, power = np.append(times_s[within], end_s), np.append(watts[within], 0.0)
     joules = np.append(0.0, np.cumsum(power[:-1] * np.diff(times)))
     mean = np.diff(np.interp(edges, times, joules)) * count / end_s
     first = np.searchsorted(times, edges[:-1], "right") - 1

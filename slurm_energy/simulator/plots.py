@@ -47,7 +47,7 @@ def power(outcomes: Mapping[str, SimulationResult], budget: StepFunction | None)
     last_s = 0.0
     for index, (name, outcome) in enumerate(outcomes.items()):
         interval_s, mean, _ = power_by_interval(*outcome.power, outcome.end_s, _INTERVALS)
-        middles_h = [(place + 0.5) * interval_s / 3600 for place in range(len(mean))]
+        middles_h = [(index + 0.5) * interval_s / 3600 for index in range(len(mean))]
         kilowatts = [watts / 1e3 for watts in mean]
         axes.plot(middles_h, kilowatts, linewidth=1.5, label=name, color=_colour(index))
         last_s = max(last_s, outcome.end_s)

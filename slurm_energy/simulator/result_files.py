@@ -19,7 +19,7 @@ FORMATS = ("csv", "parquet", "json")
 
 
 def job_columns(outcome: SimulationResult, kinds: Sequence[str]) -> dict[str, list[Any]]:
-    """Return one row per job as columns; None where a value does not exist."""
+    """Return accounts and predictions of the jobs as columns, one row per job; None for missing values."""
     work, accounts = outcome.workload, outcome.accounts
     shape = accounts.shape
     ran = shape >= 0

@@ -86,9 +86,9 @@ class RunningJobs:
     def start(self, job: int, shape: int, allocation: Allocation, now_s: float, ready_s: float) -> RunningJob:
         """Start a job on an allocation; it draws power only after `work`."""
         workload, accounts = self._workload, self.accounts
-        again = accounts.preemptions[job] + accounts.failures[job] > 0
+        restarted = accounts.preemptions[job] + accounts.failures[job] > 0
         preemption = self._settings.preemption
-        restart_s = preemption.restart_s if again and preemption else 0.0
+        restart_s = preemption.restart_s if restarted and preemption else 0.0
         length_s = restart_s + float(self.left[job] * workload.time_s[shape])
         limit_s = ready_s - now_s + restart_s + float(self.left[job]) * workload.limit_s(job, shape)
         watts = float(workload.power_watts[shape])
@@ -217,12 +217,12 @@ class RunningJobs:
             return
         half_life_s = self._settings.half_life_s
         if math.isinf(half_life_s):
-            kept, gained_s = 1.0, elapsed_s
+            remaining, gained_s = 1.0, elapsed_s
         else:
-            kept = 2.0 ** (-elapsed_s / half_life_s)
-            gained_s = (1.0 - kept) * half_life_s / _LN2
-        self._unit_s = self._unit_s * kept + self._units * gained_s
-        self._joules = self._joules * kept + self._watts * gained_s
+            remaining = 2.0 ** (-elapsed_s / half_life_s)
+            gained_s = (1.0 - remaining) * half_life_s / _LN2
+        self._unit_s = self._unit_s * remaining + self._units * gained_s
+        self._joules = self._joules * remaining + self._watts * gained_s
         self._settled_s = now_s
 
 

@@ -142,10 +142,10 @@ def parse(text: str, path: Path) -> Scenario:
     """
     data, texts = _with_base(text, path, depth=0)
     reader = TableReader(path, text)
-    known = ("title", "extends", "cluster", "workload", "model", "schedule", "power", "sweep")
+    sections = ("title", "extends", "cluster", "workload", "model", "schedule", "power", "sweep")
     for name in data:
-        if name not in known:
-            raise reader.fail(name, "", "unknown section", f"known: {', '.join(known)}")
+        if name not in sections:
+            raise reader.fail(name, "", "unknown section", f"known: {', '.join(sections)}")
     clusters, models = data.get("cluster", {}), data.get("model", [])
     if not isinstance(clusters, dict) or not clusters:
         raise reader.fail(

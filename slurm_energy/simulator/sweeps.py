@@ -48,9 +48,9 @@ def _variant(scenario: Scenario, name: str, value: Any) -> Scenario:
     plain = dataclasses.replace(scenario, sweep=("", ()), label=label, text=f"{scenario.text}\n{label}")
 
     def changed(table: Any) -> Any:
-        before = {spec.name: getattr(table, spec.name) for spec in dataclasses.fields(table)}
+        values = {spec.name: getattr(table, spec.name) for spec in dataclasses.fields(table)}
         reader = TableReader(scenario.path, "")
-        return reader.section(type(table), section, {**before, inner: value})
+        return reader.section(type(table), section, {**values, inner: value})
 
     kind = section.removeprefix("cluster.")
     if section == "model" and scenario.models:

@@ -84,7 +84,9 @@ def generate(scenario: Scenario, seed: int, predict: Predict, trace: Workload | 
         _rigid_shapes(model, table) if section.rigid else table
         for model, table in zip(scenario.models, tables, strict=True)
     ]
-    shortest_s = np.array([min(found.time_s for _, found in table) for table in tables])[model_of] * scale
+    shortest_s = (
+        np.array([min(prediction.time_s for _, prediction in table) for table in tables])[model_of] * scale
+    )
     return workload(
         np.concatenate([[0], np.cumsum([len(chosen[m]) for m in model_of])]).astype(np.int64),
         {
@@ -104,9 +106,11 @@ def _columns(
     """Return the columns of all shapes; `scale` is the ratio of each job's length to that of its model."""
     section, kinds = scenario.workload, list(scenario.kinds)
     flat = [entry for part in parts for entry in part]
-    time_s = np.array([found.time_s for _, found in flat]) * np.repeat(scale, [len(part) for part in parts])
-    watts = np.array([found.power_watts for _, found in flat])
-    max_watts = np.array([found.max_watts for _, found in flat])
+    time_s = np.array([prediction.time_s for _, prediction in flat]) * np.repeat(
+        scale, [len(part) for part in parts]
+    )
+    watts = np.array([prediction.power_watts for _, prediction in flat])
+    max_watts = np.array([prediction.max_watts for _, prediction in flat])
     error = section.prediction_error
     predicted_s = time_s * random.uniform(1 - error, 1 + error, len(flat))
     predicted_watts = np.minimum(max_watts, watts * random.uniform(1 - error, 1 + error, len(flat)))
@@ -132,17 +136,17 @@ def _scale(scenario: Scenario, tables: list[Table], model_of: np.ndarray, trace:
     lengths: Floats = np.empty(trace.count)
     for number, (model, table) in enumerate(zip(scenario.models, tables, strict=True)):
         kind = table[0][0].kind
-        known = {
-            shape.gpus: found.time_s
-            for shape, found in table
+        times_s = {
+            shape.gpus: prediction.time_s
+            for shape, prediction in table
             if (shape.kind, shape.batch) == (kind, model.rigid_batch) and math.isinf(shape.cap_watts)
         }
-        if not known:
+        if not times_s:
             raise UsageError(f"model '{model.profile}'", f"has no shape with its rigid batch on {kind}")
-        options = np.array(sorted(known))
+        options = np.array(sorted(times_s))
         rows = np.flatnonzero(model_of == number)
         nearest = options[np.maximum(0, np.searchsorted(options, units[rows], "right") - 1)]
-        reference_s = np.array([known[gpus] for gpus in nearest.tolist()])
+        reference_s = np.array([times_s[gpus] for gpus in nearest.tolist()])
         lengths[rows] = trace.time_s[trace.first[:-1]][rows] / reference_s
     return lengths
 
@@ -154,8 +158,8 @@ def _arrivals(random: np.random.Generator, rate_per_s: float, length_s: float) -
     while now_s < length_s:
         times.append(now_s + np.cumsum(random.exponential(1 / rate_per_s, block)))
         now_s = float(times[-1][-1])
-    found: Floats = np.concatenate(times)
-    return found[found < length_s]
+    arrivals: Floats = np.concatenate(times)
+    return arrivals[arrivals < length_s]
 
 
 def _users(random: np.random.Generator, count: int, users: int, majority: float) -> np.ndarray:
@@ -206,8 +210,8 @@ def _predicted(
 def _rigid_shapes(model: ModelSection, table: Table) -> Table:
     """Return the shapes of a rigid job: fixed GPUs and batch size, on any hardware or the required one."""
     match = [
-        (shape, found)
-        for shape, found in table
+        (shape, prediction)
+        for shape, prediction in table
         if (shape.gpus, shape.batch) == (model.rigid_gpus, model.rigid_batch)
         and math.isinf(shape.cap_watts)
         and model.rigid_hardware in ("", shape.kind)

@@ -84,8 +84,8 @@ def _table(first: int, texts: list[bytes], problems: InputProblems) -> tuple[np.
         table = np.array([words for _, words in whole], np.float64).reshape(-1, _FIELDS)
     except ValueError:
         readable = [(number, values) for number, words in whole if (values := _numbers(words)) is not None]
-        good = {number for number, _ in readable}
-        problems.skip("not all words are numbers", [n for n, _ in whole if n not in good])
+        parsed = {number for number, _ in readable}
+        problems.skip("not all words are numbers", [n for n, _ in whole if n not in parsed])
         whole = [(number, []) for number, _ in readable]
         table = np.array([values for _, values in readable], np.float64).reshape(-1, _FIELDS)
     return np.array([number for number, _ in whole], np.int64), table

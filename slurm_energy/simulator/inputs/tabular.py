@@ -66,8 +66,8 @@ def read_csv(path: Path, problems: InputProblems, renamed: Mapping[str, str], un
             _refuse_repeated(names, path)
             if delimiter == "|":
                 return _rows(_sacct_lines(reader, names, path, units), problems)
-            ours = _own_names(names, renamed, path)
-            lines = ((reader.line_num, {our: row[name] for our, name in ours.items()}) for row in reader)
+            columns = _file_columns(names, renamed, path)
+            lines = ((reader.line_num, {own: row[name] for own, name in columns.items()}) for row in reader)
             return _rows(lines, problems)
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}", f"is not UTF-8 text: byte {error.start}") from None
@@ -94,25 +94,25 @@ def read_json(path: Path, problems: InputProblems, units: str) -> WorkloadRows:
     return _rows(lines, problems)
 
 
-def _own_names(names: list[str], renamed: Mapping[str, str], path: Path) -> dict[str, str]:
-    """Return the name in the file of each of our columns."""
-    known = (*NUMBERS, *TEXTS)
-    for ours, theirs in renamed.items():
-        if ours not in known:
-            raise UsageError(f"column '{shown(ours)}' is not known", todo=f"one of {', '.join(known)}")
-        if theirs not in names:
-            raise UsageError(f"{path}: there is no column '{shown(theirs)}'", f"it has {', '.join(names)}")
-    taken = set(renamed.values())
+def _file_columns(names: list[str], renamed: Mapping[str, str], path: Path) -> dict[str, str]:
+    """Map the name of each column that `WorkloadRows` has to its name in the file."""
+    columns = (*NUMBERS, *TEXTS)
+    for own, name in renamed.items():
+        if own not in columns:
+            raise UsageError(f"column '{shown(own)}' is not known", todo=f"one of {', '.join(columns)}")
+        if name not in names:
+            raise UsageError(f"{path}: there is no column '{shown(name)}'", f"it has {', '.join(names)}")
+    renamed_names = set(renamed.values())
     for name in names:
-        if name not in known and name not in taken and not renamed:
-            near = get_close_matches(name, known, 1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+        if name not in columns and name not in renamed_names and not renamed:
+            near = get_close_matches(name, columns, 1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(columns)}"
             raise UsageError(f"{path}:1: column '{shown(name)}' is not known", todo=hint)
-    found = {ours: renamed.get(ours, ours) for ours in known if renamed.get(ours, ours) in names}
-    missing = [name for name in _NEEDED if name not in found]
+    result = {own: renamed.get(own, own) for own in columns if renamed.get(own, own) in names}
+    missing = [name for name in _NEEDED if name not in result]
     if missing:
         raise UsageError(f"{path}:1: column '{missing[0]}' is missing", f"it has {', '.join(names)}")
-    return found
+    return result
 
 
 def _refuse_repeated(names: list[str], path: Path) -> None:
@@ -169,7 +169,7 @@ def _sacct_lines(reader: csv.DictReader[str], names: list[str], path: Path, unit
         columns = {k: v for k, v in columns.items() if k not in ("NNodes", "AllocNodes")}
     else:
         columns = {k: v for k, v in columns.items() if k not in ("AllocCPUS", "NCPUS")}
-    present = {ours: theirs for theirs, ours in reversed(columns.items()) if theirs in names}
+    present = {own: name for name, own in reversed(columns.items()) if name in names}
     missing = [name for name in _NEEDED if name not in present]
     if missing:
         raise UsageError(
@@ -188,7 +188,7 @@ def _sacct_lines(reader: csv.DictReader[str], names: list[str], path: Path, unit
             continue
         if "." in row[present.get("job_id", names[0])]:
             continue
-        values = {our: readers.get(our, str)(row[name]) for our, name in present.items()}
+        values = {own: readers.get(own, str)(row[name]) for own, name in present.items()}
         yield reader.line_num, _converted(values)
 
 

@@ -102,7 +102,7 @@ def build(
 def _usable(rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str]) -> np.ndarray:
     """Return which rows are usable; each unusable row is recorded once, with its first problem."""
     usable = np.ones(len(rows.line), np.bool_)
-    known = np.array([not name or name in kinds for name in rows.hardware], np.bool_)
+    available = np.array([not name or name in kinds for name in rows.hardware], np.bool_)
     wrong: Mapping[str, np.ndarray] = {
         "the time of submission is missing": ~np.isfinite(rows.submit_s),
         "the run time is missing": np.isnan(rows.time_s),
@@ -116,7 +116,7 @@ def _usable(rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str]) -
         f"the power is above {_MAX_WATTS:.0e} W": rows.power_watts > _MAX_WATTS,
         "the time limit is not positive": rows.time_limit_s <= 0,
         "the batch size is not a whole number from 0 to 1e+09": ~_whole(rows.batch),
-        f"hardware that the cluster does not have ({shown(', '.join(kinds))})": ~known,
+        f"hardware that the cluster does not have ({shown(', '.join(kinds))})": ~available,
     }
     times = {
         "time of submission": rows.submit_s,
@@ -124,8 +124,10 @@ def _usable(rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str]) -
         "time limit": rows.time_limit_s,
         "deadline": rows.deadline_s,
     }
-    late = {f"the {name} is beyond {_MAX_S:.0e} s": np.abs(column) > _MAX_S for name, column in times.items()}
-    for problem, mask in ({**wrong, **late}).items():
+    excessive = {
+        f"the {name} is beyond {_MAX_S:.0e} s": np.abs(column) > _MAX_S for name, column in times.items()
+    }
+    for problem, mask in ({**wrong, **excessive}).items():
         problems.skip(problem, (int(n) for n in rows.line[usable & mask]))
         usable &= ~mask
     return usable
@@ -140,8 +142,10 @@ def _whole(values: Floats) -> np.ndarray:
 
 
 def _warn_of_order(rows: WorkloadRows, head: Ints, problems: InputProblems) -> None:
-    late = np.flatnonzero(np.diff(rows.submit_s[head]) < 0) + 1
-    problems.warn("submitted before the job above it: put in order", (int(n) for n in rows.line[head[late]]))
+    unordered = np.flatnonzero(np.diff(rows.submit_s[head]) < 0) + 1
+    problems.warn(
+        "submitted before the job above it: put in order", (int(n) for n in rows.line[head[unordered]])
+    )
 
 
 def _first(problems: InputProblems) -> str:
