@@ -87,7 +87,9 @@ class Row:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=10.0, help="length of a window (default 10)")
-    parser.add_argument("--tools", nargs="+", choices=TOOLS, default=TOOLS, help="which (default all)")
+    parser.add_argument(
+        "--tools", nargs="+", choices=TOOLS, default=TOOLS, help="tools to measure (default all)"
+    )
     parser.add_argument("--ea2p", metavar="PATH", help="checkout of EA2P, which is not on PyPI")
     parser.add_argument("--json", metavar="FILE", help="also write claims and rows as a list of objects")
     arguments = parser.parse_args()

@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from claims import at_most, tell
+from claims import at_most, publish
 
 from slurm_energy.oracle.hardware import find_hardware
 from slurm_energy.oracle.history.cap_response import RESPONSE, CapResponse, convert_part
@@ -51,10 +51,10 @@ class Pair(NamedTuple):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the study")
-    parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
+    parser.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
     arguments = parser.parse_args()
     if not arguments.data.is_dir():
-        sys.exit(f"{arguments.data}: no such folder; name that of the study with --data")
+        sys.exit(f"{arguments.data}: no such folder: name the folder of the study with --data")
     lower = {gpu: pairs(arguments.data, gpu, from_highest=True) for gpu in GPUS}
     higher = {gpu: pairs(arguments.data, gpu, from_highest=False) for gpu in GPUS}
     tdp = {gpu: find_hardware(kind).tdp_watts for gpu, kind in GPUS.items()}
@@ -76,7 +76,7 @@ def main() -> int:
                 claims.append(at_most(f"cap_response_time_{gpu}", held[0] / before[0], 0.85))
                 claims.append(at_most(f"cap_response_watts_{gpu}", held[1] / before[1], 0.3))
     print()
-    return tell(claims, arguments.json)
+    return publish(claims, arguments.json)
 
 
 def pairs(folder: Path, gpu: str, *, from_highest: bool) -> list[Pair]:

@@ -25,7 +25,7 @@ def at_least(name: str, ratio: float, least: float) -> Claim:
     return claim(name, ratio, f">={least:g}", ratio >= least)
 
 
-def tell(claims: Iterable[Claim], path: str | None) -> int:
+def publish(claims: Iterable[Claim], path: str | None) -> int:
     """Print a line per claim, write all to the file if one is named, and return the exit status."""
     found = list(claims)
     for entry in found:

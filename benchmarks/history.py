@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from claims import tell
+from claims import publish
 
 from slurm_energy.oracle.history import History, HistoryOracle, ObservedRun, RunEnding
 from slurm_energy.oracle.history.lower_bounds import bounds_many
@@ -65,7 +65,7 @@ class Outcome:
     said: float
     low: float
     high: float
-    ranked: float
+    ranking_times: float
 
 
 def main() -> int:
@@ -73,19 +73,19 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=50_000, help="length of the synthetic trace")
     parser.add_argument("--seed", type=int, default=11)
     parser.add_argument("--eagle", type=Path, default=Path("../shared/data/traces/sample_eagle_data.csv"))
-    parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
+    parser.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
     arguments = parser.parse_args()
     claims = []
     if arguments.eagle.exists():
-        claims += judged("eagle", replay(eagle(arguments.eagle)))
+        claims += evaluate("eagle", replay(eagle(arguments.eagle)))
     else:
-        print(f"{arguments.eagle} is not there: the real jobs are left out")
+        print(f"{arguments.eagle} does not exist: the real jobs are skipped")
     jobs = synthetic(arguments.jobs, arguments.seed)
-    claims += judged("synthetic", replay(jobs))
+    claims += evaluate("synthetic", replay(jobs))
     nameless = [replace(job, run=replace(job.run, fingerprint=None)) for job in jobs]
-    claims += judged("synthetic_without_fingerprints", replay(nameless))
+    claims += evaluate("synthetic_without_fingerprints", replay(nameless))
     claims += speed(jobs)
-    return tell(claims, arguments.json)
+    return publish(claims, arguments.json)
 
 
 def replay(jobs: Iterable[Job]) -> list[Outcome]:
@@ -111,11 +111,11 @@ def outcome(oracle: HistoryOracle, history: History, run: ObservedRun, last: deq
         return Outcome(run.duration_s, limit, two, limit, 0.0, limit, limit / 2)
     said = answer.duration_s
     return Outcome(
-        run.duration_s, limit, two, said.mean, said.low, said.high, ranked(history, asked, said.mean)
+        run.duration_s, limit, two, said.mean, said.low, said.high, ranking_times(history, asked, said.mean)
     )
 
 
-def ranked(history: History, asked: dict[str, Any], said_s: float) -> float:
+def ranking_times(history: History, asked: dict[str, Any], said_s: float) -> float:
     """Return the time that determines the order of the queue, without the misprediction factor."""
     columns = {name: [value] for name, value in asked.items()}
     limit = asked["time_limit_s"] or NO_LIMIT_S
@@ -144,7 +144,7 @@ class _Watts:
         return Prediction(one, one, one, PredictionSource.NAMEPLATE, "one watt")
 
 
-def judged(trace: str, outcomes: list[Outcome]) -> list[dict[str, Any]]:
+def evaluate(trace: str, outcomes: list[Outcome]) -> list[dict[str, Any]]:
     """Return the claims of a trace and print its values."""
     errors = {
         name: statistics.median(abs(getattr(one, name) - one.true) for one in outcomes) for name in SHOWN

@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from claims import Claim, at_most, tell
+from claims import Claim, at_most, publish
 
 TARGET = 2.0
 WARM_UP_ROUNDS = 20
@@ -50,9 +50,9 @@ JOB = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=400, help="calls of each kind (default 400)")
-    parser.add_argument("--socket", help="socket of a live senergyd instead of the minimal server")
-    parser.add_argument("--json", metavar="FILE", help="also write the claim as a list of objects")
+    parser.add_argument("--rounds", type=int, default=400, help="calls of each command (default 400)")
+    parser.add_argument("--socket", help="socket of a running senergyd instead of the minimal server")
+    parser.add_argument("--json", metavar="FILE", help="also write the claim to FILE as JSON")
     parser.add_argument("--serve", metavar="PATH", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
@@ -61,7 +61,7 @@ def main() -> int:
     hook = build_hook()
     with contextlib.nullcontext(arguments.socket) if arguments.socket else minimal_server() as path:
         times = measure(str(hook), path, arguments.rounds)
-    return tell([judge(times)], arguments.json)
+    return publish([evaluate(times)], arguments.json)
 
 
 async def serve(path: str) -> None:
@@ -130,7 +130,7 @@ def spawn(command: list[str], environment: dict[str, str]) -> float:
     return seconds
 
 
-def judge(times: dict[str, list[float]]) -> Claim:
+def evaluate(times: dict[str, list[float]]) -> Claim:
     """Print the medians and return the claim."""
     medians = {name: statistics.median(values) for name, values in times.items()}
     for name, values in times.items():

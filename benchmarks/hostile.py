@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from claims import tell
+from claims import publish
 
 LIMIT_MS = 100.0
 LIMIT_MB = 64.0
@@ -48,10 +48,10 @@ OTHER_JOB = {**JOB, "SLURM_JOB_ID": "4294900002", "SLURM_JOB_UID": "1"}
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=8.0, help="length of each attack (default 8)")
-    parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
+    parser.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
     arguments = parser.parse_args()
     if os.geteuid() != 0:
-        print("hostile.py: needs root, to be root and somebody else", file=sys.stderr)
+        print("hostile.py: needs root, because it acts as root and as another user", file=sys.stderr)
         return 2
     with own_agent() as (path, pid):
         print(f"idle: {resident_mb(pid, 'VmRSS'):.1f} MB resident")
@@ -60,8 +60,8 @@ def main() -> int:
         waits["all together"] = under_attack(path, TOGETHER, arguments.seconds)
         memory_mb = resident_mb(pid, "VmHWM")
         print(f"highest: {memory_mb:.1f} MB resident, {resident_mb(pid, 'VmRSS'):.1f} MB afterwards")
-    claims = judge(waits, memory_mb)
-    return tell(claims, arguments.json)
+    claims = evaluate(waits, memory_mb)
+    return publish(claims, arguments.json)
 
 
 @contextlib.contextmanager
@@ -145,7 +145,7 @@ def resident_mb(pid: int, name: str) -> float:
     return int(kib) * 1024 / 1e6
 
 
-def judge(waits: dict[str, dict[str, list[float]]], memory_mb: float) -> list[dict[str, Any]]:
+def evaluate(waits: dict[str, dict[str, list[float]]], memory_mb: float) -> list[dict[str, Any]]:
     claims = []
     for claim, name in (("answer", "door"), ("answer_public", "public"), ("hook", "hook")):
         worst = {kind: round(percentile_95(found[name]), 3) for kind, found in waits.items()}

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from claims import at_most, tell
+from claims import at_most, publish
 
 from slurm_energy.errors import EnergyError
 from slurm_energy.protocol.controller_client import ControllerClient
@@ -42,10 +42,12 @@ NOBODY = 65534
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20.0, help="length of the attack (default 20)")
-    parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
+    parser.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
     arguments = parser.parse_args()
     if os.geteuid() != 0:
-        print("hostile_predictions.py: needs root, to be root and somebody else", file=sys.stderr)
+        print(
+            "hostile_predictions.py: needs root, because it acts as root and as another user", file=sys.stderr
+        )
         return 2
     with own_controller() as (config, url, munge_socket, pid):
         alone = status_times(config, min(5.0, arguments.seconds))
@@ -55,13 +57,13 @@ def main() -> int:
             under = status_times(config, arguments.seconds)
         memory_mb = highest_resident_mb(pid)
     print(f"{CLIENTS} clients: {describe(under)}; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    print(f"    the clients' answers: {dict(answers)}; senergyctld at most {memory_mb:.0f} MB")
+    print(f"    responses to the clients: {dict(answers)}; senergyctld at most {memory_mb:.0f} MB")
     figures = {"alone_s": summary(alone), "attacked_s": summary(under), "clients_answers": dict(answers)}
     claims = [
         at_most("hostile_predictions_status", percentile_95(under) / LIMIT_S, 1) | figures,
         at_most("hostile_predictions_memory", memory_mb / LIMIT_MB, 1) | {"resident_mb": memory_mb},
     ]
-    return tell(claims, arguments.json)
+    return publish(claims, arguments.json)
 
 
 @contextlib.contextmanager

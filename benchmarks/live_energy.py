@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from claims import Claim, claim, tell
+from claims import Claim, claim, publish
 from live import cluster, replay, tables, workload
 from live.workload import Wish
 
@@ -46,7 +46,7 @@ def main() -> int:
     parser.add_argument(
         "--load", type=float, default=1.0, help="arrivals against the thesis' 0.005/s (default 1)"
     )
-    parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
+    parser.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         print("live_energy.py: error: a lab needs root: run it with sudo", file=sys.stderr)
@@ -57,15 +57,15 @@ def main() -> int:
         return 2
     jobs = workload.draw(arguments.jobs, arguments.seed, arguments.load)
     setting = [arguments.jobs, arguments.seed, arguments.load]
-    runs = measured(arguments.out, setting, names, jobs)
-    simulated = {name: replayed(arguments.out / name, runs[name], name, jobs) for name in names}
+    runs = measure_runs(arguments.out, setting, names, jobs)
+    simulated = {name: simulate_runs(arguments.out / name, runs[name], name, jobs) for name in names}
     print("\n".join(tables.lines({name: runs[name] for name in names}, simulated)))
-    return tell(
-        [entry for name in names for entry in judged(name, runs[name], simulated[name])], arguments.json
+    return publish(
+        [entry for name in names for entry in evaluate(name, runs[name], simulated[name])], arguments.json
     )
 
 
-def measured(
+def measure_runs(
     folder: Path, setting: list[Any], names: Sequence[str], jobs: Sequence[workload.LiveJob]
 ) -> Json:
     """Return the runs by name; stored results of the same setting are not measured again."""
@@ -74,27 +74,27 @@ def measured(
     todo = [name for name in names if name not in found]
     if not todo:
         return found
-    with cluster.cluster(cluster.tell) as on:
-        cluster.tell("every kind of job once")
-        calibration = cluster.calibrate(on, cluster.tell)
+    with cluster.cluster(cluster.print_progress) as on:
+        cluster.print_progress("one run of every kind of job")
+        calibration = cluster.calibrate(on, cluster.print_progress)
         for number, name in enumerate(todo, 1):
-            cluster.tell(f"run {number} of {len(todo)}: {name}")
+            cluster.print_progress(f"run {number} of {len(todo)}: {name}")
             policy, wish = RUNS[name]
             on.order_by(policy)
-            run = cluster.run(on, jobs, wish, cluster.tell)
+            run = cluster.run(on, jobs, wish, cluster.print_progress)
             found[name] = {**run, "calibration": calibration}
             _keep(folder / f"{name}.json", setting, found[name])
     return found
 
 
-def replayed(folder: Path, run: Json, name: str, jobs: Sequence[workload.LiveJob]) -> Json:
+def simulate_runs(folder: Path, run: Json, name: str, jobs: Sequence[workload.LiveJob]) -> Json:
     """Return the simulator's summary of the same submissions; the folder receives the simulator's inputs."""
     policy, wish = RUNS[name]
     scenario = replay.write(folder, run["calibration"], jobs, wish)
     return replay.simulate(scenario, policy)
 
 
-def judged(name: str, run: Json, simulated: Json) -> list[Claim]:
+def evaluate(name: str, run: Json, simulated: Json) -> list[Claim]:
     """Return the claims on one policy's run."""
     ratios = {
         "makespan": simulated["makespan_s"] / run["makespan_s"],

@@ -60,13 +60,15 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the study")
     parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
     parser.add_argument(
-        "--only", nargs="*", choices=list(FOLDS), default=list(FOLDS), help="what to leave out"
+        "--only", nargs="*", choices=list(FOLDS), default=list(FOLDS), help="folds to evaluate"
     )
     parser.add_argument("--json", metavar="FILE", help="also write claims and tables")
     arguments = parser.parse_args()
     jobs = [(device, what, arguments.data) for what in ("fitted", *arguments.only) for device in DEVICES]
     with ProcessPoolExecutor(arguments.workers) as pool:
-        results = dict(zip([job[:2] for job in jobs], pool.map(judge, *zip(*jobs, strict=True)), strict=True))
+        results = dict(
+            zip([job[:2] for job in jobs], pool.map(evaluate, *zip(*jobs, strict=True)), strict=True)
+        )
     claims = [claim for (device, what), result in results.items() for claim in report(device, what, result)]
     for claim in claims:
         print("CLAIM {claim} ratio={ratio:.4f} target={target} holds={holds}".format(**claim))
@@ -76,7 +78,7 @@ def main() -> int:
     return 0
 
 
-def judge(device: str, what: str, data: Path) -> dict[str, Any]:
+def evaluate(device: str, what: str, data: Path) -> dict[str, Any]:
     """Return the errors and the table of cap choices of one kind of prediction on one device."""
     rows = read_measurements(data / f"summary_power_{device}.csv", DEVICES[device])
     hardware = find_hardware(device)
@@ -94,18 +96,18 @@ def judge(device: str, what: str, data: Path) -> dict[str, Any]:
         "combined": float(combined(np.array(time_error), np.array(power_error))),
         "by_fold": by_fold(held, FOLDS.get(what, FOLDS["network"])),
         "ratios": ratios(held),
-        "choice": choices(rows, chosen(hardware, held, what)),
+        "choice": compare_choices(rows, selected_limits(hardware, held, what)),
     }
 
 
 def by_fold(held: HeldOutPredictions, fold: Callable[[Measurement], Any]) -> dict[str, tuple[float, float]]:
     """Return (time error, power error) of each fold."""
-    found = {}
+    result = {}
     for name in sorted({fold(row) for row in held.rows}):
-        places = [place for place, row in enumerate(held.rows) if fold(row) == name]
-        own = [held.rows[place] for place in places]
-        found[str(name)] = errors(own, held.seconds[places], held.watts[places])
-    return found
+        indices = [index for index, row in enumerate(held.rows) if fold(row) == name]
+        own = [held.rows[index] for index in indices]
+        result[str(name)] = errors(own, held.seconds[indices], held.watts[indices])
+    return result
 
 
 def ratios(held: HeldOutPredictions) -> list[float]:
@@ -117,61 +119,65 @@ def ratios(held: HeldOutPredictions) -> list[float]:
 
 def groups(rows: Sequence[Measurement]) -> list[Any]:
     """Return the indices of each row of the study with several limits, in rising order of the limit."""
-    found: dict[tuple[Any, ...], list[int]] = {}
-    for place in np.argsort(column(rows, "cap_watts"), kind="stable"):
-        found.setdefault(rows[place].row, []).append(int(place))
-    return [np.array(places) for places in found.values() if len(places) > 2]
+    result: dict[tuple[Any, ...], list[int]] = {}
+    for index in np.argsort(column(rows, "cap_watts"), kind="stable"):
+        result.setdefault(rows[index].row, []).append(int(index))
+    return [np.array(indices) for indices in result.values() if len(indices) > 2]
 
 
-def chosen(hardware: Hardware, held: HeldOutPredictions, what: str) -> dict[tuple[Any, ...], list[int]]:
+def selected_limits(
+    hardware: Hardware, held: HeldOutPredictions, what: str
+) -> dict[tuple[Any, ...], list[int]]:
     """Return, by row of the study, the index of the limit chosen with each calibration that predicts it."""
-    found: dict[tuple[Any, ...], list[int]] = {}
-    for left, calibration in held.calibrations.items():
-        for places in groups(held.rows):
-            own = [held.rows[place] for place in places]
-            if what not in ("batch", "network") or FOLDS[what](own[0]) == left:
-                found.setdefault(own[0].row, []).append(choice(hardware, own, calibration))
-    return found
+    result: dict[tuple[Any, ...], list[int]] = {}
+    for fold_value, calibration in held.calibrations.items():
+        for indices in groups(held.rows):
+            own = [held.rows[index] for index in indices]
+            if what not in ("batch", "network") or FOLDS[what](own[0]) == fold_value:
+                result.setdefault(own[0].row, []).append(select_limit(hardware, own, calibration))
+    return result
 
 
-def choice(hardware: Hardware, own: Sequence[Measurement], calibration: Calibration) -> int:
+def select_limit(hardware: Hardware, own: Sequence[Measurement], calibration: Calibration) -> int:
     """Return the index of the limit with the least expected energy-delay product, as in `sweep`."""
     residuals = calibration.residuals.get((own[0].model, own[0].precision))
     support = np.zeros(len(own)) if residuals is None else residuals.support(column(own, "batch"))
-    doubt = 0.0 if own[0].model in calibration.workloads else UNSEEN_POWER_DEVIATION
+    deviation_of_power = 0.0 if own[0].model in calibration.workloads else UNSEEN_POWER_DEVIATION
     products = []
     for deviation, _ in CASES:
-        more = float(np.exp(deviation * doubt))
-        moved = [dataclasses.replace(row, cap_watts=row.cap_watts / more) for row in own]
-        seconds, watts = predict_rows(hardware, moved, calibration)
-        products.append(seconds**2 * watts * more)
+        power_factor = float(np.exp(deviation * deviation_of_power))
+        shifted = [dataclasses.replace(row, cap_watts=row.cap_watts / power_factor) for row in own]
+        seconds, watts = predict_rows(hardware, shifted, calibration)
+        products.append(seconds**2 * watts * power_factor)
     return select_alternative(expected_objective(products), support)
 
 
-def choices(study: Sequence[Measurement], oracle: dict[tuple[Any, ...], list[int]]) -> dict[str, list[float]]:
+def compare_choices(
+    study: Sequence[Measurement], oracle: dict[tuple[Any, ...], list[int]]
+) -> dict[str, list[float]]:
     """Return (share within one step of 25 W, mean loss, rows) of several ways to choose a power limit."""
     caps = column(study, "cap_watts")
     measured = column(study, "step_s") ** 2 * column(study, "power_watts")
     rows = groups(study)
-    feel = [places for places in rows if not flat(study, places)]
-    lost = [places for places in rows if flat(study, places)]
+    limited = [indices for indices in rows if not flat(study, indices)]
+    unlimited = [indices for indices in rows if flat(study, indices)]
 
-    def own(places: Any) -> list[int]:
-        return oracle[study[places[0]].row]
+    def own(indices: Any) -> list[int]:
+        return oracle[study[indices[0]].row]
 
     table = {
         "oracle": score(rows, caps, measured, own),
-        "oracle, rows that feel a limit": score(feel, caps, measured, own),
-        "oracle, rows that feel none": score(lost, caps, measured, own),
-        "no limit": score(rows, caps, measured, lambda places: [len(places) - 1]),
-        "any limit, rows that feel none": score(
-            lost, caps, measured, lambda places: list(range(len(places)))
+        "oracle, rows with a binding limit": score(limited, caps, measured, own),
+        "oracle, rows without a binding limit": score(unlimited, caps, measured, own),
+        "no limit": score(rows, caps, measured, lambda indices: [len(indices) - 1]),
+        "any limit, rows without a binding limit": score(
+            unlimited, caps, measured, lambda indices: list(range(len(indices)))
         ),
-        "perfect, but the lowest where no limit is felt": score(
+        "hindsight, lowest limit where none binds": score(
             rows,
             caps,
             measured,
-            lambda places: [0 if flat(study, places) else int(np.argmin(measured[places]))],
+            lambda indices: [0 if flat(study, indices) else int(np.argmin(measured[indices]))],
         ),
     }
     single = {cap: score(rows, caps, measured, nearest(caps, cap)) for cap in sorted(set(caps))}
@@ -181,22 +187,22 @@ def choices(study: Sequence[Measurement], oracle: dict[tuple[Any, ...], list[int
 
 def nearest(caps: Any, cap: float) -> Callable[[Any], list[int]]:
     """Return a function that chooses the limit nearest to `cap`."""
-    return lambda places: [int(np.argmin(np.abs(caps[places] - cap)))]
+    return lambda indices: [int(np.argmin(np.abs(caps[indices] - cap)))]
 
 
-def flat(rows: Sequence[Measurement], places: Any) -> bool:
+def flat(rows: Sequence[Measurement], indices: Any) -> bool:
     """Return whether the lowest limit slows a row down by less than its own noise."""
-    times = [rows[place].step_s for place in places]
+    times = [rows[index].step_s for index in indices]
     return times[0] < FLAT_SLOWDOWN * float(np.median(times))
 
 
 def score(rows: list[Any], caps: Any, measured: Any, choose: Callable[[Any], list[int]]) -> list[float]:
     """Return (share within one step, mean loss, rows) of choices; several choices of one row are averaged."""
     hits, losses = [], []
-    for places in rows:
-        best, own = int(np.argmin(measured[places])), choose(places)
-        hits.append(np.mean(np.abs(caps[places][own] - caps[places][best]) <= 25))
-        losses.append(np.mean(measured[places][own]) / measured[places][best] - 1)
+    for indices in rows:
+        best, own = int(np.argmin(measured[indices])), choose(indices)
+        hits.append(np.mean(np.abs(caps[indices][own] - caps[indices][best]) <= 25))
+        losses.append(np.mean(measured[indices][own]) / measured[indices][best] - 1)
     return [float(np.mean(hits)), float(np.mean(losses)), len(rows)]
 
 

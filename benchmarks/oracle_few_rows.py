@@ -31,7 +31,7 @@ for library in ("OPENBLAS", "MKL", "OMP"):  # threads only slow down operations 
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 import numpy as np  # noqa: E402
-from claims import Claim, claim, tell  # noqa: E402
+from claims import Claim, claim, publish  # noqa: E402
 
 from slurm_energy.oracle.calibration.fitting import fit  # noqa: E402
 from slurm_energy.oracle.calibration.identification import configurations  # noqa: E402
@@ -89,7 +89,7 @@ def main() -> int:
             size: [results[key(*job)] for job in jobs if job[:2] == (study, size)] for size in arguments.sizes
         }
         claims += report(study, own)
-    return tell(claims, arguments.json)
+    return publish(claims, arguments.json)
 
 
 def parsed() -> argparse.Namespace:
@@ -103,7 +103,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="numbers of rows")
     parser.add_argument("--draws", type=int, default=DRAWS, help=f"random draws of each (default {DRAWS})")
     parser.add_argument("--seed", type=int, default=FIRST_SEED, help=f"of the first (default {FIRST_SEED})")
-    parser.add_argument("--state", type=Path, help="keep results here and go on from it")
+    parser.add_argument("--state", type=Path, help="store results in FILE and resume from it")
     parser.add_argument("--json", metavar="FILE", help="also write the claims")
     return parser.parse_args()
 
@@ -124,7 +124,7 @@ def run(
     left = [job for job in jobs if key(*job) not in results]
     began_s = time.monotonic()
     with ProcessPoolExecutor(workers) as pool:
-        futures = {pool.submit(judge, *job): job for job in left}
+        futures = {pool.submit(evaluate, *job): job for job in left}
         for done, future in enumerate(as_completed(futures), 1):
             name = key(*futures[future])
             results[name] = future.result()
@@ -142,7 +142,7 @@ def measurements(study: Study) -> tuple[Hardware, list[Measurement]]:
     return find_hardware(study.kind), read_measurements(Path(study.path), study.precision)
 
 
-def judge(study: Study, size: int, seed: int) -> dict[str, Any]:
+def evaluate(study: Study, size: int, seed: int) -> dict[str, Any]:
     """Return losses, coverage and errors on the rows that a calibration with `size` rows does not contain."""
     hardware, rows = measurements(study)
     drawn = set(np.random.default_rng(seed).choice(len(rows), size, replace=False).tolist())

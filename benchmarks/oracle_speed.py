@@ -17,7 +17,7 @@ import sys
 import time
 
 import numpy as np
-from claims import Claim, at_least, at_most, tell
+from claims import Claim, at_least, at_most, publish
 
 from slurm_energy.oracle.calibration.fit_problem import Problem, list_unknowns, start_vector
 from slurm_energy.oracle.calibration.measurements import Measurement
@@ -35,13 +35,15 @@ ROWS, UNKNOWNS = 1000, 28
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--skip-calibration", action="store_true", help="leave out the minutes-long part")
-    parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
+    parser.add_argument(
+        "--skip-calibration", action="store_true", help="skip the search, which takes minutes"
+    )
+    parser.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
     arguments = parser.parse_args()
     claims = [predictions()]
     claims += [tracing()] if importlib.util.find_spec("torch") else []
     claims += [] if arguments.skip_calibration else [calibration()]
-    return tell(claims, arguments.json)
+    return publish(claims, arguments.json)
 
 
 def predictions(count: int = 1_000_000) -> Claim:

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-from claims import Claim, at_most, tell
+from claims import Claim, at_most, publish
 from real_queue import MOST_SINGLE, RealQueue, real_queue
 
 from slurm_energy import scheduling
@@ -49,7 +49,7 @@ def main() -> int:
     parser.add_argument("--sizes", help=f"pending jobs (default {_listed(SIZES)})")
     parser.add_argument("--real-sizes", help=f"records in slurmctld (default {_listed(REAL_SIZES)}; none: 0)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of scores and cycles (default 5)")
-    parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
+    parser.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
     arguments = parser.parse_args()
     real = _numbers(arguments.real_sizes, REAL_SIZES)
     if any(real) and os.geteuid() != 0:
@@ -61,7 +61,7 @@ def main() -> int:
         claims += cycle(count, arguments.rounds)
     if any(real):
         claims += with_slurmctld(real)
-    return tell(claims, arguments.json)
+    return publish(claims, arguments.json)
 
 
 def _listed(sizes: tuple[int, ...]) -> str:

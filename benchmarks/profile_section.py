@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import peers
-from claims import Claim, at_most, tell
+from claims import Claim, at_most, publish
 from own_agent import JOB_ID, own_agent
 
 PROFILE = "xeon-h100"
@@ -41,8 +41,8 @@ EA2P_ROUNDS, EA2P_INTERVAL_S = 20, 0.1
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=300, help="sections of each kind (default 300)")
-    parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
+    parser.add_argument("--rounds", type=int, default=300, help="sections of each tool (default 300)")
+    parser.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
     parser.add_argument("--ea2p", metavar="PATH", help="checkout of EA2P, to compare with it too")
     parser.add_argument("--profile", default=PROFILE, help=f"emulated node (default {PROFILE})")
     parser.add_argument("--here", action="store_true", help="on this machine, not in an emulated node")
@@ -51,8 +51,8 @@ def main() -> int:
     if not (arguments.here or in_job):
         return run_in_node(arguments.profile, sys.argv[1:])
     with contextlib.nullcontext() if in_job else announced_job():
-        claims = judge(measure(arguments.rounds, arguments.ea2p))
-    return tell(claims, arguments.json)
+        claims = evaluate(measure(arguments.rounds, arguments.ea2p))
+    return publish(claims, arguments.json)
 
 
 def run_in_node(profile: str, arguments: list[str]) -> int:
@@ -103,8 +103,8 @@ def measure(rounds: int, ea2p: str | None) -> dict[str, list[float]]:
             times["ea2p"] = [cost(*steps) for _ in range(EA2P_ROUNDS)]
     parts = ", ".join(last[0].energy_joules)
     if not parts:
-        raise SystemExit("nothing to compare: a section of ours measures nothing on this machine")
-    print(f"a section of ours measures {parts}; the samples at its ends were {last[0].age_s} s old together")
+        raise SystemExit("nothing to compare: a section of slurm-energy measures nothing on this machine")
+    print(f"a section of slurm-energy measures {parts}; its samples were {last[0].age_s} s old in total")
     return times
 
 
@@ -153,13 +153,13 @@ def zeus_window() -> tuple[Step, Step] | None:
         f"cpu[{index}]" for index in window.cpu_energy or {}
     )
     if not measured:
-        print("zeus is no judge here: it measures nothing")
+        print("zeus is not compared: it measures nothing here")
         return None
     print(f"a window of zeus measures {', '.join(measured)}")
     return steps
 
 
-def judge(times: dict[str, list[float]]) -> list[Claim]:
+def evaluate(times: dict[str, list[float]]) -> list[Claim]:
     medians = {}
     for name, values in times.items():
         cuts = statistics.quantiles(values, n=20)

@@ -26,7 +26,7 @@ from typing import Any
 
 import own_agent
 import peers
-from claims import Claim, at_least, at_most, tell
+from claims import Claim, at_least, at_most, publish
 
 PROFILE = "xeon-4210-rtx6000"
 JUDGED = ("zeus", "codecarbon", "ea2p")
@@ -42,11 +42,11 @@ def main() -> int:
     parser.add_argument("--profile", default=PROFILE, help=f"emulated node (default {PROFILE})")
     parser.add_argument("--ea2p", metavar="PATH", help="checkout of EA2P")
     parser.add_argument("--tools", help="only these, separated by commas")
-    parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
+    parser.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
     arguments = parser.parse_args()
     with peers.start_node(arguments.profile) as node:
         costs = measure(node, arguments)
-    return tell(judge(costs), arguments.json)
+    return publish(evaluate(costs), arguments.json)
 
 
 def measure(node: Any, arguments: argparse.Namespace) -> dict[str, float]:
@@ -120,7 +120,7 @@ def begin_job(path: Path, agent: subprocess.Popen[bytes]) -> None:
     raise peers.NotMeasuredError("senergyd: does not answer")
 
 
-def judge(costs: dict[str, float]) -> list[Claim]:
+def evaluate(costs: dict[str, float]) -> list[Claim]:
     judged = [tool for tool in JUDGED if tool in costs]
     claims = [at_least(f"sampling_{tool}", costs[tool] / costs["ours"], LEAST_PEER_RATIO) for tool in judged]
     if {"zeus", "senergyd"} <= costs.keys():

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from claims import tell
+from claims import publish
 
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.simulator import fast_path
@@ -46,18 +46,22 @@ THESIS_TARGET_S = 60.0
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=100_000, help="our jobs and SimPy's (default 100000)")
-    parser.add_argument("--accasim-jobs", type=int, default=10_000, help="AccaSim's jobs (default 10000)")
+    parser.add_argument(
+        "--jobs", type=int, default=100_000, help="jobs of slurm-energy and SimPy (default 100000)"
+    )
+    parser.add_argument("--accasim-jobs", type=int, default=10_000, help="jobs of AccaSim (default 10000)")
     parser.add_argument("--many", type=int, default=10_000_000, help="jobs of the memory test; 0: none")
-    parser.add_argument("--runs", type=int, default=5, help="runs of ours, the median counts (default 5)")
-    parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
+    parser.add_argument(
+        "--runs", type=int, default=5, help="runs of slurm-energy, of which the median counts (default 5)"
+    )
+    parser.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
     parser.add_argument("--child", choices=("accasim", "memory"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         print(json.dumps(accasim(args.jobs) if args.child == "accasim" else memory(args.jobs)))
         return 0
     claims = [*speed(args), thesis_claim(), *([] if not args.many else [memory_claim(args.many)])]
-    return tell(claims, args.json)
+    return publish(claims, args.json)
 
 
 def speed(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -73,11 +77,9 @@ def speed(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         wait_s = float(
             np.mean(fast_path.simulate(few, [node()], ScheduleSettings(Discipline.STRICT)).wait_s())
         )
-        print(
-            f"mean wait, first come first served: ours {wait_s:.2f} s, AccaSim {found['fcfs_wait_s']:.2f} s"
-        )
+        print(f"mean wait, FCFS: slurm-energy {wait_s:.2f} s, AccaSim {found['fcfs_wait_s']:.2f} s")
         easy_s = float(np.mean(fast_path.simulate(few, [node()], ScheduleSettings(Discipline.EASY)).wait_s()))
-        print(f"mean wait, EASY: ours {easy_s:.2f} s, AccaSim {found['easy_wait_s']:.2f} s", end=", ")
+        print(f"mean wait, EASY: slurm-energy {easy_s:.2f} s, AccaSim {found['easy_wait_s']:.2f} s", end=", ")
         print(f"jobs that its own rule starts at its second: {found['easy_explained']:.0%}")
         yield same_wait(wait_s / found["fcfs_wait_s"])
         yield claim("simulator_easy_explained", found["easy_explained"], 1.0)

@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from claims import Claim, claim, tell
+from claims import Claim, claim, publish
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/unit"))
@@ -32,7 +32,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--hours", type=int, default=24, help="simulated hours, at least 2 (default 24)")
     parser.add_argument("--jobs", type=int, default=2000, help="jobs (default 2000)")
-    parser.add_argument("--json", metavar="FILE", help="also write the claims as a list of objects")
+    parser.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
     arguments = parser.parse_args()
     logging.getLogger("slurm_energy").setLevel(logging.ERROR)
     memory = Path("/dev/shm")
@@ -41,11 +41,11 @@ def main() -> int:
         found = Soak(Path(folder), arguments.hours, arguments.jobs).run()
     print(f"{arguments.hours} h and {arguments.jobs} jobs in {time.monotonic() - start:.0f} s")
     print("MB resident after each hour:", " ".join(f"{size / 1e6:.2f}" for size in found.memory_bytes))
-    claims = judge(found)
-    return tell(claims, arguments.json)
+    claims = evaluate(found)
+    return publish(claims, arguments.json)
 
 
-def judge(found: SoakResult) -> list[Claim]:
+def evaluate(found: SoakResult) -> list[Claim]:
     growth_mb = found.growth_bytes / 1e6
     descriptors = max(found.descriptors) / found.descriptors[0]
     counted = [*found.records[1:], *found.steps[1:]]

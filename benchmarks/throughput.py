@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from claims import Claim, at_least, tell
+from claims import Claim, at_least, publish
 
 from slurm_energy_lab.cluster import layout, lifecycle
 from slurm_energy_lab.cluster.lab import Lab
@@ -36,7 +36,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=200, help="jobs in a batch (default 200)")
     parser.add_argument("--batches", type=int, default=5, help="batches through each lab (default 5)")
-    parser.add_argument("--json", metavar="FILE", help="also write the claim as a list of objects")
+    parser.add_argument("--json", metavar="FILE", help="also write the claim to FILE as JSON")
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         print("throughput.py: error: a lab needs root: run it with sudo", file=sys.stderr)
@@ -50,7 +50,7 @@ def main() -> int:
     finally:
         for lab in labs.values():
             lifecycle.down(lab.layout)
-    return tell([judge(rates)], arguments.json)
+    return publish([evaluate(rates)], arguments.json)
 
 
 def measure(labs: dict[str, Lab], jobs: int, batches: int) -> dict[str, list[float]]:
@@ -89,7 +89,7 @@ def _queued(environment: dict[str, str]) -> bool:
     return bool(subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True).stdout)
 
 
-def judge(rates: dict[str, list[float]]) -> Claim:
+def evaluate(rates: dict[str, list[float]]) -> Claim:
     """Return the claim."""
     medians = {name: statistics.median(values) for name, values in rates.items()}
     ratio = medians["slurm-energy"] / medians["Slurm alone"]

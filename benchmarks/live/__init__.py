@@ -1,1 +1,1 @@
-"""Parts of benchmarks/live_energy.py: the jobs, the lab that runs them, the simulation of the same jobs."""
+"""Parts of benchmarks/live_energy.py: the jobs, the lab that runs them, and their simulation."""

@@ -1,4 +1,4 @@
-"""A lab of A100s and H100s: who orders its queue, jobs sent at their times, and what came of them."""
+"""A lab of A100s and H100s: the order of its queue, jobs submitted at their times, and their records."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from slurm_energy_lab.cluster.specification import LabSpec
 Json = dict[str, Any]
 Progress = Callable[[str], None]
 USUAL = ("Age=1000", "Fairshare=10000", "JobSize=1000", "Partition=1000", "QOS=0")
-"""Weights of priority/multifactor as many sites have them."""
+"""Common weights of priority/multifactor."""
 CPU_SHARE = 16.0
-"""Real cores that a node's emulated ones are worth, so that a job's start is not what is measured."""
+"""Real cores that the emulated cores of a node may use, so that the start of a job is not measured."""
 CYCLE_S = 1.0
 """Seconds between two rankings."""
 LOOK_S = 2
-"""Seconds between slurmctld's looks at the queue: twice as many as between rankings, as with the defaults."""
+"""Seconds between two looks of slurmctld at the queue: twice the interval of the rankings, as by default."""
 LONGEST_S = 900.0
 QUIET_S = 14.0
-"""Long enough for senergyd to learn what the idle nodes draw."""
+"""Seconds in which senergyd learns the idle power of the nodes."""
 _SETTINGS = (
     "PriorityType=priority/multifactor",
     "PriorityMaxAge=1-0",
@@ -47,12 +47,12 @@ _WEIGHTS = {"a1": 10, "h1": 1}
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A job that was submitted.
+    """A submitted job.
 
     Attributes:
         number: as in `workload.LiveJob`; 0 for others.
-        job_id: Slurm's.
-        at_unix_s: when sbatch was called.
+        job_id: job id of Slurm.
+        at_unix_s: time of the call of sbatch.
     """
 
     number: int
@@ -61,7 +61,7 @@ class Sent:
 
 
 class Cluster:
-    """A lab that is up."""
+    """A running lab."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -84,14 +84,14 @@ class Cluster:
         return done.stdout
 
     def order_by(self, policy: str) -> None:
-        """Let the queue be ordered by Slurm's own formula (`multifactor`), or by a policy of ours."""
+        """Order the queue by Slurm's own formula (`multifactor`), or by a policy of slurm-energy."""
         ours = policy != "multifactor"
         weights = [f"PriorityWeight{item.partition('=')[0] if ours else item}" for item in USUAL]
         settings = [f"{weight}=0" for weight in weights] if ours else weights
         path = self.lab.layout.slurm_conf
         path.write_text(configuration.with_settings(path.read_text(), settings))
         self.call("scontrol", "reconfigure")
-        for node, weight in _WEIGHTS.items():  # a job that names no kind gets the faster one if it is free
+        for node, weight in _WEIGHTS.items():  # a job that names no kind gets the faster kind if it is free
             self.call("scontrol", "update", f"NodeName={node}", f"Weight={weight}")
         path = self.lab.layout.energy_toml
         table = {"mode": "portable", "policy": policy} if ours else {"mode": "off"}
@@ -110,15 +110,15 @@ class Cluster:
         return Sent(number, int(answer.strip().split(";")[0]), now_s)
 
     def queued(self) -> int:
-        """Return the number of jobs that are not over."""
+        """Return the number of jobs that have not ended."""
         return len(self.call("squeue", "--noheader", "--format=%A").split())
 
     def truth(self) -> Json:
-        """Return the nodes' exact joules and watts with the time, by node."""
+        """Return the exact joules and watts of the nodes with the time, by node."""
         return {node: client.truth(self.lab.layout.emulator_socket(node)) for node in self.lab.nodes}
 
     def records(self, sent: Sequence[Sent]) -> list[Json]:
-        """Wait until every job's record and Slurm's facts about it have arrived; return them by job id."""
+        """Wait for the record and Slurm's facts of every job; return them by job id."""
         ids = ",".join(str(job.job_id) for job in sent)
         found: list[Json] = []
         for _ in range(90):
@@ -132,7 +132,7 @@ class Cluster:
 
 @contextmanager
 def cluster(progress: Progress) -> Iterator[Cluster]:
-    """Bring a lab up for a while."""
+    """Run a lab."""
     place = layout.locate_lab(tempfile.mkdtemp(prefix="senergy-live-", dir="/var/tmp"))
     spec = LabSpec(workload.NODES, _SETTINGS, cpu_share=CPU_SHARE)
     progress(f"bringing up a lab in {place.root}")
@@ -144,13 +144,13 @@ def cluster(progress: Progress) -> Iterator[Cluster]:
 
 
 def calibrate(on: Cluster, progress: Progress) -> Json:
-    """Run every model once in every shape; the longest first, so that it takes little time.
+    """Run every model once in every shape, the longest first to save time.
 
     Returns:
-        `idle_watts` of each node by component, `launch_s` from submission to the begin of a job that had
-        not to wait, and `jobs` with model, shape and record.
+        `idle_watts` of each node by component, `launch_s` from submission to the start of a job that did not
+        have to wait, and `jobs` with model, shape and record.
     """
-    progress(f"{QUIET_S:.0f} s of quiet, to learn what idle nodes draw")
+    progress(f"{QUIET_S:.0f} s of idle time, to measure the idle power of the nodes")
     time.sleep(QUIET_S)
     idle = {node: told["power_watts"] for node, told in on.truth().items()}
     probes = []
@@ -173,8 +173,8 @@ def run(on: Cluster, jobs: Sequence[workload.LiveJob], wish: workload.Wish, prog
     """Submit the jobs at their times and wait for their end.
 
     Returns:
-        `jobs`: number, job id, time of submission, record; `makespan_s` from the first submission to the
-        last end; `cluster_joules` of all nodes in that time; `report` of `senergy report --json`.
+        `jobs`: number, job id, time of submission, record; `makespan_s` from the first submission to the last
+            end; `cluster_joules` of all nodes in that time; `report` of `senergy report --json`.
     """
     begin, sent = on.truth(), []
     origin = time.time()
@@ -201,7 +201,7 @@ def run(on: Cluster, jobs: Sequence[workload.LiveJob], wish: workload.Wish, prog
 
 
 def _joules(begin: Mapping[str, Any], end: Mapping[str, Any], origin: float, last_s: float) -> float:
-    """Return a node's joules between two moments near two readings, at which it is idle."""
+    """Return the joules of a node between two times close to two readings at which it is idle."""
     whole = end["energy_joules"]["node"] - begin["energy_joules"]["node"]
     before, after = origin - begin["time"], end["time"] - last_s
     return float(whole - before * begin["power_watts"]["node"] - after * end["power_watts"]["node"])
@@ -219,6 +219,6 @@ def _drain(on: Cluster, sent: Sequence[Sent], progress: Progress) -> None:
         time.sleep(0.3)
 
 
-def tell(line: str) -> None:
+def print_progress(line: str) -> None:
     """Print a line of progress."""
     print(f"  {time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)

@@ -1,6 +1,7 @@
-"""The same submissions simulated from what each kind of job took when it was measured.
+"""Simulation of the same submissions from the measured time and power of each kind of job.
 
-What a run itself measured is not used here: only the calibration, the times of submission and the shapes.
+It does not use the measurements of the run that it simulates, only the calibration, the times of submission
+and the shapes.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from slurm_energy_lab.model import load_profile
 
 Json = dict[str, Any]
 LOOK_S = 0.5
-"""How often the simulation looks at the queue. slurmctld looks when a job ends and every two seconds, the
-engine every second; of five numbers tried on the jobs of seed 1 this one met the completion times best."""
+"""Interval at which the simulation looks at the queue.
+
+slurmctld looks when a job ends and every two seconds, the engine every second. Of five intervals tried on the
+jobs of seed 1, this one matched the completion times best.
+"""
 _COLUMNS = ("job_id", "submit_s", "name", "hardware", "units", "time_s", "power_watts", "time_limit_s")
 
 
@@ -29,7 +33,7 @@ def write(
     jobs: Sequence[workload.LiveJob],
     wish: workload.Wish,
 ) -> Path:
-    """Write `submissions.csv` and the scenario `replay.toml`; return the latter's path."""
+    """Write `submissions.csv` and the scenario `replay.toml`; return the path of the scenario."""
     folder.mkdir(parents=True, exist_ok=True)
     taken = {(entry["model"], entry["shape"]): entry["record"] for entry in calibration["jobs"]}
     nodes = nodes_of(calibration)
@@ -57,14 +61,14 @@ def simulate(scenario: Path, policy: str) -> Json:
 
 
 class Node:
-    """What an idle node draws, and how much of that is a job's while it runs there.
+    """Idle power of a node, and the share of it that is attributed to a running job.
 
-    The rule is that of docs/attribution.md: idle watts of the CPUs by allocated CPUs, of the GPUs by GPUs,
-    of all else by the mean of both shares.
+    The rule is that of docs/attribution.md: idle watts of the CPUs are divided by allocated CPUs, those of
+    the GPUs by GPUs, and all others by the mean of both shares.
 
     Attributes:
-        watts: of the whole idle node.
-        unit_watts: what goes with each GPU.
+        watts: watts of the whole idle node.
+        unit_watts: idle watts attributed with each GPU.
     """
 
     def __init__(self, idle_watts: Mapping[str, float], cpus: int) -> None:
@@ -74,13 +78,13 @@ class Node:
         self._job_watts = (idle_watts["cpu"] + rest / 2) * workload.CPUS / cpus
 
     def dynamic_joules(self, record: Json, gpus: int) -> float:
-        """Return a job's joules beyond its part of the idle node."""
+        """Return the joules of a job above its share of the idle node."""
         idle_watts = self._job_watts + gpus * self.unit_watts
         return float(record["energy_joules"]) - float(record["elapsed_s"]) * idle_watts
 
 
 def _row(job: workload.LiveJob, shape: workload.Shape, record: Json, node: Node, launch_s: float) -> Json:
-    """Return a line: the job holds its GPUs for its launch and its run, and draws power in the run alone."""
+    """Return a line: the job holds its GPUs during launch and run, and draws power during the run only."""
     time_s = launch_s + record["elapsed_s"]
     watts = node.dynamic_joules(record, shape.gpus) / time_s + shape.gpus * node.unit_watts
     return {
@@ -98,8 +102,8 @@ def _row(job: workload.LiveJob, shape: workload.Shape, record: Json, node: Node,
 def _scenario(nodes: Mapping[str, Node], wish: workload.Wish) -> str:
     """Return the text of the scenario.
 
-    Where a job may run in several shapes it gets one that fits now: `packing`. Else slurmctld starts jobs
-    in order and lets others pass where its backfill sees no delay: `conservative`.
+    A job with several shapes gets one that fits now: `packing`. Otherwise slurmctld starts jobs in order and
+    lets others overtake if its backfill expects no delay: `conservative`.
     """
     lines = ['title = "The live experiment, simulated"']
     for kind, node in nodes.items():

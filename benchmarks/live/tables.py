@@ -1,4 +1,4 @@
-"""Both tables of the live experiment, as Markdown: what was measured, what was simulated."""
+"""The tables of the live experiment in Markdown: measured and simulated results."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def lines(measured: Mapping[str, Json], simulated: Mapping[str, Json]) -> list[s
     """Return the tables.
 
     Args:
-        measured: `cluster.run`'s results by policy.
+        measured: results of `cluster.run` by policy.
         simulated: summaries of the simulator by policy.
     """
     live = {name: _live(run) for name, run in measured.items()}
     found = {name: _simulated(summary) for name, summary in simulated.items()}
     return [
         *("Measured:", "", *_HEAD, *(_row(name, row) for name, row in live.items())),
-        *("", "Simulated, and its difference from what was measured:", "", *_HEAD),
+        *("", "Simulated, and the difference from the measurement:", "", *_HEAD),
         *(_row(name, row, live[name]) for name, row in found.items()),
         *("", *(_against(name, live) for name in live if name != next(iter(live)))),
     ]
@@ -71,7 +71,7 @@ def _number(value: float) -> str:
 
 
 def _against(name: str, live: Mapping[str, list[float]]) -> str:
-    """Return one sentence: a policy against the first one."""
+    """Return one sentence that compares a policy with the first one."""
     base_name, base = next(iter(live.items()))
     makespan, cluster, jobs, _, jct, _, _, edp = (
         100 * (value / before - 1) for value, before in zip(live[name], base, strict=True)

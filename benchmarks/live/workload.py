@@ -1,7 +1,7 @@
-"""The jobs of the live experiment: the thesis' mix, 80 times as fast. Draws and computes; runs nothing.
+"""The jobs of the live experiment: the thesis' mix, 80 times as fast. Pure functions.
 
-Arrivals, models and their lengths come from the scenario of the thesis' protocol (5.5.1). Each
-model is a kernel of the lab whose time and watts on A100 and H100 are near those of the oracle:
+Arrivals, models and their lengths come from the scenario of the thesis' protocol (5.5.1). Each model is a
+kernel of the lab whose time and watts on A100 and H100 are close to those of the oracle:
 
 | model | oracle: A100 to H100 time, energy | kernel of the lab |
 |---|---|---|
@@ -29,22 +29,22 @@ from slurm_energy_lab.model.kernels import kernel_spec
 
 _THESIS = Path(__file__).parents[1] / "thesis" / "scenarios" / "thesis-pareto.toml"
 SPEEDUP = 80.0
-"""The thesis' experiment in so many times less time: ten hours become 7.5 minutes."""
+"""Ratio of the thesis' time to the time of this experiment: ten hours become 7.5 minutes."""
 UNITS = 8
 NODES = (
     NodeSpec("a1", "epyc-7513-a100", {"gpu.count": UNITS}),
     NodeSpec("h1", "xeon-h100", {"gpu.count": UNITS}),
 )
 KINDS = ("a100", "h100")
-"""Slurm's types of the GPUs of these nodes, in their order."""
+"""GRES types of the GPUs of these nodes, in the order of the nodes."""
 KERNELS = {"ViT-B": "train", "ALBERT": "triad", "ResNet-50": "spmv"}
 RIGID_GPUS = 4
-"""What a user asks for who thinks of no other shape; thesis, 5.5.2.1, as `thesis-pareto` has it."""
+"""Number of GPUs that users request without alternatives; thesis, 5.5.2.1, as in `thesis-pareto`."""
 BATCH = 128
 CPUS = 2
 LIMIT_MINUTES = 3
 _HOME = {"a100": 0.5, "h100": 0.5}
-"""How often users ask for a kind: there are as many GPUs of either."""
+"""Probability of each kind in the users' requests: there are equal numbers of GPUs of both kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +56,20 @@ class Shape:
 
     @property
     def text(self) -> str:
-        """As sbatch takes it."""
+        """Shape in the syntax of sbatch."""
         return f"gpu:{self.kind}:{self.gpus}"
 
 
 SHAPES = (Shape("a100", 4), Shape("a100", 8), Shape("h100", 2), Shape("h100", 4))
-"""What every job could run in."""
+"""Shapes in which every job can run."""
 
 
 class Wish(StrEnum):
-    """What users say of the GPUs that they want.
+    """GPU request of the users.
 
-    KIND: four of the kind that they are used to. ANY: four, whatever kind. SHAPES: four, and that any of
-    `SHAPES` would do; no kind is named then, as Slurm before 23.02 cannot turn one into another.
+    KIND: four of the kind that they usually use. ANY: four of any kind. SHAPES: four, with the note that any
+    of `SHAPES` is acceptable; no kind is named then, because Slurm before 23.02 cannot convert one kind to
+    another.
     """
 
     KIND = "kind"
@@ -81,10 +82,10 @@ class LiveJob:
     """A job as its user submits it.
 
     Attributes:
-        number: in order of submission, from 1.
-        model: what it trains.
-        submit_s: seconds after the first one.
-        home: the shape that the user is used to.
+        number: number in the order of submission, from 1.
+        model: model that it trains.
+        submit_s: seconds after the first job.
+        home: shape that the user usually uses.
     """
 
     number: int
@@ -108,13 +109,13 @@ class LiveJob:
 
 
 def options(model: str, gres: str) -> list[str]:
-    """Return sbatch's options for a model with these GPUs."""
+    """Return the options of sbatch for a model with these GPUs."""
     fixed = [f"--cpus-per-task={CPUS}", f"--time={LIMIT_MINUTES}", "--output=/dev/null", "--partition=all"]
     return [f"--job-name={model}", f"--gres={gres}", *fixed]
 
 
 def script(model: str) -> str:
-    """Return the batch script of a model: all of its work, divided among the GPUs that it got."""
+    """Return the batch script of a model: all of its work, divided among the allocated GPUs."""
     thousandths = round(1000 * size(model))
     return (
         "#!/bin/sh\n"
@@ -133,7 +134,7 @@ def size(model: str) -> float:
 
 
 def a100_seconds(model: str) -> float:
-    """Return how long a model takes on one A100, by the oracle and in the experiment's time."""
+    """Return the seconds of a model on one A100, predicted by the oracle and in the experiment's time."""
     thesis = scenarios.read(str(_THESIS))
     section = next(section for section in thesis.models if section.name == model)
     found = predict(section, thesis.kinds["a100"].hardware, 1, BATCH)
@@ -142,11 +143,11 @@ def a100_seconds(model: str) -> float:
 
 
 def draw(count: int, seed: int, load: float) -> list[LiveJob]:
-    """Return the jobs; the same for the same numbers.
+    """Return the jobs; equal arguments give equal jobs.
 
     Args:
         count: number of jobs.
-        seed: of the random numbers.
+        seed: seed of the random numbers.
         load: arrivals as a multiple of the thesis' 0.005 jobs/s.
     """
     thesis = scenarios.read(str(_THESIS))

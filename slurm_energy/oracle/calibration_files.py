@@ -163,7 +163,7 @@ def load_calibration(path: Path) -> Calibration:
     }
     ratios = data.get("supply_ratios", {})
     if not isinstance(ratios, dict) or not all(map(_not_negative, ratios.values())):
-        raise ConfigError(f"{path}: supply_ratios", "is no table of numbers from 0 on")
+        raise ConfigError(f"{path}: supply_ratios", "is not a table of numbers of at least 0")
     plain = {key: data[key] for key in _PLAIN if key in data}
     residuals = _residuals(path, data.get("residuals", {}))
     return Calibration(
@@ -182,11 +182,11 @@ def _check_plain(path: Path, data: dict[str, Any]) -> None:
     if data.get("saturation", "sigmoid") not in [*SATURATIONS]:
         raise ConfigError(f"{path}: saturation", f"is not one of {', '.join(SATURATIONS)}")
     if not isinstance(data.get("hardware"), str):
-        raise ConfigError(f"{path}: hardware", "is missing or no text")
+        raise ConfigError(f"{path}: hardware", "is missing or not a string")
     if not isinstance(data.get("basis", ""), str):
-        raise ConfigError(f"{path}: basis", "is no text")
+        raise ConfigError(f"{path}: basis", "is not a string")
     if not _not_negative(data.get("fitted_unix_s", 0)):
-        raise ConfigError(f"{path}: fitted_unix_s", "is no number from 0 on")
+        raise ConfigError(f"{path}: fitted_unix_s", "is not a number of at least 0")
     if not (type(data.get("rows", 0)) is int and data.get("rows", 0) >= 0):
         raise ConfigError(f"{path}: rows", "is not a count")
 
@@ -198,7 +198,7 @@ def _residuals(path: Path, tables: Any) -> dict[tuple[str, str], Residuals]:
             where = f"{path}: residuals.{shown(name)}.{shown(precision)}"
             tables = dict(_entries(where, values))
             if set(tables) != {spec.name for spec in dataclasses.fields(Residuals)}:
-                raise ConfigError(where, "has not exactly batches, caps_watts, time and power")
+                raise ConfigError(where, "must have exactly the keys batches, caps_watts, time and power")
             _check_tables(where, tables)
             residuals[name, precision] = Residuals(**tables)
     return residuals
@@ -206,7 +206,7 @@ def _residuals(path: Path, tables: Any) -> dict[tuple[str, str], Residuals]:
 
 def _entries(where: str, table: Any) -> Iterable[tuple[str, Any]]:
     if not isinstance(table, dict):
-        raise ConfigError(where, "is no table")
+        raise ConfigError(where, "is not a table")
     return table.items()
 
 
@@ -214,13 +214,13 @@ def _check_tables(where: str, tables: dict[str, Any]) -> None:
     batches, caps = tables["batches"], tables["caps_watts"]
     for key, axis, min_count in (("batches", batches, 2 * EXTRAPOLATION_NODES + 1), ("caps_watts", caps, 1)):
         if not _positive(axis) or len(axis) < min_count or sorted(set(axis)) != axis:
-            raise ConfigError(f"{where}.{key}", f"is not {min_count} or more rising numbers above 0")
+            raise ConfigError(f"{where}.{key}", f"is not {min_count} or more increasing numbers above 0")
     for key in ("time", "power"):
         table = tables[key]
         if not isinstance(table, list) or len(table) != len(batches):
-            raise ConfigError(f"{where}.{key}", "has not one row for each batch")
+            raise ConfigError(f"{where}.{key}", "does not have one row per batch")
         if not all(_positive(row) and len(row) == len(caps) for row in table):
-            raise ConfigError(f"{where}.{key}", "has not one factor above 0 for each limit in each row")
+            raise ConfigError(f"{where}.{key}", "does not have one factor above 0 per limit in each row")
 
 
 def _is_quantile(key: str, value: float) -> bool:
@@ -243,7 +243,7 @@ def _not_negative(value: Any) -> bool:
 
 def _table(path: Path, name: str, cls: type[Any], values: Any) -> Any:
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}: {name}", "is no table")
+        raise ConfigError(f"{path}: {name}", "is not a table")
     known_keys = {spec.name for spec in dataclasses.fields(cls)}
     bounds = bounds_of(cls) if cls is not Spread else {}
     for key, value in values.items():
@@ -256,7 +256,7 @@ def _table(path: Path, name: str, cls: type[Any], values: Any) -> Any:
         if bound is not None and not bound.low * 0.999 - 1e-12 <= value <= bound.high * 1.001:
             raise ConfigError(where, f"{value} is not from {bound.low} to {bound.high}")
         if bound is None and not _is_quantile(key, value):
-            raise ConfigError(where, f"{value} does not leave 1 in the range")
+            raise ConfigError(where, f"{value} excludes 1 from the range")
     try:
         return cls(**values)
     except TypeError:

@@ -55,7 +55,7 @@ def read_transfer(path: Path, name: str, data: Any) -> Transfer:
     if not 0 < cap_share <= 1:
         raise ConfigError(f"{where}.cap_share", "is not above 0 and at most 1")
     if not isinstance(values["workloads"], dict):
-        raise ConfigError(f"{where}.workloads", "is no table")
+        raise ConfigError(f"{where}.workloads", "is not a table")
     workloads = {
         workload: _offsets(f"{where}.workloads.{shown(workload)}", table)
         for workload, table in values["workloads"].items()
@@ -81,7 +81,7 @@ def read_evidence(path: Path, data: Any) -> Evidence:
     for name in COLUMNS:
         column = _list(f"{where}.{name}", values[name], unknown=name == "power_residual")
         if len(column) != len(models):
-            raise ConfigError(f"{where}.{name}", "has not one number for each model")
+            raise ConfigError(f"{where}.{name}", "does not have one number per model")
         columns[name] = column
     for name, max_value in (("batch", math.inf), ("cap_share", 1.0)):
         if not all(0 < value <= max_value for value in columns[name]):
@@ -95,7 +95,7 @@ def _offsets(where: str, data: Any) -> WorkloadOffsets:
     values = _table(where, data, _OFFSETS)
     batches, time, supply = (_list(f"{where}.{key}", values[key]) for key in _OFFSETS)
     if not batches or min(batches) <= 0 or sorted(set(batches)) != list(batches):
-        raise ConfigError(f"{where}.batches", "is not a list of rising numbers above 0")
+        raise ConfigError(f"{where}.batches", "is not a list of increasing numbers above 0")
     if not len(batches) == len(time) == len(supply):
         raise ConfigError(where, "has lists of different lengths")
     return WorkloadOffsets(batches, time, supply)
@@ -104,7 +104,7 @@ def _offsets(where: str, data: Any) -> WorkloadOffsets:
 def _scores(where: str, data: Any) -> tuple[float, ...]:
     values = _list(where, data)
     if len(values) != len(SCORE_LEVELS) or values[0] <= 0 or sorted(values) != list(values):
-        raise ConfigError(where, f"is not a list of {len(SCORE_LEVELS)} rising numbers above 0")
+        raise ConfigError(where, f"is not a list of {len(SCORE_LEVELS)} increasing numbers above 0")
     return values
 
 
@@ -112,7 +112,7 @@ def _table(
     where: str, data: Any, keys: Iterable[str], optional: Sequence[str] = ("workloads",)
 ) -> dict[str, Any]:
     if not isinstance(data, dict):
-        raise ConfigError(where, "is no table")
+        raise ConfigError(where, "is not a table")
     known_keys = set(keys)
     for key in data:
         if key not in known_keys:

@@ -1,6 +1,6 @@
-"""Rows of measured training steps: every model, batch and limit once, with the seconds and watts of a test.
+"""Rows of measured training steps: each model, batch and limit once, with seconds and watts set by a test.
 
-Imported only where numpy and scipy are: the tests that use it skip without them.
+Import this module only if numpy and scipy are installed; the tests that use it are skipped without them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def grid(
     precision: str = "fp32",
     optimizer: str = "adamw",
 ) -> list[Measurement]:
-    """Return a row per model, batch and limit (watts, infinite: none) on one GPU, of 1 s and 1 W."""
+    """Return a row per model, batch and limit (watts, infinite: none) on one GPU, with 1 s and 1 W each."""
     return [
         Measurement(model, batch, 1.0, precision, optimizer, cap, 1.0, 1.0)
         for model, batch, cap in itertools.product(models, batches, caps)

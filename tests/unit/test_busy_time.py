@@ -1,4 +1,4 @@
-"""Time in which runs ran, against a count of every second."""
+"""Busy time of runs, compared with a count of every second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MANY = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 40)), max_size=12
 
 
 def seconds_by_run(runs, depth):
-    """Return the seconds of each run in which fewer than `depth` earlier ones ran."""
+    """Return the seconds of each run in which fewer than `depth` earlier runs were running."""
     running, found = Counter(), []
     for start, length in runs:
         seconds = range(start, start + length)
@@ -45,13 +45,13 @@ def test_memory_is_bounded(runs):
     assert all(len(edges) <= 2 * MAX_INTERVALS for edges in busy._layers)
 
 
-def test_runs_one_after_the_other_count_in_full():
+def test_sequential_runs_count_in_full():
     busy = BusyTime()
     assert sum(busy.add(10.0 * n, 10.0 * n + 9.0) for n in range(1000)) == pytest.approx(9000.0)
     assert busy.last_end_s == 9999.0
 
 
-def test_a_run_over_gaps_counts_for_those_that_are_known():
+def test_a_run_over_gaps_counts_for_the_stored_gaps():
     busy = BusyTime()
     assert [busy.add(0, 10), busy.add(20, 30), busy.add(0, 30)] == [10, 10, 10]
 

@@ -1,4 +1,4 @@
-"""Runs under one power cap predict runs under another: never above the cap, monotone, equal where equal."""
+"""Conversion of runs between power caps: never above the cap, monotone, and unchanged for equal caps."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def runs(count=20, watts=300.0, seconds=600.0, gpu_joules=None, **more):
     return history
 
 
-def asked(history, **more):
+def request_for(history, **more):
     return HistoryOracle(history, clock=lambda: NOW).predict(PredictionRequest(**JOB | more))
 
 
-def test_a_cap_holds_and_stretches_the_time():
+def test_a_cap_limits_watts_and_extends_the_time():
     history = runs()
-    free, capped = asked(history), asked(history, gpu_cap_watts=100.0)
+    free, capped = request_for(history), request_for(history, gpu_cap_watts=100.0)
     assert free.power_watts.mean == pytest.approx(300.0)
     assert capped.power_watts.high <= 100.0
     assert capped.power_watts.mean == pytest.approx(100.0, rel=0.05)
@@ -44,37 +44,39 @@ def test_a_cap_holds_and_stretches_the_time():
     assert capped.notes == ("20 runs under other caps: time and watts are converted",)
 
 
-def test_the_cap_of_a_node_holds_too():
-    capped = asked(runs(gpus=0, watts=500.0), gpus=0, cap_watts=200.0)
+def test_a_node_cap_limits_watts_too():
+    capped = request_for(runs(gpus=0, watts=500.0), gpus=0, cap_watts=200.0)
     assert capped.power_watts.high <= 200.0
     assert capped.duration_s.mean > 600.0
 
 
-def test_a_cap_that_is_not_felt_changes_nothing():
+def test_a_cap_above_the_watts_changes_nothing():
     history = runs()
-    assert asked(history, gpu_cap_watts=310.0).duration_s == asked(history).duration_s
-    assert asked(history, gpu_cap_watts=310.0).power_watts.mean == asked(history).power_watts.mean
+    assert request_for(history, gpu_cap_watts=310.0).duration_s == request_for(history).duration_s
+    assert request_for(history, gpu_cap_watts=310.0).power_watts.mean == request_for(history).power_watts.mean
 
 
 def test_runs_under_the_same_cap_count_as_they_are():
     history = runs(watts=99.0, gpu_cap_watts=100.0)
-    answer = asked(history, gpu_cap_watts=100.0)
+    answer = request_for(history, gpu_cap_watts=100.0)
     assert answer.duration_s.mean == pytest.approx(600.0, rel=0.01)
     assert answer.power_watts.mean == pytest.approx(99.0, rel=0.01)
     assert answer.notes == ()
 
 
-def test_lifting_a_cap_that_was_felt_gives_more_watts_and_less_time():
+def test_raising_a_reached_cap_raises_watts_and_shortens_time():
     history = runs(watts=99.0, gpu_cap_watts=100.0)
-    lifted = asked(history)
+    lifted = request_for(history)
     assert 99.0 < lifted.power_watts.mean <= 2 * 99.0
     assert lifted.duration_s.mean < 600.0
-    assert asked(runs(watts=60.0, gpu_cap_watts=100.0)).power_watts.mean == pytest.approx(60.0, rel=0.01)
+    assert request_for(runs(watts=60.0, gpu_cap_watts=100.0)).power_watts.mean == pytest.approx(
+        60.0, rel=0.01
+    )
 
 
-def test_what_the_host_draws_is_not_cut_by_the_cap_of_the_gpu():
+def test_a_gpu_cap_does_not_limit_the_hosts_watts():
     history = runs(watts=300.0, gpu_joules=200.0)
-    assert asked(history, gpu_cap_watts=100.0).power_watts.mean == pytest.approx(200.0, rel=0.05)
+    assert request_for(history, gpu_cap_watts=100.0).power_watts.mean == pytest.approx(200.0, rel=0.05)
 
 
 @given(WATTS, st.floats(0, 1), BOTH, BOTH, BOTH)
@@ -87,7 +89,7 @@ def test_watts_rise_and_time_falls_with_the_cap(watts, gpu_share, before, one, o
     assert less <= more * (1 + 1e-9)
     assert longer >= shorter * (1 - 1e-9)
     assert less <= low.unit_watts * (1 + 1e-9)
-    assert less <= (watts - gpu_watts) * 2 + low.gpu_watts * 2  # the rest is not the GPU's to save
+    assert less <= (watts - gpu_watts) * 2 + low.gpu_watts * 2  # a cap of the GPU does not reduce the rest
     same, time = convert_run(watts, gpu_watts, before, before)
     allowed = min(watts - gpu_watts + min(gpu_watts, before.gpu_watts), before.unit_watts)
     assert time == 1.0 and same == pytest.approx(allowed)
@@ -99,29 +101,29 @@ def test_watts_rise_and_time_falls_with_the_cap(watts, gpu_share, before, one, o
     st.floats(50, 1000),
     st.sampled_from(["gpu_cap_watts", "cap_watts"]),
 )
-def test_answers_never_exceed_the_cap_and_are_monotone(seen, one, other, which):
+def test_predictions_never_exceed_the_cap_and_are_monotone(seen, one, other, which):
     history = History()
     for number, (seconds, watts, cap) in enumerate(seen):
         caps = {which: cap}
         history.learn(ObservedRun(NOW + number, seconds, energy_joules=watts * seconds, **JOB | caps))
     low, high = sorted((one, other))
-    strict, mild = asked(history, **{which: low}), asked(history, **{which: high})
+    strict, mild = request_for(history, **{which: low}), request_for(history, **{which: high})
     for part in ("low", "mean", "high"):
         assert getattr(strict.power_watts, part) <= low * (1 + 1e-9)
         assert getattr(strict.power_watts, part) <= getattr(mild.power_watts, part) * (1 + 1e-9)
         assert getattr(strict.duration_s, part) >= getattr(mild.duration_s, part) * (1 - 1e-9)
 
 
-def test_columns_say_the_same():
+def test_queue_forecasts_are_equal():
     history = runs()
     jobs = {name: [value] * 2 for name, value in JOB.items()} | {"gpu_cap_watts": [None, 100.0]}
     found = predict_many(history, jobs)
     for row, cap in enumerate(jobs["gpu_cap_watts"]):
-        answer = asked(history, gpu_cap_watts=cap)
+        answer = request_for(history, gpu_cap_watts=cap)
         assert found.power_watts[row] == pytest.approx(answer.power_watts.mean)
         assert found.duration_s[row] == pytest.approx(answer.duration_s.mean)
 
 
-def test_a_cap_on_gpus_has_no_meaning_without_gpus():
+def test_a_gpu_cap_is_ignored_without_gpus():
     assert caps_of(None, 100.0, 1, 0) == Caps()
     assert caps_of(400.0, 100.0, 2, 4) == Caps(100.0, 200.0)

@@ -1,4 +1,4 @@
-"""Calibration: measurement files, the objective, a search that repeats and resumes itself, leaving out."""
+"""Calibration: measurement files, the objective, a deterministic and resumable search, left-out folds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ STUDY = Path(__file__).parents[2].parent / "shared/data/power-limits"
 
 
 def measured(models: tuple[str, ...] = ("resnet50", "bert-base")) -> list[Measurement]:
-    """Return what the model with the true parameters says."""
+    """Return the measurements that the model predicts with the true parameters."""
     rows = measured_steps.grid(models, (4.0, 16.0, 64.0), (100.0, 150.0, 200.0, 300.0))
     seconds, watts, _ = Problem(A40, rows, TRUTH, {}).predict([], np.zeros((1, 0)))
     return measured_steps.measured(rows, seconds[0], watts[0])
@@ -66,7 +66,7 @@ def test_plain_weights_give_equation_4_18(task: tuple[Problem, Any, Any]) -> Non
     assert problem.loss(found, start[None], Weights(0.0, 0.0))[0] == pytest.approx(0.6 * time + 0.4 * power)
 
 
-def test_only_what_the_measurements_can_tell_is_sought() -> None:
+def test_only_identifiable_parameters_are_unknowns() -> None:
     names = {unknown.name for unknown in choose_unknowns(A40, measured(("bert-base",)))}
     assert {"beta_gemm", "voltage_floor", "kernel_s", "sample_s"} <= names
     assert not names & {"beta_conv", "link_share", "low_gemm"}
@@ -76,7 +76,7 @@ def test_only_what_the_measurements_can_tell_is_sought() -> None:
     assert "voltage_floor" not in names
 
 
-def test_a_search_repeats_itself_with_any_number_of_workers(task: tuple[Problem, Any, Any]) -> None:
+def test_a_search_is_deterministic_for_any_number_of_workers(task: tuple[Problem, Any, Any]) -> None:
     problem, found, start = task
     quick = dataclasses.replace(SMALL, generations=6, polish=0)
     alone = search(problem, found, start, quick)
@@ -89,7 +89,7 @@ def test_a_search_repeats_itself_with_any_number_of_workers(task: tuple[Problem,
 def test_workers_need_no_short_directory_for_temporary_files(
     task: tuple[Problem, Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that forks workers would put its socket there, whose path may have 107 bytes."""
+    """A fork server would create its socket there, and socket paths are limited to 107 bytes."""
     folder = tmp_path / ("long" * 20)
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -99,7 +99,7 @@ def test_workers_need_no_short_directory_for_temporary_files(
     assert np.allclose(alone, search(problem, found, start, dataclasses.replace(quick, workers=2)), atol=1e-9)
 
 
-def test_an_interrupted_search_goes_on_where_it_was(task: tuple[Problem, Any, Any], tmp_path: Path) -> None:
+def test_an_interrupted_search_resumes(task: tuple[Problem, Any, Any], tmp_path: Path) -> None:
     problem, found, start = task
     whole = dataclasses.replace(SMALL, generations=2 * SEGMENT, population=12, polish=0)
     told: list[int] = []
@@ -125,12 +125,12 @@ def test_a_foreign_checkpoint_is_refused(task: tuple[Problem, Any, Any], tmp_pat
     with pytest.raises(UsageError, match="checkpoint of other measurements or settings"):
         search(problem, found, start, dataclasses.replace(few, seed=2), kept)
     kept.write_bytes(b"nonsense")
-    with pytest.raises(UsageError, match="is no checkpoint"):
+    with pytest.raises(UsageError, match="is not a checkpoint"):
         search(problem, found, start, few, kept)
 
 
 @pytest.mark.slow
-def test_a_fit_comes_close_and_predicts_a_limit_that_it_has_not_seen() -> None:
+def test_a_fit_is_accurate_and_predicts_an_unseen_limit() -> None:
     rows = measured()
     result = fit(A40, rows, SMALL)
     assert result.combined_error < 0.03
@@ -144,7 +144,7 @@ def test_a_fit_comes_close_and_predicts_a_limit_that_it_has_not_seen() -> None:
 
 
 @pytest.mark.slow
-def test_a_workload_left_out_has_no_factors_of_its_own() -> None:
+def test_a_left_out_workload_has_no_factors() -> None:
     rows = measured()
     quick = dataclasses.replace(SMALL, generations=2, population=8, polish=0)
     asked = [dataclasses.replace(row, step_s=1.0) if row.model == "bert-base" else row for row in rows]
@@ -160,7 +160,7 @@ def test_too_few_measurements_are_refused() -> None:
         fit(A40, measured()[:3], SMALL, method="search")
 
 
-def test_measurements_survive_their_file(tmp_path: Path) -> None:
+def test_measurements_round_trip_through_a_file(tmp_path: Path) -> None:
     rows = [*measured(), Measurement("ncf", 8.0, 2.0, "bf16", "adam", math.inf, 0.5, math.nan)]
     write_measurements(rows, tmp_path / "steps.csv")
     again = read_measurements(tmp_path / "steps.csv")
@@ -188,7 +188,7 @@ def test_bad_measurements_name_the_line(
         read_measurements(path)
 
 
-def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
+def test_files_with_another_header_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n", encoding="utf-8")
     with pytest.raises(UsageError, match="header: is not known: columns: model,batch"):
@@ -197,7 +197,7 @@ def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
         read_measurements(tmp_path / "none.csv")
 
 
-def test_the_study_is_read_as_steps(tmp_path: Path) -> None:
+def test_the_study_is_converted_to_steps(tmp_path: Path) -> None:
     path = tmp_path / "study.csv"
     header = "dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power"
     path.write_text(f"{header}\ncifar100,shufflenetv2,1000,adadelta,150,100,140\n", encoding="utf-8")
@@ -207,7 +207,7 @@ def test_the_study_is_read_as_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("device", "precision"), [("a40", "tf32"), ("rtx6000", "fp32")])
-def test_the_shipped_calibrations_meet_their_data(device: str, precision: str) -> None:
+def test_the_shipped_calibrations_match_their_data(device: str, precision: str) -> None:
     path = STUDY / f"summary_power_{device}.csv"
     if not path.exists():
         pytest.skip(f"the measured study is not at {STUDY}")
@@ -229,7 +229,7 @@ def test_neutral_factors_change_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_writes_a_calibration_that_predict_takes(
+def test_predict_accepts_a_calibration_written_by_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     steps, output = tmp_path / "steps.csv", tmp_path / "a40.toml"
@@ -245,7 +245,7 @@ def test_the_command_writes_a_calibration_that_predict_takes(
     assert cli.main(f"calibrate {steps} --gpu a40 --output {output} --saturation step".split()) == 2
 
 
-def test_what_is_not_installed_is_named() -> None:
+def test_a_missing_package_is_named() -> None:
     code = """
 import sys
 sys.modules["scipy"] = None

@@ -1,4 +1,4 @@
-"""Every equation of the training model against a case worked out by hand (thesis, Eq. 4.4 to 4.18)."""
+"""Every equation of the training model against a case computed by hand (thesis, Eq. 4.4 to 4.18)."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_voltage_is_flat_below_the_knee() -> None:
     )
 
 
-def test_compute_slows_with_the_clock_and_memory_hardly() -> None:
+def test_compute_slows_with_the_clock_and_memory_below_a_knee() -> None:
     theta = dataclasses.replace(THESIS, memory_knee=0.5)
     bound_by_memory = dataclasses.replace(TIMES, memory_s=0.2)
     assert step_s(bound_by_memory, theta, 0.5) == step_s(bound_by_memory, theta, 1.0)
@@ -210,7 +210,7 @@ def test_a_lower_limit_never_speeds_up_and_never_draws_more(
 
 
 @given(st.floats(120, 400), st.floats(0.01, 1.0), st.floats(0.01, 1.0))
-def test_the_clock_under_a_limit_uses_it_up(cap: float, compute: float, memory: float) -> None:
+def test_the_clock_under_a_limit_exhausts_it(cap: float, compute: float, memory: float) -> None:
     times = dataclasses.replace(TIMES, gemm_s=compute, memory_s=memory)
     theta = Theta(power_gemm=1.5)
     clock = clock_under(times, theta, PLAIN, 400.0, np.array([cap]))

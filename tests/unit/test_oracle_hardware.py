@@ -1,4 +1,4 @@
-"""Hardware files: figures with sources, names, and every way in which a file can be wrong."""
+"""Hardware files: values with sources, names, and all kinds of invalid files."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ KINDS = Path(__file__).parents[2] / "slurm_energy/oracle/hardware/kinds"
 GOOD = (KINDS / "a100-sxm4-40gb.toml").read_text(encoding="utf-8")
 
 
-def test_the_wanted_kinds_are_shipped() -> None:
+def test_the_common_kinds_are_shipped() -> None:
     wanted = {"a100", "a100-80gb", "h100", "h200", "a40", "rtx6000", "v100", "l40s", "mi250x", "xeon", "epyc"}
     assert set(hardware_names()) >= wanted
 
 
 @pytest.mark.parametrize("path", sorted(KINDS.glob("*.toml")), ids=lambda path: path.stem)
-def test_shipped_files_are_in_order(path: Path) -> None:
+def test_shipped_files_are_valid(path: Path) -> None:
     hardware = load_hardware(path)
     assert hardware.name == path.stem
     assert all(len(source) > 10 for source in hardware.figure_sources.values())
@@ -41,7 +41,7 @@ def test_aliases_paths_and_near_names() -> None:
         find_hardware("h10")
 
 
-def test_a_missing_unit_is_said() -> None:
+def test_a_missing_unit_is_reported() -> None:
     with pytest.raises(
         UsageError, match="precision bf16: rtx6000-24gb has no unit for it: one of fp32, fp16"
     ):
@@ -83,7 +83,7 @@ def test_a_corrupt_file_names_file_line_and_key(tmp_path: Path, old: str, new: s
         load_hardware(path)
 
 
-def test_an_unreadable_file_is_said(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         load_hardware(tmp_path / "none.toml")
     (tmp_path / "latin.toml").write_bytes(b"name = '\xff'")

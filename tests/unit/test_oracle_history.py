@@ -1,4 +1,4 @@
-"""History: distributions, falling back, kinds of end, and whole queues at once."""
+"""The history: distributions, fallback levels, endings of runs, and forecasts of whole queues."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def run(duration_s=100.0, watts=200.0, ago=0.0, **more):
     return ObservedRun(NOW - ago, duration_s, energy_joules=joules, **(JOB | more))
 
 
-def asked(history, power=None, **more):
+def request_for(history, power=None, **more):
     return HistoryOracle(history, power, lambda: NOW).predict(PredictionRequest(**(JOB | more)))
 
 
-def learned(*runs):
+def history_of(*runs):
     history = History()
     for one in runs:
         history.learn(one)
@@ -40,7 +40,7 @@ def learned(*runs):
 
 
 class Everywhere:
-    """Knows every job's power."""
+    """Oracle that predicts the power of every job."""
 
     def predict(self, _question):
         one = Estimate(500.0, 100.0, 900.0)
@@ -61,7 +61,9 @@ class TestDistributions:
     def test_only_ratios_of_weights_count(self, seen, factor):
         again = [(value, weight * factor, cut) for value, weight, cut in seen]
         pairs = zip(distribution.mix(seen), distribution.mix(again), strict=True)
-        assert sum(not math.isclose(a, b) for a, b in pairs) <= 1  # a boundary may round the other way
+        assert (
+            sum(not math.isclose(a, b) for a, b in pairs) <= 1
+        )  # rounding may move a value across a boundary
 
     def test_weights_are_shares_of_the_values(self):
         grid = distribution.mix([(1.0, 3.0, False), (2.0, 1.0, False)])
@@ -70,7 +72,7 @@ class TestDistributions:
         assert (grid.count(1.0), grid.count(5.0)) == (30, 10)
 
     def test_a_lower_bound_gives_its_share_to_larger_values(self):
-        # Half of the mass at 10 and 30; that of "at least 20" goes to 30: Kaplan-Meier 1/3, 0, 2/3.
+        # The mass of "at least 20" moves to 30: the Kaplan-Meier masses are 1/3, 0, 2/3.
         grid = distribution.mix([(10.0, 1.0, False), (20.0, 1.0, True), (30.0, 1.0, False)])
         assert (grid.count(10.0), grid.count(20.0), grid.count(30.0)) == (13, 0, 27)
         assert set(distribution.mix([(10.0, 1.0, True)])) == {10.0}
@@ -93,7 +95,7 @@ class TestDistributions:
         assert list(variability.factors) == sorted(variability.factors)
         assert all(factor > 0 for factor in variability.factors)
 
-    def test_one_user_does_not_decide_how_far_everybodys_runs_differ(self):
+    def test_one_user_does_not_determine_the_variability(self):
         variability = RunVariability()
         for _ in range(300):
             variability.add(1.0, 1.1, "alice")
@@ -110,10 +112,10 @@ class TestDistributions:
 SAME = {"fingerprint": "f", "policy": "edp"}
 
 
-class TestFallingBack:
-    def test_takes_the_most_specific_that_is_known(self):
-        """Each question differs from the run in one thing more, and so falls one level further."""
-        history = learned(run(time_limit_s=600.0, **SAME))
+class TestFallback:
+    def test_uses_the_most_specific_level_with_runs(self):
+        """Each request differs from the run in one more attribute, and so falls back one level further."""
+        history = history_of(run(time_limit_s=600.0, **SAME))
         levels, changes = [], {}
         for more in (
             {},
@@ -131,36 +133,36 @@ class TestFallingBack:
         assert levels == list(range(len(LEVELS)))
         assert history.forecast(PredictionRequest(user="carol")) is None
 
-    def test_gpu_jobs_say_nothing_of_others(self):
-        assert learned(run(gpus=2)).forecast(PredictionRequest(**JOB)) is None
+    def test_gpu_jobs_do_not_predict_other_jobs(self):
+        assert history_of(run(gpus=2)).forecast(PredictionRequest(**JOB)) is None
 
-    def test_a_new_program_of_a_user_is_less_certain_than_a_known_one(self):
-        history = learned(*(run(duration_s=100 + n % 5, time_limit_s=6000.0) for n in range(40)))
-        known = asked(history, time_limit_s=6000.0)
-        new = asked(history, time_limit_s=6000.0, name="new", cpus=99)
+    def test_a_new_program_is_less_certain_than_a_repeated_one(self):
+        history = history_of(*(run(duration_s=100 + n % 5, time_limit_s=6000.0) for n in range(40)))
+        known = request_for(history, time_limit_s=6000.0)
+        new = request_for(history, time_limit_s=6000.0, name="new", cpus=99)
         assert known.observations == new.observations == 40
         assert new.duration_s.high - new.duration_s.low > 3 * (known.duration_s.high - known.duration_s.low)
 
-    def test_users_limits_are_taken_as_they_are_meant(self):
-        """Where programs differ, the share of the limit carries over, not the seconds."""
-        history = learned(*(run(duration_s=90.0 + n % 9, time_limit_s=1000.0) for n in range(60)))
-        answer = asked(history, name="new", cpus=99, time_limit_s=100_000.0)
+    def test_the_share_of_the_time_limit_carries_over(self):
+        """Between different programs, the share of the limit carries over, not the seconds."""
+        history = history_of(*(run(duration_s=90.0 + n % 9, time_limit_s=1000.0) for n in range(60)))
+        answer = request_for(history, name="new", cpus=99, time_limit_s=100_000.0)
         assert 9000 * 0.7 < answer.duration_s.mean < 9800 * 2
 
     def test_the_newest_runs_count_most(self):
-        history = learned(
+        history = history_of(
             *(run(duration_s=100.0) for _ in range(30)), *(run(duration_s=200.0) for _ in range(12))
         )
         assert distribution.middle(history.forecast(run()).seconds) == 200.0
 
-    def test_keeps_few_runs_of_a_key_and_forgets_old_keys(self):
-        history = learned(*(run(ago=1000.0 - n) for n in range(200)), run(user="old", ago=5000.0))
-        assert asked(history).observations == RUNS_PER_KEY
+    def test_runs_per_key_are_bounded_and_old_keys_are_dropped(self):
+        history = history_of(*(run(ago=1000.0 - n) for n in range(200)), run(user="old", ago=5000.0))
+        assert request_for(history).observations == RUNS_PER_KEY
         history.forget(NOW - 2000)
         assert history.forecast(PredictionRequest(user="old")) is None
-        assert asked(history) is not None
+        assert request_for(history) is not None
 
-    def test_memory_is_bounded_where_every_job_has_its_own_name(self):
+    def test_memory_is_bounded_if_every_job_has_its_own_name(self):
         history = History(max_keys=100)
         for number in range(500):
             history.learn(run(name=f"job{number}", ago=1000.0 - number))
@@ -169,9 +171,9 @@ class TestFallingBack:
         assert history.forecast(PredictionRequest(**(JOB | {"name": "job3"}))).level == 5
 
 
-class TestAnswers:
+class TestPredictions:
     def test_repeated_runs(self):
-        answer = asked(learned(*(run(ago=3600.0 * n + 7200) for n in reversed(range(5)))))
+        answer = request_for(history_of(*(run(ago=3600.0 * n + 7200) for n in reversed(range(5)))))
         assert answer.source is PredictionSource.HISTORY
         assert (answer.observations, answer.age_s) == (5, 7200.0)
         assert answer.basis == "5 runs: same user, name and resources"
@@ -183,34 +185,36 @@ class TestAnswers:
             assert estimate.low <= true <= estimate.high
             assert estimate.mean == pytest.approx(true, rel=0.1)
 
-    def test_of_one_run_are_wide(self):
-        duration = asked(learned(run())).duration_s
+    def test_predictions_from_one_run_are_wide(self):
+        duration = request_for(history_of(run())).duration_s
         assert duration.low < 60 and duration.high > 170
 
-    def test_power_goes_with_nodes_and_gpus_but_time_does_not(self):
-        wider = asked(learned(*(run() for _ in range(20))), nodes=4)
+    def test_power_scales_with_nodes_and_gpus_but_time_does_not(self):
+        wider = request_for(history_of(*(run() for _ in range(20))), nodes=4)
         assert wider.power_watts.mean == pytest.approx(400, rel=0.05)
         assert wider.energy_joules.mean == pytest.approx(4e4, rel=0.05)
         assert wider.duration_s.mean == pytest.approx(100, rel=0.05)
-        fewer = asked(learned(*(run(gpus=4) for _ in range(20))), gpus=1)
+        fewer = request_for(history_of(*(run(gpus=4) for _ in range(20))), gpus=1)
         assert fewer.power_watts.mean == pytest.approx(50, rel=0.05)
 
     def test_no_longer_than_the_limit(self):
-        answer = asked(learned(*(run(duration_s=1000.0) for _ in range(9))), time_limit_s=300.0)
+        answer = request_for(history_of(*(run(duration_s=1000.0) for _ in range(9))), time_limit_s=300.0)
         assert answer.duration_s == Estimate(300.0, 300.0, 300.0)
         assert answer.energy_joules.high <= 300 * answer.power_watts.high
 
-    def test_kinds_of_end(self):
-        """Runs ended from outside count as at least so long; failures as they are."""
+    def test_endings_of_runs(self):
+        """The length of a run that was ended externally is a lower bound; that of a failed run is exact."""
         done = [run(duration_s=100.0 + n) for n in range(10)]
         cut = [run(duration_s=50.0, ending=ending) for ending in RunEnding if not ending.by_itself] * 3
-        answer = asked(learned(*done, *cut))
+        answer = request_for(history_of(*done, *cut))
         assert answer.duration_s.mean > 95
         assert answer.notes == (
             "9 of 19 runs did not end by themselves (3 timeout, 3 cancelled, 3 interrupted): "
             "they count as at least that long",
         )
-        failed = asked(learned(*done, *(run(duration_s=5.0, ending=RunEnding.FAILED) for _ in range(3))))
+        failed = request_for(
+            history_of(*done, *(run(duration_s=5.0, ending=RunEnding.FAILED) for _ in range(3)))
+        )
         assert failed.duration_s.low < 10
         assert failed.notes == ("3 of 13 runs failed",)
 
@@ -230,10 +234,10 @@ class TestAnswers:
     def test_states_of_slurm(self, state, ending):
         assert RunEnding.of_state(state) is ending
 
-    def test_power_from_elsewhere_if_no_run_has_energy(self):
-        history = learned(*(run(watts=None) for _ in range(9)))
-        assert asked(history) is None
-        answer = asked(history, Everywhere())
+    def test_power_comes_from_another_oracle_without_energy(self):
+        history = history_of(*(run(watts=None) for _ in range(9)))
+        assert request_for(history) is None
+        answer = request_for(history, Everywhere())
         assert answer.power_watts.mean == 500
         assert answer.energy_joules.low == pytest.approx(answer.duration_s.low * 100)
         assert answer.notes[-1] == "the energy of no run is known: watts from nameplate (everywhere)"
@@ -262,11 +266,11 @@ runs = st.builds(
 
 
 @given(st.lists(runs, max_size=40), st.lists(jobs, min_size=1, max_size=5))
-def test_whole_queues_are_answered_as_single_jobs(seen, wanted):
+def test_queue_forecasts_equal_single_predictions(seen, wanted):
     np = pytest.importorskip("numpy")
     from slurm_energy.oracle.history.queue_forecast import predict_many
 
-    history = learned(*seen)
+    history = history_of(*seen)
     columns = {name: [job.get(name) for job in wanted] for name in ATTRIBUTES}
     many = predict_many(history, columns)
     for place, job in enumerate(wanted):
@@ -306,12 +310,12 @@ def test_one_user_cannot_displace_the_history_of_others():
 
 
 def test_one_user_cannot_fill_a_key_that_several_share():
-    history = learned(*(run(user=f"u{n}", duration_s=50.0) for n in range(20)))
+    history = history_of(*(run(user=f"u{n}", duration_s=50.0) for n in range(20)))
     for _ in range(200):
         history.learn(run(user="mallory", duration_s=9000.0))
     entry = history.forecast(PredictionRequest(**(JOB | {"user": "carol"})))
     assert entry.level == 6 and entry.runs == 20 + RUNS_PER_USER
-    assert distribution.middle(entry.seconds) == 9000.0  # the newest still weigh most
+    assert distribution.middle(entry.seconds) == 9000.0  # the newest runs still have the largest weight
 
 
 @given(st.lists(st.integers(0, 50), max_size=12), st.integers(0, 300))

@@ -1,4 +1,4 @@
-"""What nobody should give the oracle: damaged files, odd scripts and measurements; each ends in one line."""
+"""Invalid input to the oracle: damaged files, odd scripts and measurements; each is refused in one line."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ QUICK = "--method search --population 8 --generations 20 --polish 0 --kicks 0"
 
 
 def steps(model: str = "resnet50") -> list[Measurement]:
-    """Return steps in proportion to their batch that draw what they may."""
+    """Return plausible steps whose time is proportional to their batch."""
     rows = measured_steps.grid([model], (16, 32, 64), (np.inf, 150, 200), optimizer="momentum")
     watts = [min(row.cap_watts, 280) for row in rows]
     return measured_steps.measured(rows, [row.batch * 0.003 for row in rows], watts)
@@ -93,7 +93,7 @@ def test_any_network_under_any_saturation_stays_between_idle_and_design_power(
     assert (found.power_watts <= kind.tdp_watts * gpus * (1 + 1e-9)).all()
 
 
-def test_a_line_that_leaves_its_ground_asks_for_no_negative_work(tmp_path: Path) -> None:
+def test_extrapolated_demand_is_never_negative(tmp_path: Path) -> None:
     data = find_profile("resnet50").to_json()
     data |= {"kernels_forward": [500.0, -1.0], "conv_in": [64.0, -1.0], "read_forward": [1e12, -1e10]}
     (tmp_path / "net.json").write_text(json.dumps(data))
@@ -112,7 +112,7 @@ def test_a_line_that_leaves_its_ground_asks_for_no_negative_work(tmp_path: Path)
         ("samples_per_epoch", 10**30),
     ],
 )
-def test_a_profile_that_cannot_be_is_refused_by_key(tmp_path: Path, key: str, value: Any) -> None:
+def test_an_invalid_profile_is_refused_by_key(tmp_path: Path, key: str, value: Any) -> None:
     (tmp_path / "net.json").write_text(json.dumps(find_profile("ncf").to_json() | {key: value}))
     with pytest.raises(ConfigError, match=key):
         load_profile(tmp_path / "net.json")
@@ -122,7 +122,7 @@ def test_a_profile_that_cannot_be_is_refused_by_key(tmp_path: Path, key: str, va
     ("load", "name"),
     [(load_profile, "a.json"), (load_calibration, "a.toml"), (load_hardware, "b.toml")],
 )
-def test_a_file_nested_without_end_is_one_line(load: Any, name: str, tmp_path: Path) -> None:
+def test_a_deeply_nested_file_is_refused_in_one_line(load: Any, name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(("" if name == "a.json" else "x = ") + "[" * 100_000)
     with pytest.raises(ConfigError, match=name):
         load(tmp_path / name)
@@ -144,9 +144,7 @@ def test_a_file_nested_without_end_is_one_line(load: Any, name: str, tmp_path: P
         ("^saturation = .*", 'saturation = "tanh"\nworkloads = 3', "workloads"),
     ],
 )
-def test_a_calibration_that_cannot_be_is_refused_by_key(
-    tmp_path: Path, pattern: str, line: str, key: str
-) -> None:
+def test_an_invalid_calibration_is_refused_by_key(tmp_path: Path, pattern: str, line: str, key: str) -> None:
     save_calibration(Calibration("a40-48gb"), tmp_path / "own.toml")
     text = (tmp_path / "own.toml").read_text()
     (tmp_path / "own.toml").write_text(re.sub(pattern, line, text, count=1, flags=re.MULTILINE))
@@ -154,7 +152,7 @@ def test_a_calibration_that_cannot_be_is_refused_by_key(
         load_calibration(tmp_path / "own.toml")
 
 
-def test_hardware_that_does_nothing_is_refused(tmp_path: Path) -> None:
+def test_hardware_with_zero_rates_is_refused(tmp_path: Path) -> None:
     text = (Path(load_hardware.__code__.co_filename).parent / "kinds" / "a40-48gb.toml").read_text()
     (tmp_path / "own.toml").write_text(text.replace("value = 696e9", "value = 1e-300"))
     with pytest.raises(ConfigError, match="memory_bytes_per_s"):
@@ -162,7 +160,7 @@ def test_hardware_that_does_nothing_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["empty", "half", "bit", "array"])
-def test_a_damaged_checkpoint_is_one_line(senergy: Senergy, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_checkpoint_is_refused_in_one_line(senergy: Senergy, tmp_path: Path, damage: str) -> None:
     calibrate = f"calibrate steps.csv --gpu a40 --output own.toml --checkpoint state.npz {QUICK}"
     assert senergy(calibrate)[0] == 0
     state = tmp_path / "state.npz"
@@ -172,7 +170,7 @@ def test_a_damaged_checkpoint_is_one_line(senergy: Senergy, tmp_path: Path, dama
     array = (tmp_path / "array.npy").read_bytes()
     state.write_bytes({"empty": b"", "half": good[:-60], "bit": flipped, "array": array}[damage])
     code, _, err = senergy(calibrate)
-    assert code in (0, 2) if damage == "bit" else (code, "is no checkpoint" in err) == (2, True)
+    assert code in (0, 2) if damage == "bit" else (code, "is not a checkpoint" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -185,9 +183,7 @@ def test_a_checkpoint_of_another_search_is_refused(senergy: Senergy, tmp_path: P
     assert (code, "checkpoint of other measurements" in err) == (2, True)
 
 
-def test_steps_without_any_watts_calibrate_time_and_leave_power_wide(
-    senergy: Senergy, tmp_path: Path
-) -> None:
+def test_steps_without_watts_calibrate_time_only(senergy: Senergy, tmp_path: Path) -> None:
     blind = [dataclasses.replace(row, power_watts=math.nan) for row in steps()]
     write_measurements(blind, tmp_path / "steps.csv")
     code, out, _ = senergy(f"calibrate steps.csv --gpu a40 --output own.toml {QUICK}")
@@ -205,7 +201,7 @@ def test_steps_without_any_watts_calibrate_time_and_leave_power_wide(
         ("resnet50,0.5,1,fp32,momentum,,0.1,250\n", "line 2: batch"),
     ],
 )
-def test_a_measurement_that_cannot_be_is_refused_by_line(
+def test_an_invalid_measurement_is_refused_by_line(
     senergy: Senergy, tmp_path: Path, line: str, message: str
 ) -> None:
     (tmp_path / "steps.csv").write_text(HEADER + line)
@@ -213,7 +209,7 @@ def test_a_measurement_that_cannot_be_is_refused_by_line(
     assert (code in (2, 6), message in err) == (True, True), err
 
 
-def test_a_calibration_with_a_profile_of_ones_own_counts_for_it(senergy: Senergy, tmp_path: Path) -> None:
+def test_a_calibration_applies_to_a_profile_of_a_user(senergy: Senergy, tmp_path: Path) -> None:
     own = find_profile("resnet18").to_json() | {"name": "mine"}
     (tmp_path / "net.json").write_text(json.dumps(own))
     write_measurements(steps("net.json"), tmp_path / "steps.csv")
@@ -232,7 +228,7 @@ def test_a_calibration_with_a_profile_of_ones_own_counts_for_it(senergy: Senergy
     assert (code, "another profile is called mine" in err) == (3, True)
 
 
-def test_calibration_looks_at_its_output_before_it_searches(
+def test_calibration_checks_its_output_before_the_search(
     senergy: Senergy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -246,9 +242,7 @@ def test_calibration_looks_at_its_output_before_it_searches(
     assert (code, "it is of a100-sxm4-40gb" in err) == (2, True)
 
 
-def test_a_calibration_is_replaced_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_calibration_is_replaced_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_calibration(Calibration("a40-48gb"), tmp_path / "own.toml")
     before = (tmp_path / "own.toml").read_bytes()
 
@@ -264,7 +258,7 @@ def test_a_calibration_is_replaced_whole_or_not_at_all(
     assert (tmp_path / "own.toml").read_bytes() == before
 
 
-def test_kinds_side_by_side_are_compared_in_a_precision_that_all_have(senergy: Senergy) -> None:
+def test_kinds_are_compared_in_a_common_precision(senergy: Senergy) -> None:
     code, out, _ = senergy("predict --model bert-base --gpu a40,rtx6000 --batch 32 --cap none,150,200 --json")
     assert (code, json.loads(out)["precision"]) == (0, "fp32")
     assert json.loads(senergy("predict --model bert-base --gpu a40 --json")[1])["precision"] == "tf32"
@@ -281,11 +275,11 @@ def test_a_kind_named_twice_counts_once(senergy: Senergy) -> None:
 
 
 @pytest.mark.parametrize("words", ["--seed -1", "--population 1000000000", "--kicks -1"])
-def test_numbers_that_no_search_can_have(senergy: Senergy, words: str) -> None:
+def test_impossible_search_settings_are_refused(senergy: Senergy, words: str) -> None:
     assert senergy(f"calibrate steps.csv --gpu a40 --output own.toml {words}")[0] == 2
 
 
-def test_watts_of_a_socket_are_not_called_those_of_gpus(senergy: Senergy) -> None:
+def test_watts_of_a_socket_are_labelled_as_cpu(senergy: Senergy) -> None:
     assert "watts of the CPUs" in senergy("predict --model resnet50 --gpu xeon-8358")[1]
 
 
@@ -300,7 +294,7 @@ USERS = {
 
 
 @pytest.mark.parametrize("name", USERS)
-def test_what_goes_wrong_in_a_traced_file_is_one_line(
+def test_errors_in_a_traced_file_are_one_line(
     senergy: Senergy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     def profile_module(module: Any, inputs: Callable[[int], Any], labels: Any) -> None:
@@ -314,7 +308,7 @@ def test_what_goes_wrong_in_a_traced_file_is_one_line(
     assert (code, "--trace: " in err) == (2, True)
 
 
-def test_the_model_says_what_it_assumed_and_what_it_cannot_follow() -> None:
+def test_the_prediction_states_assumptions_and_limitations() -> None:
     ask = TrainingOracle().predict
     little = PredictionRequest(model="resnet50", gpu_kind="a40", gpus=1, nodes=1)
     answer = ask(little)
@@ -340,7 +334,7 @@ def test_the_model_says_what_it_assumed_and_what_it_cannot_follow() -> None:
     assert allowed.duration_s == answer.duration_s  # senergyd sets the lowest limit that the GPU takes
 
 
-def test_joules_that_no_job_can_draw_are_no_power() -> None:
+def test_implausible_joules_are_ignored() -> None:
     history = History()
     for joules in (1e5, 1e300, 1e5):
         history.learn(ObservedRun(1.7e9, 1000.0, energy_joules=joules, user="ada", name="sim", nodes=1))
@@ -358,7 +352,7 @@ def test_joules_that_no_job_can_draw_are_no_power() -> None:
 limits = st.sampled_from([None, 60.0, 3600.0, 1e9])
 runs = st.builds(
     ObservedRun,
-    end=st.floats(0, 4e9),  # clocks step
+    end=st.floats(0, 4e9),  # clocks are adjusted in steps
     duration_s=st.sampled_from([1e-9, 0.1, 60.0, 3600.0, 1e7, 3e9]),
     energy_joules=st.sampled_from([None, 0.0, 1.0, 1e6, 1e15, 1e308]),
     user=st.sampled_from(["a", "b"]),
@@ -371,13 +365,13 @@ runs = st.builds(
 
 
 @given(st.lists(runs, max_size=12), limits, st.sampled_from([None, 0, 8]))
-def test_any_history_gives_ranges_in_order_and_keeps_the_limit(
+def test_any_history_gives_ordered_ranges_within_the_limit(
     learned: list[ObservedRun], limit: float | None, gpus: int | None
 ) -> None:
     history = History(max_keys=5)
     for run in learned:
         history.learn(run)
     question = PredictionRequest(user="a", name="n", partition="p", nodes=1, gpus=gpus, time_limit_s=limit)
-    answer = HistoryOracle(history, NameplateOracle()).predict(question)  # an estimate checks its own order
+    answer = HistoryOracle(history, NameplateOracle()).predict(question)  # `Estimate` validates the order
     assert answer is None or limit is None or answer.duration_s.high <= limit
     assert answer is None or np.isfinite(answer.energy_joules.high)

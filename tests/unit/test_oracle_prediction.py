@@ -1,4 +1,4 @@
-"""Predictions as plain data, and the fallback from one oracle to the next."""
+"""Predictions as JSON data, and the fallback from one oracle to the next."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_estimate_lies_in_its_range(values: tuple[float, float, float]) -> No
         Estimate(*values)
 
 
-def test_the_first_oracle_that_knows_answers() -> None:
+def test_the_first_prediction_is_returned() -> None:
     chain = FallbackOracle([Fixed(None), Fixed(ANSWER), Fixed(None)])
     assert chain.require(PredictionRequest(user="alice")) is ANSWER
     assert FallbackOracle([Fixed(None)]).predict(PredictionRequest()) is None
@@ -46,7 +46,7 @@ def test_the_first_oracle_that_knows_answers() -> None:
         FallbackOracle([]).require(PredictionRequest())
 
 
-def test_answers_as_plain_data() -> None:
+def test_predictions_round_trip_through_json() -> None:
     plain = ANSWER.to_json()
     assert plain["duration_s"] == {"mean": 100.0, "low": 80.0, "high": 130.0}
     assert (plain["source"], plain["age_s"]) == ("model", None)

@@ -40,7 +40,7 @@ def test_normal_scores_are_those_of_the_normal_distribution() -> None:
     assert prior_half_width(NORMAL_SCORES) == pytest.approx(stats.norm.ppf(0.95), rel=0.02)
 
 
-def test_scores_between_kinds_weigh_as_much_as_the_fewest_that_a_quantile_needs() -> None:
+def test_scores_between_kinds_have_the_minimum_weight_of_a_quantile() -> None:
     assert pytest.approx(9.0) == SCORES_WEIGHT
     assert COVERAGE * (SCORES_WEIGHT + 1.0) <= SCORES_WEIGHT + 1e-9
 
@@ -60,7 +60,7 @@ def test_the_conformal_quantile_is_one_of_the_pooled_range_and_ignores_order(
 def test_the_half_width_scales_with_all_scores(
     prior_scores: tuple[float, ...], own_scores: np.ndarray, factor: float
 ) -> None:
-    """Twice the errors on other kinds and on this one widen the range twice."""
+    """Twice the errors on other kinds and on this one double the width of the range."""
     quantile = conformal_quantile(prior_scores, own_scores)
     scaled = tuple(factor * score for score in prior_scores)
     assert conformal_quantile(scaled, factor * own_scores) == pytest.approx(factor * quantile)
@@ -95,8 +95,8 @@ def test_many_own_scores_outweigh_those_between_kinds() -> None:
 
 
 @pytest.mark.parametrize("count", [9, 15, 40])
-def test_the_next_row_is_covered_as_often_as_promised(count: int) -> None:
-    """Scores with heavy tails, and few of them: a finite-sample correction is needed."""
+def test_the_next_row_is_covered_with_the_stated_probability(count: int) -> None:
+    """Few scores with heavy tails need a finite-sample correction."""
     generator = np.random.default_rng(5)
     prior_scores = stats.t.ppf((1.0 + SCORE_LEVELS) / 2.0, 4)
     inside = []

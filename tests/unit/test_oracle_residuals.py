@@ -1,4 +1,4 @@
-"""What measurements say beyond the model, and which power limit is taken from uncertain predictions."""
+"""Residuals of the model, and the selection of power limits from uncertain predictions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CAPS = (100.0, 150.0, 200.0, 250.0, 300.0)
 
 
 def as_measured(calibration: Calibration, factor: Any) -> list[Measurement]:
-    """Return what a calibration says of some rows, times `factor(batch, limit)` on seconds."""
+    """Return rows as a calibration predicts them, with seconds multiplied by `factor(batch, limit)`."""
     batches = (16.0, 32.0, 64.0, 128.0)
     rows = measured_steps.grid(["resnet50"], batches, CAPS, precision="tf32", optimizer="sgd")
     seconds, watts = predict_rows(A40, rows, calibration)
@@ -49,14 +49,14 @@ def as_measured(calibration: Calibration, factor: Any) -> list[Measurement]:
 OWN = Calibration(A40.name, workloads={"resnet50": Scalars()})
 
 
-def test_between_nodes_factors_are_straight_lines() -> None:
+def test_factors_are_linear_between_nodes() -> None:
     batch, cap = np.array([16.0, 16.0, 16 * 2**0.5, 16.0]), np.array([100.0, 200.0, 100.0, 150.0])
     time, power = SMALL.at(batch, cap)
     assert time == pytest.approx([1.4, 1.25, 1.2, 1.325])
     assert power == pytest.approx([1.0, 0.9, 1.2, 0.95])
 
 
-def test_beyond_the_limits_factors_stay_and_beyond_the_batches_they_are_one() -> None:
+def test_factors_beyond_the_outermost_nodes() -> None:
     batch, cap = np.array([16.0, 16.0, 1.0, 4.0, 1e6]), np.array([50.0, np.inf, 100.0, 300.0, 300.0])
     assert SMALL.at(batch, cap)[0] == pytest.approx([1.4, 1.1, 1.0, 1.0, 1.0])
 
@@ -67,42 +67,44 @@ def test_factors_stay_within_those_of_the_nodes(batch: float, cap: float) -> Non
         assert 0.8 - 1e-9 <= factor[0] <= 1.4 + 1e-9
 
 
-def test_a_workload_measured_at_one_limit_alone_has_factors_for_all() -> None:
+def test_a_workload_measured_at_one_limit_has_factors_for_all() -> None:
     single = Residuals(SMALL.batches, (150,), [[row[0]] for row in TABLE], [[1.0]] * 6)
     assert single.at(np.array([16.0, 16.0]), np.array([100.0, 300.0]))[0] == pytest.approx([1.4, 1.4])
 
 
-def test_support_ends_half_a_doubling_from_what_was_measured() -> None:
+def test_support_ends_half_a_doubling_from_a_measured_batch() -> None:
     quarter = 2**0.25
     found = SMALL.support([16.0, 16 * quarter, 32 / quarter, 16 * 2**0.5, 32 * 2**0.5, 8.0, 4.0])
     assert found == pytest.approx([1.0, 0.5, 0.5, 0.0, 0.0, 0.0, 0.0], abs=1e-9)
 
 
 def grid(noise: float, low: float) -> tuple[Any, ...]:
-    """Return krige's arguments: factor `low` on time at 100 W, and noise."""
+    """Return the arguments of krige: a factor `low` on the time at 100 W, and noise."""
     batch, cap = (axis.ravel() for axis in np.meshgrid(2.0 ** np.arange(3, 10), CAPS, indexing="ij"))
     draw = np.random.default_rng(1).normal(size=len(batch))
     time = np.where(cap == 100.0, low, 1.0) * np.exp(noise * draw)
     return batch, cap, np.zeros(len(batch)), time, np.where(batch == 8.0, np.nan, 1.1)
 
 
-def test_what_many_measurements_share_is_kept_and_noise_is_not() -> None:
+def test_common_deviations_are_learned_and_noise_is_not() -> None:
     batch, cap, waiting, time, power = grid(0.03, 1.3)
     found = krige(batch, cap, waiting, time, power).residuals
     on_time, on_power = found.at(batch, cap)
     truth = np.where(cap == 100.0, 1.3, 1.0)
     assert np.abs(on_time - truth).mean() < 0.6 * np.abs(time - truth).mean()
-    assert on_power == pytest.approx(np.full(len(batch), 1.1), rel=0.01)  # also where it was not measured
+    assert on_power == pytest.approx(
+        np.full(len(batch), 1.1), rel=0.01
+    )  # also at batches that were not measured
     assert found.at(np.array([8 / 4, 512 * 4]), np.array([100.0, 100.0]))[0] == pytest.approx([1.0, 1.0])
 
 
-def test_mere_noise_is_mostly_forgotten() -> None:
+def test_pure_noise_is_mostly_discarded() -> None:
     batch, cap, waiting, time, power = grid(0.05, 1.0)
     on_time, _ = krige(batch, cap, waiting, time, power).residuals.at(batch, cap)
     assert np.abs(on_time - 1.0).mean() < 0.5 * np.abs(time - 1.0).mean()
 
 
-def test_the_left_out_prediction_of_a_batch_does_not_know_it() -> None:
+def test_the_held_out_prediction_of_a_batch_does_not_use_it() -> None:
     batch, cap, waiting, time, power = grid(0.0, 1.0)
     own = batch == 64.0
     found = krige(batch, cap, waiting, np.where(own, 1.5, time), power)
@@ -110,7 +112,7 @@ def test_the_left_out_prediction_of_a_batch_does_not_know_it() -> None:
     assert found.residuals.at(batch[own], cap[own])[0].min() > 1.2
 
 
-def test_a_fit_takes_up_what_its_parameters_cannot_say() -> None:
+def test_a_fit_learns_deviations_from_its_parameters() -> None:
     rows = as_measured(OWN, lambda batch, cap: 1.3 if (batch, cap) in ((32.0, 150.0), (64.0, 150.0)) else 1.0)
     quick = SearchSettings(generations=0, population=8, polish=5, kicks=0)
     result, plain = (fit(A40, rows, quick, start=OWN, residuals=wanted) for wanted in (True, False))
@@ -126,14 +128,12 @@ def test_the_oracle_predicts_with_residuals_of_the_same_precision() -> None:
     asked = TrainingAlternatives.of((RESNET, A40, "tf32", row.batch, 1.0, 1e5, row.cap_watts) for row in rows)
     ratio = oracle.predict_many(asked).step_s / plain.predict_many(asked).step_s
     assert ratio == pytest.approx(np.full(len(rows), 1.1), rel=0.01)
-    assert with_residuals(A40, rows, own) == own  # never on top of older ones
-    other = TrainingAlternatives.of(
-        [(RESNET, A40, "fp32", 32.0, 1.0, 1e5, 200.0)]
-    )  # nothing measured in FP32
+    assert with_residuals(A40, rows, own) == own  # the residuals of the start are not applied again
+    other = TrainingAlternatives.of([(RESNET, A40, "fp32", 32.0, 1.0, 1e5, 200.0)])  # no measurement in FP32
     assert oracle.predict_many(other).step_s == plain.predict_many(other).step_s
 
 
-def test_what_is_left_out_leaks_through_no_residual() -> None:
+def test_left_out_rows_do_not_leak_through_residuals() -> None:
     rows = as_measured(OWN, lambda batch, cap: 1.0)
     start = with_residuals(A40, as_measured(OWN, lambda batch, cap: 1.5), OWN)
     still = SearchSettings(generations=0, population=8, polish=0, kicks=0)
@@ -142,7 +142,7 @@ def test_what_is_left_out_leaks_through_no_residual() -> None:
     assert held.seconds == pytest.approx(seconds, rel=0.01)
 
 
-def test_residuals_survive_their_file(tmp_path: Path) -> None:
+def test_residuals_round_trip_through_a_file(tmp_path: Path) -> None:
     own = dataclasses.replace(OWN, residuals={("resnet50", "tf32"): SMALL})
     save_calibration(own, tmp_path / "own.toml")
     again = load_calibration(tmp_path / "own.toml").residuals["resnet50", "tf32"]
@@ -153,13 +153,21 @@ def test_residuals_survive_their_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("batches = [4, 8", "batches = [8, 4", "residuals.resnet50.tf32.batches: is not 5 or more rising"),
-        ("batches = [4, 8, 16, 32, 64, 128]", "batches = [4, 8]", "batches: is not 5 or more rising"),
-        ("[1.4, 1.1]", "[1.4]", "resnet50.tf32.time: has not one factor above 0 for each limit"),
-        ("[1.4, 1.1]", "[1.4, 0.0]", "resnet50.tf32.time: has not one factor above 0 for each limit"),
-        ("    [1.4, 1.1],\n", "", "resnet50.tf32.time: has not one row for each batch"),
-        ("caps_watts = [100, 300]\n", "", "resnet50.tf32: has not exactly batches, caps_watts, time"),
-        ('[residuals."resnet50".tf32]', "[[residuals]]", "residuals: is no table"),
+        (
+            "batches = [4, 8",
+            "batches = [8, 4",
+            "residuals.resnet50.tf32.batches: is not 5 or more increasing",
+        ),
+        ("batches = [4, 8, 16, 32, 64, 128]", "batches = [4, 8]", "batches: is not 5 or more increasing"),
+        ("[1.4, 1.1]", "[1.4]", "resnet50.tf32.time: does not have one factor above 0 per limit"),
+        ("[1.4, 1.1]", "[1.4, 0.0]", "resnet50.tf32.time: does not have one factor above 0 per limit"),
+        ("    [1.4, 1.1],\n", "", "resnet50.tf32.time: does not have one row per batch"),
+        (
+            "caps_watts = [100, 300]\n",
+            "",
+            "resnet50.tf32: must have exactly the keys batches, caps_watts, time",
+        ),
+        ('[residuals."resnet50".tf32]', "[[residuals]]", "residuals: is not a table"),
     ],
 )
 def test_corrupt_residuals_name_file_and_key(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -179,7 +187,7 @@ def test_the_expectation_is_over_losses_in_each_case() -> None:
     assert sum(share for _, share in CASES) == pytest.approx(1.0)
 
 
-def test_the_less_a_job_was_measured_the_sooner_limits_count_as_equal() -> None:
+def test_the_tolerance_grows_with_less_support() -> None:
     values = np.array([1.0 + 0.6 * TOLERANCE, 1.0])
     assert [select_alternative(values, np.full(2, support)) for support in (0.0, 0.3, 0.5, 1.0)] == [
         0,
@@ -195,16 +203,16 @@ def best_cap(calibration: Calibration, model: str, batch: float = 128.0) -> Swee
     return sweep(oracle, find_profile(model), [A40], [1.0], [batch], caps, "tf32", 1e6)
 
 
-def test_a_workload_never_measured_is_given_no_tight_limit() -> None:
+def test_an_unmeasured_workload_gets_no_tight_limit() -> None:
     known = dataclasses.replace(OWN, workloads={"resnet50": Scalars()}, residuals={})
     seen = best_cap(known, "resnet50")
-    unseen = best_cap(Calibration(A40.name), "resnet50")  # the same prediction, with more doubt
+    unseen = best_cap(Calibration(A40.name), "resnet50")  # the same prediction with a larger uncertainty
     assert np.array_equal(seen.objectives["edp"], unseen.objectives["edp"])
     assert unseen.rows[unseen.best["edp"]][3] > seen.rows[seen.best["edp"]][3]
     assert unseen.best["time"] == seen.best["time"]
 
 
-def test_who_measured_the_very_job_is_taken_at_their_word() -> None:
+def test_a_measured_job_has_no_tolerance() -> None:
     rows = as_measured(OWN, lambda batch, cap: 1.0)
     own = with_residuals(A40, rows, OWN)
     for batch in (64.0, 128.0):

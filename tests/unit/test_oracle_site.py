@@ -84,7 +84,7 @@ def test_the_live_queue_predicts_with_the_sites_calibration(folder: Path) -> Non
     assert own.time_s[0] > 2.0 * plain.time_s[0]
 
 
-def test_senergyctld_answers_for_jobs_that_history_does_not_know(folder: Path) -> None:
+def test_senergyctld_predicts_jobs_without_history(folder: Path) -> None:
     model = training_model(configuration.load())
     assert model is not None
     asked = PredictionRequest(model="resnet50", gpu_kind="a100", gpus=1)
@@ -92,7 +92,7 @@ def test_senergyctld_answers_for_jobs_that_history_does_not_know(folder: Path) -
     assert answer is not None and "ours" in answer.basis and answer.source is PredictionSource.MODEL
     new = model.predict(dataclasses.replace(asked, gpu_kind="x-nine"))
     assert new is not None and "resnet50 on x9" in new.basis
-    training_model(configuration.Config())  # as a reload without the files does
+    training_model(configuration.Config())  # like a reload without the files
     assert model.predict(dataclasses.replace(asked, gpu_kind="x-nine")) is None
 
 
@@ -119,7 +119,7 @@ def test_predict_job_uses_them_too(folder: Path, senergy: Run) -> None:
     assert (code, answer["source"], "ours" in answer["basis"]) == (0, "model", True)
 
 
-def test_predict_job_with_a_calibration_asks_no_history(folder: Path, senergy: Run, monkeypatch: Any) -> None:
+def test_predict_job_with_a_calibration_ignores_history(folder: Path, senergy: Run, monkeypatch: Any) -> None:
     monkeypatch.setattr("slurm_energy.cli.connection.connect", lambda args: pytest.fail("history was asked"))
     (folder / "energy.toml").write_text("")
     save_calibration(dataclasses.replace(SLOW, basis="the file"), folder / "own.toml")
@@ -159,18 +159,20 @@ def test_a_calibration_without_effect_is_refused(
         ("hardware = 3", "must be a list of absolute paths"),
     ],
 )
-def test_wrong_files_are_reported_by_config_check(folder: Path, lines: str, message: str) -> None:
+def test_invalid_files_are_reported_by_config_check(folder: Path, lines: str, message: str) -> None:
     (folder / "y.toml").write_text((folder / "x9.toml").read_text())
     save_calibration(Calibration("x9"), folder / "x.toml")
     (folder / "energy.toml").write_text(f"[oracle]\n{lines.format(folder)}\n")
     found = [finding for finding in check_file().findings if finding.key.startswith("oracle.")]
     assert [message in finding.text for finding in found] == [True], [finding.text for finding in found]
-    severe = Severity.WARNING if "none.toml" in lines else Severity.ERROR  # it may be on the controller
+    severe = (
+        Severity.WARNING if "none.toml" in lines else Severity.ERROR
+    )  # the file may exist on the controller only
     assert {finding.severity for finding in found} == {severe}
     assert {finding.line for finding in found} == {2}
 
 
-def test_right_files_pass(folder: Path) -> None:
+def test_valid_files_pass(folder: Path) -> None:
     assert not [finding for finding in check_file().findings if finding.key.startswith("oracle.")]
     site, kinds = read_site([folder / "a100.toml"], [folder / "x9.toml"])
     assert site.of(A100).basis == "ours"
@@ -178,7 +180,7 @@ def test_right_files_pass(folder: Path) -> None:
     assert [kind.name for kind in kinds] == ["x9"]
 
 
-def test_a_file_of_another_kind_is_refused_whole(folder: Path) -> None:
+def test_a_file_of_another_kind_is_refused(folder: Path) -> None:
     save_calibration(Calibration("nothing"), folder / "odd.toml")
     with pytest.raises(ConfigError, match=r"name its file in oracle\.hardware"):
         read_site([folder / "odd.toml"], [folder / "x9.toml"])
@@ -213,7 +215,7 @@ def test_options_of_a_search_are_refused_without_one(folder: Path, senergy: Run)
     assert senergy("calibrate steps.csv --gpu a40 --output own.toml --method guess")[0] == 2
 
 
-def test_a_prior_is_of_another_kind_and_says_something(folder: Path, senergy: Run) -> None:
+def test_a_prior_must_be_of_another_kind_with_data(folder: Path, senergy: Run) -> None:
     steps(folder, 7)
     own = shipped_calibration("a40-48gb")
     save_calibration(own, folder / "a40.toml")
@@ -226,7 +228,7 @@ def test_a_prior_is_of_another_kind_and_says_something(folder: Path, senergy: Ru
     assert senergy("calibrate steps.csv --gpu a40 --output own.toml --prior other.toml")[0] == 0
 
 
-def test_the_controller_asks_the_model_where_history_knows_nothing(folder: Path) -> None:
+def test_the_controller_queries_the_model_without_history(folder: Path) -> None:
     memory = HistoryCache(
         Mock(), RepeatedFailureLog(logging.getLogger("test"), ignore_numbers=True), retention_days=1.0
     )

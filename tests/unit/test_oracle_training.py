@@ -51,7 +51,7 @@ def senergy(capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-def test_many_at_once_are_what_each_is_alone() -> None:
+def test_many_predictions_equal_single_ones() -> None:
     together = PLAIN.predict_many(TrainingAlternatives.of(ROWS))
     for place, row in enumerate(ROWS):
         alone = PLAIN.predict_many(TrainingAlternatives.of([row]))
@@ -67,11 +67,11 @@ def test_many_at_once_are_what_each_is_alone() -> None:
             assert getattr(together, name)[place] == pytest.approx(getattr(alone, name)[0])
 
 
-def test_a_column_of_nothing_is_empty() -> None:
+def test_no_alternatives_give_no_predictions() -> None:
     assert len(PLAIN.predict_many(TrainingAlternatives.of([])).step_s) == 0
 
 
-def test_figures_belong_together() -> None:
+def test_time_power_and_energy_are_consistent() -> None:
     found = PLAIN.predict_many(TrainingAlternatives.of(ROWS))
     assert found.energy_joules == pytest.approx(found.power_watts * found.duration_s)
     updates = np.array([1e6 / 128, 1e5 / 64, 1e6 / 128, 1e6 / 128])
@@ -97,7 +97,7 @@ def test_more_gpus_finish_sooner_but_not_in_proportion() -> None:
     assert time[3] > time[0] / 8
 
 
-def test_one_answer_has_range_origin_and_warning() -> None:
+def test_a_prediction_has_range_basis_and_notes() -> None:
     question = PredictionRequest(
         model="resnet50", gpu_kind="a100", gpus=4, batch=128, precision="bf16", gpu_cap_watts=250
     )
@@ -120,7 +120,7 @@ def test_one_answer_has_range_origin_and_warning() -> None:
         PredictionRequest(model="resnet50", gpu_kind="rtx6000", precision="bf16"),
     ],
 )
-def test_what_the_model_does_not_know_it_leaves_to_others(question: PredictionRequest) -> None:
+def test_unknown_models_and_kinds_give_no_prediction(question: PredictionRequest) -> None:
     assert PLAIN.predict(question) is None
 
 
@@ -136,7 +136,7 @@ def test_a_calibration_of_another_kind_is_refused(senergy: Run, tmp_path: Path) 
     assert (code, "it is of a40-48gb" in err) == (2, True)
 
 
-def test_a_calibration_counts_and_survives_its_file(tmp_path: Path) -> None:
+def test_a_calibration_has_effect_and_round_trips_through_a_file(tmp_path: Path) -> None:
     scalars = {"resnet50": Scalars(compute=2.0, memory=2.0)}
     own = Calibration(A100.name, Theta(kernel_s=1e-5), scalars, known=Spread(0.9, 1.1, 0.95, 1.05), rows=12)
     save_calibration(own, tmp_path / "own.toml")
@@ -169,7 +169,7 @@ def test_a_corrupt_calibration_names_file_and_key(tmp_path: Path, old: str, new:
         load_calibration(path)
 
 
-def test_factors_of_shared_weights_hold_for_workloads_that_share() -> None:
+def test_factors_of_shared_weights_apply_to_such_workloads() -> None:
     albert, bert = find_profile("albert-base-v2"), find_profile("bert-base-128")
     special = Calibration(A100.name, workloads={"shared-weights": Scalars(memory=2.8, compute=3.0)})
     rows = [(profile, A100, "fp32", 32.0, 1.0, 1e5, np.inf) for profile in (albert, bert)]
@@ -179,7 +179,7 @@ def test_factors_of_shared_weights_hold_for_workloads_that_share() -> None:
     assert found[1] == plain[1]
 
 
-def test_a_workload_never_measured_may_be_like_any_that_was() -> None:
+def test_an_unmeasured_workload_is_averaged_over_measured_ones() -> None:
     slow, slower = Scalars(compute=4.0, memory=4.0), Scalars(compute=8.0, memory=8.0)
     known = {"vgg16": slow, "bert-base": slower, "shared-weights": Scalars(memory=9.0)}
 
@@ -192,7 +192,7 @@ def test_a_workload_never_measured_may_be_like_any_that_was() -> None:
     assert step(known) == pytest.approx(float(np.prod(alone)) ** (1 / 3))
 
 
-def test_clock_and_accumulation_are_taken(senergy: Run) -> None:
+def test_clock_and_accumulation_have_effect(senergy: Run) -> None:
     words = "--model resnet50 --gpu a100 --json"
     plain, slow, heaped = (
         json.loads(senergy(words + more)[1])["alternatives"][0]
@@ -223,13 +223,13 @@ def test_eds_by_hand() -> None:
         eds(np.array([1.0]), np.array([1.0]), 1.0, 1.0, 1.0)
 
 
-def test_the_first_of_equals_is_least() -> None:
+def test_the_first_of_equal_minima_is_selected() -> None:
     values = np.array([1.019, 1.0, 1.5])
     assert (first_minimum(values), first_minimum(values, 0.02)) == (1, 0)
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=30))
-def test_the_front_is_what_nothing_beats(points: list[tuple[int, int]]) -> None:
+def test_the_front_is_not_dominated(points: list[tuple[int, int]]) -> None:
     time, energy = (np.array(values, dtype=float) for values in zip(*points, strict=True))
     for place, (own_time, own_energy) in enumerate(points):
         beaten = any(
@@ -238,7 +238,7 @@ def test_the_front_is_what_nothing_beats(points: list[tuple[int, int]]) -> None:
         assert pareto_front(time, energy)[place] == (not beaten)
 
 
-def test_the_table_of_the_help(senergy: Run) -> None:
+def test_the_table_matches_the_example(senergy: Run) -> None:
     words = "--model resnet50 --gpu a100 --gpus 1,4,8 --batch 128,256 --precision bf16 --cap 200..400:50"
     code, out, _ = senergy(words)
     rows = [line.split() for line in out.splitlines() if line.startswith("a100")]
@@ -251,7 +251,7 @@ def test_the_table_of_the_help(senergy: Run) -> None:
     assert "basis: resnet50 on a100-sxm4-40gb" in out
 
 
-def test_json_has_ranges_and_marks(senergy: Run) -> None:
+def test_json_has_ranges_and_marks_the_best(senergy: Run) -> None:
     code, out, _ = senergy(
         "--model bert-base --gpu a40,rtx6000 --precision fp32 --batch 8..16:8 --cap none,150 --json"
     )
@@ -265,8 +265,8 @@ def test_json_has_ranges_and_marks(senergy: Run) -> None:
     assert found["alternatives"][found["best"]["energy"]]["pareto"]
 
 
-def test_a_batch_that_does_not_fit_is_said_and_never_best(senergy: Run, tmp_path: Path) -> None:
-    """By the defaults, a larger batch is faster."""
+def test_a_batch_that_does_not_fit_is_noted_and_never_best(senergy: Run, tmp_path: Path) -> None:
+    """With the default calibration, a larger batch is faster."""
     save_calibration(Calibration("rtx6000-24gb"), tmp_path / "plain.toml")
     words = "--model resnet50 --gpu rtx6000 --batch 16,2048 --calibration"
     code, out, _ = senergy(words, str(tmp_path / "plain.toml"))
@@ -321,7 +321,7 @@ def test_models_and_kinds_are_listed(senergy: Run) -> None:
     assert "h200-sxm-141gb" in out
 
 
-def test_a_model_of_ones_own(senergy: Run, tmp_path: Path) -> None:
+def test_a_profile_of_a_user(senergy: Run, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed; it only makes profiles")
     source, profile = tmp_path / "net.py", tmp_path / "net.json"
     source.write_text(
@@ -340,7 +340,7 @@ def test_a_model_of_ones_own(senergy: Run, tmp_path: Path) -> None:
     assert (code, err.count("\n")) == (2, 1)
 
 
-def test_the_hosts_time_is_carried_over_in_proportion_to_the_devices() -> None:
+def test_the_hosts_time_scales_with_that_of_the_device() -> None:
     known = {"bert-base": Scalars(sample_s=0.01)}
     calibration = Calibration(A100.name, workloads=known, supply_ratios={"bert-base": 0.5})
     device, optimizer = device_of(A100, "bf16"), find_optimizer("momentum")
@@ -351,17 +351,17 @@ def test_the_hosts_time_is_carried_over_in_proportion_to_the_devices() -> None:
     assert members(calibration, BERT, device, "bf16", optimizer) == [known["bert-base"]]
 
 
-def test_kinds_are_compared_in_a_precision_that_all_have(senergy: Run) -> None:
+def test_the_default_precision_is_common_to_all_kinds(senergy: Run) -> None:
     code, out, err = senergy("--model bert-base --gpu a40,rtx6000 --cap none,150,200 --epochs 3 --json")
     assert (code, err) == (0, "")
     assert json.loads(out)["precision"] == "fp32"
     assert "bert-base, tf32," in senergy("--model bert-base --gpu a40,a100")[1]
 
 
-def test_figures_of_the_table_carry_their_unit(capsys):
+def test_the_table_has_units(capsys):
     pytest.importorskip("numpy")
     assert cli.main(["predict", "--model", "resnet50", "--gpu", "a100", "--cap", "200"]) == 0
     header, row = capsys.readouterr().out.splitlines()[2:4]
-    at = header.split().index("ENERGY") - 2  # STEP ms and CAP W are two words each
+    at = header.split().index("ENERGY") - 2  # STEP ms and CAP W consist of two words each
     assert re.fullmatch(r"[0-9.]+[kMGTP]?J", row.split()[at])
     assert re.fullmatch(r"[0-9.]+[kMGTP]?J\*s", row.split()[at + 1])

@@ -1,4 +1,4 @@
-"""Kinds of GPU with few measurements or none: the response to power limits comes from other kinds."""
+"""Kinds of GPU with few measurements or none, whose response to power limits comes from other kinds."""
 
 from __future__ import annotations
 
@@ -51,14 +51,16 @@ PRIOR = shipped_prior(A40.name)
 
 
 def study(models: tuple[str, ...] = MODELS) -> list[Measurement]:
-    """Return a grid of steps, as the shipped calibration of the A40 says, with noise."""
+    """Return a grid of steps as the shipped calibration of the A40 predicts them, with noise."""
     rows = measured_steps.grid(models, (8.0, 32.0, 128.0), CAPS, precision="tf32", optimizer="sgd")
     draw = np.random.default_rng(3).normal(size=(2, len(rows)))
     seconds, watts = predict_rows(A40, rows, shipped_calibration(A40.name))
     return measured_steps.measured(rows, seconds * np.exp(0.01 * draw[0]), watts * np.exp(0.005 * draw[1]))
 
 
-def drawn(rows: list[Measurement], count: int, seed: int) -> tuple[list[Measurement], list[Measurement]]:
+def random_split(
+    rows: list[Measurement], count: int, seed: int
+) -> tuple[list[Measurement], list[Measurement]]:
     """Return some rows at random, and the others."""
     places = set(np.random.default_rng(seed).choice(len(rows), count, replace=False).tolist())
     return [rows[place] for place in sorted(places)], [
@@ -76,7 +78,7 @@ def sweep_of(calibration: Calibration, model: str, batch: float, caps: tuple[flo
 
 
 def mean_loss(calibration: Calibration, rows: list[Measurement]) -> float:
-    """Return how much more energy-delay product the selected limits take than the best ones."""
+    """Return the excess of the energy-delay product of the selected limits over the best ones."""
     losses = []
     for places in configurations(rows).values():
         own = [rows[place] for place in places]
@@ -97,15 +99,17 @@ def constant_loss(rows: list[Measurement], share: float) -> float:
 
 
 @pytest.mark.parametrize("count", [4, 6, 12, pytest.param(24, marks=pytest.mark.slow)])
-def test_few_random_rows_select_no_worse_limits_than_a_constant_share(count: int) -> None:
+def test_few_rows_select_no_worse_limits_than_a_constant(count: int) -> None:
     rows = study()
-    given_rows, left = drawn(rows, count, seed=0)
+    given_rows, left = random_split(rows, count, seed=0)
     assert mean_loss(calibrated(given_rows), left) <= constant_loss(left, PRIOR.cap_share) + 0.01
 
 
 @pytest.mark.parametrize("caps", [CAPS, (100.0, 200.0, 300.0)])
 def test_a_single_outlier_does_not_move_the_limit(caps: tuple[float, ...]) -> None:
-    """Few rows once selected worse limits than none: one implausible row must not change the choice."""
+    """A single implausible row must not change the selected limit: few rows once led to worse limits than
+    none.
+    """
     (row,) = (one for one in study(("resnet50",)) if (one.batch, one.cap_watts) == (32.0, 300.0))
     outlier = dataclasses.replace(row, power_watts=0.4 * row.power_watts)
     none = Calibration(A40.name, evidence=Evidence(PRIOR))
@@ -128,7 +132,7 @@ def test_more_rows_weigh_more_and_those_of_other_workloads_less() -> None:
 
 
 def test_the_prior_oracle_ignores_measurements_and_follows_a_reload() -> None:
-    few, more = drawn(study(), 12, 0)
+    few, more = random_split(study(), 12, 0)
     current = [calibrated(few)]
     oracle = TrainingOracle(lambda name: current[0])
     none = TrainingOracle(lambda name: Calibration(A40.name, evidence=Evidence(PRIOR)))
@@ -157,7 +161,7 @@ def test_scattered_times_do_not_widen_the_range_of_power() -> None:
 
 @pytest.mark.slow
 def test_many_rows_select_better_limits_than_none() -> None:
-    """The truth draws far less power than other kinds of device let expect."""
+    """The true power is far below the prediction from other kinds of device."""
     shipped = shipped_calibration(A40.name)
     frugal = {
         name: dataclasses.replace(own, core_power=0.45 * own.core_power)
@@ -165,18 +169,18 @@ def test_many_rows_select_better_limits_than_none() -> None:
     }
     truth = dataclasses.replace(shipped, workloads=frugal, residuals={})
     rows = study()
-    given_rows, left = drawn(measured_steps.measured(rows, *predict_rows(A40, rows, truth)), 60, 1)
+    given_rows, left = random_split(measured_steps.measured(rows, *predict_rows(A40, rows, truth)), 60, 1)
     none = Calibration(A40.name, evidence=Evidence(PRIOR))
     assert mean_loss(calibrated(given_rows), left) < 0.7 * mean_loss(none, left)
 
 
 @pytest.mark.parametrize("count", [8, *(pytest.param(count, marks=pytest.mark.slow) for count in (24, 60))])
-def test_ranges_cover_rows_that_were_not_seen(count: int) -> None:
-    """The printed range once covered 38 to 56 % of the withheld rows of workloads with 8 rows.
+def test_ranges_cover_unseen_rows(count: int) -> None:
+    """Regression: the range covered 38 to 56 % of the withheld rows of workloads with 8 rows.
 
-    The coverage of a single draw varies by about ten points, so that of ten draws is averaged.
+    The coverage of a single draw varies by about ten points, so ten draws are averaged.
     """
-    covered = np.mean([coverage(*drawn(study(), count, seed)) for seed in range(5, 15)], axis=0)
+    covered = np.mean([coverage(*random_split(study(), count, seed)) for seed in range(5, 15)], axis=0)
     assert np.all((covered >= 0.82) & (covered <= 0.97))
 
 
@@ -197,8 +201,8 @@ def coverage(given_rows: list[Measurement], left: list[Measurement]) -> list[flo
     return shares
 
 
-def test_scores_between_kinds_widen_the_range_and_leave_the_prediction_alone() -> None:
-    rows, _ = drawn(study(), 6, 3)
+def test_scores_between_kinds_widen_only_the_range() -> None:
+    rows, _ = random_split(study(), 6, 3)
     wide = dataclasses.replace(PRIOR, time_scores=tuple(3.0 * score for score in PRIOR.time_scores))
     for given_rows in ([], rows):
         usual, wider = (
@@ -212,9 +216,9 @@ def test_scores_between_kinds_widen_the_range_and_leave_the_prediction_alone() -
             assert first.power_watts == second.power_watts
 
 
-def test_random_rows_leave_the_response_to_limits_alone() -> None:
+def test_random_rows_do_not_determine_the_response() -> None:
     rows = study()
-    few, _ = drawn(rows, 12, 0)
+    few, _ = random_split(rows, 12, 0)
     assert not sweeps_determine_response(A40, few)
     assert sweeps_determine_response(A40, rows)
     assert "voltage_floor" in {unknown.name for unknown in choose_unknowns(A40, rows)}
@@ -238,7 +242,7 @@ def test_most_rows_must_be_part_of_sweeps() -> None:
 @pytest.mark.slow
 def test_a_workload_without_sweeps_has_no_factors_after_a_search() -> None:
     rows = study(("resnet50", "bert-base"))
-    few, _ = drawn(study(("deepspeech2",)), 8, 0)
+    few, _ = random_split(study(("deepspeech2",)), 8, 0)
     assert workloads_with_own_factors(A40, rows + few) == ["bert-base", "resnet50"]
     quick = SearchSettings(generations=0, population=8, polish=3, kicks=0)
     shipped = shipped_calibration(A40.name)
@@ -252,8 +256,8 @@ def test_a_workload_without_sweeps_has_no_factors_after_a_search() -> None:
     }
 
 
-def test_seven_rows_of_one_sweep_count_and_are_named() -> None:
-    """The file of one sweep of 25 W steps was followed by 'was never measured'."""
+def test_seven_rows_of_one_sweep_have_effect_and_are_noted() -> None:
+    """Regression: after a file with one sweep of 25 W steps, the note was 'was never measured'."""
     (first, *_) = configurations(study(("resnet50",))).values()
     rows = [study(("resnet50",))[place] for place in first[:7]]
     found = sweep_of(calibrated(rows), "resnet50", 8.0)
@@ -275,7 +279,7 @@ def test_a_single_row_moves_its_workload_and_narrows_its_range() -> None:
     assert one.high / one.low < 0.5 * none.high / none.low
 
 
-def test_rows_without_watts_and_without_limits_count() -> None:
+def test_rows_without_watts_or_limits_have_effect() -> None:
     rows = [
         dataclasses.replace(row, cap_watts=math.inf, power_watts=math.nan)
         for row in study(("resnet50",))
@@ -290,12 +294,12 @@ def test_rows_without_watts_and_without_limits_count() -> None:
 def test_a_kind_never_measured_is_predicted_from_others() -> None:
     a100 = shipped_calibration("a100-sxm4-40gb")
     assert a100.evidence is not None and a100.evidence.prior.sources == ("a40-48gb", "rtx6000-24gb")
-    assert shipped_prior(A40.name).sources == ("rtx6000-24gb",)  # never from itself
+    assert shipped_prior(A40.name).sources == ("rtx6000-24gb",)  # never from its own measurements
     assert shipped_calibration(A40.name).evidence is None
     assert shipped_calibration("xeon-8358").evidence is None  # not a GPU
 
 
-def test_a_model_named_by_nobody_keeps_the_widest_range() -> None:
+def test_a_model_measured_nowhere_has_the_widest_range() -> None:
     none = Calibration(A40.name, evidence=Evidence(PRIOR))
     seen, unseen = (sweep_of(none, model, 32.0).predictions[-1].duration_s for model in ("resnet50", "unet"))
     assert unseen.high / unseen.mean > seen.high / seen.mean
@@ -324,7 +328,7 @@ def test_the_learned_transfer_shows_slow_workloads() -> None:
     assert first.cap_share == usual_cap_share(A40, rows) == second.cap_share
 
 
-def test_several_kinds_are_averaged_where_they_measured() -> None:
+def test_several_kinds_are_averaged_per_measured_workload() -> None:
     offsets = [
         WorkloadOffsets((8.0, 32.0), (0.0, 0.4), (-1.0, -1.0)),
         WorkloadOffsets((8.0,), (0.2,), (0.0,)),
@@ -338,8 +342,8 @@ def test_several_kinds_are_averaged_where_they_measured() -> None:
     assert combined([]) == NO_TRANSFER
 
 
-def test_evidence_survives_its_file(tmp_path: Path) -> None:
-    given_rows, _ = drawn(study(), 10, 2)
+def test_evidence_round_trips_through_a_file(tmp_path: Path) -> None:
+    given_rows, _ = random_split(study(), 10, 2)
     given_rows[0] = dataclasses.replace(given_rows[0], power_watts=math.nan)
     found = calibrated(given_rows)
     save_calibration(found, tmp_path / "own.toml")
@@ -355,8 +359,8 @@ def test_evidence_survives_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("models = [", 'models = ["resnet50", ', "evidence.batch: has not one number for each model"),
-        ("cap_share = [", "cap_share = [2.0, ", "has not one number|out of range"),
+        ("models = [", 'models = ["resnet50", ', "evidence.batch: does not have one number per model"),
+        ("cap_share = [", "cap_share = [2.0, ", "does not have one number|out of range"),
         ("slowdown = [", 'slowdown = ["x", ', "evidence.slowdown: 'x' is not a number"),
         ("slowdown = [", "slowdown = [nan, ", "evidence.slowdown: nan is not a number"),
         ("time_by_idle = ", "time_by_nothing = ", "evidence.time_by_nothing: unknown key"),
@@ -367,10 +371,10 @@ def test_evidence_survives_its_file(tmp_path: Path) -> None:
         (
             "time_scores = [",
             "time_scores = [0.001, ",
-            "time_scores: is not a list of 20 rising numbers above 0",
+            "time_scores: is not a list of 20 increasing numbers above 0",
         ),
-        ("power_scores = [", "power_scores = [9.0, ", "power_scores: is not a list of 20 rising numbers"),
-        ("power_scores = [0", "power_scores = [-0", "power_scores: is not a list of 20 rising numbers"),
+        ("power_scores = [", "power_scores = [9.0, ", "power_scores: is not a list of 20 increasing numbers"),
+        ("power_scores = [0", "power_scores = [-0", "power_scores: is not a list of 20 increasing numbers"),
     ],
 )
 def test_a_corrupt_file_names_file_and_key(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -384,7 +388,7 @@ def test_a_corrupt_file_names_file_and_key(tmp_path: Path, old: str, new: str, m
     assert str(path) in str(caught.value)
 
 
-def test_a_search_wants_four_rows_and_a_transfer_one() -> None:
+def test_a_search_needs_four_rows_and_a_transfer_one() -> None:
     rows = study()[:1]
     assert fit(A40, rows, SearchSettings(), prior=PRIOR).method == "transfer"
     with pytest.raises(UsageError, match="1 measurements are too few"):
@@ -394,7 +398,7 @@ def test_a_search_wants_four_rows_and_a_transfer_one() -> None:
 
 
 def test_searched_workloads_are_predicted_as_before() -> None:
-    """Evidence beside a search is for other workloads."""
+    """Evidence beside a search applies to other workloads only."""
     shipped = shipped_calibration(A40.name)
     assert "resnet50" in shipped.workloads
     beside = dataclasses.replace(shipped, evidence=Evidence(PRIOR))
@@ -410,7 +414,7 @@ def test_no_limit_is_the_design_power() -> None:
     assert first.power_watts == second.power_watts
 
 
-def test_own_factors_go_before_evidence(tmp_path: Path) -> None:
+def test_own_factors_take_precedence_over_evidence(tmp_path: Path) -> None:
     own: Any = {"resnet50": Scalars(compute=2.0)}
     mixed = Calibration(A40.name, workloads=own, evidence=Evidence(PRIOR))
     plain = Calibration(A40.name, workloads=own)
@@ -420,7 +424,7 @@ def test_own_factors_go_before_evidence(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_range_of_a_search_is_wider_than_its_own_errors() -> None:
-    """Numbers fitted to few rows make these look better predicted than others are."""
+    """Parameters fitted to few rows make the errors on these rows smaller than those on others."""
     rows = study(("resnet50", "bert-base"))
     still = SearchSettings(generations=0, population=8, polish=0, kicks=0)
     shipped = shipped_calibration(A40.name)

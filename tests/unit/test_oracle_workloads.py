@@ -1,4 +1,4 @@
-"""Workload profiles: the shipped ones against PyTorch's own counter, tracing, and profiles as files."""
+"""Workload profiles: the shipped ones against PyTorch's own counter, tracing, and profile files."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def test_the_common_models_are_shipped() -> None:
 
 @pytest.mark.parametrize("name", profile_names())
 def test_shipped_profiles_agree_with_pytorchs_counter(name: str) -> None:
-    """Recorded by packaging/make_profiles.py with torch.utils.flop_counter."""
+    """The references were recorded by packaging/make_profiles.py with torch.utils.flop_counter."""
     profile, reference = find_profile(name), REFERENCES[name]
     assert profile.parameters == reference["parameters"]
     assert matrix_flops(profile, reference["batch"]) == pytest.approx(reference["flops"], rel=0.01)
 
 
 @pytest.mark.parametrize("name", profile_names())
-def test_shipped_profiles_make_sense(name: str) -> None:
+def test_shipped_profiles_are_plausible(name: str) -> None:
     profile = find_profile(name)
     assert profile.name == name
     assert profile.trainable <= profile.parameters
@@ -62,12 +62,12 @@ def test_shipped_profiles_make_sense(name: str) -> None:
     assert min(profile.saved.at(8), profile.read_forward.at(8), profile.write_backward.at(8)) > 0
 
 
-def test_names_may_be_written_otherwise() -> None:
+def test_spelling_variants_of_names_are_accepted() -> None:
     assert find_profile("ResNet50") is find_profile("resnet50")
     assert find_profile("vit_b_16").name == "vit-b-16"
 
 
-def test_an_unknown_model_offers_near_names() -> None:
+def test_an_unknown_model_lists_similar_names() -> None:
     with pytest.raises(
         NotFoundError, match="model 'resnet5': no such workload profile: near names: resnet50"
     ):
@@ -76,7 +76,7 @@ def test_an_unknown_model_offers_near_names() -> None:
         find_optimizer("lion")
 
 
-def test_a_profile_survives_its_file(tmp_path: Path) -> None:
+def test_a_profile_round_trips_through_a_file(tmp_path: Path) -> None:
     profile = find_profile("bert-base")
     save_profile(profile, tmp_path / "copy.json")
     assert load_profile(tmp_path / "copy.json") == profile
@@ -90,7 +90,7 @@ def test_a_profile_survives_its_file(tmp_path: Path) -> None:
         ("optimizer", "lion", "optimizer: is not one of"),
         ("schema", 2, "schema: is not 1"),
         ("colour", 1, "colour: unknown key"),
-        ("name", None, "name: is no text"),
+        ("name", None, "name: is not a string"),
     ],
 )
 def test_a_corrupt_profile_names_file_and_key(tmp_path: Path, key: str, value: Any, message: str) -> None:
@@ -124,7 +124,7 @@ def trace(module: Any, *shape: int, dtype: Any = None) -> WorkloadProfile:
 
 
 def test_a_linear_layer_by_hand(torch: Any) -> None:
-    """Source: thesis, 4.3.4, `nn.Linear`; the input needs no gradient, so one product backward."""
+    """The input needs no gradient, so the backward pass has one product (thesis, 4.3.4, `nn.Linear`)."""
     profile = trace(torch.nn.Linear(8, 5), 8)
     assert (profile.parameters, profile.parameter_tensors) == (45, 2)
     assert profile.gemm_flops_forward == Affine(0.0, 2 * 8 * 5)
@@ -147,7 +147,7 @@ def test_a_convolution_by_hand(torch: Any) -> None:
     assert profile.conv_out.at(2) == pytest.approx((4 * first + 8 * second) / (first + second))
 
 
-def test_profiles_are_straight_lines_over_the_batch(torch: Any) -> None:
+def test_profiles_are_linear_in_the_batch(torch: Any) -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
     model = torch.nn.Sequential(
@@ -161,7 +161,7 @@ def test_profiles_are_straight_lines_over_the_batch(torch: Any) -> None:
     assert matrix_flops(profile, 7) == pytest.approx(counter.get_total_flops(), rel=0.01)
 
 
-def test_tracing_leaves_the_module_as_it_was(torch: Any) -> None:
+def test_tracing_does_not_change_the_module(torch: Any) -> None:
     model = torch.nn.Sequential(torch.nn.LSTM(4, 4), torch.nn.Identity()).eval()
     model[0].weight_hh_l0.data.fill_(0.5)
     trace(model[0], 3, 4)
@@ -195,7 +195,7 @@ def test_an_operator_without_handler_names_layer_and_remedy(torch: Any) -> None:
         registry._layers.pop("Odd")
 
 
-def test_a_model_that_looks_at_its_data_cannot_be_traced(torch: Any) -> None:
+def test_a_model_that_depends_on_its_data_cannot_be_traced(torch: Any) -> None:
     class Curious(torch.nn.Module):
         def forward(self, data: Any) -> Any:
             return data * 2 if data.sum().item() > 0 else data
@@ -206,7 +206,7 @@ def test_a_model_that_looks_at_its_data_cannot_be_traced(torch: Any) -> None:
 
 @pytest.fixture(scope="module")
 def zoo() -> Any:
-    """The script that makes the shipped profiles."""
+    """The module that makes the shipped profiles."""
     for package in ("torch", "torchvision", "transformers"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed; it only makes profiles")
@@ -218,7 +218,7 @@ def zoo() -> Any:
     ["resnet18", "resnet50", "vgg16", "mobilenet-v2", "vit-b-16", "swin-t", "bert-base", "distilbert", "gpt2",
      "albert-base-v2", "ncf", "deepspeech2"],
 )  # fmt: skip
-def test_the_counters_still_agree_on_models_built_now(zoo: Any, name: str) -> None:
+def test_the_counters_agree_on_newly_built_models(zoo: Any, name: str) -> None:
     import torch
 
     from slurm_energy.oracle.workload.tracing import ProfileLabels, profile_module

@@ -1,4 +1,4 @@
-"""Users who try to move a long job forward with cheap jobs: their gain, and the loss of honest users."""
+"""Attempts to move a long job forward with cheap jobs: the attacker's gain, and the loss of honest users."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Cluster:
     def ran(
         self, seconds, name="train42", user="mallory", limit=DAY, watts=100.0, times=1, apart_s=0.0, **more
     ):
-        """Learn runs whose ends are `apart_s` apart."""
+        """Learn runs whose ends are `apart_s` seconds apart."""
         for left in reversed(range(times)):
             more = {"nodes": 1, "cpus": 64, "gpus": 0, "account": "physics", "partition": "cpu"} | more
             end = NOW - 1000 - left * apart_s
@@ -137,8 +137,8 @@ SIDE_BY_SIDE = {
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", SIDE_BY_SIDE)
 @pytest.mark.parametrize("seconds", [60.0, 240.0, 1200.0])
-def test_concurrent_decoys_prove_no_more_time_than_passed(policy, kind, seconds):
-    """A one-core job with `--exclusive` or `--mem=0` looks as small as a decoy that shares a node."""
+def test_concurrent_decoys_account_for_no_more_than_real_time(policy, kind, seconds):
+    """A one-core job with `--exclusive` or `--mem=0` appears as small as a decoy that shares a node."""
     long, others = LONG | {"cpus": 1}, [honest | {"cpus": 1} for honest in HONEST]
     fresh, cheated = Cluster(policy), Cluster(policy)
     cheated.ran(seconds, times=512, **SIDE_BY_SIDE[kind])
@@ -154,8 +154,8 @@ def test_decoys_concurrent_with_a_long_run_do_not_hide_it(partition):
     assert cluster.engine.cycle(queue(LONG), NOW).predicted.time_s[0] >= 0.9 * 20 * HOUR
 
 
-def test_users_with_fewer_runs_are_believed_about_as_soon():
-    """Otherwise the first user to run would be ranked first and keep the others waiting."""
+def test_users_with_fewer_runs_are_trusted_about_as_soon():
+    """Otherwise the first user to run would be ranked first and delay the others."""
     cluster = Cluster()
     for user, times in (("alice", 48), ("bob", 4)):
         for slot in range(4):
@@ -173,7 +173,7 @@ def test_naming_a_small_model_does_not_shorten_a_job():
     assert found.power_watts[0] >= found.power_watts[1]
 
 
-def test_honest_limits_are_believed_after_few_runs():
+def test_tight_limits_are_trusted_after_few_runs():
     cluster = Cluster()
     cluster.ran(300.0, limit=900.0, watts=200.0, times=3)
     found = cluster.engine.cycle(queue(LONG | {"time_limit_s": 900.0}), NOW).predicted
@@ -181,7 +181,7 @@ def test_honest_limits_are_believed_after_few_runs():
     assert found.power_watts[0] == pytest.approx(200.0, rel=0.3)
 
 
-def test_generous_limits_are_believed_after_enough_work():
+def test_generous_limits_are_trusted_after_enough_work():
     cluster = Cluster()
     cluster.ran(300.0, times=3)
     before = cluster.engine.cycle(queue(LONG), NOW).predicted.time_s[0]
@@ -192,7 +192,7 @@ def test_generous_limits_are_believed_after_enough_work():
     assert after < HOUR
 
 
-def test_users_of_whole_limits_are_expected_to_use_them_again():
+def test_users_who_exhaust_limits_are_predicted_to_do_so_again():
     cluster = Cluster()
     cluster.ran(DAY, name="other", times=3)
     found = cluster.engine.cycle(queue(LONG), NOW).predicted
@@ -220,7 +220,7 @@ def test_a_job_past_its_prediction_counts_while_it_runs():
     assert time_s == pytest.approx(5 * HOUR * late)
 
 
-def test_the_prediction_at_the_start_is_what_counts():
+def test_the_prediction_at_the_start_determines_the_factor():
     mispredictions = Mispredictions()
     mispredictions.record_predictions(queue({}, {"array_job_id": 102, "tasks": 5}), np.array([100.0, 200.0]))
     found = queue(
@@ -307,14 +307,14 @@ def test_three_short_decoys_shorten_a_prediction_by_at_most_a_step(runs, count, 
     for cluster in (fresh, cheated):
         for duration, limit, name in runs:
             cluster.ran(min(duration, limit), name=name, limit=limit)
-    before = fresh.bounds(*asked())
+    before = fresh.bounds(*request_for())
     cheated.ran(seconds, name="a", times=count)
-    after = cheated.bounds(*asked())
+    after = cheated.bounds(*request_for())
     assert after.time_s[0] >= before.time_s[0] / 1.0906
     assert after.power_watts[0] >= before.power_watts[0] / 1.0906
 
 
-def asked():
+def request_for():
     columns = {"user": ["mallory"], "name": ["a"], "nodes": [1], "cpus": [64], "gpus": [0],
                "time_limit_s": [DAY]}  # fmt: skip
     return columns, [DAY], [500.0], NOW
@@ -324,7 +324,7 @@ def asked():
 
 
 def test_caps_of_flags_and_policies_count_in_the_queue():
-    """Twenty runs at 300 W, then the same job under caps."""
+    """Twenty runs at 300 W are learned, then the same job is predicted under caps."""
     history = History()
     for number in range(20):
         history.learn(
@@ -363,7 +363,7 @@ def test_caps_of_flags_and_policies_count_in_the_queue():
 
 
 @pytest.mark.parametrize("kind", ["v100", "h100"])
-def test_decoys_in_one_shape_do_not_make_another_look_quick(kind):
+def test_decoys_in_one_shape_do_not_shorten_another(kind):
     found = []
     for times in (0, 3):
         cluster = Cluster()

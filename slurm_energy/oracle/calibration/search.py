@@ -135,7 +135,7 @@ class _State:
                 digest, done, population = str(stored["digest"]), int(stored["done"]), stored["population"]
         except Exception as error:  # zipfile and numpy raise many exceptions for a damaged file
             raise UsageError(
-                str(path), f"is no checkpoint: {shown(str(error), 100)}", "remove it or name another"
+                str(path), f"is not a checkpoint: {shown(str(error), 100)}", "remove it or name another"
             ) from None
         if digest != state.digest:
             raise UsageError(

@@ -159,12 +159,12 @@ class _Reader:
     def _table(self, data: dict[str, Any], name: str) -> dict[str, Any]:
         table = data.get(name)
         if not isinstance(table, dict):
-            raise self._fault(name, "is missing or no table")
+            raise self._fault(name, "is missing or not a table")
         return table
 
     def _text(self, name: str, value: Any) -> str:
         if not isinstance(value, str) or not value:
-            raise self._fault(name, "is missing or no text")
+            raise self._fault(name, "is missing or not a string")
         return value
 
     def _refuse_unknown(self, table: dict[str, Any], known_names: set[str], prefix: str) -> None:

@@ -119,7 +119,7 @@ def _value(path: Path, key: str, value: Any) -> Any:
     if key in _COUNTS and not (type(value) is int and 0 <= value < _MAX_VALUE):
         raise ConfigError(f"{path}: {key}", "is not a count")
     if key in _TEXTS and not isinstance(value, str):
-        raise ConfigError(f"{path}: {key}", "is no text")
+        raise ConfigError(f"{path}: {key}", "is not a string")
     if key == "samples_per_epoch" and not (value is None or (type(value) is int and 0 < value < _MAX_VALUE)):
         raise ConfigError(f"{path}: {key}", "is not a count")
     if key == "optimizer" and value not in OPTIMIZERS:
