@@ -14,7 +14,7 @@ from pathlib import Path
 
 import thesis_claims
 
-from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.cli.output import emit, emit_json
 from slurm_energy.errors import EXIT_OK, EnergyError
 from slurm_energy.scheduling import load_file
 from slurm_energy.simulator import campaign, sweeps

@@ -11,7 +11,7 @@ from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy.cli import connection
-from slurm_energy.cli.printing import (
+from slurm_energy.cli.output import (
     add_field_options,
     add_parsable_options,
     emit,
@@ -21,7 +21,7 @@ from slurm_energy.cli.printing import (
 )
 from slurm_energy.errors import EXIT_OK, UsageError
 from slurm_energy.quantities import shown
-from slurm_energy.reports.timespec import format_time, parse_time, start_of_day
+from slurm_energy.reports.time_spec import format_time, parse_time, start_of_day
 from slurm_energy.slurm.hostlist import expand_hostlist
 
 HELP = "energy of finished jobs, in sacct's manner"
@@ -127,8 +127,8 @@ def add_selection(select: argparse._ArgumentGroup) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the table or the JSON document."""
     from slurm_energy.reports.fields import DEFAULT_FORMAT, FIELDS, LONG_FORMAT, Style
-    from slurm_energy.reports.scaling import DisplayUnits
-    from slurm_energy.reports.selection import chosen, job_states
+    from slurm_energy.reports.figure_format import DisplayUnits
+    from slurm_energy.reports.job_filter import chosen, job_states
     from slurm_energy.reports.table import TableLayout, field_lines, parse_format, table_lines
     from slurm_energy.reports.usage import AccountedRecord, summarise
 
@@ -153,7 +153,7 @@ def run(args: argparse.Namespace) -> int:
     jobs = chosen(summarise(answers, duplicates=args.duplicates), states, args.name)
     note_hidden(answer, asked)
     if args.json:
-        from slurm_energy.reports.jsonview import document
+        from slurm_energy.reports.json_view import document
 
         emit_json(document(jobs, scope=answer.get("scope")))
         return EXIT_OK

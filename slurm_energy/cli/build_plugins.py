@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.cli.output import emit, emit_json
 from slurm_energy.errors import EXIT_OK, UnavailableError
 
 HELP = "build slurmctld's plugin for the Slurm that is installed here"

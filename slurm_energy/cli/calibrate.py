@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.cli.output import emit, emit_json
 from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError, install_extra
 from slurm_energy.quantities import format_duration, shown
 from slurm_energy.spelling import suggestion

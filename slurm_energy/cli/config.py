@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.printing import emit, emit_json, emit_verbatim
+from slurm_energy.cli.output import emit, emit_json, emit_verbatim
 from slurm_energy.errors import EXIT_CONFIG, EXIT_OK
 
 HELP = "check, show or write an example of the configuration"

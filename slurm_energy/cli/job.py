@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import connection
 from slurm_energy.cli.acct import job_ids
-from slurm_energy.cli.printing import emit, emit_json, note
-from slurm_energy.cli.writing import write_file
+from slurm_energy.cli.output import emit, emit_json, note
+from slurm_energy.cli.output_files import write_file
 from slurm_energy.errors import EXIT_OK, NotFoundError, UnavailableError, UsageError
 from slurm_energy.protocol import agent_socket
 
@@ -80,11 +80,11 @@ def run(args: argparse.Namespace) -> int:
             raise _explained(job_id, error) from None
     jobs = [runs_of_job[-1] for runs_of_job in runs]
     if args.json:
-        from slurm_energy.reports.jsonview import document
+        from slurm_energy.reports.json_view import document
 
         emit_json(document(jobs, decided, scopes[-1]))
     if args.html:
-        from slurm_energy.reports.page import page
+        from slurm_energy.reports.job_page import page
 
         write_file(
             args.html, page(jobs, args.title, args.note, datetime.now(), connection.configuration(args))
@@ -131,7 +131,7 @@ def _print_labels(
 ) -> None:
     from slurm_energy.reports.fields import Style
     from slurm_energy.reports.label import label
-    from slurm_energy.reports.textplot import ASCII, glyphs_for
+    from slurm_energy.reports.text_plot import ASCII, glyphs_for
 
     glyphs = ASCII if args.ascii else glyphs_for(sys.stdout.encoding)
     config = connection.configuration(args)
@@ -168,7 +168,7 @@ def _still_running(args: argparse.Namespace, job_id: str) -> bool:
     """Print the energy so far of a job that runs on this node. Return False if the node has no such job."""
     if not job_id.isdecimal():
         return False
-    from slurm_energy.reports.scaling import with_unit
+    from slurm_energy.reports.figure_format import with_unit
 
     path = connection.configuration(args).agent.socket
     try:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from slurm_energy import __version__
+from slurm_energy.cli.output import complain
 from slurm_energy.cli.parser import CommandParser
-from slurm_energy.cli.printing import complain
 from slurm_energy.cli.subcommands import listing, module_of
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, EnergyError, UsageError
 from slurm_energy.quantities import shown

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from slurm_energy.cli.printing import encodable
+from slurm_energy.cli.output import encodable
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.spelling import suggestion

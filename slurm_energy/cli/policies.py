@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.cli.output import emit, emit_json
 from slurm_energy.errors import EXIT_OK
 
 HELP = "energy policies and the bounds of their values"
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         emit_json(answer)
         return EXIT_OK
-    from slurm_energy.reports.sitepages import policies_lines
+    from slurm_energy.reports.site_pages import policies_lines
 
     emit(policies_lines(answer))
     return EXIT_OK

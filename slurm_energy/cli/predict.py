@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import connection, predict_job
-from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.cli.output import emit, emit_json
 from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError, install_extra
 from slurm_energy.quantities import format_duration, format_scaled, parse_watts, shown
 from slurm_energy.spelling import suggestion
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         emit(_lines(names, found))
     if args.plot:
-        from slurm_energy.reports.tradeoff import write_png
+        from slurm_energy.reports.tradeoff_png import write_png
 
         write_png(found, f"{profile.name}, {names['precision']}", args.plot)
     return EXIT_OK
@@ -303,7 +303,7 @@ def _between(low: float, high: float, step: float, flag: str) -> list[float]:
 
 
 def _lines(names: dict[str, Any], found: Sweep) -> list[str]:
-    from slurm_energy.reports.scaling import DisplayUnits
+    from slurm_energy.reports.figure_format import DisplayUnits
 
     units = DisplayUnits()
     dataset = f" of {names['dataset']}" if names["dataset"] else ""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.cli.output import emit, emit_json
 from slurm_energy.errors import EXIT_OK, EnergyError, UnavailableError, UsageError
 from slurm_energy.quantities import JOULES_PER_KWH, format_duration, shown
 
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 def lines(script: BatchScript, request: PredictionRequest, prediction: Prediction) -> list[str]:
     """Return the lines to print: the job, the predicted values, and their source."""
     from slurm_energy.oracle.history.history_oracle import age_text
-    from slurm_energy.reports.scaling import with_unit
+    from slurm_energy.reports.figure_format import with_unit
 
     kwh = prediction.energy_joules.mean / JOULES_PER_KWH
     edp = with_unit(prediction.edp_js, "J s")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from slurm_energy import __version__
 from slurm_energy.cli import connection
 from slurm_energy.cli.acct import job_ids
+from slurm_energy.cli.output import add_field_options, emit, emit_json, note_scope
 from slurm_energy.cli.parser import CommandParser
-from slurm_energy.cli.printing import add_field_options, emit, emit_json, note_scope
 from slurm_energy.errors import EXIT_OK, NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -97,33 +97,33 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         emit_json(answer)
         return EXIT_OK
-    from slurm_energy.reports import queuepage
+    from slurm_energy.reports import queue_page
     from slurm_energy.reports.fields import Style
     from slurm_energy.reports.table import TableLayout
 
     make = Style.parsable if args.parsable2 else Style
     style = make(time_format=os.environ.get("SLURM_TIME_FORMAT", ""), now=datetime.now())
     if args.weights:
-        lines = queuepage.weights_lines(answer)
+        lines = queue_page.weights_lines(answer)
     elif args.job:
         lines = _page(args.job, jobs, answer, style)
     else:
-        rows = queuepage.sort(jobs, args.sort) if args.sort else jobs
+        rows = queue_page.sort(jobs, args.sort) if args.sort else jobs
         layout = TableLayout(not args.noheader, "|" if args.parsable2 else None, rule=False)
         options = {"columns": args.format, "long": args.long, "norm": args.norm}
-        lines = queuepage.queue_lines(rows, style, layout=layout, **options)
+        lines = queue_page.queue_lines(rows, style, layout=layout, **options)
     emit(lines)
     if not args.noheader and not args.parsable2:
         asked = [
             [name for name in (text or "").split(",") if name] for text in (args.accounts, args.partition)
         ]
-        emit(queuepage.absence_lines(jobs, *asked))
-        emit(queuepage.note_lines(answer, time.time()))
+        emit(queue_page.absence_lines(jobs, *asked))
+        emit(queue_page.note_lines(answer, time.time()))
     return EXIT_OK
 
 
 def _print_fields(with_meaning: bool) -> int:
-    from slurm_energy.reports.queuefields import FIELDS
+    from slurm_energy.reports.queue_fields import FIELDS
     from slurm_energy.reports.table import field_lines
 
     emit(field_lines(FIELDS, with_meaning=with_meaning))
@@ -182,7 +182,7 @@ def _base(job: Mapping[str, Any]) -> str:
 def _page(
     wanted: str, jobs: Sequence[Mapping[str, Any]], answer: Mapping[str, Any], style: Style
 ) -> list[str]:
-    from slurm_energy.reports.queuepage import job_lines
+    from slurm_energy.reports.queue_page import job_lines
 
     lines: list[str] = []
     for job in _named(wanted, jobs):

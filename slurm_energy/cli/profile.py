@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.cli.output import emit, emit_json
 from slurm_energy.errors import EXIT_OK, UsageError
 from slurm_energy.quantities import shown
 

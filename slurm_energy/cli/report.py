@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import acct, connection
-from slurm_energy.cli.printing import add_parsable_options, emit, emit_json
+from slurm_energy.cli.output import add_parsable_options, emit, emit_json
 from slurm_energy.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -71,23 +71,23 @@ def run(args: argparse.Namespace) -> int:
     acct.note_hidden(answer, query)
     records = answer.get("records", [])
     records += _earlier_runs(controller, query, records)
-    from slurm_energy.reports import summarypage
+    from slurm_energy.reports import summary_page
     from slurm_energy.reports.summary import grouped, totals, whole_jobs
     from slurm_energy.reports.usage import AccountedRecord, summarise
 
     answers = (AccountedRecord.from_json(item) for item in records)
     start, end = (float(query[key]) if key in query else None for key in ("start", "end"))
     jobs = _chosen(whole_jobs(summarise(answers, duplicates=True)), start, end, args.tag)
-    report = summarypage.Report(start, end, args.by, grouped(jobs, args.by), totals(jobs))
+    report = summary_page.Report(start, end, args.by, grouped(jobs, args.by), totals(jobs))
     if args.png:
-        from slurm_energy.reports.summarypng import write_png
+        from slurm_energy.reports.summary_png import write_png
 
         write_png(report, args.png)
     if args.json:
-        emit_json(summarypage.document(report) | {"scope": answer.get("scope")})
+        emit_json(summary_page.document(report) | {"scope": answer.get("scope")})
     else:
         delimiter, trailing = "|" if args.parsable else None, args.parsable == "p"
-        emit(summarypage.lines(report, header=not args.noheader, delimiter=delimiter, trailing=trailing))
+        emit(summary_page.lines(report, header=not args.noheader, delimiter=delimiter, trailing=trailing))
     return EXIT_OK
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy.cli import connection
-from slurm_energy.cli.printing import add_field_options, add_parsable_options, emit, emit_json, note_scope
+from slurm_energy.cli.output import add_field_options, add_parsable_options, emit, emit_json, note_scope
 from slurm_energy.errors import EXIT_OK, NotFoundError
 from slurm_energy.quantities import shown
 from slurm_energy.spelling import suggestion
@@ -61,11 +61,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the tree."""
-    from slurm_energy.reports import sharepage
+    from slurm_energy.reports import share_page
     from slurm_energy.reports.table import TableLayout, field_lines
 
     if args.helpformat:
-        emit(field_lines(sharepage.FIELDS, with_meaning=args.verbose))
+        emit(field_lines(share_page.FIELDS, with_meaning=args.verbose))
         return EXIT_OK
     answer = connection.connect(args).get("/v1/shares")
     note_scope(answer)
@@ -78,11 +78,11 @@ def run(args: argparse.Namespace) -> int:
     users = named or (None if args.all else [_me()])
     if told:
         _refuse_unknown(told, accounts or [], named or [])
-    rows = sharepage.chosen(told, accounts=accounts, users=users, users_only=args.users_only)
+    rows = share_page.chosen(told, accounts=accounts, users=users, users_only=args.users_only)
     layout = TableLayout(not args.noheader, "|" if args.parsable else None, args.parsable == "p")
-    emit(sharepage.lines(rows, layout, columns=args.format, long=args.long))
+    emit(share_page.lines(rows, layout, columns=args.format, long=args.long))
     if not args.noheader and not args.parsable:
-        emit(sharepage.notes(answer, time.time()))
+        emit(share_page.notes(answer, time.time()))
     return EXIT_OK
 
 

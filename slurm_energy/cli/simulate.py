@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import simulate_output
-from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.cli.output import emit, emit_json
 from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError, install_extra
 
 if TYPE_CHECKING:

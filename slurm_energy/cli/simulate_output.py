@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurm_energy.cli.writing import check_writable, write_file
+from slurm_energy.cli.output_files import check_writable, write_file
 from slurm_energy.errors import UnavailableError, install_extra
 
 if TYPE_CHECKING:
@@ -71,11 +71,11 @@ def _draw(scenario: Scenario, results: list[RunResult], outcomes: dict[str, Any]
 
 def write_page(found: list[tuple[Scenario, list[RunResult], dict[str, Any]]], path: Path) -> None:
     """Write one page with all variants."""
-    from slurm_energy.reports import simulationpage
+    from slurm_energy.reports import simulation_page
     from slurm_energy.simulator.summary_table import means
 
     variants = [
-        simulationpage.SimulationVariant(
+        simulation_page.SimulationVariant(
             scenario.label,
             means(results),
             outcomes,
@@ -85,7 +85,7 @@ def write_page(found: list[tuple[Scenario, list[RunResult], dict[str, Any]]], pa
         )
         for scenario, results, outcomes in found
     ]
-    write_file(path, simulationpage.page(found[0][0].title, variants, datetime.now()))
+    write_file(path, simulation_page.page(found[0][0].title, variants, datetime.now()))
     _say_written(path, "one page")
 
 

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.cli.output import emit, emit_json
 from slurm_energy.errors import (
     EXIT_FORBIDDEN,
     EXIT_NOT_FOUND,

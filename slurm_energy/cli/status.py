@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.printing import emit, emit_json
+from slurm_energy.cli.output import emit, emit_json
 from slurm_energy.errors import EXIT_OK, EnergyError, UnavailableError
 from slurm_energy.protocol import agent_socket
 
@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Query both daemons and print their state."""
-    from slurm_energy.reports.sitepages import agent_lines, controller_lines
+    from slurm_energy.reports.site_pages import agent_lines, controller_lines
 
     config = connection.configuration(args)
     code = EXIT_OK

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.printing import complain, emit, emit_json, emit_verbatim
-from slurm_energy.cli.writing import write_file
+from slurm_energy.cli.output import complain, emit, emit_json, emit_verbatim
+from slurm_energy.cli.output_files import write_file
 from slurm_energy.errors import EXIT_OK, EnergyError, UsageError
 from slurm_energy.quantities import shown
 

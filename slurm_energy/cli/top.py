@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.printing import emit, emit_verbatim
+from slurm_energy.cli.output import emit, emit_verbatim
 from slurm_energy.errors import EXIT_OK, EnergyError, UsageError
 from slurm_energy.protocol import agent_socket
 from slurm_energy.safe_text import escape_controls
@@ -88,8 +88,8 @@ def _show(args: argparse.Namespace, status: dict[str, Any], highest_watts: float
     if args.json:
         print(json.dumps({"time": time.time(), **status}), flush=True)
         return
-    from slurm_energy.reports.live import screen
-    from slurm_energy.reports.textplot import ASCII, glyphs_for
+    from slurm_energy.reports.live_power import screen
+    from slurm_energy.reports.text_plot import ASCII, glyphs_for
 
     glyphs = ASCII if args.ascii else glyphs_for(sys.stdout.encoding)
     lines = screen(status, time.strftime("%H:%M:%S"), glyphs, highest_watts)

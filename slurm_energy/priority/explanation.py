@@ -14,7 +14,7 @@ import numpy as np
 from slurm_energy.priority.prediction import SOURCES, QueuePredictions
 from slurm_energy.priority.snapshot import Snapshot
 from slurm_energy.quantities import format_duration, shown
-from slurm_energy.reports.scaling import figure, with_unit
+from slurm_energy.reports.figure_format import figure, with_unit
 from slurm_energy.scheduling import Ranking
 from slurm_energy.scheduling.queue import Bools
 from slurm_energy.scheduling.ranking import AGED, URGENT, Term

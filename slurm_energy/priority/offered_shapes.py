@@ -23,7 +23,7 @@ from slurm_energy.priority.scheduling_tables import (
     integer_codes,
 )
 from slurm_energy.priority.snapshot import Snapshot
-from slurm_energy.reports.scaling import with_unit
+from slurm_energy.reports.figure_format import with_unit
 from slurm_energy.scheduling.admission import admit
 from slurm_energy.scheduling.queue import Bools, Ints, alternatives
 from slurm_energy.scheduling.ranking import NORMAL, Ranking

@@ -11,7 +11,7 @@ import numpy as np
 
 from slurm_energy.priority.scheduling_tables import blocked_rows
 from slurm_energy.priority.snapshot import Snapshot
-from slurm_energy.reports.scaling import with_unit
+from slurm_energy.reports.figure_format import with_unit
 from slurm_energy.scheduling.preemption import Running, victims
 from slurm_energy.scheduling.ranking import AGED
 from slurm_energy.slurm.queue.columns import RUNNING

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from slurm_energy.config import Config
 from slurm_energy.quantities import format_duration
 from slurm_energy.reports.fields import asked_number
+from slurm_energy.reports.figure_format import percent, plain, with_unit
 from slurm_energy.reports.note import Note
 from slurm_energy.reports.recommendation import gpus_of, recommendations
-from slurm_energy.reports.scaling import percent, plain, with_unit
 from slurm_energy.reports.settings import merge_settings
 from slurm_energy.reports.usage import MEASURED_PARTS, JobUsage
 from slurm_energy.slurm.hostlist import fold_hostlist

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from slurm_energy.reports.scaling import plain
+from slurm_energy.reports.figure_format import plain
 
 _TIME_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from slurm_energy.reports.fields import asked_number
-from slurm_energy.reports.scaling import plain
+from slurm_energy.reports.figure_format import plain
 from slurm_energy.reports.usage import JobUsage
 from slurm_energy.slurm.hostlist import fold_hostlist
 

@@ -10,9 +10,9 @@ from typing import Any, Generic, Literal, TypeVar
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import format_duration, shown
 from slurm_energy.records import Quality
-from slurm_energy.reports.scaling import DisplayUnits, figure, plain
+from slurm_energy.reports.figure_format import DisplayUnits, figure, plain
 from slurm_energy.reports.settings import applied_part, short_settings
-from slurm_energy.reports.timespec import format_time
+from slurm_energy.reports.time_spec import format_time
 from slurm_energy.reports.usage import JobUsage
 from slurm_energy.slurm.hostlist import fold_hostlist
 from slurm_energy.spelling import suggestion

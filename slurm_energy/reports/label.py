@@ -15,11 +15,11 @@ from slurm_energy.quantities import format_duration
 from slurm_energy.records import AppliedSetting, Quality
 from slurm_energy.reports.advice import PART_NAMES, notes
 from slurm_energy.reports.fields import Style, asked_number
+from slurm_energy.reports.figure_format import percent, plain, with_unit
 from slurm_energy.reports.note import Note
-from slurm_energy.reports.scaling import percent, plain, with_unit
 from slurm_energy.reports.settings import MergedSetting, applied_part, merge_settings
-from slurm_energy.reports.textplot import Glyphs, area_plot, share_bar, sparkline
-from slurm_energy.reports.timespec import format_time
+from slurm_energy.reports.text_plot import Glyphs, area_plot, share_bar, sparkline
+from slurm_energy.reports.time_spec import format_time
 from slurm_energy.reports.trace import PowerTrace, combine, decode_trace
 from slurm_energy.reports.usage import JobUsage, part_of, worst_quality
 from slurm_energy.slurm.hostlist import fold_hostlist

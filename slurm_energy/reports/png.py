@@ -10,8 +10,8 @@ from slurm_energy.quantities import format_duration
 from slurm_energy.reports.advice import PART_NAMES
 from slurm_energy.reports.axis import time_label, time_ticks, value_ticks, watt_label
 from slurm_energy.reports.fields import asked_number
+from slurm_energy.reports.figure_format import with_unit
 from slurm_energy.reports.label import combined_trace
-from slurm_energy.reports.scaling import with_unit
 from slurm_energy.reports.usage import JobUsage
 
 _POINTS = 400

@@ -23,8 +23,8 @@ from slurm_energy.errors import UsageError
 from slurm_energy.priority import explanation
 from slurm_energy.priority.engine import EngineState, PriorityEngine
 from slurm_energy.priority.usage import DecayedUsage
-from slurm_energy.reports import queuepage
-from slurm_energy.reports.scaling import figure
+from slurm_energy.reports import queue_page
+from slurm_energy.reports.figure_format import figure
 
 
 @pytest.fixture(autouse=True)
@@ -128,14 +128,14 @@ def test_what_is_no_job_is_refused(arguments: tuple[str, ...]) -> None:
     ],
 )
 def test_rows_are_sorted_as_asked(keys: str, expected: list[int]) -> None:
-    assert [job["job_id"] for job in queuepage.sort(answers.queue(), keys)] == expected
+    assert [job["job_id"] for job in queue_page.sort(answers.queue(), keys)] == expected
 
 
 def test_job_ids_sort_as_numbers() -> None:
     shown = ["100", "12_10", "12_3", "9", "12_[*]", "14+0"]
     jobs = [answers.job(1, 1, display_id=text) for text in shown]
     wanted = ["9", "12_3", "12_10", "12_[*]", "14+0", "100"]
-    assert [job["display_id"] for job in queuepage.sort(jobs, "jobid")] == wanted
+    assert [job["display_id"] for job in queue_page.sort(jobs, "jobid")] == wanted
 
 
 @pytest.mark.parametrize("option", ["-o", "-S"])

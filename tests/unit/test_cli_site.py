@@ -182,7 +182,7 @@ PRIORITY = {
     ],
 )
 def test_the_status_tells_of_the_queue(changes: dict[str, Any], line: str) -> None:
-    from slurm_energy.reports.sitepages import controller_lines
+    from slurm_energy.reports.site_pages import controller_lines
 
     now = 1_800_000_000.0
     state = PRIORITY | changes

@@ -19,7 +19,7 @@ from test_sampler import decode
 from slurm_energy.agent.metering.component_account import ComponentAccount
 from slurm_energy.agent.metering.sampler import CounterDelta, SampleInterval
 from slurm_energy.devices.source_priority import NodePart
-from slurm_energy.reports.live import node_watts
+from slurm_energy.reports.live_power import node_watts
 
 LOAD = {"cpu": 300.0, "dram": 40.0, "other": 160.0}
 IDLE = {"cpu": 100.0, "dram": 20.0, "other": 80.0}

@@ -14,7 +14,7 @@ from slurm_energy.records import AppliedSetting, JobDevice
 from slurm_energy.reports.advice import notes
 from slurm_energy.reports.fields import Style
 from slurm_energy.reports.label import label
-from slurm_energy.reports.textplot import ASCII, BLOCKS, Glyphs
+from slurm_energy.reports.text_plot import ASCII, BLOCKS, Glyphs
 from slurm_energy.reports.usage import JobUsage
 
 

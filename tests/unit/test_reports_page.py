@@ -24,7 +24,7 @@ from report_examples import answer, component, job_info, record, usages
 from slurm_energy.errors import EnergyError, NotFoundError
 from slurm_energy.reports import png
 from slurm_energy.reports.comparison import compare
-from slurm_energy.reports.page import page
+from slurm_energy.reports.job_page import page
 from slurm_energy.reports.svg import Scale, band_path, element, line_path
 from slurm_energy.reports.trace import encode_trace
 

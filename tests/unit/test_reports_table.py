@@ -11,9 +11,9 @@ from report_examples import answer, governor, record, usages
 from slurm_energy.errors import UsageError
 from slurm_energy.records import AppliedSetting, EnergyRecord
 from slurm_energy.reports.fields import DEFAULT_FORMAT, FIELDS, Field, Style, find_field
-from slurm_energy.reports.jsonview import job_object
+from slurm_energy.reports.figure_format import DisplayUnits, with_unit
+from slurm_energy.reports.json_view import job_object
 from slurm_energy.reports.label import policy_text
-from slurm_energy.reports.scaling import DisplayUnits, with_unit
 from slurm_energy.reports.settings import short_settings
 from slurm_energy.reports.table import TableLayout, delimited, fit, parse_format, table_lines
 from slurm_energy.reports.usage import AccountedRecord, JobUsage, summarise

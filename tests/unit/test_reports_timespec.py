@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.errors import UsageError
-from slurm_energy.reports.timespec import format_time, parse_time, start_of_day
+from slurm_energy.reports.time_spec import format_time, parse_time, start_of_day
 
 ZONE = ZoneInfo("UTC")
 NOW = datetime(2026, 11, 21, 4, 43, 21, 500_000, tzinfo=ZONE)

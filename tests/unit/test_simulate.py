@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from slurm_energy.cli.main import main
 from slurm_energy.errors import ConfigError, NotFoundError
-from slurm_energy.reports import simulationpage
+from slurm_energy.reports import simulation_page
 from slurm_energy.simulator import campaign as campaign_module
 from slurm_energy.simulator import scenario as scenarios
 from slurm_energy.simulator import sweeps
@@ -184,13 +184,13 @@ def test_the_page_of_a_sweep_is_one_file_with_every_figure_of_the_table(folder, 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=2000))
 def test_a_distribution_of_many_values_is_thinned(values):
     values = np.sort(np.array(values))
-    thinned = simulationpage._thinned(values)
+    thinned = simulation_page._thinned(values)
     assert len(thinned) <= 300 and thinned[-1] == values[-1] and set(thinned) <= set(values)
     assert all(np.diff(thinned) >= 0)
 
 
 def test_a_page_of_many_charts_shows_fewer_jobs_in_each():
-    assert [simulationpage._scheduled_jobs(charts) for charts in (1, 60, 120, 9999)] == [200, 200, 100, 40]
+    assert [simulation_page._scheduled_jobs(charts) for charts in (1, 60, 120, 9999)] == [200, 200, 100, 40]
 
 
 def test_names_in_a_workload_are_escaped_in_the_page(folder):

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from slurm_energy.cli.main import main
 from slurm_energy.errors import UsageError
-from slurm_energy.reports import sprioformat
+from slurm_energy.reports import sprio_format
 from slurm_energy.reports.fields import FIELDS
-from slurm_energy.reports.queuefields import FIELDS as QUEUE_FIELDS
-from slurm_energy.reports.selection import STATES, job_states
+from slurm_energy.reports.job_filter import STATES, job_states
+from slurm_energy.reports.queue_fields import FIELDS as QUEUE_FIELDS
 
 PRIO_LISTING = "senergy prio --helpformat lists all"
 
@@ -117,7 +117,7 @@ def test_the_normalized_priority_is_a_part_of_the_highest(capsys: pytest.Capture
 @given(st.text(alphabet="%.0123456789iruYySNaAz, x", max_size=12))
 def test_any_format_of_letters_is_read_or_refused_in_one_line(text: str) -> None:
     try:
-        columns = sprioformat.parse(QUEUE_FIELDS, text, "--format", "see")
+        columns = sprio_format.parse(QUEUE_FIELDS, text, "--format", "see")
     except UsageError as error:
         assert "\n" not in str(error)
     else:

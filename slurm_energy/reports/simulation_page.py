@@ -12,9 +12,9 @@ from markupsafe import Markup
 
 from slurm_energy.quantities import format_duration
 from slurm_energy.reports.charts import Bar, BarGroup, Series, bar_chart, highest_watts, power_chart
-from slurm_energy.reports.document import render
-from slurm_energy.reports.page import embed
-from slurm_energy.reports.policycharts import (
+from slurm_energy.reports.html_document import render
+from slurm_energy.reports.job_page import embed
+from slurm_energy.reports.policy_charts import (
     ChartSpan,
     Distribution,
     Point,

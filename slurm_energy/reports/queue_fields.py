@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from slurm_energy.quantities import format_duration
 from slurm_energy.reports.fields import Field, Kind, Value, always
-from slurm_energy.reports.scaling import figure
+from slurm_energy.reports.figure_format import figure
 
 Job = Mapping[str, Any]
 """A pending job as `GET /v1/priority` tells it."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_energy.quantities import format_duration
-from slurm_energy.reports.scaling import plain
+from slurm_energy.reports.figure_format import plain
 
 _SITE_SETTINGS = (
     ("cap_watts", "cap {} W"),

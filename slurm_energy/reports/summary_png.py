@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from slurm_energy.errors import EnergyError, NotFoundError, UnavailableError, install_extra
 from slurm_energy.reports.summary import Summary
-from slurm_energy.reports.summarypage import Report
+from slurm_energy.reports.summary_page import Report
 
 _MOST_GROUPS: Final = 20
 _COLOURS: Final = ("#3e74d6", "#1d9e86", "#e0832b", "#a3663a")

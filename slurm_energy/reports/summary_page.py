@@ -8,10 +8,10 @@ from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy.quantities import JOULES_PER_KWH, format_duration
-from slurm_energy.reports.scaling import percent, plain, with_unit
+from slurm_energy.reports.figure_format import percent, plain, with_unit
 from slurm_energy.reports.summary import COMPLETED, DEADLINE, UNKNOWN, Summary
 from slurm_energy.reports.table import delimited, fit
-from slurm_energy.reports.timespec import format_time
+from slurm_energy.reports.time_spec import format_time
 
 FORMAT_VERSION = 1
 _RULE = "-" * 80

@@ -28,12 +28,12 @@ from slurm_energy.reports.charts import (
     share_chart,
 )
 from slurm_energy.reports.comparison import ComparedWork, PolicyVariant, change_percent, compare, work_name
-from slurm_energy.reports.document import render
 from slurm_energy.reports.fields import asked_number
+from slurm_energy.reports.figure_format import percent, with_unit
+from slurm_energy.reports.html_document import render
 from slurm_energy.reports.label import asked_text, combined_trace, policy_text
-from slurm_energy.reports.scaling import percent, with_unit
 from slurm_energy.reports.settings import MergedSetting, merge_settings, short_settings
-from slurm_energy.reports.timespec import format_time
+from slurm_energy.reports.time_spec import format_time
 from slurm_energy.reports.usage import JobUsage, part_of, worst_quality
 from slurm_energy.slurm.hostlist import fold_hostlist
 

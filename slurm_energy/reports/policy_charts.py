@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_energy.reports.axis import range_ticks, time_label, time_ticks
-from slurm_energy.reports.scaling import plain
+from slurm_energy.reports.figure_format import plain
 from slurm_energy.reports.svg import Frame, Scale, drawing, element, line_path
 
 _MARGINS = (58, 14, 12, 44)

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from slurm_energy.quantities import format_duration, shown
-from slurm_energy.reports import sprioformat
+from slurm_energy.reports import sprio_format
 from slurm_energy.reports.fields import Field, Style, find_in
-from slurm_energy.reports.queuefields import (
+from slurm_energy.reports.figure_format import figure, plain, with_unit
+from slurm_energy.reports.queue_fields import (
     FIELDS,
     LISTING,
     Job,
@@ -20,9 +21,8 @@ from slurm_energy.reports.queuefields import (
     term_of,
     unit_text,
 )
-from slurm_energy.reports.scaling import figure, plain, with_unit
 from slurm_energy.reports.table import TableLayout, fit, parse_columns, table_lines
-from slurm_energy.reports.timespec import format_time
+from slurm_energy.reports.time_spec import format_time
 
 _STALE_CYCLES = 4
 _COLUMNS = TableLayout(rule=False)
@@ -57,7 +57,7 @@ def queue_lines(
     """
     fields = [*FIELDS, *term_fields(jobs, norm=norm)]
     if columns and columns.lstrip().startswith("%"):
-        chosen = sprioformat.parse(fields, columns, "--format", LISTING)
+        chosen = sprio_format.parse(fields, columns, "--format", LISTING)
     else:
         chosen = parse_columns(fields, columns or default_format(jobs, long=long), "--format", LISTING)
     return list(table_lines(jobs, chosen, style, layout))
@@ -80,8 +80,8 @@ def sort(jobs: Sequence[Job], keys: str) -> list[Job]:
 
 
 def _sort_field(fields: Sequence[Field[Job]], name: str) -> Field[Job]:
-    if sprioformat.is_letter(name):
-        return sprioformat.named(fields, name, f"--sort: '{name}'", LISTING)
+    if sprio_format.is_letter(name):
+        return sprio_format.named(fields, name, f"--sort: '{name}'", LISTING)
     return find_in(fields, name, "--sort", LISTING)
 
 
