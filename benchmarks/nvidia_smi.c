@@ -1,7 +1,7 @@
 /*
- * A stand-in for `nvidia-smi --query-gpu=power.draw --format=csv`, for tools that start that program: prints
- * the power of every GPU as NVML tells it. Cheaper than the real one, so what it costs a tool is a lower
- * bound.
+ * Substitute for `nvidia-smi --query-gpu=power.draw --format=csv`, for tools that start that program. It
+ * prints the power of every GPU from NVML. It is cheaper than the original, so the measured cost of a tool is
+ * a lower bound.
  *
  * SPDX-License-Identifier: GPL-2.0-or-later
  */

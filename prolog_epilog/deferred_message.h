@@ -10,7 +10,8 @@
 #include <stddef.h>
 
 #define DEFERRED_SUFFIX ".deferred" /* of the socket's path */
-#define DEFERRED_MAX 1000         /* messages in it: whoever took senergyd away must not fill the memory */
+/* Maximum number of messages, so that a stopped senergyd does not fill the memory. */
+#define DEFERRED_MAX 1000
 
 /*
  * Stores a message atomically in a file of its own. File names sort by time: nanoseconds since boot.

@@ -1,8 +1,7 @@
 /*
  * senergy-hook: announces the begin and end of a job to senergyd; run by slurmd as prolog and epilog.
  *
- * Under a name that contains prolog or epilog it needs no arguments; its options then come from
- * DEFAULTS_FILE.
+ * Under a name that contains prolog or epilog it needs no arguments and reads its options from DEFAULTS_FILE.
  */
 #include "exchange.h"
 #include "job_hook.h"

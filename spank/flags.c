@@ -221,8 +221,7 @@ static bool check_label(enum flag flag, const char *value, char *normal, struct 
     return false;
 }
 
-/* Reads one gpu:KIND:COUNT, appends its normal form to `normal` and returns what follows; NULL: it is none.
- */
+/* Parses one gpu:KIND:COUNT, appends its normal form to `normal` and returns the rest; NULL if invalid. */
 static const char *read_shape(const char *text, struct line *normal) {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
     static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.+-";

@@ -1,11 +1,10 @@
 /*
- * Loaded before libc into senergyd: kills it with SIGKILL just before the N-th system call that changes a
- * file, and steps its wall clock.
+ * Library preloaded into senergyd. It kills the process with SIGKILL just before the N-th system call that
+ * changes a file, and steps its wall clock.
  *
- * The file named by SENERGY_TAMPERING holds three 64-bit numbers: calls until death (0: never), calls so far,
- * seconds that the wall clock is off. Whoever maps it sets and reads them at any time. Every state that a
- * death can leave on disk or in the hardware lies between two such calls, so that counting them up covers
- * all.
+ * The file named by SENERGY_TAMPERING holds three 64-bit numbers, which tests set and read at any time: calls
+ * until the kill (0: never), calls so far, offset of the wall clock in seconds. Every state that a kill can
+ * leave on disk or in the hardware lies between two such calls, so a test with all N covers all states.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

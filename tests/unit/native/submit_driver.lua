@@ -1,5 +1,6 @@
--- Lets tests ask senergy_submit.lua: arguments are its folder and the policy file; stdin holds NUL-terminated
--- name, user and value; each is answered with a line `ok` or `refused`, TAB, message, TAB, log.
+-- Test driver of senergy_submit.lua. Its arguments are the module's folder and the policy file. It reads name,
+-- user and value from stdin, each terminated by NUL, and writes a line per request: `ok` or `refused`, TAB,
+-- message, TAB, log.
 package.path = arg[1] .. "/?.lua"
 local said, logged
 slurm = {
