@@ -1,4 +1,4 @@
-"""`senergy simulate`: what scheduling policies would do with a workload."""
+"""`senergy simulate`: simulate scheduling policies on a workload."""
 
 from __future__ import annotations
 
@@ -21,60 +21,66 @@ if TYPE_CHECKING:
     from slurm_energy.simulator.scenario import Scenario
     from slurm_energy.simulator.workload_generator import Predict
 
-HELP = "what scheduling policies would do with a workload: time, energy, fairness, deadlines"
-_TELL_EACH_S = 10.0
+HELP = "simulate scheduling policies on a workload: time, energy, fairness, deadlines"
+_REPORT_INTERVAL_S = 10.0
 
 EPILOG = """\
 examples:
-  senergy simulate --list                                scenarios and policies that are there
-  senergy simulate training                              a shipped scenario
+  senergy simulate --list                                list shipped scenarios and policies
+  senergy simulate training                              run a shipped scenario
   senergy simulate training --sweep workload.arrivals_per_s=0.003,0.005,0.007
-  senergy simulate replay --workload trace.swf           who submits what and when, from a file
+  senergy simulate replay --workload trace.swf           replay users, submissions and run times of a file
   senergy simulate my.toml --policies fcfs,zeus,blend --seeds 10 --out results
   senergy simulate my.toml --sweep schedule.age_weight=0.01,0.1,1
   senergy simulate my.toml --policy-file my_policy.py --policies mine,zeus
   senergy simulate my.toml --out results --html page.html --format parquet
   senergy simulate my.toml --out /shared/results --jobs 20 --slurm="-p short -t 30"
 
-An interrupted campaign with --out goes on where it stopped. One of --slurm cancels its job array when it is
-interrupted, terminated or hung up; after kill -9, squeue --me --name=senergy-simulate finds the array.
-The policies are the code that orders the real queue. docs/simulator.md explains scenarios and how to write a
+With --out, an interrupted campaign resumes where it stopped. With --slurm, an interrupt, termination or
+hang-up cancels the job array; after kill -9, squeue --me --name=senergy-simulate shows the array.
+The policies are the code that orders the live queue. docs/simulator.md explains scenarios and how to write a
 policy.
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options to `senergy simulate`."""
+    """Add the options of `senergy simulate`."""
     parser.epilog = EPILOG
     parser.add_argument(
-        "scenario", nargs="?", metavar="SCENARIO", help="a TOML file, or a shipped one's name"
+        "scenario", nargs="?", metavar="SCENARIO", help="TOML file, or name of a shipped scenario"
     )
     parser.add_argument("--list", action="store_true", help="list shipped scenarios and policies")
-    parser.add_argument("--workload", metavar="FILE", type=Path, help="in place of the scenario's file")
-    parser.add_argument("--policies", metavar="A,B,C", help="in place of the scenario's")
-    parser.add_argument("--policy-file", metavar="FILE", type=Path, help="Python file with policies of yours")
-    parser.add_argument("--seeds", metavar="N", type=int, help="runs with different random numbers")
+    parser.add_argument(
+        "--workload", metavar="FILE", type=Path, help="workload file instead of the scenario's"
+    )
+    parser.add_argument("--policies", metavar="A,B,C", help="policies instead of the scenario's")
+    parser.add_argument("--policy-file", metavar="FILE", type=Path, help="Python file with your own policies")
+    parser.add_argument(
+        "--seeds", metavar="N", type=int, help="runs per policy, each with other random numbers"
+    )
     parser.add_argument("--sweep", metavar="KEY=A,B", help="run once per value, e.g. workload.hours=5,10")
-    parser.add_argument("--jobs", metavar="N", type=int, help="processes at a time (default: one per core)")
+    parser.add_argument("--jobs", metavar="N", type=int, help="parallel processes (default: one per core)")
     parser.add_argument(
         "--slurm",
         metavar="OPTIONS",
         nargs="?",
         const="",
-        help="run as a Slurm job array of --jobs tasks with these options of sbatch, and gather; needs --out",
+        help="run as a Slurm job array of --jobs tasks with these sbatch options; needs --out",
     )
     parser.add_argument("--part", metavar="I/N", help="run only part I of N and print nothing; needs --out")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="write jobs, power and summaries here")
     parser.add_argument(
-        "--format", choices=("csv", "parquet", "json"), default="csv", help="of jobs and power"
+        "--out", metavar="DIR", type=Path, help="write jobs, power and summaries to this folder"
     )
-    parser.add_argument("--html", metavar="FILE", type=Path, help="one page with all tables and charts")
-    parser.add_argument("--plots", metavar="DIR", type=Path, help="the plots as PNG files")
+    parser.add_argument(
+        "--format", choices=("csv", "parquet", "json"), default="csv", help="format of the files in --out"
+    )
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write one page with all tables and charts")
+    parser.add_argument("--plots", metavar="DIR", type=Path, help="write the plots as PNG files")
     parser.add_argument("--json", action="store_true", help="print every run's summary, or the list, as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Simulate, or list what there is."""
+    """Run the simulations of a scenario, or list shipped scenarios and policies."""
     try:
         from slurm_energy.scheduling import load_file
 
@@ -108,17 +114,17 @@ def _simulate(args: argparse.Namespace) -> None:
     if args.slurm is not None or args.part:
         if not args.out:
             flag = "--part" if args.part else "--slurm"
-            raise UsageError(flag, "needs --out", "a folder that all nodes see")
+            raise UsageError(flag, "needs --out", "a folder that is visible on all nodes")
         if args.part:
             _one_part(variants, args)
             return
         _submit(variants, args)
-    found: list[tuple[Scenario, list[RunResult], dict[str, Any]]] = []
+    outputs: list[tuple[Scenario, list[RunResult], dict[str, Any]]] = []
     for variant in variants:
         results = _campaign(variant, args)
         if not args.json:
             _print(variant, results)
-        found.append(
+        outputs.append(
             (
                 variant,
                 results,
@@ -126,25 +132,25 @@ def _simulate(args: argparse.Namespace) -> None:
             )
         )
     if args.html:
-        simulate_output.write_page(found, args.html)
+        simulate_output.write_page(outputs, args.html)
     if args.json:
-        emit_json([_object(variant, result) for variant, results, _ in found for result in results])
+        emit_json([_object(variant, result) for variant, results, _ in outputs for result in results])
 
 
 def _one_part(variants: list[Scenario], args: argparse.Namespace) -> None:
-    """Run every Nth task of all variants; results stay in the folder."""
+    """Run every Nth task of all variants; the results stay in the folder."""
     from slurm_energy.simulator import campaign, job_array
 
     part, parts = job_array.split(args.part)
-    mine = [(v, task) for v in variants for task in campaign.tasks(v)][part::parts]
+    own_tasks = [(v, task) for v in variants for task in campaign.tasks(v)][part::parts]
     for variant in variants:
-        tasks = [task for v, task in mine if v is variant]
+        tasks = [task for v, task in own_tasks if v is variant]
         folder = variant.variant_folder(args.out)
         campaign.campaign(variant, tasks, _oracle(variant), jobs=1, folder=folder)
 
 
 def _submit(variants: list[Scenario], args: argparse.Namespace) -> None:
-    """Run what is not done yet as a job array; afterwards every result is in the folder."""
+    """Run the missing tasks as a job array; afterwards every result is in the folder."""
     from slurm_energy.simulator import campaign, job_array
 
     def missing() -> int:
@@ -161,52 +167,52 @@ def _submit(variants: list[Scenario], args: argparse.Namespace) -> None:
 
     def complete() -> bool:
         left = missing()
-        progress.tell(total - left)
+        progress.report(total - left)
         return left == 0
 
-    job_array.run(command, complete, lambda array: _tell_array(array, parts))
+    job_array.run(command, complete, lambda array: _report_array(array, parts))
     left = missing()
     if left:
         why = f"{left} of {total} runs are missing"
         raise UnavailableError("--slurm", why, f"see {args.out}/slurm-*.out; the same command runs the rest")
 
 
-def _tell_array(array: JobArray, parts: int) -> None:
+def _report_array(array: JobArray, parts: int) -> None:
     print(
-        f"senergy: note: Slurm runs this as job array {array.job_id} of {parts} tasks; ended along with this "
-        f"command, after kill -9 by: {shlex.join(array.scancel)}",
+        f"senergy: note: Slurm runs this as job array {array.job_id} of {parts} tasks; it ends with this "
+        f"command, after kill -9 with: {shlex.join(array.scancel)}",
         file=sys.stderr,
         flush=True,
     )
 
 
 class _Progress:
-    """Tells how far an array is: at once on a terminal, else in a line now and then where it has changed."""
+    """Progress of a job array: every change on a terminal, else a line at intervals if it has changed."""
 
     def __init__(self, total: int) -> None:
-        self._total, self._told, self._next = total, -1, 0.0
+        self._total, self._reported, self._next = total, -1, 0.0
 
-    def tell(self, done: int) -> None:
-        """Print that so many runs are done."""
+    def report(self, done: int) -> None:
+        """Print the number of finished runs."""
         if sys.stderr.isatty():
             _progress(done, self._total)
-        elif done != self._told and (time.monotonic() >= self._next or done == self._total):
+        elif done != self._reported and (time.monotonic() >= self._next or done == self._total):
             print(f"senergy: {done} of {self._total} runs", file=sys.stderr, flush=True)
-            self._told, self._next = done, time.monotonic() + _TELL_EACH_S
+            self._reported, self._next = done, time.monotonic() + _REPORT_INTERVAL_S
 
 
 def _same_command(args: argparse.Namespace) -> list[str]:
-    """Return the words of this command for an array task, with absolute paths."""
+    """Return the arguments of this command for an array task, with absolute paths."""
     scenario = str(Path(args.scenario).absolute()) if Path(args.scenario).exists() else args.scenario
-    words = [sys.executable, "-m", "slurm_energy.cli.main", "simulate", scenario]
-    words += ["--out", str(args.out.absolute())]
+    command = [sys.executable, "-m", "slurm_energy.cli.main", "simulate", scenario]
+    command += ["--out", str(args.out.absolute())]
     for flag in ("workload", "policy_file"):
         if getattr(args, flag):
-            words += [f"--{flag.replace('_', '-')}", str(getattr(args, flag).absolute())]
+            command += [f"--{flag.replace('_', '-')}", str(getattr(args, flag).absolute())]
     for flag in ("policies", "seeds", "sweep"):
         if getattr(args, flag):
-            words += [f"--{flag}", str(getattr(args, flag))]
-    return words
+            command += [f"--{flag}", str(getattr(args, flag))]
+    return command
 
 
 def _variants(scenario: Scenario, args: argparse.Namespace) -> list[Scenario]:
@@ -244,7 +250,7 @@ def _campaign(scenario: Scenario, args: argparse.Namespace) -> list[RunResult]:
 
 
 def _oracle(scenario: Scenario) -> Predict | None:
-    """Return the oracle for scenarios with models, None for those with files only."""
+    """Return the oracle for scenarios with models; None for those with files only."""
     if not scenario.models:
         return None
     from slurm_energy.simulator.model_predictions import predict
@@ -283,5 +289,5 @@ def _print(scenario: Scenario, results: list[RunResult]) -> None:
 
 
 def _object(scenario: Scenario, result: RunResult) -> dict[str, Any]:
-    found = {"policy": result.policy, "seed": result.seed, "summary": result.summary, "notes": result.notes}
-    return {"variant": scenario.label, **found} if scenario.label else found
+    summary = {"policy": result.policy, "seed": result.seed, "summary": result.summary, "notes": result.notes}
+    return {"variant": scenario.label, **summary} if scenario.label else summary

@@ -1,4 +1,4 @@
-"""The files that `senergy simulate` writes: results, plots and the page. Each is named on standard error."""
+"""Files that `senergy simulate` writes: results, plots and the page. Each is named on standard error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_variant(
     """Write results and plots of one variant; jobs and power are those of the first seed of each policy.
 
     Returns:
-        The outcome of each policy; empty if nothing is to be written.
+        The result of each policy; empty if no file is requested.
     """
     if not (args.out or args.html or args.plots):
         return {}
@@ -49,7 +49,7 @@ def write_variant(
         rows["seed"] = [r.seed for r in results]
         rows |= {name: [r.summary.get(name) for r in results] for name in results[0].summary}
         files.write(rows, folder / f"summary.{args.format}", args.format)
-        _say_written(folder, f"jobs, power and summary as {args.format}")
+        _report_written(folder, f"jobs, power and summary as {args.format}")
     if args.plots:
         _draw(scenario, results, outcomes, scenario.variant_folder(args.plots))
     return outcomes
@@ -66,10 +66,10 @@ def _draw(scenario: Scenario, results: list[RunResult], outcomes: dict[str, Any]
             figure.savefig(folder / f"{name}.png", dpi=110)
     except OSError as error:
         raise UnavailableError(f"{error.filename}", error.strerror or "cannot be written") from None
-    _say_written(folder, f"{len(figures)} plots")
+    _report_written(folder, f"{len(figures)} plots")
 
 
-def write_page(found: list[tuple[Scenario, list[RunResult], dict[str, Any]]], path: Path) -> None:
+def write_page(outputs: list[tuple[Scenario, list[RunResult], dict[str, Any]]], path: Path) -> None:
     """Write one page with all variants."""
     from slurm_energy.reports import simulation_page
     from slurm_energy.simulator.summary_table import means
@@ -83,14 +83,14 @@ def write_page(found: list[tuple[Scenario, list[RunResult], dict[str, Any]]], pa
             scenario.schedule.seeds,
             list(dict.fromkeys(note for result in results for note in result.notes)),
         )
-        for scenario, results, outcomes in found
+        for scenario, results, outcomes in outputs
     ]
-    write_file(path, simulation_page.page(found[0][0].title, variants, datetime.now()))
-    _say_written(path, "one page")
+    write_file(path, simulation_page.page(outputs[0][0].title, variants, datetime.now()))
+    _report_written(path, "one page")
 
 
-def _say_written(path: Path, what: str) -> None:
-    print(f"senergy: written: {path}: {what}", file=sys.stderr)
+def _report_written(path: Path, content: str) -> None:
+    print(f"senergy: written: {path}: {content}", file=sys.stderr)
 
 
 def check_outputs(args: argparse.Namespace) -> None:

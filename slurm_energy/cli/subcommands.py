@@ -30,7 +30,7 @@ BUILT_IN = {
     "predict": "time, watts and energy of a job before it runs",
     "calibrate": "fit the prediction of one kind of GPU to measured training steps",
     "profile": "measure a command, or gather what a program's sections measured",
-    "simulate": "what scheduling policies would do with a workload",
+    "simulate": "simulate scheduling policies on a workload",
     "build-plugins": "build slurmctld's plugin for the Slurm that is installed here",
     "config": "check, show or write an example of the configuration",
     "template": "batch scripts and site files from templates",
