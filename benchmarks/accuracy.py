@@ -107,12 +107,12 @@ def main() -> int:
                     rows.append(row)
                     print(text(row), flush=True)
     claims = [claim(row) for row in rows if row.tool == "senergyd"]
-    for found in claims:
-        holds = "yes" if found["holds"] else "no"
-        print(f"CLAIM {found['claim']} ratio={found['ratio']:.6g} target={found['target']} holds={holds}")
+    for entry in claims:
+        holds = "yes" if entry["holds"] else "no"
+        print(f"CLAIM {entry['claim']} ratio={entry['ratio']:.6g} target={entry['target']} holds={holds}")
     if arguments.json:
         Path(arguments.json).write_text(json.dumps([*claims, *map(asdict, rows)], indent=2) + "\n")
-    return 0 if all(found["holds"] for found in claims) else 1
+    return 0 if all(entry["holds"] for entry in claims) else 1
 
 
 @contextmanager

@@ -87,21 +87,21 @@ def pairs(folder: Path, gpu: str, *, from_highest: bool) -> list[Pair]:
             key = tuple(row[name] for name in ("dataset", "network", "batch_size", "optimizer"))
             figures = float(row["time_per_epoch"]), float(row["average_power"])
             groups[key][float(row["power_limit"])] = figures
-    found = []
+    result = []
     for rows in groups.values():
-        known = max(rows) if from_highest else min(rows)
-        seconds, watts = rows[known]
-        for cap in sorted(rows.keys() - {known}):
-            found.append(Pair(watts, known, cap, rows[cap][0] / seconds, rows[cap][1]))
-    return found
+        measured = max(rows) if from_highest else min(rows)
+        seconds, watts = rows[measured]
+        for cap in sorted(rows.keys() - {measured}):
+            result.append(Pair(watts, measured, cap, rows[cap][0] / seconds, rows[cap][1]))
+    return result
 
 
 def errors(rows: Sequence[Pair], response: CapResponse, tdp_watts: float) -> tuple[float, float]:
     """Return the mean errors of time and watts."""
-    said = [convert_part(row.watts, row.before, row.after, tdp_watts, response) for row in rows]
+    predicted = [convert_part(row.watts, row.before, row.after, tdp_watts, response) for row in rows]
     return (
-        fmean(abs(math.log(one[1] / row.time_ratio)) for one, row in zip(said, rows, strict=True)),
-        fmean(abs(one[0] / row.measured_watts - 1) for one, row in zip(said, rows, strict=True)),
+        fmean(abs(math.log(one[1] / row.time_ratio)) for one, row in zip(predicted, rows, strict=True)),
+        fmean(abs(one[0] / row.measured_watts - 1) for one, row in zip(predicted, rows, strict=True)),
     )
 
 

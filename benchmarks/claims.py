@@ -27,10 +27,10 @@ def at_least(name: str, ratio: float, least: float) -> Claim:
 
 def publish(claims: Iterable[Claim], path: str | None) -> int:
     """Print a line per claim, write all to the file if one is named, and return the exit status."""
-    found = list(claims)
-    for entry in found:
+    result = list(claims)
+    for entry in result:
         holds = "yes" if entry["holds"] else "no"
         print(f"CLAIM {entry['claim']} ratio={entry['ratio']} target={entry['target']} holds={holds}")
     if path:
-        Path(path).write_text(json.dumps(found, indent=2) + "\n")
-    return 0 if all(entry["holds"] for entry in found) else 1
+        Path(path).write_text(json.dumps(result, indent=2) + "\n")
+    return 0 if all(entry["holds"] for entry in result) else 1

@@ -62,7 +62,7 @@ class Outcome:
     true: float
     limit: float
     last_two: float
-    said: float
+    predicted: float
     low: float
     high: float
     ranking_times: float
@@ -105,20 +105,26 @@ def replay(jobs: Iterable[Job]) -> list[Outcome]:
 def outcome(oracle: HistoryOracle, history: History, run: ObservedRun, last: deque[float]) -> Outcome:
     limit = run.time_limit_s or 0.0
     two = min(statistics.mean(last), limit) if last else limit
-    asked = {name: getattr(run, name) for name in ATTRIBUTES}
-    answer = oracle.predict(PredictionRequest(**asked, submitted_unix_s=run.end))
-    if answer is None:
+    attributes = {name: getattr(run, name) for name in ATTRIBUTES}
+    prediction = oracle.predict(PredictionRequest(**attributes, submitted_unix_s=run.end))
+    if prediction is None:
         return Outcome(run.duration_s, limit, two, limit, 0.0, limit, limit / 2)
-    said = answer.duration_s
+    predicted = prediction.duration_s
     return Outcome(
-        run.duration_s, limit, two, said.mean, said.low, said.high, ranking_times(history, asked, said.mean)
+        run.duration_s,
+        limit,
+        two,
+        predicted.mean,
+        predicted.low,
+        predicted.high,
+        ranking_times(history, attributes, predicted.mean),
     )
 
 
-def ranking_times(history: History, asked: dict[str, Any], said_s: float) -> float:
+def ranking_times(history: History, attributes: dict[str, Any], said_s: float) -> float:
     """Return the time that determines the order of the queue, without the misprediction factor."""
-    columns = {name: [value] for name, value in asked.items()}
-    limit = asked["time_limit_s"] or NO_LIMIT_S
+    columns = {name: [value] for name, value in attributes.items()}
+    limit = attributes["time_limit_s"] or NO_LIMIT_S
     return max(said_s, float(bounds_many(history, columns, [limit], [1.0], 0.0).time_s[0]))
 
 
@@ -137,7 +143,7 @@ def in_order(outcomes: list[Outcome], name: str) -> float:
 class _Watts:
     """Power for traces that have none: only times are evaluated."""
 
-    def predict(self, question: PredictionRequest) -> Any:
+    def predict(self, request: PredictionRequest) -> Any:
         from slurm_energy.oracle.prediction import Estimate, Prediction, PredictionSource
 
         one = Estimate(1.0, 1.0, 1.0)
@@ -176,11 +182,11 @@ def speed(jobs: list[Job]) -> list[dict[str, Any]]:
     questions = [
         PredictionRequest(**{name: getattr(job.run, name) for name in ATTRIBUTES}) for job in jobs[:2000]
     ]
-    for question in questions:
-        oracle.predict(question)
+    for request in questions:
+        oracle.predict(request)
     began = time.process_time()
-    for question in questions:
-        oracle.predict(question)
+    for request in questions:
+        oracle.predict(request)
     one = (time.process_time() - began) / len(questions)
     rows = [asdict(jobs[chance.randrange(len(jobs))].run) for _ in range(QUEUE)]
     for number, row in enumerate(rows):  # half of them of new programs, and no two alike

@@ -67,14 +67,14 @@ def main() -> int:
 async def serve(path: str) -> None:
     """Answer every line on a Unix socket until the process is ended."""
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
             json.loads(line)
             writer.write(ANSWER)
             await writer.drain()
         writer.close()
 
-    server = await asyncio.start_unix_server(answer, path, backlog=128)
+    server = await asyncio.start_unix_server(respond, path, backlog=128)
     await server.serve_forever()
 
 

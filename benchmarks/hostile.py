@@ -104,14 +104,14 @@ def under_attack(path: str, kinds: tuple[str, ...], seconds: float) -> dict[str,
         waits["door"].append(ask(path + ".root", {"op": "status"})[0])
         waits["public"].append(ask(path, {"op": "status"})[0])
         for operation in ("begin", "end"):
-            wait_ms, answer = ask(path + ".root", {"op": operation, "env": OTHER_JOB})
-            assert answer["ok"], answer
+            wait_ms, response = ask(path + ".root", {"op": operation, "env": OTHER_JOB})
+            assert response["ok"], response
             waits["hook"].append(wait_ms)
         time.sleep(0.02)
-    told = [attacker.communicate(timeout=60)[0].strip() for attacker in attackers]
+    received = [attacker.communicate(timeout=60)[0].strip() for attacker in attackers]
     for name, values in waits.items():
         print(f"{'+'.join(kinds) or 'no attack'}: {name}: {describe(values)}")
-    print("    " + " ".join(told))
+    print("    " + " ".join(received))
     return waits
 
 
@@ -124,8 +124,8 @@ def ask(path: str, message: dict[str, Any]) -> tuple[float, dict[str, Any]]:
         connection.settimeout(30)
         connection.sendall(json.dumps(message).encode() + b"\n")
         with connection.makefile("rb") as lines:
-            answer = json.loads(lines.readline())
-    return (time.perf_counter() - started) * 1e3, answer
+            response = json.loads(lines.readline())
+    return (time.perf_counter() - started) * 1e3, response
 
 
 def percentile_95(values: list[float]) -> float:
@@ -148,7 +148,7 @@ def resident_mb(pid: int, name: str) -> float:
 def evaluate(waits: dict[str, dict[str, list[float]]], memory_mb: float) -> list[dict[str, Any]]:
     claims = []
     for claim, name in (("answer", "door"), ("answer_public", "public"), ("hook", "hook")):
-        worst = {kind: round(percentile_95(found[name]), 3) for kind, found in waits.items()}
+        worst = {kind: round(percentile_95(result[name]), 3) for kind, result in waits.items()}
         ratio = max(worst.values()) / LIMIT_MS
         claims.append(verdict(f"hostile_{claim}", ratio) | {"percentile_95_ms": worst})
     return [*claims, verdict("hostile_memory", memory_mb / LIMIT_MB)]

@@ -132,8 +132,8 @@ def attack(url: str, munge_socket: Path) -> Iterator[Counter[str]]:
         for child, _ in children:
             os.kill(child, signal.SIGTERM)
         for child, read in children:
-            with os.fdopen(read, "rb") as told:
-                counts.update(json.loads(told.read() or b"{}"))
+            with os.fdopen(read, "rb") as received:
+                counts.update(json.loads(received.read() or b"{}"))
             os.waitpid(child, 0)
 
 
@@ -188,8 +188,8 @@ def summary(values: list[float]) -> dict[str, float]:
 
 
 def describe(values: list[float]) -> str:
-    told = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in summary(values).items())
-    return f"{len(values)} times senergy status, {told}"
+    received = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in summary(values).items())
+    return f"{len(values)} times senergy status, {received}"
 
 
 def highest_resident_mb(pid: int) -> float:

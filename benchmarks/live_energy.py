@@ -70,7 +70,7 @@ def measure_runs(
 ) -> Json:
     """Return the runs by name; stored results of the same setting are not measured again."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = {name: kept for name in names if (kept := _kept(folder / f"{name}.json", setting))}
+    found = {name: stored for name in names if (stored := _kept(folder / f"{name}.json", setting))}
     todo = [name for name in names if name not in found]
     if not todo:
         return found

@@ -146,8 +146,8 @@ def evaluate(study: Study, size: int, seed: int) -> dict[str, Any]:
     """Return losses, coverage and errors on the rows that a calibration with `size` rows does not contain."""
     hardware, rows = measurements(study)
     drawn = set(np.random.default_rng(seed).choice(len(rows), size, replace=False).tolist())
-    given = [rows[place] for place in sorted(drawn)]
-    withheld = [row for place, row in enumerate(rows) if place not in drawn]
+    given = [rows[index] for index in sorted(drawn)]
+    withheld = [row for index, row in enumerate(rows) if index not in drawn]
     prior, began_s = shipped_prior(hardware.name), time.monotonic()
     calibration = (
         fit(hardware, given, SearchSettings(), prior=prior).calibration
@@ -165,8 +165,8 @@ def losses(
 ) -> tuple[float, float]:
     """Return the mean loss of the chosen limits, and of a constant share of the design power."""
     chosen, constant = [], []
-    for places in configurations(rows).values():
-        own = [rows[place] for place in places]
+    for indices in configurations(rows).values():
+        own = [rows[index] for index in indices]
         if len(own) < 3:
             continue
         caps, products = column(own, "cap_watts"), column(own, "step_s") ** 2 * column(own, "power_watts")

@@ -103,12 +103,12 @@ def calibration() -> Claim:
         for place, row in enumerate(rows)
     ]
     problem = Problem(hardware, rows, Theta(), {})
-    found = list_unknowns(list(bounds_of(Theta))[:UNKNOWNS], [], [])
+    unknowns = list_unknowns(list(bounds_of(Theta))[:UNKNOWNS], [], [])
     began_s = time.perf_counter()
-    vector = search(problem, found, start_vector(found, Theta(), {}), SearchSettings(workers=2))
+    vector = search(problem, unknowns, start_vector(unknowns, Theta(), {}), SearchSettings(workers=2))
     taken_s = time.perf_counter() - began_s
-    time_error, power_error = (float(error[0]) for error in problem.errors(found, vector[None]))
-    print(f"calibration: {len(rows)} rows, {len(found)} parameters: {taken_s:.0f} s,", end=" ")
+    time_error, power_error = (float(error[0]) for error in problem.errors(unknowns, vector[None]))
+    print(f"calibration: {len(rows)} rows, {len(unknowns)} parameters: {taken_s:.0f} s,", end=" ")
     print(f"errors left: time {time_error:.2%}, power {power_error:.2%}")
     return at_most("oracle_calibration", taken_s / CALIBRATION_S, 1)
 

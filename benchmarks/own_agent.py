@@ -53,9 +53,9 @@ class OwnAgent:
 
     def begin(self) -> None:
         """Announce a job with the whole node whose policy only measures."""
-        answer = self.ask({"op": "begin", "env": job_environment()})
-        if not answer or not answer.get("ok"):
-            raise SystemExit(f"senergyd: {answer}: {self.log()}")
+        response = self.ask({"op": "begin", "env": job_environment()})
+        if not response or not response.get("ok"):
+            raise SystemExit(f"senergyd: {response}: {self.log()}")
 
     def end(self) -> None:
         """End the job."""
@@ -66,9 +66,9 @@ class OwnAgent:
 
         def read() -> dict[str, Any] | None:
             for path in (self.folder / "state/spool").glob("*.json"):
-                found: dict[str, Any] = json.loads(path.read_text())
-                if found["step"] is None:
-                    return found
+                result: dict[str, Any] = json.loads(path.read_text())
+                if result["step"] is None:
+                    return result
             return None
 
         return self._wait(read)
@@ -86,8 +86,8 @@ class OwnAgent:
     def _wait(self, look: Any) -> dict[str, Any]:
         deadline = time.monotonic() + _DEADLINE_S
         while time.monotonic() < deadline and self._process.poll() is None:
-            if found := look():
-                return dict(found)
+            if result := look():
+                return dict(result)
             time.sleep(0.05)
         raise SystemExit(f"senergyd does not answer: {self.log()}")
 

@@ -224,7 +224,7 @@ def portable(queue: RealQueue, count: int) -> Claim:
     reading_s = time.perf_counter() - begin
     # The job id of an array stands for all of its tasks.
     tasks = columns.job_id[columns.job_id != columns.array_job_id].tolist()
-    changes = {job: 1000 * place for place, job in enumerate(tasks[: round(CHANGED_SHARE * count)], 1)}
+    changes = {job: 1000 * index for index, job in enumerate(tasks[: round(CHANGED_SHARE * count)], 1)}
     outcome = JobUpdater(updates_per_s=1e4, batch_s=120).set_site_factors(changes)
     seconds = time.perf_counter() - begin
     after = queue.rpcs()

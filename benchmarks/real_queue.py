@@ -74,11 +74,11 @@ class RealQueue:
     def ranked(self) -> dict[str, Any]:
         """Wait until senergyctld has ranked all records and return its status of the ranking."""
         deadline = time.monotonic() + TIMEOUT_S
-        while (found := self._controller.get("/v1/status")["priority"])["ranked"] != self._ranked:
+        while (result := self._controller.get("/v1/status")["priority"])["ranked"] != self._ranked:
             if time.monotonic() > deadline:
-                raise SystemExit(f"priority.py: {self._records} records are not ranked: {found}")
+                raise SystemExit(f"priority.py: {self._records} records are not ranked: {result}")
             time.sleep(0.2)
-        return dict(found)
+        return dict(result)
 
     @contextlib.contextmanager
     def without_senergyctld(self) -> Iterator[None]:
@@ -97,26 +97,26 @@ class RealQueue:
         Keys: `site`: CPU time of the site factor plugin's update, `own`: CPU time of multifactor's walks over
         the jobs; `site_wall`, `own_wall`: wall-clock times.
         """
-        seen = len(self._pass_lines())
+        observed = len(self._pass_lines())
         deadline = time.monotonic() + TIMEOUT_S
-        while len(found := self._pass_lines()) < seen + count + 2:
+        while len(result := self._pass_lines()) < observed + count + 2:
             if time.monotonic() > deadline:
                 raise SystemExit("priority.py: no pass of priority/multifactor within two minutes")
             time.sleep(0.2)
-        return found[seen + 1 : seen + 1 + count]
+        return result[observed + 1 : observed + 1 + count]
 
     def _pass_lines(self) -> list[dict[str, float]]:
         """Return all passes so far; the last one may be incomplete."""
-        found: list[dict[str, float]] = []
+        result: list[dict[str, float]] = []
         for line in self.timings.read_text().splitlines() if self.timings.exists() else []:
             what, cpu_ns, wall_ns, entries = line.split()
             if what == "site":
                 values = {"site": int(cpu_ns) / 1e6, "site_wall": int(wall_ns) / 1e6}
-                found.append(values | {"own": 0.0, "own_wall": 0.0})
-            elif found and int(entries) >= self._records:
-                found[-1]["own"] += int(cpu_ns) / 1e6
-                found[-1]["own_wall"] += int(wall_ns) / 1e6
-        return found
+                result.append(values | {"own": 0.0, "own_wall": 0.0})
+            elif result and int(entries) >= self._records:
+                result[-1]["own"] += int(cpu_ns) / 1e6
+                result[-1]["own_wall"] += int(wall_ns) / 1e6
+        return result
 
     def configure(self, settings: Mapping[str, Any]) -> None:
         """Change slurm.conf and make slurmctld read it again."""
@@ -137,12 +137,14 @@ class RealQueue:
 @contextlib.contextmanager
 def real_queue(*settings: str) -> Iterator[RealQueue]:
     """Start a lab in plugin mode with these lines in slurm.conf, and stop it at the end."""
-    place = layout.locate_lab(tempfile.mkdtemp(prefix="senergy-bench-", dir="/var/tmp"))
+    lab_layout = layout.locate_lab(tempfile.mkdtemp(prefix="senergy-bench-", dir="/var/tmp"))
     with tempfile.TemporaryDirectory(prefix="senergy-", dir="/dev/shm") as folder:
-        yield from _lab_with_tables(place, Path(folder), settings)
+        yield from _lab_with_tables(lab_layout, Path(folder), settings)
 
 
-def _lab_with_tables(place: layout.Layout, folder: Path, settings: tuple[str, ...]) -> Iterator[RealQueue]:
+def _lab_with_tables(
+    lab_layout: layout.Layout, folder: Path, settings: tuple[str, ...]
+) -> Iterator[RealQueue]:
     """Run the lab; the tables are in memory, as they are in /run."""
     folder.chmod(0o755)
     queue_table = folder / "queue" / "queue.table"
@@ -153,11 +155,11 @@ def _lab_with_tables(place: layout.Layout, folder: Path, settings: tuple[str, ..
     energy = {"priority": {"interval_s": 15.0, "table": str(table), "queue_table": str(queue_table)}}
     spec = LabSpec(nodes_file.from_profiles(("xeon-8358",)), lines, energy, priority="plugin")
     try:
-        lab = lifecycle.up(place, spec)
+        lab = lifecycle.up(lab_layout, spec)
         _with_timer(lab)
         yield RealQueue(lab)
     finally:
-        lifecycle.down(place)
+        lifecycle.down(lab_layout)
 
 
 def _with_timer(lab: Lab) -> None:

@@ -51,22 +51,22 @@ def main() -> int:
 
 def measure(node: Any, arguments: argparse.Namespace) -> dict[str, float]:
     """Return the milliseconds of CPU time per sample by tool; prints them."""
-    found: dict[str, list[float]] = {}
+    result: dict[str, list[float]] = {}
     reasons: dict[str, str] = {}
     for _ in range(arguments.rounds):
         for tool in arguments.tools.split(",") if arguments.tools else SHOWN:
             try:
-                found.setdefault(tool, []).append(1e3 * cost_s(node, tool, arguments))
+                result.setdefault(tool, []).append(1e3 * cost_s(node, tool, arguments))
             except peers.NotMeasuredError as error:
                 reasons[tool] = str(error)
     for tool in SHOWN:
-        values = sorted(found.get(tool, []))
+        values = sorted(result.get(tool, []))
         rounds = ", ".join(f"{value:.3f}" for value in values)
         if values:
             print(f"{tool:<12} {values[0]:8.3f} ms per sample ({rounds})")
         elif tool in reasons:
             print(f"{tool:<12} not measured: {reasons[tool]}")
-    return {tool: min(values) for tool, values in found.items() if values}
+    return {tool: min(values) for tool, values in result.items() if values}
 
 
 def cost_s(node: Any, tool: str, arguments: argparse.Namespace) -> float:

@@ -71,19 +71,21 @@ def speed(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         rate[discipline] = ours(jobs, discipline, args.runs)
         print(f"ours, {discipline:<9} {rate[discipline]:>12,.0f} jobs/s", flush=True)
     if importlib.util.find_spec("accasim"):
-        found = child("accasim", args.accasim_jobs)
-        print(f"AccaSim, easy   {found['easy_jobs_per_s']:>12,.0f} jobs/s", flush=True)
+        result = child("accasim", args.accasim_jobs)
+        print(f"AccaSim, easy   {result['easy_jobs_per_s']:>12,.0f} jobs/s", flush=True)
         few = random_jobs(args.accasim_jobs)
         wait_s = float(
             np.mean(fast_path.simulate(few, [node()], ScheduleSettings(Discipline.STRICT)).wait_s())
         )
-        print(f"mean wait, FCFS: slurm-energy {wait_s:.2f} s, AccaSim {found['fcfs_wait_s']:.2f} s")
+        print(f"mean wait, FCFS: slurm-energy {wait_s:.2f} s, AccaSim {result['fcfs_wait_s']:.2f} s")
         easy_s = float(np.mean(fast_path.simulate(few, [node()], ScheduleSettings(Discipline.EASY)).wait_s()))
-        print(f"mean wait, EASY: slurm-energy {easy_s:.2f} s, AccaSim {found['easy_wait_s']:.2f} s", end=", ")
-        print(f"jobs that its own rule starts at its second: {found['easy_explained']:.0%}")
-        yield same_wait(wait_s / found["fcfs_wait_s"])
-        yield claim("simulator_easy_explained", found["easy_explained"], 1.0)
-        yield claim("simulator_accasim", rate[Discipline.EASY] / found["easy_jobs_per_s"], ACCASIM_TARGET)
+        print(
+            f"mean wait, EASY: slurm-energy {easy_s:.2f} s, AccaSim {result['easy_wait_s']:.2f} s", end=", "
+        )
+        print(f"jobs that its own rule starts at its second: {result['easy_explained']:.0%}")
+        yield same_wait(wait_s / result["fcfs_wait_s"])
+        yield claim("simulator_easy_explained", result["easy_explained"], 1.0)
+        yield claim("simulator_accasim", rate[Discipline.EASY] / result["easy_jobs_per_s"], ACCASIM_TARGET)
     else:
         print("AccaSim: not measured: pip install accasim")
     if importlib.util.find_spec("simpy"):
@@ -116,9 +118,9 @@ def thesis_claim() -> dict[str, Any]:
 
 
 def memory_claim(jobs: int) -> dict[str, Any]:
-    found = child("memory", jobs)
-    peak = found["peak_bytes"]
-    print(f"{jobs:,} jobs: {peak / 1e9:.2f} GB, {found['seconds']:.1f} s")
+    result = child("memory", jobs)
+    peak = result["peak_bytes"]
+    print(f"{jobs:,} jobs: {peak / 1e9:.2f} GB, {result['seconds']:.1f} s")
     ratio = peak / MEMORY_TARGET_BYTES
     return {"claim": "simulator_memory", "ratio": round(ratio, 3), "target": "<=1", "holds": ratio <= 1}
 
@@ -126,8 +128,8 @@ def memory_claim(jobs: int) -> dict[str, Any]:
 def child(what: str, jobs: int) -> dict[str, Any]:
     command = [sys.executable, __file__, "--child", what, "--jobs", str(jobs)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def columns(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

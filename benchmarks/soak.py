@@ -38,24 +38,24 @@ def main() -> int:
     memory = Path("/dev/shm")
     start = time.monotonic()
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-        found = Soak(Path(folder), arguments.hours, arguments.jobs).run()
+        result = Soak(Path(folder), arguments.hours, arguments.jobs).run()
     print(f"{arguments.hours} h and {arguments.jobs} jobs in {time.monotonic() - start:.0f} s")
-    print("MB resident after each hour:", " ".join(f"{size / 1e6:.2f}" for size in found.memory_bytes))
-    claims = evaluate(found)
+    print("MB resident after each hour:", " ".join(f"{size / 1e6:.2f}" for size in result.memory_bytes))
+    claims = evaluate(result)
     return publish(claims, arguments.json)
 
 
-def evaluate(found: SoakResult) -> list[Claim]:
-    growth_mb = found.growth_bytes / 1e6
-    descriptors = max(found.descriptors) / found.descriptors[0]
-    counted = [*found.records[1:], *found.steps[1:]]
+def evaluate(result: SoakResult) -> list[Claim]:
+    growth_mb = result.growth_bytes / 1e6
+    descriptors = max(result.descriptors) / result.descriptors[0]
+    counted = [*result.records[1:], *result.steps[1:]]
     once = sum(count == 1 for count in counted) / len(counted)
-    exact = found.energy_uj == found.measured_uj == found.charged_uj
+    exact = result.energy_uj == result.measured_uj == result.charged_uj
     return [
         claim("soak_memory", growth_mb, "<=1", growth_mb <= 1),
         claim("soak_descriptors", descriptors, "<=1", descriptors <= 1),
-        claim("soak_records", once, "1", found.complete),
-        claim("soak_energy", found.charged_uj / found.energy_uj, "1", exact),
+        claim("soak_records", once, "1", result.complete),
+        claim("soak_energy", result.charged_uj / result.energy_uj, "1", exact),
     ]
 
 

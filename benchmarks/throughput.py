@@ -44,8 +44,8 @@ def main() -> int:
     labs: dict[str, Lab] = {}
     try:
         for name in FLAGS:
-            place = layout.locate_lab(tempfile.mkdtemp(prefix="senergy-bench-", dir="/var/tmp"))
-            labs[name] = lifecycle.up(place, LabSpec(product=name == "slurm-energy"))
+            index = layout.locate_lab(tempfile.mkdtemp(prefix="senergy-bench-", dir="/var/tmp"))
+            labs[name] = lifecycle.up(index, LabSpec(product=name == "slurm-energy"))
         rates = measure(labs, arguments.jobs, arguments.batches)
     finally:
         for lab in labs.values():

@@ -106,8 +106,8 @@ class Cluster:
     def submit(self, model: str, number: int, arguments: Sequence[str]) -> Sent:
         """Submit a job."""
         now_s = time.time()
-        answer = self.call("sbatch", "--parsable", *arguments, text=workload.script(model))
-        return Sent(number, int(answer.strip().split(";")[0]), now_s)
+        response = self.call("sbatch", "--parsable", *arguments, text=workload.script(model))
+        return Sent(number, int(response.strip().split(";")[0]), now_s)
 
     def queued(self) -> int:
         """Return the number of jobs that have not ended."""
@@ -120,27 +120,27 @@ class Cluster:
     def records(self, sent: Sequence[Sent]) -> list[Json]:
         """Wait for the record and Slurm's facts of every job; return them by job id."""
         ids = ",".join(str(job.job_id) for job in sent)
-        found: list[Json] = []
+        result: list[Json] = []
         for _ in range(90):
-            found = json.loads(self.call("senergy", "acct", "--json", "-X", "-j", ids))["jobs"]
-            if len(found) == len(sent) and all(job["state"] == "COMPLETED" for job in found):
-                return sorted(found, key=lambda job: int(job["job_id"]))
+            result = json.loads(self.call("senergy", "acct", "--json", "-X", "-j", ids))["jobs"]
+            if len(result) == len(sent) and all(job["state"] == "COMPLETED" for job in result):
+                return sorted(result, key=lambda job: int(job["job_id"]))
             time.sleep(1)
-        states = sorted({str(job["state"]) for job in found})
-        raise SystemExit(f"live_energy.py: {len(found)} of {len(sent)} records came, of jobs {states}")
+        states = sorted({str(job["state"]) for job in result})
+        raise SystemExit(f"live_energy.py: {len(result)} of {len(sent)} records came, of jobs {states}")
 
 
 @contextmanager
 def cluster(progress: Progress) -> Iterator[Cluster]:
     """Run a lab."""
-    place = layout.locate_lab(tempfile.mkdtemp(prefix="senergy-live-", dir="/var/tmp"))
+    lab_layout = layout.locate_lab(tempfile.mkdtemp(prefix="senergy-live-", dir="/var/tmp"))
     spec = LabSpec(workload.NODES, _SETTINGS, cpu_share=CPU_SHARE)
-    progress(f"bringing up a lab in {place.root}")
-    lab = lifecycle.up(place, spec)
+    progress(f"bringing up a lab in {lab_layout.root}")
+    lab = lifecycle.up(lab_layout, spec)
     try:
         yield Cluster(lab)
     finally:
-        lifecycle.down(place)
+        lifecycle.down(lab_layout)
 
 
 def calibrate(on: Cluster, progress: Progress) -> Json:
@@ -152,7 +152,7 @@ def calibrate(on: Cluster, progress: Progress) -> Json:
     """
     progress(f"{QUIET_S:.0f} s of idle time, to measure the idle power of the nodes")
     time.sleep(QUIET_S)
-    idle = {node: told["power_watts"] for node, told in on.truth().items()}
+    idle = {node: truth["power_watts"] for node, truth in on.truth().items()}
     probes = []
     for _ in range(5):
         probes.append(on.submit("ViT-B", 0, workload.options("ViT-B", "gpu:h100:8")))
@@ -208,13 +208,13 @@ def _joules(begin: Mapping[str, Any], end: Mapping[str, Any], origin: float, las
 
 
 def _drain(on: Cluster, sent: Sequence[Sent], progress: Progress) -> None:
-    begin, said = time.monotonic(), 0.0
+    begin, reported = time.monotonic(), 0.0
     while left := on.queued():
         now_s = time.monotonic() - begin
         if now_s > LONGEST_S:
             raise SystemExit(f"live_energy.py: {left} of {len(sent)} jobs did not end in {LONGEST_S:.0f} s")
-        if now_s - said > 20:
-            said = now_s
+        if now_s - reported > 20:
+            reported = now_s
             progress(f"{left} of {len(sent)} jobs queued or running")
         time.sleep(0.3)
 

@@ -55,8 +55,8 @@ def simulate(scenario: Path, policy: str) -> Json:
     done = subprocess.run([*command, "--policies", policy], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"live_energy.py: senergy simulate: {done.stderr.strip()}")
-    found: list[Json] = json.loads(done.stdout)
-    summary: Json = found[0]["summary"]
+    result: list[Json] = json.loads(done.stdout)
+    summary: Json = result[0]["summary"]
     return summary
 
 
@@ -122,9 +122,9 @@ def _scenario(nodes: Mapping[str, Node], wish: workload.Wish) -> str:
 
 def nodes_of(calibration: Json) -> dict[str, Node]:
     """Return the nodes by kind."""
-    found = {}
+    result = {}
     for kind, spec in zip(workload.KINDS, workload.NODES, strict=True):
         cpu = load_profile(spec.profile, spec.overrides).cpu
         cpus = cpu.packages * cpu.cores_per_package * cpu.threads_per_core
-        found[kind] = Node(calibration["idle_watts"][spec.name], cpus)
-    return found
+        result[kind] = Node(calibration["idle_watts"][spec.name], cpus)
+    return result

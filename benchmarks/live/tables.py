@@ -20,11 +20,11 @@ def lines(measured: Mapping[str, Json], simulated: Mapping[str, Json]) -> list[s
         simulated: summaries of the simulator by policy.
     """
     live = {name: _live(run) for name, run in measured.items()}
-    found = {name: _simulated(summary) for name, summary in simulated.items()}
+    result = {name: _simulated(summary) for name, summary in simulated.items()}
     return [
         *("Measured:", "", *_HEAD, *(_row(name, row) for name, row in live.items())),
         *("", "Simulated, and the difference from the measurement:", "", *_HEAD),
-        *(_row(name, row, live[name]) for name, row in found.items()),
+        *(_row(name, row, live[name]) for name, row in result.items()),
         *("", *(_against(name, live) for name in live if name != next(iter(live)))),
     ]
 

@@ -137,9 +137,9 @@ def a100_seconds(model: str) -> float:
     """Return the seconds of a model on one A100, predicted by the oracle and in the experiment's time."""
     thesis = scenarios.read(str(_THESIS))
     section = next(section for section in thesis.models if section.name == model)
-    found = predict(section, thesis.kinds["a100"].hardware, 1, BATCH)
-    assert found is not None
-    return found.time_s / SPEEDUP
+    result = predict(section, thesis.kinds["a100"].hardware, 1, BATCH)
+    assert result is not None
+    return result.time_s / SPEEDUP
 
 
 def draw(count: int, seed: int, load: float) -> list[LiveJob]:
@@ -166,5 +166,5 @@ def draw(count: int, seed: int, load: float) -> list[LiveJob]:
 
 def kinds_of_jobs() -> Iterator[tuple[str, Shape]]:
     """Return every model in every shape, the longest first."""
-    found = [(model, shape) for model in KERNELS for shape in SHAPES]
-    yield from sorted(found, key=lambda entry: -a100_seconds(entry[0]) / entry[1].gpus)
+    result = [(model, shape) for model in KERNELS for shape in SHAPES]
+    yield from sorted(result, key=lambda entry: -a100_seconds(entry[0]) / entry[1].gpus)

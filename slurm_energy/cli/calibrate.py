@@ -242,11 +242,11 @@ def _report(result: Fit, args: argparse.Namespace) -> None:
         lines = [f"{errors} (before these measurements {result.model_error:.2%})"]
         lines.append("method: transfer; the range of each prediction is part of it")
     else:
-        known = result.calibration.known
+        spread = result.calibration.measured_spread
         lines = [
             f"{errors} (without residuals {result.model_error:.2%})",
-            f"90 % of measured / predicted: time {known.time_low:.2f} to {known.time_high:.2f},"
-            f" power {known.power_low:.2f} to {known.power_high:.2f}",
+            f"90 % of measured / predicted: time {spread.time_low:.2f} to {spread.time_high:.2f},"
+            f" power {spread.power_low:.2f} to {spread.power_high:.2f}",
         ]
     head = f"{result.calibration.hardware}: {result.calibration.basis}"
     emit([head, *lines, f"written: {args.output}"])

@@ -28,7 +28,7 @@ _DIRECTORY = Path(__file__).resolve().parent / "calibrated"
 _MAX_VALUE = 1e18
 _PLAIN = ("hardware", "saturation", "basis", "fitted_unix_s", "rows")
 _OTHERS = ("workloads", "supply_ratios", "residuals", "transfer", "evidence")
-_TABLES: dict[str, type[Any]] = {"theta": Theta, "known": Spread, "unknown": Spread}
+_TABLES: dict[str, type[Any]] = {"theta": Theta, "measured_spread": Spread, "unmeasured_spread": Spread}
 
 
 @functools.cache
@@ -66,7 +66,7 @@ def save_calibration(calibration: Calibration, path: Path) -> None:
     """
     lines = [
         "# Written by senergy calibrate. [theta]: the device; [workloads.*]: factors of single workloads;",
-        "# [known], [unknown]: 5 and 95 % quantiles of measured / predicted, with factors and without;",
+        "# [*_spread]: 5 and 95 % quantiles of measured / predicted, of workloads with factors and without;",
         "# [residuals.*]: factors on time and power by batch (rows) and power limit (columns);",
         "# [transfer]: knowledge for other kinds; [evidence]: prior from other kinds, and few measurements.",
     ]
@@ -178,7 +178,7 @@ def load_calibration(path: Path) -> Calibration:
 
 
 def _check_plain(path: Path, data: dict[str, Any]) -> None:
-    """Check the scalar values; all except `hardware` are optional."""
+    """Check the scalar values of a calibration file; all except `hardware` are optional."""
     if data.get("saturation", "sigmoid") not in [*SATURATIONS]:
         raise ConfigError(f"{path}: saturation", f"is not one of {', '.join(SATURATIONS)}")
     if not isinstance(data.get("hardware"), str):

@@ -143,7 +143,7 @@ class StepPredictor:
         if residuals is not None:
             on_time, on_power = residuals.at(configurations.batch, cap_watts)
             step, power = step * on_time, np.minimum(power * on_power, tdp_watts)
-        spread = calibration.known if has_own_factors else calibration.unknown
+        spread = calibration.measured_spread if has_own_factors else calibration.unmeasured_spread
         quantiles = (spread.time_low, spread.time_high, spread.power_low, spread.power_high)
         return StepPredictions(
             step, power * power_factor, clock, np.tile(quantiles, (len(configurations.batch), 1))

@@ -67,7 +67,7 @@ class TrainingAlternatives:
         return len(self.profile)
 
     def groups(self) -> list[NDArray[np.int64]]:
-        """Return the indices of the rows of each combination of profile, kind and precision."""
+        """Return groups of row indices; the rows of a group share profile, kind and precision."""
         codes = (self.profile * len(self.kinds) + self.kind) * len(PRECISIONS) + self.precision
         order = np.argsort(codes, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(order) else []

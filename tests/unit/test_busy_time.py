@@ -16,12 +16,12 @@ MANY = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 40)), max_size=12
 
 def seconds_by_run(runs, depth):
     """Return the seconds of each run in which fewer than `depth` earlier runs were running."""
-    running, found = Counter(), []
+    running, result = Counter(), []
     for start, length in runs:
         seconds = range(start, start + length)
-        found.append(sum(running[second] < depth for second in seconds))
+        result.append(sum(running[second] < depth for second in seconds))
         running.update(seconds)
-    return found
+    return result
 
 
 @given(RUNS, st.integers(1, 3))

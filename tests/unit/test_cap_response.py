@@ -58,10 +58,10 @@ def test_a_cap_above_the_watts_changes_nothing():
 
 def test_runs_under_the_same_cap_count_as_they_are():
     history = runs(watts=99.0, gpu_cap_watts=100.0)
-    answer = request_for(history, gpu_cap_watts=100.0)
-    assert answer.duration_s.mean == pytest.approx(600.0, rel=0.01)
-    assert answer.power_watts.mean == pytest.approx(99.0, rel=0.01)
-    assert answer.notes == ()
+    prediction = request_for(history, gpu_cap_watts=100.0)
+    assert prediction.duration_s.mean == pytest.approx(600.0, rel=0.01)
+    assert prediction.power_watts.mean == pytest.approx(99.0, rel=0.01)
+    assert prediction.notes == ()
 
 
 def test_raising_a_reached_cap_raises_watts_and_shortens_time():
@@ -101,9 +101,9 @@ def test_watts_rise_and_time_falls_with_the_cap(watts, gpu_share, before, one, o
     st.floats(50, 1000),
     st.sampled_from(["gpu_cap_watts", "cap_watts"]),
 )
-def test_predictions_never_exceed_the_cap_and_are_monotone(seen, one, other, which):
+def test_predictions_never_exceed_the_cap_and_are_monotone(observed, one, other, which):
     history = History()
-    for number, (seconds, watts, cap) in enumerate(seen):
+    for number, (seconds, watts, cap) in enumerate(observed):
         caps = {which: cap}
         history.learn(ObservedRun(NOW + number, seconds, energy_joules=watts * seconds, **JOB | caps))
     low, high = sorted((one, other))
@@ -117,11 +117,11 @@ def test_predictions_never_exceed_the_cap_and_are_monotone(seen, one, other, whi
 def test_queue_forecasts_are_equal():
     history = runs()
     jobs = {name: [value] * 2 for name, value in JOB.items()} | {"gpu_cap_watts": [None, 100.0]}
-    found = predict_many(history, jobs)
+    result = predict_many(history, jobs)
     for row, cap in enumerate(jobs["gpu_cap_watts"]):
-        answer = request_for(history, gpu_cap_watts=cap)
-        assert found.power_watts[row] == pytest.approx(answer.power_watts.mean)
-        assert found.duration_s[row] == pytest.approx(answer.duration_s.mean)
+        prediction = request_for(history, gpu_cap_watts=cap)
+        assert result.power_watts[row] == pytest.approx(prediction.power_watts.mean)
+        assert result.duration_s[row] == pytest.approx(prediction.duration_s.mean)
 
 
 def test_a_gpu_cap_is_ignored_without_gpus():

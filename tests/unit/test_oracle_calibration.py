@@ -109,24 +109,24 @@ def test_an_interrupted_search_resumes(task: tuple[Problem, Any, Any], tmp_path:
         if len(told) == 1:
             raise KeyboardInterrupt
 
-    kept = tmp_path / "state.npz"
+    checkpoint_path = tmp_path / "state.npz"
     with pytest.raises(KeyboardInterrupt):
-        search(problem, found, start, whole, kept, interrupted)
-    resumed = search(problem, found, start, whole, kept, interrupted)
+        search(problem, found, start, whole, checkpoint_path, interrupted)
+    resumed = search(problem, found, start, whole, checkpoint_path, interrupted)
     assert told == [SEGMENT, 2 * SEGMENT]
     assert np.array_equal(resumed, search(problem, found, start, whole))
 
 
 def test_a_foreign_checkpoint_is_refused(task: tuple[Problem, Any, Any], tmp_path: Path) -> None:
     problem, found, start = task
-    kept = tmp_path / "state.npz"
+    checkpoint_path = tmp_path / "state.npz"
     few = dataclasses.replace(SMALL, generations=1, population=8, polish=0)
-    search(problem, found, start, few, kept)
+    search(problem, found, start, few, checkpoint_path)
     with pytest.raises(UsageError, match="checkpoint of other measurements or settings"):
-        search(problem, found, start, dataclasses.replace(few, seed=2), kept)
-    kept.write_bytes(b"nonsense")
+        search(problem, found, start, dataclasses.replace(few, seed=2), checkpoint_path)
+    checkpoint_path.write_bytes(b"nonsense")
     with pytest.raises(UsageError, match="is not a checkpoint"):
-        search(problem, found, start, few, kept)
+        search(problem, found, start, few, checkpoint_path)
 
 
 @pytest.mark.slow
@@ -135,8 +135,8 @@ def test_a_fit_is_accurate_and_predicts_an_unseen_limit() -> None:
     result = fit(A40, rows, SMALL)
     assert result.combined_error < 0.03
     assert set(result.calibration.workloads) == {"resnet50", "bert-base"}
-    known = result.calibration.known
-    assert 0.8 < known.time_low <= 1.0 <= known.time_high < 1.2
+    spread = result.calibration.measured_spread
+    assert 0.8 < spread.time_low <= 1.0 <= spread.time_high < 1.2
     quick = dataclasses.replace(SMALL, generations=0)
     held = leave_out(A40, rows, lambda row: row.cap_watts == 150.0, quick, start=result.calibration)
     assert max(held.errors()) < 0.2
@@ -147,11 +147,11 @@ def test_a_fit_is_accurate_and_predicts_an_unseen_limit() -> None:
 def test_a_left_out_workload_has_no_factors() -> None:
     rows = measured()
     quick = dataclasses.replace(SMALL, generations=2, population=8, polish=0)
-    asked = [dataclasses.replace(row, step_s=1.0) if row.model == "bert-base" else row for row in rows]
+    changed = [dataclasses.replace(row, step_s=1.0) if row.model == "bert-base" else row for row in rows]
     first, second = (
-        leave_out(A40, given, lambda row: row.model, quick, forget_workload=True) for given in (rows, asked)
+        leave_out(A40, given, lambda row: row.model, quick, forget_workload=True) for given in (rows, changed)
     )
-    own = [place for place, row in enumerate(rows) if row.model == "bert-base"]
+    own = [index for index, row in enumerate(rows) if row.model == "bert-base"]
     assert np.array_equal(first.seconds[own], second.seconds[own])
 
 
@@ -216,7 +216,7 @@ def test_the_shipped_calibrations_match_their_data(device: str, precision: str) 
     problem = Problem(hardware, read_measurements(path, precision), shipped.theta, dict(shipped.workloads))
     time, power = problem.errors([], np.zeros((1, 0)))
     assert 0.6 * time[0] + 0.4 * power[0] <= 0.042
-    assert shipped.known.time_low < 1.0 < shipped.known.time_high
+    assert shipped.measured_spread.time_low < 1.0 < shipped.measured_spread.time_high
 
 
 def test_neutral_factors_change_nothing() -> None:

@@ -49,18 +49,18 @@ class Everywhere:
 
 class TestDistributions:
     @given(SEEN)
-    def test_lie_between_the_extremes_in_order(self, seen):
-        grid = distribution.mix(seen)
+    def test_lie_between_the_extremes_in_order(self, observed):
+        grid = distribution.mix(observed)
         assert len(grid) == distribution.ATOMS and list(grid) == sorted(grid)
-        values = {value for value, _, _ in seen}
+        values = {value for value, _, _ in observed}
         assert set(grid) <= values
         assert min(values) <= distribution.low(grid) <= distribution.mean(grid) <= distribution.high(grid)
         assert distribution.low(grid) <= distribution.middle(grid) <= distribution.high(grid) <= max(values)
 
     @given(SEEN, st.floats(0.01, 100))
-    def test_only_ratios_of_weights_count(self, seen, factor):
-        again = [(value, weight * factor, cut) for value, weight, cut in seen]
-        pairs = zip(distribution.mix(seen), distribution.mix(again), strict=True)
+    def test_only_ratios_of_weights_count(self, observed, factor):
+        again = [(value, weight * factor, cut) for value, weight, cut in observed]
+        pairs = zip(distribution.mix(observed), distribution.mix(again), strict=True)
         assert (
             sum(not math.isclose(a, b) for a, b in pairs) <= 1
         )  # rounding may move a value across a boundary
@@ -78,9 +78,9 @@ class TestDistributions:
         assert set(distribution.mix([(10.0, 1.0, True)])) == {10.0}
 
     @given(SEEN)
-    def test_lower_bounds_never_make_it_smaller(self, seen):
-        exact = distribution.mix([(value, weight, False) for value, weight, _ in seen])
-        bounds = distribution.mix(seen)
+    def test_lower_bounds_never_make_it_smaller(self, observed):
+        exact = distribution.mix([(value, weight, False) for value, weight, _ in observed])
+        bounds = distribution.mix(observed)
         assert all(a <= b for a, b in zip(exact[:-1], bounds[:-1], strict=True))
 
     def test_of_nothing_is_an_error(self):
@@ -146,8 +146,8 @@ class TestFallback:
     def test_the_share_of_the_time_limit_carries_over(self):
         """Between different programs, the share of the limit carries over, not the seconds."""
         history = history_of(*(run(duration_s=90.0 + n % 9, time_limit_s=1000.0) for n in range(60)))
-        answer = request_for(history, name="new", cpus=99, time_limit_s=100_000.0)
-        assert 9000 * 0.7 < answer.duration_s.mean < 9800 * 2
+        prediction = request_for(history, name="new", cpus=99, time_limit_s=100_000.0)
+        assert 9000 * 0.7 < prediction.duration_s.mean < 9800 * 2
 
     def test_the_newest_runs_count_most(self):
         history = history_of(
@@ -173,14 +173,14 @@ class TestFallback:
 
 class TestPredictions:
     def test_repeated_runs(self):
-        answer = request_for(history_of(*(run(ago=3600.0 * n + 7200) for n in reversed(range(5)))))
-        assert answer.source is PredictionSource.HISTORY
-        assert (answer.observations, answer.age_s) == (5, 7200.0)
-        assert answer.basis == "5 runs: same user, name and resources"
+        prediction = request_for(history_of(*(run(ago=3600.0 * n + 7200) for n in reversed(range(5)))))
+        assert prediction.source is PredictionSource.HISTORY
+        assert (prediction.observations, prediction.age_s) == (5, 7200.0)
+        assert prediction.basis == "5 runs: same user, name and resources"
         for estimate, true in (
-            (answer.duration_s, 100),
-            (answer.power_watts, 200),
-            (answer.energy_joules, 2e4),
+            (prediction.duration_s, 100),
+            (prediction.power_watts, 200),
+            (prediction.energy_joules, 2e4),
         ):
             assert estimate.low <= true <= estimate.high
             assert estimate.mean == pytest.approx(true, rel=0.1)
@@ -198,17 +198,17 @@ class TestPredictions:
         assert fewer.power_watts.mean == pytest.approx(50, rel=0.05)
 
     def test_no_longer_than_the_limit(self):
-        answer = request_for(history_of(*(run(duration_s=1000.0) for _ in range(9))), time_limit_s=300.0)
-        assert answer.duration_s == Estimate(300.0, 300.0, 300.0)
-        assert answer.energy_joules.high <= 300 * answer.power_watts.high
+        prediction = request_for(history_of(*(run(duration_s=1000.0) for _ in range(9))), time_limit_s=300.0)
+        assert prediction.duration_s == Estimate(300.0, 300.0, 300.0)
+        assert prediction.energy_joules.high <= 300 * prediction.power_watts.high
 
     def test_endings_of_runs(self):
         """The length of a run that was ended externally is a lower bound; that of a failed run is exact."""
         done = [run(duration_s=100.0 + n) for n in range(10)]
         cut = [run(duration_s=50.0, ending=ending) for ending in RunEnding if not ending.by_itself] * 3
-        answer = request_for(history_of(*done, *cut))
-        assert answer.duration_s.mean > 95
-        assert answer.notes == (
+        prediction = request_for(history_of(*done, *cut))
+        assert prediction.duration_s.mean > 95
+        assert prediction.notes == (
             "9 of 19 runs did not end by themselves (3 timeout, 3 cancelled, 3 interrupted): "
             "they count as at least that long",
         )
@@ -237,10 +237,10 @@ class TestPredictions:
     def test_power_comes_from_another_oracle_without_energy(self):
         history = history_of(*(run(watts=None) for _ in range(9)))
         assert request_for(history) is None
-        answer = request_for(history, Everywhere())
-        assert answer.power_watts.mean == 500
-        assert answer.energy_joules.low == pytest.approx(answer.duration_s.low * 100)
-        assert answer.notes[-1] == "the energy of no run is known: watts from nameplate (everywhere)"
+        prediction = request_for(history, Everywhere())
+        assert prediction.power_watts.mean == 500
+        assert prediction.energy_joules.low == pytest.approx(prediction.duration_s.low * 100)
+        assert prediction.notes[-1] == "the energy of no run is known: watts from nameplate (everywhere)"
 
 
 jobs = st.fixed_dictionaries(
@@ -266,25 +266,27 @@ runs = st.builds(
 
 
 @given(st.lists(runs, max_size=40), st.lists(jobs, min_size=1, max_size=5))
-def test_queue_forecasts_equal_single_predictions(seen, wanted):
+def test_queue_forecasts_equal_single_predictions(observed, wanted):
     np = pytest.importorskip("numpy")
     from slurm_energy.oracle.history.queue_forecast import predict_many
 
-    history = history_of(*seen)
+    history = history_of(*observed)
     columns = {name: [job.get(name) for job in wanted] for name in ATTRIBUTES}
     many = predict_many(history, columns)
-    for place, job in enumerate(wanted):
+    for index, job in enumerate(wanted):
         single = HistoryOracle(history, Everywhere(), lambda: NOW).predict(PredictionRequest(**job))
-        assert (many.runs[place] > 0) == (single is not None)
+        assert (many.runs[index] > 0) == (single is not None)
         if single is None:
             continue
         assert single.duration_s.high <= job.get("time_limit_s", math.inf)
-        found = [many.duration_low_s[place], many.duration_s[place], many.duration_high_s[place]]
-        wish = single.duration_s
-        assert found == pytest.approx([wish.low, wish.mean, wish.high], rel=1e-9, abs=1e-9)
-        if not np.isnan(many.power_watts[place]):
-            assert many.power_watts[place] == pytest.approx(single.power_watts.mean, rel=1e-9, abs=1e-9)
-            assert many.energy_joules[place] == pytest.approx(single.energy_joules.mean, rel=1e-9, abs=1e-6)
+        result = [many.duration_low_s[index], many.duration_s[index], many.duration_high_s[index]]
+        expected_estimate = single.duration_s
+        assert result == pytest.approx(
+            [expected_estimate.low, expected_estimate.mean, expected_estimate.high], rel=1e-9, abs=1e-9
+        )
+        if not np.isnan(many.power_watts[index]):
+            assert many.power_watts[index] == pytest.approx(single.power_watts.mean, rel=1e-9, abs=1e-9)
+            assert many.energy_joules[index] == pytest.approx(single.energy_joules.mean, rel=1e-9, abs=1e-6)
     assert dataclasses.asdict(many).keys()
 
 

@@ -85,20 +85,20 @@ def test_any_network_under_any_saturation_stays_between_idle_and_design_power(
     caps = np.linspace(kind.min_cap_watts, kind.tdp_watts, 12)
     rows = [(find_profile(name), kind, "fp32", batch, gpus, 1e6, cap) for cap in (*caps, np.inf)]
     own = Calibration(kind.name, saturation=saturation)
-    found = TrainingOracle(lambda name: own).predict_many(TrainingAlternatives.of(rows))
+    result = TrainingOracle(lambda name: own).predict_many(TrainingAlternatives.of(rows))
     idle_watts = own.theta.static_share * kind.tdp_watts * gpus
-    assert np.isfinite(found.step_s).all()
-    assert (np.diff(found.step_s) <= 1e-9 * found.step_s[1:]).all()  # a higher limit is never slower
-    assert (found.power_watts >= idle_watts * (1 - 1e-9)).all()
-    assert (found.power_watts <= kind.tdp_watts * gpus * (1 + 1e-9)).all()
+    assert np.isfinite(result.step_s).all()
+    assert (np.diff(result.step_s) <= 1e-9 * result.step_s[1:]).all()  # a higher limit is never slower
+    assert (result.power_watts >= idle_watts * (1 - 1e-9)).all()
+    assert (result.power_watts <= kind.tdp_watts * gpus * (1 + 1e-9)).all()
 
 
 def test_extrapolated_demand_is_never_negative(tmp_path: Path) -> None:
     data = find_profile("resnet50").to_json()
     data |= {"kernels_forward": [500.0, -1.0], "conv_in": [64.0, -1.0], "read_forward": [1e12, -1e10]}
     (tmp_path / "net.json").write_text(json.dumps(data))
-    asked = demand(load_profile(tmp_path / "net.json"), 4096.0, "fp32", find_optimizer("sgd"))
-    assert (asked.kernels, asked.bytes_moved, asked.conv_dims[1]) == (0.0, 0.0, 1.0)
+    work = demand(load_profile(tmp_path / "net.json"), 4096.0, "fp32", find_optimizer("sgd"))
+    assert (work.kernels, work.bytes_moved, work.conv_dims[1]) == (0.0, 0.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -136,10 +136,10 @@ def test_a_deeply_nested_file_is_refused_in_one_line(load: Any, name: str, tmp_p
         ("^rows = .*", "rows = 1.5", "rows"),
         ("^rows = .*", 'rows = 1\nfitted_unix_s = "today"', "fitted_unix_s"),
         ("^rows = .*", "rows = 1\nfitted_unix_s = nan", "fitted_unix_s"),
-        ("^time_low = .*", "time_low = -0.5", "known.time_low"),
-        ("^time_low = .*", "time_low = 1.5", "known.time_low"),
-        ("^power_high = .*", "power_high = 0.5", "known.power_high"),
-        ("^power_high = .*", "power_high = 1e308", "known.power_high"),
+        ("^time_low = .*", "time_low = -0.5", "measured_spread.time_low"),
+        ("^time_low = .*", "time_low = 1.5", "measured_spread.time_low"),
+        ("^power_high = .*", "power_high = 0.5", "measured_spread.power_high"),
+        ("^power_high = .*", "power_high = 1e308", "measured_spread.power_high"),
         ("^kernel_s = .*", f"kernel_s = {10**400}", "theta.kernel_s"),
         ("^saturation = .*", 'saturation = "tanh"\nworkloads = 3', "workloads"),
     ],
@@ -188,8 +188,8 @@ def test_steps_without_watts_calibrate_time_only(senergy: Senergy, tmp_path: Pat
     write_measurements(blind, tmp_path / "steps.csv")
     code, out, _ = senergy(f"calibrate steps.csv --gpu a40 --output own.toml {QUICK}")
     assert (code, "nan" in out) == (0, False)
-    known = load_calibration(tmp_path / "own.toml").known
-    assert (known.power_low, known.power_high) == (0.6, 1.6)
+    spread = load_calibration(tmp_path / "own.toml").measured_spread
+    assert (spread.power_low, spread.power_high) == (0.6, 1.6)
 
 
 @pytest.mark.parametrize(
@@ -216,13 +216,13 @@ def test_a_calibration_applies_to_a_profile_of_a_user(senergy: Senergy, tmp_path
     assert senergy(f"calibrate steps.csv --gpu a40 --output own.toml {QUICK}")[0] == 0
     ask = "predict --model net.json --gpu a40 --precision fp32 --batch 32 --samples 32 --calibration own.toml"
     code, out, _ = senergy(ask + " --json")
-    (answer,) = json.loads(out)["alternatives"]
-    (note,) = answer["notes"]
+    (prediction,) = json.loads(out)["alternatives"]
+    (note,) = prediction["notes"]
     assert (code, note.startswith("9 measurements of mine on a40-48gb, otherwise as on other kinds")) == (
         0,
         True,
     )
-    assert answer["step_s"] == pytest.approx(0.096, rel=0.1)
+    assert prediction["step_s"] == pytest.approx(0.096, rel=0.1)
     (tmp_path / "net.json").write_text(json.dumps(own | {"parameters": 3}))
     code, _, err = senergy(f"calibrate steps.csv --gpu a40 --output own.toml {QUICK}")
     assert (code, "another profile is called mine" in err) == (3, True)
@@ -311,18 +311,18 @@ def test_errors_in_a_traced_file_are_one_line(
 def test_the_prediction_states_assumptions_and_limitations() -> None:
     ask = TrainingOracle().predict
     little = PredictionRequest(model="resnet50", gpu_kind="a40", gpus=1, nodes=1)
-    answer = ask(little)
-    assert answer is not None
-    assert answer.basis.endswith("assumed: one epoch of ImageNet-1k, 32 samples per GPU and step, tf32")
-    assert answer.notes == ()
+    prediction = ask(little)
+    assert prediction is not None
+    assert prediction.basis.endswith("assumed: one epoch of ImageNet-1k, 32 samples per GPU and step, tf32")
+    assert prediction.notes == ()
     much = PredictionRequest(
         model="resnet50", gpu_kind="h100", gpus=16, nodes=2, time_limit_s=1.0, cap_watts=900,
         gpu_cap_watts=100, batch=64, precision="bf16", samples=1e6,
     )  # fmt: skip
-    answer = ask(much)
-    assert answer is not None
-    assert "assumed" not in answer.basis
-    text = " ".join(answer.notes)
+    prediction = ask(much)
+    assert prediction is not None
+    assert "assumed" not in prediction.basis
+    text = " ".join(prediction.notes)
     for part in ("the limit of 00:00:01", "one node only", "per node is ignored", "is 200 W: it is used"):
         assert part in text
     allowed = ask(
@@ -331,18 +331,22 @@ def test_the_prediction_states_assumptions_and_limitations() -> None:
         )
     )
     assert allowed is not None
-    assert allowed.duration_s == answer.duration_s  # senergyd sets the lowest limit that the GPU takes
+    assert allowed.duration_s == prediction.duration_s  # senergyd sets the lowest limit that the GPU takes
 
 
 def test_implausible_joules_are_ignored() -> None:
     history = History()
     for joules in (1e5, 1e300, 1e5):
         history.learn(ObservedRun(1.7e9, 1000.0, energy_joules=joules, user="ada", name="sim", nodes=1))
-    answer = HistoryOracle(history, NameplateOracle()).predict(
+    prediction = HistoryOracle(history, NameplateOracle()).predict(
         PredictionRequest(user="ada", name="sim", nodes=1)
     )
-    assert answer is not None
-    assert (answer.observations, answer.power_watts.high < 1e6, answer.energy_joules.high < 1e9) == (
+    assert prediction is not None
+    assert (
+        prediction.observations,
+        prediction.power_watts.high < 1e6,
+        prediction.energy_joules.high < 1e9,
+    ) == (
         3,
         True,
         True,
@@ -371,7 +375,7 @@ def test_any_history_gives_ordered_ranges_within_the_limit(
     history = History(max_keys=5)
     for run in learned:
         history.learn(run)
-    question = PredictionRequest(user="a", name="n", partition="p", nodes=1, gpus=gpus, time_limit_s=limit)
-    answer = HistoryOracle(history, NameplateOracle()).predict(question)  # `Estimate` validates the order
-    assert answer is None or limit is None or answer.duration_s.high <= limit
-    assert answer is None or np.isfinite(answer.energy_joules.high)
+    request = PredictionRequest(user="a", name="n", partition="p", nodes=1, gpus=gpus, time_limit_s=limit)
+    prediction = HistoryOracle(history, NameplateOracle()).predict(request)  # `Estimate` validates the order
+    assert prediction is None or limit is None or prediction.duration_s.high <= limit
+    assert prediction is None or np.isfinite(prediction.energy_joules.high)

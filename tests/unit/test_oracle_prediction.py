@@ -23,11 +23,11 @@ ANSWER = Prediction(
 
 
 class Fixed:
-    def __init__(self, answer: Prediction | None) -> None:
-        self.answer = answer
+    def __init__(self, prediction: Prediction | None) -> None:
+        self.prediction = prediction
 
-    def predict(self, question: PredictionRequest) -> Prediction | None:
-        return self.answer
+    def predict(self, request: PredictionRequest) -> Prediction | None:
+        return self.prediction
 
 
 @pytest.mark.parametrize(

@@ -125,8 +125,10 @@ def test_the_oracle_predicts_with_residuals_of_the_same_precision() -> None:
     rows = as_measured(OWN, lambda batch, cap: 1.1)
     own = with_residuals(A40, rows, OWN)
     oracle, plain = TrainingOracle(lambda name: own), TrainingOracle(lambda name: OWN)
-    asked = TrainingAlternatives.of((RESNET, A40, "tf32", row.batch, 1.0, 1e5, row.cap_watts) for row in rows)
-    ratio = oracle.predict_many(asked).step_s / plain.predict_many(asked).step_s
+    alternatives = TrainingAlternatives.of(
+        (RESNET, A40, "tf32", row.batch, 1.0, 1e5, row.cap_watts) for row in rows
+    )
+    ratio = oracle.predict_many(alternatives).step_s / plain.predict_many(alternatives).step_s
     assert ratio == pytest.approx(np.full(len(rows), 1.1), rel=0.01)
     assert with_residuals(A40, rows, own) == own  # the residuals of the start are not applied again
     other = TrainingAlternatives.of([(RESNET, A40, "fp32", 32.0, 1.0, 1e5, 200.0)])  # no measurement in FP32
@@ -205,11 +207,11 @@ def best_cap(calibration: Calibration, model: str, batch: float = 128.0) -> Swee
 
 def test_an_unmeasured_workload_gets_no_tight_limit() -> None:
     known = dataclasses.replace(OWN, workloads={"resnet50": Scalars()}, residuals={})
-    seen = best_cap(known, "resnet50")
+    observed = best_cap(known, "resnet50")
     unseen = best_cap(Calibration(A40.name), "resnet50")  # the same prediction with a larger uncertainty
-    assert np.array_equal(seen.objectives["edp"], unseen.objectives["edp"])
-    assert unseen.rows[unseen.best["edp"]][3] > seen.rows[seen.best["edp"]][3]
-    assert unseen.best["time"] == seen.best["time"]
+    assert np.array_equal(observed.objectives["edp"], unseen.objectives["edp"])
+    assert unseen.rows[unseen.best["edp"]][3] > observed.rows[observed.best["edp"]][3]
+    assert unseen.best["time"] == observed.best["time"]
 
 
 def test_a_measured_job_has_no_tolerance() -> None:
@@ -236,9 +238,9 @@ def test_the_best_limit_of_measured_jobs_is_found(device: str, precision: str) -
             TrainingOracle(looping=True), profile, [hardware], [1.0], [own[0].batch], caps, precision, 1e6
         )
         products = [row.step_s**2 * row.power_watts for row in own]
-        place, best = found.best["edp"], int(np.argmin(products))
-        hits.append(abs(caps[place] - caps[best]) <= 25.0)
-        losses.append(products[place] / products[best] - 1.0)
+        index, best = found.best["edp"], int(np.argmin(products))
+        hits.append(abs(caps[index] - caps[best]) <= 25.0)
+        losses.append(products[index] / products[best] - 1.0)
     assert np.mean(hits) >= 0.85
     assert np.mean(losses) <= 0.025
     calibration = shipped_calibration(hardware.name)

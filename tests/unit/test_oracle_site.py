@@ -87,13 +87,15 @@ def test_the_live_queue_predicts_with_the_sites_calibration(folder: Path) -> Non
 def test_senergyctld_predicts_jobs_without_history(folder: Path) -> None:
     model = training_model(configuration.load())
     assert model is not None
-    asked = PredictionRequest(model="resnet50", gpu_kind="a100", gpus=1)
-    answer = model.predict(asked)
-    assert answer is not None and "ours" in answer.basis and answer.source is PredictionSource.MODEL
-    new = model.predict(dataclasses.replace(asked, gpu_kind="x-nine"))
+    requests = PredictionRequest(model="resnet50", gpu_kind="a100", gpus=1)
+    prediction = model.predict(requests)
+    assert (
+        prediction is not None and "ours" in prediction.basis and prediction.source is PredictionSource.MODEL
+    )
+    new = model.predict(dataclasses.replace(requests, gpu_kind="x-nine"))
     assert new is not None and "resnet50 on x9" in new.basis
     training_model(configuration.Config())  # like a reload without the files
-    assert model.predict(dataclasses.replace(asked, gpu_kind="x-nine")) is None
+    assert model.predict(dataclasses.replace(requests, gpu_kind="x-nine")) is None
 
 
 def test_kinds_of_the_site_are_found_by_every_name(folder: Path) -> None:
@@ -115,8 +117,8 @@ def test_predict_uses_the_files_of_the_configuration(folder: Path, senergy: Run)
 
 def test_predict_job_uses_them_too(folder: Path, senergy: Run) -> None:
     code, out, _ = senergy("predict --json job.sh")
-    answer = json.loads(out)["prediction"]
-    assert (code, answer["source"], "ours" in answer["basis"]) == (0, "model", True)
+    prediction = json.loads(out)["prediction"]
+    assert (code, prediction["source"], "ours" in prediction["basis"]) == (0, "model", True)
 
 
 def test_predict_job_with_a_calibration_ignores_history(folder: Path, senergy: Run, monkeypatch: Any) -> None:
@@ -163,13 +165,13 @@ def test_invalid_files_are_reported_by_config_check(folder: Path, lines: str, me
     (folder / "y.toml").write_text((folder / "x9.toml").read_text())
     save_calibration(Calibration("x9"), folder / "x.toml")
     (folder / "energy.toml").write_text(f"[oracle]\n{lines.format(folder)}\n")
-    found = [finding for finding in check_file().findings if finding.key.startswith("oracle.")]
-    assert [message in finding.text for finding in found] == [True], [finding.text for finding in found]
+    result = [finding for finding in check_file().findings if finding.key.startswith("oracle.")]
+    assert [message in finding.text for finding in result] == [True], [finding.text for finding in result]
     severe = (
         Severity.WARNING if "none.toml" in lines else Severity.ERROR
     )  # the file may exist on the controller only
-    assert {finding.severity for finding in found} == {severe}
-    assert {finding.line for finding in found} == {2}
+    assert {finding.severity for finding in result} == {severe}
+    assert {finding.line for finding in result} == {2}
 
 
 def test_valid_files_pass(folder: Path) -> None:
@@ -190,7 +192,7 @@ def test_a_file_of_another_kind_is_refused(folder: Path) -> None:
 def steps(folder: Path, count: int) -> None:
     """Write the measurements of one sweep over limits of 25 W."""
     a40 = find_hardware("a40")
-    caps = [100.0 + 25.0 * place for place in range(count)]
+    caps = [100.0 + 25.0 * index for index in range(count)]
     rows = measured_steps.grid(["resnet50"], [64.0], caps, precision="tf32", optimizer="sgd")
     figures = predict_rows(a40, rows, shipped_calibration(a40.name))
     write_measurements(measured_steps.measured(rows, *figures), folder / "steps.csv")
@@ -232,10 +234,13 @@ def test_the_controller_queries_the_model_without_history(folder: Path) -> None:
     memory = HistoryCache(
         Mock(), RepeatedFailureLog(logging.getLogger("test"), ignore_numbers=True), retention_days=1.0
     )
-    asked = [PredictionRequest(model="resnet50", gpu_kind="a100", gpus=1), PredictionRequest(name="anything")]
-    assert asyncio.run(memory.predict(asked, own_only=True)) == [None, None]
+    requests = [
+        PredictionRequest(model="resnet50", gpu_kind="a100", gpus=1),
+        PredictionRequest(name="anything"),
+    ]
+    assert asyncio.run(memory.predict(requests, own_only=True)) == [None, None]
     memory.model = training_model(configuration.load())
-    first, second = asyncio.run(memory.predict(asked, own_only=True))
+    first, second = asyncio.run(memory.predict(requests, own_only=True))
     memory.close()
     assert first is not None and (first["source"], second) == ("model", None)
     assert "ours" in first["basis"]

@@ -72,22 +72,22 @@ def test_no_alternatives_give_no_predictions() -> None:
 
 
 def test_time_power_and_energy_are_consistent() -> None:
-    found = PLAIN.predict_many(TrainingAlternatives.of(ROWS))
-    assert found.energy_joules == pytest.approx(found.power_watts * found.duration_s)
+    result = PLAIN.predict_many(TrainingAlternatives.of(ROWS))
+    assert result.energy_joules == pytest.approx(result.power_watts * result.duration_s)
     updates = np.array([1e6 / 128, 1e5 / 64, 1e6 / 128, 1e6 / 128])
-    assert found.duration_s == pytest.approx(updates * found.step_s)
-    assert A40.tdp_watts < found.power_watts[1] <= 4 * 150.0
-    assert found.power_watts[2] <= 200.0 < found.power_watts[0] <= A100.tdp_watts
-    assert found.clock[2] < found.clock[0] == 1.0
+    assert result.duration_s == pytest.approx(updates * result.step_s)
+    assert A40.tdp_watts < result.power_watts[1] <= 4 * 150.0
+    assert result.power_watts[2] <= 200.0 < result.power_watts[0] <= A100.tdp_watts
+    assert result.clock[2] < result.clock[0] == 1.0
 
 
 @given(st.sampled_from([RESNET, BERT]), st.integers(1, 512), st.integers(1, 64), st.floats(100, 400))
 def test_predictions_stay_physical(profile: Any, batch: int, gpus: int, cap: float) -> None:
-    found = PLAIN.predict_many(TrainingAlternatives.of([(profile, A100, "bf16", batch, gpus, 1e6, cap)]))
-    assert 0 < found.step_s[0] < 1e4
-    assert 0 < found.power_watts[0] <= gpus * A100.tdp_watts
+    result = PLAIN.predict_many(TrainingAlternatives.of([(profile, A100, "bf16", batch, gpus, 1e6, cap)]))
+    assert 0 < result.step_s[0] < 1e4
+    assert 0 < result.power_watts[0] <= gpus * A100.tdp_watts
     flops = (profile.gemm_flops_forward.at(batch) + profile.conv_flops_forward.at(batch)) * 2.5
-    assert found.step_s[0] > flops / A100.matrix_flops_per_s("bf16")
+    assert result.step_s[0] > flops / A100.matrix_flops_per_s("bf16")
 
 
 def test_more_gpus_finish_sooner_but_not_in_proportion() -> None:
@@ -98,20 +98,20 @@ def test_more_gpus_finish_sooner_but_not_in_proportion() -> None:
 
 
 def test_a_prediction_has_range_basis_and_notes() -> None:
-    question = PredictionRequest(
+    request = PredictionRequest(
         model="resnet50", gpu_kind="a100", gpus=4, batch=128, precision="bf16", gpu_cap_watts=250
     )
-    answer = PLAIN.predict(question)
-    assert answer is not None
-    assert answer.source is PredictionSource.MODEL
-    assert answer.duration_s.low < answer.duration_s.mean < answer.duration_s.high
-    assert answer.power_watts.high <= 4 * A100.tdp_watts
-    assert answer.notes == ("resnet50 was never measured on a100-sxm4-40gb: wide range",)
-    assert answer.observations is None
+    prediction = PLAIN.predict(request)
+    assert prediction is not None
+    assert prediction.source is PredictionSource.MODEL
+    assert prediction.duration_s.low < prediction.duration_s.mean < prediction.duration_s.high
+    assert prediction.power_watts.high <= 4 * A100.tdp_watts
+    assert prediction.notes == ("resnet50 was never measured on a100-sxm4-40gb: wide range",)
+    assert prediction.observations is None
 
 
 @pytest.mark.parametrize(
-    "question",
+    "job",
     [
         PredictionRequest(gpu_kind="a100"),
         PredictionRequest(model="resnet50"),
@@ -120,8 +120,8 @@ def test_a_prediction_has_range_basis_and_notes() -> None:
         PredictionRequest(model="resnet50", gpu_kind="rtx6000", precision="bf16"),
     ],
 )
-def test_unknown_models_and_kinds_give_no_prediction(question: PredictionRequest) -> None:
-    assert PLAIN.predict(question) is None
+def test_unknown_models_and_kinds_give_no_prediction(job: PredictionRequest) -> None:
+    assert PLAIN.predict(job) is None
 
 
 def test_a_job_cannot_make_the_oracle_read_a_file(tmp_path: Path) -> None:
@@ -138,14 +138,18 @@ def test_a_calibration_of_another_kind_is_refused(senergy: Run, tmp_path: Path) 
 
 def test_a_calibration_has_effect_and_round_trips_through_a_file(tmp_path: Path) -> None:
     scalars = {"resnet50": Scalars(compute=2.0, memory=2.0)}
-    own = Calibration(A100.name, Theta(kernel_s=1e-5), scalars, known=Spread(0.9, 1.1, 0.95, 1.05), rows=12)
+    own = Calibration(
+        A100.name, Theta(kernel_s=1e-5), scalars, measured_spread=Spread(0.9, 1.1, 0.95, 1.05), rows=12
+    )
     save_calibration(own, tmp_path / "own.toml")
     again = load_calibration(tmp_path / "own.toml")
     assert again == own
-    answer = TrainingOracle(lambda name: again).predict(PredictionRequest(model="resnet50", gpu_kind="a100"))
-    assert answer is not None
-    assert answer.duration_s.low == pytest.approx(0.9 * answer.duration_s.mean)
-    assert (answer.observations, answer.notes) == (12, ())
+    prediction = TrainingOracle(lambda name: again).predict(
+        PredictionRequest(model="resnet50", gpu_kind="a100")
+    )
+    assert prediction is not None
+    assert prediction.duration_s.low == pytest.approx(0.9 * prediction.duration_s.mean)
+    assert (prediction.observations, prediction.notes) == (12, ())
 
 
 @pytest.mark.parametrize(
@@ -155,7 +159,7 @@ def test_a_calibration_has_effect_and_round_trips_through_a_file(tmp_path: Path)
         ("kernel_s", "kernels_s", "theta.kernels_s: unknown key"),
         ("beta_conv = 0.6", "beta_conv = nan", "theta.beta_conv: is not a number"),
         ('saturation = "sigmoid"', 'saturation = "step"', "saturation: is not one of"),
-        ("time_low = 0.3\n", "", "known: a key is missing"),
+        ("time_low = 0.3\n", "", "measured_spread: a key is missing"),
         ("hardware = ", "hard = ", "hard: unknown key"),
     ],
 )
@@ -174,9 +178,9 @@ def test_factors_of_shared_weights_apply_to_such_workloads() -> None:
     special = Calibration(A100.name, workloads={"shared-weights": Scalars(memory=2.8, compute=3.0)})
     rows = [(profile, A100, "fp32", 32.0, 1.0, 1e5, np.inf) for profile in (albert, bert)]
     plain = PLAIN.predict_many(TrainingAlternatives.of(rows)).step_s
-    found = TrainingOracle(lambda name: special).predict_many(TrainingAlternatives.of(rows)).step_s
-    assert found[0] > 2 * plain[0]
-    assert found[1] == plain[1]
+    result = TrainingOracle(lambda name: special).predict_many(TrainingAlternatives.of(rows)).step_s
+    assert result[0] > 2 * plain[0]
+    assert result[1] == plain[1]
 
 
 def test_an_unmeasured_workload_is_averaged_over_measured_ones() -> None:
@@ -185,8 +189,8 @@ def test_an_unmeasured_workload_is_averaged_over_measured_ones() -> None:
 
     def step(workloads: dict[str, Scalars]) -> float:
         calibration = Calibration(A100.name, workloads=workloads)
-        found = TrainingOracle(lambda name: calibration).predict_many(TrainingAlternatives.of(ROWS[:1]))
-        return float(found.step_s[0])
+        result = TrainingOracle(lambda name: calibration).predict_many(TrainingAlternatives.of(ROWS[:1]))
+        return float(result.step_s[0])
 
     alone = [step({"resnet50": factors}) for factors in (Scalars(), slow, slower)]
     assert step(known) == pytest.approx(float(np.prod(alone)) ** (1 / 3))
@@ -255,14 +259,14 @@ def test_json_has_ranges_and_marks_the_best(senergy: Run) -> None:
     code, out, _ = senergy(
         "--model bert-base --gpu a40,rtx6000 --precision fp32 --batch 8..16:8 --cap none,150 --json"
     )
-    found = json.loads(out)
+    result = json.loads(out)
     assert code == 0
-    assert [item["cap_watts"] for item in found["alternatives"][:2]] == [150.0, None]
-    assert len(found["alternatives"]) == 8
-    assert set(found["best"]) == {"time", "energy", "edp", "eds"}
-    first = found["alternatives"][0]
+    assert [item["cap_watts"] for item in result["alternatives"][:2]] == [150.0, None]
+    assert len(result["alternatives"]) == 8
+    assert set(result["best"]) == {"time", "energy", "edp", "eds"}
+    first = result["alternatives"][0]
     assert first["duration_s"]["low"] < first["duration_s"]["mean"] < first["duration_s"]["high"]
-    assert found["alternatives"][found["best"]["energy"]]["pareto"]
+    assert result["alternatives"][result["best"]["energy"]]["pareto"]
 
 
 def test_a_batch_that_does_not_fit_is_noted_and_never_best(senergy: Run, tmp_path: Path) -> None:
@@ -309,8 +313,8 @@ def test_the_plot_is_a_png(senergy: Run, tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_ends_in_one_line(senergy: Run, words: str, code: int, message: str) -> None:
-    found, _, err = senergy(words)
-    assert found == code
+    result, _, err = senergy(words)
+    assert result == code
     assert message in err
     assert err.count("\n") == 1
 

@@ -62,9 +62,9 @@ def random_split(
     rows: list[Measurement], count: int, seed: int
 ) -> tuple[list[Measurement], list[Measurement]]:
     """Return some rows at random, and the others."""
-    places = set(np.random.default_rng(seed).choice(len(rows), count, replace=False).tolist())
-    return [rows[place] for place in sorted(places)], [
-        row for place, row in enumerate(rows) if place not in places
+    indices = set(np.random.default_rng(seed).choice(len(rows), count, replace=False).tolist())
+    return [rows[index] for index in sorted(indices)], [
+        row for index, row in enumerate(rows) if index not in indices
     ]
 
 
@@ -80,8 +80,8 @@ def sweep_of(calibration: Calibration, model: str, batch: float, caps: tuple[flo
 def mean_loss(calibration: Calibration, rows: list[Measurement]) -> float:
     """Return the excess of the energy-delay product of the selected limits over the best ones."""
     losses = []
-    for places in configurations(rows).values():
-        own = [rows[place] for place in places]
+    for indices in configurations(rows).values():
+        own = [rows[index] for index in indices]
         products = column(own, "step_s") ** 2 * column(own, "power_watts")
         found = sweep_of(calibration, own[0].model, own[0].batch, tuple(column(own, "cap_watts").tolist()))
         losses.append(products[found.best["edp"]] / products.min() - 1.0)
@@ -90,8 +90,8 @@ def mean_loss(calibration: Calibration, rows: list[Measurement]) -> float:
 
 def constant_loss(rows: list[Measurement], share: float) -> float:
     losses = []
-    for places in configurations(rows).values():
-        own = [rows[place] for place in places]
+    for indices in configurations(rows).values():
+        own = [rows[index] for index in indices]
         products = column(own, "step_s") ** 2 * column(own, "power_watts")
         nearest = np.argmin(np.abs(column(own, "cap_watts") - share * A40.tdp_watts))
         losses.append(products[nearest] / products.min() - 1.0)
@@ -136,17 +136,17 @@ def test_the_prior_oracle_ignores_measurements_and_follows_a_reload() -> None:
     current = [calibrated(few)]
     oracle = TrainingOracle(lambda name: current[0])
     none = TrainingOracle(lambda name: Calibration(A40.name, evidence=Evidence(PRIOR)))
-    asked = TrainingAlternatives.of(
+    alternatives = TrainingAlternatives.of(
         (find_profile("resnet50"), A40, "tf32", 32.0, 1.0, 1e6, cap) for cap in CAPS
     )
-    expected_s = none.predict_many(asked).duration_s
-    assert oracle.prior.predict_many(asked).duration_s == pytest.approx(expected_s)
-    assert oracle.predict_many(asked).duration_s != pytest.approx(expected_s)
-    assert oracle.effective_rows(asked)[0] < 12
+    expected_s = none.predict_many(alternatives).duration_s
+    assert oracle.prior.predict_many(alternatives).duration_s == pytest.approx(expected_s)
+    assert oracle.predict_many(alternatives).duration_s != pytest.approx(expected_s)
+    assert oracle.effective_rows(alternatives)[0] < 12
     current[0] = calibrated(more[:60])
-    assert oracle.prior.predict_many(asked).duration_s == pytest.approx(expected_s)
-    assert oracle.effective_rows(asked)[0] > 12
-    assert none.effective_rows(asked).tolist() == [0.0] * len(CAPS)
+    assert oracle.prior.predict_many(alternatives).duration_s == pytest.approx(expected_s)
+    assert oracle.effective_rows(alternatives)[0] > 12
+    assert none.effective_rows(alternatives).tolist() == [0.0] * len(CAPS)
 
 
 def test_scattered_times_do_not_widen_the_range_of_power() -> None:
@@ -187,10 +187,10 @@ def test_ranges_cover_unseen_rows(count: int) -> None:
 def coverage(given_rows: list[Measurement], left: list[Measurement]) -> list[float]:
     """Return the shares of rows inside their ranges of time and of power."""
     calibration = calibrated(given_rows)
-    asked = TrainingAlternatives.of(
+    alternatives = TrainingAlternatives.of(
         (find_profile(row.model), A40, row.precision, row.batch, 1.0, 1e6, row.cap_watts) for row in left
     )
-    found = TrainingOracle(lambda name: calibration).predict_many(asked)
+    found = TrainingOracle(lambda name: calibration).predict_many(alternatives)
     shares = []
     for measured, predictions, low, high in (
         (column(left, "step_s"), found.step_s, found.spread[:, 0], found.spread[:, 1]),
@@ -259,7 +259,7 @@ def test_a_workload_without_sweeps_has_no_factors_after_a_search() -> None:
 def test_seven_rows_of_one_sweep_have_effect_and_are_noted() -> None:
     """Regression: after a file with one sweep of 25 W steps, the note was 'was never measured'."""
     (first, *_) = configurations(study(("resnet50",))).values()
-    rows = [study(("resnet50",))[place] for place in first[:7]]
+    rows = [study(("resnet50",))[index] for index in first[:7]]
     found = sweep_of(calibrated(rows), "resnet50", 8.0)
     notes = {note for prediction in found.predictions for note in prediction.notes}
     assert notes == {"7 measurements of resnet50 on a40-48gb, otherwise as on other kinds (rtx6000-24gb)"}
@@ -301,8 +301,10 @@ def test_a_kind_never_measured_is_predicted_from_others() -> None:
 
 def test_a_model_measured_nowhere_has_the_widest_range() -> None:
     none = Calibration(A40.name, evidence=Evidence(PRIOR))
-    seen, unseen = (sweep_of(none, model, 32.0).predictions[-1].duration_s for model in ("resnet50", "unet"))
-    assert unseen.high / unseen.mean > seen.high / seen.mean
+    observed, unseen = (
+        sweep_of(none, model, 32.0).predictions[-1].duration_s for model in ("resnet50", "unet")
+    )
+    assert unseen.high / unseen.mean > observed.high / observed.mean
 
 
 @examples(25)
@@ -428,9 +430,9 @@ def test_the_range_of_a_search_is_wider_than_its_own_errors() -> None:
     rows = study(("resnet50", "bert-base"))
     still = SearchSettings(generations=0, population=8, polish=0, kicks=0)
     shipped = shipped_calibration(A40.name)
-    known = fit(A40, rows, still, start=shipped).calibration.known
-    own = with_residuals(A40, rows, shipped).known
-    assert known.time_low < own.time_low < own.time_high < known.time_high
+    spread = fit(A40, rows, still, start=shipped).calibration.measured_spread
+    own = with_residuals(A40, rows, shipped).measured_spread
+    assert spread.time_low < own.time_low < own.time_high < spread.time_high
     blind = [dataclasses.replace(row, power_watts=math.nan) for row in rows]
-    known = fit(A40, blind, still, start=shipped).calibration.known
-    assert (known.power_low, known.power_high) == (0.6, 1.6)
+    spread = fit(A40, blind, still, start=shipped).calibration.measured_spread
+    assert (spread.power_low, spread.power_high) == (0.6, 1.6)

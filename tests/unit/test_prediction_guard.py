@@ -117,9 +117,9 @@ def test_decoys_do_not_hide_real_runs(kind):
     decoys(cheated, kind)
     others = [dict(row) for row in HONEST]
     assert cheated.place(LONG, *others) >= fresh.place(LONG, *others) - 1
-    found = cheated.engine.cycle(queue(LONG), NOW).predicted
-    assert found.time_s[0] >= 20 * HOUR * 0.9
-    assert found.power_watts[0] >= 300.0
+    result = cheated.engine.cycle(queue(LONG), NOW).predicted
+    assert result.time_s[0] >= 20 * HOUR * 0.9
+    assert result.power_watts[0] >= 300.0
 
 
 SIDE_BY_SIDE = {
@@ -168,17 +168,17 @@ def test_users_with_fewer_runs_are_trusted_about_as_soon():
 def test_naming_a_small_model_does_not_shorten_a_job():
     cluster = Cluster()
     claims = LONG | {"gpus": 1, "gpu_kind": "a100", "flags": {"ENERGY_MODEL": "ncf"}}
-    found = cluster.engine.cycle(queue(claims, LONG | {"gpus": 1, "gpu_kind": "a100"}), NOW).predicted
-    assert found.time_s[0] >= found.time_s[1]
-    assert found.power_watts[0] >= found.power_watts[1]
+    result = cluster.engine.cycle(queue(claims, LONG | {"gpus": 1, "gpu_kind": "a100"}), NOW).predicted
+    assert result.time_s[0] >= result.time_s[1]
+    assert result.power_watts[0] >= result.power_watts[1]
 
 
 def test_tight_limits_are_trusted_after_few_runs():
     cluster = Cluster()
     cluster.ran(300.0, limit=900.0, watts=200.0, times=3)
-    found = cluster.engine.cycle(queue(LONG | {"time_limit_s": 900.0}), NOW).predicted
-    assert found.time_s[0] == pytest.approx(300.0, rel=0.2)
-    assert found.power_watts[0] == pytest.approx(200.0, rel=0.3)
+    result = cluster.engine.cycle(queue(LONG | {"time_limit_s": 900.0}), NOW).predicted
+    assert result.time_s[0] == pytest.approx(300.0, rel=0.2)
+    assert result.power_watts[0] == pytest.approx(200.0, rel=0.3)
 
 
 def test_generous_limits_are_trusted_after_enough_work():
@@ -195,8 +195,8 @@ def test_generous_limits_are_trusted_after_enough_work():
 def test_users_who_exhaust_limits_are_predicted_to_do_so_again():
     cluster = Cluster()
     cluster.ran(DAY, name="other", times=3)
-    found = cluster.engine.cycle(queue(LONG), NOW).predicted
-    assert found.time_s[0] > 0.9 * DAY
+    result = cluster.engine.cycle(queue(LONG), NOW).predicted
+    assert result.time_s[0] > 0.9 * DAY
 
 
 # --- the misprediction factor ------------------------------------------------------------------------------
@@ -209,8 +209,8 @@ def test_a_job_past_its_prediction_counts_while_it_runs():
     waiting = {"user": "mallory", "name": "next", "time_limit_s": 10 * HOUR}
 
     def factors(now):
-        found = cluster.engine.cycle(queue(started, waiting, {"user": "bob"}, now=now), now).predicted
-        return found.misprediction[1], found.misprediction[2], found.time_s[1]
+        result = cluster.engine.cycle(queue(started, waiting, {"user": "bob"}, now=now), now).predicted
+        return result.misprediction[1], result.misprediction[2], result.time_s[1]
 
     assert factors(NOW + 30)[:2] == (1.0, 1.0)
     early, other, _ = factors(NOW + 1.5 * HOUR)
@@ -223,14 +223,14 @@ def test_a_job_past_its_prediction_counts_while_it_runs():
 def test_the_prediction_at_the_start_determines_the_factor():
     mispredictions = Mispredictions()
     mispredictions.record_predictions(queue({}, {"array_job_id": 102, "tasks": 5}), np.array([100.0, 200.0]))
-    found = queue(
+    result = queue(
         running(start_s=NOW + 1), running(job_id=103, array_job_id=102, array_task_id=1, start_s=NOW + 2), {}
     )
-    mispredictions.record_starts(found, NOW + 50)
+    mispredictions.record_starts(result, NOW + 50)
     assert [(one.job_id, one.predicted_s) for one in mispredictions.unsaved] == [(101, 100.0), (103, 200.0)]
     assert mispredictions.running_overruns("alice") == (0.0, 0.0)
-    mispredictions.record_predictions(found, np.array([1.0, 1.0, 1.0]))
-    mispredictions.record_starts(found, NOW + 401)
+    mispredictions.record_predictions(result, np.array([1.0, 1.0, 1.0]))
+    mispredictions.record_starts(result, NOW + 401)
     assert len(mispredictions.unsaved) == 2
     total, weight = mispredictions.running_overruns("alice")
     assert weight == pytest.approx(400.0 + 399.0)
@@ -249,12 +249,12 @@ def test_finished_overruns_count_and_decay():
     cluster = Cluster()
     cluster.ran(DAY, name="x", predicted_s=300.0)
     cluster.ran(1.0, name="y", predicted_s=40.0, times=500)  # early ends do not compensate
-    found = cluster.engine.cycle(queue(LONG | {"name": "z"}), NOW).predicted
-    assert found.misprediction[0] > 100
-    assert found.time_s[0] == DAY
+    result = cluster.engine.cycle(queue(LONG | {"name": "z"}), NOW).predicted
+    assert result.misprediction[0] > 100
+    assert result.time_s[0] == DAY
     later = NOW + 5 * 14 * DAY
-    found = cluster.engine.cycle(queue(LONG | {"name": "z"}, now=later), later).predicted
-    assert 1.0 < found.misprediction[0] < 1.3
+    result = cluster.engine.cycle(queue(LONG | {"name": "z"}, now=later), later).predicted
+    assert 1.0 < result.misprediction[0] < 1.3
 
 
 def test_the_explanation_shows_bound_and_factor():
@@ -276,17 +276,17 @@ POSITIVE = st.floats(1e-3, 1e6)
 
 @given(POSITIVE, POSITIVE, st.floats(0, 1e9))
 def test_bounds_lie_between_prior_and_evidence(prior, value, share):
-    found = bounded(prior, value, share)
-    assert min(prior, value) * (1 - 1e-9) <= found <= max(prior, value) * (1 + 1e-9)
+    result = bounded(prior, value, share)
+    assert min(prior, value) * (1 - 1e-9) <= result <= max(prior, value) * (1 + 1e-9)
     if share <= 0.05:
-        assert found == prior
+        assert result == prior
 
 
 @given(POSITIVE, POSITIVE)
 def test_rounding_never_lowers_and_adds_less_than_a_tenth(value, anchor):
-    found = rounded_up(value, anchor)
-    assert value * (1 - 1e-6) <= found <= value * 1.0906
-    assert rounded_up(found, anchor) == pytest.approx(found)
+    result = rounded_up(value, anchor)
+    assert value * (1 - 1e-6) <= result <= value * 1.0906
+    assert rounded_up(result, anchor) == pytest.approx(result)
 
 
 @given(st.lists(st.tuples(POSITIVE, POSITIVE, st.floats(0, 1e7)), max_size=20))
@@ -353,18 +353,18 @@ def test_caps_of_flags_and_policies_count_in_the_queue():
     )
     job = {"name": "train", "gpus": 1, "time_limit_s": 9000.0}
     flags = [{}, {"ENERGY_GPU_CAP": "100"}, {"ENERGY_POLICY": "night"}, {"ENERGY_CAP": "200"}]
-    found = ranker.cycle(queue(*(job | {"flags": one} for one in flags)), NOW).predicted
-    free, gpu, site, node = found.power_watts
+    result = ranker.cycle(queue(*(job | {"flags": one} for one in flags)), NOW).predicted
+    free, gpu, site, node = result.power_watts
     assert free == pytest.approx(300.0, rel=0.2)
     assert gpu <= 100.0 and site <= 150.0 and node <= 200.0
-    assert found.time_s[0] < found.time_s[3] < found.time_s[2] < found.time_s[1]
+    assert result.time_s[0] < result.time_s[3] < result.time_s[2] < result.time_s[1]
     explained = explanation.Explainer(ranker.cycle(queue(job | {"flags": flags[1]}), NOW)).job(0)
     assert explained["predicted"]["power_watts"] <= 100.0
 
 
 @pytest.mark.parametrize("kind", ["v100", "h100"])
 def test_decoys_in_one_shape_do_not_shorten_another(kind):
-    found = []
+    result = []
     for times in (0, 3):
         cluster = Cluster()
         guard = PredictionGuard(cluster.engine_state.mispredictions, cluster.bounds)
@@ -379,9 +379,9 @@ def test_decoys_in_one_shape_do_not_shorten_another(kind):
         offers = {"ENERGY_ALTERNATIVES": "gpu:v100:4,gpu:h100:4"}
         table = ranker.cycle(queue(LONG | {"gpus": 4, "gpu_kind": "v100", "flags": offers}), NOW).shapes.table
         assert len(table.time_s) == 2
-        found.append((table.time_s.min(), table.edp.min()))
-    assert found[1][0] >= found[0][0] / 1.0906
-    assert found[1][1] >= found[0][1] / 1.3
+        result.append((table.time_s.min(), table.edp.min()))
+    assert result[1][0] >= result[0][0] / 1.0906
+    assert result[1][1] >= result[0][1] / 1.3
 
 
 @given(
@@ -389,18 +389,18 @@ def test_decoys_in_one_shape_do_not_shorten_another(kind):
     st.tuples(st.floats(100, 1000), st.floats(100, 1000)),
     st.sampled_from([600.0, HOUR, DAY]),
 )
-def test_predictions_in_the_queue_are_monotone_in_the_cap(seen, caps, limit):
+def test_predictions_in_the_queue_are_monotone_in_the_cap(observed, caps, limit):
     cluster = Cluster()
-    for seconds, watts, cap in seen:
+    for seconds, watts, cap in observed:
         cluster.ran(min(seconds, limit), limit=limit, watts=watts, gpus=1, gpu_cap_watts=cap)
     low, high = sorted(caps)
     job = LONG | {"gpus": 1, "gpu_kind": "a100", "time_limit_s": limit}
     rows = [job | {"flags": {"ENERGY_GPU_CAP": f"{cap:f}"}} for cap in (low, high)]
-    found = cluster.engine.cycle(queue(*rows, job), NOW).predicted
-    assert found.time_s[0] >= found.time_s[1] * (1 - 1e-9) >= found.time_s[2] * (1 - 2e-9)
-    assert found.power_watts[0] <= found.power_watts[1] * (1 + 1e-6)
-    if seen:  # otherwise the nameplate, which includes the CPUs beside the GPU
-        assert found.power_watts[0] <= low * (1 + 1e-6)
+    result = cluster.engine.cycle(queue(*rows, job), NOW).predicted
+    assert result.time_s[0] >= result.time_s[1] * (1 - 1e-9) >= result.time_s[2] * (1 - 2e-9)
+    assert result.power_watts[0] <= result.power_watts[1] * (1 + 1e-6)
+    if observed:  # otherwise the nameplate, which includes the CPUs beside the GPU
+        assert result.power_watts[0] <= low * (1 + 1e-6)
 
 
 def test_a_pending_job_is_recognised_by_its_script():
@@ -410,7 +410,7 @@ def test_a_pending_job_is_recognised_by_its_script():
     script = {"user": "mallory", "name": "b", "time_limit_s": 900.0, "cpus": 64}
     noted = script | {"flags": {"ENERGY_FINGERPRINT": "0123456789abcdef"}}
     forged = script | {"flags": {"ENERGY_FINGERPRINT": "../../x"}}
-    found = cluster.engine.cycle(queue(script, noted, forged), NOW).predicted
-    assert found.basis(1) == "5 runs: same script, arguments, resources and policy"
-    assert found.basis(0) == found.basis(2) == "5 runs: same user, name and resources"
-    assert found.time_s[1] < 0.6 * found.time_s[0]
+    result = cluster.engine.cycle(queue(script, noted, forged), NOW).predicted
+    assert result.basis(1) == "5 runs: same script, arguments, resources and policy"
+    assert result.basis(0) == result.basis(2) == "5 runs: same user, name and resources"
+    assert result.time_s[1] < 0.6 * result.time_s[0]

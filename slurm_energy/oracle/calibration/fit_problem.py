@@ -53,7 +53,10 @@ def combined(time_error: Array, power_error: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """One number that the search determines: a parameter of the device, or a factor of one workload."""
+    """One unknown of the search: a parameter of the device, or a factor of one workload.
+
+    The search varies the parameter itself, or its logarithm if the bound is logarithmic.
+    """
 
     name: str
     workload: str | None
@@ -61,16 +64,16 @@ class Unknown:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Minimum and maximum of the searched number."""
+        """Minimum and maximum of the number that the search varies."""
         low, high = self.bound.low, self.bound.high
         return (float(np.log(low)), float(np.log(high))) if self.bound.logarithmic else (low, high)
 
     def value(self, searched: Any) -> Any:
-        """Return the parameter that belongs to the searched number."""
+        """Return the parameter for a number that the search varies."""
         return np.exp(searched) if self.bound.logarithmic else searched
 
     def searched(self, value: float) -> float:
-        """Return the searched number that belongs to the parameter, clipped to the limits."""
+        """Return the number that the search varies for a parameter, clipped to the limits."""
         low, high = self.limits
         searched = float(np.log(max(value, 1e-300))) if self.bound.logarithmic else value
         return min(max(searched, low), high)
@@ -218,7 +221,7 @@ class _Groups:
 
 
 def start_vector(unknowns: Sequence[Unknown], theta: Theta, scalars: dict[str, Scalars]) -> Array:
-    """Return the searched numbers of the given parameters and factors, and of the defaults of the others."""
+    """Return the start of the search: given parameters and factors, and the defaults of the others."""
     sources = [
         theta if unknown.workload is None else scalars.get(unknown.workload, Scalars())
         for unknown in unknowns

@@ -141,12 +141,12 @@ def fit(
     model_errors = errors(rows, *predict_rows(hardware, rows, searched))
     if residuals:
         calibration = with_residuals(hardware, rows, searched)
-        known = _widened(calibration.known, rows, unknown_count)
-        calibration = dataclasses.replace(calibration, known=known)
+        measured_spread = _widened(calibration.measured_spread, rows, unknown_count)
+        calibration = dataclasses.replace(calibration, measured_spread=measured_spread)
         calibration = _with_transfer(hardware, rows, calibration, prior)
     else:
         own_spread = spread(rows, *predict_rows(hardware, rows, searched))
-        calibration = dataclasses.replace(searched, known=own_spread)
+        calibration = dataclasses.replace(searched, measured_spread=own_spread)
     time_error, power_error = errors(rows, *predict_rows(hardware, rows, calibration))
     return Fit(calibration, time_error, power_error, float(combined(*map(np.asarray, model_errors))))
 
@@ -181,11 +181,11 @@ def _searched(
 
 def _widened(spread: Spread, rows: Sequence[Measurement], unknown_count: int) -> Spread:
     """Return a range for unseen rows, from the range of the rows to which the unknowns were fitted."""
-    known_watts = int(np.count_nonzero(np.isfinite(column(rows, "power_watts"))))
-    count = len(rows) + known_watts
+    measured_watts = int(np.count_nonzero(np.isfinite(column(rows, "power_watts"))))
+    count = len(rows) + measured_watts
     factor = float(np.sqrt(count / max(count - unknown_count, count / 4)))
     wider = Spread(*(value**factor for value in dataclasses.astuple(spread)))
-    if known_watts:
+    if measured_watts:
         return wider
     return dataclasses.replace(wider, power_low=spread.power_low, power_high=spread.power_high)
 
@@ -246,8 +246,8 @@ def with_residuals(hardware: Hardware, rows: Sequence[Measurement], calibration:
     fitted = [index for index, row in enumerate(rows) if row.model in calibration.workloads]
     if not fitted:
         return dataclasses.replace(plain, residuals=residuals_of)
-    known = spread([rows[index] for index in fitted], seconds[fitted], watts[fitted])
-    return dataclasses.replace(plain, residuals=residuals_of, known=known)
+    measured_spread = spread([rows[index] for index in fitted], seconds[fitted], watts[fitted])
+    return dataclasses.replace(plain, residuals=residuals_of, measured_spread=measured_spread)
 
 
 def _values(

@@ -68,7 +68,7 @@ class Measurement:
 
     @property
     def row(self) -> tuple[str, float, str]:
-        """Attributes that do not change with the power limit."""
+        """Profile, batch and optimizer: the configuration without its power limit."""
         return self.model, self.batch, self.optimizer
 
 

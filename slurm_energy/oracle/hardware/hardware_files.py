@@ -70,7 +70,7 @@ def find_hardware(name_or_path: str) -> Hardware:
 
 @functools.cache
 def _find_shipped(name_or_path: str) -> Hardware:
-    """Return a shipped kind, or the kind of a file."""
+    """Return a shipped kind by name, or the kind that a `.toml` file describes."""
     if name_or_path.endswith(".toml"):
         return load_hardware(Path(name_or_path))
     names = _shipped_names()

@@ -158,7 +158,7 @@ class ProgramRecord(ResourceUse):
 
     @property
     def time_s(self) -> float | None:
-        """Weighted mean of the seconds; None without evidence."""
+        """Weighted mean of the seconds of the runs; None without evidence."""
         return self.time_sum / self.limit_sum if self.limit_sum > 0 else None
 
     @property

@@ -149,8 +149,8 @@ class Calibration:
         supply_ratios: by profile, the host's seconds per sample over the device's, at batch 32.
         residuals: by profile and precision, the measured deviations from the model.
         saturation: name in `SATURATIONS`.
-        known: spread of the workloads in `workloads`.
-        unknown: spread of all other workloads.
+        measured_spread: spread of the workloads in `workloads`.
+        unmeasured_spread: spread of all other workloads.
         basis: one line that states the data of the fit.
         fitted_unix_s: time of the fit in Unix seconds; None: unknown.
         rows: number of measurements.
@@ -165,8 +165,8 @@ class Calibration:
     supply_ratios: Mapping[str, float] = field(default_factory=dict)
     residuals: Mapping[tuple[str, str], Residuals] = field(default_factory=dict)
     saturation: str = "sigmoid"
-    known: Spread = UNMEASURED
-    unknown: Spread = UNMEASURED
+    measured_spread: Spread = UNMEASURED
+    unmeasured_spread: Spread = UNMEASURED
     basis: str = "not calibrated: defaults"
     fitted_unix_s: float | None = None
     rows: int = 0

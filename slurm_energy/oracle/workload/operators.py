@@ -192,7 +192,10 @@ def layer_norm(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Opera
 
 @handles_operator("aten._softmax", "aten._log_softmax", "aten._safe_softmax")
 def softmax(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of maximum, exponential, sum and division; backward reads output and its gradient."""
+    """Return the cost of a softmax: maximum, exponential, sum and division.
+
+    Its backward pass reads the output and the gradient of the output.
+    """
     return _sweeps(args[0], flops=5.0, back_flops=4.0, back_reads=2.0)
 
 
@@ -230,7 +233,7 @@ def embedding(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operat
     )
 )
 def pooling(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of reading an image and writing a smaller one."""
+    """Return the cost of pooling: it reads an image and writes a smaller one."""
     image, result = args[0], out[0] if isinstance(out, tuple) else out
     gradient = 1.0 if needs_gradient(image) else 0.0
     return OperationCost(
@@ -255,7 +258,7 @@ def pooling(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operatio
     )
 )
 def reduction(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of reading all elements and writing few; backward writes all."""
+    """Return the cost of a reduction: it reads all elements and writes few; its backward pass writes all."""
     result = out[0] if isinstance(out, tuple) else out
     gradient = 1.0 if needs_gradient(args[0]) else 0.0
     return OperationCost(
@@ -309,7 +312,7 @@ def copying_operator(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) ->
     )
 )
 def no_kernel(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of an operator without a kernel."""
+    """Return the cost of an operator that launches no kernel, which is 0."""
     return NO_WORK
 
 
