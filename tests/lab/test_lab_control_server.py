@@ -28,6 +28,8 @@ from slurm_energy_lab.tree.job_cgroups import JobCgroups
 
 WAIT_S = 20.0
 
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="ops job and fault are for root only")
+
 
 class Clock:
     """A monotonic clock that a test can stop."""
@@ -163,6 +165,7 @@ def test_truth_is_consistent(node):
     assert found["time"] == pytest.approx(time.time(), abs=5)
 
 
+@as_root
 def test_truth_by_job_has_the_usage_of_each_job(node):
     client.register_job(node.path, 6)
     client.run_kernel(node.path, "gemm", cpus=[0, 1], full_speed_s=0.01, job_id=7)
@@ -198,12 +201,12 @@ def test_truth_by_job_has_the_usage_of_each_job(node):
         (b'{"op":"kernel","kernel":"gemm","device":"tpu"}\n', "tpu"),
         (b'{"op":"kernel","kernel":"gemm","job_id":0}\n', "job_id"),
         (b'{"op":"kernel","kernel":"gemm","job_id":true}\n', "job_id"),
-        (b'{"op":"job","job_id":"x"}\n', "job_id"),
-        (b'{"op":"job"}\n', "job_id"),
-        (b'{"op":"job","job_id":1,"cpus":"7-3"}\n', "CPU list"),
-        (b'{"op":"job","job_id":1,"cpus":"0-999"}\n', "999"),
-        (b'{"op":"fault","path":"x","errno":"EIO"}\n', "path"),
-        (b'{"op":"fault","path":"/x","errno":"EWHAT"}\n', "errno"),
+        pytest.param(b'{"op":"job","job_id":"x"}\n', "job_id", marks=as_root),
+        pytest.param(b'{"op":"job"}\n', "job_id", marks=as_root),
+        pytest.param(b'{"op":"job","job_id":1,"cpus":"7-3"}\n', "CPU list", marks=as_root),
+        pytest.param(b'{"op":"job","job_id":1,"cpus":"0-999"}\n', "999", marks=as_root),
+        pytest.param(b'{"op":"fault","path":"x","errno":"EIO"}\n', "path", marks=as_root),
+        pytest.param(b'{"op":"fault","path":"/x","errno":"EWHAT"}\n', "errno", marks=as_root),
         (b"[" * 60000 + b"\n", "not JSON"),
         (b"x" * 70000 + b"\n", "64 KiB"),
         (b"\xff\xfe\n", "not JSON"),
