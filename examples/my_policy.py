@@ -1,4 +1,4 @@
-"""A scheduling policy in one file: cheapest energy first, but urgent jobs and long waits go ahead.
+"""A scheduling policy in one file: lowest energy first, with priority for urgent jobs and long waits.
 
 senergy simulate SCENARIO --policy-file examples/my_policy.py --policies frugal,zeus
 """
@@ -11,12 +11,12 @@ from slurm_energy.scheduling.ranking import least, ranked
 
 @register("frugal")
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Least energy over all shapes first; twice as soon after an hour of waiting.
+    """Lowest energy over all shapes first; an hour of waiting halves the score.
 
     score = min(P T) / (1 + wait / 3600), with a deadline divided by 10
     """
     table = queue.alternatives
-    choice, energy_joules = least(table.energy_joules, table)  # row of the leanest shape of each job
+    choice, energy_joules = least(table.energy_joules, table)  # row of the most efficient shape of each job
     score = energy_joules / (1.0 + queue.wait_s / 3600.0)
     score = np.where(queue.jobs.urgent, score / 10.0, score)
     return ranked(queue, options, choice, score)  # lower goes first; the bound on waiting is kept

@@ -43,7 +43,7 @@ def main(words: list[str] | None = None) -> int:
         "--jobs", metavar="N", type=_positive, help="processes at a time (default: one per core)"
     )
     parser.add_argument(
-        "--out", metavar="DIR", type=Path, help="keep results here; an interrupted campaign goes on"
+        "--out", metavar="DIR", type=Path, help="folder of results; an interrupted run resumes from it"
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     args = parser.parse_args(words)
