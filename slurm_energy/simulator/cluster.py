@@ -67,7 +67,7 @@ class NodePowerState(IntEnum):
 
 
 class Cluster:
-    """Nodes, numbered kind after kind, and their free units.
+    """Nodes, numbered consecutively by kind, and their free units.
 
     Attributes:
         kinds: the kinds of nodes.

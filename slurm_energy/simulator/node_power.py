@@ -174,7 +174,7 @@ class NodePower:
             self._at(self._events.now_s + self._random.exponential(1 / rate), self._fail, node)
 
     def _fail(self, node: int) -> None:
-        """Fail a node that is on, with the jobs on it; for a node in another state, plan the next failure."""
+        """Fail a node that is on and interrupt its jobs; otherwise schedule the next failure."""
         if self._cluster.state[node] != NodePowerState.ON:
             self._plan_failure(node)
             return

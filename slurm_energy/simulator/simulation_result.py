@@ -113,7 +113,7 @@ class SimulationResult:
         return waited
 
     def deadline_misses(self) -> tuple[int, int]:
-        """Return (missed, decided): decided jobs have ended or their deadline has passed."""
+        """Return (jobs that missed their deadline, jobs that have ended or whose deadline has passed)."""
         deadline_s, end_s = self.workload.deadline_s, self.accounts.end_s
         decided = ~np.isnan(deadline_s) & (~np.isnan(end_s) | (deadline_s <= self.end_s))
         missed = decided & ~(end_s <= deadline_s)

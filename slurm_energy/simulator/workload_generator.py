@@ -103,7 +103,7 @@ def generate(scenario: Scenario, seed: int, predict: Predict, trace: Workload | 
 def _columns(
     scenario: Scenario, random: np.random.Generator, parts: list[Table], scale: Floats
 ) -> dict[str, Any]:
-    """Return the columns of all shapes; `scale` is the ratio of each job's length to that of its model."""
+    """Return the columns of all shapes; `scale` is the ratio of each job's run time to that of its model."""
     section, kinds = scenario.workload, list(scenario.kinds)
     flat = [entry for part in parts for entry in part]
     time_s = np.array([prediction.time_s for _, prediction in flat]) * np.repeat(
@@ -127,10 +127,10 @@ def _columns(
 
 
 def _scale(scenario: Scenario, tables: list[Table], model_of: np.ndarray, trace: Workload) -> Floats:
-    """Return the ratio of each job's length in the trace to the length of its model.
+    """Return the ratio of each job's run time in the trace to that of its model.
 
-    The length in the trace counts as that on the first kind of nodes on which the model runs, with the rigid
-    batch size and the job's number of GPUs, or the next smaller number that the model has.
+    The run time in the trace is taken as the one on the first kind of nodes on which the model runs, with the
+    rigid batch size and the job's number of GPUs, or the next smaller number that the model has.
     """
     units = trace.units[trace.first[:-1]]
     lengths: Floats = np.empty(trace.count)
