@@ -188,7 +188,7 @@ def test_a_disk_that_fails_temporarily(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("jobs", [5, pytest.param(60, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("jobs", [5, pytest.param(60, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
 def test_kill_9_at_random_moments_leaves_one_record_of_each_job(jobs: int) -> None:
     chance = random.Random(11)
     with tempfile.TemporaryDirectory(prefix="senergyd-") as folder:

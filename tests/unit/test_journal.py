@@ -397,7 +397,9 @@ while True:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rounds", [12, pytest.param(300, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "rounds", [12, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
+)
 def test_kill_9_at_any_instant_loses_no_original(
     tree: Tree, devices: NodeDevices, tmp_path: Path, rounds: int
 ) -> None:

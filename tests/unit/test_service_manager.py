@@ -203,7 +203,7 @@ def test_the_log_has_priorities_in_the_journal_only(program: str, journal: bool,
         assert daemon.stop() == 0
         lines = daemon.log.read_text().splitlines()
     if journal:
-        assert all(line[:3] in ("<3>", "<4>", "<6>") for line in lines)
+        assert all(line[:3] in ("<3>", "<4>", "<6>") for line in lines), lines
         assert any(line.startswith("<3>") and "nonsense" in line for line in lines)
     else:
         assert any(f"{program}: error:" in line and "nonsense" in line for line in lines)
