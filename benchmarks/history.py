@@ -42,7 +42,7 @@ QUEUE = 100_000
 SHOWN = {
     "limit": "time limit",
     "last_two": "mean of last two",
-    "said": "history",
+    "predicted": "history",
     "ranked": "with lower bound",
 }
 
@@ -65,7 +65,7 @@ class Outcome:
     predicted: float
     low: float
     high: float
-    ranking_times: float
+    ranked: float
 
 
 def main() -> int:
@@ -117,15 +117,15 @@ def outcome(oracle: HistoryOracle, history: History, run: ObservedRun, last: deq
         predicted.mean,
         predicted.low,
         predicted.high,
-        ranking_times(history, attributes, predicted.mean),
+        ranking_time(history, attributes, predicted.mean),
     )
 
 
-def ranking_times(history: History, attributes: dict[str, Any], said_s: float) -> float:
+def ranking_time(history: History, attributes: dict[str, Any], predicted_s: float) -> float:
     """Return the time that determines the order of the queue, without the misprediction factor."""
     columns = {name: [value] for name, value in attributes.items()}
     limit = attributes["time_limit_s"] or NO_LIMIT_S
-    return max(said_s, float(bounds_many(history, columns, [limit], [1.0], 0.0).time_s[0]))
+    return max(predicted_s, float(bounds_many(history, columns, [limit], [1.0], 0.0).time_s[0]))
 
 
 def in_order(outcomes: list[Outcome], name: str) -> float:
@@ -162,8 +162,8 @@ def evaluate(trace: str, outcomes: list[Outcome]) -> list[dict[str, Any]]:
         order = in_order(outcomes, name)
         print(f"  {text:<17} median {errors[name]:10.1f}   mean {means[name]:10.1f}   in order {order:.1%}")
     return [
-        claim(f"history_limit_{trace}", errors["said"] / errors["limit"], 0.7),
-        claim(f"history_last_two_{trace}", errors["said"] / errors["last_two"], 1.0),
+        claim(f"history_limit_{trace}", errors["predicted"] / errors["limit"], 0.7),
+        claim(f"history_last_two_{trace}", errors["predicted"] / errors["last_two"], 1.0),
         {
             "claim": f"history_coverage_{trace}",
             "ratio": round(inside, 4),

@@ -33,7 +33,7 @@ REFERENCE_BATCH = 3
 
 @dataclass(frozen=True)
 class Entry:
-    """One model of the zoo: how to build it, its inputs, its labels."""
+    """One model of the zoo: its constructor, its inputs and its labels."""
 
     build: Callable[[], nn.Module]
     inputs: Callable[[int], Any]
@@ -50,7 +50,7 @@ def vision(name: str, **options: Any) -> Callable[[], nn.Module]:
 
 
 def torchvision() -> Any:
-    """Import torchvision's models, also from a build whose compiled operators do not load."""
+    """Import torchvision's models, even from a build whose compiled operators cannot be loaded."""
     try:
         import torchvision.models as models
     except RuntimeError:
@@ -355,7 +355,7 @@ def reference(module: nn.Module, entry: Entry) -> dict[str, Any]:
 
 
 def origin(entry: Entry) -> str:
-    """Say what computed a profile."""
+    """Return the origin of a profile: the program that computed it."""
     from importlib.metadata import version
 
     tools = ["torch"] + ([entry.family] if entry.family != "own" else [])

@@ -2,8 +2,8 @@ r"""Compute time_scores and power_scores of [transfer] in a shipped calibration.
 
 A score is the absolute error of the logarithm of a prediction over its predicted standard deviation
 (`oracle/transfer/ranges.py`). Every kind of device among the shipped one and the references is predicted from
-every other one, without measurements of its own. Each pair has the same weight. No other shipped kind takes
-part, so that one shipped GPU can be predicted from the other with nothing of it known.
+every other one, without its own measurements. Each pair has the same weight. No other shipped kind is used,
+so that one shipped GPU can be predicted from the other without information on itself.
 
     make_transfer_scores.py --kind a40 summary_power_a40.csv tf32 \
         --reference v100.toml summary_power_v100.csv fp32 --reference p100.toml summary_power_p100.csv fp32 \
@@ -36,7 +36,7 @@ Array = NDArray[np.float64]
 
 
 class Kind(NamedTuple):
-    """A measured kind of device and what it says about others."""
+    """A measured kind of device and its knowledge for other kinds."""
 
     hardware: Hardware
     rows: list[Measurement]

@@ -52,7 +52,7 @@ class QueuePredictions:
         power_watts: mean watts of the job.
         source: index into `SOURCES`.
         runs: number of measured runs behind the prediction; 0 for sources other than history.
-        level: index into `oracle.history.levels.LEVELS`, -1 for other sources.
+        level: index into `oracle.history.similarity.LEVELS`, -1 for other sources.
         source_time_s: time predicted by the source, before bound and factor.
         lower_bound_s: lower bound on the time, see `prediction_guard`; 0: none.
         misprediction: factor on the time, at least 1: the ratio by which the user's jobs exceeded their

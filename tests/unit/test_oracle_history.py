@@ -210,7 +210,7 @@ class TestPredictions:
         assert prediction.duration_s.mean > 95
         assert prediction.notes == (
             "9 of 19 runs did not end by themselves (3 timeout, 3 cancelled, 3 interrupted): "
-            "they count as at least that long",
+            "their lengths are lower bounds",
         )
         failed = request_for(
             history_of(*done, *(run(duration_s=5.0, ending=RunEnding.FAILED) for _ in range(3)))

@@ -106,7 +106,7 @@ def _notes(forecast: Forecast) -> tuple[str, ...]:
         )
         notes.append(
             f"{censored} of {_count(forecast.runs)} did not end by themselves ({words}): "
-            "they count as at least that long"
+            "their lengths are lower bounds"
         )
     if failed := forecast.endings.get(RunEnding.FAILED):
         notes.append(f"{failed} of {_count(forecast.runs)} failed")
