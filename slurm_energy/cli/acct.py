@@ -1,4 +1,4 @@
-"""`senergy acct`: energy of jobs and steps; options mean the same as those of sacct."""
+"""`senergy acct`: energy of jobs and steps. Options have the meaning of sacct's options of the same name."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from slurm_energy.quantities import shown
 from slurm_energy.reports.time_spec import format_time, parse_time, start_of_day
 from slurm_energy.slurm.hostlist import expand_hostlist
 
-HELP = "energy of finished jobs, in sacct's manner"
+HELP = "energy of finished jobs, modelled on sacct"
 FORMAT_VARIABLE = "SENERGY_ACCT_FORMAT"
 MAX_JOBS = 5000
 _BRACKETS = re.compile(r"(?P<base>\d+)_\[(?P<tasks>[0-9,-]+)\](?P<step>\.\w+)?", re.ASCII)
 
 EPILOG = """\
 Each job is one row, summed over its nodes, with its steps below it. Default window: from 00:00 today until
-now; with -j, all times.
+now; with -j, any time.
 
-Figures carry their unit: 17.60kJ. With -p, -P, --noconvert or --units each column has one unit, which its
-header names, as in ConsumedEnergy(J), and the figures are plain numbers. A figure that should be there and
-is not known is "unknown", with -p and -P empty; an empty cell means that the column does not apply.
+Figures include their unit: 17.60kJ. With -p, -P, --noconvert or --units each column has one unit, which its
+header names, as in ConsumedEnergy(J), and the figures are plain numbers. A missing figure is printed as
+"unknown", and as an empty cell with -p and -P; otherwise an empty cell means that the column does not apply.
 
 times: HH:MM[:SS][AM|PM]  MMDD[YY][-HH:MM[:SS]]  MM/DD[/YY][-HH:MM[:SS]]  MM.DD[.YY][-HH:MM[:SS]]
        YYYY-MM-DD[THH:MM[:SS]]  today  midnight  noon  fika  teatime
        now[{+|-}COUNT[seconds|minutes|hours|days|weeks]]
 
 environment:
-  SENERGY_ACCT_FORMAT  columns when -o is not given
+  SENERGY_ACCT_FORMAT  default columns
   SLURM_TIME_FORMAT    standard, relative, or a strftime format
   SENERGY_CONFIG       configuration file
 
@@ -50,17 +50,17 @@ examples:
   senergy acct                                   my jobs of today
   senergy acct -j 12,15_3,20+0 -X                these jobs, without their steps
   senergy acct -S now-7days -o jobid,policy,elapsed,consumedenergy,edp%12
-  senergy acct -a -r gpu -S 0101 --total         everybody's jobs on partition gpu this year, with sums
+  senergy acct -a -r gpu -S 0101 --total         all users' jobs in partition gpu this year, with sums
   senergy acct -j 12 -nP -o ConsumedEnergyRaw    one number for a script
   senergy acct -S now-1days -s failed,timeout -o ALL -P   every field of jobs that failed
-  senergy acct -j 12 --json                      all there is, with nodes, settings and steps
+  senergy acct -j 12 --json                      all data, with nodes, settings and steps
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options to `senergy acct`."""
     parser.epilog = EPILOG
-    select = parser.add_argument_group("which jobs")
+    select = parser.add_argument_group("job selection")
     add_selection(select)
     select.add_argument(
         "-s", "--state", metavar="STATE,...", help="jobs in these states: completed or CD, failed or F, ..."
@@ -68,9 +68,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     select.add_argument("--name", metavar="NAME,...", help="jobs of these names")
     select.add_argument("-X", "--allocations", action="store_true", help="jobs only, no steps")
     select.add_argument(
-        "-D", "--duplicates", action="store_true", help="every run of a requeued job, not the last only"
+        "-D",
+        "--duplicates",
+        action="store_true",
+        help="all runs of a requeued job instead of the last run only",
     )
-    show = parser.add_argument_group("what to show of them")
+    show = parser.add_argument_group("output")
     show.add_argument(
         "-o",
         "--format",
@@ -82,14 +85,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_field_options(show)
     show.add_argument("-n", "--noheader", action="store_true", help="no header")
     add_parsable_options(show)
-    show.add_argument("--delimiter", metavar="TEXT", default="|", help="with -p or -P: this instead of |")
-    show.add_argument("--units", metavar="[KMGTP]", help="one prefix for all figures, named in the headers")
+    show.add_argument(
+        "--delimiter", metavar="TEXT", default="|", help="with -p or -P: delimiter instead of |"
+    )
+    show.add_argument("--units", metavar="[KMGTP]", help="one prefix for all figures; the headers name it")
     show.add_argument("--noconvert", action="store_true", help="plain numbers in J and W instead of 1.20kJ")
-    show.add_argument("--total", action="store_true", help="a last line with the sums of energy")
+    show.add_argument("--total", action="store_true", help="add a line with the sums of energy")
     show.add_argument(
         "--json",
         action="store_true",
-        help="one JSON document with everything; ignores the other options here",
+        help="print one JSON document with all data; the other output options are ignored",
     )
     connection.add_config_option(parser)
     parser.add_argument(
@@ -105,12 +110,12 @@ def add_selection(select: argparse._ArgumentGroup) -> None:
     select.add_argument(
         "-u", "--user", "--uid", metavar="USER,...", dest="user", help="jobs of these users or uids"
     )
-    select.add_argument("-a", "--allusers", action="store_true", help="jobs of all users whom you may see")
+    select.add_argument("-a", "--allusers", action="store_true", help="jobs of all users that you may see")
     select.add_argument(
         "-A",
         "--accounts",
         metavar="ACCOUNT,...",
-        help="jobs under these accounts, of all users whom you may see",
+        help="jobs in these accounts, of all users that you may see",
     )
     select.add_argument("-r", "--partition", metavar="PARTITION,...", help="jobs in these partitions")
     select.add_argument(
@@ -128,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the table or the JSON document."""
     from slurm_energy.reports.fields import DEFAULT_FORMAT, FIELDS, LONG_FORMAT, Style
     from slurm_energy.reports.figure_format import DisplayUnits
-    from slurm_energy.reports.job_filter import chosen, job_states
+    from slurm_energy.reports.job_filter import filter_jobs, job_states
     from slurm_energy.reports.table import TableLayout, field_lines, parse_format, table_lines
     from slurm_energy.reports.usage import AccountedRecord, summarise
 
@@ -147,11 +152,11 @@ def run(args: argparse.Namespace) -> int:
     make = Style.parsable if args.parsable else Style
     style = make(DisplayUnits.parse(args.units, args.noconvert), os.environ.get("SLURM_TIME_FORMAT", ""), now)
     states = job_states(args.state) if args.state else None
-    asked = query(args, now)
-    answer = connection.connect(args).get("/v1/records", asked)
+    parameters = query(args, now)
+    answer = connection.connect(args).get("/v1/records", parameters)
     answers = (AccountedRecord.from_json(item) for item in answer.get("records", []))
-    jobs = chosen(summarise(answers, duplicates=args.duplicates), states, args.name)
-    note_hidden(answer, asked)
+    jobs = filter_jobs(summarise(answers, duplicates=args.duplicates), states, args.name)
+    note_hidden(answer, parameters)
     if args.json:
         from slurm_energy.reports.json_view import document
 
@@ -159,7 +164,7 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_OK
     rows = [row for job in jobs for row in (job, *job.steps)]
     layout = TableLayout(not args.noheader, args.delimiter if args.parsable else None, args.parsable == "p")
-    # Values are clean; the delimiter is the user's own and may be a tab.
+    # Values are already escaped. The delimiter is chosen by the user and may be a tab.
     (emit_verbatim if args.parsable else emit)(
         table_lines(rows, columns, style, layout, jobs if args.total else None)
     )
@@ -209,10 +214,12 @@ def _users(args: argparse.Namespace, has_jobs: bool) -> str:
     return str(os.geteuid())
 
 
-def note_hidden(answer: Mapping[str, Any], asked: Mapping[str, str]) -> None:
+def note_hidden(answer: Mapping[str, Any], parameters: Mapping[str, str]) -> None:
     """Print a note if the request covered jobs of other users and the controller left them out."""
-    own = asked.get("user") == str(os.geteuid()) or ("user" in asked and answer.get("scope") == "own")
-    if not own and "job" not in asked:
+    own = parameters.get("user") == str(os.geteuid()) or (
+        "user" in parameters and answer.get("scope") == "own"
+    )
+    if not own and "job" not in parameters:
         note_scope(answer)
 
 

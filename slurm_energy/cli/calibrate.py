@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from slurm_energy.oracle.calibration.search import Progress
     from slurm_energy.oracle.transfer.prior import Transfer
 
-HELP = "fit the prediction of one kind of GPU to measured training steps"
+HELP = "fit the training model of one kind of GPU to measured training steps"
 _BAR = 30
-_MOST_MEMBERS = 100_000
+_MAX_POPULATION = 100_000
 
 EPILOG = """\
 MEASUREMENTS is a CSV file with the columns model,batch,gpus,precision,optimizer,cap_watts,step_s,power_watts
 (model: a workload profile or the .json file of one; cap_watts empty: no limit; power_watts of one GPU,
 empty: not measured), or a file of the Zeus power-limit study. The search is seeded: the same measurements and
-options give the same result with any number of --workers. With --checkpoint an interrupted search goes on
-from its last twenty generations.
+options give the same result with any number of --workers. With --checkpoint an interrupted search resumes
+within its last twenty generations.
 
 A search needs sweeps: configurations measured at four power limits or more, which span 40 % of the design
-power; at least four sweeps, and most measurements in them. With less (one measurement will do) the response
-to limits is transferred from other kinds of GPU and corrected by the measurements, in a second. --method
-chooses one of the two.
+power; at least four sweeps, and most measurements in them. With fewer (one measurement is enough) the
+response to limits is transferred from other kinds of GPU and corrected by the measurements, which takes a
+second. --method selects one of the two methods.
 
-The result is for senergy predict --calibration, and for oracle.calibrations in the configuration, which makes
-senergyctld and senergy predict use it.
+Use the result with senergy predict --calibration, or list it in oracle.calibrations of the configuration for
+senergyctld and senergy predict.
 
 examples:
   senergy calibrate steps.csv --gpu a100 --output a100.toml --workers 2
@@ -53,36 +53,65 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("measurements", metavar="MEASUREMENTS", type=Path, help="CSV file")
     parser.add_argument("--gpu", metavar="KIND", required=True, help="kind of GPU, or a .toml file")
     parser.add_argument("--output", metavar="FILE", type=Path, required=True, help="calibration to write")
-    parser.add_argument("--precision", default="fp32", help="of the study's runs (default fp32)")
-    parser.add_argument("--saturation", default="sigmoid", help="sigmoid, arctan, softsign, algebraic, tanh")
-    parser.add_argument("--generations", metavar="N", type=int, default=600, help="(default 600)")
-    parser.add_argument("--population", metavar="N", type=int, default=240, help="(default 240)")
-    parser.add_argument("--polish", metavar="N", type=int, default=250, help="steps downhill (default 250)")
     parser.add_argument(
-        "--kicks", metavar="N", type=int, default=12, help="restarts near the best (default 12)"
+        "--precision", default="fp32", help="precision of the runs in a study file (default fp32)"
     )
     parser.add_argument(
-        "--method", default="auto", help="search, transfer, or auto: search where sweeps allow it (default)"
+        "--saturation",
+        default="sigmoid",
+        help="saturation function: sigmoid, arctan, softsign, algebraic, tanh",
+    )
+    parser.add_argument(
+        "--generations", metavar="N", type=int, default=600, help="generations of the search (default 600)"
+    )
+    parser.add_argument(
+        "--population", metavar="N", type=int, default=240, help="candidates per generation (default 240)"
+    )
+    parser.add_argument(
+        "--polish",
+        metavar="N",
+        type=int,
+        default=250,
+        help="iterations of the final local search (default 250)",
+    )
+    parser.add_argument(
+        "--kicks",
+        metavar="N",
+        type=int,
+        default=12,
+        help="restarts of the local search near the best candidate (default 12)",
+    )
+    parser.add_argument(
+        "--method",
+        default="auto",
+        help="search, transfer, or auto: search if the sweeps suffice (default auto)",
     )
     parser.add_argument(
         "--prior",
         metavar="FILE",
         type=Path,
         action="append",
-        help="calibration of another kind to transfer from; again for more (default: all that are shipped)",
+        help="calibration of another kind to transfer from; may be repeated (default: all shipped)",
     )
-    parser.add_argument("--start", metavar="FILE", type=Path, help="calibration to go on from")
-    parser.add_argument("--workers", metavar="N", type=int, default=1, help="processes (default 1)")
-    parser.add_argument("--seed", metavar="N", type=int, default=1, help="(default 1)")
-    parser.add_argument("--checkpoint", metavar="FILE", type=Path, help="keep and resume the state")
-    parser.add_argument("--plain", action="store_true", help="as the thesis: Eq. 4.18 alone, no residuals")
-    parser.add_argument("--json", action="store_true", help="errors as JSON")
+    parser.add_argument("--start", metavar="FILE", type=Path, help="calibration from which the search starts")
+    parser.add_argument("--workers", metavar="N", type=int, default=1, help="number of processes (default 1)")
+    parser.add_argument("--seed", metavar="N", type=int, default=1, help="random seed (default 1)")
+    parser.add_argument(
+        "--checkpoint",
+        metavar="FILE",
+        type=Path,
+        help="file in which the state of the search is saved and from which it resumes",
+    )
+    parser.add_argument(
+        "--plain", action="store_true", help="as in the thesis: Eq. 4.18 alone, without residuals"
+    )
+    parser.add_argument("--json", action="store_true", help="print the errors of the fit as JSON")
     connection.add_config_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Fit the calibration and write it to a file."""
-    for library in ("OPENBLAS", "MKL", "OMP"):  # threads for so small matrices only get in each other's way
+    for library in ("OPENBLAS", "MKL", "OMP"):  # threads slow down computations on such small matrices
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     try:
         from slurm_energy.oracle.calibration.fit_problem import Weights
@@ -91,8 +120,8 @@ def run(args: argparse.Namespace) -> int:
         from slurm_energy.oracle.calibration.measurements import read_measurements
         from slurm_energy.oracle.calibration.search import SearchSettings
     except ImportError as error:
-        why = f"{(error.name or str(error)).partition('.')[0]} is not installed"
-        raise UnavailableError("senergy calibrate", why, install_extra("predict")) from None
+        reason = f"{(error.name or str(error)).partition('.')[0]} is not installed"
+        raise UnavailableError("senergy calibrate", reason, install_extra("predict")) from None
     from slurm_energy.oracle.calibration_files import check_writable, load_calibration, save_calibration
     from slurm_energy.oracle.hardware import find_hardware
     from slurm_energy.oracle.site_files import use_site
@@ -105,14 +134,16 @@ def run(args: argparse.Namespace) -> int:
     start = load_calibration(args.start) if args.start else None
     if start is not None and start.hardware != hardware.name:
         raise UsageError(
-            f"--start {args.start}", f"it is of {shown(start.hardware)}", f"name one of {hardware.name}"
+            f"--start {args.start}",
+            f"it is for {shown(start.hardware)}",
+            f"name a calibration for {hardware.name}",
         )
     method = "search" if args.plain and args.method == "auto" else args.method
     if method == "auto":
         method = "search" if sweeps_determine_response(hardware, rows) else "transfer"
     _check_search_options(args, method)
     check_writable(args.output)
-    how = SearchSettings(
+    search_settings = SearchSettings(
         seed=args.seed,
         generations=args.generations,
         population=args.population,
@@ -124,7 +155,7 @@ def run(args: argparse.Namespace) -> int:
     result = fit(
         hardware,
         rows,
-        how,
+        search_settings,
         start=start,
         saturation=args.saturation,
         checkpoint=args.checkpoint,
@@ -156,12 +187,12 @@ def _check_values(args: argparse.Namespace) -> None:
         ("--method", args.method, METHODS),
     ):
         if value not in allowed:
-            what = f"{flag}: '{shown(value)}' is not one of {', '.join(allowed)}"
-            raise UsageError(what, todo=suggestion(value, allowed))
-    least = min(args.generations, args.polish, args.kicks, args.seed)
-    if args.workers < 1 or not 8 <= args.population <= _MOST_MEMBERS or least < 0:
-        what = f"at least 1 and 8 to {_MOST_MEMBERS}; other numbers at least 0"
-        raise UsageError("--workers, --population", what)
+            message = f"{flag}: '{shown(value)}' is not one of {', '.join(allowed)}"
+            raise UsageError(message, todo=suggestion(value, allowed))
+    smallest = min(args.generations, args.polish, args.kicks, args.seed)
+    if args.workers < 1 or not 8 <= args.population <= _MAX_POPULATION or smallest < 0:
+        message = f"at least 1 and 8 to {_MAX_POPULATION}; other numbers at least 0"
+        raise UsageError("--workers, --population", message)
 
 
 def _check_search_options(args: argparse.Namespace, method: str) -> None:
@@ -174,10 +205,12 @@ def _check_search_options(args: argparse.Namespace, method: str) -> None:
         return
     for flag, value in (("--checkpoint", args.checkpoint), ("--start", args.start), ("--plain", args.plain)):
         if value:
-            why = "it is for a search, and these measurements are few or lack sweeps over power limits"
+            reason = (
+                "it requires a search, and these measurements are too few or lack sweeps over power limits"
+            )
             if args.method == "transfer":
-                why = "it is for a search, not for --method transfer"
-            raise UsageError(flag, why, "leave it out, or give --method search")
+                reason = "it requires a search and does not apply to --method transfer"
+            raise UsageError(flag, reason, "omit it, or give --method search")
 
 
 def _prior(args: argparse.Namespace, hardware: str) -> Transfer:
@@ -191,17 +224,17 @@ def _prior(args: argparse.Namespace, hardware: str) -> Transfer:
 
     if not args.prior:
         return shipped_prior(hardware)
-    found = []
+    transfers = []
     for path in args.prior:
         other = load_calibration(path)
         if other.hardware == hardware:
-            raise UsageError(f"--prior {path}", "it is of the same kind", "name calibrations of other kinds")
+            raise UsageError(f"--prior {path}", "it is for the same kind", "name calibrations of other kinds")
         if other.transfer is None:
             raise UsageError(
                 f"--prior {path}", "it has no [transfer]", "calibrate that kind by a search, not --plain"
             )
-        found.append(other.transfer)
-    return combined(found)
+        transfers.append(other.transfer)
+    return combined(transfers)
 
 
 def _bar(began_s: float) -> Progress:
@@ -210,10 +243,10 @@ def _bar(began_s: float) -> Progress:
     def draw(done: int, planned: int, loss: float) -> None:
         if not sys.stderr.isatty():
             return
-        left_s = (time.monotonic() - began_s) / done * (planned - done)
+        remaining_s = (time.monotonic() - began_s) / done * (planned - done)
         filled = _BAR * done // planned
         bar = "#" * filled + "." * (_BAR - filled)
-        text = f"\r[{bar}] {done}/{planned}  loss {loss:.4f}  left {format_duration(left_s)}"
+        text = f"\r[{bar}] {done}/{planned}  loss {loss:.4f}  remaining {format_duration(remaining_s)}"
         print(text, end="", file=sys.stderr, flush=True)
 
     return draw
@@ -240,7 +273,7 @@ def _report(result: Fit, args: argparse.Namespace) -> None:
     )
     if result.method == "transfer":
         lines = [f"{errors} (before these measurements {result.model_error:.2%})"]
-        lines.append("method: transfer; the range of each prediction is part of it")
+        lines.append("method: transfer; each prediction includes its range")
     else:
         spread = result.calibration.measured_spread
         lines = [

@@ -12,17 +12,17 @@ from slurm_energy.errors import EXIT_CONFIG, EXIT_OK
 HELP = "check, show or write an example of the configuration"
 
 EPILOG = """\
-check finds everything that would stop a daemon, and more: keys that contradict each other, names that Slurm
-or this host does not know, directories that others could write. Errors give exit code 3; warnings do not.
-Run it as root on the controller: what a host cannot know is listed as not checked.
+check reports all errors that would stop a daemon, and also contradictory keys, names that are unknown to
+Slurm or to this host, and directories writable by others. Errors give exit code 3; warnings do not. Run it
+as root on the controller. Checks that are impossible on a host are listed as not checked.
 
 examples:
-  senergy config check                            is /etc/slurm/energy.toml right?
-  senergy config check new.toml                   is this file right?
+  senergy config check                            check /etc/slurm/energy.toml
+  senergy config check new.toml                   check this file
   senergy config check --strict --json            for scripts: warnings count as errors
-  senergy config show                             every key with the value in force
+  senergy config show                             every key with its effective value
   senergy config show --json                      the same for a script
-  senergy config example > /etc/slurm/energy.toml start from here: all keys, commented out
+  senergy config example > /etc/slurm/energy.toml a file to start from: all keys, commented out
 """
 
 
@@ -30,13 +30,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options to `senergy config`."""
     parser.epilog = EPILOG
     actions = parser.add_subparsers(dest="action", required=True, metavar="check|show|example")
-    check = actions.add_parser("check", help="list everything that is wrong with the file, by line")
+    check = actions.add_parser("check", help="list all errors in the file, by line")
     check.add_argument("--json", action="store_true", help="print the findings as one JSON object")
     check.add_argument("--strict", action="store_true", help="exit with 3 on warnings too")
-    show = actions.add_parser("show", help="print every key with the value in force")
+    show = actions.add_parser("show", help="print every key with its effective value")
     show.add_argument("--json", action="store_true", help="print sections, keys and values as JSON")
     for action in (check, show):
-        action.add_argument("file", nargs="?", type=Path, metavar="FILE", help="instead of --config")
+        action.add_argument(
+            "file", nargs="?", type=Path, metavar="FILE", help="configuration file, instead of --config"
+        )
         connection.add_config_option(action)
     example = actions.add_parser("example", help="print an example with all keys at their defaults")
     example.add_argument(
@@ -62,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         emit_json(schema_document.plain_values(config))
         return EXIT_OK
-    origin = config.path or "built-in defaults; there is no file"
+    origin = config.path or "built-in defaults, no configuration file"
     emit_verbatim([f"# In force: {origin}", *schema_document.example_file(config).splitlines()[2:]])
     return EXIT_OK
 
@@ -73,7 +75,7 @@ def _check(args: argparse.Namespace) -> int:
 
     checked = check_file(args.config)
     errors, warnings = len(checked.errors), len(checked.warnings)
-    name = str(checked.path or "no configuration file: the defaults")
+    name = str(checked.path or "no configuration file, built-in defaults")
     if args.json:
         findings = [finding.to_json() for finding in checked.findings]
         path = str(checked.path) if checked.path else None

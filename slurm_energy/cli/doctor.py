@@ -14,20 +14,20 @@ from slurm_energy.protocol import agent_socket
 if TYPE_CHECKING:
     from slurm_energy.config import Config
 
-HELP = "what this host has and lacks, the cost of each fault, and its remedy"
+HELP = "devices and daemons of this host, the cost of each fault, and its remedy"
 
 EPILOG = """\
 Checks every hardware interface, the agent, munge, the controller, the configuration, the clock, and the files
 named in slurm.conf, plugstack.conf and job_submit.lua. It changes nothing and runs no Slurm command. It takes
 a second or two, because counters are read over half a second to show their power. slurm.conf decides whether
 this host is a compute node, the controller or a login node; checks for other roles are skipped. Run it as
-root: only root can read counters and limits. Exit code for monitoring: 0 nothing to do, 1 a check is degraded
-or failed. An `absent` device is no failure.
+root: only root can read counters and limits. Exit code for monitoring: 0: all checks passed, 1: a check is
+degraded or failed. An `absent` device is not a failure.
 
 examples:
   senergy doctor
   senergy doctor --json
-  senergy doctor --quiet            for monitoring: nothing is printed and the code is 0 if all is well
+  senergy doctor --quiet            for monitoring: prints nothing and exits with 0 if all checks passed
 """
 
 

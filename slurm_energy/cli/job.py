@@ -19,17 +19,17 @@ from slurm_energy.protocol import agent_socket
 if TYPE_CHECKING:
     from slurm_energy.reports.usage import JobUsage
 
-HELP = "the energy label of one job"
+HELP = "energy label of a job, or a comparison of several jobs"
 
 EPILOG = """\
-Shows what was asked and set, the joules of each part with their source, power over time, and what to
-try next. Several jobs with --html give one page that compares them: put runs of the same work under
-different policies side by side (jobs count as the same work if --energy-model, else tag, else name, and
-nodes agree).
+Shows the requested and applied settings, the energy of each component with its source, power over time, and
+settings to try next. Several jobs with --html are compared on one page, for example runs of the same work
+under different policies. Jobs count as the same work if they ran on the same nodes with the same
+--energy-model, else the same tag, else the same name.
 
 examples:
   senergy job 12                         label of job 12
-  senergy job 12_3 --html label.html     the same as a page; it loads nothing from elsewhere
+  senergy job 12_3 --html label.html     the label as a self-contained page
   senergy job 12 13 14 --html cmp.html   three runs compared
   senergy job 12 --png power.png         power over time (needs matplotlib)
   senergy job 12 --json                  all figures, in the form of senergy acct --json
@@ -40,15 +40,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options to `senergy job`."""
     parser.epilog = EPILOG
     parser.add_argument(
-        "jobs", metavar="JOBID", nargs="+", help="12, 12_3 or 14+0; several are shown one after another"
+        "jobs", metavar="JOBID", nargs="+", help="12, 12_3 or 14+0; several jobs are shown in succession"
     )
     parser.add_argument(
-        "--html", metavar="FILE", type=Path, help="write a page instead; several jobs are compared"
+        "--html", metavar="FILE", type=Path, help="write an HTML page instead; several jobs are compared"
     )
-    parser.add_argument("--png", metavar="FILE", type=Path, help="write a picture of power over time instead")
+    parser.add_argument(
+        "--png", metavar="FILE", type=Path, help="write a PNG plot of power over time instead"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead")
     parser.add_argument(
-        "--ascii", action="store_true", help="plain characters, as on terminals without UTF-8"
+        "--ascii", action="store_true", help="ASCII characters only, the default on terminals without UTF-8"
     )
     parser.add_argument("--title", metavar="TEXT", default="", help="with --html: heading of the page")
     parser.add_argument(
@@ -56,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         action="append",
         default=[],
-        help="with --html: a line on top; may be repeated",
+        help="with --html: remark at the top of the page; may be repeated",
     )
     connection.add_config_option(parser)
 
@@ -65,15 +67,15 @@ def run(args: argparse.Namespace) -> int:
     """Fetch the jobs and show them in the requested form."""
     ids = job_ids(",".join(args.jobs), "JOBID")
     if (args.title or args.note) and not args.html:
-        raise UsageError("--title, --note", "they belong to a page", "add --html FILE")
+        raise UsageError("--title, --note", "they require --html", "add --html FILE")
     if any("." in job_id for job_id in ids):
-        raise UsageError("senergy job", "it takes jobs, not steps", "senergy acct -j 12.batch shows a step")
-    decided: dict[int, list[dict[str, Any]]] = {}
+        raise UsageError("senergy job", "it shows jobs, not steps", "senergy acct -j 12.batch shows a step")
+    decisions_by_job: dict[int, list[dict[str, Any]]] = {}
     runs: list[list[JobUsage]] = []
     scopes: list[str | None] = []
     for job_id in dict.fromkeys(ids):
         try:
-            runs += _fetch(args, job_id, decided, scopes)
+            runs += _fetch(args, job_id, decisions_by_job, scopes)
         except NotFoundError as error:
             if len(ids) == 1 and _still_running(args, job_id):
                 return EXIT_OK
@@ -82,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         from slurm_energy.reports.json_view import document
 
-        emit_json(document(jobs, decided, scopes[-1]))
+        emit_json(document(jobs, decisions_by_job, scopes[-1]))
     if args.html:
         from slurm_energy.reports.job_page import page
 
@@ -96,14 +98,14 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("--png", f"it shows one job, not {len(jobs)}", "use --html to compare")
         write_png(jobs[0], args.png)
     if not (args.json or args.html or args.png):
-        _print_labels(args, runs, decided)
+        _print_labels(args, runs, decisions_by_job)
     return EXIT_OK
 
 
 def _fetch(
     args: argparse.Namespace,
     job_id: str,
-    decided: dict[int, list[dict[str, Any]]],
+    decisions_by_job: dict[int, list[dict[str, Any]]],
     scopes: list[str | None],
 ) -> list[list[JobUsage]]:
     """Return the runs of each job with this id, oldest run first. The id of an array stands for several jobs.
@@ -115,19 +117,19 @@ def _fetch(
     answer = connection.connect(args).get(f"/v1/jobs/{job_id}", {"duplicates": "1"})
     scopes.append(answer.get("scope"))
     if unnamed := answer.get("unnamed_jobs"):
-        note(f"job {job_id}: {unnamed} other jobs that the queue engine decided for are not named")
+        note(f"job {job_id}: {unnamed} other jobs affected by the queue engine are not named")
     jobs: dict[tuple[str, int], list[JobUsage]] = {}
     for usage in summarise(map(AccountedRecord.from_json, answer.get("records", [])), duplicates=True):
         jobs.setdefault((usage.first.cluster, usage.first.job_id), []).append(usage)
     if not jobs:
-        raise NotFoundError(f"job {job_id}", "no record of it")
-    for made in answer.get("decisions", []):
-        decided.setdefault(int(made["job_id"]), []).append(made)
+        raise NotFoundError(f"job {job_id}", "it has no energy record")
+    for decision in answer.get("decisions", []):
+        decisions_by_job.setdefault(int(decision["job_id"]), []).append(decision)
     return list(jobs.values())
 
 
 def _print_labels(
-    args: argparse.Namespace, runs: list[list[JobUsage]], decided: dict[int, list[dict[str, Any]]]
+    args: argparse.Namespace, runs: list[list[JobUsage]], decisions_by_job: dict[int, list[dict[str, Any]]]
 ) -> None:
     from slurm_energy.reports.fields import Style
     from slurm_energy.reports.label import label
@@ -140,28 +142,30 @@ def _print_labels(
         if number:
             emit([""])
         job = runs_of_job[-1]
-        made = decided.get(job.first.job_id, ())
-        emit(label(job, glyphs, style, runs_of_job[:-1], made, config))
+        decisions = decisions_by_job.get(job.first.job_id, ())
+        emit(label(job, glyphs, style, runs_of_job[:-1], decisions, config))
 
 
 def _explained(job_id: str, error: NotFoundError) -> NotFoundError:
     """Add Slurm's state of a job without a record to the error; unchanged if Slurm does not answer."""
     from slurm_energy.slurm.job_state import PENDING, RUNNING, read_job_state
 
-    what, state = f"job {job_id}", read_job_state(job_id)
+    subject, state = f"job {job_id}", read_job_state(job_id)
     if state is None:
         return error
     if not state:
         return NotFoundError(
-            what, "neither Slurm nor an energy record knows it", "senergy acct lists your jobs"
+            subject, "it is unknown to Slurm and has no energy record", "senergy acct lists your jobs"
         )
     if state in PENDING:
-        return NotFoundError(what, f"it has not started ({state})", "its energy record arrives when it ends")
+        return NotFoundError(
+            subject, f"it has not started ({state})", "its energy record arrives when it ends"
+        )
     if state in RUNNING:
-        todo = "until then its node knows its energy so far"
-        return NotFoundError(what, f"it has not ended ({state})", todo)
-    why = f"it ended ({state}) without an energy record so far"
-    return NotFoundError(what, why, "senergy status shows who delivers")
+        todo = "run senergy job on its node for its energy so far"
+        return NotFoundError(subject, f"it has not ended ({state})", todo)
+    reason = f"it ended ({state}) without an energy record so far"
+    return NotFoundError(subject, reason, "see senergy status")
 
 
 def _still_running(args: argparse.Namespace, job_id: str) -> bool:
@@ -178,6 +182,6 @@ def _still_running(args: argparse.Namespace, job_id: str) -> bool:
     parts = answer.get("components")
     if not answer.get("ok") or not isinstance(parts, dict):
         return False
-    shown = ", ".join(f"{name} {with_unit(joules, 'J')}" for name, joules in parts.items())
-    emit([f"Job {job_id} still runs; so far on this node: {shown or 'nothing measured'}."])
+    energies = ", ".join(f"{name} {with_unit(joules, 'J')}" for name, joules in parts.items())
+    emit([f"Job {job_id} is still running; energy so far on this node: {energies or 'nothing measured'}."])
     return True

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from slurm_energy import __version__
-from slurm_energy.cli.output import complain
+from slurm_energy.cli.output import print_error
 from slurm_energy.cli.parser import CommandParser
 from slurm_energy.cli.subcommands import listing, module_of
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, EnergyError, UsageError
@@ -24,7 +24,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 EPILOG = """exit codes: 0 ok, 1 failure, 2 bad usage or input, 3 configuration, 4 daemon, device or
 optional package unavailable, 5 forbidden, 6 not found, 7 already running,
-130 interrupted, 141 the reader of the output went away"""
+130 interrupted, 141 the output was closed by its reader"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,9 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _dispatch(arguments)
-        sys.stdout.flush()  # what cannot be written is noticed here, not when the interpreter ends
+        sys.stdout.flush()  # report write errors here, not when the interpreter exits
     except EnergyError as error:
-        complain(error)
+        print_error(error)
         return error.exit_code
     except BrokenPipeError:
         _discard_output()
@@ -68,14 +68,14 @@ def _dispatch(arguments: list[str]) -> int:
     commands = listing()
     lines = "\n".join(f"  {command:<13} {text}" for command, text in commands.items())
     usage = f"usage: senergy COMMAND [options]\n\ncommands:\n{lines}"
-    page = f"{usage}\n\nsenergy COMMAND --help explains each.\n\n{EPILOG}"
+    page = f"{usage}\n\nsenergy COMMAND --help explains a command.\n\n{EPILOG}"
     if name in ("-h", "--help", "help"):
         print(page)
         return EXIT_OK
     if name:
-        close = suggestion(name, [*commands, "help", "--help", "--version"]) or "senergy --help lists all"
-        kind = "option" if name.startswith("-") else "command"
-        raise UsageError(f"unknown {kind} '{shown(name)}'", todo=close)
+        hint = suggestion(name, [*commands, "help", "--help", "--version"]) or "senergy --help lists all"
+        noun = "option" if name.startswith("-") else "command"
+        raise UsageError(f"unknown {noun} '{shown(name)}'", todo=hint)
     print(page, file=sys.stderr)
     return EXIT_USAGE
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from slurm_energy.errors import EnergyError
 from slurm_energy.safe_text import escape_controls
 
-_LISTED: Final = 5
+_MAX_LISTED: Final = 5
 
 
 def emit(lines: Iterable[str]) -> None:
@@ -49,7 +49,7 @@ def _finite(value: Any) -> Any:
     return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def complain(error: EnergyError) -> None:
+def print_error(error: EnergyError) -> None:
     """Print the error that ends a command on standard error."""
     for line in error.lines:
         text = f"senergy: error: {escape_controls(line)}"
@@ -63,10 +63,12 @@ def note_scope(answer: Mapping[str, Any]) -> None:
         return
     if scope == "accounts":
         accounts = [str(name) for name in answer.get("accounts") or []]
-        listed = ", ".join(accounts[:_LISTED]) + (", ..." if len(accounts) > _LISTED else "")
-        text = f"other users are left out, except in the accounts that you coordinate: {listed}"
+        account_names = ", ".join(accounts[:_MAX_LISTED]) + (", ..." if len(accounts) > _MAX_LISTED else "")
+        text = (
+            f"jobs of other users are not shown, except in the accounts that you coordinate: {account_names}"
+        )
     else:
-        text = "other users are left out: you may see your own (operators see all: controller.operators)"
+        text = "jobs of other users are not shown: only operators see them (controller.operators)"
     note(text)
 
 
@@ -77,19 +79,21 @@ def note(text: str) -> None:
 
 def add_parsable_options(group: argparse._ArgumentGroup) -> None:
     """Add -p and -P with the meaning of sacct: `args.parsable` is `p`, `P` or None."""
-    for letter, name, what in (("p", "parsable", "one"), ("P", "parsable2", "none")):
+    for letter, name, trailing in (("p", "parsable", "with"), ("P", "parsable2", "without")):
         group.add_argument(
             f"-{letter}",
             f"--{name}",
             dest="parsable",
             action="store_const",
             const=letter,
-            help=f"values between | with {what} at the end",
+            help=f"values separated by |, {trailing} a trailing |",
         )
 
 
 def add_field_options(group: argparse._ArgumentGroup, *, short: bool = True) -> None:
     """Add --helpformat and -v, and with `short` also -e as in sacct."""
     names = ("-e", "--helpformat") if short else ("--helpformat",)
-    group.add_argument(*names, action="store_true", help="list the fields; with -v their meaning")
-    group.add_argument("-v", "--verbose", action="store_true", help="with --helpformat: what fields mean")
+    group.add_argument(*names, action="store_true", help="list the fields; with -v also their meaning")
+    group.add_argument(
+        "-v", "--verbose", action="store_true", help="with --helpformat: the meaning of the fields"
+    )

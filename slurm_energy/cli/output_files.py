@@ -1,4 +1,4 @@
-"""Atomic writing of the files named by options; each failure is a one-line error."""
+"""Output files named by options. Each failure to write them is a one-line error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from slurm_energy.errors import EnergyError
 
-_TODO = "name a file that you may write"
+_TODO = "name a writable file"
 
 
 def write_file(path: Path, text: str) -> None:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
 SLURM_ONLY = {
-    "-M": "one controller serves one cluster: --config names another one's",
-    "--clusters": "one controller serves one cluster: --config names another one's",
-    "-L": "one controller serves one cluster: --config names another one's",
-    "--allclusters": "one controller serves one cluster: --config names another one's",
-    "--federation": "one controller serves one cluster: --config names another one's",
+    "-M": "a controller serves one cluster: select another one's configuration with --config",
+    "--clusters": "a controller serves one cluster: select another one's configuration with --config",
+    "-L": "a controller serves one cluster: select another one's configuration with --config",
+    "--allclusters": "a controller serves one cluster: select another one's configuration with --config",
+    "--federation": "a controller serves one cluster: select another one's configuration with --config",
 }
 """Options of Slurm's commands that have no meaning here, and what to do instead."""
 
@@ -49,10 +49,10 @@ class CommandParser(argparse.ArgumentParser):
         Raises:
             UsageError: an argument is wrong, missing or unknown.
         """
-        found, extra = self.parse_known_args(args, namespace)
+        namespace, extra = self.parse_known_args(args, namespace)
         if extra:
             raise self._unknown(extra[0])
-        return found
+        return namespace
 
     def explain_actions(self) -> None:
         """Copy the examples of each action, such as `config check`, to the help of the action."""
@@ -84,8 +84,8 @@ class CommandParser(argparse.ArgumentParser):
             return
         name = "/".join(action.option_strings) or self.prog
         choices = [str(choice) for choice in action.choices]
-        what = f"{name}: '{shown(str(value))}' is not one of {', '.join(choices)}"
-        raise UsageError(what, todo=suggestion(str(value), choices) or f"see {self.prog} --help")
+        message = f"{name}: '{shown(str(value))}' is not one of {', '.join(choices)}"
+        raise UsageError(message, todo=suggestion(str(value), choices) or f"see {self.prog} --help")
 
     def _unknown(self, word: str) -> UsageError:
         """Return the error for an argument that is neither an option nor a positional argument."""
@@ -95,16 +95,16 @@ class CommandParser(argparse.ArgumentParser):
             return UsageError(self.prog, f"unexpected argument '{shown(word)}'", listing)
         if option in SLURM_ONLY:
             return UsageError(f"{self.prog}: {option}", "is not an option here", SLURM_ONLY[option])
-        close = suggestion(option, self._long_options()) if option.startswith("--") else ""
-        return UsageError(self.prog, f"unknown option '{shown(option)}'", close or listing)
+        hint = suggestion(option, self._long_options()) if option.startswith("--") else ""
+        return UsageError(self.prog, f"unknown option '{shown(option)}'", hint or listing)
 
     def _long_options(self) -> set[str]:
-        found = {name for name in self._option_string_actions if name.startswith("--")}
+        names = {name for name in self._option_string_actions if name.startswith("--")}
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
                 for child in action.choices.values():
-                    found |= child._long_options()
-        return found
+                    names |= child._long_options()
+        return names
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
         stream = file or sys.stderr

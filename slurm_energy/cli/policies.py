@@ -8,11 +8,11 @@ from slurm_energy.cli import connection
 from slurm_energy.cli.output import emit, emit_json
 from slurm_energy.errors import EXIT_OK
 
-HELP = "energy policies and the bounds of their values"
+HELP = "energy policies, their users, and the bounds of their values"
 
 EPILOG = """\
-A policy is asked for with sbatch --energy-policy=NAME or #SBATCH --energy-policy=NAME. The list comes
-from the controller, so it has the site's own policies too.
+Request a policy with sbatch --energy-policy=NAME or #SBATCH --energy-policy=NAME. The list comes from the
+controller and includes the policies of the site.
 
 examples:
   senergy policies
@@ -23,7 +23,7 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options to `senergy policies`."""
     parser.epilog = EPILOG
-    parser.add_argument("--json", action="store_true", help="print the controller's answer as JSON")
+    parser.add_argument("--json", action="store_true", help="print the controller's response as JSON")
     connection.add_config_option(parser)
 
 

@@ -20,24 +20,25 @@ if TYPE_CHECKING:
     from slurm_energy.oracle.site_files import SiteCalibrations
     from slurm_energy.oracle.workload import WorkloadProfile
 
-HELP = "time, watts and energy of a job before it runs"
-_MOST_VALUES = 1000
+HELP = "time, power and energy of a job before it runs"
+_MAX_VALUES = 1000
 _RANGE = re.compile(r"(?P<low>[^.:]+(?:\.\d+)?)\.\.(?P<high>[^:]+)(?::(?P<step>.+))?")
 
 EPILOG = """\
-With a batch script: what sbatch would be asked for by it, and what the job will take. The answer comes from
-runs of like jobs (your own; operators: all), else from the model that the script names with --energy-model,
-else from the time limit and the hardware's TDP. Without a controller the first is left out. Calibrations and
-hardware files of the site are those of section [oracle] of the configuration.
+With a batch script: the resources that it requests and the predicted time, power and energy of the job. The
+prediction is based on runs of similar jobs (your own; for operators all), else on the model that the script
+names with --energy-model, else on the time limit and the TDP of the hardware. Runs of similar jobs require a
+controller. Section [oracle] of the configuration names calibrations and hardware files of the site.
 
-Without a script, a table of alternatives. A model is the name of a workload profile (--list) or a .json
-file. Batch is samples per GPU and step, caps are watts per GPU; watts and energy are those of the GPUs
-together. The job works through --epochs of the model's usual data set, or --samples. RANGE: where 90 in 100
-such jobs should end. FRONT: nothing else is better in time and energy. BEST: least time, energy,
-energy-delay product (EDP) and energy-delay sum (EDS; the first alternative without a limit has 1). Where
-the very job was never measured, alternatives within 2 % count as equal and the first is taken; where its
-model was not, tight limits count as a risk. On a kind of GPU with few measurements or none, limits within 4 %
-of the least product count as equal, and the one nearest to the usual best limit of other kinds is taken.
+Without a script: a table of alternatives. A model is the name of a workload profile (--list) or a .json
+file. The batch size is samples per GPU and step, caps are watts per GPU; power and energy are sums over the
+GPUs. The job processes --epochs of the model's usual data set, or --samples. RANGE: 90 of 100 such jobs are
+expected to end within it. FRONT: no other alternative is better in both time and energy. BEST: minimum of
+time, energy, energy-delay product (EDP) or energy-delay sum (EDS; 1 for the first alternative without a
+limit). If this configuration of the job was never measured, alternatives within 2 % count as equal and the
+first of them is selected; if its model was never measured, tight limits count as a risk. On a kind of GPU
+with few or no measurements, limits within 4 % of the minimum product count as equal, and the limit nearest
+to the usual best limit of other kinds is selected.
 
 examples:
   senergy predict job.sh input.dat
@@ -45,12 +46,12 @@ examples:
   senergy predict --model resnet50 --gpu a100 --gpus 1,4,8 --batch 128,256 --precision bf16 --cap 200..400:50
   senergy predict --model bert-base --gpu a40,rtx6000 --batch 32 --cap none,150,200 --epochs 3 --json
   senergy predict --model resnet50 --gpu a40 --cap 100..300:25 --plot caps.png
-  senergy predict --trace net.py:build --save net.json --gpu h100     a PyTorch model of your own
+  senergy predict --trace net.py:build --save net.json --gpu h100     your own PyTorch model
   senergy predict --calibration a100.toml job.sh
   senergy predict --list
 
---trace runs FUNCTION of FILE.py. It returns (module, inputs); inputs(batch) gives the arguments of the
-module's forward.
+--trace calls FUNCTION of FILE.py, which returns (module, inputs). inputs(batch) returns the arguments of the
+module's forward method.
 """
 
 
@@ -60,29 +61,35 @@ def configure(parser: argparse.ArgumentParser) -> None:
     predict_job.add_options(parser)
     parser.add_argument("--list", action="store_true", help="list models and kinds of GPU")
     parser.add_argument("--model", metavar="NAME", help="workload profile")
-    parser.add_argument("--trace", metavar="FILE.py:FUNCTION", help="make the profile of a PyTorch model")
-    parser.add_argument("--save", metavar="FILE.json", type=Path, help="with --trace: keep the profile")
-    parser.add_argument("--gpu", metavar="KIND", help="kinds of GPU, or .toml files of them")
+    parser.add_argument("--trace", metavar="FILE.py:FUNCTION", help="create the profile of a PyTorch model")
+    parser.add_argument("--save", metavar="FILE.json", type=Path, help="with --trace: save the profile")
+    parser.add_argument("--gpu", metavar="KIND", help="kinds of GPU, or their .toml files")
     parser.add_argument("--gpus", metavar="N", default="1", help="numbers of GPUs (default 1)")
     parser.add_argument("--batch", metavar="N", default="32", help="samples per GPU and step (default 32)")
     parser.add_argument(
         "--precision",
-        help="fp32, tf32, bf16, fp16 (default: tf32 if all kinds have a unit for it, else fp32)",
+        help="fp32, tf32, bf16, fp16 (default: tf32 if all kinds support it, else fp32)",
     )
     parser.add_argument("--cap", metavar="WATTS", default="none", help="power limits per GPU (default none)")
-    parser.add_argument("--clock", metavar="MHZ", help="highest clock of the GPUs (default their own)")
-    parser.add_argument("--accumulate", metavar="N", default="1", help="passes per update (default 1)")
-    parser.add_argument("--epochs", metavar="N", default="1", help="times through the data set (default 1)")
+    parser.add_argument(
+        "--clock", metavar="MHZ", help="maximum clock of the GPUs (default: that of the hardware)"
+    )
+    parser.add_argument(
+        "--accumulate", metavar="N", default="1", help="gradient accumulation: passes per update (default 1)"
+    )
+    parser.add_argument("--epochs", metavar="N", default="1", help="passes over the data set (default 1)")
     parser.add_argument("--samples", metavar="N", help="training samples, instead of --epochs")
     parser.add_argument("--eds-k", metavar="K", default="1.5", help="k of the energy-delay sum (default 1.5)")
     parser.add_argument(
         "--calibration",
         metavar="FILE",
         type=Path,
-        help="from senergy calibrate; with a script: the model answers, not history",
+        help="output of senergy calibrate; with a script: predict with the model instead of history",
     )
-    parser.add_argument("--json", action="store_true", help="JSON with ranges and origin")
-    parser.add_argument("--plot", metavar="FILE.png", type=Path, help="draw energy over time")
+    parser.add_argument("--json", action="store_true", help="print JSON with ranges and sources")
+    parser.add_argument(
+        "--plot", metavar="FILE.png", type=Path, help="plot energy against time of the alternatives"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -102,19 +109,19 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_OK
     if profile is None or args.gpu is None:
         raise UsageError(
-            "a batch script, or --model and --gpu, are needed", todo="--list shows models and kinds"
+            "give a batch script, or --model and --gpu", todo="--list shows models and kinds of GPU"
         )
-    names, found = _sweep(args, profile)
+    names, sweep_result = _sweep(args, profile)
     if args.json:
         from slurm_energy.oracle.configuration_sweep import to_json
 
-        emit_json(to_json(found, names))
+        emit_json(to_json(sweep_result, names))
     else:
-        emit(_lines(names, found))
+        emit(_lines(names, sweep_result))
     if args.plot:
         from slurm_energy.reports.tradeoff_png import write_png
 
-        write_png(found, f"{profile.name}, {names['precision']}", args.plot)
+        write_png(sweep_result, f"{profile.name}, {names['precision']}", args.plot)
     return EXIT_OK
 
 
@@ -132,8 +139,8 @@ def _list(args: argparse.Namespace) -> int:
 
     site = _site(args)
     profiles = [find_profile(name) for name in profile_names()]
-    kinds = [find_hardware(name) for name in sorted(set(hardware_names().values()))]
-    calibrated = {kind.name: site.of(kind.name) for kind in kinds}
+    hardware = [find_hardware(name) for name in sorted(set(hardware_names().values()))]
+    calibrated = {gpu.name: site.of(gpu.name) for gpu in hardware}
     if args.json:
         emit_json(
             {
@@ -145,7 +152,7 @@ def _list(args: argparse.Namespace) -> int:
     emit([f"{'MODEL':<18} {'PARAMETERS':>10}  DESCRIPTION"])
     emit(f"{item.name:<18} {format_scaled(item.parameters, 1):>10}  {item.description}" for item in profiles)
     emit(["", f"{'KIND':<18} {'TDP W':>10}  CALIBRATION"])
-    emit(f"{kind.name:<18} {kind.tdp_watts:>10g}  {calibrated[kind.name].basis}" for kind in kinds)
+    emit(f"{gpu.name:<18} {gpu.tdp_watts:>10g}  {calibrated[gpu.name].basis}" for gpu in hardware)
     return EXIT_OK
 
 
@@ -154,10 +161,10 @@ def _profile(args: argparse.Namespace) -> WorkloadProfile | None:
 
     if args.trace is None:
         if args.save:
-            raise UsageError("--save", "it belongs to --trace")
+            raise UsageError("--save", "it requires --trace")
         return find_profile(args.model) if args.model else None
     if args.model:
-        raise UsageError("--trace", "it takes the place of --model", "give one of them")
+        raise UsageError("--trace, --model", "they exclude each other", "give one of them")
     profile = _traced(args.trace)
     if args.save:
         profile_files.save_profile(profile, args.save)
@@ -175,16 +182,16 @@ def _traced(text: str) -> WorkloadProfile:
 
     if not Path(path).is_file():
         raise UsageError(f"--trace: {shown(path)}", "no such file")
-    made = _users(path, lambda: runpy.run_path(path).get(function))
-    if not callable(made):
+    function_object = _users(path, lambda: runpy.run_path(path).get(function))
+    if not callable(function_object):
         raise UsageError(f"--trace: {shown(path)}", f"has no function '{shown(function)}'")
-    pair = _users(path, made)
+    pair = _users(path, function_object)
     if not (isinstance(pair, tuple) and len(pair) == 2 and callable(pair[1])):
         raise UsageError(f"--trace: {function}", "does not return (module, inputs)", "see --help")
     module, inputs = pair
     if not hasattr(module, "named_parameters"):
         raise UsageError(
-            f"--trace: {function}", "the first that it returns is no PyTorch module", "see --help"
+            f"--trace: {function}", "its first return value is not a PyTorch module", "see --help"
         )
     return profile_module(
         module, lambda batch: _users(path, lambda: inputs(batch)), ProfileLabels(Path(path).stem)
@@ -197,7 +204,7 @@ def _users(path: str, call: Callable[[], Any]) -> Any:
         return call()
     except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {shown(str(error), 200)}"
-        raise UsageError(f"--trace: {shown(path)}", reason, "mend the file") from error
+        raise UsageError(f"--trace: {shown(path)}", reason, "correct the file") from error
 
 
 def _sweep(args: argparse.Namespace, profile: WorkloadProfile) -> tuple[dict[str, Any], Sweep]:
@@ -207,26 +214,30 @@ def _sweep(args: argparse.Namespace, profile: WorkloadProfile) -> tuple[dict[str
     from slurm_energy.oracle.training_oracle import TrainingOracle, common_precision
 
     site = _site(args)
-    kinds = list(dict.fromkeys(find_hardware(name.strip()) for name in args.gpu.split(",") if name.strip()))
-    if not kinds:
+    hardware = list(
+        dict.fromkeys(find_hardware(name.strip()) for name in args.gpu.split(",") if name.strip())
+    )
+    if not hardware:
         raise UsageError("--gpu", "no kind given", "--list shows all")
-    precision = args.precision or common_precision(kinds)
+    precision = args.precision or common_precision(hardware)
     if precision not in PRECISIONS:
-        what = f"--precision: '{shown(precision)}' is not one of {', '.join(PRECISIONS)}"
-        raise UsageError(what, todo=suggestion(precision, PRECISIONS))
+        message = f"--precision: '{shown(precision)}' is not one of {', '.join(PRECISIONS)}"
+        raise UsageError(message, todo=suggestion(precision, PRECISIONS))
     samples = _samples(args, profile)
     oracle = TrainingOracle(site.of)
     if args.calibration:
-        own = load_calibration(args.calibration)
-        if own.hardware not in [kind.name for kind in kinds]:
+        calibration = load_calibration(args.calibration)
+        if calibration.hardware not in [gpu.name for gpu in hardware]:
             raise UsageError(
-                f"--calibration {args.calibration}", f"it is of {own.hardware}", "ask for that --gpu"
+                f"--calibration {args.calibration}",
+                f"it is for {calibration.hardware}",
+                "name this kind with --gpu",
             )
-        oracle = TrainingOracle(lambda name: own if name == own.hardware else site.of(name))
-    found = sweep(
+        oracle = TrainingOracle(lambda name: calibration if name == calibration.hardware else site.of(name))
+    sweep_result = sweep(
         oracle,
         profile,
-        kinds,
+        hardware,
         _counts(args.gpus, "--gpus"),
         _counts(args.batch, "--batch"),
         _caps(args.cap),
@@ -237,14 +248,14 @@ def _sweep(args: argparse.Namespace, profile: WorkloadProfile) -> tuple[dict[str
         accumulation=_count(args.accumulate, "--accumulate"),
     )
     names = {"model": profile.name, "precision": precision, "samples": samples, "dataset": profile.dataset}
-    return names, found
+    return names, sweep_result
 
 
 def _samples(args: argparse.Namespace, profile: WorkloadProfile) -> float:
     if args.samples:
         return _positive(args.samples, "--samples")
     if profile.samples_per_epoch is None:
-        raise UsageError(f"model {profile.name}", "the size of its data set is not known", "give --samples")
+        raise UsageError(f"model {profile.name}", "the size of its data set is unknown", "give --samples")
     return profile.samples_per_epoch * _positive(args.epochs, "--epochs")
 
 
@@ -293,41 +304,46 @@ def _caps(text: str) -> list[float]:
 
 def _between(low: float, high: float, step: float, flag: str) -> list[float]:
     count = (high - low) / step
-    if not 0 <= count < _MOST_VALUES:
+    if not 0 <= count < _MAX_VALUES:
         raise UsageError(
             f"{flag}: {low:.9g}..{high:.9g}:{step:.9g}",
-            f"is not a rising range of at most {_MOST_VALUES} values",
+            f"is not an ascending range of at most {_MAX_VALUES} values",
             "write LOW..HIGH:STEP",
         )
-    return [low + place * step for place in range(int(count + 1e-9) + 1)]
+    return [low + index * step for index in range(int(count + 1e-9) + 1)]
 
 
-def _lines(names: dict[str, Any], found: Sweep) -> list[str]:
+def _lines(names: dict[str, Any], sweep_result: Sweep) -> list[str]:
     from slurm_energy.reports.figure_format import DisplayUnits
 
     units = DisplayUnits()
     dataset = f" of {names['dataset']}" if names["dataset"] else ""
-    out = [f"{names['model']}, {names['precision']}, {names['samples']:,.0f} samples{dataset}", ""]
-    out.append(
+    lines = [f"{names['model']}, {names['precision']}, {names['samples']:,.0f} samples{dataset}", ""]
+    lines.append(
         f"{'KIND':<16} {'GPUS':>4} {'BATCH':>6} {'CAP W':>6} {'MHz':>5} {'STEP ms':>9} {'TIME':>11}"
         f" {'RANGE':>9} {'WATTS':>7} {'ENERGY':>9} {'EDP':>11} {'EDS':>6} FRONT BEST"
     )
-    bests: dict[int, list[str]] = {}
-    for name, place in found.best.items():
-        bests.setdefault(place, []).append(name)
-    for place, prediction in enumerate(found.predictions):
-        kind, gpus, batch, cap = found.rows[place]
+    objectives_by_index: dict[int, list[str]] = {}
+    for name, index in sweep_result.best.items():
+        objectives_by_index.setdefault(index, []).append(name)
+    for index, prediction in enumerate(sweep_result.predictions):
+        gpu, gpus, batch, cap = sweep_result.rows[index]
         time = prediction.duration_s
         spread = f"{100 * (time.low / time.mean - 1):+.0f}{100 * (time.high / time.mean - 1):+.0f}%"
-        marks = ("*" if found.front[place] else "").ljust(5) + " " + ",".join(bests.get(place, []))
-        mhz = found.clock[place] * kind.max_clock_mhz
+        marks = (
+            ("*" if sweep_result.front[index] else "").ljust(5)
+            + " "
+            + ",".join(objectives_by_index.get(index, []))
+        )
+        mhz = sweep_result.clock[index] * gpu.max_clock_mhz
         figures = (
-            f"{mhz:>5.0f} {1e3 * found.step_s[place]:>9.2f} {format_duration(time.mean):>11} {spread:>9}"
+            f"{mhz:>5.0f} {1e3 * sweep_result.step_s[index]:>9.2f}"
+            f" {format_duration(time.mean):>11} {spread:>9}"
             f" {prediction.power_watts.mean:>7.0f} {units.text(prediction.energy_joules.mean, 'J'):>9}"
-            f" {units.text(prediction.edp_js, 'J*s'):>11} {found.objectives['eds'][place]:>6.3f}"
+            f" {units.text(prediction.edp_js, 'J*s'):>11} {sweep_result.objectives['eds'][index]:>6.3f}"
         )
         limit = "none" if math.isinf(cap) else f"{cap:g}"
-        out.append(f"{kind.name:<16} {gpus:>4.0f} {batch:>6.0f} {limit:>6} {figures} {marks}".rstrip())
-    notes = dict.fromkeys(note for prediction in found.predictions for note in prediction.notes)
-    bases = dict.fromkeys(prediction.basis for prediction in found.predictions)
-    return [*out, "", *(f"basis: {basis}" for basis in bases), *(f"note: {note}" for note in notes)]
+        lines.append(f"{gpu.name:<16} {gpus:>4.0f} {batch:>6.0f} {limit:>6} {figures} {marks}".rstrip())
+    notes = dict.fromkeys(note for prediction in sweep_result.predictions for note in prediction.notes)
+    bases = dict.fromkeys(prediction.basis for prediction in sweep_result.predictions)
+    return [*lines, "", *(f"basis: {basis}" for basis in bases), *(f"note: {note}" for note in notes)]

@@ -1,4 +1,4 @@
-"""`senergy predict SCRIPT`: read a batch script, ask the prediction sources in turn, print."""
+"""`senergy predict SCRIPT`: predict a batch script with the first prediction source that knows the job."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "job",
         nargs="*",
         metavar="SCRIPT [ARGUMENT]",
-        help="batch script and its arguments; -- before arguments that begin with a dash",
+        help="batch script and its arguments; write -- before arguments that begin with a dash",
     )
     parser.add_argument(
         "--sbatch",
         metavar="OPTIONS",
         default="",
-        help="with a script: options for sbatch that go before its own, --sbatch=-N4",
+        help="with a script: options of sbatch that precede those in the script, --sbatch=-N4",
     )
-    parser.add_argument("--user", metavar="NAME", help="with a script: whose job it is (operators only)")
+    parser.add_argument("--user", metavar="NAME", help="with a script: owner of the job (operators only)")
     connection.add_config_option(parser)
 
 
@@ -79,7 +79,7 @@ def lines(script: BatchScript, request: PredictionRequest, prediction: Predictio
     page += [f"{'EDP':<8}{edp:>14}", f"{'kWh':<8}{kwh:>14.4g}"]
     if script.tasks > 1:
         total = with_unit(prediction.energy_joules.mean * script.tasks, "J")
-        page.append(f"{'array':<8}{script.tasks} tasks like this one: {total} together")
+        page.append(f"{'array':<8}{script.tasks} tasks of this kind: {total} in total")
     age = "" if prediction.age_s is None else f", newest {age_text(prediction.age_s)} old"
     page.append(f"{'source':<8}{prediction.source}{age}")
     page.append(f"{'basis':<8}{shown(prediction.basis, 200)}")
@@ -102,7 +102,7 @@ def _read(path: Path, arguments: list[str], sbatch: str) -> BatchScript:
 
 
 def _prediction_request(args: argparse.Namespace, script: BatchScript, notes: list[str]) -> PredictionRequest:
-    """Return the prediction request of the script. Note flags that submission would refuse."""
+    """Return the prediction request of the script. Add a note if submission would refuse its flags."""
     from slurm_energy.oracle.prediction import PredictionRequest
     from slurm_energy.policies.catalogue import policy_caps
     from slurm_energy.policies.flags import PolicyRequest, validate_flags
@@ -158,28 +158,28 @@ def _calibrated(path: Path, args: argparse.Namespace, request: PredictionRequest
     flag = f"--calibration {path}"
     if not request.model or not request.gpu_kind:
         missing = "a model (--energy-model)" if not request.model else "a kind of GPU (--gpus=a100:4)"
-        raise UsageError(flag, f"the script does not name {missing}", "name it, or leave the option out")
+        raise UsageError(flag, f"the script does not name {missing}", "name it, or omit the option")
     notes: list[str] = []
     oracles = _model(args, request, notes)
     if not oracles:
-        raise UsageError(flag, notes[-1], "leave the option out")
+        raise UsageError(flag, notes[-1], "omit the option")
     from slurm_energy.oracle.calibration_files import load_calibration
     from slurm_energy.oracle.hardware import find_hardware
     from slurm_energy.oracle.training_oracle import TrainingOracle
 
-    own, kind = load_calibration(path), find_hardware(request.gpu_kind).name
-    if own.hardware != kind:
-        raise UsageError(flag, f"it is of {shown(own.hardware)}", f"the script asks for {kind}")
-    prediction = TrainingOracle(lambda name: own).predict(request)
+    calibration, gpu_kind = load_calibration(path), find_hardware(request.gpu_kind).name
+    if calibration.hardware != gpu_kind:
+        raise UsageError(flag, f"it is for {shown(calibration.hardware)}", f"the script requests {gpu_kind}")
+    prediction = TrainingOracle(lambda name: calibration).predict(request)
     if prediction is None:
-        raise UsageError(flag, "the model cannot predict this job", "leave the option out")
+        raise UsageError(flag, "the model cannot predict this job", "omit the option")
     return prediction
 
 
 def _model(args: argparse.Namespace, request: PredictionRequest, notes: list[str]) -> list[Oracle]:
     """Return the training model if it can predict the job. Otherwise note the reason."""
     if not request.gpu_kind:
-        notes.append("the model was not asked: no kind of GPU is named (--gpus=a100:4)")
+        notes.append("the model was not used: no kind of GPU is named (--gpus=a100:4)")
         return []
     try:
         from slurm_energy.oracle.hardware import find_hardware
@@ -187,16 +187,16 @@ def _model(args: argparse.Namespace, request: PredictionRequest, notes: list[str
         from slurm_energy.oracle.training_oracle import TrainingOracle
         from slurm_energy.oracle.workload import find_profile
     except ImportError:
-        notes.append("the model was not asked: numpy is not installed")
+        notes.append("the model was not used: numpy is not installed")
         return []
     try:
         settings = connection.configuration(args).oracle
         site = use_site(settings.calibrations, settings.hardware)
-        # a path in a job's flags is no name: what is asked for must be shipped
+        # a path in a job's flags is not accepted as a name: only shipped profiles and hardware are used
         find_profile(request.model.removesuffix(".json") if request.model else "")
         find_hardware(request.gpu_kind.removesuffix(".toml"))
     except EnergyError as error:
-        notes.append(f"the model was not asked: {error}")
+        notes.append(f"the model was not used: {error}")
         return []
     return [TrainingOracle(site.of)]
 
@@ -204,14 +204,14 @@ def _model(args: argparse.Namespace, request: PredictionRequest, notes: list[str
 class _Controller:
     """Predictions from history, requested from the controller.
 
-    Without a controller the other sources answer, and a note is printed.
+    Without a controller the other sources predict, and a note is printed.
     """
 
     def __init__(self, args: argparse.Namespace, notes: list[str]) -> None:
         self._args, self._notes = args, notes
 
     def predict(self, request: PredictionRequest) -> Prediction | None:
-        """Ask the controller.
+        """Query the controller.
 
         Raises:
             ForbiddenError: another user's job.
@@ -226,9 +226,9 @@ class _Controller:
             first = predictions[0] if isinstance(predictions, list) and predictions else None
             return None if first is None else Prediction.from_json(first)
         except UnavailableError as error:
-            self._notes.append(f"history was not asked: {error}")
+            self._notes.append(f"history was not used: {error}")
         except ValueError as error:
-            self._notes.append(f"history was not understood: {error}")
+            self._notes.append(f"the response about history is invalid: {error}")
         return None
 
 
@@ -243,7 +243,7 @@ def _requested(script: BatchScript, request: PredictionRequest) -> str:
     parts = [_count(script.nodes, "node"), _count(script.cpus, "CPU")]
     if script.gpus:
         parts.append(_count(script.gpus, "GPU") + (f" ({script.gpu_kind})" if script.gpu_kind else ""))
-    parts.append(f"limit {format_duration(script.time_limit_s) or 'not given'}")
+    parts.append(f"limit {format_duration(script.time_limit_s) or 'none'}")
     parts += [f"partition {script.partition}"] if script.partition else []
     parts.append(f"policy {request.policy}")
     return ", ".join(shown(part) for part in parts)

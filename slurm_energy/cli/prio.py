@@ -1,4 +1,4 @@
-"""`senergy prio`: order of the queue and terms of each score; options mean the same as those of sprio."""
+"""`senergy prio`: order of the queue and terms of each score; options have the meaning of sprio's."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ from slurm_energy.errors import EXIT_OK, NotFoundError, UsageError
 if TYPE_CHECKING:
     from slurm_energy.reports.fields import Style
 
-HELP = "the order of the queue: each job's place, score and prediction, in sprio's manner"
+HELP = "order of the queue: place, score and prediction of each job, modelled on sprio"
 
 EPILOG = """\
-A row for each pending job, first to start first. SITE is the site factor that stands for the place; SCORE
-is the policy's, the lower the earlier. Then a column for each term of the score: what it contributes in the
-job's favour where the policy adds up weighted terms, else its value; -n shows values everywhere. Then what
-the job is expected to take, and where the prediction comes from.
+One row per pending job, in the order in which the jobs are to start. SITE is the site factor that
+represents the place. SCORE is the score of the policy; jobs with lower scores start earlier. Each term of
+the score has a column: its contribution in favour of the job if the policy adds weighted terms, else its
+value; -n shows the value in all cases. The last columns are the predicted time, power and energy and the
+source of the prediction.
 
-With a JOBID: that job alone, why it stands where it stands, and the jobs just before and after it.
+With a JOBID: the details of this job, the reason for its place, and the jobs directly before and after it.
 
-MISPRED is the factor by which the jobs of the owner outran their predictions, and LOWBOUND the least time
-that counts for the order: jobs that cost little cannot push the prediction of a long job below it.
+MISPRED is the factor by which recent jobs of the owner exceeded their predicted times. LOWBOUND is the lower
+bound of the predicted time in the order: many short jobs cannot reduce the prediction of a long job below it.
 
 Fields are named as --helpformat lists them, or by sprio's letters: i JOBID, r PARTITION, u USER, Y PRIORITY,
-y NORMPRIO, S SITE, N NICE. Letters of Slurm's own factors have no column here.
+y NORMPRIO, S SITE, N NICE. The letters of Slurm's own factors have no column.
 
 examples:
   senergy prio
-  senergy prio 12                              why job 12 stands where it stands
+  senergy prio 12                              the reason for the place of job 12
   senergy prio -l -u alice,bob                 with account, QOS, tier, nice, shape, reason
-  senergy prio -p gpu --sort=-energy           the highest predicted energy first
+  senergy prio -p gpu --sort=-energy           highest predicted energy first
   senergy prio -w                              the policy and its weights
-  senergy prio -h -o jobid%-10,place,edp -n    columns of one's own, without header
-  senergy prio -o "%.15i %9r %Y" -S -y         as sprio has them: formats of letters, highest priority first
-  senergy prio -P                              for a script
+  senergy prio -h -o jobid%-10,place,edp -n    selected columns, without header
+  senergy prio -o "%.15i %9r %Y" -S -y         sprio's notation, highest priority first
+  senergy prio -P                              output for a script
   senergy prio --json
 """
 
@@ -53,16 +54,16 @@ def configure(parser: CommandParser) -> None:
     parser.epilog = EPILOG
     parser.dashed_values = ("-S", "--sort")
     parser.conflict_handler = "resolve"
-    parser.add_argument("job", metavar="JOBID", nargs="?", help="explain this job")
-    select = parser.add_argument_group("which jobs")
+    parser.add_argument("job", metavar="JOBID", nargs="?", help="show the details of this job")
+    select = parser.add_argument_group("job selection")
     select.add_argument("-j", "--jobs", metavar="JOB,...", action="append", help="12, 12_3, 12_[1-4], 14+0")
     select.add_argument("-u", "--user", metavar="USER,...", help="jobs of these users")
-    select.add_argument("-A", "--accounts", metavar="ACCOUNT,...", help="jobs under these accounts")
+    select.add_argument("-A", "--accounts", metavar="ACCOUNT,...", help="jobs in these accounts")
     select.add_argument("-p", "--partition", metavar="PARTITION,...", help="jobs in these partitions")
-    show = parser.add_argument_group("what to show of them")
+    show = parser.add_argument_group("output")
     show.add_argument("-l", "--long", action="store_true", help="more columns")
-    show.add_argument("-n", "--norm", action="store_true", help="terms before they are weighted")
-    show.add_argument("-w", "--weights", action="store_true", help="only the policy and its weights")
+    show.add_argument("-n", "--norm", action="store_true", help="terms before weighting")
+    show.add_argument("-w", "--weights", action="store_true", help="show only the policy and its weights")
     show.add_argument(
         "-o", "--format", metavar="FORMAT", help="columns: FIELD[%%WIDTH],... or sprio's %%.15i %%9r"
     )
@@ -73,11 +74,13 @@ def configure(parser: CommandParser) -> None:
         metavar="[-]FIELD,...",
         help="order of rows (default: place); descending: -energy",
     )
-    show.add_argument("-h", "--noheader", action="store_true", help="no names of columns, no notes")
-    show.add_argument("-P", "--parsable2", action="store_true", help="values between |, each in one unit")
-    show.add_argument("--json", action="store_true", help="print the controller's answer as JSON")
+    show.add_argument("-h", "--noheader", action="store_true", help="no header, no notes")
     show.add_argument(
-        "--state", action="store_true", help="with --json: also what the policy was given; for operators"
+        "-P", "--parsable2", action="store_true", help="values separated by |, one unit per column"
+    )
+    show.add_argument("--json", action="store_true", help="print the controller's response as JSON")
+    show.add_argument(
+        "--state", action="store_true", help="with --json: also the input of the policy; for operators"
     )
     connection.add_config_option(parser)
     parser.add_argument(
@@ -114,10 +117,10 @@ def run(args: argparse.Namespace) -> int:
         lines = queue_page.queue_lines(rows, style, layout=layout, **options)
     emit(lines)
     if not args.noheader and not args.parsable2:
-        asked = [
+        requested_names = [
             [name for name in (text or "").split(",") if name] for text in (args.accounts, args.partition)
         ]
-        emit(queue_page.absence_lines(jobs, *asked))
+        emit(queue_page.absence_lines(jobs, *requested_names))
         emit(queue_page.note_lines(answer, time.time()))
     return EXIT_OK
 
@@ -137,14 +140,14 @@ def query(args: argparse.Namespace) -> dict[str, str]:
         UsageError: an invalid job id, or JOBID together with -j.
     """
     if args.state and not args.json:
-        raise UsageError("--state: it is for --json", todo="senergy prio --json --state")
+        raise UsageError("--state: it requires --json", todo="senergy prio --json --state")
     if args.job and args.jobs:
         raise UsageError(
             "JOBID and --jobs: give one of them", todo="senergy prio 12, or senergy prio -j 12,13"
         )
-    wanted, name = (args.jobs, "--jobs") if args.job is None else ([args.job], "JOBID")
+    job_ids_text, name = (args.jobs, "--jobs") if args.job is None else ([args.job], "JOBID")
     values = {
-        "job": ",".join(job_ids(",".join(wanted), name)) if wanted else "",
+        "job": ",".join(job_ids(",".join(job_ids_text), name)) if job_ids_text else "",
         "user": args.user or "",
         "account": args.accounts or "",
         "partition": args.partition or "",
@@ -154,21 +157,21 @@ def query(args: argparse.Namespace) -> dict[str, str]:
     return {key: value for key, value in values.items() if value}
 
 
-def _require(wanted: str, jobs: Sequence[Mapping[str, Any]], answer: Mapping[str, Any]) -> None:
-    if _named(wanted, jobs):
+def _require(job_id: str, jobs: Sequence[Mapping[str, Any]], answer: Mapping[str, Any]) -> None:
+    if _rows_of(job_id, jobs):
         return
     off = answer.get("mode") == "off"
-    why = "priority.mode is off" if off else "it is not among the pending jobs that you may see"
-    raise NotFoundError(f"job {wanted}", why, "squeue tells whether it is pending")
+    reason = "priority.mode is off" if off else "it is not one of the pending jobs that you may see"
+    raise NotFoundError(f"job {job_id}", reason, "squeue shows whether it is pending")
 
 
-def _named(wanted: str, jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _rows_of(job_id: str, jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the rows of a job id: array `12` matches the row `12_[*]` and tasks such as `12_3`.
 
     `12_4` matches `12_[*]` if it has no row of its own.
     """
-    ids = job_ids(wanted)
-    arrays = {f"{base}_[*]" for base, task, _ in (one.partition("_") for one in ids) if task}
+    ids = job_ids(job_id)
+    arrays = {f"{base}_[*]" for base, task, _ in (item.partition("_") for item in ids) if task}
     whole = [job for job in jobs if {str(job.get("job_id")), _base(job)} & {*ids}]
     tasks = [job for job in jobs if job.get("display_id") in ids]
     return whole or tasks or [job for job in jobs if job.get("display_id") in arrays]
@@ -180,13 +183,13 @@ def _base(job: Mapping[str, Any]) -> str:
 
 
 def _page(
-    wanted: str, jobs: Sequence[Mapping[str, Any]], answer: Mapping[str, Any], style: Style
+    job_id: str, jobs: Sequence[Mapping[str, Any]], answer: Mapping[str, Any], style: Style
 ) -> list[str]:
     from slurm_energy.reports.queue_page import job_lines
 
     lines: list[str] = []
-    for job in _named(wanted, jobs):
-        places = {(job.get("place") or 0) + step for step in (-1, 1)} if job.get("place") else set()
-        near = [other for other in jobs if other.get("place") in places]
-        lines += [*([""] if lines else []), *job_lines(job, near, answer, style)]
+    for job in _rows_of(job_id, jobs):
+        positions = {(job.get("place") or 0) + step for step in (-1, 1)} if job.get("place") else set()
+        neighbours = [other for other in jobs if other.get("place") in positions]
+        lines += [*([""] if lines else []), *job_lines(job, neighbours, answer, style)]
     return lines

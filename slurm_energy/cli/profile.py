@@ -20,20 +20,21 @@ from slurm_energy.quantities import shown
 if TYPE_CHECKING:
     from slurm_energy.profiling import Section
 
-HELP = "measure a command, or gather what a program's sections measured"
+HELP = "energy of a command, or of the sections of a program"
 EXIT_NOT_EXECUTABLE, EXIT_NO_COMMAND = 126, 127
-_HANDED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+_FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 
 EPILOG = """\
-Inside a job the node's agent measures, for the job's owner and without root; elsewhere the counters
-themselves, where they may be read. The joules are those of the whole job on this node (of the whole node
-outside Slurm) while the command ran. The exit code is the command's; 127 no such command, 126 it cannot be
-run, 128 + N ended by signal N. One line goes to standard error, and one per section to a file per process in
---dir, $SENERGY_PROFILE_DIR or senergy-profile.JOBID.
+Inside a job the agent of the node measures for the owner of the job, without root. Outside a job the
+counters are read directly, which requires permission to read them. The energy is that of the whole job on
+this node (of the whole node outside Slurm) while the command ran. The exit code is that of the command;
+127: no such command, 126: it cannot be executed, 128 + N: ended by signal N. One line is written to
+standard error, and one line per section to a file per process in --dir, $SENERGY_PROFILE_DIR or
+senergy-profile.JOBID.
 
 examples:
   senergy profile -- ./solver input.dat
-  srun senergy profile --name solver -- ./solver      every rank writes a line
+  srun senergy profile --name solver -- ./solver      each rank writes a line
   senergy profile --gather senergy-profile.12         one line per section of job 12
   senergy profile --gather senergy-profile.12 --ranks one line per rank and run of a section
   senergy profile --gather senergy-profile.12 --csv > sections.csv
@@ -46,13 +47,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--name", metavar="TEXT", help="with CMD: name of the section (default: the program's)"
     )
-    parser.add_argument("--dir", metavar="DIR", type=Path, help="with CMD: where the lines go")
+    parser.add_argument("--dir", metavar="DIR", type=Path, help="with CMD: directory for the files")
     parser.add_argument("--quiet", action="store_true", help="with CMD: no line on standard error")
-    parser.add_argument("--gather", metavar="DIR", type=Path, help="put the lines of a directory together")
-    parser.add_argument("--ranks", action="store_true", help="with --gather: every run in every process")
+    parser.add_argument("--gather", metavar="DIR", type=Path, help="summarise the files of a directory")
+    parser.add_argument(
+        "--ranks", action="store_true", help="with --gather: one line per run of a section and process"
+    )
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="with --gather: JSON, summaries and all lines")
-    form.add_argument("--csv", action="store_true", help="with --gather: CSV, a row per run in every process")
+    form.add_argument(
+        "--json", action="store_true", help="with --gather: print summaries and all lines as JSON"
+    )
+    form.add_argument(
+        "--csv",
+        action="store_true",
+        help="with --gather: print CSV, one row per run of a section and process",
+    )
     parser.add_argument("command", metavar="CMD", nargs=argparse.REMAINDER, help="command with its arguments")
 
 
@@ -66,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     if not argv:
         raise UsageError("senergy profile", "no command given", "senergy profile -- ./solver")
     if args.json or args.csv or args.ranks:
-        raise UsageError("--json, --csv, --ranks", "they belong to --gather")
+        raise UsageError("--json, --csv, --ranks", "they require --gather")
     return _measure(args, argv)
 
 
@@ -78,7 +87,7 @@ def _measure(args: argparse.Namespace, argv: list[str]) -> int:
     elif (folder := process_identity.profile_directory(process_identity.current_process())) is not None:
         os.environ[process_identity.DIRECTORY_KEY] = str(
             folder.absolute()
-        )  # the command's own sections go there too
+        )  # sections inside the command write there too
     with profile(args.name or Path(argv[0]).name[:200] or "command") as section:
         code = _run(argv)
     flush()
@@ -90,7 +99,7 @@ def _measure(args: argparse.Namespace, argv: list[str]) -> int:
 
 def _run(argv: list[str]) -> int:
     """Run a command to its end and forward signals to it."""
-    with _handing_on() as child_is:
+    with _forwarded_signals() as set_child:
         try:
             child = subprocess.Popen(argv)
         except FileNotFoundError:
@@ -99,13 +108,13 @@ def _run(argv: list[str]) -> int:
         except OSError as error:
             print(f"senergy: error: {shown(argv[0], 200)}: {error.strerror}", file=sys.stderr)
             return EXIT_NOT_EXECUTABLE
-        child_is(child)
+        set_child(child)
         code = child.wait()
     return code if code >= 0 else 128 - code
 
 
 @contextmanager
-def _handing_on() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+def _forwarded_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
     """Forward signals to the child process, including signals received before it was started.
 
     A child does not inherit handlers, but it inherits masks and SIG_IGN: it ignores the signals that the
@@ -114,25 +123,25 @@ def _handing_on() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
     early: list[int] = []
     children: list[subprocess.Popen[bytes]] = []
 
-    def hand_on(number: int, _: FrameType | None) -> None:
+    def forward(number: int, _: FrameType | None) -> None:
         if children:
             children[0].send_signal(number)
         else:
             early.append(number)
 
-    def child_is(child: subprocess.Popen[bytes]) -> None:
+    def set_child(child: subprocess.Popen[bytes]) -> None:
         children.append(child)
         for number in early:
             child.send_signal(number)
 
-    def leave(number: int, _: FrameType | None) -> None:
+    def ignore(number: int, _: FrameType | None) -> None:
         """Do nothing, because the terminal sends the signal to both processes."""
 
-    handlers = dict.fromkeys(_HANDED_ON, hand_on) | {signal.SIGINT: leave}
-    heeded = [number for number in handlers if signal.getsignal(number) is not signal.SIG_IGN]
-    old = {number: signal.signal(number, handlers[number]) for number in heeded}
+    handlers = dict.fromkeys(_FORWARDED_SIGNALS, forward) | {signal.SIGINT: ignore}
+    handled = [number for number in handlers if signal.getsignal(number) is not signal.SIG_IGN]
+    old = {number: signal.signal(number, handlers[number]) for number in handled}
     try:
-        yield child_is
+        yield set_child
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
@@ -173,8 +182,8 @@ def _rank_row(line: dict[str, Any]) -> str:
         f"{line['seconds']:>10.3f} {_cell(line.get('total_joules')):>12} {_cell(line.get('mean_watts')):>9}"
     )
     failed = f"  ended by {line['failed']}" if line.get("failed") else ""
-    who = f"{line.get('node') or '-':<12} {rank:>5} {line['pid']:>8}"
-    return f"{who} {figures}  {'/'.join(line['path'])}{failed}"
+    process = f"{line.get('node') or '-':<12} {rank:>5} {line['pid']:>8}"
+    return f"{process} {figures}  {'/'.join(line['path'])}{failed}"
 
 
 def _summary_row(summary: Any) -> str:

@@ -17,29 +17,30 @@ if TYPE_CHECKING:
     from slurm_energy.protocol.controller_client import ControllerClient
     from slurm_energy.reports.summary import WholeJob
 
-HELP = "energy, throughput and completion times of a cluster's jobs, in sreport's manner"
+HELP = "energy, throughput and completion times of a cluster's jobs, modelled on sreport"
 _JOBS_AT_ONCE = 1000
 GROUPS = ("cluster", "account", "user", "partition", "policy", "gpu", "tag", "model")
 
 EPILOG = """\
-Jobs that ended in the window, one row for each group. Default window: from 00:00 today until now; with -j,
-all times. A requeued job is one job; the energy of its earlier runs counts. Energy is that of jobs: what idle
-nodes used is not in it.
+Jobs that ended in the window, one row per group. Default window: from 00:00 today until now; with -j, any
+time. A requeued job is one job and includes the energy of its earlier runs. Energy is the energy of jobs,
+without idle nodes.
 
 Jobs/h and Makespan run from the first submission of a group's jobs to their last end. JCT is the time from
-submission to end, Wait that to the first start, both of completed jobs. EDP is energy times mean JCT. The
-words and definitions are those of senergy simulate, whose job_kwh and job_edp_js leave out idle nodes too.
+submission to end, Wait the time from submission to first start, both of completed jobs. EDP is energy times
+mean JCT. Terms and definitions are those of senergy simulate, whose job_kwh and job_edp_js exclude idle
+nodes too.
 
---by gpu goes by the type that a job asked for, which Slurm's accounting knows if AccountingStorageTRES in
-slurm.conf names it (gres/gpu:a100); else "any".
+--by gpu groups by the requested GPU type, which Slurm's accounting contains if AccountingStorageTRES in
+slurm.conf names it (gres/gpu:a100); otherwise the type is "any".
 
-times: as senergy acct has them, for example now-7days, 1120, 2026-11-20T08:00
+times: as in senergy acct, for example now-7days, 1120, 2026-11-20T08:00
 
 examples:
   senergy report                                  my jobs of today
-  senergy report -a -S now-7days --by account     everybody's, by account
+  senergy report -a -S now-7days --by account     all users, by account
   senergy report -a --by policy --tag exp1        jobs with --energy-tag=exp1
-  senergy report -a --by tag --tag 'run-*'        runs side by side
+  senergy report -a --by tag --tag 'run-*'        one row per tag
   senergy report -a -S 2026-10-01 -E 2026-11-01 --by gpu -P   by kind of GPU, for a script
   senergy report -a --by user --json --png users.png
 """
@@ -48,15 +49,26 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options to `senergy report`."""
     parser.epilog = EPILOG
-    select = parser.add_argument_group("which jobs")
+    select = parser.add_argument_group("job selection")
     acct.add_selection(select)
-    select.add_argument("--tag", metavar="TAG,...", help="jobs with these --energy-tag texts; * and ? match")
-    show = parser.add_argument_group("what to show of them")
-    show.add_argument("--by", metavar="GROUP", choices=GROUPS, default="cluster", help=", ".join(GROUPS))
-    show.add_argument("-n", "--noheader", action="store_true", help="no title, names and notes")
+    select.add_argument(
+        "--tag", metavar="TAG,...", help="jobs with these --energy-tag texts; * and ? are wildcards"
+    )
+    show = parser.add_argument_group("output")
+    show.add_argument(
+        "--by",
+        metavar="GROUP",
+        choices=GROUPS,
+        default="cluster",
+        help="criterion of the groups: " + ", ".join(GROUPS),
+    )
+    show.add_argument("-n", "--noheader", action="store_true", help="no title, header and notes")
     add_parsable_options(show)
     show.add_argument(
-        "--png", metavar="FILE", type=Path, help="also draw energy, throughput, JCT and EDP of the groups"
+        "--png",
+        metavar="FILE",
+        type=Path,
+        help="also write a PNG chart of energy, throughput, JCT and EDP by group",
     )
     show.add_argument("--json", action="store_true", help="print one JSON object")
     connection.add_config_option(parser)
@@ -77,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
     answers = (AccountedRecord.from_json(item) for item in records)
     start, end = (float(query[key]) if key in query else None for key in ("start", "end"))
-    jobs = _chosen(whole_jobs(summarise(answers, duplicates=True)), start, end, args.tag)
+    jobs = _filter_jobs(whole_jobs(summarise(answers, duplicates=True)), start, end, args.tag)
     report = summary_page.Report(start, end, args.by, grouped(jobs, args.by), totals(jobs))
     if args.png:
         from slurm_energy.reports.summary_png import write_png
@@ -94,30 +106,32 @@ def run(args: argparse.Namespace) -> int:
 def _earlier_runs(
     controller: ControllerClient, query: Mapping[str, str], records: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the records of requeued jobs from before the window, whose energy counts too."""
+    """Return the records of requeued jobs from before the window, because their energy is included."""
     if "start" not in query:
         return []
-    known = {record["record_id"] for record in records}
-    begun = {record["job_id"] for record in records if not record.get("restart_count")}
-    jobs = sorted({record["job_id"] for record in records} - begun)
-    found: list[dict[str, Any]] = []
-    for at in range(0, len(jobs), _JOBS_AT_ONCE):
-        wanted = jobs[at : at + _JOBS_AT_ONCE]
+    record_ids = {record["record_id"] for record in records}
+    started = {record["job_id"] for record in records if not record.get("restart_count")}
+    jobs = sorted({record["job_id"] for record in records} - started)
+    earlier: list[dict[str, Any]] = []
+    for first in range(0, len(jobs), _JOBS_AT_ONCE):
+        job_ids = jobs[first : first + _JOBS_AT_ONCE]
         before = {key: value for key, value in query.items() if key != "start"}
-        before |= {"end": query["start"], "job": ",".join(map(str, wanted))}
-        found += controller.get("/v1/records", before).get("records", [])
-    return [record for record in found if record["job_id"] in jobs and record["record_id"] not in known]
+        before |= {"end": query["start"], "job": ",".join(map(str, job_ids))}
+        earlier += controller.get("/v1/records", before).get("records", [])
+    return [
+        record for record in earlier if record["job_id"] in jobs and record["record_id"] not in record_ids
+    ]
 
 
-def _chosen(
+def _filter_jobs(
     jobs: Iterable[WholeJob], start: float | None, end: float | None, tags: str | None
 ) -> list[WholeJob]:
     """Return the jobs that ended in the window and have one of the tags."""
     patterns = tags.split(",") if tags else None
 
-    def wanted(job: WholeJob) -> bool:
+    def is_selected(job: WholeJob) -> bool:
         in_time = (start is None or job.end >= start) and (end is None or job.end < end)
         tag = job.last.first.tag or ""
         return in_time and (patterns is None or (bool(tag) and any(fnmatchcase(tag, p) for p in patterns)))
 
-    return [job for job in jobs if wanted(job)]
+    return [job for job in jobs if is_selected(job)]

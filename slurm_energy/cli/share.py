@@ -1,4 +1,4 @@
-"""`senergy share`: energy used and shares of accounts and users; options mean the same as those of sshare."""
+"""`senergy share`: energy used and shares of accounts and users; options have the meaning of sshare's."""
 
 from __future__ import annotations
 
@@ -16,43 +16,46 @@ from slurm_energy.errors import EXIT_OK, NotFoundError
 from slurm_energy.quantities import shown
 from slurm_energy.spelling import suggestion
 
-HELP = "energy used and shares of accounts and users, in sshare's manner"
+HELP = "shares and used energy of accounts and users, modelled on sshare"
 
 EPILOG = """\
-Accounts with their users below them. RawShares and NormShares are Slurm's; energy is that of jobs, running
-ones included, and fades with priority.half_life_s. EnergyShare is the part of everybody's energy, Had the
-energy per share (with equal shares it is the energy), FairShare 2^(-energy share / norm shares): 1 for one
-who had nothing, 0.5 for one who had just the share. Policies that are fair to users go by these.
+Accounts with their users below them. RawShares and NormShares are Slurm's. Energy is the energy of jobs,
+including running jobs, and decays with priority.half_life_s. EnergyShare is the fraction of all energy.
+UsagePerShare is energy relative to the share; with equal shares it is the energy itself.
+FairShare is 2^(-energy share / norm shares): 1 without usage, 0.5 if usage equals the share. Policies that
+are fair to users use these values.
 
-As in sshare you see accounts and yourself; -a shows all users, to operators.
+As in sshare you see the accounts and yourself; operators see all users with -a.
 
 examples:
   senergy share
   senergy share -a -A physics
   senergy share -a -l                   with GPU hours
-  senergy share -u alice,bob -P         for a script
+  senergy share -u alice,bob -P         output for a script
   senergy share -n -o user,energykwh,fairshare%12
   senergy share --json
 """
 
-_SPELT = "is it spelt right? senergy share -a shows what there is"
+_TODO = "check the spelling; senergy share -a lists all names"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options to `senergy share`. As in sshare, -h omits the header."""
     parser.epilog = EPILOG
     parser.conflict_handler = "resolve"
-    show = parser.add_argument_group("what to show")
+    show = parser.add_argument_group("output")
     show.add_argument("-a", "--all", action="store_true", help="all users")
     show.add_argument("-u", "--users", metavar="USER,...", help="these users")
-    show.add_argument("-U", "--Users", dest="users_only", action="store_true", help="no rows of accounts")
+    show.add_argument(
+        "-U", "--Users", dest="users_only", action="store_true", help="users only, without rows of accounts"
+    )
     show.add_argument("-A", "--accounts", metavar="ACCOUNT,...", help="these accounts")
-    show.add_argument("-l", "--long", action="store_true", help="also Had and GPU hours")
+    show.add_argument("-l", "--long", action="store_true", help="also UsagePerShare and GPU hours")
     show.add_argument("-o", "--format", metavar="FIELD[%WIDTH],...", help="columns; %%-20 left-justified")
     add_field_options(show)
-    show.add_argument("-n", "-h", "--noheader", action="store_true", help="no names of columns, no notes")
+    show.add_argument("-n", "-h", "--noheader", action="store_true", help="no header, no notes")
     add_parsable_options(show)
-    show.add_argument("--json", action="store_true", help="print the controller's answer as JSON")
+    show.add_argument("--json", action="store_true", help="print the controller's response as JSON")
     connection.add_config_option(parser)
     parser.add_argument(
         "-V", "--version", action="version", version=f"senergy {__version__}", help="print the version"
@@ -73,12 +76,12 @@ def run(args: argparse.Namespace) -> int:
         emit_json(answer)
         return EXIT_OK
 
-    told = answer.get("rows") or []
-    accounts, named = (_names(text) for text in (args.accounts, args.users))
-    users = named or (None if args.all else [_me()])
-    if told:
-        _refuse_unknown(told, accounts or [], named or [])
-    rows = share_page.chosen(told, accounts=accounts, users=users, users_only=args.users_only)
+    rows_of_answer = answer.get("rows") or []
+    accounts, user_names = (_names(text) for text in (args.accounts, args.users))
+    users = user_names or (None if args.all else [_me()])
+    if rows_of_answer:
+        _refuse_unknown(rows_of_answer, accounts or [], user_names or [])
+    rows = share_page.select_rows(rows_of_answer, accounts=accounts, users=users, users_only=args.users_only)
     layout = TableLayout(not args.noheader, "|" if args.parsable else None, args.parsable == "p")
     emit(share_page.lines(rows, layout, columns=args.format, long=args.long))
     if not args.noheader and not args.parsable:
@@ -91,25 +94,27 @@ def _names(text: str | None) -> list[str] | None:
     return [name for name in (text or "").split(",") if name] or None
 
 
-def _refuse_unknown(told: Sequence[Mapping[str, Any]], accounts: Sequence[str], users: Sequence[str]) -> None:
-    """Refuse accounts missing from the answer, and users missing from the answer and unknown to this host.
+def _refuse_unknown(
+    rows_of_answer: Sequence[Mapping[str, Any]], accounts: Sequence[str], users: Sequence[str]
+) -> None:
+    """Refuse accounts without a row, and users without a row that do not exist on this host.
 
     Raises:
         NotFoundError: names the account or user.
     """
     for name in accounts:
-        if not any(row["account"] == name for row in told):
-            close = suggestion(name, sorted({str(row["account"]) for row in told}))
-            why = "it has neither shares nor used energy"
-            raise NotFoundError(f"account {shown(name)}", why, close or _SPELT)
+        if not any(row["account"] == name for row in rows_of_answer):
+            hint = suggestion(name, sorted({str(row["account"]) for row in rows_of_answer}))
+            reason = "it has neither shares nor used energy"
+            raise NotFoundError(f"account {shown(name)}", reason, hint or _TODO)
     for name in users:
-        if not any(row.get("user") == name for row in told) and not _known_here(name):
-            why = "this host does not know the user, who has neither shares nor used energy"
-            close = suggestion(name, sorted({str(row["user"]) for row in told if row.get("user")}))
-            raise NotFoundError(f"user {shown(name)}", why, close or _SPELT)
+        if not any(row.get("user") == name for row in rows_of_answer) and not _exists_locally(name):
+            reason = "the user is unknown on this host and has neither shares nor used energy"
+            hint = suggestion(name, sorted({str(row["user"]) for row in rows_of_answer if row.get("user")}))
+            raise NotFoundError(f"user {shown(name)}", reason, hint or _TODO)
 
 
-def _known_here(user: str) -> bool:
+def _exists_locally(user: str) -> bool:
     try:
         pwd.getpwnam(user)
     except (KeyError, ValueError):

@@ -18,21 +18,21 @@ from slurm_energy.errors import (
 )
 from slurm_energy.protocol import agent_socket
 
-HELP = "records that this node keeps for the controller; send refused ones again"
+HELP = "records of this node that wait for the controller or were rejected by it"
 
 EPILOG = """\
-senergyd keeps each record until the controller has it. A record of a newer release waits until senergyctld
-is upgraded. A record that the controller refuses for good is put aside with its trace and the reason, in a
-quarter of agent.spool_limit_mb at most (the oldest are dropped first). It is sent again when another release
-of senergyctld answers, or on `senergy spool resend`, for instance after controller.max_watts was raised. A
-record is stored once, however often it is sent. Run it as root on the node; exit code 6: no refused record
-has that id.
+senergyd keeps each record until the controller confirms it. A record of a newer release waits until
+senergyctld is upgraded. A record that the controller rejects permanently is kept with its trace and the
+reason; rejected records use at most a quarter of agent.spool_limit_mb, and the oldest are deleted first.
+They are sent again when another release of senergyctld responds, or by `senergy spool resend`, for example
+after controller.max_watts was raised. A record is stored once, no matter how often it is sent. Run this
+command as root on the node. Exit code 6: no rejected record has the given id.
 
 examples:
   senergy spool
   senergy spool --json
   senergy spool resend
-  senergy spool resend 3f0c9a...        only these records
+  senergy spool resend 3f0c9a...        only this record
 """
 
 
@@ -40,8 +40,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options to `senergy spool`."""
     parser.epilog = EPILOG
     parser.add_argument("action", nargs="?", choices=("list", "resend"), default="list", help="default: list")
-    parser.add_argument("record", nargs="*", help="resend: ids of records; all of them without")
-    parser.add_argument("--json", action="store_true", help="print the agent's answer as JSON")
+    parser.add_argument("record", nargs="*", help="resend: ids of rejected records (default: all)")
+    parser.add_argument("--json", action="store_true", help="print the agent's response as JSON")
     connection.add_config_option(parser)
     parser.set_defaults(usage_error=parser.error)
 
@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Query the agent of this node and print the records."""
     if args.record and args.action != "resend":
-        args.usage_error("records can be named with resend only")
+        args.usage_error("records can be named only with resend")
     message: dict[str, Any] = {"op": "spool"}
     if args.action == "resend":
         message = {"op": "resend", "record_ids": args.record or None}
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         emit_json({key: value for key, value in answer.items() if key != "ok"})
     elif args.action == "resend":
-        emit([f"{answer.get('resent', 0)} records are sent again; see `senergy spool`"])
+        emit([f"{answer.get('resent', 0)} records will be sent again; see `senergy spool`"])
     else:
         emit(_lines(answer))
     return EXIT_OK
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _error(answer: dict[str, Any]) -> EnergyError:
     classes = {EXIT_FORBIDDEN: ForbiddenError, EXIT_NOT_FOUND: NotFoundError}
-    return classes.get(answer.get("code", 0), EnergyError)(str(answer.get("error", "no answer")))
+    return classes.get(answer.get("code", 0), EnergyError)(str(answer.get("error", "no response")))
 
 
 def _lines(answer: dict[str, Any]) -> list[str]:
@@ -92,5 +92,5 @@ def _lines(answer: dict[str, Any]) -> list[str]:
             ended = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record["end"]))
         trace = "yes" if record.get("trace") else "no"
         lines.append(f"{record['record_id']:<32}  {ended:<19}  {trace:<5}  {record['reason']}")
-    left = answer.get("rejected", 0) - len(records)
-    return [*lines, f"... and {left} more"] if left > 0 else lines
+    remaining = answer.get("rejected", 0) - len(records)
+    return [*lines, f"... and {remaining} more"] if remaining > 0 else lines

@@ -11,10 +11,11 @@ from slurm_energy.cli.output import emit, emit_json
 from slurm_energy.errors import EXIT_OK, EnergyError, UnavailableError
 from slurm_energy.protocol import agent_socket
 
-HELP = "state of the controller and of this node's agent"
+HELP = "state of the controller and of the agent on this node"
 
 EPILOG = """\
-Login nodes have no agent; that is said and is no failure. Exit code 4 if the controller cannot be reached.
+Login nodes have no agent, which is reported and is not an error. Exit code 4 if the controller is
+unreachable.
 
 examples:
   senergy status
@@ -25,7 +26,7 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options to `senergy status`."""
     parser.epilog = EPILOG
-    parser.add_argument("--json", action="store_true", help="print both answers as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print both responses as one JSON object")
     connection.add_config_option(parser)
 
 

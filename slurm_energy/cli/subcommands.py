@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "slurm_energy.subcommands"
 
 BUILT_IN = {
-    "acct": "energy of finished jobs, in sacct's manner",
-    "job": "the energy label of one job",
-    "report": "energy, throughput and completion times of a cluster's jobs, in sreport's manner",
-    "prio": "the order of the queue: each job's place, score and prediction, in sprio's manner",
-    "share": "energy used and shares of accounts and users, in sshare's manner",
-    "policies": "energy policies and the bounds of their values",
-    "status": "state of the controller and of this node's agent",
-    "spool": "records that this node keeps for the controller; send refused ones again",
-    "top": "live watts of this node, its jobs and components",
-    "doctor": "what this compute node has, what it lacks, what that costs and what fixes it",
-    "predict": "time, watts and energy of a job before it runs",
-    "calibrate": "fit the prediction of one kind of GPU to measured training steps",
-    "profile": "measure a command, or gather what a program's sections measured",
+    "acct": "energy of finished jobs, modelled on sacct",
+    "job": "energy label of a job, or a comparison of several jobs",
+    "report": "energy, throughput and completion times of a cluster's jobs, modelled on sreport",
+    "prio": "order of the queue: place, score and prediction of each job, modelled on sprio",
+    "share": "shares and used energy of accounts and users, modelled on sshare",
+    "policies": "energy policies, their users, and the bounds of their values",
+    "status": "state of the controller and of the agent on this node",
+    "spool": "records of this node that wait for the controller or were rejected by it",
+    "top": "live power of this node, its jobs and components",
+    "doctor": "devices and daemons of this host, the cost of each fault, and its remedy",
+    "predict": "time, power and energy of a job before it runs",
+    "calibrate": "fit the training model of one kind of GPU to measured training steps",
+    "profile": "energy of a command, or of the sections of a program",
     "simulate": "simulate scheduling policies on a workload",
-    "build-plugins": "build slurmctld's plugin for the Slurm that is installed here",
+    "build-plugins": "build the slurmctld plugin for the Slurm installed on this host",
     "config": "check, show or write an example of the configuration",
     "template": "batch scripts and site files from templates",
 }
@@ -64,7 +64,7 @@ def module_of(name: str) -> Any:
 
 def _entry_points() -> dict[str, EntryPoint]:
     """Return the entry points of other packages. This package's own subcommands cannot be replaced."""
-    from importlib.metadata import entry_points  # slow to import, and most commands do without
+    from importlib.metadata import entry_points  # slow to import, and most commands do not need it
 
     return {
         entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP) if entry.name not in BUILT_IN

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.output import complain, emit, emit_json, emit_verbatim
+from slurm_energy.cli.output import emit, emit_json, emit_verbatim, print_error
 from slurm_energy.cli.output_files import write_file
 from slurm_energy.errors import EXIT_OK, EnergyError, UsageError
 from slurm_energy.quantities import shown
@@ -23,15 +23,15 @@ HELP = "batch scripts and site files from templates"
 EPILOG = """\
 examples:
   senergy template list
-  senergy template list --json                    names, keys and defaults for a program
+  senergy template list --json                    names, keys and defaults as JSON
   senergy template show gpu                       its keys, then its text
   senergy template render gpu --set command='python train.py' --set policy=edp -o job.sh
   sbatch job.sh
   senergy template render senergyd.service -o /etc/systemd/system/senergyd.service
 
-Energy flags are checked as sbatch would check them. Values become single lines; those that end up in
-shell code are quoted, except those that are shell code themselves. A site's own templates lie in the folder
-`templates.folder` of the configuration (/etc/slurm/energy-templates); copy one that `show` prints to begin.
+Energy flags are checked as by sbatch. Line breaks in values become blanks. Values inserted into shell code
+are quoted, except values that are shell code themselves. Templates of the site are stored in the folder
+`templates.folder` of the configuration (/etc/slurm/energy-templates); start from the output of `show`.
 """
 
 
@@ -47,10 +47,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     render = actions.add_parser("render", help="fill a template and print or write it")
     render.add_argument("name", metavar="NAME")
     render.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], help="a value; the last one wins"
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="value of a key; the last one counts"
     )
     render.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="write here instead of to the terminal"
+        "-o", "--output", metavar="FILE", type=Path, help="write to this file instead of standard output"
     )
     for action in (listing, show, render):
         connection.add_config_option(action)
@@ -81,21 +81,21 @@ def _list(folder: Path, *, as_json: bool) -> int:
     """Print the list of templates. An invalid template is reported on standard error and skipped."""
     from slurm_energy.templates import find, names
 
-    known, code = names(folder), EXIT_OK
-    found: list[Template] = []
-    for name in known:
+    template_names, code = names(folder), EXIT_OK
+    templates: list[Template] = []
+    for name in template_names:
         try:
             template = find(name, folder)
         except EnergyError as error:
-            complain(error)
+            print_error(error)
             code = error.exit_code
             continue
-        found.append(template)
+        templates.append(template)
     if as_json:
-        emit_json([_object(template) for template in found])
+        emit_json([_object(template) for template in templates])
         return code
-    width = max(map(len, known))
-    for template in found:
+    width = max(map(len, template_names))
+    for template in templates:
         site = " (site)" if template.group == "own" else ""
         emit([f"{template.name:<{width}}  {template.summary}{site}"])
     return code
@@ -141,7 +141,7 @@ def _description(template: Template) -> list[str]:
             if variable.default is None
             else f"default {variable.default!r}"
             if variable.default
-            else "left out"
+            else "omitted"
         )
         lines.append(f"  {variable.name:<{width}}  {variable.doc} ({default})")
     return [*lines, "", *template.source.splitlines()]

@@ -15,19 +15,19 @@ from slurm_energy.errors import EXIT_OK, EnergyError, UsageError
 from slurm_energy.protocol import agent_socket
 from slurm_energy.safe_text import escape_controls
 
-HELP = "live watts of this node, its jobs and components"
-LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.5, 60.0
+HELP = "live power of this node, its jobs and components"
+MIN_INTERVAL_S, MAX_INTERVAL_S = 0.5, 60.0
 
 EPILOG = """\
-Asks this node's agent; runs no Slurm command. Watts are means since about the last refresh, or of the
-last second while jobs run. Root sees every job's watts and joules, a user those of their own jobs.
-Ctrl-C ends it.
+Queries the agent of this node and runs no Slurm command. Power is the mean since about the last refresh, or
+of the last second while jobs run. Root sees power and energy of all jobs, users those of their own jobs.
+Ctrl-C ends the command.
 
 examples:
   senergy top
   senergy top --interval 5
   senergy top --once                one screen, for a script or a log
-  senergy top --json                the agent's answer, one line per refresh
+  senergy top --json                the agent's response, one line per refresh
 """
 
 
@@ -39,52 +39,50 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         type=float,
         default=2.0,
-        help="between refreshes, 0.5 to 60 (default 2)",
+        help="time between refreshes, 0.5 to 60 (default 2)",
     )
-    parser.add_argument("--once", action="store_true", help="print one screen and end")
+    parser.add_argument("--once", action="store_true", help="print one screen and exit")
     parser.add_argument("--json", action="store_true", help="print one JSON object per refresh, a line each")
     parser.add_argument(
-        "--ascii", action="store_true", help="plain characters, as on terminals without UTF-8"
+        "--ascii", action="store_true", help="ASCII characters only, the default on terminals without UTF-8"
     )
     connection.add_config_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Refresh until interrupted."""
-    if not LEAST_INTERVAL_S <= args.interval <= MOST_INTERVAL_S:
-        raise UsageError(
-            f"--interval {args.interval:g}", f"must be {LEAST_INTERVAL_S:g} to {MOST_INTERVAL_S:g}"
-        )
+    if not MIN_INTERVAL_S <= args.interval <= MAX_INTERVAL_S:
+        raise UsageError(f"--interval {args.interval:g}", f"must be {MIN_INTERVAL_S:g} to {MAX_INTERVAL_S:g}")
     path = connection.configuration(args).agent.socket
 
-    def ask() -> dict[str, Any]:
+    def query() -> dict[str, Any]:
         answer = agent_socket.ask_agent(path, {"op": "status"})
         if not answer.get("ok"):
             raise EnergyError(f"agent {path}", str(answer.get("error")))
         return answer
 
-    status = ask()
-    if not _known(status):
-        time.sleep(LEAST_INTERVAL_S * 1.2)  # a node without jobs is not sampled until somebody asks
-        status = ask()
-    highest_watts = 0.0
+    status = query()
+    if not _known_watts(status):
+        time.sleep(MIN_INTERVAL_S * 1.2)  # a node without jobs is sampled only after the first query
+        status = query()
+    full_bar_watts = 0.0
     try:
         while True:
-            highest_watts = max([highest_watts, *_known(status)])
-            _show(args, status, highest_watts)
+            full_bar_watts = max([full_bar_watts, *_known_watts(status)])
+            _show(args, status, full_bar_watts)
             if args.once:
                 return EXIT_OK
             time.sleep(args.interval)
-            status = ask()
+            status = query()
     except KeyboardInterrupt:
         return EXIT_OK
 
 
-def _known(status: dict[str, Any]) -> list[float]:
+def _known_watts(status: dict[str, Any]) -> list[float]:
     return [value for value in (status.get("watts") or {}).values() if value is not None]
 
 
-def _show(args: argparse.Namespace, status: dict[str, Any], highest_watts: float) -> None:
+def _show(args: argparse.Namespace, status: dict[str, Any], full_bar_watts: float) -> None:
     if args.json:
         print(json.dumps({"time": time.time(), **status}), flush=True)
         return
@@ -92,11 +90,11 @@ def _show(args: argparse.Namespace, status: dict[str, Any], highest_watts: float
     from slurm_energy.reports.text_plot import ASCII, glyphs_for
 
     glyphs = ASCII if args.ascii else glyphs_for(sys.stdout.encoding)
-    lines = screen(status, time.strftime("%H:%M:%S"), glyphs, highest_watts)
+    lines = screen(status, time.strftime("%H:%M:%S"), glyphs, full_bar_watts)
     if args.once or not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
         emit([*lines, ""])
     else:
         columns, rows = os.get_terminal_size()
-        shown = [escape_controls(line)[:columns] for line in lines[: rows - 1]]
-        emit_verbatim(["\x1b[H\x1b[J" + shown[0], *shown[1:]])
+        visible = [escape_controls(line)[:columns] for line in lines[: rows - 1]]
+        emit_verbatim(["\x1b[H\x1b[J" + visible[0], *visible[1:]])
     sys.stdout.flush()

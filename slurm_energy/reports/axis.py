@@ -44,14 +44,14 @@ def time_ticks(duration_s: float, count: int = 6) -> list[float]:
     return [step * i for i in range(math.floor(duration_s / step + 1e-9) + 1)]
 
 
-def time_label(seconds: float, longest_s: float) -> str:
+def time_label(seconds: float, max_s: float) -> str:
     """Return the label of a tick in the unit that suits the whole axis: `15 s`, `2:30`, `1:05:00`, `3 d`."""
-    if longest_s < 120:
+    if max_s < 120:
         return f"{plain(seconds, 2)} s"
     whole = round(seconds)
-    if longest_s < 7200:
+    if max_s < 7200:
         return f"{whole // 60}:{whole % 60:02d} min"
-    if longest_s < 4 * 86400:
+    if max_s < 4 * 86400:
         return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
     return f"{plain(seconds / 86400, 1)} d"
 

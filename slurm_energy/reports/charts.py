@@ -41,7 +41,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar: its share of the longest bar of the chart, its label, and the text at its end."""
+    """A bar with the text at its end and, if known, its change against the reference. None draws no bar."""
 
     name: str
     color: str
@@ -52,7 +52,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class BarGroup:
-    """Bars under one heading. Lengths are relative to `reference`, which is marked."""
+    """Bars under one heading. Lengths are relative to `reference`, which a dotted line marks."""
 
     name: str
     bars: Sequence[Bar]
@@ -79,7 +79,7 @@ def power_chart(
         top_watts: end of the power axis, so that several charts can share one scale.
     """
     duration = max((len(s.values) * s.interval_s for s in series), default=1.0) or 1.0
-    top = top_watts or highest_watts(series, stacked=stacked)
+    top = top_watts or max_watts(series, stacked=stacked)
     y_ticks = value_ticks(max(top, (cap_watts or 0.0) * 1.02, 1.0), 4 if size[1] > 200 else 3)
     frame = Frame(*size, 58, 14, 12, 30)
     x = Scale(0, duration, frame.left, frame.x1)
@@ -99,7 +99,7 @@ def power_chart(
     return Chart(svg, _tooltip_data(series, duration, frame, stacked))
 
 
-def highest_watts(series: Sequence[Series], *, stacked: bool = False) -> float:
+def max_watts(series: Sequence[Series], *, stacked: bool = False) -> float:
     """Return the highest value of any line, or of the stack."""
     if stacked:
         columns = zip(*(s.values for s in series), strict=True)
@@ -107,20 +107,20 @@ def highest_watts(series: Sequence[Series], *, stacked: bool = False) -> float:
     return max((v for s in series for v in s.values if not math.isnan(v)), default=0.0)
 
 
-def _middles(one: Series, x: Scale) -> list[float]:
-    """Return x of the values: the middle of each interval, and both outer edges."""
-    last = len(one.values) - 1
-    places = [x((i + 0.5) * one.interval_s) for i in range(len(one.values))]
+def _interval_centres(line: Series, x: Scale) -> list[float]:
+    """Return the x coordinate of each value: the centre of its interval, and the edges for first and last."""
+    last = len(line.values) - 1
+    centres = [x((i + 0.5) * line.interval_s) for i in range(len(line.values))]
     if last > 0:
-        places[0], places[last] = x(0), x((last + 1) * one.interval_s)
-    return places
+        centres[0], centres[last] = x(0), x((last + 1) * line.interval_s)
+    return centres
 
 
 def _lines(series: Sequence[Series], x: Scale, y: Scale) -> list[str]:
     shapes = []
-    for one in series:
-        xs, ys = _middles(one, x), [y(v) for v in one.values]
-        color = f"var(--{one.color})"
+    for line in series:
+        xs, ys = _interval_centres(line, x), [y(v) for v in line.values]
+        color = f"var(--{line.color})"
         base = [y(0)] * len(ys)
         shapes.append(element("path", d=band_path(xs, base, ys), fill=color, class_="wash"))
         shapes.append(element("path", d=line_path(xs, ys), stroke=color, class_="line"))
@@ -132,11 +132,11 @@ def _layers(series: Sequence[Series], x: Scale, y: Scale) -> list[str]:
     if not series:
         return shapes
     floor = [0.0] * len(series[0].values)
-    for one in series:
-        roof = [f + (0.0 if math.isnan(v) else v) for f, v in zip(floor, one.values, strict=True)]
-        xs = _middles(one, x)
+    for layer in series:
+        roof = [f + (0.0 if math.isnan(v) else v) for f, v in zip(floor, layer.values, strict=True)]
+        xs = _interval_centres(layer, x)
         lower, upper = [y(v) for v in floor], [y(v) for v in roof]
-        color = f"var(--{one.color})"
+        color = f"var(--{layer.color})"
         shapes.append(element("path", d=band_path(xs, lower, upper), fill=color, class_="layer"))
         shapes.append(element("path", d=line_path(xs, upper), stroke=color, class_="rim"))
         floor = roof
@@ -144,10 +144,10 @@ def _layers(series: Sequence[Series], x: Scale, y: Scale) -> list[str]:
 
 
 def _cap_line(cap_watts: float, frame: Frame, y: Scale) -> list[str]:
-    place = y(cap_watts)
+    cap_y = y(cap_watts)
     return [
-        element("line", x1=frame.left, x2=frame.x1, y1=place, y2=place, class_="cap"),
-        element("text", text="cap", x=frame.x1 - 4, y=place - 5, class_="caption", text_anchor="end"),
+        element("line", x1=frame.left, x2=frame.x1, y1=cap_y, y2=cap_y, class_="cap"),
+        element("text", text="cap", x=frame.x1 - 4, y=cap_y - 5, class_="caption", text_anchor="end"),
     ]
 
 
@@ -160,12 +160,12 @@ def _tooltip_data(series: Sequence[Series], duration_s: float, frame: Frame, sta
         "stacked": stacked,
         "series": [
             {
-                "name": one.name,
-                "color": one.color,
-                "interval": one.interval_s,
-                "values": [None if math.isnan(v) else round(v, 1) for v in one.values],
+                "name": line.name,
+                "color": line.color,
+                "interval": line.interval_s,
+                "values": [None if math.isnan(v) else round(v, 1) for v in line.values],
             }
-            for one in series
+            for line in series
         ],
     }
 
@@ -186,7 +186,7 @@ def bar_chart(groups: Sequence[BarGroup], title: str, width: int = 380) -> str:
     names = max((len(bar.name) for group in groups for bar in group.bars), default=0)
     left = min(136.0, 14 + 6.8 * names)
     right = 118.0
-    longest = max(
+    max_ratio = max(
         (
             bar.value / group.reference
             for group in groups
@@ -195,7 +195,7 @@ def bar_chart(groups: Sequence[BarGroup], title: str, width: int = 380) -> str:
         ),
         default=1.0,
     )
-    scale = Scale(0, max(1.0, longest), left, width - right)
+    scale = Scale(0, max(1.0, max_ratio), left, width - right)
     shapes: list[str] = []
     y = 0.0
     for group in groups:
@@ -210,19 +210,19 @@ def _bar_group(group: BarGroup, scale: Scale, y: float) -> list[str]:
     mark = scale(1.0)
     foot = y + _ROW * len(group.bars)
     for row, bar in enumerate(group.bars):
-        place = y + row * _ROW
+        bar_y = y + row * _ROW
         shapes.append(
             element(
-                "text", text=bar.name, x=scale.at_low - 8, y=place + 14, class_="label", text_anchor="end"
+                "text", text=bar.name, x=scale.at_low - 8, y=bar_y + 14, class_="label", text_anchor="end"
             )
         )
         end = scale.at_low
         if bar.value is not None and group.reference:
             end = scale(bar.value / group.reference)
-            path = bar_path(scale.at_low, place + 3, max(1.0, end - scale.at_low), 15)
+            path = bar_path(scale.at_low, bar_y + 3, max(1.0, end - scale.at_low), 15)
             tip = element("title", text=f"{group.name}, {bar.name}: {bar.text} {bar.change}".strip())
             shapes.append(element("path", tip, d=path, fill=f"var(--{bar.color})", class_="bar"))
-        shapes.append(_bar_text(bar, max(end, mark) + 7, place + 15))
+        shapes.append(_bar_text(bar, max(end, mark) + 7, bar_y + 15))
     if len(group.bars) > 1:
         shapes.append(element("line", x1=mark, x2=mark, y1=y, y2=foot, class_="mark"))
     return shapes
@@ -235,11 +235,11 @@ def _bar_text(bar: Bar, x: float, y: float) -> str:
 
 def share_chart(parts: Sequence[Bar], title: str, size: tuple[int, int] = (1040, 26)) -> str:
     """Draw one bar divided in proportion to the values of the parts, with a thin gap between parts."""
-    known = [part for part in parts if part.value]
-    total = math.fsum(part.value or 0.0 for part in known)
+    drawable = [part for part in parts if part.value]
+    total = math.fsum(part.value or 0.0 for part in drawable)
     shapes: list[str] = []
     x = 0.0
-    for part in known:
+    for part in drawable:
         full = (part.value or 0.0) / total * size[0]
         tip = element("title", text=f"{part.name}: {part.text}")
         shapes.append(
@@ -248,7 +248,7 @@ def share_chart(parts: Sequence[Bar], title: str, size: tuple[int, int] = (1040,
                 tip,
                 x=x,
                 y=0,
-                width=max(1.0, full - (2 if part is not known[-1] else 0)),
+                width=max(1.0, full - (2 if part is not drawable[-1] else 0)),
                 height=size[1],
                 rx=3,
                 fill=f"var(--{part.color})",

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from slurm_energy.reports.fields import asked_number
+from slurm_energy.reports.fields import requested_cap
 from slurm_energy.reports.figure_format import plain
 from slurm_energy.reports.usage import JobUsage
 from slurm_energy.slurm.hostlist import fold_hostlist
@@ -35,8 +35,8 @@ class PolicyVariant:
 
     def mean(self, figure: Callable[[JobUsage], float | None]) -> float | None:
         """Return the mean of a figure over the runs where it is known, or None if it is unknown for all."""
-        known = [value for value in map(figure, self.jobs) if value is not None]
-        return math.fsum(known) / len(known) if known else None
+        known_values = [value for value in map(figure, self.jobs) if value is not None]
+        return math.fsum(known_values) / len(known_values) if known_values else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ def work_name(job: JobUsage) -> str:
 def variant_name(job: JobUsage) -> str:
     """Return policy and caps: `edp`, `cap 400 W`, `cap 200 W per GPU`."""
     caps = []
-    if (watts := asked_number(job, "cap_watts")) is not None:
+    if (watts := requested_cap(job, "cap_watts")) is not None:
         caps.append(f"{plain(watts)} W")
-    if (watts := asked_number(job, "gpu_cap_watts")) is not None:
+    if (watts := requested_cap(job, "gpu_cap_watts")) is not None:
         caps.append(f"{plain(watts)} W/GPU")
     return " ".join([job.first.policy, *caps])
 
@@ -72,18 +72,18 @@ def compare(jobs: Iterable[JobUsage]) -> list[ComparedWork]:
 
     Within the same work, an untuned variant comes first.
     """
-    listed = list(jobs)
-    colors = _colors(listed)
+    all_jobs = list(jobs)
+    colors = _colors(all_jobs)
     groups: dict[tuple[str, str], dict[str, list[JobUsage]]] = {}
-    for job in listed:
+    for job in all_jobs:
         variants = groups.setdefault((work_name(job), fold_hostlist(job.nodes)), {})
         variants.setdefault(variant_name(job), []).append(job)
-    out = []
+    works = []
     for (name, nodes), variants in groups.items():
-        made = [PolicyVariant(label, colors[label], tuple(runs)) for label, runs in variants.items()]
-        made.sort(key=lambda variant: variant.jobs[0].first.policy not in BASELINE_POLICIES)
-        out.append(ComparedWork(f"{name} on {nodes}", tuple(made)))
-    return out
+        compared = [PolicyVariant(label, colors[label], tuple(runs)) for label, runs in variants.items()]
+        compared.sort(key=lambda variant: variant.jobs[0].first.policy not in BASELINE_POLICIES)
+        works.append(ComparedWork(f"{name} on {nodes}", tuple(compared)))
+    return works
 
 
 def _colors(jobs: Sequence[JobUsage]) -> dict[str, str]:
@@ -91,9 +91,9 @@ def _colors(jobs: Sequence[JobUsage]) -> dict[str, str]:
     labels = {variant_name(job): job.first.policy for job in jobs}
     numbers: dict[str, int] = {}
     for label, policy in labels.items():
-        wanted = _POLICY_COLORS.get(policy)
-        if wanted is not None and wanted not in numbers.values():
-            numbers[label] = wanted
+        number = _POLICY_COLORS.get(policy)
+        if number is not None and number not in numbers.values():
+            numbers[label] = number
     for label in labels:
         if label not in numbers:
             free = [n for n in range(_COLORS - 1, -1, -1) if n not in numbers.values()]

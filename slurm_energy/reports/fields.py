@@ -18,7 +18,7 @@ from slurm_energy.slurm.hostlist import fold_hostlist
 from slurm_energy.spelling import suggestion
 
 Value = str | float | None
-Kind = Literal["text", "scaled", "number", "figure", "duration", "time"]
+ValueFormat = Literal["text", "scaled", "number", "figure", "duration", "time"]
 Row = TypeVar("Row")
 LISTING = "senergy acct --helpformat lists all"
 UNKNOWN = "unknown"
@@ -66,8 +66,8 @@ class Field(Generic[Row]):
     Attributes:
         name: CamelCase, also the header.
         width: default number of characters.
-        kind: format of the value; `scaled` takes a decimal prefix in tables, `number` and `figure` never
-            do.
+        value_format: how the value is written; `scaled` takes a decimal prefix in tables, `number` and
+            `figure` never do.
         value: function from a row (a job or step) to its value, None if unknown.
         doc: meaning.
         left: left-justified by default.
@@ -79,7 +79,7 @@ class Field(Generic[Row]):
 
     name: str
     width: int
-    kind: Kind
+    value_format: ValueFormat
     value: Callable[[Row], Value]
     doc: str
     left: bool = False
@@ -89,9 +89,9 @@ class Field(Generic[Row]):
 
     def header(self, style: Style) -> str:
         """Return the name of the column, with the unit if the values do not include it."""
-        if not self.unit or (self.kind == "scaled" and not style.units.fixed):
+        if not self.unit or (self.value_format == "scaled" and not style.units.fixed):
             return self.name
-        return f"{self.name}({style.units.name(self.unit) if self.kind == 'scaled' else self.unit})"
+        return f"{self.name}({style.units.name(self.unit) if self.value_format == 'scaled' else self.unit})"
 
     def text(self, row: Row, style: Style) -> str:
         """Return the value of a row as text; empty where the column does not apply."""
@@ -102,13 +102,13 @@ class Field(Generic[Row]):
         """Return a value of this field as text; empty for None."""
         if value is None or isinstance(value, str):
             return value or ""
-        if self.kind == "scaled":
+        if self.value_format == "scaled":
             return style.units.text(value, self.unit)
-        if self.kind == "figure":
+        if self.value_format == "figure":
             return figure(value)
-        if self.kind == "duration":
+        if self.value_format == "duration":
             return format_duration(value)
-        if self.kind == "time":
+        if self.value_format == "time":
             return format_time(value, style.time_format, style.now)
         return plain(value, 6 if self.name == "kWh" else 3)
 
@@ -118,17 +118,17 @@ def _job_only(value: Callable[[JobUsage], Value]) -> Callable[[JobUsage], Value]
     return lambda usage: value(usage) if usage.first.step is None else None
 
 
-def _asked_watts(key: str) -> Callable[[JobUsage], Value]:
+def _requested_watts(key: str) -> Callable[[JobUsage], Value]:
     def value(usage: JobUsage) -> Value:
-        return asked_number(usage, key)
+        return requested_cap(usage, key)
 
     return value
 
 
-def asked_number(usage: JobUsage, key: str) -> float | None:
+def requested_cap(usage: JobUsage, key: str) -> float | None:
     """Return the cap that the job requested, `cap_watts` or `gpu_cap_watts`."""
-    asked = usage.first.requested
-    text = asked.get(key) or asked.get(key.rpartition("_")[0])
+    requested = usage.first.requested
+    text = requested.get(key) or requested.get(key.rpartition("_")[0])
     try:
         return float(text) if text else None
     except ValueError:
@@ -141,15 +141,15 @@ def _quality(usage: JobUsage) -> str | None:
 
 
 def _allocated_nodes(usage: JobUsage) -> int:
-    known = usage.job.nodes if usage.first.step is None else None
-    return known or len(usage.records)
+    allocated = usage.job.nodes if usage.first.step is None else None
+    return allocated or len(usage.records)
 
 
 def _step_or_job_name(usage: JobUsage) -> str | None:
     return usage.job.name if usage.first.step is None else usage.first.step
 
 
-def _twins(
+def _with_raw_column(
     name: str,
     widths: tuple[int, int],
     value: Callable[[JobUsage], Value],
@@ -168,37 +168,42 @@ def _twins(
 
 
 def _energy(
-    name: str, widths: tuple[int, int], part: str, doc: str
+    name: str, widths: tuple[int, int], component: str, doc: str
 ) -> tuple[Field[JobUsage], Field[JobUsage]]:
-    return _twins(
+    return _with_raw_column(
         name,
         widths,
-        lambda usage: usage.part_joules(part),
+        lambda usage: usage.component_joules(component),
         f"energy of {doc}",
         "J",
         additive=True,
-        expected=lambda usage: part in usage.parts,
+        expected=lambda usage: component in usage.component_types,
     )
 
 
 FIELDS: tuple[Field[JobUsage], ...] = (
-    Field("Account", 10, "text", lambda u: u.job.account, "account that the job ran under"),
+    Field("Account", 10, "text", lambda u: u.job.account, "account of the job"),
     Field("AllocCPUS", 10, "number", lambda u: u.cpus, "CPUs on all nodes"),
     Field(
         "Applied",
         7,
         "text",
         _job_only(lambda u: applied_part(u.records)),
-        "how much of the policy was set: all, part, none",
+        "extent to which the policy was applied: all, part, none",
     ),
-    *_twins(
+    *_with_raw_column(
         "AvePower", (10, 12), lambda u: u.mean_watts, "mean power of all nodes, energy over elapsed time", "W"
     ),
     Field(
-        "Cap", 8, "scaled", _asked_watts("cap_watts"), "node power cap that the job asked for, W", unit="W"
+        "Cap",
+        8,
+        "scaled",
+        _requested_watts("cap_watts"),
+        "node power cap that the job requested, W",
+        unit="W",
     ),
     Field("Cluster", 10, "text", lambda u: u.first.cluster, "cluster name"),
-    *_twins(
+    *_with_raw_column(
         "ConsumedEnergy",
         (14, 17),
         lambda u: u.energy_joules,
@@ -208,17 +213,19 @@ FIELDS: tuple[Field[JobUsage], ...] = (
     ),
     *_energy("CPUEnergy", (10, 13), "cpu", "the processors"),
     *_energy("DRAMEnergy", (10, 13), "dram", "the memory"),
-    *_twins("ED2P", (13, 14), lambda u: u.ed2p_joule_seconds2, "energy times elapsed time squared", "J*s^2"),
-    *_twins("EDP", (10, 14), lambda u: u.edp_joule_seconds, "energy times elapsed time", "J*s"),
+    *_with_raw_column(
+        "ED2P", (13, 14), lambda u: u.ed2p_joule_seconds2, "energy times elapsed time squared", "J*s^2"
+    ),
+    *_with_raw_column("EDP", (10, 14), lambda u: u.edp_joule_seconds, "energy times elapsed time", "J*s"),
     Field("Elapsed", 10, "duration", lambda u: u.elapsed_s, "time from first start to last end"),
-    Field("ElapsedRaw", 10, "number", lambda u: u.elapsed_s, "the same in seconds", unit="s"),
+    Field("ElapsedRaw", 10, "number", lambda u: u.elapsed_s, "elapsed time in seconds", unit="s"),
     Field("End", 19, "time", lambda u: u.end, "end of the last node's record"),
     Field(
         "GPUCap",
         8,
         "scaled",
-        _asked_watts("gpu_cap_watts"),
-        "power cap per GPU that the job asked for, W",
+        _requested_watts("gpu_cap_watts"),
+        "power cap per GPU that the job requested, W",
         unit="W",
     ),
     *_energy("GPUEnergy", (10, 13), "gpu", "all GPUs"),
@@ -243,19 +250,21 @@ FIELDS: tuple[Field[JobUsage], ...] = (
     ),
     Field("Model", 12, "text", lambda u: u.first.model, "workload named by --energy-model"),
     Field("NNodes", 8, "number", _allocated_nodes, "allocated nodes"),
-    *_energy("NodeEnergy", (10, 13), "node", "the nodes by their own meters"),
+    *_energy("NodeEnergy", (10, 13), "node", "the nodes according to their own meters"),
     Field("NodeList", 15, "text", lambda u: fold_hostlist(u.nodes), "nodes that delivered a record"),
     Field(
         "NRecords",
         8,
         "number",
         lambda u: len(u.records),
-        "how many nodes delivered a record; NNodes when complete",
+        "number of nodes that delivered a record; NNodes when complete",
     ),
-    *_energy("OtherEnergy", (11, 14), "other", "the rest of the nodes"),
+    *_energy("OtherEnergy", (11, 14), "other", "the remaining components of the nodes"),
     Field("Partition", 10, "text", _job_only(lambda u: u.job.partition or u.first.partition), "partition"),
-    *_twins("PeakPower", (10, 12), lambda u: u.peak_watts, "sum of the nodes' highest power", "W"),
-    Field("Policy", 11, "text", lambda u: u.first.policy, "energy policy; Applied says what it did"),
+    *_with_raw_column("PeakPower", (10, 12), lambda u: u.peak_watts, "sum of the nodes' peak power", "W"),
+    Field(
+        "Policy", 11, "text", lambda u: u.first.policy, "energy policy; Applied shows how much of it was set"
+    ),
     Field(
         "Quality",
         8,
@@ -264,7 +273,7 @@ FIELDS: tuple[Field[JobUsage], ...] = (
         "worst quality of the figures: measured, modelled, partial or unknown",
         expected=always,
     ),
-    Field("Restarts", 8, "number", lambda u: u.first.restart_count, "how often Slurm had requeued the job"),
+    Field("Restarts", 8, "number", lambda u: u.first.restart_count, "number of requeues by Slurm"),
     Field(
         "Settings",
         24,
@@ -273,18 +282,18 @@ FIELDS: tuple[Field[JobUsage], ...] = (
         "power settings applied, failed ones with !",
     ),
     Field("SLUID", 14, "text", lambda u: u.first.sluid, "Slurm's unique id of the job, from 25.11 on"),
-    Field("Source", 16, "text", lambda u: "+".join(u.sources), "interfaces that the figures come from"),
+    Field("Source", 16, "text", lambda u: "+".join(u.sources), "interfaces from which the figures were read"),
     Field("Start", 19, "time", lambda u: u.start, "start of the first node's record"),
     Field("State", 10, "text", _job_only(lambda u: u.job.state), "state of the job in Slurm's accounting"),
     Field("Submit", 19, "time", lambda u: u.job.submit, "time of submission"),
     Field("Tag", 12, "text", lambda u: u.first.tag, "text given by --energy-tag"),
-    Field("Throttled", 10, "duration", lambda u: u.throttled_seconds, "throttled time, longest of the nodes"),
+    Field("Throttled", 10, "duration", lambda u: u.throttled_seconds, "throttled time, maximum over nodes"),
     Field(
         "TimeAboveCap",
         12,
         "duration",
         lambda u: u.seconds_above_cap,
-        "time above the cap, longest of the nodes",
+        "time above the cap, maximum over nodes",
     ),
     Field("UID", 6, "number", lambda u: u.first.uid, "owner's numeric id"),
     Field(
@@ -292,9 +301,15 @@ FIELDS: tuple[Field[JobUsage], ...] = (
         10,
         "duration",
         lambda u: u.uncertain_seconds,
-        "time a counter may have missed, longest node",
+        "time in which a counter may have missed a wrap, maximum over nodes",
     ),
-    Field("Unknown", 12, "text", lambda u: ",".join(u.unknown_parts), "parts that no interface tells about"),
+    Field(
+        "Unknown",
+        12,
+        "text",
+        lambda u: ",".join(u.unknown_components),
+        "components without a measuring interface",
+    ),
     Field("User", 9, "text", _job_only(lambda u: u.job.user or u.first.user), "owner"),
 )
 
@@ -326,9 +341,11 @@ def find_in(fields: Sequence[Field[Row]], name: str, flag: str, listing: str) ->
     Raises:
         UsageError: no field starts with `name`; those that contain it, or the nearest one, are suggested.
     """
-    wanted = name.lower()
-    exact = [field for field in fields if field.name.lower() == wanted]
-    if match := exact or [field for field in fields if wanted and field.name.lower().startswith(wanted)]:
+    lower_name = name.lower()
+    exact = [field for field in fields if field.name.lower() == lower_name]
+    if match := exact or [
+        field for field in fields if lower_name and field.name.lower().startswith(lower_name)
+    ]:
         return match[0]
     names = [field.name for field in fields if not field.name.endswith("Raw")]
     hint = suggestion(name, names) or listing

@@ -34,7 +34,7 @@ def render(
     script = _script()
     frame = {
         "version": __version__,
-        "made": now.strftime("%Y-%m-%d %H:%M") if now else "",
+        "created": now.strftime("%Y-%m-%d %H:%M") if now else "",
         "remarks": list(remarks),
         "script": Markup(script),
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),

@@ -47,7 +47,9 @@ def job_states(text: str) -> frozenset[str]:
     return frozenset(states)
 
 
-def chosen(jobs: Iterable[JobUsage], states: Collection[str] | None, names: str | None) -> list[JobUsage]:
+def filter_jobs(
+    jobs: Iterable[JobUsage], states: Collection[str] | None, names: str | None
+) -> list[JobUsage]:
     """Return the jobs with one of the states and one of the names.
 
     Jobs whose state or name Slurm's accounting has not yet supplied are left out.
@@ -57,10 +59,10 @@ def chosen(jobs: Iterable[JobUsage], states: Collection[str] | None, names: str 
         states: None for all.
         names: comma list; None for all.
     """
-    wanted = {name for name in names.split(",") if name} if names else None
+    name_set = {name for name in names.split(",") if name} if names else None
     return [
         job
         for job in jobs
         if (states is None or (job.job.state or "").split(" ")[0] in states)
-        and (wanted is None or job.job.name in wanted)
+        and (name_set is None or job.job.name in name_set)
     ]

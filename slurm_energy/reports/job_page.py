@@ -16,25 +16,25 @@ from markupsafe import Markup
 from slurm_energy.config import Config
 from slurm_energy.quantities import format_duration
 from slurm_energy.records import Quality
-from slurm_energy.reports.advice import PART_NAMES, notes
+from slurm_energy.reports.advice import COMPONENT_NAMES, notes
 from slurm_energy.reports.charts import (
     Bar,
     BarGroup,
     Chart,
     Series,
     bar_chart,
-    highest_watts,
+    max_watts,
     power_chart,
     share_chart,
 )
 from slurm_energy.reports.comparison import ComparedWork, PolicyVariant, change_percent, compare, work_name
-from slurm_energy.reports.fields import asked_number
+from slurm_energy.reports.fields import requested_cap
 from slurm_energy.reports.figure_format import percent, with_unit
 from slurm_energy.reports.html_document import render
-from slurm_energy.reports.label import asked_text, combined_trace, policy_text
+from slurm_energy.reports.label import combined_trace, policy_text, requested_text
 from slurm_energy.reports.settings import MergedSetting, merge_settings, short_settings
 from slurm_energy.reports.time_spec import format_time
-from slurm_energy.reports.usage import JobUsage, part_of, worst_quality
+from slurm_energy.reports.usage import JobUsage, component_type, worst_quality
 from slurm_energy.slurm.hostlist import fold_hostlist
 
 WIDE, NARROW, SMALL = (1040, 300), (400, 240), (400, 210)
@@ -75,14 +75,14 @@ def embed(chart: Chart) -> dict[str, Markup]:
 
 
 def _job_context(job: JobUsage, title: str, config: Config | None) -> dict[str, Any]:
-    parts = _parts(job)
+    components = _component_rows(job)
     name = job.job.name or ""
     return {
         "title": title or f"Energy label of job {job.display_id}",
         "subtitle": " · ".join(text for text in (name, _owner(job), job.job.state or "") if text),
         "tiles": [
             ("Energy", with_unit(job.energy_joules, "J"), _hours(job)),
-            ("Elapsed", format_duration(job.elapsed_s), _when(job.start)),
+            ("Elapsed", format_duration(job.elapsed_s), _start_text(job.start)),
             ("Mean power", with_unit(job.mean_watts, "W"), _nodes_text(job)),
             (
                 "Peak power",
@@ -92,9 +92,11 @@ def _job_context(job: JobUsage, title: str, config: Config | None) -> dict[str, 
             ("EDP", with_unit(job.edp_joule_seconds, "J·s"), "energy times delay"),
         ],
         "facts": _facts(job),
-        "parts": parts,
-        "share": Markup(share_chart([p["bar"] for p in parts], "Shares of the energy by part")),
-        "without": [] if job.energy_joules is None else [PART_NAMES[part] for part in job.unknown_parts],
+        "parts": components,
+        "share": Markup(share_chart([p["bar"] for p in components], "Shares of the energy by component")),
+        "without": []
+        if job.energy_joules is None
+        else [COMPONENT_NAMES[part] for part in job.unknown_components],
         "quality": job.quality if job.quality not in (None, Quality.MEASURED) else "",
         "charts": _job_charts(job),
         "settings": [_setting_row(merged, len(job.records)) for merged in merge_settings(job.records)],
@@ -112,7 +114,7 @@ def _hours(job: JobUsage) -> str:
     return "" if job.energy_joules is None else with_unit(job.energy_joules / 3600, "Wh")
 
 
-def _when(moment: float) -> str:
+def _start_text(moment: float) -> str:
     return f"from {format_time(moment, '%Y-%m-%d %H:%M')}"
 
 
@@ -131,7 +133,7 @@ def _facts(job: JobUsage) -> list[tuple[str, str]]:
     )
     rows = [
         ("Policy", policy_text(job)),
-        ("Asked", asked_text(job)),
+        ("Requested", requested_text(job)),
         ("Model", first.model or ""),
         ("Tag", first.tag or ""),
         ("Partition", job.job.partition or first.partition or ""),
@@ -147,61 +149,63 @@ def _facts(job: JobUsage) -> list[tuple[str, str]]:
     return [(name, value) for name, value in rows if value]
 
 
-def _parts(job: JobUsage) -> list[dict[str, Any]]:
-    out = []
-    for part in job.parts:
-        joules = job.part_joules(part)
-        known = [c for c in job.components if part_of(c.name) == part and c.energy_joules is not None]
-        name, text = PART_NAMES.get(part, part), with_unit(joules, "J")
-        out.append(
+def _component_rows(job: JobUsage) -> list[dict[str, Any]]:
+    rows = []
+    for part in job.component_types:
+        joules = job.component_joules(part)
+        measured = [
+            c for c in job.components if component_type(c.name) == part and c.energy_joules is not None
+        ]
+        name, text = COMPONENT_NAMES.get(part, part), with_unit(joules, "J")
+        rows.append(
             {
                 "name": name,
                 "color": part,
                 "energy": text,
                 "share": percent(joules, job.energy_joules),
-                "quality": worst_quality(c.quality for c in known) or "",
-                "sources": ", ".join(sorted({c.source for c in known if c.source})) or "no interface tells",
+                "quality": worst_quality(c.quality for c in measured) or "",
+                "sources": ", ".join(sorted({c.source for c in measured if c.source})) or "no interface",
                 "bar": Bar(name, part, None if part == "node" else joules, text),
             }
         )
-    return out
+    return rows
 
 
 def _job_charts(job: JobUsage) -> list[dict[str, Any]]:
-    """Return the chart in a wide and a narrow version; the page shows the one that fits the screen."""
+    """Return the chart in a wide and a narrow version; style rules of the page show the one that fits."""
     charts = []
-    cap = asked_number(job, "cap_watts")
-    for kind, size, points in (("wide", WIDE, _WIDE_POINTS), ("narrow", NARROW, _SMALL_POINTS)):
+    cap = requested_cap(job, "cap_watts")
+    for width_class, size, points in (("wide", WIDE, _WIDE_POINTS), ("narrow", NARROW, _SMALL_POINTS)):
         trace = combined_trace(job, points)
         if trace is None:
             return []
-        known = [part for part, watts in trace.watts.items() if not all(map(math.isnan, watts))]
-        parts = [part for part in known if part != "node"] or known
-        series = [Series(PART_NAMES.get(p, p), p, trace.watts[p], trace.interval_s) for p in parts]
+        measured = [part for part, watts in trace.watts.items() if not all(map(math.isnan, watts))]
+        components = [part for part in measured if part != "node"] or measured
+        series = [Series(COMPONENT_NAMES.get(p, p), p, trace.watts[p], trace.interval_s) for p in components]
         chart = power_chart(
             series,
-            "Power over time by part",
+            "Power over time by component",
             size,
             stacked=True,
             cap_watts=cap * len(job.traces) if cap else None,
         )
-        charts.append({"kind": kind, "series": series, **embed(chart)})
+        charts.append({"width_class": width_class, "series": series, **embed(chart)})
     return charts
 
 
 def _setting_row(merged: MergedSetting, node_count: int) -> dict[str, str]:
-    fate = merged.fate
-    state = {True: "restored", False: "not restored", None: "still set"}[fate.restored]
-    failed = fate.applied is None
+    setting = merged.setting
+    state = {True: "restored", False: "not restored", None: "still set"}[setting.restored]
+    failed = setting.applied is None
     return {
         "name": merged.name,
         "nodes": fold_hostlist(merged.nodes) if len(merged.nodes) < node_count else "",
-        "before": fate.original or "?",
-        "requested": fate.requested,
-        "applied": fate.applied or "failed",
+        "before": setting.original or "?",
+        "requested": setting.requested,
+        "applied": setting.applied or "failed",
         "after": "unchanged" if failed else state,
-        "note": fate.note,
-        "bad": "bad" if failed or fate.restored is False else "",
+        "note": setting.note,
+        "bad": "bad" if failed or setting.restored is False else "",
     }
 
 
@@ -215,8 +219,9 @@ def _node_rows(job: JobUsage) -> list[dict[str, Any]]:
             "mean": with_unit(record.mean_watts, "W"),
             "peak": with_unit(record.peak_watts, "W"),
             "parts": ", ".join(
-                f"{PART_NAMES.get(p, p)} {with_unit(JobUsage((record,), job.job).part_joules(p), 'J')}"
-                for p in JobUsage((record,), job.job).parts
+                f"{COMPONENT_NAMES.get(p, p)}"
+                f" {with_unit(JobUsage((record,), job.job).component_joules(p), 'J')}"
+                for p in JobUsage((record,), job.job).component_types
             ),
         }
         for record in job.records
@@ -229,7 +234,8 @@ def _comparison_context(jobs: Sequence[JobUsage], title: str) -> dict[str, Any]:
     variants = {variant.name: variant.color for work in works for variant in work.variants}
     return {
         "title": title or f"{len(jobs)} jobs compared",
-        "subtitle": f"{len(jobs)} jobs on {', '.join(clusters)}, {_when(min(job.start for job in jobs))}",
+        "subtitle": f"{len(jobs)} jobs on {', '.join(clusters)},"
+        f" {_start_text(min(job.start for job in jobs))}",
         "legend": list(variants.items()),
         "bars": [
             {
@@ -288,9 +294,7 @@ def _work_chart(work: ComparedWork) -> dict[str, Any]:
         trace = combined_trace(variant.jobs[0], _SMALL_POINTS)
         if trace is not None:
             series.append(Series(variant.name, variant.color, trace.total(), trace.interval_s))
-    chart = power_chart(
-        series, f"Power over time: {work.name}", SMALL, top_watts=highest_watts(series) * 1.03
-    )
+    chart = power_chart(series, f"Power over time: {work.name}", SMALL, top_watts=max_watts(series) * 1.03)
     return (
         {"name": work.name, "series": series, **embed(chart)} if series else {"name": work.name, "series": []}
     )

@@ -73,8 +73,10 @@ def _figures(usage: JobUsage) -> dict[str, Any]:
         "cpus": usage.cpus,
         "energy_joules": usage.energy_joules,
         "energy_kwh": usage.energy_kwh,
-        "component_joules": {part: usage.part_joules(part) for part in usage.parts},
-        "unknown_parts": list(usage.unknown_parts),
+        "component_joules": {
+            component: usage.component_joules(component) for component in usage.component_types
+        },
+        "unknown_components": list(usage.unknown_components),
         "mean_watts": usage.mean_watts,
         "peak_watts": usage.peak_watts,
         "edp_joule_seconds": usage.edp_joule_seconds,

@@ -13,22 +13,22 @@ from typing import Any
 from slurm_energy.config import Config
 from slurm_energy.quantities import format_duration
 from slurm_energy.records import AppliedSetting, Quality
-from slurm_energy.reports.advice import PART_NAMES, notes
-from slurm_energy.reports.fields import Style, asked_number
+from slurm_energy.reports.advice import COMPONENT_NAMES, notes
+from slurm_energy.reports.fields import Style, requested_cap
 from slurm_energy.reports.figure_format import percent, plain, with_unit
 from slurm_energy.reports.note import Note
 from slurm_energy.reports.settings import MergedSetting, applied_part, merge_settings
 from slurm_energy.reports.text_plot import Glyphs, area_plot, share_bar, sparkline
 from slurm_energy.reports.time_spec import format_time
 from slurm_energy.reports.trace import PowerTrace, combine, decode_trace
-from slurm_energy.reports.usage import JobUsage, part_of, worst_quality
+from slurm_energy.reports.usage import JobUsage, component_type, worst_quality
 from slurm_energy.slurm.hostlist import fold_hostlist
 
 WIDTH = 88
 PLOT_COLUMNS = 56
 _BAR_WIDTH = 24
 _MARGIN = 11
-_MOST_NODES = 16
+_MAX_NODES = 16
 
 
 def label(
@@ -46,7 +46,7 @@ def label(
         glyphs: character repertoire of the terminal.
         style: format of times.
         earlier_runs: runs of the same job before Slurm requeued it.
-        decisions: changes by the queue engine, as returned by `GET /v1/jobs/ID`.
+        decisions: changes made by the queue engine, as returned by `GET /v1/jobs/ID`.
         config: bounds and best known settings of the site; None selects the defaults.
     """
     sections = [
@@ -55,25 +55,27 @@ def label(
         _title("Energy", "-"),
         _energy(job, glyphs),
         *_optional("Settings", _settings(job, glyphs)),
-        *_optional("Queue", [line for made in decisions for line in _decision(made, style)]),
+        *_optional("Queue", [line for decision in decisions for line in _decision(decision, style)]),
         *_optional("Nodes", _nodes(job)),
         *_optional("Steps", _steps(job)),
         *_optional("Power over time", _power(job, glyphs)),
-        *_optional("Notes", _notes([*notes(job, config), *_earlier(job, earlier_runs)])),
+        *_optional("Notes", _notes([*notes(job, config), *_earlier_runs_note(job, earlier_runs)])),
     ]
     return [line.rstrip() for section in sections for line in section] + ["=" * WIDTH]
 
 
-def _decision(made: Mapping[str, Any], style: Style) -> list[str]:
+def _decision(decision: Mapping[str, Any], style: Style) -> list[str]:
     """Return the lines for one change made by the queue engine."""
-    at = format_time(float(made["time"]), style.time_format, style.now)
-    if made["kind"] == "shape":
-        what = f"set {made['chosen']}" if made.get("chosen") else "left with what it asked for"
-        what += f"; offered were {', '.join(made['offered'])}" if made.get("offered") else ""
+    at = format_time(float(decision["time"]), style.time_format, style.now)
+    if decision["kind"] == "shape":
+        change = f"set {decision['chosen']}" if decision.get("chosen") else "kept its requested resources"
+        change += f"; offered: {', '.join(decision['offered'])}" if decision.get("offered") else ""
     else:
-        other = f"job {made['for_job']}" if made.get("for_job") else "another job"
-        what = f"put back into the queue for {other}"
-    return textwrap.wrap(f"{at}  {what}: {made['why']}", WIDTH, initial_indent="  ", subsequent_indent="    ")
+        other = f"job {decision['for_job']}" if decision.get("for_job") else "another job"
+        change = f"requeued for {other}"
+    return textwrap.wrap(
+        f"{at}  {change}: {decision['why']}", WIDTH, initial_indent="  ", subsequent_indent="    "
+    )
 
 
 def _title(text: str, rule: str) -> list[str]:
@@ -93,11 +95,11 @@ def _header(job: JobUsage, style: Style) -> list[str]:
         ("Job ID", number if job.display_id == str(first.job_id) else f"{job.display_id} ({number})"),
         ("Policy", policy_text(job)),
         ("Name", info.name or ""),
-        ("Asked", asked_text(job) or "no caps"),
+        ("Requested", requested_text(job) or "no caps"),
         ("User", "/".join(name for name in owner if name)),
         ("Model, tag", ", ".join(name for name in (first.model, first.tag) if name) or "none"),
         ("Partition", info.partition or first.partition or ""),
-        ("State", info.state or "not known yet"),
+        ("State", info.state or "unknown"),
         ("Start", format_time(job.start, style.time_format, style.now)),
         ("Elapsed", format_duration(job.elapsed_s)),
         ("Nodes", f"{_node_count(job)} ({_short(fold_hostlist(job.nodes), 24)})"),
@@ -125,7 +127,7 @@ def _node_count(job: JobUsage) -> str:
     return str(len(job.records))
 
 
-_ASKED = (
+_CAPS = (
     ("cap_watts", "cap", "W"),
     ("gpu_cap_watts", "GPU cap", "W"),
 )
@@ -133,29 +135,31 @@ _ASKED = (
 
 def policy_text(job: JobUsage) -> str:
     """Return the policy with its origin, and how much of it was applied if not all."""
-    origin = "asked for" if "policy" in job.first.requested else "default"
-    done = {"none": ", nothing set", "part": ", set in part"}.get(applied_part(job.records) or "", "")
+    origin = "requested" if "policy" in job.first.requested else "default"
+    done = {"none": ", not set", "part": ", partly set"}.get(applied_part(job.records) or "", "")
     return f"{job.first.policy} ({origin}{done})"
 
 
-def asked_text(job: JobUsage) -> str:
+def requested_text(job: JobUsage) -> str:
     """Return the caps that the job requested: `cap 400 W, GPU cap 250 W`."""
-    values = ((name, asked_number(job, key), unit) for key, name, unit in _ASKED)
+    values = ((name, requested_cap(job, key), unit) for key, name, unit in _CAPS)
     return ", ".join(f"{name} {plain(value)} {unit}" for name, value, unit in values if value is not None)
 
 
 def _energy(job: JobUsage, glyphs: Glyphs) -> list[str]:
     total = job.energy_joules
     lines = []
-    for part in job.parts:
-        joules = job.part_joules(part)
+    for part in job.component_types:
+        joules = job.component_joules(part)
         share = joules / total if joules is not None and total else None
         bar = share_bar(share, _BAR_WIDTH, glyphs)
         figures = f"{percent(joules, total):>7}  {with_unit(joules, 'J'):>10}"
-        lines.append(f"{PART_NAMES.get(part, part):>{_MARGIN}}  {bar} {figures}  {_provenance(job, part)}")
+        lines.append(
+            f"{COMPONENT_NAMES.get(part, part):>{_MARGIN}}  {bar} {figures}  {_provenance(job, part)}"
+        )
     hours = "" if total is None else f"  ({with_unit(total / 3600, 'Wh')})"
     quality = "" if job.quality in (None, Quality.MEASURED) else f"  {job.quality}"
-    missing = [] if total is None else [PART_NAMES[part] for part in job.unknown_parts]
+    missing = [] if total is None else [COMPONENT_NAMES[part] for part in job.unknown_components]
     without = f"  without {', '.join(missing)}" if missing else ""
     lines.append(
         f"{'Total':>{_MARGIN}}  {'':{_BAR_WIDTH + 8}}  {with_unit(total, 'J'):>10}{hours}{quality}{without}"
@@ -172,25 +176,25 @@ def _energy(job: JobUsage, glyphs: Glyphs) -> list[str]:
 
 
 def _provenance(job: JobUsage, part: str) -> str:
-    components = [c for c in job.components if part_of(c.name) == part]
-    known = [c for c in components if c.energy_joules is not None]
-    if not known:
-        return "no interface on these nodes tells"
-    sources = ", ".join(sorted({c.source for c in known if c.source}))
-    quality = worst_quality(c.quality for c in known)
-    count = f", {len(known)} of {len(components)}" if len(known) < len(components) else ""
+    components = [c for c in job.components if component_type(c.name) == part]
+    measured = [c for c in components if c.energy_joules is not None]
+    if not measured:
+        return "no interface on these nodes"
+    sources = ", ".join(sorted({c.source for c in measured if c.source}))
+    quality = worst_quality(c.quality for c in measured)
+    count = f", {len(measured)} of {len(components)}" if len(measured) < len(components) else ""
     return f"{quality}{count}  {sources}"
 
 
 def _times(job: JobUsage) -> str:
-    named = (
+    times = (
         ("above the cap", job.seconds_above_cap),
         ("throttled", job.throttled_seconds),
         ("uncertain", job.uncertain_seconds),
     )
     return ", ".join(
         f"{name} {plain(seconds, 1)} s" + (f" ({percent(seconds, job.elapsed_s)})" if seconds else "")
-        for name, seconds in named
+        for name, seconds in times
         if seconds is not None
     )
 
@@ -199,60 +203,63 @@ def _settings(job: JobUsage, glyphs: Glyphs) -> list[str]:
     merged = merge_settings(job.records)
     if not merged:
         return []
-    rows = [("setting", "before", "asked", "in force", "after")]
-    rows += [_setting_row(one, len(job.records)) for one in merged]
+    rows = [("setting", "before", "requested", "applied", "after")]
+    rows += [_setting_row(merged_setting, len(job.records)) for merged_setting in merged]
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     lines: list[str] = []
     for row in rows:
         arrow = f" {glyphs.arrow} " if lines else " " * (len(glyphs.arrow) + 2)
-        name, *fate = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        lines.append(f"{name}   {arrow.join(fate)}")
+        name, *setting = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        lines.append(f"{name}   {arrow.join(setting)}")
     return lines
 
 
 def _setting_row(merged: MergedSetting, node_count: int) -> tuple[str, str, str, str, str]:
-    fate = merged.fate
+    setting = merged.setting
     nodes = f" @{_short(fold_hostlist(merged.nodes), 12)}" if len(merged.nodes) < node_count else ""
     return (
         f"{_short(merged.name, 36)}{nodes}",
-        _short(fate.original or "?", 20),
-        _short(fate.requested, 20),
-        _short(fate.applied, 20) if fate.applied is not None else "failed",
-        _after(fate),
+        _short(setting.original or "?", 20),
+        _short(setting.requested, 20),
+        _short(setting.applied, 20) if setting.applied is not None else "failed",
+        _after(setting),
     )
 
 
-def _after(fate: AppliedSetting) -> str:
-    if fate.applied is None:
+def _after(setting: AppliedSetting) -> str:
+    if setting.applied is None:
         return "unchanged"
-    return {True: "restored", False: "NOT restored", None: "still set"}[fate.restored]
+    return {True: "restored", False: "NOT restored", None: "still set"}[setting.restored]
 
 
 def _nodes(job: JobUsage) -> list[str]:
     if len(job.records) < 2:
         return []
-    parts = job.parts
-    names = " ".join(f"{PART_NAMES.get(part, part).split()[0]:>9}" for part in parts)
+    component_types = job.component_types
+    names = " ".join(f"{COMPONENT_NAMES.get(part, part).split()[0]:>9}" for part in component_types)
     lines = [f"{'node':<12} {'energy':>9} {'mean':>9} {'peak':>9} {names}"]
-    for record in job.records[:_MOST_NODES]:
-        one = JobUsage((record,), job.job)
+    for record in job.records[:_MAX_NODES]:
+        node_usage = JobUsage((record,), job.job)
         figures = [with_unit(record.energy_joules, "J")]
         figures += [with_unit(watts, "W") for watts in (record.mean_watts, record.peak_watts)]
-        figures += [with_unit(one.part_joules(part), "J") if part in one.parts else "" for part in parts]
+        figures += [
+            with_unit(node_usage.component_joules(part), "J") if part in node_usage.component_types else ""
+            for part in component_types
+        ]
         lines.append(f"{_short(record.node, 12):<12} " + " ".join(f"{text:>9}" for text in figures).rstrip())
-    left = len(job.records) - _MOST_NODES
-    return [*lines, f"and {left} more: senergy job {job.display_id} --json"] if left > 0 else lines
+    remaining = len(job.records) - _MAX_NODES
+    return [*lines, f"and {remaining} more: senergy job {job.display_id} --json"] if remaining > 0 else lines
 
 
 def _steps(job: JobUsage) -> list[str]:
-    shown = [step for step in job.steps if step.first.step != "extern"]
-    if len(shown) < 2:
+    steps = [step for step in job.steps if step.first.step != "extern"]
+    if len(steps) < 2:
         return []
     head = f"{'step':<12} {'elapsed':>10} {'energy':>10} {'mean':>9}"
     return [head] + [
         f"{_short(step.first.step or '', 12):<12} {format_duration(step.elapsed_s):>10}"
         f" {with_unit(step.energy_joules, 'J'):>10} {with_unit(step.mean_watts, 'W'):>9}"
-        for step in shown[:_MOST_NODES]
+        for step in steps[:_MAX_NODES]
     ]
 
 
@@ -269,26 +276,26 @@ def _power(job: JobUsage, glyphs: Glyphs) -> list[str]:
         return []
     total = trace.total()
     columns = _stretched(total)
-    cap = asked_number(job, "cap_watts")
+    cap = requested_cap(job, "cap_watts")
     reference = (cap * len(job.traces), "cap") if cap else None
     lines = area_plot(columns, trace.duration_s, glyphs, 8, reference, _MARGIN)
-    shown = [part for part in trace.watts if part != "node"]
-    if len(shown) > 1:
-        lines += ["", *(_part_line(part, trace.watts[part], glyphs) for part in shown)]
+    components = [part for part in trace.watts if part != "node"]
+    if len(components) > 1:
+        lines += ["", *(_component_line(part, trace.watts[part], glyphs) for part in components)]
     return lines
 
 
-def _part_line(part: str, watts: Sequence[float], glyphs: Glyphs) -> str:
-    known = [value for value in watts if not math.isnan(value)]
-    if not known:
-        return f"{PART_NAMES.get(part, part):>{_MARGIN}}  not known"
-    line = sparkline(_stretched(watts), max(known), glyphs)
-    span = f"{with_unit(min(known), 'W')} to {with_unit(max(known), 'W')}"
-    return f"{PART_NAMES.get(part, part):>{_MARGIN}}  {line} {span}"
+def _component_line(part: str, watts: Sequence[float], glyphs: Glyphs) -> str:
+    known_watts = [value for value in watts if not math.isnan(value)]
+    if not known_watts:
+        return f"{COMPONENT_NAMES.get(part, part):>{_MARGIN}}  unknown"
+    line = sparkline(_stretched(watts), max(known_watts), glyphs)
+    span = f"{with_unit(min(known_watts), 'W')} to {with_unit(max(known_watts), 'W')}"
+    return f"{COMPONENT_NAMES.get(part, part):>{_MARGIN}}  {line} {span}"
 
 
 def _stretched(column: Sequence[float]) -> list[float]:
-    """Repeat values so that a short trace fills the plot."""
+    """Repeat values so that a short trace fills the whole plot."""
     return [column[i * len(column) // PLOT_COLUMNS] for i in range(PLOT_COLUMNS)]
 
 
@@ -301,10 +308,10 @@ def _notes(remarks: Sequence[Note]) -> list[str]:
     return lines
 
 
-def _earlier(job: JobUsage, runs: Sequence[JobUsage]) -> list[Note]:
+def _earlier_runs_note(job: JobUsage, runs: Sequence[JobUsage]) -> list[Note]:
     if not runs:
         return []
-    known = [run.energy_joules for run in runs if run.energy_joules is not None]
-    spent = f" used {with_unit(sum(known), 'J')} more" if known else ""
+    energies = [run.energy_joules for run in runs if run.energy_joules is not None]
+    spent = f" used {with_unit(sum(energies), 'J')} more" if energies else ""
     many = f"{len(runs)} earlier run{'s' if len(runs) > 1 else ''} of this job{spent}"
     return [Note("trust", f"{many}: senergy acct -D -j {job.display_id}")]

@@ -1,4 +1,4 @@
-"""Screen of `senergy top`: the agent's response to `status` as lines. Pure."""
+"""Text lines of `senergy top`, made from the agent's response to `status`. Pure functions."""
 
 from __future__ import annotations
 
@@ -25,53 +25,53 @@ def total(watts: Mapping[str, float | None]) -> float | None:
         return None
     if "node" in watts:
         return watts["node"]
-    known = [value for value in watts.values() if value is not None]
-    return math.fsum(known) if len(known) == len(watts) else None
+    known_values = [value for value in watts.values() if value is not None]
+    return math.fsum(known_values) if len(known_values) == len(watts) else None
 
 
-def screen(status: Mapping[str, Any], clock: str, glyphs: Glyphs, highest_watts: float) -> list[str]:
+def screen(status: Mapping[str, Any], clock: str, glyphs: Glyphs, full_bar_watts: float) -> list[str]:
     """Return the whole screen.
 
     Args:
-        status: the agent's answer.
+        status: the agent's response.
         clock: time of day, as text.
         glyphs: characters for bars.
-        highest_watts: power of a full bar.
+        full_bar_watts: power of a full bar.
     """
     window_s = status.get("watts_window_s")
     mean = f", mean of {window_s:.1f} s" if window_s else ""
     lines = [f"{status.get('node', '?')}  {_watts(node_watts(status)).strip()} W  {clock}{mean}", ""]
     for name, watts in (status.get("watts") or {}).items():
-        share = None if watts is None or highest_watts <= 0 else watts / highest_watts
+        share = None if watts is None or full_bar_watts <= 0 else watts / full_bar_watts
         lines.append(f"{name:<10} {_watts(watts)} W  {share_bar(share, _BAR, glyphs)}")
     if all(watts is None for watts in (status.get("watts") or {}).values()):
-        lines.append("no power yet: the first mean comes with the next refresh")
+        lines.append("no power yet: the first mean follows with the next refresh")
     return [*lines, "", *_jobs(status.get("jobs") or [])]
 
 
 def _jobs(jobs: list[Mapping[str, Any]]) -> list[str]:
     if not jobs:
-        return ["no job runs here"]
-    kinds = [_by_kind(job.get("watts") or {}) for job in jobs]
-    names = list(dict.fromkeys(name for watts in kinds for name in watts))
+        return ["no job is running on this node"]
+    watts_by_type = [_by_component_type(job.get("watts") or {}) for job in jobs]
+    names = list(dict.fromkeys(name for watts in watts_by_type for name in watts))
     head = f"{'JOB':>10} {'USER':<10} {'POLICY':<12} {'TIME':>10} {'WATTS':>8} {'JOULES':>11}"
     units = [f"{name.upper()}(W)" for name in names]
     lines = [head + "".join(f" {unit:>8}" for unit in units)]
-    for job, parts in zip(jobs, kinds, strict=True):
+    for job, job_watts in zip(jobs, watts_by_type, strict=True):
         watts, joules = job.get("watts") or {}, job.get("energy_joules") or {}
         user, policy = str(job.get("user") or _HIDDEN), str(job.get("policy", "?"))
         unknown = _UNKNOWN if "watts" in job else _HIDDEN
         row = f"{job.get('job_id', '?'):>10} {fit(user, 10, True)} {fit(policy, 12, True)}"
         row += f" {format_duration(job.get('elapsed_s')) or unknown:>10} {_watts(total(watts), unknown)}"
         row += f" {_watts(total(joules), unknown):>11}"
-        lines.append(row + "".join(f" {_watts(parts.get(name), unknown)}" for name in names))
+        lines.append(row + "".join(f" {_watts(job_watts.get(name), unknown)}" for name in names))
     if any("watts" not in job for job in jobs):
-        lines.append("the power of other users' jobs is theirs and root's to see")
+        lines.append("only root and their owners see the power of other users' jobs")
     return lines
 
 
-def _by_kind(watts: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return watts by kind of component, because a column for each of eight GPUs does not fit a terminal."""
+def _by_component_type(watts: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return watts by component type, because a column for each of eight GPUs does not fit a terminal."""
     kinds: dict[str, list[float | None]] = {}
     for name, value in watts.items():
         kinds.setdefault(name.partition("[")[0], []).append(value)

@@ -11,12 +11,12 @@ class Note:
     """A note.
 
     Attributes:
-        kind: `trust` (the figures are doubtful), `setting` (a setting failed), `finding` (an observation),
-            `try` (a recommendation).
+        category: `trust` (the figures are doubtful), `setting` (a setting failed), `finding` (an
+            observation), `try` (a recommendation).
         text: one or two sentences.
         directive: line for the batch script, without `#SBATCH`; empty if there is none.
     """
 
-    kind: Literal["trust", "setting", "finding", "try"]
+    category: Literal["trust", "setting", "finding", "try"]
     text: str
     directive: str = ""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from slurm_energy.errors import EnergyError, NotFoundError, UnavailableError, install_extra
 from slurm_energy.quantities import format_duration
-from slurm_energy.reports.advice import PART_NAMES
+from slurm_energy.reports.advice import COMPONENT_NAMES
 from slurm_energy.reports.axis import time_label, time_ticks, value_ticks, watt_label
-from slurm_energy.reports.fields import asked_number
+from slurm_energy.reports.fields import requested_cap
 from slurm_energy.reports.figure_format import with_unit
 from slurm_energy.reports.label import combined_trace
 from slurm_energy.reports.usage import JobUsage
@@ -29,7 +29,9 @@ def write_png(job: JobUsage, path: Path) -> None:
     trace = combined_trace(job, _POINTS)
     if trace is None:
         raise NotFoundError(
-            f"job {job.display_id}", "no power trace is kept for it", "traces go after a while"
+            f"job {job.display_id}",
+            "it has no stored power trace",
+            "traces are deleted after their retention time",
         )
     try:
         from matplotlib.figure import Figure
@@ -44,12 +46,12 @@ def write_png(job: JobUsage, path: Path) -> None:
     axes.stackplot(
         times,
         *layers,
-        labels=[PART_NAMES.get(part, part) for part in parts],
+        labels=[COMPONENT_NAMES.get(part, part) for part in parts],
         colors=[_COLORS.get(part, "#a3663a") for part in parts],
         alpha=0.85,
     )
     top = max((sum(column) for column in zip(*layers, strict=True)), default=1.0)
-    cap = asked_number(job, "cap_watts")
+    cap = requested_cap(job, "cap_watts")
     if cap:
         axes.axhline(
             cap * len(job.traces), color="#17202c", linestyle=(0, (5, 4)), linewidth=1.2, label="cap"
@@ -68,7 +70,7 @@ def write_png(job: JobUsage, path: Path) -> None:
     try:
         figure.savefig(path, format="png")
     except OSError as error:
-        raise EnergyError(str(path), error.strerror or str(error), "name a file that you may write") from None
+        raise EnergyError(str(path), error.strerror or str(error), "name a writable file") from None
 
 
 def _headline(job: JobUsage) -> str:

@@ -92,39 +92,42 @@ def distribution_chart(series: Sequence[Distribution], title: str, size: tuple[i
         title: for screen readers.
         size: width and height, pixels.
     """
-    longest = max((one.values[-1] for one in series if len(one.values)), default=1.0) or 1.0
+    max_s = (
+        max((distribution.values[-1] for distribution in series if len(distribution.values)), default=1.0)
+        or 1.0
+    )
     frame = Frame(*size, *_MARGINS)
-    x, y = Scale(0, longest, frame.left, frame.x1), Scale(0, 1, frame.y1, frame.top)
+    x, y = Scale(0, max_s, frame.left, frame.x1), Scale(0, 1, frame.y1, frame.top)
     shapes = frame.axes(
         x,
-        time_ticks(longest, max(4, size[0] // 130)),
-        lambda seconds: time_label(seconds, longest),
+        time_ticks(max_s, max(4, size[0] // 130)),
+        lambda seconds: time_label(seconds, max_s),
         y,
         [0.0, 0.25, 0.5, 0.75, 1.0],
         lambda share: f"{100 * share:.0f} %",
     )
     shapes += _axis_names(frame, ("from submission to end", "share of the completed jobs"))
-    for one in series:
+    for distribution in series:
         xs, ys = [x(0)], [y(0)]
-        for number, value in enumerate(one.values):
+        for number, value in enumerate(distribution.values):
             xs += [x(value), x(value)]
-            ys += [ys[-1], y((number + 1) / len(one.values))]
+            ys += [ys[-1], y((number + 1) / len(distribution.values))]
         line = line_path(xs, ys)
-        tip = element("title", text=one.name)
-        shapes.append(element("path", tip, d=line, stroke=f"var(--{one.color})", class_="line"))
+        tip = element("title", text=distribution.name)
+        shapes.append(element("path", tip, d=line, stroke=f"var(--{distribution.color})", class_="line"))
     return drawing(size, title, *shapes, class_="plot")
 
 
 def schedule_chart(spans: Sequence[ChartSpan], title: str, size: tuple[int, int] = (480, 280)) -> str:
     """Draw each job as a bar from start to end in a row of its own."""
-    longest = max((span.end_s for span in spans), default=1.0) or 1.0
+    max_s = max((span.end_s for span in spans), default=1.0) or 1.0
     rows = max((span.row for span in spans), default=0) + 1
     frame = Frame(*size, *_MARGINS)
-    x, y = Scale(0, longest, frame.left, frame.x1), Scale(0, rows, frame.top, frame.y1)
+    x, y = Scale(0, max_s, frame.left, frame.x1), Scale(0, rows, frame.top, frame.y1)
     shapes = frame.axes(
         x,
-        time_ticks(longest, max(4, size[0] // 130)),
-        lambda seconds: time_label(seconds, longest),
+        time_ticks(max_s, max(4, size[0] // 130)),
+        lambda seconds: time_label(seconds, max_s),
         y,
         [0, rows],
         lambda row: plain(row, 0),

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from slurm_energy.quantities import format_duration
-from slurm_energy.reports.fields import Field, Kind, Value, always
+from slurm_energy.reports.fields import Field, Value, ValueFormat, always
 from slurm_energy.reports.figure_format import figure
 
 Job = Mapping[str, Any]
-"""A pending job as `GET /v1/priority` tells it."""
+"""A pending job in the response to `GET /v1/priority`."""
 
 LISTING: Final = "senergy prio --helpformat lists all"
 _FACTOR_WIDTH: Final = 10
@@ -26,7 +26,11 @@ def state(job: Job) -> str:
 def shape(job: Job) -> str | None:
     """Return the shape that the policy chose, if the job offers several."""
     shapes = job.get("shapes") or []
-    return next((one["text"] for one in shapes if one.get("chosen")), None) if len(shapes) > 1 else None
+    return (
+        next((offered["text"] for offered in shapes if offered.get("chosen")), None)
+        if len(shapes) > 1
+        else None
+    )
 
 
 def _key(name: str) -> Callable[[Job], Value]:
@@ -42,70 +46,82 @@ def _norm_priority(job: Job) -> str | None:
     return None if job.get("priority") is None else f"{job['priority'] / _MAX_PRIORITY:.10f}"
 
 
-def _text(
+def _text_field(
     name: str, width: int, value: Callable[[Job], Value], doc: str, *, left: bool = False
 ) -> Field[Job]:
     return Field(name, width, "text", value, doc, left=left)
 
 
 def _field(
-    name: str, width: int, kind: Kind, value: Callable[[Job], Value], doc: str, unit: str = ""
+    name: str, width: int, value_format: ValueFormat, value: Callable[[Job], Value], doc: str, unit: str = ""
 ) -> Field[Job]:
-    return Field(name, width, kind, value, doc, unit=unit)
+    return Field(name, width, value_format, value, doc, unit=unit)
 
 
-def _figure(
-    name: str, width: int, kind: Kind, value: Callable[[Job], Value], doc: str, unit: str = ""
+def _prediction_field(
+    name: str, width: int, value_format: ValueFormat, value: Callable[[Job], Value], doc: str, unit: str = ""
 ) -> Field[Job]:
     """Return a column for which each job should have a value."""
-    return Field(name, width, kind, value, doc, unit=unit, expected=always)
+    return Field(name, width, value_format, value, doc, unit=unit, expected=always)
 
 
 FIELDS: Final[tuple[Field[Job], ...]] = (
-    _text("JOBID", 12, _key("display_id"), "job id, array task or component", left=True),
-    _text("ACCOUNT", 10, _key("account"), "account"),
-    _text("BASIS", 40, _predicted("basis"), "what the prediction rests on", left=True),
+    _text_field("JOBID", 12, _key("display_id"), "job id, array task or component", left=True),
+    _text_field("ACCOUNT", 10, _key("account"), "account"),
+    _text_field("BASIS", 40, _predicted("basis"), "basis of the prediction", left=True),
     _field("DUE", 19, "time", _key("deadline"), "deadline"),
-    _field("ELIGIBLE", 19, "time", _key("eligible"), "from when on it may start"),
-    _figure("ENERGY", 9, "scaled", _predicted("energy_joules"), "predicted energy, J", "J"),
-    _field("LOWBOUND", 11, "duration", _predicted("lower_bound_s"), "least run time that counts"),
+    _field("ELIGIBLE", 19, "time", _key("eligible"), "earliest start"),
+    _prediction_field("ENERGY", 9, "scaled", _predicted("energy_joules"), "predicted energy, J", "J"),
+    _field("LOWBOUND", 11, "duration", _predicted("lower_bound_s"), "lower bound of the predicted run time"),
     _field(
         "MISPRED",
         8,
         "figure",
         _predicted("misprediction_factor"),
-        "factor on the predicted time: actual over predicted of its user's jobs",
+        "factor on the predicted time: actual over predicted time of the user's jobs",
     ),
-    _text("NAME", 12, _key("name"), "name of the job"),
-    _field("NICE", 6, "number", _key("nice"), "nice value, which Slurm takes away from the priority"),
-    _text("PARTITION", 9, _key("partition"), "partition"),
-    _text("NORMPRIO", 12, _norm_priority, "priority in Slurm as a part of the highest possible one"),
-    _field("PLACE", 6, "number", _key("place"), "1: first to start; empty: not ranked"),
-    _figure("PREDEDP", 11, "scaled", _predicted("edp_js"), "predicted energy-delay product, J*s", "J*s"),
-    _figure("PREDTIME", 11, "duration", _predicted("time_s"), "predicted run time"),
-    _field("PRIORITY", 10, "number", _key("priority"), "priority in Slurm now"),
-    _text("QOS", 9, _key("qos"), "quality of service"),
-    _text("REASON", 16, _key("reason"), "Slurm's word for why it waits"),
-    _field("RUNS", 5, "number", _predicted("runs"), "runs that the prediction comes from"),
-    _field("SCORE", 10, "figure", _key("score"), "the policy's score: the lower the earlier"),
-    _text("SHAPE", 16, shape, "shape chosen among those that the job offers"),
-    _field("SITE", 10, "number", _key("site_factor"), "site factor that stands for the place"),
-    _text("SOURCE", 9, _predicted("source"), "history, model or nameplate"),
+    _text_field("NAME", 12, _key("name"), "name of the job"),
+    _field("NICE", 6, "number", _key("nice"), "nice value, which Slurm subtracts from the priority"),
+    _text_field("PARTITION", 9, _key("partition"), "partition"),
+    _text_field("NORMPRIO", 12, _norm_priority, "priority in Slurm divided by the maximum priority"),
+    _field("PLACE", 6, "number", _key("place"), "place in the order, 1 starts first; empty: not ranked"),
+    _prediction_field(
+        "PREDEDP", 11, "scaled", _predicted("edp_js"), "predicted energy-delay product, J*s", "J*s"
+    ),
+    _prediction_field("PREDTIME", 11, "duration", _predicted("time_s"), "predicted run time"),
+    _field("PRIORITY", 10, "number", _key("priority"), "current priority in Slurm"),
+    _text_field("QOS", 9, _key("qos"), "quality of service"),
+    _text_field("REASON", 16, _key("reason"), "reason for waiting as Slurm states it"),
+    _field("RUNS", 5, "number", _predicted("runs"), "number of runs on which the prediction is based"),
+    _field("SCORE", 10, "figure", _key("score"), "score of the policy; lower scores start earlier"),
+    _text_field("SHAPE", 16, shape, "shape chosen from those that the job offers"),
+    _field("SITE", 10, "number", _key("site_factor"), "site factor that represents the place"),
+    _text_field("SOURCE", 9, _predicted("source"), "source of the prediction: history, model or nameplate"),
     _field("SOURCETIME", 11, "duration", _predicted("source_time_s"), "run time before LOWBOUND and MISPRED"),
-    _text("STATE", 9, state, "ready, held, dependent or fixed (a priority of its own)"),
+    _text_field("STATE", 9, state, "ready, held, dependent or fixed (a priority of its own)"),
     _field("SUBMITTED", 19, "time", _key("submit"), "time of submission"),
-    _text("TIER", 6, _key("tier"), "aged and urgent jobs go before normal ones"),
-    _text("USER", 8, _key("user"), "owner"),
+    _text_field("TIER", 6, _key("tier"), "tier of the order: aged and urgent jobs precede normal jobs"),
+    _text_field("USER", 8, _key("user"), "owner"),
     _field("WAITED", 11, "duration", _key("wait_s"), "time since submission"),
-    _figure("WATTS", 8, "number", _predicted("power_watts"), "predicted power, W"),
-    _text("WHY", 60, _key("why"), "why it stands where it stands", left=True),
+    _prediction_field("WATTS", 8, "number", _predicted("power_watts"), "predicted power, W"),
+    _text_field("WHY", 60, _key("why"), "reason for the place", left=True),
 )
 
-_FRONT: Final = ("JOBID", "PARTITION", "USER", "PLACE", "SITE", "SCORE")
-_BACK: Final = ("PREDTIME", "WATTS", "ENERGY", "SOURCE")
-_LONG_FRONT: Final = ("JOBID", "PARTITION", "USER", "ACCOUNT", "QOS", "STATE", "TIER", "PLACE")
-_LONG_FRONT_2: Final = ("PRIORITY", "SITE", "NICE", "WAITED", "SCORE")
-_LONG_BACK: Final = ("PREDTIME", "WATTS", "ENERGY", "PREDEDP", "SOURCE", "RUNS", "MISPRED", "SHAPE", "REASON")
+_FIRST_COLUMNS: Final = ("JOBID", "PARTITION", "USER", "PLACE", "SITE", "SCORE")
+_LAST_COLUMNS: Final = ("PREDTIME", "WATTS", "ENERGY", "SOURCE")
+_LONG_FIRST_COLUMNS: Final = ("JOBID", "PARTITION", "USER", "ACCOUNT", "QOS", "STATE", "TIER", "PLACE")
+_LONG_SCORE_COLUMNS: Final = ("PRIORITY", "SITE", "NICE", "WAITED", "SCORE")
+_LONG_LAST_COLUMNS: Final = (
+    "PREDTIME",
+    "WATTS",
+    "ENERGY",
+    "PREDEDP",
+    "SOURCE",
+    "RUNS",
+    "MISPRED",
+    "SHAPE",
+    "REASON",
+)
 
 
 def term_names(jobs: Iterable[Job]) -> list[str]:
@@ -131,8 +147,8 @@ def term_fields(jobs: Sequence[Job], *, norm: bool = False) -> list[Field[Job]]:
 
 def _term_unit(name: str, norm: bool, jobs: Sequence[Job]) -> str:
     """Return the unit of a term's values; empty if the column shows contributions to the score."""
-    told = (term for job in jobs if (term := term_of(job, name)))
-    units = {"" if term.get("weight") is not None and not norm else term.get("unit") or "" for term in told}
+    terms = (term for job in jobs if (term := term_of(job, name)))
+    units = {"" if term.get("weight") is not None and not norm else term.get("unit") or "" for term in terms}
     return units.pop().replace(" ", "*") if len(units) == 1 else ""
 
 
@@ -140,8 +156,8 @@ def _term_field(name: str, norm: bool, unit: str) -> Field[Job]:
     def value(job: Job) -> Value:
         term = term_of(job, name)
         plain = norm or term.get("weight") is None
-        found: Value = term.get("value" if plain else "contribution")
-        return found
+        weighted: Value = term.get("value" if plain else "contribution")
+        return weighted
 
     column = column_name(name)
     doc = f"term `{name}` of the score"
@@ -156,8 +172,8 @@ def term_of(job: Job, name: str) -> Mapping[str, Any]:
 def default_format(jobs: Sequence[Job], *, long: bool) -> str:
     """Return the default columns."""
     terms = [column_name(name) for name in term_names(jobs)]
-    front = (*_LONG_FRONT, *_LONG_FRONT_2) if long else _FRONT
-    return ",".join((*front, *terms, *(_LONG_BACK if long else _BACK)))
+    first_columns = (*_LONG_FIRST_COLUMNS, *_LONG_SCORE_COLUMNS) if long else _FIRST_COLUMNS
+    return ",".join((*first_columns, *terms, *(_LONG_LAST_COLUMNS if long else _LAST_COLUMNS)))
 
 
 def unit_text(value: float | None, unit: str) -> str:

@@ -28,8 +28,8 @@ _STALE_CYCLES = 4
 _COLUMNS = TableLayout(rule=False)
 _NUMBER = re.compile(r"(\d{1,18})", re.ASCII)
 _MODES = {
-    "off": "priority.mode is off: no order is computed; 'shadow' computes one and changes nothing",
-    "shadow": "shadow mode: nothing of this is set in Slurm",
+    "off": "priority.mode is off: no order is computed; 'shadow' computes an order and changes nothing",
+    "shadow": "shadow mode: this order is not set in Slurm",
 }
 
 
@@ -69,42 +69,45 @@ def sort(jobs: Sequence[Job], keys: str) -> list[Job]:
     Raises:
         UsageError: an unknown field.
     """
-    found: list[Job] = list(jobs)
+    ordered: list[Job] = list(jobs)
     fields = [*FIELDS, *term_fields(jobs)]
     for key in reversed([part.strip() for part in keys.split(",") if part.strip()]):
         field = _sort_field(fields, key.lstrip("+-"))
-        known = [(value, job) for job in found if (value := field.value(job)) not in (None, "")]
-        known.sort(key=lambda pair: _ordered(pair[0]), reverse=key.startswith("-"))
-        found = [*(job for _, job in known), *(job for job in found if field.value(job) in (None, ""))]
-    return found
+        with_value = [(value, job) for job in ordered if (value := field.value(job)) not in (None, "")]
+        with_value.sort(key=lambda pair: _sort_key(pair[0]), reverse=key.startswith("-"))
+        ordered = [
+            *(job for _, job in with_value),
+            *(job for job in ordered if field.value(job) in (None, "")),
+        ]
+    return ordered
 
 
 def _sort_field(fields: Sequence[Field[Job]], name: str) -> Field[Job]:
     if sprio_format.is_letter(name):
-        return sprio_format.named(fields, name, f"--sort: '{name}'", LISTING)
+        return sprio_format.field_of_letter(fields, name, f"--sort: '{name}'", LISTING)
     return find_in(fields, name, "--sort", LISTING)
 
 
-def _ordered(value: Any) -> Any:
+def _sort_key(value: Any) -> Any:
     """Return a sort key for natural order: `12_3` before `12_10` before `100`."""
     if not isinstance(value, str):
         return value
-    return [int(part) if place % 2 else part for place, part in enumerate(_NUMBER.split(value))]
+    return [int(part) if index % 2 else part for index, part in enumerate(_NUMBER.split(value))]
 
 
 def weights_lines(answer: Mapping[str, Any]) -> list[str]:
     """Return the policy, its weights and the bound on waiting, as sprio -w does.
 
     Args:
-        answer: of `GET /v1/priority`.
+        answer: response to `GET /v1/priority`.
     """
     jobs = answer.get("jobs") or []
-    given = answer.get("weights") or {}
+    configured = answer.get("weights") or {}
     weights = {
         name: next((w for job in jobs if (w := term_of(job, name).get("weight")) is not None), None)
         for name in term_names(jobs)
     }
-    weights = {**given, **weights}
+    weights = {**configured, **weights}
     names = list(weights)
     lines = [
         f"policy {answer.get('policy')}, mode {answer.get('mode')}, "
@@ -124,7 +127,7 @@ def note_lines(answer: Mapping[str, Any], now: float) -> list[str]:
     """Return notes that limit the validity of the table, such as an outdated order.
 
     Args:
-        answer: of `GET /v1/priority`.
+        answer: response to `GET /v1/priority`.
         now: Unix seconds.
     """
     mode, computed = str(answer.get("mode")), answer.get("computed")
@@ -133,7 +136,7 @@ def note_lines(answer: Mapping[str, Any], now: float) -> list[str]:
     if answer.get("error"):
         notes.append(f"the last ranking failed: {shown(str(answer['error']), 200)}")
     if mode != "off" and age_s is None:
-        notes.append("nothing has been ranked yet")
+        notes.append("no ranking has been computed yet")
     elif mode != "off" and age_s is not None and age_s > _STALE_CYCLES * (answer.get("interval_s") or 15.0):
         notes.append(f"computed {format_duration(age_s)} ago: see senergy status")
     return [f"note: {note}" for note in notes]
@@ -141,11 +144,11 @@ def note_lines(answer: Mapping[str, Any], now: float) -> list[str]:
 
 def absence_lines(jobs: Iterable[Job], accounts: Iterable[str], partitions: Iterable[str]) -> list[str]:
     """Return a note for each requested account and partition without a job in the answer."""
-    found = [(str(job.get("account")), str(job.get("partition")).split(",")) for job in jobs]
-    seen = {account for account, _ in found}, {name for _, names in found for name in names}
-    notes = [f"under account {shown(name)}" for name in accounts if name not in seen[0]]
-    notes += [f"in partition {shown(name)}" for name in partitions if name not in seen[1]]
-    return [f"note: none of the jobs asked for is {note}" for note in notes]
+    rows = [(str(job.get("account")), str(job.get("partition")).split(",")) for job in jobs]
+    present = {account for account, _ in rows}, {name for _, names in rows for name in names}
+    notes = [f"under account {shown(name)}" for name in accounts if name not in present[0]]
+    notes += [f"in partition {shown(name)}" for name in partitions if name not in present[1]]
+    return [f"note: none of the requested jobs is {note}" for note in notes]
 
 
 def job_lines(job: Job, neighbours: Iterable[Job], answer: Mapping[str, Any], style: Style) -> list[str]:
@@ -154,13 +157,15 @@ def job_lines(job: Job, neighbours: Iterable[Job], answer: Mapping[str, Any], st
     Args:
         job: the job.
         neighbours: jobs directly before and after it; may include the job itself.
-        answer: of `GET /v1/priority`, for values common to all jobs.
+        answer: response to `GET /v1/priority`, for values common to all jobs.
         style: format of times.
     """
-    place = f"place {job['place']} of {job['ranked_jobs']}" if job.get("place") else "not ranked"
-    who = ", ".join(str(job[key]) for key in ("name", "user", "account", "partition", "qos") if job.get(key))
+    position = f"place {job['place']} of {job['ranked_jobs']}" if job.get("place") else "not ranked"
+    identity = ", ".join(
+        str(job[key]) for key in ("name", "user", "account", "partition", "qos") if job.get(key)
+    )
     lines = [
-        f"job {job['display_id']} ({_clean(who)}): {place}, policy {answer.get('policy')}",
+        f"job {job['display_id']} ({_clean(identity)}): {position}, policy {answer.get('policy')}",
         _clean(str(job.get("why") or "")),
         "",
         *_facts(job, style),
@@ -168,12 +173,12 @@ def job_lines(job: Job, neighbours: Iterable[Job], answer: Mapping[str, Any], st
         *_terms(job),
         *_shapes(job),
     ]
-    around = sorted(
+    neighbourhood = sorted(
         {item["job_id"]: item for item in (*neighbours, job) if item.get("place")}.values(),
         key=lambda item: (item["place"], item["job_id"]),
     )
-    if len(around) > 1:
-        lines += ["", "around it", *_around(job, around, style)]
+    if len(neighbourhood) > 1:
+        lines += ["", "neighbouring jobs", *_neighbour_lines(job, neighbourhood, style)]
     return lines
 
 
@@ -190,29 +195,29 @@ def _facts(job: Job, style: Style) -> list[str]:
         f"score      {_score(job)}",
         f"slurm      {slurm}",
         f"times      {times}",
-        f"predicted  {_expected(predicted)}",
+        f"predicted  {_predicted_text(predicted)}",
         f"source     {predicted.get('source') or 'unknown'}{basis}",
-        *_adjusted(predicted),
+        *_adjusted_lines(predicted),
     ]
 
 
-def _adjusted(predicted: Mapping[str, Any]) -> list[str]:
+def _adjusted_lines(predicted: Mapping[str, Any]) -> list[str]:
     """Return how the predicted time was adjusted by lower bound and factor; empty if it was not."""
     if predicted.get("misprediction_factor") is None:
         return []
-    said, bound = format_duration(predicted.get("source_time_s")), predicted.get("lower_bound_s")
-    least = f", lower bound {format_duration(bound)}" if bound else ""
+    source_time, bound = format_duration(predicted.get("source_time_s")), predicted.get("lower_bound_s")
+    bound_text = f", lower bound {format_duration(bound)}" if bound else ""
     factor = figure(predicted["misprediction_factor"])
-    return [f"adjusted   {said} by the source{least}, misprediction factor {factor}"]
+    return [f"adjusted   {source_time} by the source{bound_text}, misprediction factor {factor}"]
 
 
 def _score(job: Job) -> str:
     if not job.get("place"):
         return "none"
-    return f"{figure(job.get('score')) or 'none: cannot run now'}, tier {job.get('tier')}"
+    return f"{figure(job.get('score')) or 'none: cannot start now'}, tier {job.get('tier')}"
 
 
-def _expected(predicted: Mapping[str, Any]) -> str:
+def _predicted_text(predicted: Mapping[str, Any]) -> str:
     watts, joules = (
         with_unit(predicted.get("power_watts"), "W"),
         with_unit(predicted.get("energy_joules"), "J"),
@@ -238,16 +243,16 @@ def _shapes(job: Job) -> list[str]:
     if len(shapes) < 2:
         return []
     lines = ["", f"  {'shape':<20} {'time':>11} {'power':>9} {'EDP':>11} fits now"]
-    for one in shapes:
+    for offered in shapes:
         lines.append(
-            f"{'*' if one.get('chosen') else ' '} {fit(_clean(one['text']), 20, True)} "
-            f"{format_duration(one.get('time_s')):>11} {with_unit(one.get('power_watts'), 'W'):>9} "
-            f"{with_unit(one.get('edp_js'), 'J s'):>11} {'yes' if one.get('fits') else 'no'}"
+            f"{'*' if offered.get('chosen') else ' '} {fit(_clean(offered['text']), 20, True)} "
+            f"{format_duration(offered.get('time_s')):>11} {with_unit(offered.get('power_watts'), 'W'):>9} "
+            f"{with_unit(offered.get('edp_js'), 'J s'):>11} {'yes' if offered.get('fits') else 'no'}"
         )
     return [*lines, "* chosen by the policy"]
 
 
-def _around(job: Job, jobs: Sequence[Job], style: Style) -> list[str]:
+def _neighbour_lines(job: Job, jobs: Sequence[Job], style: Style) -> list[str]:
     rows = queue_lines(jobs, style)
     marks = [" ", *("*" if item["job_id"] == job["job_id"] else " " for item in jobs)]
     return [f"{mark} {row}" for mark, row in zip(marks, rows, strict=True)]

@@ -18,16 +18,16 @@ from slurm_energy.oracle.prediction import Prediction, PredictionRequest
 from slurm_energy.policies import catalogue
 from slurm_energy.policies.edp_table import cpu_entry, gpu_entry
 from slurm_energy.records import JobDevice
-from slurm_energy.reports.fields import asked_number
+from slurm_energy.reports.fields import requested_cap
 from slurm_energy.reports.note import Note
 from slurm_energy.reports.settings import split_setting
 from slurm_energy.reports.usage import JobUsage
 
 UNTUNED_POLICIES = ("monitor", "performance")
-LEAST_EDP_GAIN = 0.03
-"""Share of the energy-delay product that a predicted cap must save, or nothing is said."""
+MIN_EDP_GAIN = 0.03
+"""Minimum predicted saving of the energy-delay product, as a share, for which a cap is recommended."""
 MODEL_TOLERANCE = 0.3
-"""Largest deviation of measured from predicted power, as a share, at which a prediction is passed on."""
+"""Largest deviation of measured from predicted power, as a share, at which a prediction is used."""
 _CAP_STEP_WATTS = 10
 _FIGURE = re.compile(r"\d ?%")
 
@@ -48,21 +48,21 @@ def gpus_of(job: JobUsage) -> list[JobDevice]:
 
 def _predicted_cap(job: JobUsage, config: Config) -> Note | None:
     gpus, model = gpus_of(job), job.first.model
-    kinds = {gpu.product for gpu in gpus}
-    if not model or len(kinds) != 1 or asked_number(job, "gpu_cap_watts") or _is_capped(job):
+    products = {gpu.product for gpu in gpus}
+    if not model or len(products) != 1 or requested_cap(job, "gpu_cap_watts") or _is_capped(job):
         return None
-    product = kinds.pop()
+    product = products.pop()
     try:
-        kind = find_hardware(product)
+        hardware = find_hardware(product)
     except EnergyError:
         return None
-    low = max(kind.min_cap_watts if gpu.min_cap_watts is None else gpu.min_cap_watts for gpu in gpus)
-    limit = min(kind.max_cap_watts if gpu.max_cap_watts is None else gpu.max_cap_watts for gpu in gpus)
-    asked = PredictionRequest(model=model, gpu_kind=product, gpus=len(gpus), nodes=len(job.records))
-    before, best, cap = _search(asked, limit, _caps(low, limit, config.bounds.gpu_cap_watts))
+    low = max(hardware.min_cap_watts if gpu.min_cap_watts is None else gpu.min_cap_watts for gpu in gpus)
+    limit = min(hardware.max_cap_watts if gpu.max_cap_watts is None else gpu.max_cap_watts for gpu in gpus)
+    request = PredictionRequest(model=model, gpu_kind=product, gpus=len(gpus), nodes=len(job.records))
+    before, best, cap = _search(request, limit, _caps(low, limit, config.bounds.gpu_cap_watts))
     if before is None or best is None or not _agrees(job, before):
         return None
-    if best.edp_js > (1 - LEAST_EDP_GAIN) * before.edp_js:
+    if best.edp_js > (1 - MIN_EDP_GAIN) * before.edp_js:
         return None
     time = _change(best.duration_s.mean, before.duration_s.mean)
     energy = _change(best.energy_joules.mean, before.energy_joules.mean)
@@ -76,7 +76,7 @@ def _predicted_cap(job: JobUsage, config: Config) -> Note | None:
 
 def _agrees(job: JobUsage, predicted: Prediction) -> bool:
     """Return whether the GPUs drew about the predicted power; else the job does not match its model."""
-    joules = job.part_joules("gpu")
+    joules = job.component_joules("gpu")
     if joules is None:
         return False
     ratio = joules / job.elapsed_s / predicted.power_watts.mean
@@ -84,8 +84,13 @@ def _agrees(job: JobUsage, predicted: Prediction) -> bool:
 
 
 def _is_capped(job: JobUsage) -> bool:
-    kinds = (split_setting(setting.setting)[0] for record in job.records for setting in record.applied)
-    return any(kind.endswith("power_limit") and not kind.startswith("powercap") for kind in kinds)
+    setting_types = (
+        split_setting(setting.setting)[0] for record in job.records for setting in record.applied
+    )
+    return any(
+        setting_type.endswith("power_limit") and not setting_type.startswith("powercap")
+        for setting_type in setting_types
+    )
 
 
 def _caps(low: float, limit: float, bounds: tuple[float, float]) -> list[int]:
@@ -95,7 +100,7 @@ def _caps(low: float, limit: float, bounds: tuple[float, float]) -> list[int]:
 
 
 def _search(
-    asked: PredictionRequest, limit: float, caps: Sequence[int]
+    request: PredictionRequest, limit: float, caps: Sequence[int]
 ) -> tuple[Prediction | None, Prediction | None, int]:
     """Return predictions under the current limit and under the best cap, and that cap.
 
@@ -107,14 +112,14 @@ def _search(
         return None, None, 0
     oracle = TrainingOracle()
 
-    def ask(cap_watts: float) -> Prediction | None:
-        return oracle.predict(replace(asked, gpu_cap_watts=cap_watts))
+    def predict_at(cap_watts: float) -> Prediction | None:
+        return oracle.predict(replace(request, gpu_cap_watts=cap_watts))
 
-    before = ask(limit)
+    before = predict_at(limit)
     if before is None or not caps or not before.observations or before.notes:
         return None, None, 0
-    found = [(answer, cap) for cap in caps if (answer := ask(cap)) is not None]
-    best, cap = min(found, key=lambda item: item[0].edp_js)
+    candidates = [(answer, cap) for cap in caps if (answer := predict_at(cap)) is not None]
+    best, cap = min(candidates, key=lambda item: item[0].edp_js)
     return before, best, cap
 
 
@@ -127,21 +132,21 @@ def _edp(job: JobUsage, config: Config) -> Note | None:
     processor = processors.pop() if len(processors) == 1 else ""
     if gpus:
         products = {gpu.product for gpu in gpus}
-        if len(products) != 1 or asked_number(job, "gpu_cap_watts"):
+        if len(products) != 1 or requested_cap(job, "gpu_cap_watts"):
             return None
         product = products.pop()
         entry = gpu_entry(config, processor, product, job.first.model)
-        what = _gpu_settings(entry, gpus) if entry and _binds(entry, job, len(gpus)) else ""
+        settings_text = _gpu_settings(entry, gpus) if entry and _binds(entry, job, len(gpus)) else ""
     else:
         product = processor
         entry = cpu_entry(config, processor, (), job.first.model) if processor else None
         watts = entry.max_frequency_mhz if entry else None
-        what = f"at most {watts:g} MHz" if watts else ""
-    if entry is None or not what or not _FIGURE.search(entry.source):
+        settings_text = f"at most {watts:g} MHz" if watts else ""
+    if entry is None or not settings_text or not _FIGURE.search(entry.source):
         return None
     return Note(
         "try",
-        f"Policy edp sets {what} here, which was measured on {entry.gpu or entry.cpu or product}:"
+        f"Policy edp sets {settings_text} here, which was measured on {entry.gpu or entry.cpu or product}:"
         f" {entry.source}. Compare both runs with: senergy job ID ID --html FILE",
         "--energy-policy=edp",
     )
@@ -157,13 +162,13 @@ def _gpu_settings(entry: EdpEntry, gpus: Sequence[JobDevice]) -> str:
     cap = entry.gpu_cap_watts
     if cap is None:
         return f"at most {entry.gpu_clock_mhz:g} MHz on the GPUs" if entry.gpu_clock_mhz else ""
-    takes = [
+    accepted = [
         gpu.min_cap_watts is not None
         and gpu.max_cap_watts is not None
         and gpu.min_cap_watts <= cap < gpu.max_cap_watts
         for gpu in gpus
     ]
-    return f"{cap:g} W per GPU" if all(takes) else ""
+    return f"{cap:g} W per GPU" if all(accepted) else ""
 
 
 def _binds(entry: EdpEntry, job: JobUsage, count: int) -> bool:
@@ -171,7 +176,7 @@ def _binds(entry: EdpEntry, job: JobUsage, count: int) -> bool:
 
     Otherwise the cap would hardly affect the job, and the saving measured for the entry would not apply.
     """
-    joules = job.part_joules("gpu")
+    joules = job.component_joules("gpu")
     if entry.gpu_cap_watts is None:
         return True
     return joules is not None and joules / job.elapsed_s / count > entry.gpu_cap_watts

@@ -9,42 +9,43 @@ from dataclasses import dataclass
 from slurm_energy.records import AppliedSetting, EnergyRecord
 from slurm_energy.slurm.hostlist import fold_hostlist
 
-_NAME = re.compile(r"(?P<kind>[^\[]+)(?:\[(?P<place>.*)\])?")
-_PLAIN_PLACE = re.compile(r"[a-z]+\d+")
+_NAME = re.compile(r"(?P<type>[^\[]+)(?:\[(?P<instance>.*)\])?")
+_NUMBERED_INSTANCE = re.compile(r"[a-z]+\d+")
 _SHORT_NAMES = {
     "governor": "gov",
     "frequency": "freq",
     "power_limit": "cap",
     "locked_clocks": "clocks",
 }
-_SHOWN_FIRST = ("gov", "epp", "freq", "boost", "cap", "clocks")
-_MEASURES_ONLY = "monitor"
-_MEANS_TO_AN_END = ("time_window", "enabled", "persistence")
+_DISPLAY_ORDER = ("gov", "epp", "freq", "boost", "cap", "clocks")
+_MONITOR = "monitor"
+_AUXILIARY_SUFFIXES = ("time_window", "enabled", "persistence")
 
 
 @dataclass(frozen=True, slots=True)
 class MergedSetting:
-    """A kind of setting with the same values at several places.
+    """A setting with the same values on several instances of a device type and on several nodes.
 
     Attributes:
-        kind: for example `cpufreq.governor`.
-        places: where it was set, for example `policy0`; empty for settings without a place.
+        setting_type: for example `cpufreq.governor`.
+        instances: devices or policies on which it was set, for example `policy0`; empty for settings without
+            instances.
         nodes: names of the nodes.
-        fate: the common original, requested, applied and restored values, and the note.
+        setting: the common original, requested, applied and restored values, and the note.
     """
 
-    kind: str
-    places: tuple[str, ...]
+    setting_type: str
+    instances: tuple[str, ...]
     nodes: tuple[str, ...]
-    fate: AppliedSetting
+    setting: AppliedSetting
 
     @property
     def name(self) -> str:
-        """Kind with its places, `cpufreq.governor[policy0-63]`."""
-        if not self.places:
-            return self.kind
-        plain = all(_PLAIN_PLACE.fullmatch(place) for place in self.places)
-        return f"{self.kind}[{fold_hostlist(self.places) if plain else ','.join(self.places)}]"
+        """Type with its instances, `cpufreq.governor[policy0-63]`."""
+        if not self.instances:
+            return self.setting_type
+        plain = all(_NUMBERED_INSTANCE.fullmatch(instance) for instance in self.instances)
+        return f"{self.setting_type}[{fold_hostlist(self.instances) if plain else ','.join(self.instances)}]"
 
 
 def applied_part(records: Sequence[EnergyRecord]) -> str | None:
@@ -53,56 +54,56 @@ def applied_part(records: Sequence[EnergyRecord]) -> str | None:
     `none` includes policies without settings for these nodes, for example `edp` without an entry for the
     hardware; the notes of the records give the reason. Returns None for `monitor`, which sets nothing.
     """
-    fates = [[setting.applied is not None for setting in record.applied] for record in records]
-    if not any(fates) and all(record.policy == _MEASURES_ONLY for record in records):
+    applied_flags = [[setting.applied is not None for setting in record.applied] for record in records]
+    if not any(applied_flags) and all(record.policy == _MONITOR for record in records):
         return None
-    if all(fate and all(fate) for fate in fates):
+    if all(flags and all(flags) for flags in applied_flags):
         return "all"
-    return "part" if any(any(fate) for fate in fates) else "none"
+    return "part" if any(any(flags) for flags in applied_flags) else "none"
 
 
 def merge_settings(records: Iterable[EnergyRecord]) -> list[MergedSetting]:
-    """Join settings of the same kind and values, in the order in which they were applied first."""
+    """Join settings of the same type and values, in the order of their first application."""
     groups: dict[tuple[object, ...], tuple[dict[str, None], dict[str, None], AppliedSetting]] = {}
     for record in records:
         for setting in record.applied:
-            kind, place = split_setting(setting.setting)
-            fate = (setting.original, setting.requested, setting.applied, setting.restored, setting.note)
-            places, nodes, _ = groups.setdefault((kind, *fate), ({}, {}, setting))
-            if place:
-                places[place] = None
+            setting_type, instance = split_setting(setting.setting)
+            values = (setting.original, setting.requested, setting.applied, setting.restored, setting.note)
+            instances, nodes, _ = groups.setdefault((setting_type, *values), ({}, {}, setting))
+            if instance:
+                instances[instance] = None
             nodes[record.node] = None
     return [
-        MergedSetting(str(key[0]), tuple(places), tuple(nodes), fate)
-        for key, (places, nodes, fate) in groups.items()
+        MergedSetting(str(key[0]), tuple(instances), tuple(nodes), setting)
+        for key, (instances, nodes, setting) in groups.items()
     ]
 
 
 def split_setting(name: str) -> tuple[str, str]:
-    """Split `cpufreq.governor[policy0]` into kind and place (empty when there is none)."""
+    """Split `cpufreq.governor[policy0]` into type and instance (empty if there is none)."""
     match = _NAME.fullmatch(name)
-    return (match["kind"], match["place"] or "") if match else (name, "")
+    return (match["type"], match["instance"] or "") if match else (name, "")
 
 
 def short_settings(records: Iterable[EnergyRecord]) -> str:
     """Return one line such as `gov=powersave freq=800-2100MHz gpu.cap=300W`, failures marked with `!`.
 
-    Values that differ between places are separated by `|`: `gpu.cap=250W|300W`. Auxiliary settings (the time
-    window and the enable bit of a limit) are left out.
+    Values that differ between instances are separated by `|`: `gpu.cap=250W|300W`. Auxiliary settings (the
+    time window and the enable bit of a limit) are left out.
     """
     values: dict[str, dict[str, None]] = {}
     for merged in merge_settings(records):
-        if merged.kind.endswith(_MEANS_TO_AN_END):
+        if merged.setting_type.endswith(_AUXILIARY_SUFFIXES):
             continue
-        fate = merged.fate
-        text = fate.applied if fate.applied is not None else f"{fate.requested}!"
-        values.setdefault(short_name(merged.kind), {})[text.replace(" ", "")] = None
+        setting = merged.setting
+        text = setting.applied if setting.applied is not None else f"{setting.requested}!"
+        values.setdefault(short_name(merged.setting_type), {})[text.replace(" ", "")] = None
     return " ".join(f"{name}={'|'.join(values[name])}" for name in sorted(values, key=_rank))
 
 
-def short_name(kind: str) -> str:
+def short_name(setting_type: str) -> str:
     """Return `gov` for `cpufreq.governor`, `cpu.cap` for `powercap.power_limit`, `gpu.cap` for a GPU's."""
-    interface, _, name = kind.rpartition(".")
+    interface, _, name = setting_type.rpartition(".")
     short = _SHORT_NAMES.get(name, name)
     if interface.startswith(("powercap", "hsmp")):
         return f"cpu.{short}"
@@ -111,4 +112,4 @@ def short_name(kind: str) -> str:
 
 def _rank(name: str) -> tuple[int, str]:
     base = name.rpartition(".")[2]
-    return (_SHOWN_FIRST.index(base) if base in _SHOWN_FIRST else len(_SHOWN_FIRST)), name
+    return (_DISPLAY_ORDER.index(base) if base in _DISPLAY_ORDER else len(_DISPLAY_ORDER)), name

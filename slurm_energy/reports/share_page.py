@@ -10,10 +10,10 @@ from slurm_energy.reports.fields import Field, Style
 from slurm_energy.reports.table import TableLayout, parse_columns, table_lines
 
 Row = Mapping[str, Any]
-"""An account (`user` None) or an association as `GET /v1/shares` tells it."""
+"""An account (`user` is None) or an association in the response to `GET /v1/shares`."""
 
 LISTING: Final = "senergy share --helpformat lists all"
-_LONG_ONLY: Final = ("Had", "GPUHours")
+_LONG_ONLY: Final = ("UsagePerShare", "GPUHours")
 
 
 def _account(row: Row) -> str:
@@ -45,49 +45,49 @@ def _field(name: str, width: int, value: Any, doc: str, *, left: bool = False) -
 
 
 FIELDS: Final[tuple[Field[Row], ...]] = (
-    _field("Account", 20, _account, "account, its users one step further in", left=True),
-    _field("User", 10, lambda row: row.get("user"), "user; empty: the account as a whole"),
-    _field("RawShares", 10, _shares, "shares as the administrator gave them"),
-    _field("NormShares", 11, _part("norm_shares"), "part of the cluster that they stand for"),
-    _field("EnergykWh", 12, _kwh, "energy used, faded, kWh"),
-    _field("EnergyShare", 11, _part("energy_share"), "part of all energy"),
+    _field("Account", 20, _account, "account; its users are indented one level further", left=True),
+    _field("User", 10, lambda row: row.get("user"), "user; empty for the whole account"),
+    _field("RawShares", 10, _shares, "shares as configured in Slurm"),
+    _field("NormShares", 11, _part("norm_shares"), "shares as a fraction of the cluster"),
+    _field("EnergykWh", 12, _kwh, "decayed energy, kWh"),
+    _field("EnergyShare", 11, _part("energy_share"), "fraction of all decayed energy"),
     Field(
-        "Had",
-        10,
+        "UsagePerShare",
+        13,
         "scaled",
         lambda row: row.get("usage_to_share_ratio_joules"),
-        "energy per share, on its scale, J",
+        "decayed energy relative to the share, J",
         unit="J",
     ),
-    _field("GPUHours", 10, _gpu_hours, "GPU hours used, faded"),
+    _field("GPUHours", 10, _gpu_hours, "decayed GPU hours"),
     _field("FairShare", 10, _part("fair_share_factor"), "2^(-energy share / norm shares)"),
 )
 
 
-def chosen(
+def select_rows(
     rows: Iterable[Row],
     *,
     accounts: Collection[str] | None,
     users: Collection[str] | None,
     users_only: bool,
 ) -> list[Row]:
-    """Return the requested rows in the order of the answer.
+    """Return the requested rows in the order of the response.
 
     Args:
-        rows: of the controller's answer.
+        rows: rows of the controller's response.
         accounts: None for all.
         users: None for all; rows of accounts are always shown.
         users_only: omit rows of accounts.
     """
 
-    def wanted(row: Row) -> bool:
+    def is_selected(row: Row) -> bool:
         if accounts is not None and row["account"] not in accounts:
             return False
         if row.get("user") is None:
             return not users_only
         return users is None or row["user"] in users
 
-    return [row for row in rows if wanted(row)]
+    return [row for row in rows if is_selected(row)]
 
 
 def lines(rows: Sequence[Row], layout: TableLayout, *, columns: str | None = None, long: bool) -> list[str]:
@@ -112,13 +112,13 @@ def notes(answer: Mapping[str, Any], now: float) -> list[str]:
     """Return notes that limit the validity of the figures.
 
     Args:
-        answer: of `GET /v1/shares`.
+        answer: response to `GET /v1/shares`.
         now: Unix seconds.
     """
     if answer.get("computed") is None:
-        return ["note: nothing has been computed yet: see priority.mode and senergy status"]
+        return ["note: usage has not been computed yet: see priority.mode and senergy status"]
     age, half = (
         format_duration(max(0.0, now - answer["computed"])),
         format_duration(answer.get("half_life_s")),
     )
-    return [f"note: as of {age} ago; used energy counts half after {half}"]
+    return [f"note: as of {age} ago; the weight of used energy halves every {half}"]

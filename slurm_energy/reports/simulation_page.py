@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from slurm_energy.quantities import format_duration
-from slurm_energy.reports.charts import Bar, BarGroup, Series, bar_chart, highest_watts, power_chart
+from slurm_energy.reports.charts import Bar, BarGroup, Series, bar_chart, max_watts, power_chart
 from slurm_energy.reports.html_document import render
 from slurm_energy.reports.job_page import embed
 from slurm_energy.reports.policy_charts import (
@@ -139,7 +139,7 @@ def _bar_group(
 def _power(variant: SimulationVariant, colors: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return a chart per policy; all of a variant have the same axis, so that they can be compared."""
     lines = {name: _power_lines(o, variant.budget, colors[name]) for name, o in variant.outcomes.items()}
-    top_watts = max(map(highest_watts, lines.values()), default=1.0) * 1.03
+    top_watts = max(map(max_watts, lines.values()), default=1.0) * 1.03
     return [
         {
             "name": name,

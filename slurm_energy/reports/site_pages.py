@@ -27,26 +27,29 @@ def policies_lines(answer: Mapping[str, Any]) -> list[str]:
     """Return a table of policies, the bounds of the flags and the defaults.
 
     Args:
-        answer: of `GET /v1/policies`.
+        answer: response to `GET /v1/policies`.
     """
     policies = answer.get("policies", [])
-    rows = [("POLICY", "WHO", "WHAT IT SETS")]
+    rows = [("POLICY", "USERS", "SETTINGS")]
     rows += [(p["name"], ",".join(p.get("users") or ()) or "everyone", policy_text(p)) for p in policies]
     first, second = (max(len(row[i]) for row in rows) for i in (0, 1))
     second = min(second, 24)
     lines = []
-    for name, who, what in rows:
+    for name, users_text, settings_text in rows:
         indent = " " * (first + second + 4)
-        cell = who if len(who) <= second else who[: second - 1] + "+"
+        cell = users_text if len(users_text) <= second else users_text[: second - 1] + "+"
         lines += textwrap.wrap(
-            what, WIDTH, initial_indent=f"{name:<{first}}  {cell:<{second}}  ", subsequent_indent=indent
+            settings_text,
+            WIDTH,
+            initial_indent=f"{name:<{first}}  {cell:<{second}}  ",
+            subsequent_indent=indent,
         )
     lines += ["", "BOUNDS"]
     for key, flag, unit in _FLAGS:
         low, high = answer.get("bounds", {}).get(key, (None, None))
         if low is not None:
             lines.append(f"{flag:<18} {plain(low)} to {plain(high)} {unit}")
-    return [*lines, "", "WITHOUT --energy-policy", *_default_lines(answer.get("defaults", {}))]
+    return [*lines, "", "DEFAULTS without --energy-policy", *_default_lines(answer.get("defaults", {}))]
 
 
 def policy_text(policy: Mapping[str, Any]) -> str:
@@ -66,7 +69,7 @@ def policy_text(policy: Mapping[str, Any]) -> str:
 def _default_lines(defaults: Mapping[str, Any]) -> list[str]:
     lines = [f"user {name}: {policy}" for name, policy in defaults.get("user", {}).items()]
     lines += [f"partition {name}: {policy}" for name, policy in defaults.get("partition", {}).items()]
-    return [*lines, f"{'all others' if lines else 'everyone'}: {defaults.get('policy', 'not known')}"]
+    return [*lines, f"{'all others' if lines else 'everyone'}: {defaults.get('policy', 'unknown')}"]
 
 
 def controller_lines(url: str, answer: Mapping[str, Any] | str, now: float) -> list[str]:
@@ -74,7 +77,7 @@ def controller_lines(url: str, answer: Mapping[str, Any] | str, now: float) -> l
 
     Args:
         url: of the controller.
-        answer: of `GET /v1/status`, or the reason why there is none.
+        answer: response to `GET /v1/status`, or the reason for its absence.
         now: Unix seconds.
     """
     if isinstance(answer, str):
@@ -95,7 +98,7 @@ def controller_lines(url: str, answer: Mapping[str, Any] | str, now: float) -> l
     lines.append(
         f"  nodes     {len(nodes)} have delivered records"
         if nodes
-        else "  nodes     none has delivered a record yet"
+        else "  nodes     no node has delivered a record yet"
     )
     lines += [f"    {_node_text(node, now)}" for node in nodes]
     return lines
@@ -104,14 +107,14 @@ def controller_lines(url: str, answer: Mapping[str, Any] | str, now: float) -> l
 def _queue_text(state: Mapping[str, Any], now: float) -> str:
     """Return the state of the last ranking of the queue."""
     if state.get("mode") == "off":
-        return "not ordered here (priority.mode is off)"
+        return "not ordered by senergyctld (priority.mode is off)"
     parts = [f"{state.get('policy')}, {state.get('mode')}"]
     if state.get("computed") is None:
         parts.append("not ranked yet")
     else:
-        took = f" in {state['cycle_s']:.2f} s" if state.get("cycle_s") is not None else ""
+        duration_text = f" in {state['cycle_s']:.2f} s" if state.get("cycle_s") is not None else ""
         ranked = f"{state.get('ranked')} of {state.get('pending')} pending jobs ranked"
-        parts.append(f"{ranked} {_ago(now - state['computed'])}{took}")
+        parts.append(f"{ranked} {_ago(now - state['computed'])}{duration_text}")
     compared = state.get("rank_correlation") or {}
     if compared.get("kendall_tau") is not None:
         parts.append(
@@ -127,17 +130,17 @@ def _slurm_text(state: Mapping[str, Any], now: float, waiting: int | None) -> st
     if state.get("last_error"):
         parts.append(f"last query failed: {state['last_error']}")
     elif state.get("last_answer") is not None:
-        parts.append(f"last answer {_ago(now - state['last_answer'])}")
+        parts.append(f"last response {_ago(now - state['last_answer'])}")
     else:
-        parts.append("not asked yet")
+        parts.append("not queried yet")
     if waiting:
-        parts.append(f"{waiting} records wait for name, account and state")
+        parts.append(f"{waiting} records without name, account and state so far")
     return ", ".join(parts)
 
 
 def _node_text(node: Mapping[str, Any], now: float) -> str:
     text = f"{node.get('node', '?'):<14} last record {_ago(now - node.get('last_received', now))}"
-    text += f", {node['spooled']} waiting on the node" if node.get("spooled") else ""
+    text += f", {node['spooled']} spooled on the node" if node.get("spooled") else ""
     return text + (
         f", {node['rejected']} REJECTED: see `senergy spool` there" if node.get("rejected") else ""
     )
@@ -154,7 +157,7 @@ def agent_lines(socket: str, answer: Mapping[str, Any] | str) -> list[str]:
 
     Args:
         socket: of senergyd.
-        answer: to `status`, or the reason why there is none.
+        answer: to `status`, or the reason for its absence.
     """
     if isinstance(answer, str):
         return [f"agent       none on this node ({socket}): {answer}"]
@@ -170,13 +173,15 @@ def agent_lines(socket: str, answer: Mapping[str, Any] | str) -> list[str]:
         size = f", {answer['rejected_bytes'] / 1e6:.1f} MB" if answer.get("rejected_bytes") else ""
         lines.append(f"  REJECTED  {answer['rejected']} records{size}: see `senergy spool`")
     if answer.get("unrestored"):
-        lines.append(f"  LEFT SET  {', '.join(answer['unrestored'])}: see senergyd's log")
+        lines.append(f"  MODIFIED  {', '.join(answer['unrestored'])}: not restored, see senergyd's log")
     return [*lines, *_device_lines(answer.get("devices"))]
 
 
 def _spooled_text(answer: Mapping[str, Any]) -> str:
     text = f"{answer.get('spooled', '?')} records wait for the controller"
-    return text + (f", {answer['deferred']} of them for a newer one" if answer.get("deferred") else "")
+    return text + (
+        f", {answer['deferred']} of them for a newer release of it" if answer.get("deferred") else ""
+    )
 
 
 def _job_text(job: Any) -> str:

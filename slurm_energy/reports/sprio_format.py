@@ -55,7 +55,7 @@ def parse(fields: Sequence[Field[Row]], text: str, flag: str, listing: str) -> l
     for item in re.split(r"[\s,|]+", text.strip()):
         rest = item
         while match := _ITEM.match(rest):
-            field = named(fields, match["letter"], f"{flag}: '%{match['letter']}'", listing)
+            field = field_of_letter(fields, match["letter"], f"{flag}: '%{match['letter']}'", listing)
             width = int(match["width"] or 0)
             if match["width"] and not 0 < width <= MAX_WIDTH:
                 raise UsageError(f"{flag}: bad width in '{shown(item)}'", todo=f"use 1 to {MAX_WIDTH}")
@@ -72,7 +72,9 @@ def is_letter(name: str) -> bool:
     return name in COLUMNS or (len(name) == 1 and name.lower() in _FACTORS)
 
 
-def named(fields: Sequence[Field[Row]], letter: str, what: str, listing: str) -> Field[Row]:
+def field_of_letter(
+    fields: Sequence[Field[Row]], letter: str, message_start: str, listing: str
+) -> Field[Row]:
     """Return the field for a letter of sprio.
 
     Raises:
@@ -81,5 +83,5 @@ def named(fields: Sequence[Field[Row]], letter: str, what: str, listing: str) ->
     if letter in COLUMNS:
         return next(field for field in fields if field.name == COLUMNS[letter])
     factor = _FACTORS.get(letter.lower())
-    why = f"Slurm's {factor} factor has no column here" if factor else "sprio has no such letter"
-    raise UsageError(what, why, listing)
+    reason = f"Slurm's {factor} factor has no column here" if factor else "sprio has no such letter"
+    raise UsageError(message_start, reason, listing)

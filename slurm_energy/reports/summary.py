@@ -43,8 +43,8 @@ class WholeJob:
     @property
     def energy_joules(self) -> float | None:
         """Joules of all runs, including lost work; None if unknown for all runs."""
-        known = [joules for run in self.runs if (joules := run.energy_joules) is not None]
-        return math.fsum(known) if known else None
+        known_joules = [joules for run in self.runs if (joules := run.energy_joules) is not None]
+        return math.fsum(known_joules) if known_joules else None
 
     @property
     def submit(self) -> float | None:
@@ -179,7 +179,7 @@ def whole_jobs(usages: Iterable[JobUsage]) -> list[WholeJob]:
         if usage.first.step is not None:
             continue
         runs = by_id[usage.first.cluster, usage.first.job_id]
-        # Where job ids began again from the start, another job begins with restart count 0.
+        # If job ids restarted, another job with the same id begins with restart count 0.
         if runs and usage.first.restart_count > runs[-1][-1].first.restart_count:
             runs[-1].append(usage)
         else:
@@ -189,21 +189,21 @@ def whole_jobs(usages: Iterable[JobUsage]) -> list[WholeJob]:
 
 def totals(jobs: Sequence[WholeJob]) -> Summary:
     """Return the totals of a set of jobs."""
-    known = [(job, joules) for job in jobs if (joules := job.energy_joules) is not None]
+    with_energy = [(job, joules) for job in jobs if (joules := job.energy_joules) is not None]
     submits = [submit for job in jobs if (submit := job.submit) is not None]
     done = [(job, submit) for job in jobs if job.state == COMPLETED and (submit := job.submit) is not None]
     by_user: dict[str, list[float]] = defaultdict(list)
     energies: dict[str, float] = defaultdict(float)
     for job, submit in done:
         by_user[user_of(job)].append(job.end - submit)
-    for job, joules in known:
+    for job, joules in with_energy:
         energies[user_of(job)] += joules
     lost = (run.energy_joules or 0.0 for job in jobs for run in job.runs[:-1])
     return Summary(
         jobs=len(jobs),
         states=Counter(job.state for job in jobs),
-        energy_joules=math.fsum(joules for _, joules in known) if known else None,
-        unknown_energy=len(jobs) - len(known),
+        energy_joules=math.fsum(joules for _, joules in with_energy) if with_energy else None,
+        unknown_energy=len(jobs) - len(with_energy),
         lost_joules=math.fsum(lost),
         users_joules=energies,
         users_jct_s={user: math.fsum(spent) / len(spent) for user, spent in by_user.items()},
@@ -221,8 +221,8 @@ def user_of(job: WholeJob) -> str:
 
 def gpu_of(job: WholeJob) -> str | None:
     """Return the GPU type that the job requested; `any` without a type, None without GPUs."""
-    kind = parse_tres(job.last.job.requested).gpu_kind
-    return kind or ("any" if any(record.gpus for record in job.last.records) else None)
+    gpu_type = parse_tres(job.last.job.requested).gpu_kind
+    return gpu_type or ("any" if any(record.gpus for record in job.last.records) else None)
 
 
 GROUPS: Mapping[str, Callable[[WholeJob], str | None]] = {
@@ -235,7 +235,7 @@ GROUPS: Mapping[str, Callable[[WholeJob], str | None]] = {
     "tag": lambda job: job.last.first.tag,
     "model": lambda job: job.last.first.model,
 }
-"""What jobs can be grouped by."""
+"""Criteria by which jobs can be grouped."""
 
 
 def grouped(jobs: Iterable[WholeJob], by: str) -> dict[str, Summary]:
@@ -274,9 +274,9 @@ def _jain(values: Iterable[float]) -> float | None:
     The base installation has no numpy, so this repeats `scheduling.fairness.jain`. Values are scaled by
     the largest one, because their squares could overflow.
     """
-    known = [*values]
-    largest = max(map(abs, known), default=0.0)
+    all_values = [*values]
+    largest = max(map(abs, all_values), default=0.0)
     if largest == 0:
         return None
-    scaled = [value / largest for value in known]
+    scaled = [value / largest for value in all_values]
     return math.fsum(scaled) ** 2 / (len(scaled) * math.fsum(value * value for value in scaled))

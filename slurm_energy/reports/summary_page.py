@@ -85,7 +85,7 @@ def _columns(report: Report, *, parsable: bool) -> list[_Column]:
 
     def edp(_: str, group: Summary) -> str:
         value = group.edp_js
-        if value is None:  # without a completed job there is none
+        if value is None:  # undefined without a completed job
             return unknown if group.completed else ""
         return plain(value) if parsable else f"{value:.3e}"
 
@@ -143,16 +143,16 @@ def _line(values: Sequence[str], columns: Sequence[_Column]) -> str:
 def _notes(total: Summary) -> list[str]:
     notes = []
     if total.unknown_energy:
-        notes.append(f"{_jobs(total.unknown_energy)} without known energy: sums leave out what they used")
+        notes.append(f"{_jobs(total.unknown_energy)} without known energy, not included in the sums")
     if waiting := total.states.get(UNKNOWN, 0):
-        notes.append(f"{_jobs(waiting)} of which Slurm's accounting has not told yet how they ended")
+        notes.append(f"{_jobs(waiting)} without a final state in Slurm's accounting so far")
     if late := total.states.get(DEADLINE, 0):
-        notes.append(f"{_jobs(late)} ended by their deadline (jobs that never started have no record)")
+        notes.append(f"{_jobs(late)} ended at the deadline (jobs that never started have no record)")
     others = {k: v for k, v in total.states.items() if k not in (COMPLETED, UNKNOWN, DEADLINE)}
     if others:
         notes.append("not completed: " + ", ".join(f"{v} {k}" for k, v in sorted(others.items())))
     if total.lost_joules > 0:
-        notes.append(f"of the energy {with_unit(total.lost_joules, 'J')} went into runs that were requeued")
+        notes.append(f"{with_unit(total.lost_joules, 'J')} of the energy was used by runs that were requeued")
     return ["", *(f"note: {note}" for note in notes)] if notes else []
 
 

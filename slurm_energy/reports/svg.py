@@ -26,8 +26,8 @@ def element(name: str, *children: str, text: str = "", **attributes: Attribute) 
     words = [name]
     for key, value in attributes.items():
         if value is not None:
-            shown = number(value) if isinstance(value, (int, float)) else escape(value, {'"': "&quot;"})
-            words.append(f'{key.rstrip("_").replace("_", "-")}="{shown}"')
+            rendered = number(value) if isinstance(value, (int, float)) else escape(value, {'"': "&quot;"})
+            words.append(f'{key.rstrip("_").replace("_", "-")}="{rendered}"')
     content = escape(text) + "".join(children)
     return f"<{' '.join(words)}>{content}</{name}>" if content else f"<{' '.join(words)}/>"
 
@@ -69,8 +69,8 @@ def band_path(xs: Sequence[float], lower: Sequence[float], upper: Sequence[float
     parts = []
     floor = dict(zip(xs, lower, strict=True))
     for run in _runs(xs, upper):
-        back = [(x, floor[x]) for x, _ in reversed(run)]
-        parts.append("M" + " L".join(_point(*p) for p in (*run, *back)) + " Z")
+        lower_edge = [(x, floor[x]) for x, _ in reversed(run)]
+        parts.append("M" + " L".join(_point(*p) for p in (*run, *lower_edge)) + " Z")
     return " ".join(parts)
 
 
@@ -145,20 +145,22 @@ class Frame:
         y_text: Callable[[float], str],
     ) -> list[str]:
         """Return grid lines, the base line and the labels of both axes."""
-        out = [
+        elements = [
             element("line", x1=self.left, x2=self.x1, y1=y(t), y2=y(t), class_="grid-line" if t else "base")
             for t in y_ticks
         ]
-        out += [
+        elements += [
             element("text", text=y_text(t), x=self.left - 8, y=y(t) + 4, class_="tick", text_anchor="end")
             for t in y_ticks
         ]
         for tick in x_ticks:
-            place = x(tick)
-            near_end = place > self.x1 - 24
-            out.append(element("line", x1=place, x2=place, y1=self.y1, y2=self.y1 + 4, class_="base"))
+            tick_x = x(tick)
+            near_end = tick_x > self.x1 - 24
+            elements.append(element("line", x1=tick_x, x2=tick_x, y1=self.y1, y2=self.y1 + 4, class_="base"))
             anchor = "start" if tick == 0 else "end" if near_end else "middle"
-            out.append(
-                element("text", text=x_text(tick), x=place, y=self.y1 + 18, class_="tick", text_anchor=anchor)
+            elements.append(
+                element(
+                    "text", text=x_text(tick), x=tick_x, y=self.y1 + 18, class_="tick", text_anchor=anchor
+                )
             )
-        return out
+        return elements

@@ -130,10 +130,10 @@ def _totals(rows: Sequence[Any], columns: list[Column[Row]], style: Style) -> li
     values = []
     for column in columns:
         numbers = [column.field.value(row) for row in rows] if column.field.additive else []
-        known = [number for number in numbers if isinstance(number, (int, float))]
+        known_values = [number for number in numbers if isinstance(number, (int, float))]
         expected = column.field.additive and any(map(column.field.expected, rows))
         unknown = style.unknown if expected else ""
-        values.append(column.field.write(math.fsum(known), style) if known else unknown)
+        values.append(column.field.write(math.fsum(known_values), style) if known_values else unknown)
         if column.field.name == "Quality" and rows:
             values[-1] = _total_quality(rows)
     if not columns[0].field.additive:
@@ -168,13 +168,13 @@ def delimited(values: Sequence[str], delimiter: str) -> str:
 def fit(text: str, width: int, left: bool) -> str:
     """Pad `text` to `width` terminal columns, or truncate it with a trailing `+` as sacct does."""
     text = escape_controls(text)
-    taken = display_width(text)
-    if taken > width:
-        while taken > width - 1:
-            taken -= display_width(text[-1])
+    used = display_width(text)
+    if used > width:
+        while used > width - 1:
+            used -= display_width(text[-1])
             text = text[:-1]
-        return text + "+" if taken == width - 1 else text + "+".rjust(width - taken)
-    return text + " " * (width - taken) if left else " " * (width - taken) + text
+        return text + "+" if used == width - 1 else text + "+".rjust(width - used)
+    return text + " " * (width - used) if left else " " * (width - used) + text
 
 
 def field_lines(

@@ -63,8 +63,8 @@ def area_plot(
     Returns:
         Lines with both axes.
     """
-    known = [value for value in watts if not math.isnan(value)]
-    top = max([*known, reference[0] if reference else 0.0, 1e-9])
+    known_values = [value for value in watts if not math.isnan(value)]
+    top = max([*known_values, reference[0] if reference else 0.0, 1e-9])
     ticks = value_ticks(top, 4)
     top = ticks[-1]
     labels = {round(height * tick / top): watt_label(tick, top) for tick in ticks}

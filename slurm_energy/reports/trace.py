@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurm_energy.errors import UsageError
-from slurm_energy.reports.usage import part_of
+from slurm_energy.reports.usage import component_type
 
 MAX_POINTS = 20_000_000
-SLOW_PART, SLOW_WINDOW_S = "other", 10.0
-"""What the node's meter shows beside the components follows their changes late and swings with them; for
-pictures it is averaged over so many seconds."""
-PART_ORDER = ("cpu", "dram", "gpu", "other", "node")
+SLOW_COMPONENT, SLOW_WINDOW_S = "other", 10.0
+"""The node's meter lags behind the components, so the difference `other` swings when they change. Plots show
+its moving average over SLOW_WINDOW_S seconds."""
+COMPONENT_ORDER = ("cpu", "dram", "gpu", "other", "node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class PowerTrace:
 
     def total(self) -> array[float]:
         """Return the total power: `node` where known, else the sum of the known parts."""
-        parts = [column for name, column in self.watts.items() if part_of(name) != "node"]
+        parts = [column for name, column in self.watts.items() if component_type(name) != "node"]
         added = _add(parts, self.length)
         node = self.watts.get("node")
         if node is None:
@@ -106,17 +106,17 @@ def smoothed(values: Sequence[float], width: float) -> array[float]:
     """
     sums, counts = array("d", [0.0]), array("q", [0])
     for value in values:
-        known = not math.isnan(value)
-        sums.append(sums[-1] + (value if known else 0.0))
-        counts.append(counts[-1] + known)
+        is_known = not math.isnan(value)
+        sums.append(sums[-1] + (value if is_known else 0.0))
+        counts.append(counts[-1] + is_known)
     size = min(len(values), max(1, round(width)))
-    found = array("d")
-    for place, value in enumerate(values):
-        first = min(max(0, place - size // 2), len(values) - size)
+    averages = array("d")
+    for index, value in enumerate(values):
+        first = min(max(0, index - size // 2), len(values) - size)
         count = counts[first + size] - counts[first]
         total = sums[first + size] - sums[first]
-        found.append(math.nan if math.isnan(value) else total / count)
-    return found
+        averages.append(math.nan if math.isnan(value) else total / count)
+    return averages
 
 
 def combine(traces: Sequence[PowerTrace], points: int) -> PowerTrace:
@@ -133,30 +133,35 @@ def combine(traces: Sequence[PowerTrace], points: int) -> PowerTrace:
     step = max((end - start) / count, finest) if end > start else finest
     merged: dict[str, list[array[float]]] = {}
     for trace in traces:
-        by_part: dict[str, list[array[float]]] = {}
+        by_component: dict[str, list[array[float]]] = {}
         for name, column in trace.watts.items():
-            by_part.setdefault(part_of(name), []).append(column)
-        for part, columns in by_part.items():
+            by_component.setdefault(component_type(name), []).append(column)
+        for component, columns in by_component.items():
             joined = columns[0] if len(columns) == 1 else _add(columns, trace.length)
-            if part == SLOW_PART:
+            if component == SLOW_COMPONENT:
                 joined = smoothed(joined, SLOW_WINDOW_S / trace.interval_s)
-            merged.setdefault(part, []).append(
+            merged.setdefault(component, []).append(
                 _resample(joined, trace.start - start, trace.interval_s, step, count)
             )
-    order = sorted(merged, key=lambda part: PART_ORDER.index(part) if part in PART_ORDER else len(PART_ORDER))
-    return PowerTrace(start, step, {part: _add(merged[part], count) for part in order})
+    order = sorted(
+        merged,
+        key=lambda component: (
+            COMPONENT_ORDER.index(component) if component in COMPONENT_ORDER else len(COMPONENT_ORDER)
+        ),
+    )
+    return PowerTrace(start, step, {component: _add(merged[component], count) for component in order})
 
 
 def _add(columns: Sequence[array[float]], length: int) -> array[float]:
     """Sum columns element by element. The sum is NaN only if all columns are NaN."""
     if len(columns) == 1:
         return columns[0]
-    out = array("d", [math.nan]) * length
+    sums = array("d", [math.nan]) * length
     for index in range(length):
-        known = [c[index] for c in columns if not math.isnan(c[index])]
-        if known:
-            out[index] = math.fsum(known)
-    return out
+        values = [c[index] for c in columns if not math.isnan(c[index])]
+        if values:
+            sums[index] = math.fsum(values)
+    return sums
 
 
 def _resample(

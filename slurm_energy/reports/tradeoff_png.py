@@ -9,7 +9,7 @@ from slurm_energy.errors import EnergyError, UnavailableError, install_extra
 from slurm_energy.oracle.configuration_sweep import Sweep
 
 
-def write_png(found: Sweep, title: str, path: Path) -> None:
+def write_png(sweep: Sweep, title: str, path: Path) -> None:
     """Draw a point per alternative and a line through the Pareto front; label the best of each objective.
 
     Raises:
@@ -22,22 +22,22 @@ def write_png(found: Sweep, title: str, path: Path) -> None:
         raise UnavailableError("--plot", "matplotlib is not installed", install_extra("plots")) from None
     figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
-    hours = found.objectives["time"] / 3600
-    kilojoules = found.objectives["energy"] / 1e3
+    hours = sweep.objectives["time"] / 3600
+    kilojoules = sweep.objectives["energy"] / 1e3
     groups: dict[str, list[int]] = {}
-    for place, (kind, gpus, batch, _) in enumerate(found.rows):
-        groups.setdefault(f"{gpus:g} x {kind.name}, batch {batch:g}", []).append(place)
-    for label, places in groups.items():
-        axes.plot(hours[places], kilojoules[places], "o", markersize=5, alpha=0.8, label=label)
-    front = sorted((float(hours[i]), float(kilojoules[i])) for i in found.front.nonzero()[0])
+    for index, (hardware, gpus, batch, _) in enumerate(sweep.rows):
+        groups.setdefault(f"{gpus:g} x {hardware.name}, batch {batch:g}", []).append(index)
+    for label, indices in groups.items():
+        axes.plot(hours[indices], kilojoules[indices], "o", markersize=5, alpha=0.8, label=label)
+    front = sorted((float(hours[i]), float(kilojoules[i])) for i in sweep.front.nonzero()[0])
     axes.plot(*zip(*front, strict=True), color="#17202c", linewidth=1, linestyle="--", label="Pareto front")
     bests: dict[int, list[str]] = {}
-    for name, place in found.best.items():
-        bests.setdefault(place, []).append(name)
-    for place, names in bests.items():
-        cap = found.rows[place][3]
+    for name, index in sweep.best.items():
+        bests.setdefault(index, []).append(name)
+    for index, names in bests.items():
+        cap = sweep.rows[index][3]
         limit = "no limit" if math.isinf(cap) else f"{cap:g} W"
-        at = (float(hours[place]), float(kilojoules[place]))
+        at = (float(hours[index]), float(kilojoules[index]))
         axes.annotate(f"{', '.join(names)}: {limit}", at, (6, 6), textcoords="offset points", fontsize=8)
     axes.set_xlabel("time, hours")
     axes.set_ylabel("energy of the GPUs, kJ")
@@ -50,4 +50,4 @@ def write_png(found: Sweep, title: str, path: Path) -> None:
     try:
         figure.savefig(path, format="png")
     except OSError as error:
-        raise EnergyError(str(path), error.strerror or str(error), "name a file that you may write") from None
+        raise EnergyError(str(path), error.strerror or str(error), "name a writable file") from None

@@ -18,12 +18,12 @@ from slurm_energy.errors import UsageError
 from slurm_energy.quantities import JOULES_PER_KWH
 from slurm_energy.records import ComponentEnergy, EnergyRecord, Quality
 
-PARTS = ("cpu", "dram", "gpu", "other", "node")
-MEASURED_PARTS = ("cpu", "dram", "gpu")
-EVERY_NODE_HAS = ("cpu", "dram", "other")
+COMPONENTS = ("cpu", "dram", "gpu", "other", "node")
+MEASURED_COMPONENTS = ("cpu", "dram", "gpu")
+EXPECTED_COMPONENTS = ("cpu", "dram", "other")
 _ADDED_KEYS = ("job", "trace")
-"""Keys beside those of the record in an answer of the controller."""
-_MEMBER = re.compile(r"(?P<base>\d+)[_+](?P<number>\d+)", re.ASCII)
+"""Keys that the controller adds to those of the record."""
+_ARRAY_OR_HETEROGENEOUS_ID = re.compile(r"(?P<base>\d+)[_+](?P<number>\d+)", re.ASCII)
 _WORST_FIRST = (Quality.PARTIAL, Quality.MODELLED, Quality.MEASURED)
 
 
@@ -53,8 +53,8 @@ class JobInfo:
     @classmethod
     def from_json(cls, data: Any) -> JobInfo:
         """Read the controller's `job` object. None and unknown keys are accepted."""
-        known = {f.name for f in dataclasses.fields(cls)}
-        return cls(**{key: value for key, value in (data or {}).items() if key in known})
+        field_names = {f.name for f in dataclasses.fields(cls)}
+        return cls(**{key: value for key, value in (data or {}).items() if key in field_names})
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,17 +141,19 @@ class JobUsage:
     @property
     def cpus(self) -> int | None:
         """CPUs on all nodes."""
-        known = [record.cpus for record in self.records if record.cpus is not None]
-        return sum(known) if known else None
+        counts = [record.cpus for record in self.records if record.cpus is not None]
+        return sum(counts) if counts else None
 
     @property
     def energy_joules(self) -> float | None:
         """Joules of all nodes and components."""
         return _sum_known(record.energy_joules for record in self.records)
 
-    def part_joules(self, part: str) -> float | None:
+    def component_joules(self, component: str) -> float | None:
         """Return joules of `cpu`, `dram`, `gpu` (all of them), `gpu[2]`, `other` or `node` on all nodes."""
-        return _sum_known(c.energy_joules for c in self.components if part in (c.name, part_of(c.name)))
+        return _sum_known(
+            c.energy_joules for c in self.components if component in (c.name, component_type(c.name))
+        )
 
     @property
     def components(self) -> tuple[ComponentEnergy, ...]:
@@ -159,32 +161,38 @@ class JobUsage:
         return tuple(c for record in self.records for c in record.components)
 
     @property
-    def parts(self) -> tuple[str, ...]:
-        """All parts to report in a fixed order, with or without a figure; `gpu` stands for all GPUs."""
-        named = {part_of(component.name) for component in self.components} | set(self.unknown_parts)
-        return tuple(part for part in PARTS if part in named)
+    def component_types(self) -> tuple[str, ...]:
+        """Component types to report in a fixed order, with or without a figure; `gpu` stands for all GPUs."""
+        present = {component_type(component.name) for component in self.components} | set(
+            self.unknown_components
+        )
+        return tuple(component for component in COMPONENTS if component in present)
 
     @property
-    def incomplete_parts(self) -> tuple[str, ...]:
-        """Parts with an interface whose counters returned nothing on some node."""
-        silent = {part_of(c.name) for c in self.components if c.energy_joules is None}
-        return tuple(part for part in PARTS if part in silent)
+    def incomplete_components(self) -> tuple[str, ...]:
+        """Component types with an interface whose counters returned nothing on some node."""
+        without_energy = {component_type(c.name) for c in self.components if c.energy_joules is None}
+        return tuple(component for component in COMPONENTS if component in without_energy)
 
     @property
-    def unknown_parts(self) -> tuple[str, ...]:
-        """Parts missing from the total of some node, because the node has no interface for them.
+    def unknown_components(self) -> tuple[str, ...]:
+        """Component types missing from the total of some node, because the node has no interface for them.
 
         Each node has processors, memory and other parts (boards, fans, power supply). A meter of the whole
         node covers all of them.
         """
-        absent = {
-            part
+        missing = {
+            component
             for record in self.records
             if not any(c.name == "node" and c.energy_joules is not None for c in record.components)
-            for part in EVERY_NODE_HAS
-            if part not in {c.name for c in record.components}
+            for component in EXPECTED_COMPONENTS
+            if component not in {c.name for c in record.components}
         }
-        return tuple(part for part in PARTS if part in absent or part in self.incomplete_parts)
+        return tuple(
+            component
+            for component in COMPONENTS
+            if component in missing or component in self.incomplete_components
+        )
 
     @property
     def mean_watts(self) -> float | None:
@@ -232,14 +240,16 @@ class JobUsage:
 
     @property
     def quality(self) -> Quality | None:
-        """The worst quality of its figures; partial if a node or a measurable part is missing.
+        """The worst quality of its figures; partial if a node or a measurable component is missing.
 
-        Parts without an interface, often `dram` and mostly `other`, are listed in `unknown_parts` and do not
-        make the total partial. None if nothing is known.
+        Components without an interface, often `dram` and mostly `other`, are listed in
+        `unknown_components` and do not make the total partial. None if nothing is known.
         """
         if self.energy_joules is None:
             return None
-        if self.missing_nodes or any(part in MEASURED_PARTS for part in self.incomplete_parts):
+        if self.missing_nodes or any(
+            component in MEASURED_COMPONENTS for component in self.incomplete_components
+        ):
             return Quality.PARTIAL
         if any(record.energy_joules is None for record in self.records):
             return Quality.PARTIAL
@@ -248,19 +258,19 @@ class JobUsage:
     @property
     def sources(self) -> tuple[str, ...]:
         """Interfaces of the known figures, up to the colon: `nvml`, `powercap`."""
-        known = (c.source for c in self.components if c.energy_joules is not None and c.source)
-        return tuple(sorted({source.split(":")[0] for source in known}))
+        names = (c.source for c in self.components if c.energy_joules is not None and c.source)
+        return tuple(sorted({source.split(":")[0] for source in names}))
 
 
-def part_of(component: str) -> str:
+def component_type(component: str) -> str:
     """Return `gpu` for `gpu[3]`, other names as they are."""
     return component.split("[")[0]
 
 
 def worst_quality(qualities: Iterable[Quality]) -> Quality | None:
     """Return the worst of the given qualities, or None without any."""
-    found = set(qualities)
-    return next((quality for quality in _WORST_FIRST if quality in found), None)
+    present = set(qualities)
+    return next((quality for quality in _WORST_FIRST if quality in present), None)
 
 
 def summarise(answers: Iterable[AccountedRecord], *, duplicates: bool = False) -> list[JobUsage]:
@@ -279,16 +289,16 @@ def summarise(answers: Iterable[AccountedRecord], *, duplicates: bool = False) -
     for run in runs:
         last[run.cluster, run.job_id] = max(run, last.get((run.cluster, run.job_id), run))
     rows: list[JobUsage] = []
-    for run in sorted(runs, key=lambda run: (_counted(run, runs[run]), run)):
+    for run in sorted(runs, key=lambda run: (_job_order(run, runs[run]), run)):
         if duplicates or run == last[run.cluster, run.job_id]:
             rows += _rows(runs[run])
     return rows
 
 
-def _counted(run: _Run, answers: Sequence[AccountedRecord]) -> tuple[int, int]:
+def _job_order(run: _Run, answers: Sequence[AccountedRecord]) -> tuple[int, int]:
     """Return the sort key of a job: array tasks and components by number below their common id."""
-    shown = next((answer.job.display_id for answer in answers if answer.job.display_id), "")
-    match = _MEMBER.fullmatch(shown)
+    display_id = next((answer.job.display_id for answer in answers if answer.job.display_id), "")
+    match = _ARRAY_OR_HETEROGENEOUS_ID.fullmatch(display_id)
     return (int(match["base"]), int(match["number"])) if match else (run.job_id, 0)
 
 
@@ -305,11 +315,11 @@ def _runs(answers: Iterable[AccountedRecord]) -> dict[_Run, list[AccountedRecord
     """Group records by run. A record without accounting data belongs to the newest job with its id."""
     runs: dict[_Run, list[AccountedRecord]] = defaultdict(list)
     newest: dict[tuple[str, int], float] = {}
-    known: list[AccountedRecord] = []
-    unknown: list[AccountedRecord] = []
+    with_submit: list[AccountedRecord] = []
+    without_submit: list[AccountedRecord] = []
     for answer in answers:
-        (unknown if answer.job.submit is None else known).append(answer)
-    for answer in [*known, *unknown]:
+        (without_submit if answer.job.submit is None else with_submit).append(answer)
+    for answer in [*with_submit, *without_submit]:
         record = answer.record
         job = (record.cluster, record.job_id)
         submit = newest.get(job, 0.0) if answer.job.submit is None else answer.job.submit
@@ -345,8 +355,8 @@ def _step_order(usage: JobUsage) -> tuple[int, int, str]:
 
 
 def _sum_known(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) if known else None
+    known_values = [value for value in values if value is not None]
+    return math.fsum(known_values) if known_values else None
 
 
 def _max_known(values: Iterable[float | None]) -> float | None:

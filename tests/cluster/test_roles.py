@@ -65,10 +65,12 @@ def test_roles_in_slurm_count(lab, jobs):
     assert refused.returncode == 5 and "another user" in refused.stderr
     assert seen(lab, "news", "-a") == ("all", {theirs, others}, "")
     scope, ids, noted = seen(lab, "mail", "-a")
-    assert (scope, ids) == ("own", {theirs}) and noted.count("other users are left out") == 1
+    assert (scope, ids) == ("own", {theirs}) and noted.count("jobs of other users are not shown") == 1
     for command in ("report", "prio", "share"):
         options = ["-a"] if command != "prio" else []
-        assert "other users are left out" in lab.run("senergy", command, *options, user="mail").stderr
+        assert (
+            "jobs of other users are not shown" in lab.run("senergy", command, *options, user="mail").stderr
+        )
         assert "left out" not in lab.run("senergy", command, *options, user="news").stderr
     assert seen(lab, "backup", "-a")[0] == "all"  # by its group
 

@@ -103,7 +103,7 @@ def test_jobs_of_others_that_are_left_out_are_noted(monkeypatch, capsys, command
     for more in ([], ["--json"]):
         assert main([command, *options, *more]) == 0
         output = capsys.readouterr()
-        assert ("senergy: note: other users are left out" in output.err) is noted
+        assert ("senergy: note: jobs of other users are not shown" in output.err) is noted
         assert output.err.count("\n") == int(noted)
     assert json.loads(output.out)["scope"] == scope
     assert ("user" in fake.asked[0][1]) is ("-u" in options)

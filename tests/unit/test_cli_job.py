@@ -103,17 +103,17 @@ def test_what_the_queue_engine_decided_is_shown(
     controller.answers["/v1/jobs/11"] = {"records": examples.cpu_job(), "decisions": made}
     assert main(["job", "11", "--ascii"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "set gpu:h100:2; offered were gpu:a100:4, gpu:h100:2: zeus takes gpu:h100:2" in text
-    assert "put back into the queue for job 7: least energy lost" in text
+    assert "set gpu:h100:2; offered: gpu:a100:4, gpu:h100:2: zeus takes gpu:h100:2" in text
+    assert "requeued for job 7: least energy lost" in text
     assert main(["job", "11", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["jobs"][0]["decisions"] == made
     del made[1]["for_job"]  # not for its owner to know
     assert main(["job", "11", "--ascii"]) == 0
-    assert "queue for another job: least" in " ".join(capsys.readouterr().out.split())
+    assert "requeued for another job: least" in " ".join(capsys.readouterr().out.split())
     made[0] |= {"chosen": None, "offered": [], "why": "Slurm cannot run it"}
     assert main(["job", "11", "--ascii"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "left with what it asked for: Slurm cannot run it" in text
+    assert "kept its requested resources: Slurm cannot run it" in text
     assert "None" not in text
 
 
@@ -155,10 +155,10 @@ def test_several_jobs_are_compared_under_a_title_with_notes(
     ("arguments", "code", "said"),
     [
         (["x"], 2, "JOBID: 'x' is not a job id"),
-        (["11.batch"], 2, "senergy job: it takes jobs, not steps"),
-        (["11", "--title", "T"], 2, "--title, --note: they belong to a page: add --html FILE"),
+        (["11.batch"], 2, "senergy job: it shows jobs, not steps"),
+        (["11", "--title", "T"], 2, "--title, --note: they require --html: add --html FILE"),
         (["11", "12_3", "--png", "x.png"], 2, "--png: it shows one job, not 2: use --html to compare"),
-        (["16", "--png", "x.png"], 6, "job 16: no power trace is kept for it"),
+        (["16", "--png", "x.png"], 6, "job 16: it has no stored power trace"),
         (["99"], 6, "job 99: no energy record"),
         (["5"], 5, "job 5: it belongs to another user"),
         (["11", "--html", "/nonexistent/x.html"], 1, "/nonexistent/x.html: No such file or directory"),
@@ -185,10 +185,10 @@ def test_errors_are_one_line_with_their_exit_code(
     ("state", "said"),
     [
         (None, "no energy record"),
-        ("", "neither Slurm nor an energy record knows it: senergy acct lists your jobs"),
+        ("", "it is unknown to Slurm and has no energy record: senergy acct lists your jobs"),
         ("PENDING", "it has not started (PENDING): its energy record arrives when it ends"),
-        ("RUNNING", "it has not ended (RUNNING): until then its node knows its energy so far"),
-        ("TIMEOUT", "it ended (TIMEOUT) without an energy record so far: senergy status shows who delivers"),
+        ("RUNNING", "it has not ended (RUNNING): run senergy job on its node for its energy so far"),
+        ("TIMEOUT", "it ended (TIMEOUT) without an energy record so far: see senergy status"),
     ],
 )  # fmt: skip
 def test_a_job_without_a_record_is_what_slurm_says_of_it(
@@ -277,5 +277,8 @@ def test_a_running_job_of_this_node_shows_its_energy_so_far(
     config.write_text(f'[agent]\nsocket = "{agent["path"]}"\n')
     agent["answer"] = {"ok": True, "components": {"cpu": 1234.5, "dram": None}, "watts": {"cpu": 80.0}}
     assert main(["job", "99", "--config", str(config)]) == 0
-    assert capsys.readouterr().out == "Job 99 still runs; so far on this node: cpu 1.23 kJ, dram unknown.\n"
+    assert (
+        capsys.readouterr().out
+        == "Job 99 is still running; energy so far on this node: cpu 1.23 kJ, dram unknown.\n"
+    )
     assert agent["question"] == {"op": "energy", "job_id": 99}

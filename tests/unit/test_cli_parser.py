@@ -42,7 +42,7 @@ def test_an_option_that_only_slurm_has_names_the_way_here(
     option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["acct", option, "west"]) == 2
-    assert capsys.readouterr().err.endswith("--config names another one's\n")
+    assert capsys.readouterr().err.endswith("select another one's configuration with --config\n")
 
 
 def test_a_wrong_choice_is_one_line_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,7 +113,7 @@ def test_without_a_controller(folder, monkeypatch, capsys):
     assert cli.main(["predict", "job.sh"]) == 0
     out = capsys.readouterr().out
     assert out.count("\nnote") == 2
-    assert "history was not asked: controller: refused" in out
+    assert "history was not used: controller: refused" in out
     assert "no time limit is given: one day is assumed" in out
 
 

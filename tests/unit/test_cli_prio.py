@@ -69,12 +69,12 @@ def test_who_sees_only_herself_is_told(
 ) -> None:
     fake_controller.install(monkeypatch, {"/v1/shares": answers.shares() | {"scope": "own"}})
     assert main(["share", "-a"]) == 0
-    assert "note: other users are left out: you may see your own" in capsys.readouterr().err
+    assert "note: jobs of other users are not shown: only operators see them" in capsys.readouterr().err
     show(monkeypatch, capsys, "share", "-a")
     fake_controller.install(monkeypatch, {"/v1/priority": answers.priority() | {"scope": "own"}})
     for options in ((), ("-h",), ("--json",), ("-w",)):
         assert main(["prio", *options]) == 0
-        assert capsys.readouterr().err.count("other users are left out") == 1
+        assert capsys.readouterr().err.count("jobs of other users are not shown") == 1
     told = answers.priority() | {"scope": "accounts", "accounts": ["bio", "phys"]}
     fake_controller.install(monkeypatch, {"/v1/priority": told})
     assert main(["prio"]) == 0
@@ -156,7 +156,7 @@ def test_a_job_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["-u", "nosuch"], "user nosuch: this host does not know the user"),
+        (["-u", "nosuch"], "user nosuch: the user is unknown on this host"),
         (["-A", "physics,nosuch"], "account nosuch: it has neither shares nor used energy"),
     ],
 )
@@ -170,7 +170,7 @@ def test_shares_of_whom_nobody_knows(
     assert output.out == ""
     fake_controller.install(monkeypatch, {"/v1/shares": answers.shares() | {"computed": None, "rows": []}})
     assert main(["share", *arguments]) == 0  # nothing is known yet
-    assert "nothing has been computed yet" in capsys.readouterr().out
+    assert "usage has not been computed yet" in capsys.readouterr().out
 
 
 def test_users_of_the_answer_or_of_this_host_have_shares(
@@ -185,8 +185,8 @@ def test_an_account_or_partition_without_jobs_is_told(
     answer = answers.priority(answers.job(1, 1, partition="gpu,cpu"))
     page = show(monkeypatch, capsys, "prio", "-A", "physics,phsics", "-p", "cpu,gup", answer=answer)
     assert [line for line in page.splitlines() if line.startswith("note")] == [
-        "note: none of the jobs asked for is under account phsics",
-        "note: none of the jobs asked for is in partition gup",
+        "note: none of the requested jobs is under account phsics",
+        "note: none of the requested jobs is in partition gup",
     ]
     assert "note" not in show(monkeypatch, capsys, "prio", "-h", "-p", "gup", answer=answer)
 
@@ -218,7 +218,7 @@ def test_an_array_is_found_by_its_number(
         ({"mode": "shadow"}, "shadow mode"),
         ({"mode": "off", "computed": None}, "priority.mode is off"),
         ({"error": "squeue: timed out"}, "the last ranking failed: squeue: timed out"),
-        ({"computed": None}, "nothing has been ranked yet"),
+        ({"computed": None}, "no ranking has been computed yet"),
         ({"computed": answers.NOW - 300}, "computed 00:05:00 ago"),
     ],
 )
@@ -273,7 +273,7 @@ def test_the_pages_take_what_the_engine_tells(
         assert {term.upper(), f"{term.upper()}TERM"} & {*titles}
     page = show(monkeypatch, capsys, "prio", "103", answer=answer)
     assert page.splitlines()[1] == next(job["why"] for job in jobs if job["job_id"] == 103)
-    assert len(page.split("around it\n")[1].splitlines()) in (3, 4)
+    assert len(page.split("neighbouring jobs\n")[1].splitlines()) in (3, 4)
     assert "not ranked" in show(monkeypatch, capsys, "prio", "104", answer=answer)
     assert show(monkeypatch, capsys, "prio", "-w", answer=answer).startswith(f"policy {name}, ")
     assert show(monkeypatch, capsys, "prio", "-l", answer=answer).count("held") == 1

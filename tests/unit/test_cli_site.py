@@ -162,7 +162,7 @@ PRIORITY = {
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"mode": "off"}, "queue     not ordered here (priority.mode is off)"),
+        ({"mode": "off"}, "queue     not ordered by senergyctld (priority.mode is off)"),
         ({}, "queue     blend, shadow, not ranked yet"),
         (
             {

@@ -72,7 +72,7 @@ def test_listing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 def test_resend(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     code, agent = run(monkeypatch, {"ok": True, "resent": 3}, "resend")
     assert (code, agent.asked) == (0, [{"op": "resend", "record_ids": None}])
-    assert capsys.readouterr().out.startswith("3 records are sent again")
+    assert capsys.readouterr().out.startswith("3 records will be sent again")
     assert run(monkeypatch, {"ok": True, "resent": 1}, "resend", "x", "--json")[1].asked == [
         {"op": "resend", "record_ids": ["x"]}
     ]

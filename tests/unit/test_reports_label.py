@@ -69,32 +69,32 @@ def gpus(product: str, low: float | None, high: float | None, count: int = 2) ->
             "53 % of their 400 W limit",
             "",
         ),
-        ({"components": gpu_parts(300, 320)}, "The CPUs took 35 % of the energy", ""),
+        ({"components": gpu_parts(300, 320)}, "The CPUs used 35 % of the energy", ""),
         (
             {"requested": {"cap_watts": "300"}, "seconds_above_cap": 20.0, "peak_watts": 333.0},
-            "above the cap for 00:00:20 (50 % of the time)",
+            "exceeded the cap for 00:00:20 (50 % of the time)",
             "--energy-cap=340",
         ),
         (
             {"requested": {"cap_watts": "300"}, "seconds_above_cap": 20.0, "peak_watts": 10050.0},
-            "above the cap for 00:00:20 (50 % of the time)",
+            "exceeded the cap for 00:00:20 (50 % of the time)",
             "",
         ),
         (
             {"throttled_seconds": 10.0},
-            "slower than it could for 00:00:10 (25 % of the time), held back by heat, or a limit",
+            "throttled for 00:00:10 (25 % of the time) by temperature or a limit",
             "",
         ),
         (
             {"throttled_seconds": 40.0, "policy": "cap", "applied": (LIMIT,)},
-            "(100 % of the time), held back by the power limit that was set.",
+            "(100 % of the time) by the applied power limit.",
             "",
         ),
         ({"uncertain_seconds": 2.5}, "For 2.5 s a counter could not be read", ""),
         ({"job": job_info(1, nodes=4)}, "3 of 4 nodes have not delivered a record", ""),
         (
             {"components": (component("cpu", 1.0), component("gpu[0]", None))},
-            "Not measured, and not in the total: GPU.",
+            "Not measured and not included in the total: GPU.",
             "",
         ),
         ({"notes": ("energy cut at midnight",)}, "energy cut at midnight", ""),
@@ -103,7 +103,7 @@ def gpus(product: str, low: float | None, high: float | None, count: int = 2) ->
             "nvml.power_limit could not be set to 400 W on n1: no permission.",
             "",
         ),
-        ({"applied": (dataclasses.replace(LIMIT, restored=False),)}, "is not back at 400 W", ""),
+        ({"applied": (dataclasses.replace(LIMIT, restored=False),)}, "was not restored to 400 W", ""),
     ],
 )
 def test_a_note_for_each_finding(changes: dict[str, Any], text: str, directive: str) -> None:
@@ -133,7 +133,7 @@ def test_a_note_for_each_finding(changes: dict[str, Any], text: str, directive: 
     ],
 )
 def test_no_note_without_a_reason(changes: dict[str, Any]) -> None:
-    assert [note for note in notes(one(**changes)) if note.kind != "trust"] == []
+    assert [note for note in notes(one(**changes)) if note.category != "trust"] == []
 
 
 def test_uneven_nodes_are_named() -> None:
@@ -142,6 +142,6 @@ def test_uneven_nodes_are_named() -> None:
         for n, w in (("a", 500.0), ("b", 200.0))
     ]
     (job,) = usages(answers)
-    assert [note.text for note in notes(job) if note.kind == "finding"] == [
-        "b drew 200 W on average, a 500 W: is the work spread evenly?",
+    assert [note.text for note in notes(job) if note.category == "finding"] == [
+        "b drew 200 W on average, a 500 W: is the work distributed evenly?",
     ]

@@ -78,7 +78,7 @@ def test_every_scaled_field_has_a_raw_twin_in_the_base_unit() -> None:
     (job,) = usages(examples.gpu_job())
     asked = {"Cap", "GPUCap"}
     for field in FIELDS:
-        if field.kind == "scaled" and field.name not in asked:
+        if field.value_format == "scaled" and field.name not in asked:
             assert find_field(f"{field.name}Raw").value(job) == field.value(job)
 
 
@@ -141,7 +141,7 @@ def test_output_for_programs_has_one_unit_per_column_and_names_it(
     assert re.fullmatch(rf"{field.name}\(k?{re.escape(field.unit)}\)", field.header(style))
     assert re.fullmatch(r"[0-9.]*", field.text(job, style))
     for value in (1.0, 3.5e6, 3.7e6, 1e15):
-        scale = 1000.0 if style.units.prefix and field.kind == "scaled" else 1.0
+        scale = 1000.0 if style.units.prefix and field.value_format == "scaled" else 1.0
         assert float(field.write(value, style)) == pytest.approx(value / scale)
 
 
@@ -218,6 +218,6 @@ def test_a_policy_that_set_nothing_is_told(
     job = usage_of(*records)
     assert find_field("Applied").text(job, Style()) == said
     assert find_field("Policy").text(job, Style()) == policy
-    words = {"none": f"{policy} (default, nothing set)", "part": f"{policy} (default, set in part)"}
+    words = {"none": f"{policy} (default, not set)", "part": f"{policy} (default, partly set)"}
     assert policy_text(job) == words.get(said, f"{policy} (default)")
     assert job_object(job)["applied"] == (said or None)

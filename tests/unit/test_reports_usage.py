@@ -13,28 +13,28 @@ from slurm_energy.records import ComponentEnergy, Quality
 from slurm_energy.reports.usage import AccountedRecord
 
 JOULES = st.none() | st.floats(0, 1e12, allow_nan=False)
-PARTS = ("cpu", "dram", "gpu[0]", "gpu[1]", "other")
+COMPONENTS = ("cpu", "dram", "gpu[0]", "gpu[1]", "other")
 
 
 @given(st.lists(st.lists(JOULES, min_size=5, max_size=5), min_size=1, max_size=6))
 def test_a_job_is_the_sum_of_its_nodes(table: list[list[float | None]]) -> None:
     records = [
-        record(7, f"n{i}", components=tuple(component(p, j) for p, j in zip(PARTS, row, strict=True)))
+        record(7, f"n{i}", components=tuple(component(p, j) for p, j in zip(COMPONENTS, row, strict=True)))
         for i, row in enumerate(table)
     ]
     (job,) = usages([answer(r, job_info(7, nodes=len(records))) for r in records])
     known = [r.energy_joules for r in records if r.energy_joules is not None]
     assert job.energy_joules == (pytest.approx(math.fsum(known)) if known else None)
-    for part in ("cpu", "dram", "gpu", "other"):
+    for name in ("cpu", "dram", "gpu", "other"):
         shares = [
             c.energy_joules
             for r in records
             for c in r.components
-            if c.name.startswith(part) and c.energy_joules is not None
+            if c.name.startswith(name) and c.energy_joules is not None
         ]
-        assert job.part_joules(part) == (pytest.approx(math.fsum(shares)) if shares else None)
+        assert job.component_joules(name) == (pytest.approx(math.fsum(shares)) if shares else None)
     if job.energy_joules is not None:
-        parts = [job.part_joules(part) or 0.0 for part in ("cpu", "dram", "gpu", "other")]
+        parts = [job.component_joules(name) or 0.0 for name in ("cpu", "dram", "gpu", "other")]
         assert job.energy_joules == pytest.approx(math.fsum(parts))
         assert job.edp_joule_seconds == pytest.approx(job.energy_joules * job.elapsed_s)
         assert job.mean_watts == pytest.approx(job.energy_joules / job.elapsed_s)
@@ -47,7 +47,7 @@ def test_nothing_known_stays_unknown() -> None:
     (job,) = usages(examples.unknown_job())
     figures = (
         job.energy_joules, job.mean_watts, job.peak_watts, job.edp_joule_seconds, job.ed2p_joule_seconds2,
-        job.energy_kwh, job.cpus, job.quality, job.seconds_above_cap, job.part_joules("cpu"),
+        job.energy_kwh, job.cpus, job.quality, job.seconds_above_cap, job.component_joules("cpu"),
     )  # fmt: skip
     assert set(figures) == {None}
 
@@ -56,7 +56,7 @@ def test_a_node_meter_replaces_the_sum_of_parts() -> None:
     parts = (component("cpu", 100.0), component("node", 300.0, "ipmi:dcmi"), component("dram", 10.0))
     (job,) = usages([answer(record(1, components=parts), None)])
     assert job.energy_joules == 300.0
-    assert job.part_joules("cpu") == 100.0
+    assert job.component_joules("cpu") == 100.0
 
 
 def test_missing_nodes_make_a_job_partial() -> None:
@@ -85,24 +85,24 @@ def test_quality_is_the_worst_one(qualities: list[str], expected: str) -> None:
 
 def test_parts_without_a_meter_are_listed_and_only_measurable_ones_count_as_missing() -> None:
     (job,) = usages(examples.cpu_job())
-    assert (job.unknown_parts, job.quality) == (("other",), Quality.MEASURED)
+    assert (job.unknown_components, job.quality) == (("other",), Quality.MEASURED)
     (job,) = usages(examples.gpu_job())
-    assert (job.unknown_parts, job.quality) == (("dram",), Quality.PARTIAL)
+    assert (job.unknown_components, job.quality) == (("dram",), Quality.PARTIAL)
 
 
 def test_what_a_node_has_no_interface_for_is_named_but_does_not_make_a_job_partial() -> None:
     (job,) = usages([answer(record(1, components=(component("cpu", 5.0), component("gpu[0]", 7.0))), None)])
-    assert job.unknown_parts == ("dram", "other")
-    assert job.parts == ("cpu", "dram", "gpu", "other")
+    assert job.unknown_components == ("dram", "other")
+    assert job.component_types == ("cpu", "dram", "gpu", "other")
     assert job.quality == Quality.MEASURED
 
 
 def test_a_node_meter_covers_everything() -> None:
     parts = (component("cpu", 5.0), component("node", 100.0, "ipmi:dcmi"))
     (job,) = usages([answer(record(1, components=parts), None)])
-    assert job.unknown_parts == ()
+    assert job.unknown_components == ()
     mixed = [answer(record(1, components=parts), None), answer(record(1, "n2"), None)]
-    assert usages(mixed)[0].unknown_parts == ("other",)
+    assert usages(mixed)[0].unknown_components == ("other",)
 
 
 def test_jobs_come_in_the_order_in_which_people_count_them() -> None:

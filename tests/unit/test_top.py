@@ -95,7 +95,7 @@ def test_an_idle_node_is_asked_twice_before_the_first_screen(
     asked += [{**STATUS, "jobs": [], "watts": {}}, {**STATUS, "jobs": []}]
     assert main(["top", "--once", "--ascii"]) == 0
     output = capsys.readouterr().out
-    assert "no job runs here" in output
+    assert "no job is running on this node" in output
     assert "cpu" in output
 
 

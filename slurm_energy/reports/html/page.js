@@ -1,7 +1,7 @@
 "use strict";
 (function () {
   function unit(watts) {
-    if (watts === null || watts === undefined) return "not known";
+    if (watts === null || watts === undefined) return "unknown";
     return watts >= 1000 ? (watts / 1000).toFixed(2) + " kW" : watts.toFixed(watts < 100 ? 1 : 0) + " W";
   }
   function clock(s, longest) {

@@ -230,7 +230,7 @@ def test_without_matplotlib_one_line_says_what_to_install(
 
 def test_no_picture_without_a_trace(tmp_path: Path) -> None:
     (job,) = usages(examples.unknown_job())
-    with pytest.raises(NotFoundError, match="no power trace"):
+    with pytest.raises(NotFoundError, match="no stored power trace"):
         png.write_png(job, tmp_path / "power.png")
 
 
