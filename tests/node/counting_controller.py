@@ -16,16 +16,22 @@ class CountingController:
     Attributes:
         records: by record id, as delivered last.
         deliveries: number of deliveries by record id.
+        available: while cleared, each delivery is answered with 503 and nothing is accepted.
     """
 
     def __init__(self) -> None:
         self.records: dict[str, EnergyRecord] = {}
         self.deliveries: dict[str, int] = {}
+        self.available = threading.Event()
+        self.available.set()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if not outer.available.is_set():
+                    self.send_error(503)
+                    return
                 answer = json.dumps({"accepted": outer.take(body["items"]), "proof": ""}).encode()
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(answer)))

@@ -314,6 +314,7 @@ def _fill_the_disk(agent: CrashingAgent, state: Path) -> None:
     agent.begin(1, policy="powersave")
     assert agent.settings() != before
     ballast = state / "ballast"
+    agent.controller.available.clear()  # a delivered record would free space after the disk was filled
     _fill(agent, ballast)
     agent.ask(op="step", event="start", job_id=1, step="0", pid=1, cpus="0")
     assert agent.hook("end", agent.env(1), patient=True).stderr == ""
@@ -326,6 +327,7 @@ def _fill_the_disk(agent: CrashingAgent, state: Path) -> None:
     agent.ask(op="end", env=agent.env(2))
     assert agent.log().count("No space left on device") < 10
     ballast.unlink()
+    agent.controller.available.set()
     agent.come_to_rest()
     assert [len(agent.controller.of_job(job_id)) for job_id in (1, 2)] == [2, 1]
     notes = [setting.note for record in agent.controller.of_job(2) for setting in record.applied]
