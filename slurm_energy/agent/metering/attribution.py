@@ -1,7 +1,7 @@
-"""Attribution: divide a node's energy of one interval among its jobs. Exact integer arithmetic, pure.
+"""Attribution: pure functions that divide a node's energy of one interval among its jobs.
 
-docs/attribution.md states the rule. For every component the microjoules of jobs, idle and unattributed energy
-add up to the measured microjoules. The module reads nothing and keeps no state.
+docs/attribution.md states the rule. The arithmetic is exact, in integers. For every component the microjoules
+of jobs, idle energy and unattributed energy add up to the measured microjoules.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class JobResourceTime:
 
     Attributes:
         job: unique name of the job.
-        held_ns: allocated CPU time: logical CPUs times the time for which the job had them.
-        cpu_time_ns: CPU time used in the interval; None if unknown.
+        held_ns: allocated CPU time in nanoseconds: logical CPUs times the time for which the job had them.
+        cpu_time_ns: CPU time used in the interval, in nanoseconds; None if unknown.
         gpus: allocated share of each GPU by index: 1 for a whole GPU, less for a MIG instance or a shard.
     """
 
@@ -35,7 +35,12 @@ class JobResourceTime:
 
 @dataclass(frozen=True, slots=True)
 class DynamicEnergy:
-    """Dynamic energy of all components in microjoules, by job and of the rest of the node."""
+    """Energy above the idle energy, summed over all components, in microjoules.
+
+    Attributes:
+        jobs: energy by job name.
+        rest: energy that no job caused, for example of system processes.
+    """
 
     jobs: Mapping[str, int] = field(default_factory=dict)
     rest: int = 0
@@ -46,12 +51,13 @@ class NodeMeasurement:
     """The measured energy and CPU time of a whole node in one interval.
 
     Attributes:
-        capacity_ns: logical CPUs of the node times the length of the interval.
-        busy_ns: CPU time of all processes, including the jobs; None if unknown.
+        capacity_ns: logical CPUs of the node times the length of the interval, in nanoseconds.
+        busy_ns: CPU time of all processes, including the jobs, in nanoseconds; None if unknown.
         energy_uj: microjoules by component: `cpu`, `dram`, `gpu[i]`, `other`; unknown components are absent.
-        static_uj: the part that the idle node would have used too; absent means 0.
-        dynamic: dynamic energy of components divided earlier; `other` follows it.
-        gpus: components of further GPUs of the node.
+        static_uj: the part of `energy_uj` that the idle node would have used too; absent means 0.
+        dynamic: dynamic energy of components that were divided earlier. Dynamic energy of `other` is divided
+            in proportion to the dynamic energy of all other components.
+        gpus: names of GPU components that the node has; those with energy need not be listed.
     """
 
     capacity_ns: int
@@ -64,10 +70,10 @@ class NodeMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class EnergySplit:
-    """The result of the division, in microjoules by component.
+    """The result of dividing a node's energy, in microjoules by component.
 
     Attributes:
-        jobs: by job and component; every job has every component of the interval.
+        jobs: energy by job name and component. Every job has an entry for every component of the interval.
         idle: static energy of resources that no job holds.
         unattributed: dynamic energy that no job caused, for example of system processes.
         dynamic: dynamic energy of all components except `other`, including those divided earlier.
@@ -81,7 +87,10 @@ class EnergySplit:
 
 @dataclass(slots=True)
 class _Piece:
-    """Microjoules of one component, or of one part of it."""
+    """The divided microjoules of one component, or of its static or dynamic part.
+
+    The list `jobs` has one entry per job, in the order in which `split_energy` sorts the jobs.
+    """
 
     jobs: list[int]
     idle: int = 0
@@ -94,7 +103,7 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """Integers in proportion to the resources that jobs hold or use, and that of the rest."""
+    """Integers in proportion to which energy is divided: one per job, and one for the rest of the node."""
 
     jobs: list[int]
     rest: int
@@ -105,14 +114,19 @@ class _Weights:
 
 
 def apportion(total: int, weights: Sequence[int]) -> list[int]:
-    """Divide an integer in proportion to weights by largest remainder; the parts add up to it.
+    """Divide an integer in proportion to weights by the largest-remainder method.
+
+    The parts add up to the integer.
 
     Args:
         total: the integer to divide, not negative.
-        weights: not negative, not all 0 unless `total` is 0.
+        weights: not negative, and not all 0 unless `total` is 0.
 
     Returns:
-        One part per weight; of equal remainders the earlier one gets the unit.
+        One part per weight. Of equal remainders the earlier one gets the unit.
+
+    Raises:
+        ValueError: an argument violates these conditions.
     """
     whole = sum(weights)
     if total < 0 or min(weights, default=0) < 0 or (whole == 0 and total > 0):
@@ -129,11 +143,11 @@ def apportion(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def split_energy(interval: NodeMeasurement, claims: Iterable[JobResourceTime]) -> EnergySplit:
-    """Divide an interval's energy among jobs, idle and unattributed energy.
+    """Divide a node's energy of one interval among its jobs, idle energy and unattributed energy.
 
     Args:
-        interval: the measurement.
-        claims: resources of each job on the node in that interval.
+        interval: the measured energy and CPU time of the node.
+        claims: the resources of each job that was on the node in that interval.
     """
     jobs = sorted(claims, key=lambda claim: claim.job)
     held, used = _cpus_held(interval, jobs), _cpu_time(interval, jobs)
@@ -165,31 +179,38 @@ def split_energy(interval: NodeMeasurement, claims: Iterable[JobResourceTime]) -
 
 
 def rest_of_node(node_uj: int, parts_uj: int, debt_uj: int = 0) -> tuple[int, int]:
-    """Return a node's energy without its measured components, never negative.
+    """Return a node's energy without that of its measured components, and the new debt, in microjoules.
 
-    The node meter and the counters of the components are not read at the same instant, so over a short
-    interval the components can exceed the node. The excess is a debt that later intervals repay.
+    The node meter and the counters of the components are not read at the same instant. Over a short interval
+    the components can therefore exceed the node. The excess is a debt, which is subtracted from later
+    intervals.
 
     Args:
         node_uj: microjoules of the whole node in the interval.
-        parts_uj: microjoules of all components with counters of their own.
-        debt_uj: debt of the interval before.
+        parts_uj: microjoules of all components that have their own counters.
+        debt_uj: debt after the previous interval in microjoules.
 
     Returns:
-        Microjoules of the rest, and the new debt.
+        Microjoules of the rest of the node, never negative, and the new debt in microjoules.
     """
     rest = node_uj - parts_uj - debt_uj
     return max(0, rest), max(0, -rest)
 
 
 def _static(energy_uj: int, held: _Weights) -> _Piece:
-    """Divide static energy by held resources; the remainder is idle energy."""
+    """Divide static energy in proportion to allocated resources.
+
+    The part of the free resources is idle energy.
+    """
     *jobs, idle = apportion(energy_uj, [*held.jobs, held.rest])
     return _Piece(jobs, idle=idle)
 
 
 def _dynamic(energy_uj: int, used: _Weights) -> _Piece:
-    """Divide dynamic energy by use; the part of the rest of the node is unattributed."""
+    """Divide dynamic energy in proportion to resource use.
+
+    The part of the rest of the node is unattributed.
+    """
     if sum(used.jobs) + used.rest == 0:
         return _Piece([0] * len(used.jobs), unattributed=energy_uj)
     *jobs, unattributed = apportion(energy_uj, [*used.jobs, used.rest])
@@ -197,16 +218,16 @@ def _dynamic(energy_uj: int, used: _Weights) -> _Piece:
 
 
 def _cpus_held(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> _Weights:
-    """Return the allocated CPU time by job, and the free CPU time."""
+    """Return the allocated CPU time of each job and the unallocated CPU time, in nanoseconds."""
     held = [claim.held_ns for claim in jobs]
     return _Weights(held, max(0 if any(held) else 1, interval.capacity_ns - sum(held)))
 
 
 def _cpu_time(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> _Weights:
-    """Return the used CPU time by job, and that of all other processes.
+    """Return the CPU time used by each job and that used by all other processes, in nanoseconds.
 
-    Jobs with unknown CPU time share the remaining CPU time by their allocated CPUs, at most the time that
-    these CPUs can run.
+    For jobs with unknown CPU time an assumption is made: the remaining busy time is divided among them in
+    proportion to their allocated CPU time, and no such job gets more than its allocated CPU time.
     """
     known_ns = sum(claim.cpu_time_ns for claim in jobs if claim.cpu_time_ns is not None)
     unknown = [claim.held_ns for claim in jobs if claim.cpu_time_ns is None]
@@ -218,14 +239,14 @@ def _cpu_time(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> _We
 
 
 def _gpu_names(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> list[str]:
-    """Return the node's GPUs: measured ones, listed ones and held ones."""
+    """Return the names of the node's GPU components, whether measured, listed or allocated."""
     measured = {name for name in interval.energy_uj if name.startswith("gpu[")}
     held = {f"gpu[{index}]" for claim in jobs for index in claim.gpus}
     return sorted(measured | held | set(interval.gpus))
 
 
 def _gpu_held(index: int, jobs: Sequence[JobResourceTime]) -> _Weights:
-    """Return the share of a GPU by job, and the share that no job holds."""
+    """Return the allocated share of a GPU for each job, and the share that no job holds."""
     shares = [claim.gpus.get(index, _NONE) for claim in jobs]
     if all(share is _NONE for share in shares):
         return _Weights([0] * len(shares), 1)
@@ -235,12 +256,16 @@ def _gpu_held(index: int, jobs: Sequence[JobResourceTime]) -> _Weights:
 
 
 def gpu_index(component: str) -> int:
-    """Return 3 for `gpu[3]`."""
+    """Return the GPU index in a component name, for example 3 for `gpu[3]`."""
     return int(component[4:-1])
 
 
 def _other(interval: NodeMeasurement, held: _Weights, dynamic: _Piece) -> _Piece:
-    """Divide `other` (fans, losses): static energy by allocation, the excess like other dynamic energy."""
+    """Divide the energy of `other` (fans, power supply losses) among the jobs.
+
+    Static energy is divided in proportion to allocated resources, the rest in proportion to the dynamic
+    energy of the other components.
+    """
     energy_uj = interval.energy_uj[OTHER]
     static_uj = min(energy_uj, interval.static_uj.get(OTHER, 0))
     used = _Weights(dynamic.jobs, dynamic.unattributed)
@@ -248,7 +273,10 @@ def _other(interval: NodeMeasurement, held: _Weights, dynamic: _Piece) -> _Piece
 
 
 def _node_held(cpus: _Weights, gpus: Sequence[_Weights]) -> _Weights:
-    """Return the share of the node by job: of its CPUs, or with GPUs the mean of both shares."""
+    """Return each job's share of the node, as weights.
+
+    It is the job's share of the CPUs, or on a node with GPUs the mean of its CPU share and its GPU share.
+    """
     if not gpus:
         return cpus
     columns = zip(*(gpu.shares() for gpu in gpus), strict=True)

@@ -1,4 +1,7 @@
-"""Time since boot, which neither jumps nor stops, and wall-clock time."""
+"""Clock of the agent: seconds since boot for measurement, Unix time for records.
+
+The time since boot never jumps and also advances while the machine is suspended.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,11 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock:
-    """Boot time in seconds for intervals, Unix seconds for people.
+    """The machine's clock: seconds since boot for intervals, Unix seconds for records.
 
     Attributes:
-        boot_id: identifies the boot, so that boot times of different boots are never mixed.
+        boot_id: the kernel's random identifier of this boot, or "unknown" if it cannot be read. Boot times
+            are comparable only within one boot.
     """
 
     def __init__(self) -> None:
@@ -23,16 +27,17 @@ class Clock:
             self.boot_id = "unknown"
 
     def boottime(self) -> float:
-        """Return seconds since boot, including time in suspend."""
+        """Return the seconds since boot, including the time for which the machine was suspended."""
         return _read(_BOOTTIME)
 
     def suspended(self) -> float:
         """Return how many seconds since boot the machine was suspended.
 
-        A delay between the two readings makes the result smaller, never larger.
+        It is the difference of two clocks that are read one after the other. A delay between these two
+        readings makes the result smaller, never larger.
         """
         return _read(_BOOTTIME) - _read(_MONOTONIC)
 
     def unix(self) -> float:
-        """Return Unix seconds."""
+        """Return the wall-clock time in Unix seconds."""
         return time.time()

@@ -1,4 +1,4 @@
-"""The energy account of one component: its charges, and readings that are not charged yet."""
+"""The energy account of one component: its charged energy, and the readings that are not charged yet."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ MAX_WAIT_S = 60.0
 
 @dataclass(slots=True)
 class ComponentAccount:
-    """The energy account of one component.
+    """The energy account of one hardware component.
 
     Attributes:
-        keys: the component's counters.
-        uncharged_uj: energy reported by the counters and not charged yet.
+        keys: keys of the component's counters.
+        uncharged_uj: microjoules that the counters reported and that are not charged yet.
         late_since: counters without a current reading; maps each to the boot time of its last reading.
         excluded_until: counters excluded because they stayed unreadable while others were read; maps each to
             the boot time up to which energy was charged without it.
-        uncertain_spans: spans of the open interval that may lack energy, as boot times.
-        open_interval: the time before the current sample interval that is not charged yet.
-        lost_since: jobs on the node in time whose energy is lost; maps each to the start of that time.
-        jobs_uj, idle_uj, unattributed_uj: energy charged so far.
-        measured_uj: energy charged so far in total; of `other`, the node meter's excess over the components.
+        uncertain_spans: start and end of spans of the uncharged time in which energy may be missing, as boot
+            times.
+        open_interval: the time before the current sample interval that is not charged yet; None if there is
+            none.
+        lost_since: jobs that were on the node during time whose energy is lost; maps each to the start of
+            that time.
+        jobs_uj, idle_uj, unattributed_uj: microjoules charged so far.
+        measured_uj: their sum. For `other` it is the node meter's excess over the components.
     """
 
     keys: tuple[str, ...]
@@ -46,11 +49,11 @@ class ComponentAccount:
     def add_readings(self, interval: SampleInterval) -> bool:
         """Add the counter deltas of a sample interval.
 
-        Time that a counter lost for good is marked uncertain. If every counter lost all time before this
-        interval, the open interval is dropped.
+        Time for which a counter has permanently lost its energy is marked as uncertain. If every counter has
+        lost all energy before this interval, the open interval is dropped.
 
         Returns:
-            False while a counter has no current reading.
+            Whether all counters have a current reading, so that the energy can be charged.
         """
         fresh = 0
         for key in self.keys:
@@ -72,7 +75,10 @@ class ComponentAccount:
         return not self.late_since
 
     def mark_uncertain(self, start: float, end: float) -> None:
-        """Record a span that may lack energy; a span that continues the last one extends it."""
+        """Record a span in which energy may be missing, given by two boot times in seconds.
+
+        A span that continues the last one extends it.
+        """
         last = self.uncertain_spans[-1] if self.uncertain_spans else None
         if last is not None and last[0] <= start <= last[1] + SLACK_S:
             start, end = last[0], max(end, self.uncertain_spans.pop()[1])
@@ -88,7 +94,15 @@ class ComponentAccount:
                 self.excluded_until[key] = interval.end
 
     def _unattribute_before(self, key: str, delta: CounterDelta, end: float) -> int:
-        """Return the part of a delta for time charged without this counter; it becomes unattributed."""
+        """Return the microjoules of a delta that fall into time already charged without this counter.
+
+        This part is added to the unattributed energy.
+
+        Args:
+            key: key of the counter.
+            delta: what the counter counted.
+            end: boot time of the end of the delta in seconds.
+        """
         charged_until = self.excluded_until.pop(key, delta.start)
         if charged_until <= delta.start or end <= delta.start:
             return 0
@@ -98,21 +112,32 @@ class ComponentAccount:
         return energy_uj
 
     def extend(self, interval: OccupancyInterval) -> None:
-        """Append an interval to the open interval."""
+        """Append an interval to the open interval, because its energy cannot be charged yet."""
         self.open_interval = self._with(interval)
 
     def close(self, interval: OccupancyInterval) -> OccupancyInterval:
-        """Return the open interval including this one, and start a new open interval."""
+        """Return the open interval joined with `interval`, which follows it.
+
+        The account then has no open interval.
+        """
         whole, self.open_interval = self._with(interval), None
         return whole
 
     def forget_open_time(self) -> None:
-        """Drop everything that is not charged yet: after a reboot the counters start from 0."""
+        """Discard everything that is not charged yet.
+
+        Call it after a reboot, when the counters start from 0.
+        """
         self.uncharged_uj, self.open_interval, self.uncertain_spans = 0, None, []
         self.late_since, self.excluded_until, self.lost_since = {}, {}, {}
 
     def uncertain_s(self, job: str, since: float) -> float:
-        """Return the uncertain seconds of a job that was on the node from boot time `since` on."""
+        """Return for how many seconds of the uncharged time the energy of a job may be missing.
+
+        Args:
+            job: unique name of the job.
+            since: boot time in seconds from which the job was on the node.
+        """
         total_s, counted_until = 0.0, self.lost_since.get(job, since)
         for start, end in sorted(self.uncertain_spans):
             total_s += max(0.0, end - max(start, counted_until))
@@ -123,12 +148,12 @@ class ComponentAccount:
         return interval if self.open_interval is None else self.open_interval.joined_with(interval)
 
     def dump(self) -> dict[str, Any]:
-        """Return the account as JSON-ready data, without the keys."""
+        """Return the energy account as a dict that JSON can hold. The counter keys are left out."""
         data = {name: getattr(self, name) for name in self.__slots__ if name != "keys"}
         return {**data, "open_interval": self.open_interval.dump() if self.open_interval else None}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Restore the output of `dump`."""
+        """Restore the energy account from the output of `dump`."""
         for name, value in data.items():
             setattr(self, name, value)
         self.late_since = {key: since for key, since in self.late_since.items() if key in self.keys}

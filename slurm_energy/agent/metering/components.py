@@ -1,6 +1,6 @@
-"""The components that count for a job, and their energy for its record. Pure functions.
+"""Pure functions that return the hardware components of a job and their energy for the job's record.
 
-The ledger divides the energy; docs/attribution.md states the rule.
+The ledger of the node divides the energy among jobs; docs/attribution.md states the rule.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from slurm_energy.slurm.hook_environment import JobContext
 
 @dataclass(frozen=True, slots=True)
 class JobComponent:
-    """A component that counts for a job.
+    """A hardware component whose energy is recorded for a job.
 
     Attributes:
-        component: component of the record.
-        source: interface for the record.
-        quality: of the counter itself.
-        known: False if it is unknown whether the job uses any of it.
+        component: name of the component in the record.
+        source: measurement interfaces, joined by "+".
+        quality: quality of the counter itself: measured or modelled.
+        known: False if it is unknown whether the job uses the component.
     """
 
     component: str
@@ -35,15 +35,20 @@ class JobComponent:
 
 
 def has_whole_node(context: JobContext, cpu_count: int) -> bool:
-    """Return whether a job has the whole node: Slurm reports it as exclusive, or the job has all CPUs."""
+    """Return whether a job has the whole node.
+
+    That is the case if Slurm reports the job as exclusive, or if all `cpu_count` logical CPUs of the node are
+    allocated to the job.
+    """
     return context.exclusive or (context.cpus is not None and context.cpus >= cpu_count > 0)
 
 
 def job_gpus(context: JobContext, gpus: Iterable[GpuInfo], whole_node: bool) -> tuple[int, ...]:
-    """Return the indices of the job's GPUs.
+    """Return the NVML indices of the GPUs that a job has.
 
-    Slurm numbers device files. A job with the whole node has all GPUs if Slurm names none. On partitioned
-    GPUs Slurm numbers MIG instances, see `is_on_unknown_gpus`.
+    Slurm numbers GPUs by the minor numbers of their device files. If Slurm names no GPUs, a job with the
+    whole node has all GPUs. On a node with MIG Slurm numbers MIG instances instead of GPUs; the result is
+    then all GPUs for a job with the whole node, otherwise empty (see `is_on_unknown_gpus`).
     """
     present = list(gpus)
     if context.gpus is None or any(gpu.partitioned for gpu in present):
@@ -52,16 +57,21 @@ def job_gpus(context: JobContext, gpus: Iterable[GpuInfo], whole_node: bool) -> 
 
 
 def is_on_unknown_gpus(context: JobContext, gpus: Iterable[GpuInfo], whole_node: bool) -> bool:
-    """Return whether a job has GPU instances of unknown location: they may be on any GPU of the node."""
+    """Return whether a job has MIG instances and it is unknown on which GPUs of the node they are."""
     return bool(context.gpus) and not whole_node and any(gpu.partitioned for gpu in gpus)
 
 
 def job_components(
     devices: NodeDevices, whole_node: bool, gpus: tuple[int, ...], unknown_gpus: bool
 ) -> tuple[JobComponent, ...]:
-    """Return the components that count for a job: its own GPUs, or all GPUs with the whole node.
+    """Return the components whose energy is recorded for a job.
 
-    With `unknown_gpus` every GPU is listed as unknown.
+    Args:
+        devices: the node's hardware.
+        whole_node: whether the job has the whole node, and so all its GPUs.
+        gpus: indices of the job's GPUs.
+        unknown_gpus: whether it is unknown which GPUs the job uses. If so, every GPU is listed with
+            `known=False`.
     """
     by_name: dict[str, JobComponent] = {}
     own = {f"gpu[{index}]" for index in gpus}
@@ -82,13 +92,15 @@ def job_components(
 def component_energies(
     listed: Iterable[JobComponent], meter: JobMeter, *, whole_node: bool, partial: Container[str] = ()
 ) -> tuple[ComponentEnergy, ...]:
-    """Return a record's components from a job's meter.
+    """Return the component energies of a job's record.
 
     Args:
-        listed: the components that count for the job.
-        meter: energy by component.
-        whole_node: the job had the whole node; with a node meter the record gets `node`, the sum.
-        partial: components to mark as partial although measured, for example because other jobs used them.
+        listed: the components whose energy is recorded for the job.
+        meter: the job's energy by component.
+        whole_node: whether the job had the whole node. If it had and there is a node meter, the record also
+            gets `node`, the sum of all components.
+        partial: components to mark as partial although they were measured, for example because other jobs
+            used them too.
     """
     energies = []
     for part in listed:
@@ -106,7 +118,7 @@ def component_energies(
 
 
 def joules(meter: JobMeter) -> dict[str, float]:
-    """Return the known joules so far by component."""
+    """Return the energy of a job so far in joules by component. Components with unknown energy are absent."""
     return {name: energy_uj / 1e6 for name, energy_uj in meter.energy_uj.items()}
 
 

@@ -1,7 +1,8 @@
-"""CPU time of jobs and of the node between samples.
+"""CPU time of the jobs and of the node between samples.
 
-Reading an open control group is fast and happens with every sample. Searching the control group of a job, or
-adding up its processes, is slow and happens only in samples that no hook waits for.
+Reading a control group whose file is open is fast and happens with every sample. Searching for the control
+group of a job, or adding up the CPU time of its processes, is slow. It happens only in samples without a
+waiting hook, and in the last sample of a job.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _MAX_DEBT_NS = 20_000_000
 
 
 class SampleReason(Enum):
-    """Why a sample is taken; it determines how long reading may take."""
+    """Why a sample is taken. The reason determines how long reading the counters may take."""
 
     PERIODIC = auto()
     """The timer; nothing waits."""
@@ -49,10 +50,10 @@ class MeteredJob:
     """A job whose CPU time is measured.
 
     Attributes:
-        name: unique name.
-        start: boot time of its begin in seconds, when it had used nothing; None if the agent did not see its
-            begin.
-        processes: how its processes are found.
+        name: unique name of the job.
+        start: boot time in seconds at which the job started, with no CPU time used; None if the agent did not
+            observe the start.
+        processes: identifies the job's processes.
     """
 
     name: str
@@ -61,12 +62,12 @@ class MeteredJob:
 
 
 class CpuTimeMeter:
-    """A reader of CPU time that keeps the last reading of every job and of the node.
+    """Reads CPU time and keeps the last reading of every job and of the node.
 
     Args:
-        root: directory that contains sys and proc.
+        root: directory that contains `sys` and `proc`.
         node: Slurm's name of this node.
-        cpus: logical CPUs of the node.
+        cpus: number of logical CPUs of the node.
     """
 
     def __init__(self, root: Path, node: str, cpus: int) -> None:
@@ -84,12 +85,13 @@ class CpuTimeMeter:
     def read(
         self, now: float, jobs: Iterable[MeteredJob], reason: SampleReason = SampleReason.PERIODIC
     ) -> CpuTimeDelta:
-        """Return the CPU time since the last complete reading.
+        """Return the CPU time of the node and its jobs since the last complete reading.
 
         Args:
             now: boot time in seconds.
             jobs: the jobs on the node.
-            reason: why the sample is taken.
+            reason: why the sample is taken. If reading would take too long for it, the result has
+                `complete=False` and a later sample reads the CPU time of this interval.
         """
         requested = list(jobs)
         if reason in (SampleReason.HOOK, SampleReason.STEP, SampleReason.QUERY) and any(
@@ -106,21 +108,24 @@ class CpuTimeMeter:
         return self._since_last(now, requested, times)
 
     def find_processes(self, job: MeteredJob) -> None:
-        """Search for a job at once, because one of its processes became known."""
+        """Search for the control group of a job at once.
+
+        Call it when one of the job's processes becomes known.
+        """
         if not self._times.find_group(job.processes):
             self._due.pop(job.name, None)
             self._pause_s.pop(job.name, None)
 
     def pause(self) -> None:
-        """Stop measuring CPU time; the next reading starts a new interval."""
+        """Pause the measurement of the node's CPU time. The next reading starts a new interval."""
         self._busy_ns = None
 
     def rename(self, node: str) -> None:
-        """Use another name of this node."""
+        """Change Slurm's name of this node to `node`."""
         self._times.node = node
 
     def forget(self, job: MeteredJob) -> None:
-        """Drop a finished job."""
+        """Remove a finished job."""
         for readings in (self._last, self._due, self._pause_s):
             readings.pop(job.name, None)
         self._times.forget(job.processes.job_id)
@@ -130,11 +135,11 @@ class CpuTimeMeter:
         self._times.close()
 
     def dump(self) -> dict[str, Any]:
-        """Return the readings, JSON-ready."""
+        """Return the last readings as a dict that JSON can hold."""
         return {"time": self._time, "busy_ns": self._busy_ns, "debt_ns": self._debt_ns, "jobs": self._last}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Continue from readings of an earlier run in the same boot."""
+        """Restore the last readings of an earlier run of the agent during the same boot from its `dump`."""
         self._time, self._busy_ns, self._debt_ns = data["time"], data["busy_ns"], data["debt_ns"]
         self._last = {job: (int(time_ns), float(when)) for job, (time_ns, when) in data["jobs"].items()}
 
@@ -142,7 +147,7 @@ class CpuTimeMeter:
         return self._times.source(job.processes.job_id) == PROCESS_TREE
 
     def _can_wait(self, job: MeteredJob) -> bool:
-        """Return whether a later sample can read the CPU time of this interval better."""
+        """Return whether a later sample can read a job's CPU time of this interval faster or more exactly."""
         return self._is_tree(job) or not (self._times.source(job.processes.job_id) or job.name in self._due)
 
     def _must_search(self, job: MeteredJob, now: float, reason: SampleReason) -> bool:
@@ -175,7 +180,11 @@ class CpuTimeMeter:
         return CpuTimeDelta(busy_ns, used_ns)
 
     def _job_delta_ns(self, job: MeteredJob, time_ns: int, now: float) -> int | None:
-        """Return a job's CPU time since the last complete reading; None if that did not include it."""
+        """Return a job's CPU time in nanoseconds since the last complete reading.
+
+        None if the job was on the node at that reading but its CPU time was not read then. `time_ns` is the
+        job's total CPU time in nanoseconds, `now` the boot time of this reading in seconds.
+        """
         last = self._last.get(job.name)
         self._last[job.name] = time_ns, now
         if last is None and job.start is None:
@@ -184,7 +193,10 @@ class CpuTimeMeter:
         return None if self._time is not None and since < self._time else max(0, time_ns - last_ns)
 
     def _busy_delta_ns(self, jobs_ns: int) -> int | None:
-        """Return the CPU time of all processes, never less than that of the jobs."""
+        """Return the CPU time of all processes since the last reading in nanoseconds; None if unknown.
+
+        It is never less than `jobs_ns`, the CPU time of the jobs.
+        """
         before = self._busy_ns
         try:
             self._busy_ns = node_busy_ns(self._root)

@@ -1,7 +1,7 @@
-"""The idle power of a node's components: learned from quiet windows, or configured. Pure.
+"""The idle power of a node's components: configured, or learned while no job uses them. Reads no hardware.
 
-The idle energy of a component grows linearly with time (thesis, Eq. 3.2 to 3.4), so that one power per
-component describes it.
+The idle energy of a component grows linearly with time (thesis, Eq. 3.2 to 3.4). One power value per
+component therefore describes it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ class _Window:
 
 @dataclass(slots=True)
 class IdlePower:
-    """The lowest mean power of each component over a quiet window.
+    """The idle power of each component: a configured value, or the lowest mean power over an idle window.
 
     Attributes:
-        configured_watts: values of the site, which are never replaced; `gpu` applies to each GPU.
-        learned_watts: lowest quiet mean so far.
+        configured_watts: watts from the configuration, which are never replaced. The entry `gpu` applies to
+            each GPU without its own entry.
+        learned_watts: lowest mean power over an idle window so far, in watts by component.
     """
 
     configured_watts: Mapping[str, float] = field(default_factory=dict)
@@ -41,17 +42,20 @@ class IdlePower:
     _timing_uncertainty_s: tuple[float, float] = (0.0, 0.0)
 
     def set_read_duration(self, read_duration_s: float) -> None:
-        """Set the read duration at the end of the next intervals, before `observe`."""
+        """Set how long reading the counters takes at the end of each following interval, in seconds.
+
+        Call it before `observe`.
+        """
         self._timing_uncertainty_s = (self._timing_uncertainty_s[1], read_duration_s / 2)
 
     def observe(self, length_s: float, energy_uj: Mapping[str, int], quiet: Iterable[str]) -> None:
-        """Add an interval to the quiet windows.
+        """Add an interval to the idle windows, from which idle power is learned.
 
         Args:
-            length_s: its length.
+            length_s: length of the interval in seconds.
             energy_uj: microjoules by component.
-            quiet: components that no job used: cpu, dram and other while the CPUs were busy for at most
-                QUIET_BUSY_SHARE of the time, and GPUs that no job holds.
+            quiet: components that no job used. `cpu`, `dram` and `other` qualify while the CPUs were busy for
+                at most QUIET_BUSY_SHARE of the time. A GPU qualifies if no job holds it.
         """
         idle_components = set(quiet)
         if not (idle_components or self._windows):
@@ -72,13 +76,21 @@ class IdlePower:
                 del self._windows[name]
 
     def watts(self, component: str) -> float | None:
-        """Return the idle power of a component; None while unknown."""
+        """Return the idle power of a component in watts; None if unknown."""
         group = component.partition("[")[0]
         given = self.configured_watts.get(component, self.configured_watts.get(group))
         return given if given is not None else self.learned_watts.get(component)
 
     def static_uj(self, length_s: float, energy_uj: Mapping[str, int]) -> dict[str, int]:
-        """Return the static part of an interval's energy, for components with known idle power."""
+        """Return the static energy of an interval: the energy that each component would have used when idle.
+
+        It is in microjoules by component, at most the measured energy. Components with unknown idle power are
+        absent.
+
+        Args:
+            length_s: length of the interval in seconds.
+            energy_uj: measured microjoules by component.
+        """
         return {
             name: min(energy, round(watts * length_s * 1e6))
             for name, energy in energy_uj.items()
@@ -86,5 +98,5 @@ class IdlePower:
         }
 
     def dump(self) -> dict[str, float]:
-        """Return the learned values as JSON-ready data for `learned_watts`."""
+        """Return the learned idle power in watts by component, as a dict that JSON can hold."""
         return dict(self.learned_watts)

@@ -1,4 +1,4 @@
-"""The energy of one job: sums of its charges, uncertain time, peak power, time above caps."""
+"""The energy meter of one job: charged energy, uncertain time, peak power and time above power caps."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Without it the highest mean of many windows would be that of a window that ended
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """The energy that one interval adds to one job.
+    """The energy that one sample interval adds to one job.
 
     Attributes:
-        start, end: boot time of the interval in seconds.
-        energy_uj: microjoules by component, of the components charged now.
-        since: boot time from which on a component's energy is charged, where it is not `start`.
+        start, end: boot times of the interval in seconds.
+        energy_uj: microjoules of each component that is charged now.
+        since: start of the charged time as boot time in seconds, for components charged from before `start`.
         waiting: components whose energy of this interval will be charged later.
-        component_uncertain_s: seconds by component with a possibly missed wrap or reset, or without a
-            reading.
-        assumed: components whose energy is partly other jobs', so that the job's part is an assumption.
+        component_uncertain_s: seconds by component in which the counter could not be read, or may have
+            wrapped or been reset unnoticed.
+        assumed: components that other jobs also use, so that the job's share is an assumption.
         throttled_s: seconds of throttling by component.
-        timing_uncertainty_s: uncertainty of `end`.
+        timing_uncertainty_s: uncertainty of `end` in seconds.
     """
 
     start: float
@@ -46,20 +46,21 @@ class Charge:
 
     @property
     def length_s(self) -> float:
-        """Seconds from start to end."""
+        """Length of the interval in seconds."""
         return self.end - self.start
 
 
 @dataclass(slots=True)
 class JobMeter:
-    """Energy of a job since `start` (boot time), in microjoules by component.
+    """The energy of a job since boot time `start` in seconds.
 
     Attributes:
-        component_uncertain_s: seconds by component that may lack energy.
-        assumed_s: seconds by component in which the job's part is an assumption.
-        uncertain_s: the largest value of `component_uncertain_s`. Components are charged at different times,
-            so a sum would count the same seconds several times.
-        throttled_s: seconds of throttling; None until a sensor was read.
+        energy_uj: microjoules by component.
+        component_uncertain_s: seconds by component whose energy may be missing.
+        assumed_s: seconds by component in which the job's share is an assumption.
+        uncertain_s: the maximum of `component_uncertain_s`. Components are charged at different times, so a
+            sum would count the same seconds several times.
+        throttled_s: seconds of throttling; None until a throttle sensor was read.
         elapsed_s: charged seconds.
     """
 
@@ -72,7 +73,7 @@ class JobMeter:
     elapsed_s: float = 0.0
 
     def add(self, charge: Charge, components: Iterable[str]) -> None:
-        """Add a charge, limited to the components that count."""
+        """Add a charge. Components that are not in `components` are ignored."""
         counted = set(components)
         total = self.energy_uj
         for name, energy in charge.energy_uj.items():
@@ -91,17 +92,17 @@ class JobMeter:
         self.elapsed_s += charge.length_s
 
     def add_uncertain(self, seconds: Mapping[str, float]) -> None:
-        """Add seconds by component that may lack energy."""
+        """Add seconds by component for which energy may be missing."""
         for name, length_s in seconds.items():
             self.component_uncertain_s[name] = self.component_uncertain_s.get(name, 0.0) + length_s
         self.uncertain_s = max(self.component_uncertain_s.values(), default=0.0)
 
     def copy(self) -> JobMeter:
-        """Return a copy of the current state, for `since`."""
+        """Return a copy of the current state. Pass it to `since` later."""
         return JobMeter(**_copied(self.dump()))
 
     def since(self, earlier: JobMeter) -> JobMeter:
-        """Return the energy added since `earlier` was copied."""
+        """Return a meter with the energy that was added since `earlier` was copied from this one."""
         throttled = None if self.throttled_s is None else self.throttled_s - (earlier.throttled_s or 0.0)
         component_uncertain_s = _grown(self.component_uncertain_s, earlier.component_uncertain_s)
         return JobMeter(
@@ -115,7 +116,7 @@ class JobMeter:
         )
 
     def dump(self) -> dict[str, Any]:
-        """Return the state as JSON-ready data; `JobMeter(**data)` reads it."""
+        """Return the state as a dict that JSON can hold. `JobMeter(**data)` restores it."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -129,20 +130,24 @@ def _grown(now: Mapping[str, float], earlier: Mapping[str, float]) -> dict[str, 
 
 @dataclass(slots=True)
 class PowerMonitor:
-    """Mean power over windows of at least `window_s`: peak, and time above caps.
+    """Mean power of a job over windows of at least `window_s` seconds.
 
-    A window shorter than a second would show the update steps of the counters instead of power. A window that
-    ends with delayed readings would contain the energy of more time than its own.
+    It yields peak power and time above caps.
+
+    A window shorter than a second would show the update steps of the counters instead of power. A window
+    whose last readings were delayed would contain energy of more time than its own.
 
     Attributes:
-        cap_watts: cap of all components that can be limited, so without `other`; None without a cap.
-        gpu_cap_watts: cap of each GPU; None without a cap.
-        peak_watts: highest mean of a window so far, without `other`. The node meter is slower than the
-            counters of the components, so `other` oscillates whenever their power changes.
+        cap_watts: power cap for the sum of all components except `other`; None without a cap.
+        gpu_cap_watts: power cap of each GPU; None without a cap.
+        peak_watts: highest mean power of a window so far, without `other`; None before the first window. The
+            node meter is slower than the counters of the components, so `other` oscillates whenever their
+            power changes.
         above_cap_s: seconds of windows above a cap; None without caps.
-        watts: mean of the last window by component.
-        length_s, joules, covered_s: the open window: length, energy by component, seconds of that energy.
-        timing_uncertainty_s: uncertainty of the end of the last interval.
+        watts: mean power of the last complete window by component.
+        length_s, joules, covered_s: the current window: its length in seconds, its energy by component, and
+            the seconds that this energy covers by component.
+        timing_uncertainty_s: uncertainty of the end of the last interval in seconds.
     """
 
     window_s: float
@@ -164,14 +169,17 @@ class PowerMonitor:
         waiting: Iterable[str] = (),
         timing_uncertainty_s: float = 0.0,
     ) -> None:
-        """Add an interval's energy; end the window once it is long enough and its end is certain enough.
+        """Add the energy of an interval to the current window.
+
+        The window ends once it is long enough and the time of its end is certain enough.
 
         Args:
-            length_s: length of the interval.
+            length_s: length of the interval in seconds.
             joules: energy by component.
-            lengths_s: seconds that a component's energy covers, where they are not `length_s`.
-            waiting: components whose energy comes later; their last power holds until then.
-            timing_uncertainty_s: uncertainty of the end of the interval.
+            lengths_s: seconds that a component's energy covers; absent components cover `length_s`.
+            waiting: components whose energy follows later. Until then their power in the previous window is
+                used.
+            timing_uncertainty_s: uncertainty of the end of the interval in seconds.
         """
         self.timing_uncertainty_s = timing_uncertainty_s
         self.length_s += length_s
@@ -185,7 +193,11 @@ class PowerMonitor:
             self.finish()
 
     def finish(self) -> None:
-        """End the window. At the end of a job a shorter window is a peak only if it is the only window."""
+        """End the current window.
+
+        At the end of a job this window may be shorter than `window_s`. It then counts for the peak power only
+        if the job has no other window.
+        """
         if self.length_s <= 0:
             return
         whole = self._is_whole()
@@ -199,7 +211,7 @@ class PowerMonitor:
         self.length_s, self.joules, self.covered_s = 0.0, {}, {}
 
     def reset(self) -> None:
-        """Drop everything except window length and caps."""
+        """Discard all results and the current window. The window length and the caps remain."""
         self.peak_watts = self.above_cap_s = None
         self.watts, self.joules, self.covered_s, self.length_s = {}, {}, {}, 0.0
 
@@ -223,10 +235,10 @@ class PowerMonitor:
         return over_node or over_gpu
 
     def dump(self) -> dict[str, Any]:
-        """Return the state as JSON-ready data; `PowerMonitor(**data)` reads it."""
+        """Return the state as a dict that JSON can hold. `PowerMonitor(**data)` restores it."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 def _fast_watts(means: Mapping[str, float]) -> float:
-    """Return the power of all components except `other`."""
+    """Return the sum of the power of all components except `other`, whose node meter is slow."""
     return math.fsum(watts for name, watts in means.items() if name != OTHER)

@@ -1,8 +1,8 @@
-"""The energy accounts of all components of a node: every measured microjoule is charged exactly once.
+"""The energy ledger of a node: every measured microjoule of every component is charged exactly once.
 
-The ledger receives the counter deltas of each sample and the jobs that were on the node, and charges each job
-its part by the rule of docs/attribution.md. It reads no hardware. For every component the charges of jobs,
-idle and unattributed energy add up to the measured energy.
+The ledger receives the counter deltas of each sample and the jobs that were on the node. It charges each job
+its share by the rule of docs/attribution.md. It reads no hardware. For every component, the energy of the
+jobs, the idle energy and the unattributed energy add up to the measured energy.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _MAX_DEBT_S = 30.0
 
 
 class Ledger:
-    """The energy accounts of one node.
+    """The energy ledger of one node. It has one energy account per component.
 
     Args:
         devices: the node's hardware.
-        idle: idle power by component.
+        idle: idle power by component. The ledger also learns it, from intervals in which no job ran.
     """
 
     def __init__(self, devices: NodeDevices, idle: IdlePower) -> None:
@@ -89,8 +89,8 @@ class Ledger:
             interval: counter deltas of the interval.
             occupants: the jobs that were on the node for the whole interval.
             cpu_time: CPU time used in the interval.
-            at_boundary: a job or a step begins or ends at the end of the interval, so everything that can
-                be charged is charged now.
+            at_boundary: whether a job or a Slurm step starts or ends at the end of the interval. If so,
+                everything that can be charged is charged now.
 
         Returns:
             The charge of each occupant by job name.
@@ -118,10 +118,10 @@ class Ledger:
         return charges.charges()
 
     def remove_job(self, job: str, now: float) -> dict[str, float]:
-        """Remove a finished job. Energy reported later for its time stays unattributed.
+        """Remove a job that ended at boot time `now`. Energy reported later for its time stays unattributed.
 
         Returns:
-            Seconds by component for which the job does not receive its part.
+            Seconds by component for which the job does not receive its share.
         """
         lost: dict[str, float] = {}
         for name, account in self._accounts.items():
@@ -136,7 +136,10 @@ class Ledger:
         return lost
 
     def totals(self) -> dict[str, dict[str, int]]:
-        """Return the charges by component in microjoules: `measured` is `jobs` + `idle` + `unattributed`."""
+        """Return all energy charged so far in microjoules, by component and then by kind of charge.
+
+        The value `measured` is the sum of `jobs`, `idle` and `unattributed`.
+        """
         return {
             name: {
                 "measured": account.measured_uj,
@@ -148,14 +151,18 @@ class Ledger:
         }
 
     def move_to_unattributed(self, energy_uj: Mapping[str, int]) -> None:
-        """Move energy charged to a job whose session is lost to the unattributed energy."""
+        """Move energy of a job whose session is lost to the unattributed energy.
+
+        Args:
+            energy_uj: the energy that was charged to the job, in microjoules by component.
+        """
         for name, energy in energy_uj.items():
             if name in self._accounts:
                 self._accounts[name].jobs_uj -= energy
                 self._accounts[name].unattributed_uj += energy
 
     def dump(self) -> dict[str, Any]:
-        """Return the state of the ledger, JSON-ready."""
+        """Return the state of the ledger as a dict that JSON can hold."""
         return {
             "accounts": {name: account.dump() for name, account in self._accounts.items()},
             "node_parts_uj": self._node_parts_uj,
@@ -165,7 +172,11 @@ class Ledger:
         }
 
     def load(self, data: Mapping[str, Any], *, same_boot: bool) -> None:
-        """Restore the output of `dump`; after a reboot only the charges, not the open intervals."""
+        """Restore the state of the ledger from the output of `dump`.
+
+        If it was written before the last boot (`same_boot` is False), only the charges and the learned idle
+        power are restored. Open intervals are dropped, because the counters started again from 0.
+        """
         for name, account in self._accounts.items():
             if name in data["accounts"]:
                 account.load(data["accounts"][name])
@@ -179,7 +190,10 @@ class Ledger:
     def _charge_split(
         self, open_time: OccupancyInterval, energy_uj: Mapping[str, int], charges: _ChargeBuilder
     ) -> None:
-        """Divide energy measured over `open_time` among its jobs and add it to the accounts."""
+        """Divide energy among the jobs on the node and add it to the energy accounts.
+
+        `open_time` is the interval in which the energy was used. `charges` receives the share of each job.
+        """
         if open_time.sole is not None:
             self._charge_sole(open_time, open_time.sole, energy_uj, charges)
             return
@@ -205,7 +219,10 @@ class Ledger:
     def _charge_sole(
         self, open_time: OccupancyInterval, sole: str, energy_uj: Mapping[str, int], charges: _ChargeBuilder
     ) -> None:
-        """Charge all energy to a job that had the whole node. On most nodes every sample takes this path."""
+        """Charge all energy to the job `sole`, which had the whole node for the whole interval `open_time`.
+
+        On most nodes every sample is charged this way. `charges` receives the charge of the job.
+        """
         self.idle.observe(open_time.length_s, energy_uj, ())
         for name, energy in energy_uj.items():
             account = self._accounts[name]
@@ -239,7 +256,12 @@ class Ledger:
         charges: _ChargeBuilder,
         at_boundary: bool,
     ) -> None:
-        """Charge the node meter's excess over the components, once both cover the same time."""
+        """Charge `other`: the energy that the node meter shows in excess of the components.
+
+        It is charged when the readings of the node meter and of all components cover the same time, and after
+        MAX_WAIT_S at the latest. Until then the occupancy of the node is added to the open interval of
+        `other`.
+        """
         account = self._accounts.get(OTHER)
         if account is None:
             return
@@ -279,7 +301,7 @@ class Ledger:
 
 
 class _ChargeBuilder:
-    """The charges of all occupants for one interval, collected component by component."""
+    """Collects the charges of all occupants for one sample interval, component by component."""
 
     def __init__(self, interval: SampleInterval, occupants: Sequence[Occupant]) -> None:
         self._interval = interval
@@ -295,7 +317,7 @@ class _ChargeBuilder:
     def add_split(
         self, name: str, open_time: OccupancyInterval, account: ComponentAccount, result: EnergySplit
     ) -> None:
-        """Add the divided energy of one component."""
+        """Add the energy of the component `name`, which was used in `open_time`, as divided by `result`."""
         self.charged_uj[name] = account.uncharged_uj
         self.uncertain_spans += account.uncertain_spans
         for job in self._energy:
@@ -310,7 +332,10 @@ class _ChargeBuilder:
     def add(
         self, job: str, name: str, energy_uj: int, open_time: OccupancyInterval, account: ComponentAccount
     ) -> None:
-        """Add a job's part of one component's energy; a job that has left the node gets nothing."""
+        """Add a job's share of the energy that the component `name` used in `open_time`.
+
+        A job that has left the node receives nothing.
+        """
         if (energy := self._energy.get(job)) is None:
             return
         energy[name] = energy_uj
@@ -321,15 +346,16 @@ class _ChargeBuilder:
             self._uncertain[job][name] = component_uncertain_s
 
     def _is_unknown(self, name: str, job: str, open_time: OccupancyInterval) -> bool:
-        """Return whether the job's part is unknown: neither its allocated CPUs nor its CPU time are known.
+        """Return whether the job's share of the component `name` is unknown.
 
-        Such a job was given 0 by the division. Its energy of that component is null, not 0.
+        The share of CPU-dependent components is unknown if neither the job's allocated CPUs nor its CPU time
+        are known. The division gave such a job 0. Its energy of that component is recorded as null, not as 0.
         """
         by_cpu = name in BY_CPU_TIME or name == OTHER
         return by_cpu and job in self._unsized and open_time.cpu_ns.get(job) is None
 
     def charges(self) -> dict[str, Charge]:
-        """Return the charge of each occupant."""
+        """Return the charge of each occupant by job name."""
         return {
             job: Charge(
                 self._interval.start,
@@ -347,7 +373,7 @@ class _ChargeBuilder:
 
 
 def _is_assumed(name: str, job: str, open_time: OccupancyInterval) -> bool:
-    """Return whether the job's part of a component is an assumption because other jobs use it as well."""
+    """Return whether a job's share of a component is an assumption, because other jobs may use it too."""
     if not name.startswith("gpu["):
         return True
     index = gpu_index(name)

@@ -1,4 +1,4 @@
-"""The node's current power by component, from the sample intervals. Independent of jobs."""
+"""The current power of a node by component, computed from the sample intervals without regard to jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ NODE = "node"
 
 @dataclass(slots=True)
 class _Window:
-    """Mean power of one counter over its last window of at least MIN_WINDOW_S, and the open window."""
+    """Power of one counter, averaged over windows of at least MIN_WINDOW_S.
+
+    Attributes:
+        watts: mean power of the last complete window; None if unknown.
+        end, length_s: boot time of the end of that window, and its length, in seconds.
+        open_from: boot time at which the current, incomplete window started; None if it has no energy yet.
+        energy_uj: microjoules of the incomplete window.
+    """
 
     watts: float | None = None
     end: float = float("-inf")
@@ -51,7 +58,11 @@ class _Window:
 
 
 class LivePower:
-    """Mean watts by component; on a node with a node meter also `node`, and `other` as the difference."""
+    """The current power of a node in watts by component.
+
+    On a node with a node meter there are also `node`, the whole node, and `other`, the difference between the
+    node and its components.
+    """
 
     def __init__(self, devices: NodeDevices) -> None:
         self._counters = devices.counters
@@ -61,19 +72,20 @@ class LivePower:
 
     @property
     def window_s(self) -> float | None:
-        """Length of the longest window in seconds; None before the first."""
+        """Length in seconds of the longest window that gave a current power; None before the first window."""
         return max((w.length_s for w in self._windows.values() if w.length_s > 0), default=None)
 
     def add(self, interval: SampleInterval) -> None:
-        """Add a sample interval."""
+        """Add the counter deltas of a sample interval."""
         for key, window in self._windows.items():
             window.add(interval.deltas.get(key), interval.end, key in interval.unknown)
 
     def watts(self, now: float) -> Mapping[str, float | None]:
-        """Return watts by component, None where unknown.
+        """Return the current watts by component. None stands for unknown power.
 
         Args:
-            now: boot time in seconds; a window older than MAX_WINDOW_S is unknown.
+            now: boot time in seconds. The power of a counter is unknown if its last window ended more than
+                MAX_WINDOW_S before.
         """
         power: dict[str, float | None] = {}
         for name in dict.fromkeys(counter.component for counter in self._counters):

@@ -1,4 +1,4 @@
-"""The energy meter of a node and its jobs: sampler, CPU time and ledger combined, with checkpoints."""
+"""The energy meter of a node: combines counter readings, CPU time and the energy ledger, with checkpoints."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class NodeEnergyMeter:
 
     Args:
         devices: the node's hardware.
-        clock: time.
+        clock: the clock of the machine.
         node: Slurm's name of the node.
-        idle_watts: configured idle power by component.
+        idle_watts: configured idle power in watts by component.
 
     Attributes:
         live: the node's current power.
@@ -49,16 +49,22 @@ class NodeEnergyMeter:
 
     @property
     def max_interval_s(self) -> float:
-        """Maximum seconds between samples in which no wrap can be missed."""
+        """Maximum seconds between two samples. With a longer interval a counter could wrap unnoticed."""
         return self._sampler.max_interval_s
 
     @property
     def sampled_at(self) -> float:
-        """Boot time up to which energy is charged."""
+        """Boot time of the last sample in seconds. Before the first sample it is the current boot time."""
         return self._clock.boottime() if self._sampler.time is None else self._sampler.time
 
     def sample(self, running: Iterable[Session], reason: SampleReason = SampleReason.PERIODIC) -> None:
-        """Read all counters and charge the jobs that ran since the last sample."""
+        """Read the counters and charge the energy since the last sample to the running jobs.
+
+        Args:
+            running: sessions of all jobs that ran since the last sample.
+            reason: why the sample is taken. PERIODIC and QUERY skip counters that cannot have a new value
+                yet.
+        """
         sessions = list(running)
         interval = self._sampler.sample(due_only=reason in (SampleReason.PERIODIC, SampleReason.QUERY))
         cpu_time = self._read_cpu_time(sessions, reason)  # directly after the counters
@@ -69,29 +75,44 @@ class NodeEnergyMeter:
             )
 
     def find_processes(self, session: Session) -> None:
-        """Search for the control group of a job, of which a process is known now."""
+        """Search for the control group of a job at once.
+
+        Call it when one of the job's processes becomes known.
+        """
         if not session.whole_node:
             self._cpu_time.find_processes(session.metered_job)
 
     def remove(self, session: Session) -> None:
-        """Remove a job that ended with the last sample; the part of its time without energy is uncertain."""
+        """Remove a job that ended with the last sample.
+
+        Time of the job whose energy is not charged yet is counted as uncertain in the job's meter.
+        """
         session.meter.add_uncertain(self._ledger.remove_job(session.owner, self.sampled_at))
         self._cpu_time.forget(session.metered_job)
 
     def rename(self, node: str) -> None:
-        """Use another name of this node."""
+        """Change Slurm's name of this node to `node`."""
         self._cpu_time.rename(node)
 
     def account_totals(self) -> dict[str, dict[str, int]]:
-        """Return the totals of the energy accounts, see `Ledger.totals`."""
+        """Return the microjoules charged so far by component.
+
+        The keys of each component are `measured`, `jobs`, `idle` and `unattributed`.
+        """
         return self._ledger.totals()
 
     def idle_watts(self) -> dict[str, float]:
-        """Return the learned idle power by component."""
+        """Return the learned idle power in watts by component, without configured values."""
         return self._ledger.idle.dump()
 
     def checkpoint(self, running: Iterable[Session]) -> dict[str, Any]:
-        """Return energy accounts and last readings, JSON-ready; `sequence` always increases."""
+        """Return the energy accounts and the last readings as a dict that JSON can hold.
+
+        Its `sequence` increases with every checkpoint.
+
+        Args:
+            running: sessions whose meters are included.
+        """
         self._sequence += 1
         return {
             "sequence": self._sequence,
@@ -105,12 +126,12 @@ class NodeEnergyMeter:
         }
 
     def load(self, checkpoint: Mapping[str, Any], running: Iterable[Session]) -> None:
-        """Restore the energy accounts of an earlier run.
+        """Restore the energy accounts from the checkpoint of an earlier run of the agent.
 
         Args:
             checkpoint: the latest checkpoint of that run.
-            running: sessions that had not ended, as written to disk; the checkpoint may hold newer meters of
-                them.
+            running: sessions that had not ended, as read from disk. A meter in the checkpoint may be newer
+                than the one in its session file and replaces it.
         """
         self._sequence = int(checkpoint["sequence"])
         same_boot = checkpoint["sampler"]["boot_id"] == self._clock.boot_id
@@ -124,7 +145,12 @@ class NodeEnergyMeter:
             self._earlier_readings = checkpoint["sampler"]
 
     def resume(self, running: Iterable[Session]) -> None:
-        """Take the first sample and charge the time since the earlier run's last one to running jobs."""
+        """Take the first sample after a restart and charge the time in which the agent did not run.
+
+        Args:
+            running: sessions of the running jobs. They are charged the energy since the last sample of the
+                earlier run.
+        """
         sessions = list(running)
         self._sampler.sample()
         cpu_time = self._read_cpu_time(sessions, SampleReason.PERIODIC)

@@ -1,4 +1,4 @@
-"""Time intervals with the resources that each job held and used. Consecutive intervals can be joined."""
+"""Time intervals with the resources that each job on the node held and used in them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Occupant:
     """A job on the node with its allocated resources.
 
     Attributes:
-        job: unique name.
+        job: unique name of the job.
         cpus: allocated logical CPUs; None if Slurm does not report them.
         gpus: allocated share of each GPU by index.
-        whole: the job has the whole node.
+        whole: whether the job has the whole node.
     """
 
     job: str
@@ -34,12 +34,12 @@ class Occupant:
 
 @dataclass(frozen=True, slots=True)
 class CpuTimeDelta:
-    """CPU time used in an interval.
+    """CPU time in nanoseconds used in an interval.
 
     Attributes:
         busy_ns: CPU time of all processes on the node; None if unknown.
-        jobs: CPU time by job; None or absent if unknown.
-        complete: False if it was not read this time; the next reading covers this interval too.
+        jobs: CPU time by job name; None or absent if unknown.
+        complete: False if CPU time was not read at the end of this interval. The next reading covers it too.
     """
 
     busy_ns: int | None = None
@@ -53,14 +53,15 @@ class OccupancyInterval:
 
     Attributes:
         start: boot time in seconds.
-        length_ns: length.
-        capacity_ns: CPU time that the node offers in the interval.
+        length_ns: length in nanoseconds.
+        capacity_ns: length times the logical CPUs of the node.
         busy_ns: CPU time used by all processes; None if unknown.
-        sole: the job that had the whole node for the whole interval, if any.
-        since: boot time in seconds by job, from which on the job was on the node.
+        sole: name of the job that had the whole node for the whole interval; None if there was none.
+        since: boot time in seconds by job from which the job was on the node.
         held_ns: allocated CPU time by job.
         cpu_ns: used CPU time by job; None if unknown.
-        gpu_ns: time for which each GPU was allocated, by job and index; a share counts in proportion.
+        gpu_ns: time for which each GPU was allocated, by job and GPU index. It is multiplied by the allocated
+            share of the GPU.
     """
 
     start: float
@@ -75,11 +76,11 @@ class OccupancyInterval:
 
     @property
     def length_s(self) -> float:
-        """Length in seconds."""
+        """Length of the interval in seconds."""
         return self.length_ns / _NS
 
     def joined_with(self, later: OccupancyInterval) -> OccupancyInterval:
-        """Return this interval and the directly following one as one interval."""
+        """Return one interval that covers this interval and `later`, which must follow it directly."""
         if self.sole is not None and self.sole == later.sole:
             length_ns, capacity_ns = self.length_ns + later.length_ns, self.capacity_ns + later.capacity_ns
             return _of_one(self.sole, self.start, length_ns, capacity_ns, self.gpu_ns[self.sole])
@@ -102,7 +103,10 @@ class OccupancyInterval:
         )
 
     def without(self, job: str) -> OccupancyInterval:
-        """Return the interval with the resources of a finished job under the name GONE."""
+        """Return a copy of this interval in which the resources of `job` are listed under the name GONE.
+
+        Call it when the job has finished and the energy of the interval is not charged yet.
+        """
         if job not in self.since:
             return self
         return replace(
@@ -121,14 +125,14 @@ class OccupancyInterval:
         )
 
     def resource_times(self) -> list[JobResourceTime]:
-        """Return the resources of each job for the attribution."""
+        """Return the resources that each job held and used, as `split_energy` takes them."""
         return [
             JobResourceTime(job, held, self.cpu_ns.get(job), self._gpu_shares(job))
             for job, held in self.held_ns.items()
         ]
 
     def holders(self, gpu: int) -> set[str]:
-        """Return the jobs that held a part of a GPU."""
+        """Return the names of the jobs that held a share of the GPU with index `gpu`."""
         return {job for job, held in self.gpu_ns.items() if held.get(gpu)}
 
     def _gpu_shares(self, job: str) -> dict[int, Fraction]:
@@ -136,14 +140,14 @@ class OccupancyInterval:
         return {gpu: Fraction(ns, self.length_ns) for gpu, ns in held.items()} if self.length_ns else {}
 
     def dump(self) -> dict[str, Any]:
-        """Return the interval as JSON-ready data."""
+        """Return the interval as a dict that JSON can hold."""
         data: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
         data["gpu_ns"] = {job: list(held.items()) for job, held in self.gpu_ns.items()}
         return data
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> OccupancyInterval:
-        """Return the interval from the output of `dump`."""
+        """Return the interval that `dump` turned into `data`."""
         return cls(**{**data, "gpu_ns": {job: dict(held) for job, held in data["gpu_ns"].items()}})
 
 
@@ -155,12 +159,12 @@ def occupancy_of(
     occupants: Iterable[Occupant],
     used: CpuTimeDelta,
 ) -> OccupancyInterval:
-    """Return the interval for a set of jobs that were on the node for its whole length.
+    """Return the interval for jobs that were on the node from its start to its end.
 
     Args:
         start: boot time in seconds.
         end: boot time in seconds.
-        cpus: logical CPUs of the node.
+        cpus: number of logical CPUs of the node.
         gpus: indices of the node's GPUs.
         occupants: the jobs.
         used: CPU time used in the interval.
@@ -194,7 +198,10 @@ def occupancy_of(
 def _of_one(
     sole: str, start: float, length_ns: int, capacity_ns: int, gpus: Iterable[int]
 ) -> OccupancyInterval:
-    """Return the interval of a job with the whole node: all CPU time counts as its own."""
+    """Return the interval of a single job that has the whole node.
+
+    All CPU time of the node counts as the job's.
+    """
     gpu_ns = {sole: dict.fromkeys(gpus, length_ns)}
     held, used = {sole: capacity_ns}, {sole: capacity_ns}
     return OccupancyInterval(

@@ -1,7 +1,7 @@
-"""Reading of all counters: how far each counter moved between two samples, exactly or marked uncertain.
+"""Sampling of the energy counters: the energy that each counter counted between two samples.
 
-`energy_between` decides what two readings of a counter mean. `Sampler` decides when each counter is read and
-handles counters that disappear and return. Neither knows jobs.
+`energy_between` computes the energy between two readings of a counter and whether it is certain. `Sampler`
+decides when each counter is read, and handles counters that disappear and return. Neither depends on jobs.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _NOTHING: frozenset[str] = frozenset()
 
 
 class CounterDelta(NamedTuple):
-    """The movement of one counter up to the end of a sample interval.
+    """The energy that one counter counted up to the end of a sample interval.
 
     Attributes:
-        start: boot time of the counter's earlier reading in seconds; before the interval's start for a
-            counter that is not read with every sample.
-        energy_uj: microjoules; a lower bound if not certain.
-        certain: no wrap or reset can have been missed.
+        start: boot time of the counter's previous reading in seconds. It lies before the start of the sample
+            interval if the counter is not read with every sample.
+        energy_uj: microjoules; a lower bound if `certain` is False.
+        certain: True if the counter cannot have wrapped or been reset unnoticed.
     """
 
     start: float
@@ -51,20 +51,22 @@ class CounterDelta(NamedTuple):
 
 @dataclass(slots=True)
 class SampleInterval:
-    """The time between two samples and the movement of the counters in it.
+    """The time between two samples and what the counters counted in it.
 
-    Do not modify an instance; it is not a frozen dataclass only because freezing costs time per sample.
-    A counter that is neither in `deltas` nor in `unknown` was not due; a later delta covers this time too. A
-    later delta of a counter in `unknown` may cover this time if the same device returns, and is then not
-    certain.
+    Do not modify an instance. The dataclass is not frozen because freezing costs time in every sample.
+
+    A counter that is neither in `deltas` nor in `unknown` was not due; a later delta of it covers this time
+    too. A later delta of a counter in `unknown` may also cover this time, if the same device returns. That
+    delta is then marked uncertain.
 
     Attributes:
-        start, end: boot time in seconds.
-        deltas: movement by counter key.
+        start, end: boot times in seconds.
+        deltas: what each counter counted, by counter key.
         throttled_s: seconds of throttling by component, for components with a throttle sensor.
-        unknown: keys of counters that were unreadable at the end or started counting there.
-        suspended_s: seconds for which the machine was suspended; no delta is certain then.
-        read_duration_s: duration of the readings at the end; the end is uncertain by half of it.
+        unknown: keys of counters that were unreadable at the end of the interval or were first read there.
+        suspended_s: seconds for which the machine was suspended. If they are not 0, no delta is certain.
+        read_duration_s: how long reading the counters at the end took, in seconds. `end` is the middle of it,
+            so `end` is uncertain by half of it.
     """
 
     start: float
@@ -77,7 +79,7 @@ class SampleInterval:
 
     @property
     def length_s(self) -> float:
-        """Seconds from start to end."""
+        """Length of the interval in seconds."""
         return self.end - self.start
 
 
@@ -86,15 +88,17 @@ def energy_between(
 ) -> tuple[int, bool]:
     """Return the microjoules between two readings of a counter, and whether they are certain.
 
-    A counter without range that decreased was reset, for example by a driver reload: its value counts from
-    the reset on. A movement that the hardware cannot have made in the time is a reset too, and counts as 0.
+    A counter without a range that decreased was reset, for example when its driver was reloaded. Its later
+    reading is then the energy since the reset. More energy than the hardware can use in that time also means
+    a reset; it counts as 0 and is uncertain.
 
     Args:
-        counter: gives range and maximum power.
-        earlier_uj: the earlier reading.
-        later_uj: the later reading.
-        length_s: time between the readings.
-        still_s: time without movement before the earlier reading; the counter may catch up on it.
+        counter: the counter, for its range and maximum power.
+        earlier_uj: the earlier reading in microjoules.
+        later_uj: the later reading in microjoules.
+        length_s: seconds between the readings.
+        still_s: seconds before the earlier reading in which the counter did not change. The counter may
+            report the energy of that time late.
     """
     max_uj = counter.max_watts * 1e6
     range_uj = counter.range_uj
@@ -115,10 +119,16 @@ def energy_between(
 
 
 def min_energy_across_suspend(counter: EnergyCounter, earlier_uj: int, later_uj: int, length_s: float) -> int:
-    """Return the minimum energy in microjoules between two readings around a suspend.
+    """Return the minimum energy in microjoules between two readings, one before and one after a suspend.
 
-    The counter may have continued, stopped or restarted from 0. A counter that shows less than before has
-    counted at least its value, whether it wrapped or was reset.
+    The counter may have continued, stopped or restarted from 0. If its value decreased, the counter has
+    counted at least the later reading, whether it wrapped or was reset.
+
+    Args:
+        counter: the counter, for its maximum power.
+        earlier_uj: the reading before the suspend in microjoules.
+        later_uj: the reading after the suspend in microjoules.
+        length_s: seconds between the readings.
     """
     energy_uj = later_uj - earlier_uj if later_uj >= earlier_uj else later_uj
     max_uj = counter.max_watts * 1e6 * (length_s + _UPDATE_SLACK_S)
@@ -129,11 +139,11 @@ class _CounterState:
     """The last reading of one counter.
 
     Attributes:
-        time: boot time of the reading; None without a reading to count from.
-        timing_uncertainty_s: uncertainty of `time`.
+        time: boot time of the reading in seconds; None if there is no reading to count from.
+        timing_uncertainty_s: uncertainty of `time` in seconds.
         changed: boot time at which the current value was first read.
-        last_attempt: boot time of the last attempt to read.
-        max_uj_per_s: maximum rate of the counter.
+        last_attempt: boot time of the last attempt to read the counter.
+        max_uj_per_s: maximum rate of the counter in microjoules per second.
     """
 
     __slots__ = (
@@ -159,12 +169,29 @@ class _CounterState:
         self.timing_uncertainty_s = self.changed = 0.0
 
     def start(self, now: float, value_uj: int, timing_uncertainty_s: float) -> None:
-        """Count from this reading on."""
+        """Store a first reading, from which energy is counted.
+
+        Args:
+            now: boot time of the reading in seconds.
+            value_uj: the reading in microjoules.
+            timing_uncertainty_s: uncertainty of `now` in seconds.
+        """
         self.time = self.changed = now
         self.value_uj, self.timing_uncertainty_s = value_uj, timing_uncertainty_s
 
     def move(self, now: float, value_uj: int, timing_uncertainty_s: float, suspended: bool) -> CounterDelta:
-        """Store a reading and return the movement since the last one over the longest possible time."""
+        """Store a reading and return the energy since the previous one.
+
+        The check against the maximum power assumes the longest time that the uncertainty of both readings
+        allows.
+
+        Args:
+            now: boot time of the reading in seconds.
+            value_uj: the reading in microjoules.
+            timing_uncertainty_s: uncertainty of `now` in seconds.
+            suspended: whether the machine was suspended since the previous reading. The energy is then a
+                minimum.
+        """
         start, last_uj = self.time, self.value_uj
         assert start is not None
         length_s = now - start + self.timing_uncertainty_s + timing_uncertainty_s
@@ -183,11 +210,12 @@ class _CounterState:
 
 
 class Sampler:
-    """A reader of all counters that keeps the last reading of each.
+    """Reads all counters and keeps the last reading of each.
 
     Attributes:
         time: boot time of the last sample in seconds; None before the first.
-        max_interval_s: maximum time between samples in which no wrap can be missed.
+        max_interval_s: maximum seconds between two samples. With a longer interval a counter could wrap
+            unnoticed.
     """
 
     def __init__(
@@ -212,8 +240,8 @@ class Sampler:
         """Read the counters and return the interval since the last sample; None for the first sample.
 
         Args:
-            due_only: skip counters that cannot have a new value yet. Without it every counter is read, so
-                that energy before and after this instant is separated exactly.
+            due_only: skip counters that cannot have a new value yet. If False, every counter is read, so that
+                the energy before this instant is separated exactly from the energy after it.
         """
         clock = self._clock
         before = clock.boottime()
@@ -233,7 +261,7 @@ class Sampler:
         return SampleInterval(start, now, deltas, throttled_s, unknown, suspended_s, after - before)
 
     def readings(self) -> dict[str, Any]:
-        """Return the last readings for `since`, JSON-ready."""
+        """Return the last readings as a dict that JSON can hold. `since` accepts it after a restart."""
         readings = {key: [t.time, t.value_uj] for key, t in self._counters.items() if t.time is not None}
         return {
             "boot_id": self._clock.boot_id,
@@ -244,10 +272,15 @@ class Sampler:
         }
 
     def since(self, earlier: Mapping[str, Any]) -> SampleInterval | None:
-        """Return the interval from the readings of an earlier run to the last sample.
+        """Return the interval from the last readings of an earlier agent run to the last sample of this run.
 
-        None after a reboot, or if there is no sample on either side. A counter that is unreadable now
-        although its device exists covers the time since its earlier reading once it is read again.
+        Args:
+            earlier: the output of `readings` in the earlier run.
+
+        Returns:
+            None after a reboot, or if either run has no sample. A counter that cannot be read although its
+            device exists has no delta in the interval. Its next delta covers the time since its earlier
+            reading.
         """
         if earlier["boot_id"] != self._clock.boot_id or earlier["time"] is None or self.time is None:
             return None
@@ -297,11 +330,19 @@ class Sampler:
         unreadable: frozenset[str],
         suspended: bool,
     ) -> tuple[dict[str, CounterDelta], frozenset[str]]:
-        """Return the movements, and the keys of counters whose movement is unknown.
+        """Return the counter deltas, and the keys of counters whose energy in this interval is unknown.
 
-        In nearly every sample each counter has moved before and now within its maximum rate, and nothing else
-        happened. That case is decided here without calling `energy_between`. `timing_uncertainty_s` is the
-        uncertainty of `now`: the first of two readings may be that much earlier, the second that much later.
+        In nearly every sample each counter has changed since the last sample, by no more than its maximum
+        rate allows, and nothing else happened. That case is decided here without calling `energy_between`.
+
+        Args:
+            values: the readings in microjoules.
+            last: boot time of the last sample; None for the first sample.
+            now: boot time of this sample.
+            timing_uncertainty_s: uncertainty of `now`. The earlier of two readings may have happened that
+                much earlier, the later one that much later.
+            unreadable: keys of the counters that could not be read in the last sample.
+            suspended: whether the machine was suspended since the last sample.
         """
         deltas: dict[str, CounterDelta] = {}
         started: list[str] = []
@@ -330,7 +371,7 @@ class Sampler:
         return deltas, frozenset((*self._unreadable, *started)) if self._unreadable or started else _NOTHING
 
     def _mark_unreadable(self, state: _CounterState, error: DeviceError) -> None:
-        """Record a failed reading. If the device is gone, its last reading has no meaning any more."""
+        """Record that a counter could not be read. If its device is gone, its last reading is dropped."""
         if isinstance(error, DeviceGoneError):
             state.time = None
             self._gone.add(state.key)
@@ -339,7 +380,10 @@ class Sampler:
             self._failures.report(f"counter {state.key}", f"cannot be read: {error}")
 
     def _suspended(self) -> float:
-        """Return the seconds for which the machine was suspended since the last sample."""
+        """Return the seconds for which the machine was suspended since the last sample.
+
+        Less than 0.1 s counts as 0.
+        """
         more_s = self._clock.suspended() - self._suspended_s
         if more_s <= _SUSPENDED_S:
             return 0.0

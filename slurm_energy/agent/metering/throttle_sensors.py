@@ -1,4 +1,4 @@
-"""Seconds of throttling between samples, from throttle sensors that are read in turns."""
+"""Seconds of throttling between two samples. The throttle sensors are read in rotation, a few per sample."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ROUND = 8
 
 
 class ThrottleSampler:
-    """A reader of a few throttle sensors per sample; a value holds until its sensor is read again."""
+    """Reads an eighth of the throttle sensors per sample. A value is used until its sensor is read again."""
 
     def __init__(self, sensors: Sequence[ThrottleSensor]) -> None:
         self._sensors = list(sensors)
@@ -23,7 +23,16 @@ class ThrottleSampler:
         self._next = 0
 
     def seconds(self, now: float, start: float | None, everything: bool) -> dict[str, float]:
-        """Return the throttled seconds from `start` to `now` by component: the maximum of its sensors."""
+        """Return the seconds by component for which the component was throttled between two boot times.
+
+        If a component has several sensors, their maximum counts. A component without a readable sensor is
+        absent.
+
+        Args:
+            now: boot time of this sample in seconds.
+            start: boot time of the previous sample in seconds; None for the first sample.
+            everything: read all sensors, not only those whose turn it is.
+        """
         if not self._sensors:
             return {}
         if everything:
@@ -43,7 +52,13 @@ class ThrottleSampler:
         return turn
 
     def _read(self, index: int, now: float, start: float | None) -> bool:
-        """Read a sensor; return whether its value changed."""
+        """Read one sensor and return whether its value changed.
+
+        Args:
+            index: index of the sensor.
+            now: boot time of this sample in seconds.
+            start: boot time of the previous sample in seconds; None for the first sample.
+        """
         since, before = self._read_at[index], self._shares[index]
         since = start if since is None else since
         length_s = now - since if since is not None else 0.0

@@ -1,4 +1,4 @@
-"""The power trace of one job: mean power in equal intervals, in bounded memory."""
+"""The power trace of one job: its mean power in equal intervals, in bounded memory."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _WATT_STEPS = 32  # values rounded to 1/32 W compress to a third, far below any 
 
 
 class TraceBuilder:
-    """A power trace in the making: energy per interval and component.
+    """A power trace that grows while its job runs. It holds the energy per interval and component.
 
     Args:
         start: boot time of the first interval in seconds.
-        interval_s: seconds per interval.
+        interval_s: seconds per interval. It doubles whenever the trace would exceed MAX_POINTS intervals.
         columns: component names.
     """
 
@@ -35,9 +35,13 @@ class TraceBuilder:
         self._covered = {name: array("d") for name in columns}
 
     def add(self, start: float, end: float, joules: Mapping[str, float]) -> None:
-        """Spread energy used from `start` to `end` evenly over the intervals.
+        """Spread energy evenly over the trace intervals between two boot times.
 
-        A component that is absent is unknown there, unless another call adds it.
+        Args:
+            start: boot time in seconds from which on the energy was used.
+            end: boot time in seconds until which the energy was used.
+            joules: energy by component. The power of an absent component is unknown in this time, unless
+                another call adds its energy.
         """
         start = max(start, self.start)
         if end <= start:
@@ -51,7 +55,7 @@ class TraceBuilder:
                 self._put(index, high - low, (high - low) / (end - start), joules)
 
     def watts(self) -> dict[str, array[float]]:
-        """Return mean watts per interval by component, NaN where unknown."""
+        """Return the mean watts of every trace interval by component. Unknown power is NaN."""
         return {
             name: array("f", map(_watts, column, self._covered[name]))
             for name, column in self._joules.items()
@@ -59,11 +63,15 @@ class TraceBuilder:
 
     @property
     def is_plot(self) -> bool:
-        """Whether the trace has more than one value."""
+        """Whether the trace has more than one interval, so that it can be plotted."""
         return self._points > 1
 
     def encode(self, start_unix: float) -> dict[str, Any]:
-        """Return the trace in the format of docs/reference/protocol.md."""
+        """Return the trace in the format of docs/reference/protocol.md.
+
+        Args:
+            start_unix: Unix time of the first interval in seconds.
+        """
         columns = {}
         for name, column in self.watts().items():
             if sys.byteorder == "big":
@@ -73,15 +81,21 @@ class TraceBuilder:
 
     @property
     def has_grown(self) -> bool:
-        """Whether the trace grew by a hundredth since it was written; each write writes all of it."""
+        """Whether the trace grew by more than a hundredth since it was last written to disk.
+
+        Each write stores the whole trace. This threshold keeps the writes of a long trace rare.
+        """
         return abs(self._points - self._written) > self._written // _PARTS
 
     def written(self) -> None:
-        """Record that the current state is on disk."""
+        """Record that the current state of the trace is on disk."""
         self._written = self._points
 
     def parts(self) -> list[bytes | memoryview]:
-        """Return the state as bytes for `load`, in pieces without copies: a long trace has hundreds of kB."""
+        """Return the state as pieces of bytes; `load` reads them when joined.
+
+        A long trace has hundreds of kB, so the pieces are views of the arrays, not copies.
+        """
         header = {
             "start": self.start,
             "interval_s": self.interval_s,
@@ -93,10 +107,10 @@ class TraceBuilder:
 
     @classmethod
     def load(cls, data: bytes) -> TraceBuilder:
-        """Return the trace from the joined output of `parts`.
+        """Return the trace whose joined output of `parts` is `data`.
 
         Raises:
-            ValueError: malformed bytes.
+            ValueError: `data` is malformed.
         """
         head, _, body = data.partition(b"\n")
         header = json.loads(head)
