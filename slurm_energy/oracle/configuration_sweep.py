@@ -191,9 +191,9 @@ def _near_usual_cap(
     values: list[Array],
     best: int,
 ) -> int:
-    """Return the alternative with the power limit to select for the transferred job at `best`.
+    """Return the index of the power limit to select for the job at `best`, whose response is transferred.
 
-    The fewer measurements the prediction is based on, the more weight has the prediction without them.
+    The prediction without measurements has the more weight, the fewer measurements there are.
 
     Args:
         oracle: the model.

@@ -180,7 +180,11 @@ def _searched(
 
 
 def _widened(spread: Spread, rows: Sequence[Measurement], unknown_count: int) -> Spread:
-    """Return a range for unseen rows, from the range of the rows to which the unknowns were fitted."""
+    """Return a range for unseen rows, from the range of the rows to which the unknowns were fitted.
+
+    The logarithms of its ends are multiplied by the square root of the observations over the observations
+    less the unknowns. The difference is at least a quarter of the observations.
+    """
     measured_watts = int(np.count_nonzero(np.isfinite(column(rows, "power_watts"))))
     count = len(rows) + measured_watts
     factor = float(np.sqrt(count / max(count - unknown_count, count / 4)))

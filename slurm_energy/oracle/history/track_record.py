@@ -227,7 +227,7 @@ class PartitionRecord:
         self.programs.add(run, new_s)
 
     def forget(self, before: float) -> None:
-        """Drop the intervals of users whose last run ended before a time in Unix seconds; the sums remain."""
+        """Drop the intervals of users whose last run ended before the time `before`; the sums remain."""
         self.busy = {user: busy for user, busy in self.busy.items() if busy.last_end_s >= before}
 
 

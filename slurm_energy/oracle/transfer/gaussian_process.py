@@ -192,7 +192,7 @@ def variance(at: Linearised) -> Array:
 def _latent_block(
     latents: Mapping[str, Array], first: Linearised, second: Linearised, row: int, column: int
 ) -> Array:
-    """Return the covariance of observations (0: time, 1: power) that is due to the latent quantities."""
+    """Return the covariance of observations (0: time, 1: power) caused by the latent quantities."""
     return np.asarray(
         sum(
             first.slopes[name][row][:, None] * values * second.slopes[name][column][None]
