@@ -239,7 +239,7 @@ def test_calibration_checks_its_output_before_the_search(
         assert (code, "name a file that you may write" in err) == (3, True)
     save_calibration(Calibration("a100-sxm4-40gb"), tmp_path / "a100.toml")
     code, _, err = senergy("calibrate steps.csv --gpu a40 --start a100.toml --output own.toml")
-    assert (code, "it is of a100-sxm4-40gb" in err) == (2, True)
+    assert (code, "it is for a100-sxm4-40gb" in err) == (2, True)
 
 
 def test_a_calibration_is_replaced_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,8 +134,8 @@ def test_predict_job_with_a_calibration_ignores_history(folder: Path, senergy: R
     [
         (" --energy-model=resnet50", "", "does not name a model (--energy-model)"),
         ("--gpus=a100:1", "--gpus=1", "does not name a kind of GPU"),
-        ("--gpus=a100:1", "--gpus=h100:1", f"it is of {A100}: the script asks for h100-sxm5-80gb"),
-        ("resnet50", "a-model-of-no-profile", "was not asked"),
+        ("--gpus=a100:1", "--gpus=h100:1", f"it is for {A100}: the script requests h100-sxm5-80gb"),
+        ("resnet50", "a-model-of-no-profile", "was not used"),
     ],
 )
 def test_a_calibration_without_effect_is_refused(
@@ -213,7 +213,9 @@ def test_options_of_a_search_are_refused_without_one(folder: Path, senergy: Run)
     steps(folder, 7)
     for option in ("--checkpoint s.npz", "--start a100.toml"):
         code, _, err = senergy(f"calibrate steps.csv --gpu a40 --output own.toml {option} --method transfer")
-        assert (code, "it is for a search" in err or "it is of" in err, err.count("\n")) == (2, True, 1), err
+        assert (code, "it requires a search" in err or "it is for" in err, err.count("\n")) == (2, True, 1), (
+            err
+        )
     assert senergy("calibrate steps.csv --gpu a40 --output own.toml --method guess")[0] == 2
 
 
@@ -223,7 +225,7 @@ def test_a_prior_must_be_of_another_kind_with_data(folder: Path, senergy: Run) -
     save_calibration(own, folder / "a40.toml")
     save_calibration(dataclasses.replace(own, hardware="x9"), folder / "other.toml")
     code, _, err = senergy("calibrate steps.csv --gpu a40 --output own.toml --prior a40.toml")
-    assert (code, "it is of the same kind" in err) == (2, True)
+    assert (code, "it is for the same kind" in err) == (2, True)
     code, _, err = senergy("calibrate steps.csv --gpu a40 --output own.toml --prior a100.toml")
     assert (code, "it has no [transfer]" in err) == (2, True)
     assert senergy("calibrate steps.csv --gpu x9 --output own.toml --prior a40.toml")[0] == 0

@@ -133,7 +133,7 @@ def test_a_job_cannot_make_the_oracle_read_a_file(tmp_path: Path) -> None:
 def test_a_calibration_of_another_kind_is_refused(senergy: Run, tmp_path: Path) -> None:
     save_calibration(Calibration(A40.name), tmp_path / "own.toml")
     code, _, err = senergy("--model resnet50 --gpu a100 --calibration", str(tmp_path / "own.toml"))
-    assert (code, "it is of a40-48gb" in err) == (2, True)
+    assert (code, "it is for a40-48gb" in err) == (2, True)
 
 
 def test_a_calibration_has_effect_and_round_trips_through_a_file(tmp_path: Path) -> None:
@@ -293,20 +293,20 @@ def test_the_plot_is_a_png(senergy: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        ("", 2, "a batch script, or --model and --gpu, are needed"),
+        ("", 2, "give a batch script, or --model and --gpu"),
         ("--model resnet --gpu a100", 6, "near names: resnet"),
         ("--model resnet50 --gpu a1000", 6, "near names: a100"),
         ("--model resnet50 --gpu rtx6000 --precision bf16", 2, "has no unit for it: one of fp32, fp16"),
         ("--model resnet50 --gpu a100 --precision int8", 2, "--precision: 'int8' is not one of"),
         ("--model resnet50 --gpu a100 --gpus 0", 2, "--gpus: '0': is not a whole number above 0"),
-        ("--model resnet50 --gpu a100 --batch 8..4", 2, "--batch: 8..4:1: is not a rising range"),
+        ("--model resnet50 --gpu a100 --batch 8..4", 2, "--batch: 8..4:1: is not an ascending range"),
         ("--model resnet50 --gpu a100 --cap 15Wh", 2, "'15Wh' is not a power"),
         ("--model resnet50 --gpu a100 --cap 50", 2, "--cap: 50 W: a100-sxm4-40gb takes 100 to 400 W"),
-        ("--model resnet50 --gpu a100 --cap 200..100:50", 2, "is not a rising range"),
+        ("--model resnet50 --gpu a100 --cap 200..100:50", 2, "is not an ascending range"),
         ("--model resnet50 --gpu a100 --cap 100..400:1 --batch 1..999 --gpus 1..64", 2, "are too many"),
         ("--model resnet50 --gpu a100 --epochs zero", 2, "--epochs: 'zero': is not a number above 0"),
         ("--model resnet50 --gpu a100 --eds-k 1", 2, "k of EDS: 1.0 is not above 1"),
-        ("--model resnet50 --gpu a100 --save x.json", 2, "--save: it belongs to --trace"),
+        ("--model resnet50 --gpu a100 --save x.json", 2, "--save: it requires --trace"),
         ("--trace net.txt --gpu a100", 2, "is not FILE.py:FUNCTION"),
         ("--model resnet50 --gpu nowhere.toml", 3, "nowhere.toml: No such file"),
         ("--model resnet50 --gpu a100 --calibration nowhere.toml", 3, "nowhere.toml: No such file"),

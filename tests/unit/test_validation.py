@@ -443,7 +443,7 @@ def test_without_a_file_the_defaults_are_checked(
     monkeypatch.delenv("SENERGY_CONFIG", raising=False)
     monkeypatch.setenv("SLURM_CONF", "/nowhere/slurm.conf")
     assert main(["config", "check"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "no configuration file: the defaults: ok"
+    assert capsys.readouterr().out.splitlines()[-1] == "no configuration file, built-in defaults: ok"
 
 
 def test_the_example_passes_on_its_own_cluster(host: Path) -> None:
