@@ -1,1 +1,1 @@
-"""The life of a job on this node: begin, settings, steps, end, record. Runs in the worker thread only."""
+"""The jobs on this node: start, settings, Slurm steps, end, energy record. Runs in the worker thread only."""

@@ -1,4 +1,4 @@
-"""Ended jobs: restore their settings, write their records, then forget them."""
+"""Finalization of ended jobs: restore their settings, write their energy records, remove their sessions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class JobFinalizer:
-    """The restoration and recording of jobs that have ended.
+    """Restores the settings of ended jobs and writes their energy records.
 
     Args:
         devices: the node's hardware.
@@ -24,7 +24,7 @@ class JobFinalizer:
         checkpoints: writes records.
 
     Attributes:
-        sessions: ended jobs that are not complete.
+        sessions: ended jobs whose settings are not restored or whose records are not written yet.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class JobFinalizer:
         self._checkpoints = checkpoints
 
     def restore_settings(self, session: Session) -> None:
-        """Restore the settings of a job."""
+        """Restore the settings that a job changed, and store the results in its session."""
         results = self._settings.restore(session.owner)
         by_key = {result.key: result for result in (*session.restored, *results)}
         # Entries may have been closed before, by senergyd --restore or just before a crash.
@@ -44,14 +44,17 @@ class JobFinalizer:
         session.restored = [*by_key.values(), *self._settings.check_restored(missing)]
 
     def repair(self, running: Iterable[Session]) -> None:
-        """Restore settings of jobs that no longer run, and retry failed ones."""
+        """Restore settings of jobs that no longer run, and retry settings of running jobs that failed."""
         for session in self.sessions:
             if self._settings.has_settings(session.owner):
                 self.restore_settings(session)
         self._settings.repair([session.owner for session in (*running, *self.sessions)])
 
     def complete(self) -> None:
-        """Write the records of ended jobs and forget these jobs; failures are retried later."""
+        """Write the records of ended jobs and remove these jobs.
+
+        A failed write is retried by the next call.
+        """
         if not self.sessions or not self._checkpoints.save_accounts():
             return  # a removed session file may hold the only current energy accounts
         self.sessions = [session for session in self.sessions if not self._completed(session)]

@@ -1,6 +1,6 @@
-"""The jobs of one node: begin, end, steps, caps and samples, with recovery after a crash at any instant.
+"""The jobs of one node: start, end, Slurm steps, caps and samples, with recovery after a crash at any time.
 
-Every method is synchronous and runs in the worker thread. `daemon.py` has sockets, timers and delivery.
+Every method is synchronous and runs in the worker thread. `daemon.py` provides sockets, timers and delivery.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _FRESH_SAMPLES_PER_S, _FRESH_SAMPLES_BURST = 200.0, 400.0
 
 
 class JobManager:
-    """The manager of the jobs of one node.
+    """Manager of the jobs of one node.
 
     Args:
         config: the configuration.
         devices: the node's hardware.
         state: the state directory.
-        clock: time.
-        on_written: called after each write that should be synced to disk or delivered.
+        clock: the machine's clock; None creates one.
+        on_written: called after each write that should be synced to disk or delivered; None for no call.
     """
 
     def __init__(
@@ -86,13 +86,13 @@ class JobManager:
 
     @property
     def sampling_interval_s(self) -> float:
-        """Seconds between periodic samples: as configured with jobs, longer without, never missing a wrap."""
+        """Seconds between periodic samples: longer without jobs, but always so short that no wrap is missed."""
         interval_s = 1 / self.config.agent.sampling_hz
         interval_s = interval_s if self.active else max(interval_s, _IDLE_INTERVAL_S)
         return min(interval_s, self._meter.max_interval_s)
 
     def start(self) -> None:
-        """Recover an earlier run: finalize ended jobs, resume running jobs, restore other settings."""
+        """Recover an earlier run: finalize ended jobs, resume running jobs, restore settings of all others."""
         running, ended, recorded = recovery.recover(self._state, self.spool, self._meter, self._clock.boot_id)
         self._finalizer.sessions += ended
         self._sessions.update({session.key: session for session in running})
@@ -108,11 +108,11 @@ class JobManager:
             self.notify_written()
 
     def begin(self, env: Mapping[str, str], *, late_s: float = 0.0) -> dict[str, Any]:
-        """Begin a job; a repeated begin returns the result of the first one.
+        """Start a job and return the response to its prolog. A repeated call returns the first response.
 
         Args:
-            env: the hook's environment.
-            late_s: seconds since the prolog, if its message was deferred.
+            env: environment of the prolog.
+            late_s: seconds since the prolog if its message was deferred; otherwise 0.
 
         Raises:
             UsageError: the environment does not describe a job.
@@ -148,11 +148,11 @@ class JobManager:
         return response
 
     def end(self, env: Mapping[str, str], *, late_s: float = 0.0) -> dict[str, Any]:
-        """End a job: take the last sample, restore its settings. An unknown job is no error.
+        """End a job: take its last sample, restore its settings. For an unknown job `known` is False.
 
         Args:
-            env: the hook's environment.
-            late_s: seconds since the epilog, if its message was deferred.
+            env: environment of the epilog.
+            late_s: seconds since the epilog if its message was deferred; otherwise 0.
 
         Raises:
             UsageError: the environment does not describe a job.
@@ -168,11 +168,11 @@ class JobManager:
         return {"known": True}
 
     def has_job(self, key: tuple[int, int]) -> bool:
-        """Return whether a job (id, restart count) has begun here and has no record yet."""
+        """Return whether a job, given by id and restart count, has started here and has no record yet."""
         return key in self._sessions or any(session.key == key for session in self._finalizer.sessions)
 
     def record_unmeasured_job(self, env: Mapping[str, str], began: float, ended: float) -> None:
-        """Record a job that began and ended while the agent was stopped; boot times in seconds.
+        """Record a job that ran from boot time `began` to `ended` (seconds) while the agent was stopped.
 
         Raises:
             UsageError: the environment does not describe a job.
@@ -196,14 +196,14 @@ class JobManager:
         pid: int | None = None,
         script: str | None = None,
     ) -> dict[str, Any]:
-        """Begin (`start`) or end (`end`) a step of a running job.
+        """Start or end a Slurm step of a running job. If the job or step is unknown, `known` is False.
 
         Args:
             event: `start` or `end`.
-            job_id: the job.
+            job_id: id of the job.
             name: Slurm's name of the step.
-            job_cores: the cores of the job; None if not reported.
-            pid: the step's slurmstepd; None if not reported.
+            job_cores: list of the job's cores in Slurm's numbering; None if not reported.
+            pid: process id of the step's slurmstepd; None if not reported.
             script: fingerprint of the batch script and its arguments; None if not reported.
         """
         session = self._sessions.latest_run(job_id)
@@ -229,21 +229,24 @@ class JobManager:
 
     @property
     def has_pending_settings(self) -> bool:
-        """Whether `apply_pending_settings` has anything to do."""
+        """Whether there are settings for `apply_pending_settings` to apply."""
         return bool(self._pending)
 
     def apply_pending_settings(self) -> None:
-        """Apply settings that a step made possible by reporting CPUs; runs after the step's response."""
+        """Apply settings that a step made possible by reporting CPUs.
+
+        Call it after the response to the step.
+        """
         pending, self._pending = self._pending, set()
         for session in [self._sessions[key] for key in pending if key in self._sessions]:
             self._applier.replan(session)
 
     def set_caps(self, job_id: int, caps: Mapping[str, float | None]) -> dict[str, Any]:
-        """Change the caps of a running job.
+        """Change the caps of a running job and return how many settings were `applied` and `failed`.
 
         Args:
-            job_id: the job.
-            caps: `cap_watts` and `gpu_cap_watts`; None removes a cap, an absent one stays.
+            job_id: id of the job.
+            caps: `cap_watts` and `gpu_cap_watts`; None removes a cap, an absent cap stays unchanged.
 
         Raises:
             NotFoundError: the job does not run here.
@@ -255,12 +258,12 @@ class JobManager:
     def energy(
         self, job_id: int, *, reader: int | None = None, fresh: bool = False
     ) -> tuple[int, dict[str, Any]]:
-        """Return a job's owner and its energy so far: joules by component, current watts.
+        """Return the uid of a job's owner, and the response with the job's energy so far and its power.
 
         Args:
-            job_id: the job.
+            job_id: id of the job.
             reader: uid of the requesting user; None for a user who may read everything.
-            fresh: sample now, for measuring short sections, within the user's rate limit.
+            fresh: take a new sample, as short measured sections need, if the user's rate limit allows it.
 
         Raises:
             NotFoundError: the job does not run here.
@@ -278,7 +281,7 @@ class JobManager:
         return session.uid, {**responses.energy_response(session), "age_s": age_s, "sampled_s": sampled_s}
 
     def status(self, reader: int | None = None) -> dict[str, Any]:
-        """Return the public state of this agent, and the power of the reader's own jobs.
+        """Return the public state of this agent, and the energy and power of the jobs of `reader`.
 
         Args:
             reader: uid of the requesting user; None for a user who may read everything.
@@ -303,7 +306,7 @@ class JobManager:
         self._sample(SampleReason.PERIODIC)
 
     def housekeeping(self) -> None:
-        """Write a checkpoint, end stale jobs and retry failed operations."""
+        """Write a checkpoint, end jobs whose epilog did not run, and retry failed operations."""
         self.apply_pending_settings()
         for session in stale_jobs(self._sessions.values(), self._devices.root, self._clock.boottime()):
             log.warning("job %s: %s", session.owner, NO_EPILOG_NOTE)
@@ -316,21 +319,21 @@ class JobManager:
             self.notify_written()
 
     def reconfigure(self, config: Config) -> None:
-        """Replace the configuration; running jobs keep their settings."""
+        """Replace the configuration. Running jobs keep their settings."""
         self.config = config
         self.spool.limit_bytes = config.agent.spool_limit_mb * 1_000_000
 
     def finalize_jobs(self) -> UnsyncedFiles:
-        """Write the records of ended jobs, and return the files to sync to disk before `flushed`."""
+        """Write the records of ended jobs and return the files to sync. Call `flushed` after the sync."""
         self._finalizer.complete()
         return self._checkpoints.unsynced()
 
     def flushed(self, flush: UnsyncedFiles, *, succeeded: bool = True) -> None:
-        """Forget files that are on disk now, or schedule those that could not be synced for another write."""
+        """Record whether the files in `flush` were synced to disk. Otherwise they are written again."""
         (self._checkpoints.synced if succeeded else self._checkpoints.not_synced)(flush)
 
     def stop(self) -> None:
-        """Write all state. Settings of running jobs stay in place and in the journal."""
+        """Write all state to disk. Settings of running jobs stay in force and in the settings journal."""
         self.sample()
         self._checkpoints.save_traces()
         self._checkpoints.save_accounts()
@@ -341,7 +344,7 @@ class JobManager:
         self._state.close()
 
     def notify_written(self) -> None:
-        """Request a sync to disk and delivery of the spool."""
+        """Request that written files are synced to disk and that spooled records are delivered."""
         self._checkpoints.notify_written()
 
     def _allocations(self) -> dict[str, JobAllocation]:
@@ -351,7 +354,7 @@ class JobManager:
         return self.config
 
     def _start_metering(self, session: Session) -> None:
-        """Start a job's energy at the last sample, after its settings were applied."""
+        """Start a job's energy at the last sample, which was taken after its settings were applied."""
         start = self._meter.sampled_at
         session.start_unix = self._clock.unix() - (self._clock.boottime() - start)
         session.start_metering(start, 1 / self.config.agent.sampling_hz)
@@ -369,7 +372,7 @@ class JobManager:
         log.info("job %s continues", session.owner)
 
     def _finish_stale(self, context: JobContext, whole: bool) -> None:
-        """End jobs without an epilog that cannot run beside the new job."""
+        """End jobs that had no epilog and cannot run at the same time as the new job."""
         for session in list(self._sessions.values()):
             if whole or session.whole_node or session.job_id == context.job_id:
                 log.warning("job %s: no epilog ran; ended by the begin of another job", session.owner)
@@ -377,7 +380,7 @@ class JobManager:
                 self._finish(session)
 
     def _finish(self, session: Session) -> None:
-        """Take a job's last sample and restore its settings; `finalize_jobs` writes the record later."""
+        """Take a job's last sample and restore its settings. `finalize_jobs` writes the record later."""
         self._sample(SampleReason.FINAL)
         session.end_unix = session.unix_at(self._meter.sampled_at)
         session.phase = CLOSING

@@ -1,4 +1,4 @@
-"""Energy records of jobs and steps, built from sessions. Pure."""
+"""Pure functions that build the energy records of jobs and Slurm steps from sessions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _LEFT_TO_OTHERS = "after the job: "
 
 
 def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
-    """Return the record of an ended job."""
+    """Return the energy record of an ended job.
+
+    `knobs` are the node's knobs by key, which format the values of the applied settings.
+    """
     end = max(session.start_unix, session.end_unix if session.end_unix is not None else session.start_unix)
     session.power_monitor.finish()
     energies = component_energies(
@@ -48,7 +51,13 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
 
 
 def step_record(session: Session, step: JobStep, end_unix: float) -> EnergyRecord:
-    """Return the record of a step: the energy of the job while the step ran."""
+    """Return the energy record of a Slurm step: the energy that its job used while the step ran.
+
+    Args:
+        session: the job.
+        step: the step.
+        end_unix: Unix time of the step's end in seconds.
+    """
     end = max(step.start_unix, end_unix)
     meter = session.meter.since(step.meter_at_start)
     if not session.whole_node:  # energy divided in this time is marked assumed; other energy comes later
@@ -73,7 +82,7 @@ def step_record(session: Session, step: JobStep, end_unix: float) -> EnergyRecor
 
 
 def _common_fields(session: Session) -> dict[str, Any]:
-    """Return the fields that the records of a job and of its steps share."""
+    """Return the record fields that are the same in the records of a job and of its Slurm steps."""
     return {
         "cluster": session.cluster,
         "node": session.node,
@@ -93,7 +102,10 @@ def _common_fields(session: Session) -> dict[str, Any]:
 
 
 def _peak(peak_watts: float | None, components: Iterable[ComponentEnergy], elapsed_s: float) -> float | None:
-    """Return the peak of the fast components plus the mean of `other`."""
+    """Return the peak power of a job in watts: the peak without `other`, plus the mean power of `other`.
+
+    None if `peak_watts`, the peak without `other`, is unknown. `elapsed_s` is the job's duration in seconds.
+    """
     if peak_watts is None:
         return None
     rest = [part for part in components if part.name == OTHER and part.energy_joules is not None]
@@ -108,7 +120,15 @@ def _mean(components: Iterable[ComponentEnergy], elapsed_s: float) -> float | No
 def applied_settings(
     outcomes: Iterable[SettingOutcome], restored: Iterable[RestoreResult], knobs: Mapping[str, Knob]
 ) -> tuple[AppliedSetting, ...]:
-    """Return settings for a record; equal settings of several domains are joined: `policy0-63`."""
+    """Return the applied settings of a job for its energy record.
+
+    Equal settings of several domains are combined into one entry, for example `policy0-63`.
+
+    Args:
+        outcomes: results of applying the job's settings.
+        restored: results of restoring the original settings.
+        knobs: the node's knobs by key, which format the values.
+    """
     back = {result.key: result for result in restored}
     groups: dict[tuple[str, AppliedSetting], list[str]] = {}
     for outcome in outcomes:

@@ -1,4 +1,4 @@
-"""From a hook's environment to a session and a settings plan for this node."""
+"""Creation of a job's session and of its settings plan from the environment of the job's prolog."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ def new_session(
     config: Config,
     started: tuple[float, float],
 ) -> Session:
-    """Return the session of a job that begins.
+    """Return the session of a job that starts.
 
     Args:
         context: the job as the hook describes it.
-        whole: the job has the whole node.
-        node: this node's name.
+        whole: whether the job has the whole node.
+        node: Slurm's name of this node.
         devices: the node's hardware.
         config: the configuration.
-        started: Unix seconds and boot time of the begin.
+        started: start of the job in Unix seconds, and the same instant as boot time in seconds.
     """
     hardware = devices.hardware
     gpus = components.job_gpus(context, hardware.gpus, whole)
@@ -96,7 +96,7 @@ def new_session(
 
 
 def _devices(hardware: NodeHardware, gpus: Sequence[int]) -> tuple[JobDevice, ...]:
-    """Return the job's processor and GPUs for its record."""
+    """Return the job's processor and GPUs for its energy record."""
     devices = [JobDevice("cpu", _product(hardware.cpu_model))] if hardware.cpu_model else []
     for gpu in hardware.gpus:
         if gpu.index in gpus:
@@ -110,7 +110,16 @@ def _product(name: str) -> str:
 
 
 def mark_unmeasured(session: Session, flags: Mapping[str, str], boot_id: str, end_unix: float) -> None:
-    """End a session that was never measured; the same job always gets the same record id."""
+    """Turn the session of a job that was never measured into that of an ended job.
+
+    The record id is computed from job, node and boot, so a repeated call for the same job gives the same id.
+
+    Args:
+        session: the job.
+        flags: the job's energy flags.
+        boot_id: identifier of the current boot.
+        end_unix: Unix time of the job's end in seconds.
+    """
     session.requested = _requested_flags(flags)
     session.boot_id, session.end_unix, session.phase = boot_id, end_unix, CLOSING
     session.job_components = ()
@@ -120,9 +129,10 @@ def mark_unmeasured(session: Session, flags: Mapping[str, str], boot_id: str, en
 
 
 def parse_request(session: Session, flags: Mapping[str, str], config: Config) -> PolicyRequest:
-    """Check a job's flags again and store them in the session.
+    """Validate a job's energy flags, store them in its session and return the request.
 
-    An unacceptable flag never stops a job: the job runs under the default policy, and its record says why.
+    job_submit has validated the flags before. An invalid flag never stops a job: the job runs under the
+    default energy policy, and its record states the reason.
     """
     session.requested = _requested_flags(flags)
     try:
@@ -154,12 +164,12 @@ def _fallback(session: Session, config: Config) -> PolicyRequest:
 
 
 def learn_cpus(session: Session, job_cores: str | None, hardware: NodeHardware) -> bool:
-    """Set the CPUs of a job on a shared node from the cores that a step reports.
+    """Set the CPUs of a job on a shared node from the cores that a Slurm step reports.
 
     Args:
         session: the job.
-        job_cores: the job's cores in Slurm's numbering; None if the step does not report them.
-        hardware: the node.
+        job_cores: list of the job's cores in Slurm's numbering; None if the step does not report them.
+        hardware: the node's hardware.
 
     Returns:
         Whether the CPUs became known, so that the job's settings have to be planned again.
@@ -175,7 +185,7 @@ def learn_cpus(session: Session, job_cores: str | None, hardware: NodeHardware) 
 
 
 def request_again(session: Session, config: Config) -> PolicyRequest:
-    """Return the request of a running job, to plan it again."""
+    """Return the policy request of a running job with its current caps, to plan its settings again."""
     caps = session.power_monitor.cap_watts, session.power_monitor.gpu_cap_watts
     policy = session.policy if caps == (None, None) else capping_policy(session.policy, config)
     return PolicyRequest(policy=policy, cap_watts=caps[0], gpu_cap_watts=caps[1], model=session.model)
@@ -185,16 +195,16 @@ _INSTANCES = "Slurm does not report the GPUs of the job's MIG instances: its GPU
 
 
 def allocation(session: Session, hardware: NodeHardware) -> JobAllocation:
-    """Return the CPUs and GPUs that a job's settings concern."""
+    """Return the CPUs and GPUs to which a job's settings apply."""
     cpus = None if session.cpu_list is None else frozenset(session.cpu_list)
     return JobAllocation(cpus, frozenset(_gpus_to_set(session, hardware)))
 
 
 def _gpus_to_set(session: Session, hardware: NodeHardware) -> tuple[int, ...]:
-    """Return the GPUs that a job's settings and claims concern.
+    """Return the indices of the GPUs to which a job's settings apply.
 
-    Slurm numbers MIG instances on partitioned GPUs, and no hook reports the GPU of an instance: a job with
-    any instance may be on every GPU.
+    On GPUs with MIG Slurm numbers the instances, and no hook reports the GPU of an instance. A job with any
+    MIG instance may therefore use every GPU.
     """
     if session.whole_node or not any(gpu.partitioned for gpu in hardware.gpus):
         return session.gpus
@@ -204,10 +214,17 @@ def _gpus_to_set(session: Session, hardware: NodeHardware) -> tuple[int, ...]:
 def plan(
     session: Session, request: PolicyRequest, devices: NodeDevices, journal: SettingsJournal, config: Config
 ) -> tuple[SettingsPlan, dict[str, str]]:
-    """Return the settings for a session within the limits that were in force before any job.
+    """Return the settings plan of a job within the limits that were in force before any job.
+
+    Args:
+        session: the job.
+        request: the energy policy and the caps that the job requests.
+        devices: the node's hardware.
+        journal: the original values of settings that jobs have changed.
+        config: the configuration.
 
     Returns:
-        The plan, and values read for it by knob.
+        The plan, and the current values of the knobs that were read for it, by knob key.
     """
     info = catalogue(config).get(request.policy)
     hardware = devices.hardware
@@ -229,19 +246,25 @@ def plan(
 
 
 def capping_policy(name: str, config: Config) -> str:
-    """Return the policy under which a cap has an effect: `cap` instead of `monitor`."""
+    """Return the energy policy that enforces a cap: `name` itself, or `cap` if `name` changes no settings."""
     info = catalogue(config).get(name)
     return "cap" if info is None or info.changes_nothing else name
 
 
 def caps_note(cap_watts: float | None, gpu_cap_watts: float | None) -> str:
-    """Return the record's note about caps that changed while the job ran."""
+    """Return the text in a job's record that states the new caps in watts after a change.
+
+    None means no cap.
+    """
     caps = {"node": cap_watts, "GPU": gpu_cap_watts}
     texts = [f"{name} {watts:g} W" for name, watts in caps.items() if watts is not None]
     return "caps changed while running: " + (", ".join(texts) or "none")
 
 
 def _shared_note(cpus: int | None, cpu_count: int) -> str:
-    """Return the record's note about attribution on a shared node."""
+    """Return the text in a job's record that explains how energy is divided on a shared node.
+
+    `cpus` is the number of the job's CPUs, None if unknown, and `cpu_count` that of the node.
+    """
     rule = "the job shares the node: energy by CPU time, and of the idle node by allocated CPUs"
     return f"{rule} ({cpus} of {cpu_count})" if cpus is not None else f"{rule}, which are unknown"

@@ -1,4 +1,4 @@
-"""Recovery of an earlier run of the agent: its running jobs, its ended jobs, its energy accounts."""
+"""Recovery after a restart of the agent: jobs that still run, jobs that ended, and the energy ledger."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ log = logging.getLogger(__name__)
 def recover(
     state: StateDirectory, spool: Spool, meter: NodeEnergyMeter, boot_id: str
 ) -> tuple[list[Session], list[Session], list[Session]]:
-    """Load the sessions of an earlier run, and the energy accounts from its latest checkpoint.
+    """Load the sessions of an earlier run of the agent, and the energy ledger from its latest checkpoint.
 
     Args:
         state: the state directory.
-        spool: records for the controller.
-        meter: receives the energy accounts.
-        boot_id: the current boot; jobs of another boot have ended.
+        spool: records that the controller does not have yet.
+        meter: receives the state of the energy ledger.
+        boot_id: identifier of the current boot. Jobs of another boot have ended.
 
     Returns:
-        Running jobs, ended jobs without a record, and jobs to forget once their record is on disk.
+        Three lists: running jobs, ended jobs without a record, and jobs with a record in the spool. Remove
+        the last ones when their record is on disk.
     """
     loaded = state.load()
     sessions = [session for session, _ in loaded if not spool.has(session.record_id)]
@@ -43,7 +44,10 @@ def recover(
 def _load_accounts(
     state: StateDirectory, meter: NodeEnergyMeter, checkpoints: list[dict[str, Any]], sessions: list[Session]
 ) -> None:
-    """Load the latest readable checkpoint of all session files and the accounts file."""
+    """Load the energy ledger into `meter` from the latest readable checkpoint.
+
+    Checkpoints are in all session files and in the accounts file.
+    """
     if (accounts := state.load_accounts()) is not None:
         checkpoints.append(accounts)
     running = [session for session in sessions if session.phase != CLOSING]
@@ -57,6 +61,6 @@ def _load_accounts(
 
 
 def _sequence(checkpoint: Any) -> int:
-    """Return the sequence number of a checkpoint; -1 if it is malformed."""
+    """Return the sequence number of a checkpoint; -1 if the checkpoint is malformed."""
     number = checkpoint.get("sequence") if isinstance(checkpoint, dict) else None
     return number if isinstance(number, int) else -1

@@ -1,6 +1,6 @@
-"""A session: one job on this node from begin to end, with its settings and its energy so far.
+"""Sessions: the state of each job on this node, with its settings and its energy so far.
 
-Sessions are plain state that can be written to disk at any time. The job manager changes them.
+A session is plain data that can be written to disk at any time. The job manager changes it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _WHOLE = Fraction(1)
 
 @dataclass(slots=True)
 class JobStep:
-    """A running step.
+    """A running Slurm step.
 
     Attributes:
-        name: Slurm's step name.
-        start_unix: Unix seconds of its begin.
-        meter_at_start: the job's meter at its begin.
-        pid: its slurmstepd, if reported.
-        shared: another step ran at the same time.
-        process_seen: its slurmstepd was seen alive.
-        record_id: id of its future record.
+        name: Slurm's name of the step.
+        start_unix: Unix time of the step's start in seconds.
+        meter_at_start: copy of the job's energy meter at the step's start.
+        pid: process id of the step's slurmstepd; None if not reported.
+        shared: whether another step ran at the same time.
+        process_seen: whether the step's slurmstepd was seen alive.
+        record_id: id of the energy record that will be written for the step.
     """
 
     name: str
@@ -54,49 +54,52 @@ class JobStep:
 
     @property
     def is_container(self) -> bool:
-        """Whether the step spans the whole job, so that other steps run beside it."""
+        """Whether the step lasts as long as the job, so that other steps run beside it."""
         return self.name in ("batch", "extern", "interactive")
 
     def dump(self) -> dict[str, Any]:
-        """Return JSON-ready data."""
+        """Return the step as a dict that JSON can hold."""
         return {**_flat(self), "meter_at_start": self.meter_at_start.dump()}
 
     @classmethod
     def load(cls, data: dict[str, Any]) -> JobStep:
-        """Return the step from the output of `dump`."""
+        """Return the step that `dump` turned into `data`."""
         return cls(**{**data, "meter_at_start": JobMeter(**data["meter_at_start"])})
 
 
 @dataclass(slots=True)
 class Session:
-    """A job on this node.
+    """The state of a job on this node.
 
     Attributes:
         job_id, restart_count, uid, user, partition, cluster, node, sluid, cpus: as in `JobContext`.
-        boot_id: boot in which it began.
-        late: it began before the agent received its message.
-        start_unix: Unix seconds of its begin; later times are this plus the time on the boot clock.
-        whole_node: it has the whole node.
-        gpus: indices of its GPUs.
-        gpu_job: it requested GPUs from Slurm.
-        cpu_list: its logical CPUs; None until a step reports them, and with the whole node.
-        policy: policy in force.
-        requested: the job's energy flags, for the record.
-        model, tag: flags that are only recorded.
-        fingerprint: digest of batch script and arguments, from the batch step.
+        boot_id: identifier of the boot in which the job started.
+        late: whether the job started before the agent received the message about it.
+        start_unix: Unix time of the job's start in seconds. Later times are computed from it and the boot
+            clock.
+        whole_node: whether the job has the whole node.
+        gpus: indices of the job's GPUs.
+        gpu_job: whether the job requested GPUs from Slurm.
+        cpu_list: the job's logical CPUs; None until a step reports them, and for a job with the whole node.
+        policy: energy policy in force.
+        requested: the job's energy flags, for its record.
+        model, tag: energy flags that are only recorded; None if absent.
+        fingerprint: digest of the batch script and its arguments; None if not reported.
         plan: planned settings.
         outcomes: results of applying the plan.
-        restored: results of restoring the originals.
+        restored: results of restoring the original settings.
         notes: notes for the record.
-        job_components: components that count for it.
+        job_components: hardware components whose energy is recorded for the job.
         meter: energy so far.
-        power_monitor: peak power, time above caps.
+        power_monitor: peak power and time above caps.
         devices: processor and GPUs, for the record.
-        steps: open steps by name.
+        steps: running Slurm steps by name.
         phase: `starting`, `open` or `closing`.
-        end_unix: Unix seconds of its end, in phase `closing`.
-        steps_ended_at: boot time at which its last step was known to have ended; the epilog should follow.
-        trace: power over time, in a file of its own.
+        end_unix: Unix time of the job's end in seconds; None before phase `closing`.
+        steps_ended_at: boot time in seconds at which the job's batch or extern step was known to have ended,
+            so that the epilog should follow; None before.
+        record_id: id of the job's energy record.
+        trace: power over time, which is written to its own file; None if there is none.
     """
 
     job_id: int
@@ -137,49 +140,57 @@ class Session:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Job id and restart count."""
+        """Job id and restart count, which identify the job."""
         return self.job_id, self.restart_count
 
     @property
     def owner(self) -> str:
-        """Name under which its settings are journaled."""
+        """Unique name of the job, for example `123.0`. The settings journal and the energy ledger use it."""
         return f"{self.job_id}.{self.restart_count}"
 
     @property
     def components(self) -> tuple[str, ...]:
-        """Names of the components that count for it, as far as known."""
+        """Names of the components whose energy is recorded, without those of which the job's use is unknown."""
         return tuple(component.component for component in self.job_components if component.known)
 
     @property
     def partial_components(self) -> tuple[str, ...]:
-        """Components with only partial energy because the job's allocated CPUs are unknown."""
+        """Components whose energy is recorded as partial, because the job's allocated CPUs are unknown."""
         return () if self.whole_node or self.cpus is not None else (*BY_CPU_TIME, OTHER)
 
     @property
     def occupant(self) -> Occupant:
-        """Its allocated resources, for the ledger."""
+        """The job's allocated resources, as the energy ledger takes them."""
         gpus = dict.fromkeys(self.gpus, _WHOLE)
         return Occupant(self.owner, self.cpus, gpus, self.whole_node)
 
     @property
     def metered_job(self) -> MeteredJob:
-        """Its processes, for the CPU time meter."""
+        """The job's processes, as the CPU time meter takes them."""
         pids = tuple(step.pid for step in self.steps.values() if step.pid is not None)
         start = None if self.late else self.meter.start
         return MeteredJob(self.owner, start, JobProcesses(self.job_id, self.sluid, pids))
 
     def unix_at(self, boottime: float) -> float:
-        """Return the Unix seconds of a boot time, independent of jumps of the wall clock."""
+        """Return the Unix seconds of a boot time since the job's start.
+
+        Jumps of the wall clock have no effect.
+        """
         return self.start_unix + max(0.0, boottime - self.meter.start)
 
     def start_metering(self, boottime: float, interval_s: float) -> None:
-        """Start the energy of the job at a boot time, with a trace of the given interval."""
+        """Start the job's energy meter and its power trace.
+
+        Args:
+            boottime: boot time in seconds from which energy is counted.
+            interval_s: seconds per interval of the trace.
+        """
         self.meter = JobMeter(boottime)
         self.power_monitor.reset()
         self.trace = TraceBuilder(boottime, interval_s, self.components)
 
     def add_charge(self, charge: Charge) -> None:
-        """Add a charge to meter, power monitor and trace."""
+        """Add the energy of a charge to the job's meter, power monitor and trace."""
         components = self.components
         self.meter.add(charge, components)
         used = {name: charge.energy_uj[name] / 1e6 for name in components if name in charge.energy_uj}
@@ -202,7 +213,13 @@ class Session:
             self.trace.add(start, end, joules)
 
     def begin_step(self, name: str, boottime: float, pid: int | None = None) -> None:
-        """Open a step; an already open step continues."""
+        """Start a Slurm step of the job. If the step is already running, nothing changes.
+
+        Args:
+            name: Slurm's name of the step.
+            boottime: boot time of the step's start in seconds.
+            pid: process id of the step's slurmstepd; None if not reported.
+        """
         if name in self.steps or len(self.steps) >= MAX_OPEN_STEPS:
             return
         step = JobStep(name, self.unix_at(boottime), self.meter.copy(), pid)
@@ -212,18 +229,25 @@ class Session:
         self.steps[name] = step
 
     def note(self, text: str) -> None:
-        """Add a note for the record once. The number is bounded because caps may change every few seconds."""
+        """Add a note to the job's record, unless the record has it already.
+
+        The number of notes is limited, because caps may change every few seconds.
+        """
         if text not in self.notes and len(self.notes) <= MAX_NOTES:
             self.notes.append(text if len(self.notes) < MAX_NOTES else "further remarks are left out")
 
     def merge_outcomes(self, outcomes: Iterable[SettingOutcome]) -> None:
-        """Add outcomes; a later outcome of the same knob keeps the first original value."""
+        """Add outcomes of settings to the session's outcomes.
+
+        A new outcome replaces an earlier one of the same knob. Both contain the value before the first change
+        as original.
+        """
         merged = {outcome.key: outcome for outcome in self.outcomes}
         merged |= {outcome.key: outcome for outcome in outcomes}
         self.outcomes = list(merged.values())
 
     def dump(self) -> dict[str, Any]:
-        """Return JSON-ready data without the trace."""
+        """Return the session without the trace, as a dict that JSON can hold."""
         data = _flat(self)
         del data["trace"]
         for name in ("job_components", "devices", "plan", "outcomes", "restored"):
@@ -234,7 +258,7 @@ class Session:
 
     @classmethod
     def load(cls, data: dict[str, Any]) -> Session:
-        """Return the session from the output of `dump`.
+        """Return the session that `dump` turned into `data`.
 
         Raises:
             KeyError, TypeError: malformed data.
@@ -257,15 +281,15 @@ class Session:
 
 
 class SessionTable(dict[tuple[int, int], Session]):
-    """Running sessions by job id and restart count."""
+    """Sessions of the running jobs by job id and restart count."""
 
     def latest_run(self, job_id: int) -> Session | None:
-        """Return the latest run of a job."""
+        """Return the session with the highest restart count of a job; None if the job does not run here."""
         runs = [session for session in self.values() if session.job_id == job_id]
         return max(runs, key=lambda session: session.restart_count, default=None)
 
     def require_run(self, job_id: int) -> Session:
-        """Return the latest run of a job, which must exist.
+        """Return the session with the highest restart count of a job, which must exist.
 
         Raises:
             NotFoundError: the job does not run here.
@@ -276,11 +300,17 @@ class SessionTable(dict[tuple[int, int], Session]):
         return session
 
     def sole_run(self, job_id: int) -> Session | None:
-        """Return a job's run if it has exactly one; its epilog may report another restart count."""
+        """Return the only session of a job; None if the job has none or several.
+
+        An epilog may report another restart count than the prolog. This lookup ignores the restart count.
+        """
         runs = [session for session in self.values() if session.job_id == job_id]
         return runs[0] if len(runs) == 1 else None
 
 
 def _flat(item: Any) -> dict[str, Any]:
-    """Return a dataclass's fields; asdict copies deeply, which is slow for hundreds of settings."""
+    """Return the fields of a dataclass instance as a dict, without copying their values.
+
+    `dataclasses.asdict` copies deeply, which is slow for hundreds of settings.
+    """
     return {name: getattr(item, name) for name in item.__slots__}

@@ -1,4 +1,4 @@
-"""Plan and apply the settings of a job at its begin, when its CPUs become known, when its caps change."""
+"""Application of a job's settings: when it starts, when its CPUs become known, and when its caps change."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ log = logging.getLogger(__name__)
 
 
 class SettingsApplier:
-    """Planning and application of the settings of jobs.
+    """Plans and applies the settings of jobs.
 
     Args:
         devices: the node's hardware.
-        settings: applies settings with the journal.
-        checkpoints: writes the plan before it is applied.
+        settings: applies settings and records the original values in the settings journal.
+        checkpoints: writes the plan to disk before it is applied.
         config: returns the current configuration.
     """
 
@@ -41,7 +41,10 @@ class SettingsApplier:
         self._config = config
 
     def apply(self, session: Session, request: PolicyRequest) -> list[SettingOutcome]:
-        """Plan and apply a request; restore settings that only an earlier plan of the job contained."""
+        """Plan and apply the settings that a job requests, and return the outcome of each setting.
+
+        Settings that only an earlier plan of the job contained are restored.
+        """
         journal = self._settings.journal
         plan, values = planner.plan(session, request, self._devices, journal, self._config())
         dropped = {setting.key for setting in session.plan} - {setting.key for setting in plan.settings}
@@ -69,7 +72,7 @@ class SettingsApplier:
         return outcomes
 
     def replan(self, session: Session) -> None:
-        """Plan a running job's request again, because its CPUs became known."""
+        """Plan and apply a running job's request again. Call it when the job's CPUs become known."""
         policy = session.policy
         outcomes = self.apply(session, planner.request_again(session, self._config()))
         session.policy = policy
@@ -77,7 +80,15 @@ class SettingsApplier:
         self._checkpoints.save(session)
 
     def set_caps(self, session: Session, caps: Mapping[str, float | None]) -> dict[str, int]:
-        """Change the caps of a running job, see `JobManager.set_caps`; return counts for the response."""
+        """Change the power caps of a running job.
+
+        Args:
+            session: the job.
+            caps: `cap_watts` and `gpu_cap_watts`. None removes a cap; an absent cap stays unchanged.
+
+        Returns:
+            How many settings were `applied` and how many `failed`.
+        """
         request = PolicyRequest(
             policy=planner.capping_policy(session.policy, self._config()),
             cap_watts=caps.get("cap_watts", session.power_monitor.cap_watts),

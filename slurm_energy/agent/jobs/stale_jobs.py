@@ -1,4 +1,4 @@
-"""Jobs that have ended without an epilog, detected from their batch or extern step."""
+"""Detection of jobs that ended without an epilog, from the end of their batch or extern step."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ NO_EPILOG_NOTE = "no epilog ran within 10 minutes of the job's end: ended then, 
 
 
 def stale_jobs(sessions: Iterable[Session], root: Path, now: float) -> list[Session]:
-    """Return the jobs whose epilog is overdue.
+    """Return the jobs that ended more than EPILOG_GRACE_S ago and whose epilog has not run.
 
-    A job has ended when its batch or extern step has ended: the step reported its end, or its slurmstepd was
-    seen alive earlier and is gone. Without such a step the job counts as running.
+    A job has ended when its batch or extern step has ended. That is the case if the step reported its end, or
+    if its slurmstepd was seen alive earlier and is gone. A job without such a step counts as running.
 
     Args:
-        sessions: running jobs; the time of the detected end is stored in them.
-        root: directory that contains proc.
+        sessions: running jobs. The time of a detected end is stored in them.
+        root: directory that contains `proc`.
         now: boot time in seconds.
     """
     stale = []

@@ -1,1 +1,1 @@
-"""From hardware counters to the energy of each job: sampling, attribution, the node's energy accounts."""
+"""Metering of the energy of each job: counter sampling, attribution to jobs, energy ledger of the node."""
