@@ -86,13 +86,13 @@ class JobManager:
 
     @property
     def sampling_interval_s(self) -> float:
-        """Seconds between periodic samples: longer without jobs, but always so short that no wrap is missed."""
+        """Seconds between periodic samples: longer without jobs, but short enough that no wrap is missed."""
         interval_s = 1 / self.config.agent.sampling_hz
         interval_s = interval_s if self.active else max(interval_s, _IDLE_INTERVAL_S)
         return min(interval_s, self._meter.max_interval_s)
 
     def start(self) -> None:
-        """Recover an earlier run: finalize ended jobs, resume running jobs, restore settings of all others."""
+        """Recover an earlier run: finalize ended jobs, resume running jobs, restore all other settings."""
         running, ended, recorded = recovery.recover(self._state, self.spool, self._meter, self._clock.boot_id)
         self._finalizer.sessions += ended
         self._sessions.update({session.key: session for session in running})
@@ -233,10 +233,7 @@ class JobManager:
         return bool(self._pending)
 
     def apply_pending_settings(self) -> None:
-        """Apply settings that a step made possible by reporting CPUs.
-
-        Call it after the response to the step.
-        """
+        """Apply settings that a step made possible by reporting CPUs. Call it after the step's response."""
         pending, self._pending = self._pending, set()
         for session in [self._sessions[key] for key in pending if key in self._sessions]:
             self._applier.replan(session)
@@ -324,12 +321,12 @@ class JobManager:
         self.spool.limit_bytes = config.agent.spool_limit_mb * 1_000_000
 
     def finalize_jobs(self) -> UnsyncedFiles:
-        """Write the records of ended jobs and return the files to sync. Call `flushed` after the sync."""
+        """Write the records of ended jobs and return the files to sync; call `flushed` after the sync."""
         self._finalizer.complete()
         return self._checkpoints.unsynced()
 
     def flushed(self, flush: UnsyncedFiles, *, succeeded: bool = True) -> None:
-        """Record whether the files in `flush` were synced to disk. Otherwise they are written again."""
+        """Record whether the files in `flush` were synced to disk; otherwise they are written again."""
         (self._checkpoints.synced if succeeded else self._checkpoints.not_synced)(flush)
 
     def stop(self) -> None:

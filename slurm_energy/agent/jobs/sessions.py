@@ -150,7 +150,7 @@ class Session:
 
     @property
     def components(self) -> tuple[str, ...]:
-        """Names of the components whose energy is recorded, without those of which the job's use is unknown."""
+        """Names of the components whose energy is recorded, without those that the job may not use."""
         return tuple(component.component for component in self.job_components if component.known)
 
     @property

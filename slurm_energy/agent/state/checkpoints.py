@@ -1,4 +1,4 @@
-"""Checkpoints of running jobs and of the energy accounts, and records written to the spool."""
+"""Checkpoints of running jobs and of the energy ledger, and writing of energy records to the spool."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _MAX_HELD_BYTES = 32_000_000
 
 @dataclass(frozen=True, slots=True)
 class UnsyncedFiles:
-    """Files to sync to disk, and the jobs to forget once that has succeeded.
+    """Files to sync to disk, and the jobs to remove once the sync has succeeded.
 
     Attributes:
-        files: paths, with the contents of files that no later checkpoint would write again.
-        recorded: jobs whose records are among the files, or were synced before.
+        files: contents by path. None stands for contents that a later checkpoint will write again.
+        recorded: ended jobs whose records are among the files, or were synced before.
     """
 
     files: dict[str, bytes | None]
@@ -39,17 +39,17 @@ class UnsyncedFiles:
 
 
 class CheckpointWriter:
-    """A writer of checkpoints and records; a failure is logged once, and the caller retries.
+    """Writes checkpoints and energy records. A failure is logged once, and the caller retries.
 
-    Every checkpoint contains the energy accounts of the whole node. The latest checkpoint, in whichever job's
+    Every checkpoint contains the energy ledger of the whole node. The latest checkpoint, in whichever job's
     file, therefore has the energy of all jobs up to one instant.
 
     Args:
         state: the state directory.
-        spool: records for the controller.
+        spool: records that the controller does not have yet.
         meter: the node's energy meter, whose state is written.
-        running: returns the running jobs.
-        on_written: called after each write that should be synced to disk or delivered; None: nothing.
+        running: returns the sessions of the running jobs.
+        on_written: called after each write that should be synced to disk or delivered; None for no call.
     """
 
     def __init__(
@@ -72,19 +72,22 @@ class CheckpointWriter:
         self._failures = RepeatedFailureLog(log)
 
     def save(self, session: Session) -> None:
-        """Write a job's session and the energy accounts."""
+        """Write a job's session together with the energy ledger of the node."""
         for old in [old for old in self._recorded if old.owner == session.owner and old is not session]:
             self._forget(old)  # both have the same file names
         self._write(lambda: self._unsynced.update({self._state.save(session, self._checkpoint()): None}))
 
     def save_accounts(self) -> bool:
-        """Write the energy accounts; False if that failed."""
+        """Write the energy ledger of the node. Return whether the write succeeded."""
         return self._write(self._save_accounts)
 
     def save_periodically(self) -> None:
-        """Write the energy accounts and grown traces; sync to disk only every few calls.
+        """Write the energy ledger and the traces that have grown.
 
-        The files survive a crash of the agent at once. A sync for every call would cost more than sampling.
+        Only every sixth call also requests a sync to disk.
+
+        Without a sync the files survive a crash of the agent. A sync in every call would cost more than
+        sampling.
         """
         self.save_traces(grown=True)
         self._write(self._save_accounts, report=False)
@@ -93,13 +96,22 @@ class CheckpointWriter:
             self.notify_written()
 
     def save_traces(self, *, grown: bool = False) -> None:
-        """Write the traces of running jobs; with `grown` only traces that have grown enough."""
+        """Write the power traces of the running jobs.
+
+        Args:
+            grown: write only traces that grew by more than a hundredth since they were last written.
+        """
         for session in self._running():
             if session.trace is not None and (session.trace.has_grown or not grown):
                 self._write(partial(self._state.save_trace, session), report=False)
 
     def spool_record(self, record: EnergyRecord, trace: dict[str, Any] | None = None) -> bool:
-        """Store a record for delivery; False if that failed."""
+        """Store an energy record in the spool. Return whether that succeeded.
+
+        Args:
+            record: the record.
+            trace: the power trace in the format of docs/reference/protocol.md; None if there is none.
+        """
         try:
             self._unsynced.update(self._spool.add(record, trace))
         except OSError as error:
@@ -110,7 +122,7 @@ class CheckpointWriter:
         return True
 
     def remove_when_synced(self, sessions: Iterable[Session]) -> None:
-        """Remove the files of jobs whose records are in the spool, once these records are on disk."""
+        """Remove the session files of jobs with spooled records once these records are synced to disk."""
         for session in sessions:
             self._recorded.append(session)
             if path := self._spool.path_of(session.record_id):
@@ -118,21 +130,24 @@ class CheckpointWriter:
             self.notify_written()
 
     def unsynced(self) -> UnsyncedFiles:
-        """Return all files not known to be on disk; call `synced` or `not_synced` afterwards."""
+        """Return all files that may not be on disk.
+
+        Call `synced` or `not_synced` after the attempt to sync them.
+        """
         self._flushing |= self._unsynced
         self._unsynced = {}
         self._unsynced_checkpoints = 0
         return UnsyncedFiles(dict(self._flushing), tuple(self._recorded))
 
     def flush(self) -> None:
-        """Sync everything to disk now, as far as possible."""
+        """Sync all written files to disk now. Errors are ignored."""
         flush = self.unsynced()
         with contextlib.suppress(OSError):
             atomic_file.flush(flush.files)
             self.synced(flush)
 
     def synced(self, flush: UnsyncedFiles) -> None:
-        """Remove the files of jobs whose records are on disk."""
+        """Remove the session files of jobs whose records in `flush` are on disk."""
         for path in flush.files:
             self._flushing.pop(path, None)
         for session in flush.recorded:
@@ -140,7 +155,10 @@ class CheckpointWriter:
                 self._forget(session)
 
     def not_synced(self, flush: UnsyncedFiles) -> None:
-        """Rewrite records that may be lost, and keep all files for the next attempt."""
+        """Write the records in `flush` again, because the failed sync may have lost them.
+
+        All files stay in the list for the next sync.
+        """
         held = 0
         for path, data in flush.files.items():
             held += len(data or b"")
@@ -149,7 +167,7 @@ class CheckpointWriter:
                 self._write(partial(self._spool.rewrite, path, data), report=False)
 
     def notify_written(self) -> None:
-        """Call `on_written`."""
+        """Call the function `on_written`, if there is one."""
         if self._on_written is not None:
             self._on_written()
 

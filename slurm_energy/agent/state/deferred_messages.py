@@ -1,7 +1,6 @@
-"""Deferred messages: begins and ends that the agent did not answer, which the hook left as files.
+"""Deferred messages: starts and ends of jobs that a hook stored as files because the agent did not respond.
 
-A job whose begin or end was deferred is begun or ended as soon as the agent runs again. The writer of these
-files is prolog_epilog/deferred_message.c.
+The agent processes these messages when it runs again. prolog_epilog/deferred_message.c writes the files.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ _MARK = "boot_id"
 
 @dataclass(frozen=True, slots=True)
 class HookMessage:
-    """One deferred message.
+    """One deferred message of a hook.
 
     Attributes:
-        path: its file.
-        sent: boot time of the hook in seconds.
+        path: file of the message.
+        sent: boot time in seconds at which the hook ran.
         operation: `begin` or `end`.
         env: the hook's environment.
         key: job id and restart count.
@@ -52,15 +51,15 @@ class HookMessage:
 
 
 class DeferredMessages:
-    """The directory of deferred messages beside a socket; created if absent.
+    """The directory of deferred messages beside the agent's socket; created if absent.
 
     Args:
-        socket_path: the agent's socket.
+        socket_path: path of the agent's socket.
         jobs: processes the messages.
-        clock: time.
+        clock: the machine's clock; None creates one.
 
     Raises:
-        OSError: it cannot be created, or belongs to another user.
+        OSError: the directory cannot be created, or other users could write to it.
     """
 
     def __init__(self, socket_path: Path, jobs: JobManager, clock: Clock | None = None) -> None:
@@ -78,9 +77,9 @@ class DeferredMessages:
         self._drop_those_of_earlier_boots()
 
     def replay(self) -> None:
-        """Process all messages, oldest first. A useless message is logged and dropped.
+        """Process all messages, oldest first. An invalid message is logged and deleted.
 
-        Each file is removed after its message took effect; processing a message twice has the same effect as
+        Each file is deleted after its message took effect. Processing a message twice has the same effect as
         once.
         """
         try:
@@ -125,7 +124,10 @@ class DeferredMessages:
             return None
 
     def _drop_those_of_earlier_boots(self) -> None:
-        """Empty a directory that survived a reboot, recognised by its boot id, because wall clocks jump."""
+        """Delete all messages if they were written before the last reboot.
+
+        The boot id in the directory shows this. Wall-clock times are not used, because the wall clock jumps.
+        """
         mark = self.folder / _MARK
         if mark.exists() and atomic_file.read(mark, _MAX_BYTES).decode() == self._clock.boot_id:
             return

@@ -1,7 +1,8 @@
-"""Records that the controller cannot take yet, such as those of a newer schema, and when to retry them.
+"""Records that the controller cannot accept yet, for example those of a newer schema.
 
-All of them wait together. After the pause one record is sent as a probe. If it is accepted, the others follow
-at once; otherwise the pause doubles. Deferred records never delay other records.
+All deferred records wait together. After a pause one of them is sent as a probe. If the controller accepts
+the probe, the others are sent at once; otherwise the pause doubles. Deferred records never delay other
+records.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ MAX_PAUSE_S = 600.0
 
 @dataclass(slots=True)
 class DeferredRecords:
-    """The deferred records by file name, the least recently tried first.
+    """The file names of the deferred records. The record whose last attempt is oldest comes first.
 
-    Times are seconds of the monotonic clock.
+    All times are seconds of the monotonic clock.
 
     Attributes:
-        reason: why the last of them was deferred.
+        reason: why the most recently deferred record was deferred.
     """
 
     reason: str = ""
@@ -34,7 +35,13 @@ class DeferredRecords:
         return len(self._names)
 
     def add(self, name: str, reason: str, now: float) -> None:
-        """Defer a record; a probe that returns doubles the pause."""
+        """Defer a record. If it was the probe, the pause doubles.
+
+        Args:
+            name: file name of the record.
+            reason: one line that explains why.
+            now: seconds of the monotonic clock.
+        """
         if name == self._probe:
             self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
             self._probe = None
@@ -46,7 +53,11 @@ class DeferredRecords:
         self.reason = reason
 
     def withheld(self, now: float) -> Set[str]:
-        """Return the records not to send now: all deferred ones, except the probe when it is due."""
+        """Return the file names of the records that must not be sent now.
+
+        These are all deferred records. When the pause is over, the first one is left out and becomes the
+        probe.
+        """
         if not self._names:
             return frozenset()
         if now < self._due:
@@ -55,16 +66,16 @@ class DeferredRecords:
         return self._names.keys() - {self._probe}
 
     def forget(self, name: str) -> None:
-        """Remove an accepted or rejected record; if it was the probe, the others may be sent."""
+        """Remove an accepted or rejected record. If it was the probe, all others may be sent."""
         if name == self._probe:
             self.release()
         self._names.pop(name, None)
 
     def release(self) -> None:
-        """Let every record be sent at once."""
+        """Remove all records from the list, so that all may be sent at once."""
         self._names.clear()
         self._pause_s, self._due, self._probe = FIRST_PAUSE_S, 0.0, None
 
     def pause_s(self, now: float) -> float | None:
-        """Return the seconds until the next probe; None if no record is deferred."""
+        """Return the seconds from `now` until the next probe; None if no record is deferred."""
         return max(0.0, self._due - now) if self._names else None

@@ -1,8 +1,9 @@
-"""Delivery of spooled records to the controller until it has confirmed each.
+"""Delivery of spooled energy records to the controller until the controller has confirmed each of them.
 
-The controller accepts a record, rejects it (it will never be accepted as it is) or asks for a retry (a newer
-controller, or a later time, may accept it). Rejected records are kept, and sent again once another release of
-the controller answers. Records to be retried wait in the spool and delay no other record.
+The controller accepts a record, rejects it or requests a retry. A rejected record will never be accepted as
+it is; a record to be retried may be accepted later or by a newer controller. Rejected records are kept, and
+sent again when another release of the controller responds. Records to be retried wait in the spool and delay
+no other record.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ _REQUEST_INTERVAL_S = 900.0
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """The controller's answer to one delivery, by position of the item.
+    """The controller's response to one delivery, by index of the record in the request.
 
     Attributes:
-        accepted: accepted now or earlier.
-        rejected: rejected, with the reason.
-        traces: traces rejected, with the reason; their records are accepted.
-        retried: to be retried, with the reason.
+        accepted: records that were accepted now or earlier.
+        rejected: rejected records, each with the reason.
+        traces: accepted records whose trace was rejected, each with the reason.
+        retried: records to be sent again later, each with the reason.
     """
 
     accepted: frozenset[int] = frozenset()
@@ -57,10 +58,16 @@ class DeliveryResult:
 
 
 def parse_delivery_response(items: Sequence[SpooledRecord], response: Mapping[str, Any]) -> DeliveryResult:
-    """Parse the response to a delivery; an item that it does not name is to be retried.
+    """Parse the controller's response to a delivery.
+
+    A record that the response does not name is to be retried.
+
+    Args:
+        items: the sent records.
+        response: the response.
 
     Raises:
-        UnavailableError: the response names none of the items.
+        UnavailableError: the response names none of the records.
     """
     accepted_ids = set(_strings(response.get("accepted")))
     accepted = frozenset(i for i, item in enumerate(items) if item.record_id in accepted_ids)
@@ -75,7 +82,7 @@ def parse_delivery_response(items: Sequence[SpooledRecord], response: Mapping[st
 
 
 def _is_about_the_connection(error: EnergyError) -> bool:
-    """Return whether an error concerns the connection or permission, not the records."""
+    """Return whether an error concerns the connection or permission and not the records."""
     return isinstance(error, UnavailableError | ForbiddenError | NotFoundError)
 
 
@@ -84,7 +91,10 @@ def _strings(value: Any) -> list[str]:
 
 
 def _reasons(items: Sequence[SpooledRecord], response: Mapping[str, Any], key: str) -> dict[int, str]:
-    """Return the reasons of one list by position; an entry names its item by position or record id."""
+    """Return the reasons in the list `key` of the response, by index of the record in the request.
+
+    An entry of the list names its record by index or by record id.
+    """
     entries = response.get(key)
     places = {item.record_id: i for i, item in enumerate(items)}
     reasons = {}
@@ -101,13 +111,13 @@ def _reasons(items: Sequence[SpooledRecord], response: Mapping[str, Any], key: s
 
 
 class RecordDelivery:
-    """The background task that delivers the spool to the controller.
+    """The background task that delivers the spooled records to the controller.
 
     Args:
         spool: the records.
-        cluster: address of the controller.
-        node: returns this node's name.
-        work: runs a function in the worker thread, the only thread that touches the spool.
+        cluster: configuration with the address of the controller.
+        node: returns Slurm's name of this node.
+        work: runs a function in the worker thread, which is the only thread that uses the spool.
     """
 
     def __init__(
@@ -129,11 +139,11 @@ class RecordDelivery:
         self._requested_at = -math.inf
 
     def wake(self) -> None:
-        """Signal a new record; this does not shorten the wait after a failure."""
+        """Signal that there is a new record. The pause after a failure is not shortened."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Deliver until cancelled."""
+        """Deliver records until the task is cancelled."""
         wait_s = _FIRST_WAIT_S
         while True:
             self._wake.clear()
@@ -154,7 +164,7 @@ class RecordDelivery:
                     await asyncio.wait_for(self._wake.wait(), await self._work(self._pause_s))
 
     def _pause_s(self) -> float | None:
-        """Return the seconds until work is due without a new record; None if never."""
+        """Return the seconds until a request is due even without a new record; None if none will be due."""
         now = time.monotonic()
         pauses = [self._spool.deferred.pause_s(now)]
         if self._spool.rejected.count():
@@ -163,7 +173,7 @@ class RecordDelivery:
         return min(due) if due else None
 
     async def _deliver_some(self) -> bool:
-        """Deliver one batch; return False if there was nothing to deliver."""
+        """Deliver one batch of records. Return False if nothing had to be sent."""
         now = time.monotonic()
         items: list[SpooledRecord] = await self._work(self._spool.items, _BATCH_BYTES, _BATCH_ITEMS, now)
         rejected = await self._work(self._spool.rejected.count)
@@ -192,10 +202,15 @@ class RecordDelivery:
     async def _deliver_one_by_one(
         self, client: ControllerClient, items: list[SpooledRecord], error: EnergyError
     ) -> None:
-        """Deliver the items of a failed request one by one, so that a bad item delays no other.
+        """Deliver the records of a failed request one by one, so that one bad record delays no other.
 
-        An item that the controller refuses for its size or form is rejected. An item that it fails at is
-        retried later.
+        A record that the controller refuses for its size or form is rejected. A record for which the
+        controller reports another error is retried later.
+
+        Args:
+            client: connection to the controller.
+            items: the records of the failed request.
+            error: the error of that request.
         """
         for item in items:
             try:
@@ -212,7 +227,11 @@ class RecordDelivery:
                 await self._reject(item, str(error))
 
     async def _deliver_without_trace(self, client: ControllerClient, item: SpooledRecord) -> bool:
-        """Deliver a record without its trace, which may be the refused part; return whether it was."""
+        """Deliver a record without its trace, in case the controller refuses only the trace.
+
+        Returns:
+            False if the controller refuses the record without its trace too.
+        """
         try:
             response = await self._post(client, [SpooledRecord(item.name, item.record, None)])
             outcome = parse_delivery_response([item], response)
@@ -245,7 +264,7 @@ class RecordDelivery:
         return self._spool.count(), self._spool.rejected.count()
 
     async def _note_release(self, response: Mapping[str, Any]) -> None:
-        """Resend records that another release of the controller rejected."""
+        """Store the controller's release, and send records again that another release rejected."""
         version, schema = (str(response.get(key))[:40] for key in ("version", "schema"))
         release = f"{version} (schema {schema})"
         now, self._release = time.monotonic(), release

@@ -1,7 +1,8 @@
-"""Rejected records: kept with trace and reason in bounded space, and sent again on request.
+"""Rejected records, which are kept with trace and reason in limited space and sent again on request.
 
-A record, its trace and its reason are three files with one stem. A trace is always moved before its record,
-so that `recover` knows after a crash that both belong where the record is.
+A record, its trace and the reason are three files whose names differ only in the suffix. A trace is always
+moved before its record. After a crash between the two moves, `recover` moves the trace to the directory of
+the record.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ class RejectedRecord:
     """One rejected record.
 
     Attributes:
-        name: its file.
-        bytes: size of record and trace.
-        has_trace: its trace is kept as well.
-        reason: why it was rejected.
-        refused_by: the controller's release as `RecordDelivery` names it; None if the agent rejected the
-            file.
+        name: file name of the record.
+        bytes: size of record and trace in bytes.
+        has_trace: whether the trace is kept as well.
+        reason: why the record was rejected.
+        refused_by: release of the controller that rejected the record, as `RecordDelivery` formats it; None
+            if the agent rejected the file.
     """
 
     name: str
@@ -49,15 +50,16 @@ class RejectedRecord:
 
 
 class RejectedRecords:
-    """The directory `rejected` of a spool; created when needed.
+    """The directory `rejected` of a spool, which is created when the first record is rejected.
 
     Args:
         folder: the directory.
-        limit_bytes: space for it. Beyond that the oldest traces are dropped, then the oldest records.
+        limit_bytes: maximum size of all files in bytes. If it is exceeded, the oldest traces are deleted,
+            then the oldest records.
 
     Attributes:
-        limit_bytes: as given; may be changed.
-        dropped: records dropped for lack of space since the start.
+        limit_bytes: the limit, which may be changed.
+        dropped: number of records deleted for lack of space since the agent started.
     """
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
@@ -72,26 +74,32 @@ class RejectedRecords:
 
     @property
     def bytes(self) -> int:
-        """Size of all files."""
+        """Size of all files in bytes."""
         return self._total
 
     def count(self) -> int:
-        """Return the number of records."""
+        """Return the number of rejected records."""
         return sum(1 for name in self._sizes if name.endswith(RECORD_SUFFIX))
 
     def has(self, record_id: str) -> bool:
-        """Return whether a record is rejected."""
+        """Return whether a record is among the rejected records."""
         return any(name.endswith(f"-{record_id}{RECORD_SUFFIX}") for name in self._sizes)
 
     def names(self) -> list[str]:
-        """Return the file names of the records, oldest first."""
+        """Return the file names of the rejected records, oldest first."""
         return sorted(name for name in self._sizes if name.endswith(RECORD_SUFFIX))
 
     def put(self, source: Path, name: str, reason: str, refused_by: str | None) -> None:
-        """Move a record and its trace from the spool directory `source`.
+        """Move a record and its trace from the spool directory to the rejected records.
+
+        Args:
+            source: the spool directory.
+            name: file name of the record.
+            reason: why the record was rejected.
+            refused_by: release of the controller that rejected it; None if the agent rejected the file.
 
         Raises:
-            OSError: not moved; the record is still in the spool.
+            OSError: the record was not moved and is still in the spool.
         """
         if not self.names():
             with contextlib.suppress(FileExistsError):
@@ -109,10 +117,17 @@ class RejectedRecords:
         self._bound(self.limit_bytes)
 
     def give_back(self, target: Path, name: str) -> dict[str, int]:
-        """Move a record and its trace to the spool directory `target`; return the moved sizes by name.
+        """Move a record and its trace to the spool directory.
+
+        Args:
+            target: the spool directory.
+            name: file name of the record.
+
+        Returns:
+            Sizes in bytes of the moved files by name.
 
         Raises:
-            OSError: not moved.
+            OSError: the record was not moved.
         """
         moved = {}
         for own in (trace_of(name), name):
@@ -125,7 +140,13 @@ class RejectedRecords:
         return moved
 
     def recover(self, spool: Path) -> None:
-        """After a crash, move traces to their records and drop files without a record."""
+        """Complete moves that a crash interrupted.
+
+        Traces are moved to the directory of their record, and files without a record are deleted.
+
+        Args:
+            spool: the spool directory.
+        """
         if not self.folder.is_dir():
             return
         for name in os.listdir(spool):
@@ -142,7 +163,7 @@ class RejectedRecords:
                 self._remove(name)
 
     def listing(self) -> Iterator[RejectedRecord]:
-        """Yield every record, oldest first."""
+        """Yield every rejected record, oldest first."""
         for name in self.names():
             note = self._note(name)
             trace = self._sizes.get(trace_of(name))
@@ -162,7 +183,10 @@ class RejectedRecords:
         return note if isinstance(note, dict) else {}
 
     def _receive(self, source: Path, name: str) -> None:
-        """Move a file here; an absent file is skipped."""
+        """Move the file `name` from the directory `source` to the rejected records.
+
+        An absent file is skipped.
+        """
         with contextlib.suppress(FileNotFoundError):
             path = os.path.join(source, name)
             size = os.lstat(path).st_size
@@ -170,13 +194,13 @@ class RejectedRecords:
             self._note_size(name, size)
 
     def free(self, size: int) -> int:
-        """Drop the oldest traces, then the oldest records, to free `size` bytes; return the freed bytes."""
+        """Delete the oldest traces, then the oldest records, to free `size` bytes. Return the freed bytes."""
         before = self._total
         self._bound(before - size)
         return before - self._total
 
     def _bound(self, limit_bytes: int) -> None:
-        """Drop the oldest traces, then the oldest records, until the rest fits."""
+        """Delete the oldest traces, then the oldest records, until the rest fits into `limit_bytes`."""
         excess = self._total - limit_bytes
         for name in sorted(name for name in self._sizes if name.endswith(TRACE_SUFFIX)):
             if excess <= 0:
@@ -207,19 +231,22 @@ class RejectedRecords:
 
 
 def file_sizes(folder: Path) -> dict[str, int]:
-    """Return the size of everything in a directory except directories; links are not followed."""
+    """Return the size in bytes of every directory entry by name, except of directories.
+
+    Links are not followed.
+    """
     with os.scandir(folder) as entries:
         status = {entry.name: entry.stat(follow_symlinks=False) for entry in entries}
     return {name: entry.st_size for name, entry in status.items() if not stat.S_ISDIR(entry.st_mode)}
 
 
 def trace_of(name: str) -> str:
-    """Return the file name of a record's trace."""
+    """Return the file name of the trace that belongs to the record file `name`."""
     return name.removesuffix(RECORD_SUFFIX) + TRACE_SUFFIX
 
 
 def record_of(name: str) -> str:
-    """Return the file name of the record that a trace or a reason belongs to."""
+    """Return the file name of the record to which a trace or reason file belongs."""
     return name.rpartition(".")[0] + RECORD_SUFFIX
 
 

@@ -1,8 +1,9 @@
-"""The spool: records that the controller does not have yet, one file each, with the trace beside it.
+"""The spool: directory of energy records that the controller does not have yet.
 
-A record leaves the spool only when the controller confirms it, or when it is rejected and moves to
-`rejected`. When space runs out, rejected records are dropped first, then traces. No other process writes to
-the directory, so its listing is kept in memory.
+Each record is one file, with its power trace in a second file. A record leaves the spool only when the
+controller confirms it, or when it is rejected and moved to the directory `rejected`. When space runs out,
+rejected records are deleted first, then traces. No other process writes to the spool, so its listing is kept
+in memory.
 """
 
 from __future__ import annotations
@@ -39,7 +40,13 @@ _MAX_FILE_BYTES = 15_000_000
 
 @dataclass(frozen=True, slots=True)
 class SpooledRecord:
-    """A record in the spool, with its trace if any. `name` is its file name."""
+    """An energy record in the spool.
+
+    Attributes:
+        name: file name of the record.
+        record: the record as JSON data.
+        trace: the power trace in the format of docs/reference/protocol.md; None if there is none.
+    """
 
     name: str
     record: dict[str, Any]
@@ -47,23 +54,23 @@ class SpooledRecord:
 
     @property
     def record_id(self) -> str:
-        """Id of the record."""
+        """Id of the record, which is part of its file name."""
         return record_id_of(self.name)
 
 
 class Spool:
-    """A directory of undelivered records.
+    """A directory of undelivered energy records.
 
     Args:
         folder: the directory; created if absent.
-        limit_bytes: space for all files, including rejected records.
+        limit_bytes: maximum size of all files in bytes, including rejected records.
 
     Raises:
         OSError: the directory cannot be created or read.
 
     Attributes:
-        deferred: records that the controller cannot take yet.
-        rejected: records that it will never accept.
+        deferred: records that the controller cannot accept yet.
+        rejected: records that the controller will never accept.
     """
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
@@ -84,20 +91,27 @@ class Spool:
 
     @property
     def limit_bytes(self) -> int:
-        """Space for everything in the spool."""
+        """Maximum size of all files of the spool in bytes, including rejected records."""
         return self._limit_bytes
 
     @limit_bytes.setter
     def limit_bytes(self, limit_bytes: int) -> None:
-        """Space for all files of the spool."""
+        """Set the maximum size of all files of the spool in bytes.
+
+        A quarter of it is for rejected records.
+        """
         self._limit_bytes = limit_bytes
         self.rejected.limit_bytes = limit_bytes // _REJECTED_SHARE
 
     def add(self, record: EnergyRecord, trace: dict[str, Any] | None) -> dict[str, bytes]:
-        """Store a record; its trace only if there is space.
+        """Store a record, and its power trace if there is space for the trace.
+
+        Args:
+            record: the record.
+            trace: the power trace in the format of docs/reference/protocol.md; None if there is none.
 
         Returns:
-            The files with their contents, complete but not yet synced to disk.
+            The contents of the written files by path. The files are complete but not yet synced to disk.
 
         Raises:
             OSError: the record could not be stored.
@@ -116,28 +130,33 @@ class Spool:
         return written | {self._path(name): data}
 
     def rewrite(self, path: str, data: bytes) -> None:
-        """Write a file of `add` again because it could not be synced to disk; a removed file stays removed.
+        """Write a file of `add` again because it could not be synced to disk.
 
-        After a failed write the disk may have dropped data, and it reports that only once.
+        After a failed sync the disk may have dropped the data, and the kernel reports that only once. A file
+        that was removed from the spool in the meantime is not written.
+
+        Args:
+            path: path of the file.
+            data: its contents.
 
         Raises:
-            OSError: not written.
+            OSError: the file was not written.
         """
         folder, name = os.path.split(path)
         if folder == str(self.folder) and name in self._sizes:
             self._write(name, data)
 
     def path_of(self, record_id: str) -> str | None:
-        """Return the file of a record that is in the spool and not rejected."""
+        """Return the path of a record's file; None if the record is not in the spool or is rejected."""
         names = (name for name in self._sizes if name.endswith(f"-{record_id}.json"))
         return next(map(self._path, names), None)
 
     def expire(self, now: float, keep_s: float) -> None:
-        """Drop traces of jobs that ended long ago; checks at most every ten minutes.
+        """Delete power traces of jobs that ended long ago. The check runs at most once in ten minutes.
 
         Args:
             now: Unix seconds.
-            keep_s: how long after a job's end its trace is kept.
+            keep_s: seconds after a job's end for which its trace is kept.
         """
         if abs(now - self._expired_at) < _EXPIRY_PAUSE_S:
             return
@@ -149,21 +168,24 @@ class Spool:
             self._drop(old)
 
     def has(self, record_id: str) -> bool:
-        """Return whether a record is in the spool or rejected."""
+        """Return whether a record is in the spool or among the rejected records."""
         here = any(name.endswith(f"-{record_id}.json") for name in self._sizes)
         return here or self.rejected.has(record_id)
 
     def count(self) -> int:
-        """Return the number of records."""
+        """Return the number of records in the spool, without rejected records."""
         return sum(1 for name in self._sizes if _RECORD.fullmatch(name))
 
     def items(self, max_bytes: int, max_items: int, now: float | None = None) -> list[SpooledRecord]:
-        """Return the oldest records up to a total size; at least one if there is any.
+        """Return the oldest records, as many as the limits allow.
+
+        The first one is returned whatever its size.
 
         Args:
-            max_bytes: total size.
-            max_items: number of records.
-            now: seconds of the monotonic clock, to leave out deferred records; None includes them.
+            max_bytes: maximum total size of records and traces in bytes.
+            max_items: maximum number of records.
+            now: seconds of the monotonic clock. Records that are deferred at this time are left out. None
+                includes them.
         """
         items: list[SpooledRecord] = []
         total = 0
@@ -179,22 +201,29 @@ class Spool:
         return items
 
     def remove(self, name: str) -> None:
-        """Remove a delivered record."""
+        """Remove a delivered record and its trace, given the record's file name."""
         self._drop([trace_of(name), name])
         self.deferred.forget(name)
 
     def defer(self, name: str, reason: str, now: float) -> None:
-        """Keep a record that the controller cannot take yet; `now` in seconds of the monotonic clock."""
+        """Mark a record as deferred because the controller cannot accept it yet.
+
+        Args:
+            name: file name of the record.
+            reason: one line that explains why.
+            now: seconds of the monotonic clock.
+        """
         if name in self._sizes:
             self.deferred.add(name, reason, now)
 
     def reject(self, name: str, reason: str, refused_by: str | None = None) -> None:
-        """Move a record and its trace to the rejected records, for `resend`.
+        """Move a record and its trace to the rejected records. `resend` moves them back.
 
         Args:
-            name: its file.
-            reason: why, one line.
-            refused_by: the controller's release; None if the file itself is unusable.
+            name: file name of the record.
+            reason: one line that explains why.
+            refused_by: release of the controller that rejected the record; None if the file itself is
+                unusable.
         """
         self.rejected.put(self.folder, name, reason, refused_by)
         for own in (trace_of(name), name):
@@ -202,11 +231,14 @@ class Spool:
         self.deferred.forget(name)
 
     def resend(self, record_ids: Iterable[str] | None = None, other_than: str | None = None) -> int:
-        """Move rejected records back into the spool; return how many.
+        """Move rejected records back into the spool and return how many were moved.
+
+        Deferred records are also sent again at once.
 
         Args:
-            record_ids: only these; None for all. All that wait for a newer controller are tried at once, too.
-            other_than: only records that another release of the controller refused.
+            record_ids: ids of the records to move; None for all.
+            other_than: a release of the controller. Only records that another release rejected are moved.
+                None moves all.
         """
         requested = None if record_ids is None else set(record_ids)
         moved = 0
@@ -221,7 +253,7 @@ class Spool:
         return moved
 
     def state(self) -> dict[str, Any]:
-        """Return the counts of the `status` response: waiting, deferred, rejected and dropped records."""
+        """Return the numbers of waiting, deferred, rejected and deleted records as fields of a response."""
         return {
             "spooled": self.count(),
             "deferred": len(self.deferred),
@@ -259,7 +291,11 @@ class Spool:
         return {self._path(name): data}
 
     def _write_record(self, name: str, data: bytes) -> None:
-        """Store a record. On a full disk drop rejected records, then the oldest traces in growing numbers."""
+        """Store a record.
+
+        On a full disk rejected records are deleted first, then the oldest traces in growing numbers, until it
+        succeeds.
+        """
         traces = sorted(other for other in self._sizes if other.endswith(TRACE_SUFFIX))
         batch = 1
         while True:
@@ -281,7 +317,10 @@ class Spool:
         self._failures.report(_DISK, f"{error.strerror}: power traces are dropped, records are kept")
 
     def _settle_disk(self, size: int) -> None:
-        """Report that the disk has space again, once it has space for many more traces."""
+        """Report that the disk has space again.
+
+        It must have space for 16 times `size` bytes, the size of a trace.
+        """
         if not self._disk_full:
             return
         free = os.statvfs(self.folder)
@@ -295,7 +334,10 @@ class Spool:
         self._sizes[name] = len(data)
 
     def _make_room(self, size: int) -> None:
-        """Drop rejected records, the oldest traces, then the oldest records, until `size` more bytes fit."""
+        """Delete files until `size` more bytes fit.
+
+        Rejected records are deleted first, then the oldest traces, then the oldest records.
+        """
         excess = self._total + self.rejected.bytes + size - self.limit_bytes
         if excess > 0:
             excess -= self.rejected.free(excess)
@@ -323,5 +365,5 @@ class Spool:
 
 
 def record_id_of(name: str) -> str:
-    """Return the record id in a file name."""
+    """Return the record id that is part of a record's file name."""
     return name.removesuffix(".json").partition("-")[2]

@@ -1,4 +1,4 @@
-"""The state directory: lock, settings journal, sessions with their traces, energy accounts, spool."""
+"""The agent's state directory: lock, settings journal, sessions with traces, energy ledger, spool."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _MAX_FILE_BYTES = 256_000_000
 
 
 class StateDirectory:
-    """The state directory, locked for one process from construction to `close`.
+    """The agent's state directory, locked for one process from construction to `close`.
 
     Args:
         folder: the directory; created if absent.
 
     Raises:
-        UnavailableError: it cannot be created or used.
-        ForbiddenError: other users could write to it.
-        AlreadyRunningError: another senergyd holds it.
+        UnavailableError: the directory cannot be created or used.
+        ForbiddenError: other users could write to the directory.
+        AlreadyRunningError: another senergyd has locked the directory.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -60,20 +60,21 @@ class StateDirectory:
 
     @property
     def spool_folder(self) -> Path:
-        """Directory of undelivered records."""
+        """Directory of undelivered energy records."""
         return self.folder / "spool"
 
     def save(self, session: Session, checkpoint: dict[str, Any]) -> str:
-        """Write a session with a checkpoint of all energy charged so far.
+        """Write a session, together with a checkpoint of all energy charged so far.
 
-        The end of a job is a new file beside the file of its begin. Some file systems sync a file to disk at
-        once when it replaces another file, and the epilog would wait for that.
+        The session of an ended job is written to a second file. On some file systems a file that replaces
+        another one is synced to disk at once, and the epilog would wait for that.
 
         Returns:
-            The complete file, not yet synced: it survives a crash of the agent, not of the machine.
+            Path of the written file. It is complete but not synced: it survives a crash of the agent, but not
+            of the machine.
 
         Raises:
-            OSError: not written; the previous file is unchanged.
+            OSError: the file was not written; the previous file is unchanged.
         """
         data = {"version": _VERSION, "checkpoint": checkpoint, "session": session.dump()}
         path = self._path(session, _ENDED if session.phase == CLOSING else _RUNS)
@@ -81,13 +82,13 @@ class StateDirectory:
         return path
 
     def save_accounts(self, checkpoint: dict[str, Any]) -> str:
-        """Write a checkpoint that belongs to no job.
+        """Write a checkpoint of the energy ledger to a file that belongs to no job.
 
         Returns:
-            The file, see `save`.
+            Path of the written file, which is complete but not synced to disk.
 
         Raises:
-            OSError: not written; the previous file is unchanged.
+            OSError: the file was not written; the previous file is unchanged.
         """
         path = os.path.join(self.folder, _ACCOUNTS)
         atomic_file.write(
@@ -96,7 +97,7 @@ class StateDirectory:
         return path
 
     def load_accounts(self) -> dict[str, Any] | None:
-        """Return the checkpoint of `save_accounts`; None if absent or unreadable."""
+        """Return the checkpoint that `save_accounts` wrote; None if it is absent or unreadable."""
         path = os.path.join(self.folder, _ACCOUNTS)
         try:
             data = json.loads(atomic_file.read(path, _MAX_FILE_BYTES))
@@ -111,10 +112,10 @@ class StateDirectory:
         return checkpoint
 
     def save_trace(self, session: Session) -> None:
-        """Write a session's trace.
+        """Write the power trace of a session, if there is one.
 
         Raises:
-            OSError: not written.
+            OSError: the trace was not written.
         """
         if session.trace is not None:
             atomic_file.write(self._path(session, _TRACE), session.trace.parts(), sync=False)
@@ -126,7 +127,10 @@ class StateDirectory:
             atomic_file.remove(self._path(session, suffix))
 
     def load(self) -> list[tuple[Session, dict[str, Any]]]:
-        """Return the sessions of the last run with their checkpoints; a damaged file is renamed and kept."""
+        """Return the sessions of the last run, each with its checkpoint.
+
+        Damaged files are renamed and kept.
+        """
         sessions: dict[str, tuple[Session, dict[str, Any]]] = {}
         for suffix in (_RUNS, _ENDED):  # a written end replaces the begin
             for path in sorted(self._sessions.glob(f"*{suffix}")):
@@ -144,17 +148,17 @@ class StateDirectory:
         return list(sessions.values())
 
     def close(self) -> None:
-        """Release the directory."""
+        """Unlock the directory."""
         os.close(self._lock)
 
     def _bound_damaged(self) -> None:
-        """Keep only the newest damaged files."""
+        """Delete the oldest damaged files so that at most 50 remain."""
         damaged = sorted(self._sessions.glob(f"*{_DAMAGED}"), key=lambda path: path.lstat().st_mtime)
         for path in damaged[:-_MAX_DAMAGED]:
             path.unlink(missing_ok=True)
 
     def _sweep(self, owners: Container[str]) -> None:
-        """Remove unfinished files and traces without a session, left by a crash."""
+        """Delete unfinished files that a crash left behind, and traces whose session is not in `owners`."""
         unfinished = [*self.folder.glob(".*.new"), *self._sessions.glob(".*.new")]
         orphans = [path for path in self._sessions.glob(f"*{_TRACE}") if path.stem not in owners]
         for path in (*unfinished, *orphans):
@@ -178,11 +182,11 @@ def _read(path: Path) -> tuple[Session, dict[str, Any]]:
 
 
 def lock_file(path: Path) -> int:
-    """Lock a file until the returned descriptor is closed; the kernel releases it when the process ends.
+    """Lock a file and return its descriptor. The lock ends when the descriptor is closed or the process ends.
 
     Raises:
-        AlreadyRunningError: another process holds it.
-        OSError: it cannot be opened.
+        AlreadyRunningError: another process holds the lock.
+        OSError: the file cannot be opened.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
