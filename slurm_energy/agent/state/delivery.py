@@ -160,8 +160,9 @@ class RecordDelivery:
                 continue
             wait_s = _FIRST_WAIT_S
             if not delivered:
+                pause_s = await self._work(self._pause_s)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), await self._work(self._pause_s))
+                    await asyncio.wait_for(self._wake.wait(), pause_s)
 
     def _pause_s(self) -> float | None:
         """Return the seconds until a request is due even without a new record; None if none will be due."""
