@@ -1,6 +1,7 @@
-"""The node agent, senergyd: one process per node, run as root.
+"""The node agent senergyd: one process per node, which runs as root.
 
-`jobs` applies policies and writes energy records, `metering` reads counters and attributes energy to jobs,
-`state` keeps everything that must survive a crash, `sockets` serves requests. `daemon` connects them to one
-event loop and to one worker thread, in which all code of `jobs`, `metering` and most of `state` runs.
+The package `jobs` applies energy policies and writes energy records. `metering` reads counters and attributes
+energy to jobs. `state` keeps everything that must survive a crash. `sockets` serves requests. The module
+`daemon` connects them to one event loop and one worker thread. All code of `jobs` and `metering` and most
+code of `state` runs in the worker thread.
 """

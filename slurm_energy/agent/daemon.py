@@ -1,4 +1,4 @@
-"""The running agent: one event loop, and one worker thread for all code that touches hardware or disk."""
+"""The running agent: an event loop, and a worker thread for all code that uses hardware or disk."""
 
 from __future__ import annotations
 
@@ -37,22 +37,25 @@ _RESTART_DELAY_S = 1.0
 
 
 def load_config(argument: str | None) -> Config:
-    """Load and check the configuration for a process with root's rights.
+    """Load and check the configuration for a process that runs as root.
+
+    Args:
+        argument: value of --config; None if it was not given.
 
     Raises:
-        ConfigError: see `validation.load_for_daemon`.
+        ConfigError: the configuration is invalid, or other users could change it.
     """
     return load_for_daemon(argument, DaemonRole.NODE, log)
 
 
 class AgentDaemon:
-    """senergyd from start to stop.
+    """The node agent senergyd from start to stop.
 
     Args:
         config: the configuration.
-        argument: --config as given, for reloads.
-        manager: the service manager to notify.
-        log_level: --log-level as given; None for the configured level.
+        argument: value of --config, for reloads; None if it was not given.
+        manager: the service manager to notify; None for none.
+        log_level: value of --log-level; None for the configured level.
     """
 
     def __init__(
@@ -74,7 +77,7 @@ class AgentDaemon:
         self._errors = UnexpectedErrorLog(log)
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT.
+        """Serve until the process receives SIGTERM or SIGINT.
 
         Raises:
             EnergyError: the agent could not start.
@@ -135,7 +138,10 @@ class AgentDaemon:
         log.info("senergyd stopped; settings of running jobs stay until they end")
 
     async def _run_forever(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Restart a failing task: an unexpected error in one task must not stop the others."""
+        """Run a background task and restart it when it fails.
+
+        An unexpected error in one task must not stop the others.
+        """
         while True:
             try:
                 await run()
@@ -144,7 +150,10 @@ class AgentDaemon:
             await asyncio.sleep(_RESTART_DELAY_S)
 
     def _report_error(self, task: str, error: Exception) -> None:
-        """Log an unexpected error of a task; the same error is logged once only."""
+        """Log an unexpected error of a background task.
+
+        The same error is logged only once.
+        """
         message = f"{task} failed and continues; the same error is not logged again"
         self._errors.report(error, message, context=task)
 
@@ -159,7 +168,10 @@ class AgentDaemon:
                 self._pending.set()
 
     async def _apply_pending_settings(self) -> None:
-        """Apply settings that a step made possible after its response, for which the step must not wait."""
+        """Apply settings that became possible when a Slurm step reported the job's CPUs.
+
+        They are applied after the response to the step, so that the step does not wait for them.
+        """
         while True:
             await self._pending.wait()
             self._pending.clear()
@@ -175,7 +187,7 @@ class AgentDaemon:
         self._jobs.housekeeping()
 
     async def _flush(self) -> None:
-        """Write records and sync files to disk with a short delay, so that no hook waits for the disk."""
+        """Write records and sync files to disk after a short delay, so that no hook waits for the disk."""
         while True:
             await self._written.wait()
             await asyncio.sleep(_FLUSH_DELAY_S)
@@ -201,7 +213,10 @@ class AgentDaemon:
         loop.add_signal_handler(signal.SIGHUP, self._reload)
 
     def _reload(self) -> None:
-        """Load the configuration again; an invalid one changes nothing."""
+        """Load the configuration again.
+
+        If the new configuration is invalid, the current one remains in use.
+        """
         with self._manager.reload():
             self._load_new_configuration()
 
@@ -223,10 +238,12 @@ class AgentDaemon:
 
 
 def _socket_lock(path: Path) -> int:
-    """Lock a socket, so that only one agent serves it, in a directory that only trusted users can change.
+    """Lock the agent's socket, so that only one agent serves it, and return the lock's file descriptor.
+
+    Only trusted users may be able to change the socket's directory.
 
     Raises:
-        AlreadyRunningError: another agent serves it.
+        AlreadyRunningError: another agent holds the lock.
         ConfigError: other users could replace the socket.
         UnavailableError: the directory cannot be used.
     """

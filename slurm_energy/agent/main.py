@@ -1,4 +1,7 @@
-"""Command line of senergyd: a one-line message and a documented exit code for every error."""
+"""Command line of senergyd, the node agent.
+
+Every error is reported in one line and with a documented exit code.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ devices unavailable, 5 forbidden, 7 already running"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the agent or one of its one-off commands, and return the exit code."""
+    """Run senergyd with the given arguments, by default those of the process, and return its exit code."""
     arguments = _parser().parse_args(argv)
     manager = service_manager.ServiceManager.from_environment()
     service_manager.start_log("senergyd", arguments.log_level or "info")
@@ -79,7 +82,10 @@ async def _run(
 
 
 def _check(config: Config) -> int:
-    """Print configuration and devices; a node without anything to measure or set is a failure."""
+    """Print the configuration and the node's devices, and return the exit code.
+
+    A node that has nothing to measure or set is a failure.
+    """
     devices = discover(node_power=node_power_options(config.node_power, this_node()))
     hardware = devices.hardware
     print(f"configuration: {config.path or 'defaults'}")
@@ -102,7 +108,10 @@ def _check(config: Config) -> int:
 
 
 def _restore(config: Config) -> int:
-    """Restore every setting in the journal, including those of running jobs."""
+    """Restore every setting in the settings journal and return the exit code.
+
+    Settings of running jobs are restored too.
+    """
     state = StateDirectory(config.agent.state_dir)
     devices = discover()
     results = SettingsManager(devices, state.journal).repair(running=())

@@ -1,7 +1,7 @@
-"""The worker thread for all code that touches hardware or disk: tasks in order, and samples on a time grid.
+"""The worker thread, in which all code that uses hardware or disk runs: tasks in order, and periodic samples.
 
-The thread itself waits for the next sample. An event loop that waited for it would wake a second thread for
-each sample, which costs more than the sample.
+The thread itself waits for the time of the next sample. If an event loop waited instead, each sample would
+wake up two threads, which costs more than the sample.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from typing import Any
 
 
 class TimerGrid:
-    """The instants `origin + n x interval_s`. A missed instant is skipped and never made up for.
+    """The times `origin + n x interval_s` for integers n.
+
+    A missed time is skipped and not made up for.
 
     Args:
-        origin: an instant on the grid, of any clock that does not jump.
-        interval_s: seconds between instants.
+        origin: a time on the grid, in seconds of any clock that does not jump.
+        interval_s: seconds between times.
     """
 
     def __init__(self, origin: float, interval_s: float) -> None:
@@ -30,7 +32,7 @@ class TimerGrid:
         self._last = 0
 
     def next(self, now: float) -> float:
-        """Return the first instant after `now` that was not returned before."""
+        """Return the first time after `now` that was not returned before."""
         passed = math.floor((now - self._origin) / self.interval_s)
         self._last = max(self._last, passed) + 1
         return self._origin + self._last * self.interval_s
@@ -42,8 +44,8 @@ class PeriodicTask:
 
     Attributes:
         work: the task.
-        interval_s: returns the interval in seconds; called again after every task.
-        failed: receives an error, after which the task continues.
+        interval_s: returns the interval in seconds. It is called again after every run of the task.
+        failed: receives the error of a failed run. Later runs follow as usual.
     """
 
     work: Callable[[], object]
@@ -54,8 +56,8 @@ class PeriodicTask:
 class WorkerThread(Executor):
     """A thread that runs tasks in order, and between them a periodic task on a fixed time grid.
 
-    A delayed run does not shift the following ones, and missed instants are skipped. The thread starts with
-    the first task.
+    A delayed run of the periodic task does not shift the following ones, and missed times are skipped. The
+    thread starts with the first task.
     """
 
     def __init__(self, name: str) -> None:
@@ -66,7 +68,7 @@ class WorkerThread(Executor):
         self._due = 0.0
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Queue a task."""
+        """Queue a call of a function and return the future with its result."""
         future: Future[Any] = Future()
 
         def task() -> None:
@@ -85,12 +87,20 @@ class WorkerThread(Executor):
         return future
 
     def run_periodically(self, periodic: PeriodicTask | None) -> None:
-        """Start a periodic task, or with None stop it after the task that runs now."""
+        """Start a periodic task.
+
+        None stops the periodic task after its current run.
+        """
         self._periodic = periodic
         self.submit(self._reset_grid)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the thread after all queued tasks."""
+        """End the thread after all queued tasks.
+
+        Args:
+            wait: wait until the thread has ended.
+            cancel_futures: ignored; all queued tasks run.
+        """
         self._tasks.put(None)
         if wait and self._thread.ident is not None:
             self._thread.join()
@@ -115,7 +125,10 @@ class WorkerThread(Executor):
             task()
 
     def _pause_s(self, periodic: PeriodicTask) -> float:
-        """Return the seconds until the next periodic run; a changed interval starts a new grid."""
+        """Return the seconds until the next run of a periodic task.
+
+        If the task's interval has changed, a new time grid starts now.
+        """
         interval_s, now = periodic.interval_s(), time.monotonic()
         if interval_s != self._grid.interval_s:
             self._grid = TimerGrid(now, interval_s)

@@ -145,7 +145,10 @@ class Session:
 
     @property
     def owner(self) -> str:
-        """Unique name of the job, for example `123.0`. The settings journal and the energy ledger use it."""
+        """Unique name of the job, for example `123.0`.
+
+        The settings journal and the energy ledger use it.
+        """
         return f"{self.job_id}.{self.restart_count}"
 
     @property
@@ -213,7 +216,9 @@ class Session:
             self.trace.add(start, end, joules)
 
     def begin_step(self, name: str, boottime: float, pid: int | None = None) -> None:
-        """Start a Slurm step of the job. If the step is already running, nothing changes.
+        """Start a Slurm step of the job.
+
+        If the step is already running, nothing changes.
 
         Args:
             name: Slurm's name of the step.

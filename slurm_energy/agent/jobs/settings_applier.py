@@ -72,7 +72,10 @@ class SettingsApplier:
         return outcomes
 
     def replan(self, session: Session) -> None:
-        """Plan and apply a running job's request again. Call it when the job's CPUs become known."""
+        """Plan and apply a running job's request again.
+
+        Call it when the job's CPUs become known.
+        """
         policy = session.policy
         outcomes = self.apply(session, planner.request_again(session, self._config()))
         session.policy = policy

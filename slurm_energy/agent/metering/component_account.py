@@ -148,7 +148,10 @@ class ComponentAccount:
         return interval if self.open_interval is None else self.open_interval.joined_with(interval)
 
     def dump(self) -> dict[str, Any]:
-        """Return the energy account as a dict that JSON can hold. The counter keys are left out."""
+        """Return the energy account as a dict that JSON can hold.
+
+        The counter keys are left out.
+        """
         data = {name: getattr(self, name) for name in self.__slots__ if name != "keys"}
         return {**data, "open_interval": self.open_interval.dump() if self.open_interval else None}
 

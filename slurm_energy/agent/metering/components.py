@@ -118,7 +118,10 @@ def component_energies(
 
 
 def joules(meter: JobMeter) -> dict[str, float]:
-    """Return the energy of a job so far in joules by component. Components with unknown energy are absent."""
+    """Return the energy of a job so far in joules by component.
+
+    Components with unknown energy are absent.
+    """
     return {name: energy_uj / 1e6 for name, energy_uj in meter.energy_uj.items()}
 
 

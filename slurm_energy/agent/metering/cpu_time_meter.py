@@ -31,7 +31,10 @@ _MAX_DEBT_NS = 20_000_000
 
 
 class SampleReason(Enum):
-    """Why a sample is taken. The reason determines how long reading the counters may take."""
+    """Why a sample is taken.
+
+    The reason determines how long reading the counters may take.
+    """
 
     PERIODIC = auto()
     """The timer; nothing waits."""
@@ -117,7 +120,10 @@ class CpuTimeMeter:
             self._pause_s.pop(job.name, None)
 
     def pause(self) -> None:
-        """Pause the measurement of the node's CPU time. The next reading starts a new interval."""
+        """Pause the measurement of the node's CPU time.
+
+        The next reading starts a new interval.
+        """
         self._busy_ns = None
 
     def rename(self, node: str) -> None:

@@ -1,4 +1,6 @@
-"""The idle power of a node's components: configured, or learned while no job uses them. Reads no hardware.
+"""The idle power of a node's components: configured, or learned while no job uses them.
+
+Reads no hardware.
 
 The idle energy of a component grows linearly with time (thesis, Eq. 3.2 to 3.4). One power value per
 component therefore describes it.

@@ -73,7 +73,10 @@ class JobMeter:
     elapsed_s: float = 0.0
 
     def add(self, charge: Charge, components: Iterable[str]) -> None:
-        """Add a charge. Components that are not in `components` are ignored."""
+        """Add a charge.
+
+        Components that are not in `components` are ignored.
+        """
         counted = set(components)
         total = self.energy_uj
         for name, energy in charge.energy_uj.items():
@@ -98,7 +101,10 @@ class JobMeter:
         self.uncertain_s = max(self.component_uncertain_s.values(), default=0.0)
 
     def copy(self) -> JobMeter:
-        """Return a copy of the current state. Pass it to `since` later."""
+        """Return a copy of the current state.
+
+        Pass it to `since` later.
+        """
         return JobMeter(**_copied(self.dump()))
 
     def since(self, earlier: JobMeter) -> JobMeter:
@@ -116,7 +122,10 @@ class JobMeter:
         )
 
     def dump(self) -> dict[str, Any]:
-        """Return the state as a dict that JSON can hold. `JobMeter(**data)` restores it."""
+        """Return the state as a dict that JSON can hold.
+
+        `JobMeter(**data)` restores it.
+        """
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -211,7 +220,10 @@ class PowerMonitor:
         self.length_s, self.joules, self.covered_s = 0.0, {}, {}
 
     def reset(self) -> None:
-        """Discard all results and the current window. The window length and the caps remain."""
+        """Discard all results and the current window.
+
+        The window length and the caps remain.
+        """
         self.peak_watts = self.above_cap_s = None
         self.watts, self.joules, self.covered_s, self.length_s = {}, {}, {}, 0.0
 
@@ -235,7 +247,10 @@ class PowerMonitor:
         return over_node or over_gpu
 
     def dump(self) -> dict[str, Any]:
-        """Return the state as a dict that JSON can hold. `PowerMonitor(**data)` restores it."""
+        """Return the state as a dict that JSON can hold.
+
+        `PowerMonitor(**data)` restores it.
+        """
         return {name: getattr(self, name) for name in self.__slots__}
 
 

@@ -48,7 +48,9 @@ _MAX_DEBT_S = 30.0
 
 
 class Ledger:
-    """The energy ledger of one node. It has one energy account per component.
+    """The energy ledger of one node.
+
+    It has one energy account per component.
 
     Args:
         devices: the node's hardware.
@@ -118,7 +120,9 @@ class Ledger:
         return charges.charges()
 
     def remove_job(self, job: str, now: float) -> dict[str, float]:
-        """Remove a job that ended at boot time `now`. Energy reported later for its time stays unattributed.
+        """Remove a job that ended at boot time `now`.
+
+        Energy reported later for its time stays unattributed.
 
         Returns:
             Seconds by component for which the job does not receive its share.

@@ -81,7 +81,9 @@ class LivePower:
             window.add(interval.deltas.get(key), interval.end, key in interval.unknown)
 
     def watts(self, now: float) -> Mapping[str, float | None]:
-        """Return the current watts by component. None stands for unknown power.
+        """Return the current watts by component.
+
+        None stands for unknown power.
 
         Args:
             now: boot time in seconds. The power of a counter is unknown if its last window ended more than

@@ -49,12 +49,18 @@ class NodeEnergyMeter:
 
     @property
     def max_interval_s(self) -> float:
-        """Maximum seconds between two samples. With a longer interval a counter could wrap unnoticed."""
+        """Maximum seconds between two samples.
+
+        With a longer interval a counter could wrap unnoticed.
+        """
         return self._sampler.max_interval_s
 
     @property
     def sampled_at(self) -> float:
-        """Boot time of the last sample in seconds. Before the first sample it is the current boot time."""
+        """Boot time of the last sample in seconds.
+
+        Before the first sample it is the current boot time.
+        """
         return self._clock.boottime() if self._sampler.time is None else self._sampler.time
 
     def sample(self, running: Iterable[Session], reason: SampleReason = SampleReason.PERIODIC) -> None:

@@ -1,4 +1,7 @@
-"""Seconds of throttling between two samples. The throttle sensors are read in rotation, a few per sample."""
+"""Seconds of throttling between two samples.
+
+The throttle sensors are read in rotation, a few per sample.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ _ROUND = 8
 
 
 class ThrottleSampler:
-    """Reads an eighth of the throttle sensors per sample. A value is used until its sensor is read again."""
+    """Reads an eighth of the throttle sensors per sample.
+
+    A value is used until its sensor is read again.
+    """
 
     def __init__(self, sensors: Sequence[ThrottleSensor]) -> None:
         self._sensors = list(sensors)

@@ -18,7 +18,9 @@ _WATT_STEPS = 32  # values rounded to 1/32 W compress to a third, far below any 
 
 
 class TraceBuilder:
-    """A power trace that grows while its job runs. It holds the energy per interval and component.
+    """A power trace that grows while its job runs.
+
+    It holds the energy per interval and component.
 
     Args:
         start: boot time of the first interval in seconds.
@@ -55,7 +57,10 @@ class TraceBuilder:
                 self._put(index, high - low, (high - low) / (end - start), joules)
 
     def watts(self) -> dict[str, array[float]]:
-        """Return the mean watts of every trace interval by component. Unknown power is NaN."""
+        """Return the mean watts of every trace interval by component.
+
+        Unknown power is NaN.
+        """
         return {
             name: array("f", map(_watts, column, self._covered[name]))
             for name, column in self._joules.items()

@@ -1,1 +1,1 @@
-"""The agent's Unix sockets: bounded connections, messages in JSON lines, responses."""
+"""The agent's Unix sockets: limits on connections, messages as lines of JSON, and their responses."""

@@ -1,7 +1,7 @@
-"""Connections to the agent's sockets: bounds on their number, on message size and on time.
+"""Connections to the agent's sockets, with limits on their number, on message size and on time.
 
-The module does not know the content of messages. A user's connections cost the agent a bounded amount of
-memory and time, and never use a connection that is reserved for root.
+The module does not depend on the content of messages. A user's connections cost the agent limited memory and
+time, and never use a connection that is reserved for root.
 """
 
 from __future__ import annotations
@@ -48,26 +48,27 @@ Responder = Callable[[bytes, int, bool], Awaitable[dict[str, Any]]]
 
 
 def privileged(uid: int) -> bool:
-    """Return whether a user may do everything: root, and the user who runs the agent."""
+    """Return whether a user may request every operation: root, and the user who runs the agent."""
     return uid in (0, os.geteuid())
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """Return the uid of the process at the other end, as reported by the kernel."""
+    """Return the uid of the process at the other end of a connection, as reported by the kernel."""
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     return int(_PEER.unpack(data)[1])
 
 
 def refusal(error: EnergyError) -> dict[str, Any]:
-    """Return an error as a response."""
+    """Return the response that reports an error."""
     return {"ok": False, "error": str(error), "code": error.exit_code}
 
 
 class ConnectionPool:
-    """All open connections of all sockets.
+    """All open connections of the agent's sockets.
 
     Args:
-        respond: returns the response to a line from a user, who may have disconnected.
+        respond: returns the response to a message, given the line, the sender's uid and whether the sender
+            has disconnected.
     """
 
     def __init__(self, respond: Responder) -> None:
@@ -79,7 +80,10 @@ class ConnectionPool:
         self._messages = UserTokenBuckets(MESSAGES_PER_S, MESSAGES_BURST)
 
     def admit(self, connection: socket.socket) -> bool:
-        """Serve a connection; close it and return False if its user has too many."""
+        """Serve a connection.
+
+        If its user has too many connections, close it and return False.
+        """
         try:
             uid = peer_uid(connection)
         except OSError:
@@ -94,7 +98,10 @@ class ConnectionPool:
         return True
 
     async def sweep(self) -> None:
-        """End connections that exceed their deadline, forever; sleeps without connections."""
+        """Close connections that exceed their deadline, until cancelled.
+
+        Without connections the task sleeps.
+        """
         while True:
             if not self._open:
                 self._opened.clear()
@@ -105,7 +112,7 @@ class ConnectionPool:
                 connection.abort()
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for connection in list(self._open):
             connection.abort()
         for task in list(self._tasks):
@@ -113,20 +120,23 @@ class ConnectionPool:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def remove(self, connection: _Connection) -> None:
-        """Free a connection's slot."""
+        """Remove a closed connection from the count of its user."""
         self._open.discard(connection)
         self._count_by_uid[connection.uid] -= 1
         if self._count_by_uid[connection.uid] <= 0:
             del self._count_by_uid[connection.uid]
 
     def wait_s(self, uid: int) -> float:
-        """Return the delay of a user's next message in seconds."""
+        """Return for how many seconds a user's next message must be delayed to keep the rate limit."""
         if privileged(uid):
             return 0.0
         return self._messages.reserve(uid, asyncio.get_running_loop().time())
 
     def respond_to(self, connection: _Connection, line: bytes) -> None:
-        """Respond to a line; the operation completes even if the peer disconnects."""
+        """Execute the operation of a message and send the response.
+
+        The operation completes even if the sender disconnects.
+        """
         self._keep(asyncio.ensure_future(self._work(connection, line)))
 
     async def _work(self, connection: _Connection, line: bytes) -> None:
@@ -160,11 +170,13 @@ class ConnectionPool:
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """One peer: reads a line, waits until the response is sent, reads the next line.
+    """The connection of one peer.
+
+    It reads a line, sends the response, and only then reads the next line.
 
     Attributes:
-        uid: uid of the peer, from the kernel.
-        deadline: time of the event loop after which the connection is ended.
+        uid: uid of the peer, as reported by the kernel.
+        deadline: time of the event loop in seconds after which the connection is closed.
     """
 
     def __init__(self, owner: ConnectionPool, uid: int, loop: asyncio.AbstractEventLoop) -> None:
@@ -204,7 +216,10 @@ class _Connection(asyncio.BufferedProtocol):
         self._next()
 
     def send(self, answer: dict[str, Any]) -> None:
-        """Write a response; the next line is read after the peer has received it."""
+        """Send a response.
+
+        The next line is read after the response has been written completely.
+        """
         if self._transport is None or self._transport.is_closing():
             return
         self.deadline = self._loop.time() + _WRITE_S
@@ -213,7 +228,10 @@ class _Connection(asyncio.BufferedProtocol):
             self._next()
 
     def has_hung_up(self) -> bool:
-        """Return whether the other end is closed; a half-closed peer still waits for responses."""
+        """Return whether the peer has closed the connection.
+
+        A peer that has closed only its sending direction still receives responses.
+        """
         if self._transport is None:
             return True
         poll = select.poll()
@@ -221,12 +239,12 @@ class _Connection(asyncio.BufferedProtocol):
         return bool(poll.poll(0))
 
     def abort(self) -> None:
-        """End the connection at once."""
+        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
     def _next(self) -> None:
-        """Continue reading after a response."""
+        """Continue with the next line after a response was sent."""
         self._busy, self._begun = False, False
         self.deadline = self._loop.time() + _IDLE_S
         self._process_buffer()
@@ -234,7 +252,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _process_buffer(self) -> None:
-        """Extract the next line from the buffer if it is complete."""
+        """Process the next line in the buffer, if it is complete."""
         if self._busy or self._transport is None:
             return
         end = self._buffer.find(b"\n", self._searched, self._used) + 1
@@ -272,12 +290,14 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 class Listener:
-    """A listening socket that accepts connections in small batches and pauses after refused ones.
+    """A listening socket.
+
+    It accepts connections in small batches and pauses after a refused connection.
 
     Args:
         path: path of the socket.
         mode: permission bits, which decide who may connect.
-        admit: takes over a connection; False if it was refused.
+        admit: serves a connection; returns False if it refuses the connection.
     """
 
     def __init__(self, path: Path, mode: int, admit: Callable[[socket.socket], bool]) -> None:
@@ -298,7 +318,7 @@ class Listener:
         self._watch()
 
     def close(self) -> None:
-        """Stop listening and remove the path."""
+        """Stop listening and remove the socket file."""
         if self._resting is not None:
             self._resting.cancel()
         self._loop.remove_reader(self._socket)

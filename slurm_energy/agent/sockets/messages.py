@@ -1,6 +1,6 @@
-"""Parsing of messages to the agent: one JSON object per line, with checked fields. Pure.
+"""Pure functions that parse messages to the agent, one JSON object per line, and check their fields.
 
-`server` decides who may send a message, and the job manager executes it.
+The module `server` decides who may send a message, and the job manager executes its operation.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _MAX_WATTS = 1e7
 
 
 def parse(line: bytes) -> dict[str, Any]:
-    """Parse a message.
+    """Parse a message, which is one line with a JSON object.
 
     Raises:
-        UsageError: not a JSON object.
+        UsageError: the line is not a JSON object.
     """
     try:
         message = json.loads(line)
@@ -36,10 +36,14 @@ def parse(line: bytes) -> dict[str, Any]:
 
 
 def operation(message: Mapping[str, Any], operations: tuple[str, ...]) -> str:
-    """Return the operation of a message.
+    """Return the operation that a message requests.
+
+    Args:
+        message: the message.
+        operations: names of all operations.
 
     Raises:
-        UsageError: an unknown operation.
+        UsageError: the operation is unknown.
     """
     name = message.get("op")
     if not isinstance(name, str) or name not in operations:
@@ -48,10 +52,10 @@ def operation(message: Mapping[str, Any], operations: tuple[str, ...]) -> str:
 
 
 def environment(message: Mapping[str, Any]) -> dict[str, str]:
-    """Return a hook's environment.
+    """Return the environment of a hook that a message contains.
 
     Raises:
-        UsageError: absent, or not text.
+        UsageError: the environment is absent, or a value in it is not text.
     """
     env = message.get("env")
     if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
@@ -60,10 +64,10 @@ def environment(message: Mapping[str, Any]) -> dict[str, str]:
 
 
 def job_id(message: Mapping[str, Any]) -> int:
-    """Return the job id of a message.
+    """Return the job id that a message contains.
 
     Raises:
-        UsageError: not a job id.
+        UsageError: the field is absent or not a job id.
     """
     number = message.get("job_id")
     if not isinstance(number, int) or isinstance(number, bool) or not 0 < number < 2**32:
@@ -72,10 +76,10 @@ def job_id(message: Mapping[str, Any]) -> int:
 
 
 def record_ids(message: Mapping[str, Any]) -> list[str] | None:
-    """Return the record ids of a message; None for all records.
+    """Return the record ids that a message contains; None stands for all records.
 
     Raises:
-        UsageError: not a list of record ids.
+        UsageError: the field is not a list of strings.
     """
     ids = message.get("record_ids")
     if ids is not None and not (isinstance(ids, list) and all(isinstance(text, str) for text in ids)):
@@ -84,10 +88,10 @@ def record_ids(message: Mapping[str, Any]) -> list[str] | None:
 
 
 def fresh(message: Mapping[str, Any]) -> bool:
-    """Return whether a message requests a new sample.
+    """Return whether a message requests that a new sample is taken for the response.
 
     Raises:
-        UsageError: neither true nor false.
+        UsageError: the field is neither true nor false.
     """
     value = message.get("fresh", False)
     if not isinstance(value, bool):
@@ -96,12 +100,15 @@ def fresh(message: Mapping[str, Any]) -> bool:
 
 
 def step(message: Mapping[str, Any]) -> tuple[str, int, str, str | None, int | None, str | None]:
-    """Return a step's event, job id, name, job cores, pid of slurmstepd, and fingerprint of the script.
+    """Return the fields of a message about a Slurm step.
 
-    Older senders do not report the cores; only the batch step has a fingerprint.
+    Returns:
+        Event (`start` or `end`), job id, Slurm's name of the step, list of the job's cores, process id of the
+        step's slurmstepd, and fingerprint of the batch script. The last three are None if not reported: older
+        senders do not report the cores, and only the batch step has a fingerprint.
 
     Raises:
-        UsageError: a malformed field.
+        UsageError: a field is malformed.
     """
     event, name = message.get("event"), message.get("step")
     if event not in ("start", "end"):
@@ -120,10 +127,12 @@ def step(message: Mapping[str, Any]) -> tuple[str, int, str, str | None, int | N
 
 
 def caps(message: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return the given caps in watts; None removes a cap.
+    """Return the power caps that a message contains, in watts.
+
+    None removes a cap. A cap that the message does not contain is absent.
 
     Raises:
-        UsageError: not a power.
+        UsageError: a value is not a power in watts.
     """
     caps: dict[str, float | None] = {}
     for name in ("cap_watts", "gpu_cap_watts"):
@@ -138,7 +147,10 @@ def caps(message: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def _shown(value: Any) -> str:
-    """Return a value for an error message; a container is abbreviated, whatever it contains."""
+    """Return a value as text for an error message.
+
+    Only the type of a list or object is shown, not its contents.
+    """
     if isinstance(value, (dict, list)):
         return "{...}" if isinstance(value, dict) else "[...]"
     return shown(repr(value))

@@ -1,4 +1,7 @@
-"""Rate limit per user: a token bucket for each uid. Pure arithmetic."""
+"""Rate limit with a token bucket for each user.
+
+Pure arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ _MAX_USERS = 1000
 
 
 class UserTokenBuckets:
-    """A token bucket per user.
+    """A token bucket for each user.
 
     Args:
-        per_s: tokens per second.
-        burst: capacity of a bucket.
+        per_s: tokens that each bucket receives per second.
+        burst: capacity of a bucket in tokens.
     """
 
     def __init__(self, per_s: float, burst: float) -> None:
@@ -19,10 +22,12 @@ class UserTokenBuckets:
         self._left: dict[int, tuple[float, float]] = {}
 
     def try_take(self, uid: int, now: float) -> bool:
-        """Take a token from a user's bucket; False if it is empty.
+        """Take a token from a user's bucket.
+
+        Return False if the bucket is empty.
 
         Args:
-            uid: the user.
+            uid: uid of the user.
             now: seconds of a clock that does not jump.
         """
         tokens = self._tokens(uid, now)
@@ -31,10 +36,12 @@ class UserTokenBuckets:
         return granted
 
     def reserve(self, uid: int, now: float) -> float:
-        """Take a token, a future one if the bucket is empty; return the seconds until it is available.
+        """Take a token from a user's bucket and return after how many seconds the token may be used.
+
+        If the bucket is empty, the next token that it will receive is taken. Otherwise the result is 0.
 
         Args:
-            uid: the user.
+            uid: uid of the user.
             now: seconds of a clock that does not jump.
         """
         tokens = self._tokens(uid, now) - 1
@@ -42,7 +49,11 @@ class UserTokenBuckets:
         return max(0.0, -tokens / self._per_s)
 
     def _tokens(self, uid: int, now: float) -> float:
-        """Remove a user's bucket from the table, which has space for it afterwards, and return its tokens."""
+        """Remove a user's bucket from the table and return its tokens at time `now`.
+
+        If the table is full, the bucket that was used longest ago is removed too, so that the caller can add
+        one.
+        """
         tokens, since = self._left.pop(uid, (self._burst, now))
         if len(self._left) >= _MAX_USERS:
             del self._left[next(iter(self._left))]  # the bucket used longest ago

@@ -1,4 +1,4 @@
-"""Responses of the agent's socket, built from its state. Pure; format: docs/reference/protocol.md."""
+"""Responses of the agent to messages on its socket. docs/reference/protocol.md describes their format."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ MAX_LISTED = 200
 
 
 def begin_response(session: Session) -> dict[str, Any]:
-    """Return the response to `begin`: policy, number of applied and failed settings."""
+    """Return the response to `begin`: the energy policy, and the numbers of applied and failed settings."""
     failed = sum(outcome.failed for outcome in session.outcomes)
     return {"policy": session.policy, "applied": len(session.outcomes) - failed, "failed": failed}
 
 
 def energy_response(session: Session) -> dict[str, Any]:
-    """Return the response to `energy`: joules so far by component (null: unknown), current watts, seconds.
+    """Return the response to `energy`: joules so far by component, current watts, measured seconds.
 
-    `other` is left out. It is charged seconds after the other components, so that a short section of a
-    program would get none of its own and all of an earlier section's.
+    A component with unknown energy is null. `other` is left out, because its energy is charged seconds after
+    that of the other components. A short section of a program would get no energy of its own, but all energy
+    of an earlier section.
     """
     joules = components.joules(session.meter)
     return {
@@ -44,14 +45,14 @@ def energy_response(session: Session) -> dict[str, Any]:
 def status_response(
     node: str, sessions: Iterable[Session], devices: NodeDevices, reader: int | None = None
 ) -> dict[str, Any]:
-    """Return the part of the `status` response about node, jobs and devices.
+    """Return the fields of the `status` response that describe the node, its jobs and its devices.
 
     Args:
-        node: its name.
-        sessions: running jobs and jobs that are being ended.
+        node: Slurm's name of the node.
+        sessions: running jobs, and ended jobs whose records are not written yet.
         devices: the node's devices.
-        reader: uid of the requesting user, who sees more of the own jobs; None for a user who may read
-            everything.
+        reader: uid of the requesting user, who sees energy and power of the user's own jobs only; None for a
+            user who may read everything.
     """
     kinds = collections.Counter(knob.name for knob in devices.knobs.values())
     return {
@@ -84,12 +85,12 @@ def _job(session: Session, reader: int | None) -> dict[str, Any]:
 
 
 def settings_summary(response: Mapping[str, Any]) -> str:
-    """Return the settings of a begin response as text for the log."""
+    """Return the numbers of applied and failed settings in a response to `begin` as text for the log."""
     return f"{response['applied']} settings, {response['failed']} failed"
 
 
 def spool_response(spool: Spool) -> dict[str, Any]:
-    """Return the response to `spool`: counts, and the oldest rejected records with reasons."""
+    """Return the response to `spool`: counts of records, and the oldest rejected records with reasons."""
     return {
         **spool.state(),
         "deferred_reason": spool.deferred.reason if len(spool.deferred) else None,
@@ -102,10 +103,14 @@ def spool_response(spool: Spool) -> dict[str, Any]:
 
 
 def resend_response(spool: Spool, record_ids: Sequence[str] | None) -> dict[str, Any]:
-    """Queue rejected records for another delivery and return the response; None for all of them.
+    """Move rejected records back into the spool and return the response to `resend`.
+
+    Args:
+        spool: the spool.
+        record_ids: ids of the records; None for all rejected records.
 
     Raises:
-        NotFoundError: an id of a record that was not rejected.
+        NotFoundError: a record is not among the rejected records.
     """
     for record_id in record_ids or ():
         if not spool.rejected.has(record_id):

@@ -1,7 +1,8 @@
-"""The agent's sockets: one JSON object per line, each with a response, and who may request what.
+"""Server of the agent's sockets: receives messages, checks the sender's permission and sends responses.
 
-Identity comes from the kernel (SO_PEERCRED), never from the message. `messages` checks the form of messages,
-`connections` bounds connections, the job manager executes the operations.
+A message is one JSON object per line. The kernel reports the sender's uid (SO_PEERCRED); the uid is never
+taken from the message. The module `messages` checks the form of messages, `connections` limits connections,
+and the job manager executes the operations.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class AgentServer:
     Args:
         jobs: executes the operations.
         work: runs a function of the job manager in the worker thread.
-        replay: processes deferred hook messages; called in the worker thread before each begin and end, and
-            for a step of an unknown job.
+        replay: processes deferred hook messages. It is called in the worker thread before each begin and end
+            of a job, and for a Slurm step of an unknown job.
     """
 
     def __init__(self, jobs: JobManager, work: Work, replay: Callable[[], None] | None = None) -> None:
@@ -65,7 +66,9 @@ class AgentServer:
         self._errors = UnexpectedErrorLog(log)
 
     async def open(self, path: Path) -> None:
-        """Listen at `path` and at root's socket; the caller holds their lock.
+        """Listen at the socket `path` and at the socket for root beside it.
+
+        The caller must hold the lock of these sockets.
 
         Raises:
             UnavailableError: the sockets cannot be created there.
@@ -81,7 +84,7 @@ class AgentServer:
         self._sweeping = asyncio.create_task(self._connections.sweep())
 
     async def close(self) -> None:
-        """Stop listening and end all connections."""
+        """Stop listening and close all connections."""
         for listener in self._listeners:
             listener.close()
         if self._sweeping is not None:
@@ -91,7 +94,13 @@ class AgentServer:
         await self._connections.close()
 
     async def respond(self, line: bytes, uid: int, gone: bool = False) -> dict[str, Any]:
-        """Return the response to one message of a user, who may have disconnected."""
+        """Return the response to one message.
+
+        Args:
+            line: the message.
+            uid: uid of the sender.
+            gone: whether the sender has disconnected.
+        """
         response = await self._respond(line, uid, gone)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("uid %d: %.120r: %s", uid, line, "ok" if response["ok"] else repr(response["error"]))
@@ -145,7 +154,11 @@ class AgentServer:
             await self._work(self._replay)
 
     async def _step(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin or end a step; if its job is unknown, a deferred begin may have arrived just now."""
+        """Start or end a Slurm step.
+
+        If its job is unknown, deferred messages are processed and the step is tried once more, because the
+        start of the job may have been deferred just before.
+        """
         step = messages.step(message)
         response = dict(await self._work(self._jobs.step, *step))
         if response.get("known") is False:
@@ -161,15 +174,15 @@ class AgentServer:
 
 
 def _reader(uid: int) -> int | None:
-    """Return the user whose jobs a user may read: None for all."""
+    """Return the uid to which the readable jobs are limited; None if the user `uid` may read all jobs."""
     return None if privileged(uid) else uid
 
 
 async def refuse_if_served(path: Path) -> None:
-    """Check that no process serves a socket.
+    """Check that no process listens at a socket.
 
     Raises:
-        AlreadyRunningError: another process serves it.
+        AlreadyRunningError: another process listens there.
     """
     try:
         _, writer = await asyncio.open_unix_connection(path)

@@ -39,7 +39,9 @@ class UnsyncedFiles:
 
 
 class CheckpointWriter:
-    """Writes checkpoints and energy records. A failure is logged once, and the caller retries.
+    """Writes checkpoints and energy records.
+
+    A failure is logged once, and the caller retries.
 
     Every checkpoint contains the energy ledger of the whole node. The latest checkpoint, in whichever job's
     file, therefore has the energy of all jobs up to one instant.
@@ -78,7 +80,10 @@ class CheckpointWriter:
         self._write(lambda: self._unsynced.update({self._state.save(session, self._checkpoint()): None}))
 
     def save_accounts(self) -> bool:
-        """Write the energy ledger of the node. Return whether the write succeeded."""
+        """Write the energy ledger of the node.
+
+        Return whether the write succeeded.
+        """
         return self._write(self._save_accounts)
 
     def save_periodically(self) -> None:
@@ -106,7 +111,9 @@ class CheckpointWriter:
                 self._write(partial(self._state.save_trace, session), report=False)
 
     def spool_record(self, record: EnergyRecord, trace: dict[str, Any] | None = None) -> bool:
-        """Store an energy record in the spool. Return whether that succeeded.
+        """Store an energy record in the spool.
+
+        Return whether that succeeded.
 
         Args:
             record: the record.
@@ -140,7 +147,10 @@ class CheckpointWriter:
         return UnsyncedFiles(dict(self._flushing), tuple(self._recorded))
 
     def flush(self) -> None:
-        """Sync all written files to disk now. Errors are ignored."""
+        """Sync all written files to disk now.
+
+        Errors are ignored.
+        """
         flush = self.unsynced()
         with contextlib.suppress(OSError):
             atomic_file.flush(flush.files)

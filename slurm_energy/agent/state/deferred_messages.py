@@ -77,7 +77,9 @@ class DeferredMessages:
         self._drop_those_of_earlier_boots()
 
     def replay(self) -> None:
-        """Process all messages, oldest first. An invalid message is logged and deleted.
+        """Process all messages, oldest first.
+
+        An invalid message is logged and deleted.
 
         Each file is deleted after its message took effect. Processing a message twice has the same effect as
         once.

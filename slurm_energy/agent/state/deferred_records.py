@@ -16,7 +16,9 @@ MAX_PAUSE_S = 600.0
 
 @dataclass(slots=True)
 class DeferredRecords:
-    """The file names of the deferred records. The record whose last attempt is oldest comes first.
+    """The file names of the deferred records.
+
+    The record whose last attempt is oldest comes first.
 
     All times are seconds of the monotonic clock.
 
@@ -35,7 +37,9 @@ class DeferredRecords:
         return len(self._names)
 
     def add(self, name: str, reason: str, now: float) -> None:
-        """Defer a record. If it was the probe, the pause doubles.
+        """Defer a record.
+
+        If it was the probe, the pause doubles.
 
         Args:
             name: file name of the record.
@@ -66,7 +70,10 @@ class DeferredRecords:
         return self._names.keys() - {self._probe}
 
     def forget(self, name: str) -> None:
-        """Remove an accepted or rejected record. If it was the probe, all others may be sent."""
+        """Remove an accepted or rejected record.
+
+        If it was the probe, all others may be sent.
+        """
         if name == self._probe:
             self.release()
         self._names.pop(name, None)

@@ -139,7 +139,10 @@ class RecordDelivery:
         self._requested_at = -math.inf
 
     def wake(self) -> None:
-        """Signal that there is a new record. The pause after a failure is not shortened."""
+        """Signal that there is a new record.
+
+        The pause after a failure is not shortened.
+        """
         self._wake.set()
 
     async def run(self) -> None:
@@ -174,7 +177,10 @@ class RecordDelivery:
         return min(due) if due else None
 
     async def _deliver_some(self) -> bool:
-        """Deliver one batch of records. Return False if nothing had to be sent."""
+        """Deliver one batch of records.
+
+        Return False if nothing had to be sent.
+        """
         now = time.monotonic()
         items: list[SpooledRecord] = await self._work(self._spool.items, _BATCH_BYTES, _BATCH_ITEMS, now)
         rejected = await self._work(self._spool.rejected.count)

@@ -194,7 +194,10 @@ class RejectedRecords:
             self._note_size(name, size)
 
     def free(self, size: int) -> int:
-        """Delete the oldest traces, then the oldest records, to free `size` bytes. Return the freed bytes."""
+        """Delete the oldest traces, then the oldest records, to free `size` bytes.
+
+        Return the freed bytes.
+        """
         before = self._total
         self._bound(before - size)
         return before - self._total

@@ -152,7 +152,9 @@ class Spool:
         return next(map(self._path, names), None)
 
     def expire(self, now: float, keep_s: float) -> None:
-        """Delete power traces of jobs that ended long ago. The check runs at most once in ten minutes.
+        """Delete power traces of jobs that ended long ago.
+
+        The check runs at most once in ten minutes.
 
         Args:
             now: Unix seconds.
@@ -217,7 +219,9 @@ class Spool:
             self.deferred.add(name, reason, now)
 
     def reject(self, name: str, reason: str, refused_by: str | None = None) -> None:
-        """Move a record and its trace to the rejected records. `resend` moves them back.
+        """Move a record and its trace to the rejected records.
+
+        `resend` moves them back.
 
         Args:
             name: file name of the record.

@@ -182,7 +182,9 @@ def _read(path: Path) -> tuple[Session, dict[str, Any]]:
 
 
 def lock_file(path: Path) -> int:
-    """Lock a file and return its descriptor. The lock ends when the descriptor is closed or the process ends.
+    """Lock a file and return its descriptor.
+
+    The lock ends when the descriptor is closed or the process ends.
 
     Raises:
         AlreadyRunningError: another process holds the lock.
