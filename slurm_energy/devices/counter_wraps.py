@@ -1,4 +1,4 @@
-"""The sampling interval that misses no wrap of a counter."""
+"""Choice of a sampling interval that is short enough to notice every wrap of an energy counter."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ _MIN_INTERVAL_S = 0.01
 
 
 def max_sampling_interval_s(counters: Iterable[EnergyCounter]) -> float:
-    """Return the longest sampling interval in seconds that reads each counter three times per wrap.
+    """Return the maximum sampling interval in seconds at which each counter is read three times per wrap.
 
-    The result is infinite if no counter wraps. It is never less than a hundredth of a second; a counter that
-    wraps faster than that leaves intervals that are marked uncertain.
+    The shortest possible time between two wraps of a counter is its range divided by its `max_watts`. The
+    result is infinite if no counter wraps, and at least 0.01 s. If a counter wraps faster than a sampler with
+    this minimum can follow, the sampler marks the intervals concerned as uncertain.
     """
     periods = [c.range_uj / (c.max_watts * 1e6) for c in counters if c.range_uj is not None]
     return max(_MIN_INTERVAL_S, min(periods, default=math.inf) / READINGS_PER_WRAP)

@@ -32,12 +32,12 @@ class NodeDevices:
         hardware: description of the hardware, with the limits at the time of discovery.
         counters: energy counters of components; no counter includes the energy of another one.
         node_counters: energy counters of the whole node, see `selection`.
-        selection: which counters count for which component, and why others are excluded.
-        knobs: knobs by key.
+        selection: which counters are recorded for which component, and why others are excluded.
+        knobs: knobs (values of the hardware that can be set) by `Knob.key`.
         throttle_sensors: sensors of throttling.
         notes: peculiarities of this node, one line each.
-        unusable: reason by interface whose devices exist but cannot be used.
-        closers: functions to call at the end.
+        unusable: why an interface cannot be used although its devices exist, by name of the interface.
+        closers: functions that `close` calls, for example to close a library.
         root: directory that contains /sys, /proc and /dev.
     """
 
@@ -53,20 +53,30 @@ class NodeDevices:
     unusable: Mapping[str, str] = field(default_factory=dict)
 
     def close(self) -> None:
-        """Close descriptors and libraries."""
+        """Close all counters with their file descriptors, and the vendor libraries of the GPUs."""
         for counter in (*self.counters, *self.node_counters):
             counter.close()
         for close in self.closers:
             close()
 
     def wait_for_readings(self, max_wait_s: float) -> None:
-        """Wait at most `max_wait_s` for the first readings of the sensors that are polled in threads."""
+        """Wait until every counter of the whole node can be read, but at most `max_wait_s` seconds.
+
+        Sensors that are polled in threads have no reading before their first measurement is complete.
+        """
         deadline = time.monotonic() + max_wait_s
         while not all(map(is_readable, self.node_counters)) and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
 
     def read(self, keys: Iterable[str]) -> dict[str, str]:
-        """Return the current values of the named knobs; knobs that cannot be read are omitted."""
+        """Return the current values of knobs, by key.
+
+        Args:
+            keys: keys of the knobs to read.
+
+        Returns:
+            Values as text in the unit of each knob. Knobs that are absent or cannot be read are omitted.
+        """
         values: dict[str, str] = {}
         for key in keys:
             try:
@@ -110,10 +120,11 @@ def discover(root: Path = Path("/"), node_power: NodePowerOptions | None = None)
 
 
 def _with_cpus(package: CpuPackage, cpu_topology: CpuTopology) -> CpuPackage:
-    """Return a package with its CPUs.
+    """Return a copy of `package` in which `cpus` lists its logical CPUs.
 
-    RAPL zones carry the kernel's package numbers. The sockets of HSMP are in the same order, but without
-    numbers.
+    The CPUs are found by the name of the package. RAPL zones carry the kernel's package numbers. The sockets
+    of HSMP are in the order of the kernel's packages, but have no package numbers. If the name matches
+    neither form, the package is returned unchanged.
     """
     match = _ZONE.fullmatch(package.name)
     if match is None:
@@ -130,7 +141,13 @@ def _with_cpus(package: CpuPackage, cpu_topology: CpuTopology) -> CpuPackage:
 
 
 def with_current_limits(hardware: NodeHardware, values: Mapping[str, str]) -> NodeHardware:
-    """Return the hardware with the given limits, as values by knob key, in place of those at discovery."""
+    """Return a copy of `hardware` in which current limits replace the limits at the time of discovery.
+
+    Args:
+        hardware: description of the node.
+        values: current values by key of the knob, as `NodeDevices.read` returns them. Limits that are missing
+            here keep their value; a missing `cpufreq.boost[all]` counts as switched off.
+    """
     return dataclasses.replace(
         hardware,
         policies=tuple(_policy(policy, values) for policy in hardware.policies),

@@ -1,7 +1,7 @@
-"""Base classes of drivers: energy counters, knobs and throttle sensors.
+"""Base classes of drivers: energy counters, knobs (values that can be set) and throttle sensors.
 
-Each hardware interface implements them in a module of its own. An interface that a node lacks contributes
-nothing to the lists of devices, so that no caller has to ask whether a device exists.
+Each hardware interface implements these classes in a module of its own. An interface that a node lacks adds
+nothing to the lists of devices. Callers therefore need not test whether an interface exists.
 """
 
 from __future__ import annotations
@@ -17,19 +17,22 @@ from slurm_energy.records import Quality
 
 
 class DeviceError(UnavailableError):
-    """A counter or knob cannot be read or written; `why` is the reason that the hardware gives."""
+    """A counter or knob cannot be read or written; `why` is the reason that the driver reports."""
 
 
 class DeviceGoneError(DeviceError):
-    """The device is absent now; a device that appears in its place may be another one, or start from zero."""
+    """The device is absent now.
+
+    A device that appears in its place later may be another one, or count from zero.
+    """
 
 
 class WriteStage(IntEnum):
-    """Position of a knob in the order of writes, lowest first; restoring uses the reverse order.
+    """Position of a knob in the order of writes. The lowest value is written first and restored last.
 
-    GPU persistence comes first because a driver that unloads forgets limits. Boost comes before the
-    frequency range because a write to boost may overwrite the range. A RAPL limit is enabled last because it
-    counts only once it is enabled.
+    GPU persistence mode is written first, because an NVIDIA driver without it may unload and lose the limits.
+    Boost is written before the frequency range, because writing boost may overwrite the range. A RAPL limit
+    is enabled last, because it has no effect until it is enabled.
     """
 
     PERSISTENCE = 10
@@ -50,12 +53,13 @@ class EnergyCounter(ABC):
 
     Attributes:
         key: unique name, for example `powercap:package-0`.
-        component: component of a record that the counter belongs to: `cpu`, `dram`, `gpu[0]`, ...
-        source: name of the interface in records, for example `powercap:intel-rapl`.
-        range_uj: number of distinct values in microjoules; None if the counter does not wrap. A smaller
-            reading then means that it was reset.
-        max_watts: power in watts that the component never exceeds; decides when a wrap may have been missed.
-        quality: quality of the readings, for records.
+        component: component of an energy record that the counter measures: `cpu`, `dram`, `gpu[0]`, `node`,
+            ...
+        source: name of the interface in energy records, for example `powercap:intel-rapl`.
+        range_uj: number of distinct values in microjoules, after which the counter wraps. None if it does not
+            wrap; a smaller reading then means that it was reset.
+        max_watts: upper bound of the component's power in watts; it decides when a wrap may have been missed.
+        quality: whether the readings are measured, modelled or partial.
         interval_s: seconds between new values, for sources whose new values are worth waiting for; 0 for
             counters that are read at every sample.
     """
@@ -77,15 +81,22 @@ class EnergyCounter(ABC):
         """
 
     def dump(self) -> dict[str, float] | None:
-        """Return the state that another process needs to continue the count; None if the hardware counts."""
+        """Return the state with which another process continues the count.
+
+        None if the hardware keeps the count.
+        """
         return None
 
     def load(self, data: Mapping[str, float]) -> None:
-        """Continue the count from the output of `dump`, which must be from the same boot."""
+        """Continue the count from a result of `dump`, which another process may have returned.
+
+        Args:
+            data: result of `dump` since the last boot of the node.
+        """
         return
 
     def close(self) -> None:
-        """Release descriptors."""
+        """Close the counter's file descriptors."""
         return
 
 
@@ -99,10 +110,10 @@ def is_readable(counter: EnergyCounter) -> bool:
 
 
 class Knob(ABC):
-    """One value of the hardware that can be read and written, as text in the knob's own unit.
+    """One value of the hardware that can be read and written. Values are text in the unit of the knob.
 
     Attributes:
-        name: what the knob sets, for example `cpufreq.governor`.
+        name: quantity that the knob sets, for example `cpufreq.governor`.
         stage: position in the order of writes.
         readable: False if the hardware cannot report the value.
         domain: part of the node that the knob controls, for example `policy0`.
@@ -119,7 +130,7 @@ class Knob(ABC):
 
     @property
     def key(self) -> str:
-        """Unique name of the knob: name and domain."""
+        """Unique name of the knob, `NAME[DOMAIN]`, for example `cpufreq.governor[policy0]`."""
         return f"{self.name}[{self.domain}]"
 
     @abstractmethod
@@ -132,14 +143,18 @@ class Knob(ABC):
 
     @abstractmethod
     def write(self, value: str) -> None:
-        """Write the value; the caller reads it back.
+        """Write the value. The caller reads the value back, because hardware may round or ignore it.
 
         Raises:
             DeviceError: the hardware refused the value.
         """
 
     def dependents_at(self, current: str) -> tuple[str, ...]:
-        """Return the keys of knobs that a write may change as a side effect, given the current value."""
+        """Return the keys of the other knobs that a write may change as a side effect.
+
+        Args:
+            current: value of this knob before the write.
+        """
         return self.dependents
 
     def files(self) -> tuple[Path, ...]:
@@ -151,11 +166,16 @@ class Knob(ABC):
         return requested == actual
 
     def satisfies(self, requested: str, actual: str) -> bool:
-        """Return whether `actual` meets the request, although the driver may have chosen a nearby value."""
+        """Return whether `actual` fulfils `requested`, even if the driver replaced the value by a nearby one.
+
+        Args:
+            requested: value that was written.
+            actual: value read back.
+        """
         return self.is_equivalent(requested, actual)
 
     def format_value(self, value: str) -> str:
-        """Return the value with its unit, for people."""
+        """Return `value` with its unit, as messages show it."""
         return value
 
 
@@ -163,14 +183,17 @@ class ThrottleSensor(ABC):
     """Sensor of the time in which a component ran slower than requested because of heat or a power limit.
 
     Attributes:
-        component: `cpu` or `gpu[i]`.
+        component: component of an energy record: `cpu` or `gpu[INDEX]`.
     """
 
     component: str
 
     @abstractmethod
     def throttled_s(self, interval_s: float) -> float:
-        """Return the number of seconds of the last `interval_s` seconds in which the component was throttled.
+        """Return for how many of the last `interval_s` seconds the component was throttled.
+
+        Args:
+            interval_s: seconds since the previous call.
 
         Raises:
             DeviceError: the sensor cannot be read now.

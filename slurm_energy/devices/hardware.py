@@ -1,6 +1,6 @@
-"""Description of a node's hardware as plain data, for decisions about settings.
+"""Description of a node's hardware as plain data, from which energy policies choose settings.
 
-Frequencies are in kHz and clocks in MHz, as the drivers count them; powers are in watts.
+Frequencies are in kHz and clocks in MHz, as the drivers report them; powers are in watts.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CpufreqPolicy:
-    """One cpufreq policy: a group of CPUs that share a frequency.
+    """One cpufreq policy of the kernel: a group of CPUs that share a frequency.
 
     Attributes:
-        name: name of the directory, for example `policy0`.
+        name: name of its directory in sysfs, for example `policy0`.
         cpus: logical CPUs of the group.
-        driver: content of `scaling_driver`.
+        driver: name of the cpufreq driver (`scaling_driver`).
         governors: governors that the driver offers.
         preferences: energy_performance_preference values that the driver offers; empty if it offers none.
-        hardware_range_khz: lowest and highest frequency of the hardware.
+        hardware_range_khz: minimum and maximum frequency of the hardware.
         bounds_khz: lower and upper bound of the frequency, as set when the description was made.
-        available_khz: frequencies of a table driver, without boost; empty for other drivers.
+        available_khz: frequencies that a driver with a frequency table offers, without boost; empty for other
+            drivers.
     """
 
     name: str
@@ -34,10 +35,11 @@ class CpufreqPolicy:
 
     @property
     def powersave_is_static(self) -> bool:
-        """Whether the powersave governor holds the lowest frequency.
+        """Whether the powersave governor keeps the CPUs at the minimum frequency.
 
-        In the active modes of intel_pstate and amd-pstate the hardware chooses the frequency under that
-        governor. Source: kernel, Documentation/admin-guide/pm/intel_pstate.rst and amd-pstate.rst.
+        It does not in the active modes of intel_pstate and amd-pstate, where the hardware chooses the
+        frequency under that governor. Source: kernel, Documentation/admin-guide/pm/intel_pstate.rst and
+        amd-pstate.rst.
         """
         return self.driver not in ("intel_pstate", "amd-pstate-epp")
 
@@ -47,12 +49,13 @@ class CpuPackage:
     """A processor package as RAPL or HSMP describes it.
 
     Attributes:
-        name: name of the zone, for example `package-0`.
-        limit_domains: domains of its limit knobs, including the memory-mapped twin; empty if it has no limit.
+        name: name of its RAPL zone or HSMP socket, for example `package-0` or `socket0`.
+        limit_domains: domains of its power limit knobs, including that of the memory-mapped RAPL zone; empty
+            if the package has no limit.
         interface: interface of its limits: `powercap` or `hsmp`.
         limit_watts: power limit as set when the description was made; None if unknown.
-        max_limit_watts: highest limit that the hardware names (its thermal design power); None if unknown.
-        min_limit_watts: lowest limit that the hardware names; None if unknown.
+        max_limit_watts: maximum limit that the hardware reports (its thermal design power); None if unknown.
+        min_limit_watts: minimum limit that the hardware reports; None if unknown.
         cpus: logical CPUs of the package; empty if unknown.
     """
 
@@ -67,17 +70,18 @@ class CpuPackage:
 
 @dataclass(frozen=True, slots=True)
 class GpuInfo:
-    """A GPU as the library of its driver describes it.
+    """A GPU as its driver describes it.
 
     Attributes:
-        index: index in the library, which names the component `gpu[index]`.
+        index: index in the library of the vendor, or the position among the Intel cards. Energy records name
+            the GPU `gpu[INDEX]`.
         minor: number of the device file, which Slurm uses; None if unknown.
         name: product name.
         limit_watts: power limit as set when the description was made; None if the GPU has none.
-        min_limit_watts, max_limit_watts: bounds of the limit; None if unknown.
-        clocks_mhz: lowest and highest graphics clock; None if unknown.
+        min_limit_watts, max_limit_watts: bounds of the power limit; None if unknown.
+        clocks_mhz: minimum and maximum graphics clock; None if unknown.
         interface: interface of its limit: `nvml`, `amdsmi` or `intel_gpu`.
-        partitioned: whether it is divided into instances (MIG); Slurm then counts instances instead of GPUs.
+        partitioned: whether the GPU is divided into MIG instances, which Slurm counts instead of the GPU.
     """
 
     index: int
@@ -93,13 +97,16 @@ class GpuInfo:
 
 @dataclass(frozen=True, slots=True)
 class NodeHardware:
-    """The hardware of a node, for pure decisions.
+    """The hardware of a node as plain data.
 
     Attributes:
         cpu_model: model name from /proc/cpuinfo; empty if unknown.
         cpu_count: number of logical CPUs that are online.
-        boost: whether boost has a switch of its own that is on.
-        max_dram_watts: highest power of memory that the hardware names; None if unknown.
+        policies: cpufreq policies.
+        packages: processor packages.
+        gpus: GPUs.
+        max_dram_watts: maximum power of all memory in watts; None if unknown.
+        boost: whether the node has a switch for boost frequencies and it is on.
         cores: logical CPUs of each core in the order of Slurm's core numbers; empty if unknown.
     """
 

@@ -1,8 +1,9 @@
-"""The kernel's hwmon class: chips by name and their channels. Other modules interpret the channels.
+"""The kernel's hwmon class: sensor chips by name, and the numbered channels of a chip.
 
-The numbers of hwmonN change between boots, so chips are ordered by their device. Older drivers, among them
-the ACPI power meter, keep name and attributes in the device's own directory. Source: kernel,
-Documentation/hwmon/sysfs-interface.rst and drivers/hwmon/hwmon.c.
+Other modules interpret the channels. The numbers of the directories hwmonN change between boots, so chips are
+ordered by their device. Older drivers, among them the ACPI power meter, keep the files `name` and the
+attributes in the device's own directory. Source: kernel, Documentation/hwmon/sysfs-interface.rst and
+drivers/hwmon/hwmon.c.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class HwmonChip:
 
     Attributes:
         path: /sys/class/hwmon/hwmonN.
-        name: name that the driver gives it.
+        name: name that the driver gives the chip.
         device: resolved path of the device, which is stable between boots.
     """
 
@@ -33,24 +34,34 @@ class HwmonChip:
     device: str
 
     def file(self, attribute: str) -> Path | None:
-        """Return the file of an attribute; None if the chip has none."""
+        """Return the path of the file of an attribute, for example `power1_input`.
+
+        None if the chip has none.
+        """
         for folder in (self.path, self.path / "device"):
             if (folder / attribute).exists():
                 return folder / attribute
         return None
 
     def text(self, attribute: str) -> str:
-        """Return the text of an attribute; empty if it is absent, empty or unreadable."""
+        """Return the content of an attribute.
+
+        An empty text if the attribute is absent, empty or unreadable.
+        """
         path = self.file(attribute)
         return (read_optional(path) if path else None) or ""
 
     def number(self, attribute: str) -> int | None:
-        """Return the integer value of an attribute; None if there is none."""
+        """Return the integer value of an attribute; None if it is absent, unreadable or not an integer."""
         text = self.text(attribute)
         return int(text) if text.lstrip("-").isdecimal() else None
 
     def channels(self, quantity: str, item: str) -> list[int]:
-        """Return the numbers of the channels that have an item, for example `channels("energy", "input")`."""
+        """Return the sorted channel numbers N for which the chip has an attribute `{quantity}N_{item}`.
+
+        For example `channels("energy", "input")` returns [1, 2] for a chip with energy1_input and
+        energy2_input.
+        """
         pattern = re.compile(rf"{quantity}(\d+)_{item}")
         names: set[str] = set()
         for folder in (self.path, self.path / "device"):
@@ -88,10 +99,13 @@ def chip_names(root: Path) -> frozenset[str]:
 
 
 class HwmonPowerSensor(PowerSensor):
-    """One powerN_input or powerN_average attribute in microwatts; its file stays open."""
+    """Sensor that reads one powerN_input or powerN_average attribute in microwatts. Its file stays open."""
 
     def __init__(self, key: str, component: str, source: str, max_watts: float, path: Path) -> None:
-        """Create the sensor, see `PowerSensor`; `path` is the file of the attribute."""
+        """Create the sensor.
+
+        The arguments are the attributes of `PowerSensor`, and `path` is the attribute's file.
+        """
         self.key = key
         self.component = component
         self.source = source

@@ -22,8 +22,9 @@ NO_READING_YET = "no reading yet"
 class PolledPowerSensor(PowerSensor):
     """A sensor whose thread calls `measure` every `interval_s` seconds.
 
-    After failures the pauses double, up to a minute. The first `read` starts the thread. It is a daemon
-    thread, so a source that never responds delays no exit.
+    After each failure the pause between two calls doubles, up to one minute. The first `read` starts the
+    thread. The thread is a daemon thread, so that a source that never responds does not delay the end of the
+    process.
     """
 
     def __init__(
@@ -38,17 +39,17 @@ class PolledPowerSensor(PowerSensor):
         clock: Callable[[], float] = boottime_s,
         lag_s: float = 0.0,
     ) -> None:
-        """Create the sensor; see `PowerSensor` for the attributes.
+        """Create the sensor; the first `read` starts its thread.
 
         Args:
             key: unique name.
-            component: component of a record.
+            component: component of an energy record.
             source: name of the interface.
-            max_watts: power that the component never exceeds.
+            max_watts: upper bound of the component's power in watts.
             interval_s: seconds between measurements.
-            measure: returns watts; may block for long and raises DeviceError.
-            release: called at the end by the measuring thread.
-            clock: returns seconds since boot.
+            measure: function that returns watts. It may block for long, and raises DeviceError.
+            release: function that the thread calls when it ends; None if nothing has to be released.
+            clock: function that returns seconds since boot.
             lag_s: mean age in seconds of the power that the source reports.
         """
         self.key = key
@@ -81,7 +82,9 @@ class PolledPowerSensor(PowerSensor):
         return newest
 
     def readings(self) -> Sequence[PowerReading]:
-        """Return the readings since the last call; at least the newest reading.
+        """Return the readings since the last call, the newest last.
+
+        Without a new reading, return the newest again.
 
         Raises:
             DeviceError: no measurement has completed yet, or the last one failed.
@@ -91,7 +94,7 @@ class PolledPowerSensor(PowerSensor):
         return unread or [newest]
 
     def close(self) -> None:
-        """Stop the thread; a thread that waits for a response stops after it."""
+        """Stop the thread. If `measure` is waiting for a response, the thread ends after that response."""
         self._stop.set()
 
     def _run(self) -> None:

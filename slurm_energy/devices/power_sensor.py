@@ -1,6 +1,6 @@
 """Sensors that report power instead of energy, and the integration of their readings to energy.
 
-Each hardware interface implements its sensor in a module of its own.
+Each hardware interface implements its sensor class in a module of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MAX_GAP_S = 30.0  # longer than the maximum sampling interval
 
 
 def boottime_s() -> float:
-    """Return seconds since boot including suspend, the clock of the sampler."""
+    """Return seconds since boot, including suspended time. Every sample of the agent uses this clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -40,11 +40,11 @@ class PowerSensor(ABC):
 
     Attributes:
         key: unique name, for example `ipmi:dcmi`.
-        component: component of a record that the sensor belongs to: `cpu`, `dram`, `gpu[0]`, `node`.
+        component: component of an energy record that the sensor measures: `cpu`, `dram`, `gpu[0]`, `node`.
         source: name of the interface in records and in `source_priority`, for example `power_meter:acpi`.
-        max_watts: power in watts that the component never exceeds.
+        max_watts: upper bound of the component's power in watts.
         interval_s: seconds between new values; 0 for a source that is always up to date.
-        quality: quality of the readings, for records.
+        quality: whether the readings are measured, modelled or partial.
     """
 
     key: str
@@ -63,7 +63,9 @@ class PowerSensor(ABC):
         """
 
     def readings(self) -> Sequence[PowerReading]:
-        """Return the readings since the last call, the newest last; at least the newest reading.
+        """Return the readings since the last call, the newest last.
+
+        Without a new reading, return the newest again.
 
         Raises:
             DeviceError: there is no reading.
@@ -71,15 +73,19 @@ class PowerSensor(ABC):
         return [self.read()]
 
     def close(self) -> None:
-        """Release descriptors, threads and connections."""
+        """Close the sensor's file descriptors and connections, and stop its threads."""
         return
 
 
 class PowerIntegrator:
-    """Integrator of power readings to energy, by trapezoids; the last power is held until the next reading.
+    """Integrator of power readings to energy by the trapezoidal rule.
 
-    The reported energy never decreases: if holding the last power added too much, the excess is subtracted
-    from later energy. Nothing is added for a gap that exceeds the maximum.
+    After the newest reading the power is assumed constant until the next reading. If this assumption added
+    too much energy, the excess is subtracted from the energy of later intervals, so that the reported energy
+    never decreases.
+
+    Args:
+        max_gap_s: maximum time between two readings in seconds. No energy is added for a longer gap.
     """
 
     def __init__(self, max_gap_s: float) -> None:
@@ -89,7 +95,7 @@ class PowerIntegrator:
         self._reported_uj = 0
 
     def add(self, reading: PowerReading) -> float | None:
-        """Add a reading; a reading that is not newer than the last one is ignored.
+        """Add a reading. A reading that is not newer than the previous one is ignored.
 
         Returns:
             Length in seconds of a gap that was too long to integrate; None if there was none.
@@ -108,13 +114,17 @@ class PowerIntegrator:
         return None
 
     def energy_uj(self, now_s: float) -> int:
-        """Return microjoules since the first reading, with the last power held until `now_s`."""
+        """Return the energy since the first reading in microjoules.
+
+        Args:
+            now_s: end of the time, in seconds since boot. The newest power is assumed constant until then.
+        """
         held_uj = self._last.watts * max(0.0, now_s - self._last.time_s) * 1e6 if self._last else 0.0
         self._reported_uj = max(self._reported_uj, round(self._sum_uj + held_uj))
         return self._reported_uj
 
     def dump(self) -> dict[str, float] | None:
-        """Return the state as plain data; None before the first reading."""
+        """Return the state as plain data for `load`; None before the first reading."""
         if self._last is None:
             return None
         last = self._last
@@ -126,15 +136,19 @@ class PowerIntegrator:
         }
 
     def load(self, data: Mapping[str, float]) -> None:
-        """Continue from the output of `dump`; the time since then is treated like any other gap."""
+        """Continue from a result of `dump`.
+
+        The time since then is treated like any other gap between readings.
+        """
         self._last = PowerReading(data["time_s"], data["watts"])
         self._sum_uj, self._reported_uj = data["sum_uj"], int(data["reported_uj"])
 
 
 class IntegratedPowerCounter(EnergyCounter):
-    """A power sensor as an energy counter, so that the sampler handles counters only.
+    """Energy counter that integrates the readings of a power sensor.
 
-    It counts from its first reading on, also across restarts of the agent, and never wraps.
+    The sampler then needs to handle energy counters only. It counts from its first reading. The count
+    continues after a restart of the agent, and never wraps.
     """
 
     range_uj = None
@@ -153,11 +167,11 @@ class IntegratedPowerCounter(EnergyCounter):
         self._integral = PowerIntegrator(self._max_gap_s)
 
     def read(self) -> int:
-        """Return microjoules.
+        """Return the energy since the first reading in microjoules.
 
         Raises:
-            DeviceError: the sensor has no reading, its last reading is too old, or readings were missing too
-                long.
+            DeviceError: the sensor has no reading, its newest reading is too old, or the gap between two
+                readings was too long to integrate.
         """
         readings = self._sensor.readings()
         now_s = self._clock()
@@ -170,11 +184,14 @@ class IntegratedPowerCounter(EnergyCounter):
         return self._integral.energy_uj(now_s)
 
     def dump(self) -> dict[str, float] | None:
-        """Return the state of the integrator, which exists nowhere else."""
+        """Return the state of the integrator.
+
+        None before the first reading. No other place holds this state.
+        """
         return self._integral.dump()
 
     def load(self, data: Mapping[str, float]) -> None:
-        """Continue from the state of an integrator of the same boot."""
+        """Continue from a result of `dump` since the last boot of the node."""
         self._integral.load(data)
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
-"""Product names of processors and GPUs, as drivers, Slurm and people write them, and their comparison.
+"""Comparison of product names of processors and GPUs, as drivers, Slurm and people write them.
 
-Names are compared word by word. A word that occurs in one name only must be one that any model of a product
-may carry (maker, form factor, memory size). Any other word, such as `Ada` or `v4`, means another product.
+Names are compared word by word. If a word occurs in only one of two names, the names still match if any
+variant of a product may carry the word (maker, form factor, memory size). Any other word, such as `Ada` or
+`v4`, means another product.
 """
 
 from __future__ import annotations
@@ -56,5 +57,8 @@ def matches_cpu(product: str, name: str) -> bool:
 
 
 def gpu_product_words(name: str) -> frozenset[str]:
-    """Return the words that distinguish a GPU, without maker and brand, which are often omitted."""
+    """Return the lower-case words of a GPU name that distinguish the product.
+
+    The words of the maker and the brand are left out, because they are often omitted.
+    """
     return _words(name) - _MAKERS - _GPU_BRANDS - {"generation"}

@@ -1,6 +1,6 @@
-"""Settings: requested values of knobs, and their constructors by kind of hardware.
+"""Requested values of knobs, and functions that build them for each kind of hardware.
 
-Frequencies are in kHz and clocks in MHz, as the drivers count them; powers are in watts.
+Frequencies are in kHz and clocks in MHz, as the drivers report them; powers are in watts.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A requested value of a knob: `key` names the knob, `value` is in the knob's own unit.
+    """A requested value of a knob.
 
-    An optional setting accompanies another one and is omitted where the hardware has no such knob.
+    Attributes:
+        key: key of the knob, `NAME[DOMAIN]`.
+        value: value in the unit of the knob.
+        optional: the setting only accompanies another one. It is omitted where the hardware has no such knob.
     """
 
     key: str
@@ -21,17 +24,17 @@ class Setting:
 
 
 def governor_setting(policy: str, name: str) -> Setting:
-    """Return the setting of a governor."""
+    """Return the setting of the governor `name` for the cpufreq policy `policy`, for example `policy0`."""
     return Setting(f"cpufreq.governor[{policy}]", name)
 
 
 def epp_setting(policy: str, name: str) -> Setting:
-    """Return the setting of an energy_performance_preference."""
+    """Return the setting of the energy_performance_preference `name` for the cpufreq policy `policy`."""
     return Setting(f"cpufreq.epp[{policy}]", name)
 
 
 def frequency_range_setting(policy: str, low_khz: int, high_khz: int) -> Setting:
-    """Return the setting of the frequency bounds in kHz."""
+    """Return the setting of the lower and upper frequency bound of the cpufreq policy `policy`, in kHz."""
     return Setting(f"cpufreq.frequency[{policy}]", f"{low_khz}-{high_khz}")
 
 
@@ -41,13 +44,19 @@ def boost_off_setting() -> Setting:
 
 
 def parse_range(text: str) -> tuple[int, int]:
-    """Parse the value of `frequency_range_setting` into (low, high) in the same unit."""
+    """Parse `LOW-HIGH`, the value of a frequency range or clock range, into (low, high) in the same unit."""
     low, _, high = text.partition("-")
     return int(low), int(high)
 
 
 def rapl_limit_settings(domain: str, watts: float, window_s: float) -> tuple[Setting, Setting, Setting]:
-    """Return the settings of a RAPL package's averaging window, limit and enable switch."""
+    """Return the settings of a RAPL package's averaging window, power limit and enable switch.
+
+    Args:
+        domain: domain of the knobs, for example `package-0`.
+        watts: power limit.
+        window_s: averaging window in seconds.
+    """
     return (
         Setting(f"powercap.time_window[{domain}]", str(round(window_s * 1e6))),
         Setting(f"powercap.power_limit[{domain}]", str(round(watts * 1e6))),
@@ -56,14 +65,27 @@ def rapl_limit_settings(domain: str, watts: float, window_s: float) -> tuple[Set
 
 
 def package_limit_settings(interface: str, domain: str, watts: float, window_s: float) -> tuple[Setting, ...]:
-    """Return the settings of a package's power limit; `interface` and `domain` are those of `CpuPackage`."""
+    """Return the settings of a package's power limit.
+
+    Args:
+        interface: `CpuPackage.interface`.
+        domain: one of `CpuPackage.limit_domains`.
+        watts: power limit.
+        window_s: averaging window in seconds, which only powercap has.
+    """
     if interface == "powercap":
         return rapl_limit_settings(domain, watts, window_s)
     return (Setting(f"{interface}.power_limit[{domain}]", str(round(watts * 1e6))),)
 
 
 def gpu_limit_settings(index: int, watts: float, interface: str = "nvml") -> tuple[Setting, ...]:
-    """Return the settings of a GPU's power limit; NVML also needs persistence mode."""
+    """Return the settings of a GPU's power limit. For NVML these include persistence mode.
+
+    Args:
+        index: index of the GPU.
+        watts: power limit.
+        interface: `GpuInfo.interface`.
+    """
     if interface != "nvml":
         return (Setting(f"{interface}.power_limit[gpu{index}]", str(round(watts * 1e6))),)
     return (
@@ -73,5 +95,5 @@ def gpu_limit_settings(index: int, watts: float, interface: str = "nvml") -> tup
 
 
 def gpu_clocks_setting(index: int, low_mhz: int, high_mhz: int) -> Setting:
-    """Return the setting that locks a GPU's graphics clock to a range."""
+    """Return the setting that locks the graphics clock of an NVIDIA GPU to a range in MHz."""
     return Setting(f"nvml.locked_clocks[gpu{index}]", f"{low_mhz}-{high_mhz}")

@@ -1,7 +1,7 @@
-"""Priority of energy sources: which source counts for which part of a node, as data and as a rule.
+"""Priority of energy sources: which source is recorded for which part of a node.
 
-The rule counts each part once, whatever combination of interfaces a node has. It is pure; `sources` finds
-the counters. docs/power-sources.md contains the tables.
+`select_sources` counts the energy of each part once, whatever combination of interfaces a node has. The
+functions are pure; the module `sources` finds the counters. docs/power-sources.md contains the tables.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ALL_PARTS = frozenset(NodePart)
 
 @dataclass(frozen=True, slots=True)
 class EnergySource:
-    """A kind of energy source.
+    """A type of energy source, of which a node may have several counters.
 
     Attributes:
         name: `source` of its counters.
         component: component of its counters; `gpu` stands for all GPUs.
-        parts: parts of the node that its figure includes.
+        parts: parts of the node whose energy its counters include.
         why: reason for its priority, for the documentation.
     """
 
@@ -91,7 +91,7 @@ _SINGLE = frozenset({"powercap:psys"})
 
 
 class SourceCounter(Protocol):
-    """The properties of a counter that the rule needs."""
+    """The properties of an energy counter that `select_sources` needs."""
 
     @property
     def key(self) -> str:
@@ -99,11 +99,11 @@ class SourceCounter(Protocol):
 
     @property
     def component(self) -> str:
-        """`cpu`, `dram`, `gpu[i]` or `node`."""
+        """Component that the counter measures: `cpu`, `dram`, `gpu[INDEX]` or `node`."""
 
     @property
     def source(self) -> str:
-        """Name of its source."""
+        """Name of the counter's source, for example `powercap:intel-rapl`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +111,11 @@ class SourceSelection:
     """The result of `select_sources`: the counters whose energy is recorded.
 
     Attributes:
-        components: keys of the counters of cpu, dram and GPUs; no counter includes another one.
-        node: keys of the counters whose sum is the node, together with `added_parts`.
-        added_parts: parts that the node's counters lack and that are added from `components`.
-        missing_parts: parts that no counter measures; the figure of the node is too low by these parts.
-        excluded: reason by key of every other counter.
+        components: keys of the counters of cpu, dram and GPUs; no counter includes the energy of another one.
+        node: keys of the counters that measure the node. Its energy is their sum plus that of `added_parts`.
+        added_parts: parts that the counters in `node` do not include and that are added from `components`.
+        missing_parts: parts that no counter measures; the energy of the node lacks these parts.
+        excluded: why a counter is not recorded, by its key.
     """
 
     components: tuple[str, ...] = ()
@@ -134,10 +134,10 @@ def select_sources(
 
     Args:
         counters: all counters of the node.
-        node_source: source of the node's power that the administrator configured: a name of NODE_SOURCES;
-            `none` for no figure of the node; None for the best available source.
-        node_excludes: parts that the administrator knows not to be in the node's figure, for example GPUs in
-            a box with a power supply of its own.
+        node_source: source of the node's power that the administrator configured: a name in NODE_SOURCES, or
+            `none` to record no energy of the node. None selects the best available source.
+        node_excludes: parts that the administrator knows to be missing in the node's reading, for example
+            GPUs in a box with a power supply of its own.
 
     Returns:
         The selection, which does not depend on the order of `counters`.
@@ -171,7 +171,15 @@ def select_sources(
 def _components(
     counters: list[SourceCounter], excluded: dict[str, str]
 ) -> tuple[list[str], frozenset[NodePart]]:
-    """Select sources by priority as long as no part that they include is counted already."""
+    """Select counters of components by priority, skipping sources whose parts are counted already.
+
+    Args:
+        counters: all counters of the node.
+        excluded: reason by key of a counter that is not selected; this function adds entries.
+
+    Returns:
+        (keys of the selected counters, parts of the node that they measure).
+    """
     chosen: list[str] = []
     covered: dict[NodePart, str] = {}
     for source in COMPONENT_SOURCES:
@@ -191,7 +199,16 @@ def _components(
 def _node(
     counters: list[SourceCounter], configured: str | None, excluded: dict[str, str]
 ) -> tuple[list[str], frozenset[NodePart]]:
-    """Select the best source of the node's power, or the one that the administrator configured."""
+    """Select the best source of the node's power, or the one that the administrator configured.
+
+    Args:
+        counters: all counters of the node.
+        configured: name of the configured source; None for the best available one.
+        excluded: reason by key of a counter that is not selected; this function adds entries.
+
+    Returns:
+        (keys of the selected counters, parts of the node that they include).
+    """
     chosen: list[str] = []
     parts: frozenset[NodePart] = frozenset()
     winner = ""

@@ -1,6 +1,6 @@
-"""The energy sources of a node: finds all of them and keeps those that count.
+"""Discovery of the energy sources of a node, and selection of those whose energy is recorded.
 
-This module decides which interfaces are opened on which node. The priority of sources is in
+This module decides which interfaces are opened on which node. The priority of sources is in the module
 `source_priority`.
 """
 
@@ -29,9 +29,10 @@ class NodePowerOptions:
 
     Attributes:
         source: name of a source in `source_priority.NODE_SOURCES`, `none`, or None for the best source.
-        excludes: parts that the figure of that source does not include.
-        sensor: sensor of a BMC that is reached over the network; None for a BMC in the node or none.
-        interval_s: seconds between readings of a BMC in the node.
+        excludes: parts of the node whose power that source does not include.
+        sensor: sensor of a BMC that is reached over the network. None: the BMC is read from inside the node,
+            or there is none.
+        interval_s: seconds between readings of a BMC that is read from inside the node.
     """
 
     source: str | None = None
@@ -46,14 +47,14 @@ class DiscoveredSources:
 
     Attributes:
         counters: counters of components; no counter includes the energy of another one.
-        node_counters: counters whose sum is the energy of the node, together with the components that
-            `selection.added_parts` names.
-        selection: which counters count, and why.
+        node_counters: counters that measure the node. Its energy is their sum plus the energy of the
+            components in `selection.added_parts`.
+        selection: which counters are recorded, and why others are excluded.
         packages, gpus, knobs, throttle_sensors: all devices that can be set or observed.
-        max_dram_watts: highest power of memory; None if unknown.
+        max_dram_watts: maximum power of all memory; None if unknown.
         notes: peculiarities of this node, one line each.
-        closers: functions to call at the end.
-        unusable: reason by interface whose devices exist but cannot be used.
+        closers: functions to call when the devices are no longer needed.
+        unusable: why an interface cannot be used although its devices exist, by name of the interface.
     """
 
     counters: list[EnergyCounter] = field(default_factory=list)
@@ -70,11 +71,11 @@ class DiscoveredSources:
 
 
 def find_sources(root: Path, node_power: NodePowerOptions | None = None) -> DiscoveredSources:
-    """Return the node's sources. Absent interfaces contribute nothing.
+    """Find the energy sources of the node and select those that are recorded. Absent interfaces add nothing.
 
     Args:
         root: directory that contains /sys, /proc and /dev.
-        node_power: the site's options for the power of the whole node.
+        node_power: the site's options for the power of the whole node; None for the defaults.
     """
     options = node_power or NodePowerOptions()
     sources = DiscoveredSources()
@@ -116,7 +117,11 @@ def _processors(sources: DiscoveredSources, root: Path) -> list[EnergyCounter]:
 
 
 def _gpus(sources: DiscoveredSources, root: Path) -> list[EnergyCounter]:
-    """Return the GPUs of one vendor only: GPUs of several vendors would have the same indices."""
+    """Find the GPUs of one vendor, add their devices to `sources`, and return their energy counters.
+
+    Only the first vendor with a GPU is used, in the order NVIDIA, AMD, Intel, because GPUs of several vendors
+    would have the same indices.
+    """
     nvidia = nvml.discover()
     sources.closers.append(nvidia.close)
     intel = intel_gpu.discover(root)
@@ -170,7 +175,10 @@ def _modelled_dram(sources: DiscoveredSources, root: Path) -> list[EnergyCounter
 
 
 def _modelled_dram_watts(counters: Iterable[EnergyCounter]) -> float | None:
-    """Return the highest power of memory if it is modelled."""
+    """Return the maximum power of all memory in watts if a model supplies it.
+
+    None if memory is not modelled.
+    """
     modelled = [c.max_watts for c in counters if c.component == "dram" and c.quality == Quality.MODELLED]
     return sum(modelled) if modelled else None
 
@@ -178,11 +186,11 @@ def _modelled_dram_watts(counters: Iterable[EnergyCounter]) -> float | None:
 def node_energy_uj(
     selection: SourceSelection, energy_uj: dict[str, int], components: Iterable[EnergyCounter]
 ) -> int | None:
-    """Return the energy of the node in an interval from the energies of its counters.
+    """Return the energy of the node in an interval.
 
     Args:
-        selection: which counters count.
-        energy_uj: microjoules of the interval by counter key.
+        selection: counters that are recorded for the node, and the parts to be added to them.
+        energy_uj: microjoules of the interval by key of the counter.
         components: counters of components.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Access to files of /sys and /proc: whole reads, single writes, and counters that stay open."""
+"""Access to files of /sys and /proc: text, numbers, single writes, and counter files that stay open."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def read_optional(path: str | Path) -> str | None:
 
 
 def read_number(path: Path) -> int | None:
-    """Return the integer in a file; None if there is none."""
+    """Return the integer in a file; None if the file is absent, unreadable or holds no integer."""
     text = read_optional(path)
     return int(text) if text is not None and text.lstrip("-").isdecimal() else None
 
 
 def write_text(path: Path, value: str) -> None:
-    """Write a value with one write(2), as sysfs expects; the file is never created.
+    """Write a value with a single write(2), as sysfs requires. An absent file is not created.
 
     Raises:
-        DeviceError: the driver refused the value, with its reason.
+        DeviceError: the driver refused the value; the error holds its reason.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
@@ -69,23 +69,23 @@ def write_text(path: Path, value: str) -> None:
 
 
 def error_reason(error: OSError) -> str:
-    """Return the system's message, with its meaning for a driver where the message alone says little."""
+    """Return the system's error message, with an explanation for codes that mean little for a driver."""
     text = error.strerror or str(error)
     meaning = _REASONS.get(error.errno or 0)
     return f"{text} ({meaning})" if meaning else text
 
 
 def read_error(path: Path, error: OSError) -> DeviceError:
-    """Return the exception for a file that cannot be read; its type says whether the device is gone."""
+    """Return DeviceGoneError if the device of a file is gone, else DeviceError with the reason of `error`."""
     kind = DeviceGoneError if error.errno in _GONE else DeviceError
     return kind(str(path), error_reason(error))
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """Parse a CPU list of the kernel such as `0-3,8` or `0 1 2`.
+    """Parse a CPU list of the kernel such as `0-3,8` or `0 1 2` into CPU numbers.
 
     Raises:
-        ValueError: the text is not a list.
+        ValueError: the text is not such a list.
     """
     numbers: list[int] = []
     for part in text.replace(",", " ").split():
@@ -95,15 +95,15 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
 
 
 def natural_key(text: str) -> list[tuple[int, str]]:
-    """Return a sort key that orders the numbers in a text by value."""
+    """Return a sort key that compares the digits in a text as numbers, so that `cpu2` precedes `cpu10`."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
 class CounterFile:
-    """A file with one number that stays open, so that a read costs one pread(2).
+    """A file that holds one number and stays open, so that a reading costs one pread(2).
 
-    After a failure the next read opens the file again, because the device may have returned; if opening
-    fails, it is repeated at most once a second.
+    After a failed reading the next one opens the file again, because the device may have returned. If opening
+    fails, it is tried again at most once a second.
     """
 
     def __init__(self, path: Path) -> None:
@@ -113,7 +113,7 @@ class CounterFile:
         self._code: int | None = None
 
     def read(self) -> int:
-        """Return the number.
+        """Return the number in the file.
 
         Raises:
             DeviceGoneError: the device is absent.
@@ -132,7 +132,7 @@ class CounterFile:
             raise DeviceError(str(self.path), "not a number") from None
 
     def close(self) -> None:
-        """Close the descriptor; the next read opens the file again."""
+        """Close the file; the next reading opens it again."""
         self._code = None
         if self._descriptor is not None:
             os.close(self._descriptor)

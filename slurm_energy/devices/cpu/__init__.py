@@ -1,1 +1,1 @@
-"""Drivers of processors: frequency, energy and power limits, topology, CPU time of jobs."""
+"""Drivers of processors: frequency, energy, power limits and topology, and the CPU time of jobs."""

@@ -1,7 +1,7 @@
 """Energy of AMD sockets through the hwmon driver amd_energy, for kernels without powercap zones for AMD.
 
-The labels are EcoreNNN and EsocketN. The driver makes one Esocket entry per NUMA node, so that a processor
-with several NUMA nodes per socket shows the same register several times. Source: kernel (until 5.12),
+The labels of the channels are EcoreNNN and EsocketN. The driver makes one Esocket channel per NUMA node, so
+that a socket with several NUMA nodes shows the same register several times. Source: kernel (until 5.12),
 drivers/hwmon/amd_energy.c and Documentation/hwmon/amd_energy.rst.
 """
 
@@ -20,10 +20,10 @@ _MAX_WATTS = 1000.0
 
 
 class AmdEnergyCounter(EnergyCounter):
-    """energyN_input of a socket; its file stays open. The driver unwraps the register.
+    """Energy counter of a socket, read from energyN_input, which stays open. The driver unwraps the register.
 
     The driver's own arithmetic overflows at 2^64 register units x 10^6, which is 281 MJ. The overflow looks
-    like a reset and costs one uncertain interval.
+    like a reset of the counter and makes one interval uncertain.
     """
 
     range_uj = None
@@ -36,7 +36,7 @@ class AmdEnergyCounter(EnergyCounter):
         self._file = CounterFile(path)
 
     def read(self) -> int:
-        """Return microjoules."""
+        """Return the energy count in microjoules."""
         return self._file.read()
 
     def close(self) -> None:
@@ -45,7 +45,7 @@ class AmdEnergyCounter(EnergyCounter):
 
 
 def discover(root: Path) -> list[EnergyCounter]:
-    """Return one counter per socket; empty on a node without the driver."""
+    """Return one counter per socket; an empty list on a node without the driver."""
     packages = _package_by_node(root)
     counters: list[EnergyCounter] = []
     for chip in find_chips(root, _NAME):
@@ -59,7 +59,7 @@ def discover(root: Path) -> list[EnergyCounter]:
 
 
 def _entries(chip: HwmonChip) -> list[tuple[int, Path]]:
-    """Return (number in the label, file) of each socket channel."""
+    """Return (socket number in the label, energyN_input file) of each Esocket channel of a chip, sorted."""
     entries = []
     for channel in chip.channels("energy", "input"):
         match = _SOCKET.fullmatch(chip.text(f"energy{channel}_label"))
@@ -70,7 +70,7 @@ def _entries(chip: HwmonChip) -> list[tuple[int, Path]]:
 
 
 def _package_by_node(root: Path) -> dict[int, int]:
-    """Return the processor package of each NUMA node, in the order of nodes; empty if unknown."""
+    """Return the package number by NUMA node, in ascending order of the nodes; empty if unknown."""
     folder = root / "sys/devices/system/node"
     packages: dict[int, int] = {}
     for node in sorted(int(path.name[4:]) for path in folder.glob("node[0-9]*")):

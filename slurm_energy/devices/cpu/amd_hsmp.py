@@ -22,7 +22,10 @@ _HEADROOM = 1.5
 
 
 class HsmpPowerLimit(Knob):
-    """Power limit of a socket in microwatts. The firmware reduces a limit that is too high to its maximum."""
+    """Power limit of a socket in microwatts.
+
+    The firmware lowers a limit above its maximum to that maximum.
+    """
 
     name = "hsmp.power_limit"
     stage = WriteStage.RAPL_LIMIT
@@ -32,23 +35,23 @@ class HsmpPowerLimit(Knob):
         self.path = path
 
     def files(self) -> tuple[Path, ...]:
-        """Return the file of the limit."""
+        """Return the sysfs file of the power limit, power1_cap."""
         return (self.path,)
 
     def read(self) -> str:
-        """Return the current limit."""
+        """Return the current limit in microwatts, as text."""
         return read_text(self.path)
 
     def write(self, value: str) -> None:
-        """Set the limit."""
+        """Set the limit to `value` microwatts."""
         write_text(self.path, value)
 
     def is_equivalent(self, requested: str, actual: str) -> bool:
-        """Return whether the limits agree within the rounding of the firmware."""
+        """Return whether two limits in microwatts differ by no more than the rounding of the firmware."""
         return abs(int(requested) - int(actual)) <= _LIMIT_ROUNDING_UW
 
     def format_value(self, value: str) -> str:
-        """Return the limit in watts."""
+        """Convert a limit from microwatts to text in watts."""
         return f"{int(value) / 1e6:g} W"
 
 
@@ -57,9 +60,9 @@ class HsmpDevices:
     """Result of `discover`; all lists are empty on a node without HSMP.
 
     Attributes:
-        sensors: power of each socket, for nodes without an energy counter.
+        sensors: power sensor of each socket, for nodes without an energy counter.
         knobs: power limit of each socket.
-        packages: the sockets; their `limit_domains` are those of `hsmp.power_limit`.
+        packages: the sockets as packages; their `limit_domains` name the `hsmp.power_limit` knobs.
     """
 
     sensors: list[HwmonPowerSensor]
@@ -68,7 +71,7 @@ class HsmpDevices:
 
 
 def discover(root: Path) -> HsmpDevices:
-    """Find the sockets. The order of their devices is the order of the sockets."""
+    """Find the sockets. Their numbers follow the order of their devices."""
     devices = HsmpDevices([], [], [])
     for number, chip in enumerate(find_chips(root, _NAME)):
         _add(devices, chip, f"socket{number}")

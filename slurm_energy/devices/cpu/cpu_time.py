@@ -1,11 +1,11 @@
-"""CPU time of each job on this node, from the control groups that Slurm creates, or else from its processes.
+"""CPU time of each job on this node, from the job's control group, or else from its processes.
 
-Layouts (Slurm, src/plugins/cgroup; cgroup.conf(5), cgroup_v2.html):
+Control groups that Slurm creates (src/plugins/cgroup; cgroup.conf(5), cgroup_v2.html):
 v1  cpuacct/slurm[_NODE]/uid_UID/job_JOB/cpuacct.usage, nanoseconds
-v2  system.slice/[NODE_]slurmstepd.scope/job_JOB/cpu.stat, microseconds; from Slurm 26.05 on the directory
-    is named by the job's SLUID unless CgroupJobIdPaths=yes; CgroupSlice may move the scope.
-Where Slurm uses no control groups, a group named job_JOB that contains a known process of the job is used.
-As a last resort the times of the process tree are added up.
+v2  system.slice/[NODE_]slurmstepd.scope/job_JOB/cpu.stat, microseconds; from Slurm 26.05 on the directory is
+named by the job's SLUID unless CgroupJobIdPaths=yes; CgroupSlice may move the scope.
+Where Slurm uses no control groups, a group named job_JOB is used if it contains a known process of the job.
+As a last resort the CPU times of the process tree are added up.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class JobProcesses:
     """A job on this node and the processes that are known to belong to it.
 
     Attributes:
-        job_id: Slurm's number of the component or array task.
+        job_id: Slurm's numeric job id; each component of a heterogeneous job and each array task has its own.
         sluid: Slurm's unique name of the job, from release 25.11; None if unknown.
         pids: processes known to belong to the job, for example its slurmstepds.
     """
@@ -45,14 +45,14 @@ class JobProcesses:
 
     @property
     def directory_names(self) -> frozenset[str]:
-        """Names that the directory of the job's control group may have."""
+        """Names that the directory of the job's control group may have: `job_JOB` and the SLUID."""
         names = {f"job_{self.job_id}"}
         return frozenset(names | {self.sluid} if self.sluid else names)
 
 
 @dataclass(slots=True)
 class _Group:
-    """The open file of a job's control group."""
+    """The open CPU time file of a job's control group, and the maximum time read from it so far."""
 
     path: str
     descriptor: int
@@ -61,7 +61,7 @@ class _Group:
 
 @dataclass(slots=True)
 class JobCpuTimeReader:
-    """Reader of the CPU time of jobs, with one open descriptor per job.
+    """Reader of the CPU time of jobs, with one open file per job.
 
     Attributes:
         root: directory that contains /sys and /proc.
@@ -74,9 +74,10 @@ class JobCpuTimeReader:
     _trees: dict[int, process_tree.JobCpuTime] = field(default_factory=dict)
 
     def read(self, jobs: Iterable[JobProcesses]) -> dict[int, int | None]:
-        """Return nanoseconds of CPU time by job id; None for a job without a control group or process.
+        """Return the CPU time of each job in nanoseconds, by job id.
 
-        The time of a job never decreases; after its group is gone the last value remains.
+        None for a job without control group or process. The CPU time of a job never decreases. After the
+        job's control group has been removed, the last value is returned.
         """
         result: dict[int, int | None] = {}
         ungrouped: list[JobProcesses] = []
@@ -90,12 +91,21 @@ class JobCpuTimeReader:
         return result
 
     def read_known_groups(self, jobs: Iterable[JobProcesses]) -> dict[int, int]:
-        """Return nanoseconds of CPU time by job id for jobs whose group is known; search for none."""
+        """Return nanoseconds of CPU time by job id for the jobs whose control group was found before.
+
+        This function is fast, because it does not search for the groups of the other jobs.
+        """
         times = {job.job_id: self._from_group(job) for job in jobs if job.job_id in self._groups}
         return {job_id: time_ns for job_id, time_ns in times.items() if time_ns is not None}
 
     def find_group(self, job: JobProcesses) -> bool:
-        """Search for a job's group by its known processes, which is fast; return whether it is known now."""
+        """Search for a job's control group through its known processes.
+
+        This is faster than the search of all groups that `read` makes.
+
+        Returns:
+            Whether the group is known now.
+        """
         if job.job_id in self._groups:
             return True
         names = job.directory_names
@@ -103,20 +113,23 @@ class JobCpuTimeReader:
         return any(self._opened(job, path) is not None for path in paths)
 
     def source(self, job_id: int) -> str | None:
-        """Return the source of a job's time: the file of its group or `process tree`; None if unknown."""
+        """Return where a job's CPU time is read: the file of its control group, or `process tree`.
+
+        None means that the time of the job is not known.
+        """
         if job_id in self._groups:
             return self._groups[job_id].path
         return PROCESS_TREE if job_id in self._trees else None
 
     def forget(self, job_id: int) -> None:
-        """Release the resources of a job that has ended."""
+        """Close the file of a job that has ended and delete what is stored about the job."""
         self._trees.pop(job_id, None)
         group = self._groups.pop(job_id, None)
         if group is not None and group.descriptor >= 0:
             os.close(group.descriptor)
 
     def close(self) -> None:
-        """Release all resources."""
+        """Close the files of all jobs and delete what is stored about them."""
         for job_id in list(self._groups):
             self.forget(job_id)
         self._trees.clear()
@@ -151,7 +164,10 @@ class JobCpuTimeReader:
         return group.highest_ns
 
     def _find(self, job: JobProcesses) -> str | None:
-        """Return the file with a job's CPU time."""
+        """Return the file with a job's CPU time, found through its processes or Slurm's paths.
+
+        None if there is none.
+        """
         names = job.directory_names
         for pid in job.pids:
             if (path := self._group_of_process(pid, names)) is not None:
@@ -170,7 +186,12 @@ class JobCpuTimeReader:
                     yield from _matches(mount, f"*.slice/{scope}/{name}/cpu.stat")
 
     def _group_of_process(self, pid: int, names: frozenset[str]) -> str | None:
-        """Return the file of the job's group that contains a process."""
+        """Return the CPU time file of the job's control group that contains a process; None if there is none.
+
+        Args:
+            pid: process of the job.
+            names: names that the directory of the group may have.
+        """
         text = read_optional(os.path.join(self.root, f"proc/{pid}/cgroup")) or ""
         for line in text.splitlines():
             _, _, rest = line.partition(":")
@@ -196,7 +217,7 @@ class JobCpuTimeReader:
 
 
 def node_busy_ns(root: Path) -> int:
-    """Return nanoseconds in which the node's CPUs were busy, all processes together.
+    """Return for how many nanoseconds the node's CPUs have been busy since boot, added up over all CPUs.
 
     Raises:
         DeviceError: /proc/stat is unreadable or has an unknown form.
@@ -211,9 +232,14 @@ def node_busy_ns(root: Path) -> int:
 
 
 def _job_part(cgroup_path: str, names: frozenset[str]) -> str | None:
-    """Return the path of a group up to the directory of the job, without the leading slash.
+    """Return the path of a control group up to the job's directory, without a leading slash.
 
-    This directory has one of the job's names, or it is below slurmstepd's scope, where its name is the SLUID.
+    None if not found. The job's directory has one of `names`, or it is a child of slurmstepd's scope, where
+    its name is the SLUID.
+
+    Args:
+        cgroup_path: path of a group from /proc/PID/cgroup.
+        names: names that the job's directory may have.
     """
     parts = cgroup_path.strip("/").split("/")
     for index, part in enumerate(parts):
@@ -224,14 +250,21 @@ def _job_part(cgroup_path: str, names: frozenset[str]) -> str | None:
 
 
 def _mounts(controllers: str) -> list[tuple[str, str]]:
-    """Return (folder below /sys/fs/cgroup, file) of each hierarchy that counts CPU time."""
+    """Return (folder below /sys/fs/cgroup, name of the CPU time file) of each hierarchy that counts CPU time.
+
+    Args:
+        controllers: list of controllers in a line of /proc/PID/cgroup; empty for cgroup v2.
+    """
     if not controllers:
         return [("", "cpu.stat"), ("unified", "cpu.stat")]
     return [(controllers, "cpuacct.usage")] if "cpuacct" in controllers.split(",") else []
 
 
 def _matches(folder: str, pattern: str) -> Iterable[str]:
-    """Find files below a folder. pathlib is avoided, because it keeps the name of every job in memory."""
+    """Find the files below `folder` that match a glob pattern.
+
+    pathlib is avoided, because it would keep the name of every job in memory.
+    """
     return (os.path.join(folder, name) for name in glob.iglob(pattern, root_dir=folder))
 
 
@@ -243,10 +276,10 @@ def _open(path: str) -> int:
 
 
 def _nanoseconds(content: bytes) -> int:
-    """Return the CPU time in a cpuacct.usage or cpu.stat file.
+    """Parse a cpuacct.usage or cpu.stat file into nanoseconds of CPU time.
 
     Raises:
-        ValueError: the content is neither.
+        ValueError: the content has neither form.
     """
     for line in content.splitlines():
         words = line.split()

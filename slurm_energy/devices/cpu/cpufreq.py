@@ -22,7 +22,7 @@ UNSUPPORTED = "<unsupported>"
 
 
 class _FileKnob(Knob):
-    """A knob that is one word in one file."""
+    """A knob whose value is one word in one sysfs file."""
 
     def __init__(self, domain: str, path: Path, dependents: tuple[str, ...] = ()) -> None:
         super().__init__(domain, dependents)
@@ -39,13 +39,20 @@ class _FileKnob(Knob):
 
 
 class CpufreqGovernor(_FileKnob):
-    """scaling_governor of one policy; active drivers change the preference together with it."""
+    """scaling_governor of one cpufreq policy.
+
+    Active drivers change the energy preference together with it.
+    """
 
     name = "cpufreq.governor"
     stage = WriteStage.GOVERNOR
 
     def dependents_at(self, current: str) -> tuple[str, ...]:
-        """Return the dependent knobs; leaving the userspace governor also loses the speed that was set."""
+        """Return the keys of the dependent knobs.
+
+        If the governor is `userspace` now, they include `cpufreq.setspeed`, because leaving that governor
+        loses the speed that was set.
+        """
         return (
             (*self.dependents, f"{UserspaceSpeed.name}[{self.domain}]")
             if current == "userspace"
@@ -54,26 +61,38 @@ class CpufreqGovernor(_FileKnob):
 
 
 class EnergyPerformancePreference(_FileKnob):
-    """energy_performance_preference of one policy."""
+    """energy_performance_preference of one cpufreq policy."""
 
     name = "cpufreq.epp"
     stage = WriteStage.PREFERENCE
 
 
 class UserspaceSpeed(_FileKnob):
-    """scaling_setspeed; it is effective, and readable as a number, only under the userspace governor."""
+    """scaling_setspeed of one cpufreq policy, in kHz.
+
+    Only under the userspace governor does it have an effect, and only then is it readable as a number.
+    """
 
     name = "cpufreq.setspeed"
     stage = WriteStage.SETSPEED
 
     def write(self, value: str) -> None:
-        """Set the speed in kHz; outside the userspace governor there is nothing to set."""
+        """Set the speed in kHz.
+
+        Do nothing for `<unsupported>`, which the kernel reports under other governors.
+        """
         if value != UNSUPPORTED:
             super().write(value)
 
 
 class CpufreqBoost(_FileKnob):
-    """Switch for frequencies above the base frequency, for all CPUs: `1` allows them, `0` forbids them."""
+    """Switch for frequencies above the base frequency on all CPUs: `1` allows them, `0` forbids them.
+
+    Args:
+        path: file of the switch.
+        inverted: whether `1` in the file forbids boost, as in intel_pstate's no_turbo.
+        dependents: keys of the frequency ranges, which a write to the switch may change.
+    """
 
     name = "cpufreq.boost"
     stage = WriteStage.BOOST
@@ -93,7 +112,7 @@ class CpufreqBoost(_FileKnob):
 
 
 class CpufreqRange(Knob):
-    """scaling_min_freq and scaling_max_freq of one policy, as `LOW-HIGH` in kHz."""
+    """The range from scaling_min_freq to scaling_max_freq of one cpufreq policy, as `LOW-HIGH` in kHz."""
 
     name = "cpufreq.frequency"
     stage = WriteStage.FREQUENCY
@@ -104,18 +123,21 @@ class CpufreqRange(Knob):
         self._high = folder / "scaling_max_freq"
 
     def files(self) -> tuple[Path, ...]:
-        """Return the files of both bounds."""
+        """Return the files of both bounds: scaling_min_freq and scaling_max_freq."""
         return self._low, self._high
 
     def read(self) -> str:
-        """Return both bounds in kHz."""
+        """Return both bounds as `LOW-HIGH` in kHz."""
         low, high = read_text(self._low), read_text(self._high)
         if not (low.isdecimal() and high.isdecimal()):
             raise DeviceError(str(self._low.parent), f"frequency bounds '{low}' and '{high}'")
         return f"{low}-{high}"
 
     def write(self, value: str) -> None:
-        """Write both bounds; minimum <= maximum holds at every moment, as kernels before 5.3 require."""
+        """Write both bounds, given as `LOW-HIGH` in kHz.
+
+        The order of the two writes keeps minimum <= maximum at every moment, as kernels before 5.3 require.
+        """
         low, high = parse_range(value)
         try:
             low_now, high_now = parse_range(self.read())
@@ -127,22 +149,28 @@ class CpufreqRange(Knob):
                 write_text(path, str(requested_khz))
 
     def is_equivalent(self, requested: str, actual: str) -> bool:
-        """Return whether both bounds agree up to rounding; drivers round to steps of up to 100 MHz."""
+        """Return whether both bounds agree within 50 MHz, because drivers round to steps of up to 100 MHz."""
         (low, high), (low_now, high_now) = parse_range(requested), parse_range(actual)
         return abs(low - low_now) <= _ROUNDING_KHZ and abs(high - high_now) <= _ROUNDING_KHZ
 
     def satisfies(self, requested: str, actual: str) -> bool:
-        """Return whether the upper bound holds: table drivers round it to a frequency of their table."""
+        """Return whether the actual upper bound is at most the requested one, with a tolerance of 50 MHz.
+
+        Drivers with a frequency table round the bound to a frequency in the table.
+        """
         return parse_range(actual)[1] <= parse_range(requested)[1] + _ROUNDING_KHZ
 
     def format_value(self, value: str) -> str:
-        """Return the bounds in MHz."""
+        """Convert a range from kHz to text in MHz."""
         low, high = parse_range(value)
         return f"{low / 1000:g}-{high / 1000:g} MHz"
 
 
 def discover(root: Path) -> tuple[list[CpufreqPolicy], list[Knob]]:
-    """Return the node's policies with their current bounds, and their knobs; both empty without cpufreq."""
+    """Return the node's cpufreq policies with their current bounds, and their knobs.
+
+    Both lists are empty on a node without cpufreq. The list of knobs includes the switch for boost.
+    """
     folder = root / _CPU / "cpufreq"
     try:
         names = [entry.name for entry in folder.iterdir() if _POLICY.fullmatch(entry.name)]
@@ -181,10 +209,11 @@ def _policy(folder: Path) -> CpufreqPolicy:
 
 
 def _preferences(folder: Path) -> tuple[str, ...]:
-    """Return the preferences that the driver supports.
+    """Return the energy preferences that the driver supports.
 
-    Under the performance governor AMD's active driver lists only that preference; under powersave it lists
-    all of them. Source: kernel, drivers/cpufreq/amd-pstate.c.
+    Under the performance governor AMD's active driver lists only `performance`; under powersave it lists all
+    preferences. All are therefore returned if only `performance` is listed under the performance governor.
+    Source: kernel, drivers/cpufreq/amd-pstate.c.
     """
     preferences = tuple((read_optional(folder / "energy_performance_available_preferences") or "").split())
     if preferences == ("performance",) and read_optional(folder / "scaling_governor") == "performance":

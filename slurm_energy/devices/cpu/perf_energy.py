@@ -1,9 +1,9 @@
 """RAPL energy through the perf subsystem, for nodes whose powercap tree is absent or unreadable.
 
-The PMU `power` counts system-wide per package or die: one event is opened on each CPU of its `cpumask`.
-Counts are 64-bit in units of the event's `scale` (2^-32 J), so they do not wrap; they start when the event
-is opened. Needs CAP_PERFMON or perf_event_paranoid <= 0. Source: kernel, arch/x86/events/rapl.c and
-include/uapi/linux/perf_event.h; man 2 perf_event_open.
+The PMU `power` counts the energy of a package or die for all processes. One event is opened on each CPU in
+its `cpumask`. A count has 64 bits in units of the event's `scale` (2^-32 J), so it does not wrap; it starts
+when the event is opened. Opening an event requires CAP_PERFMON or perf_event_paranoid <= 0. Source: kernel,
+arch/x86/events/rapl.c and include/uapi/linux/perf_event.h; man 2 perf_event_open.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def open_event(pmu_type: int, config: int, cpu: int) -> int:
         cpu: logical CPU.
 
     Returns:
-        A descriptor; eight bytes read from it are the count.
+        A file descriptor. Eight bytes read from it are the count.
 
     Raises:
         OSError: the kernel refused the event.
@@ -62,7 +62,10 @@ def open_event(pmu_type: int, config: int, cpu: int) -> int:
 
 
 def read_count(descriptor: int) -> int:
-    """Return the count of an event.
+    """Return the count of an event in the units of the event.
+
+    Args:
+        descriptor: file descriptor from `open_event`.
 
     Raises:
         OSError: the count cannot be read.
@@ -71,7 +74,7 @@ def read_count(descriptor: int) -> int:
 
 
 class PerfEnergyCounter(EnergyCounter):
-    """One energy event on one CPU. It is opened at once, because it counts from then on."""
+    """Counter of one energy event on one CPU. The event is opened at once, because it counts from then on."""
 
     range_uj = None
 
@@ -82,8 +85,8 @@ class PerfEnergyCounter(EnergyCounter):
             event: name, for example `energy-pkg`.
             pmu_type: number of the PMU.
             config: number of the event.
-            cpu: logical CPU to count on.
-            microjoules: energy of one count.
+            cpu: logical CPU on which the event is opened.
+            microjoules: energy of one unit of the count.
 
         Raises:
             DeviceError: the kernel refused the event.
@@ -99,7 +102,7 @@ class PerfEnergyCounter(EnergyCounter):
             raise DeviceError(self.key, error_reason(error)) from None
 
     def read(self) -> int:
-        """Return microjoules since the event was opened."""
+        """Return the energy since the event was opened, in microjoules."""
         try:
             return int(read_count(self._descriptor) * self._microjoules)
         except OSError as error:
@@ -130,10 +133,10 @@ def energy_events(root: Path) -> list[tuple[str, int, Fraction]]:
 
 
 def discover(root: Path) -> tuple[list[EnergyCounter], list[str]]:
-    """Open every energy event of the node on every package.
+    """Open the energy events of processors and memory on each CPU of the PMU's `cpumask`.
 
     Returns:
-        Counters, and notes on events that the kernel refused.
+        (counters, notes on events that the kernel refused).
     """
     pmu_type = read_number(root / _PMU / "type")
     try:

@@ -1,12 +1,12 @@
 """RAPL through the kernel's powercap tree: energy counters and power limits of packages and DRAM.
 
-Zones are identified by their `name`, never by number or order. Source: kernel,
+Zones are identified by the content of their file `name`, never by number or order. Source: kernel,
 Documentation/power/powercap/powercap.rst and drivers/powercap/intel_rapl_common.c.
 
-Counter range: `max_energy_range_uj` is the highest value of a 32-bit register, scaled
+Range of a counter: `max_energy_range_uj` is the maximum value of a 32-bit register, converted to microjoules
 (`get_max_energy_counter`). The counter therefore counts modulo 2^32 register units, which is one unit more.
 
-AMD processors have one counter per socket, which older kernels show once per die.
+AMD processors have one counter per socket. Older kernels show it once per die.
 """
 
 from __future__ import annotations
@@ -39,7 +39,14 @@ _DEFAULT_MAX_WATTS = {"cpu": 1000.0, "dram": 250.0, "node": 30_000.0}
 
 @dataclass(frozen=True, slots=True)
 class RaplZone:
-    """One RAPL zone: its directory, the driver that provides it, its name, and the package of a sub-zone."""
+    """One RAPL zone.
+
+    Attributes:
+        path: directory of the zone.
+        provider: driver that provides the zone: `intel-rapl` or `intel-rapl-mmio`.
+        name: content of the file `name`, for example `package-0` or `dram`.
+        package: name of the package that contains a sub-zone; empty for other zones.
+    """
 
     path: Path
     provider: str
@@ -53,7 +60,7 @@ class RaplZone:
 
 
 class RaplEnergyCounter(CounterFile, EnergyCounter):
-    """energy_uj of a zone; its file stays open."""
+    """Energy counter of a zone, read from energy_uj, which stays open."""
 
     def __init__(self, zone: RaplZone, component: str) -> None:
         super().__init__(zone.path / "energy_uj")
@@ -66,7 +73,11 @@ class RaplEnergyCounter(CounterFile, EnergyCounter):
 
 
 def counter_range_uj(highest_uj: int) -> int:
-    """Return the modulus of a counter in microjoules from its `max_energy_range_uj`."""
+    """Return the number of distinct values of an energy counter, in microjoules.
+
+    Args:
+        highest_uj: the zone's `max_energy_range_uj`.
+    """
     return highest_uj + max(1, round(highest_uj / (_REGISTER_VALUES - 1)))
 
 
@@ -89,38 +100,44 @@ class _NumberKnob(Knob):
 
 
 class RaplPowerLimit(_NumberKnob):
-    """Long-term power limit in microwatts; the unit of the register is typically 1/8 W."""
+    """Long-term power limit of a package in microwatts.
+
+    The unit of the hardware register is typically 1/8 W.
+    """
 
     name = "powercap.power_limit"
     stage = WriteStage.RAPL_LIMIT
 
     def is_equivalent(self, requested: str, actual: str) -> bool:
-        """Return whether the limits agree within the unit of the register."""
+        """Return whether two limits in microwatts differ by at most the unit of the hardware register."""
         return abs(int(requested) - int(actual)) <= _LIMIT_ROUNDING_UW
 
     def format_value(self, value: str) -> str:
-        """Return the limit in watts."""
+        """Convert a limit from microwatts to text in watts."""
         return f"{int(value) / 1e6:g} W"
 
 
 class RaplTimeWindow(_NumberKnob):
-    """Averaging window of the long-term limit in microseconds, rounded to 2^Y (1 + Z/4) register units."""
+    """Averaging window of the long-term limit in microseconds.
+
+    The register rounds it to 2^Y (1 + Z/4) units.
+    """
 
     name = "powercap.time_window"
     stage = WriteStage.RAPL_WINDOW
 
     def is_equivalent(self, requested: str, actual: str) -> bool:
-        """Return whether the windows agree within the steps of the register."""
+        """Return whether two windows in microseconds agree within the rounding of the register."""
         low, high = sorted((int(requested), int(actual)))
         return low == high or (low > 0 and high / low <= _WINDOW_ROUNDING)
 
     def format_value(self, value: str) -> str:
-        """Return the window in seconds."""
+        """Convert a window from microseconds to text in seconds."""
         return f"{int(value) / 1e6:g} s"
 
 
 class RaplEnable(_NumberKnob):
-    """Switch that enables the limits of a zone."""
+    """Switch that enables (`1`) or disables (`0`) the power limits of a zone."""
 
     name = "powercap.enabled"
     stage = WriteStage.RAPL_ENABLE
@@ -131,11 +148,11 @@ class PowercapDevices:
     """Result of `discover`; all lists are empty on a node without RAPL.
 
     Attributes:
-        counters: counters of packages and memory; no counter includes another one.
-        platform: counters of the whole node (psys), which include the others.
-        knobs: power limits.
+        counters: counters of packages and memory; no counter includes the energy of another one.
+        platform: counters of the whole node (psys), which include packages and memory.
+        knobs: power limits, averaging windows and enable switches.
         packages: packages with their limits.
-        max_dram_watts: highest power of memory; None if unknown.
+        max_dram_watts: maximum power of all memory in watts; None if unknown.
         notes: peculiarities of this node, one line each.
     """
 
@@ -148,7 +165,10 @@ class PowercapDevices:
 
 
 def discover(root: Path) -> PowercapDevices:
-    """Find the zones. A package with a memory-mapped twin is counted once and limited through both zones."""
+    """Find the RAPL zones and the counters, limits and packages that they provide.
+
+    A package that also has a memory-mapped zone is counted once. Its limit is set through both zones.
+    """
     zones, notes = _without_repeated_dies(_zones(root / _CLASS), is_amd(root))
     counters: dict[str, EnergyCounter] = {}
     knobs: list[Knob] = []
@@ -182,13 +202,21 @@ def discover(root: Path) -> PowercapDevices:
 
 
 def is_amd(root: Path) -> bool:
-    """Return whether the processor is from AMD, or from Hygon, whose processors are built alike."""
+    """Return whether the processor is from AMD, or from Hygon, whose processors have the same design."""
     text = read_optional(root / "proc/cpuinfo") or ""
     return bool(re.search(r"^vendor_id\s*:\s*(AuthenticAMD|HygonGenuine)\s*$", text, re.MULTILINE))
 
 
 def _without_repeated_dies(zones: list[RaplZone], amd: bool) -> tuple[list[RaplZone], list[str]]:
-    """Remove zones of dies that repeat the counter of their socket. Returns the other zones and notes."""
+    """Remove the zones of dies that repeat the energy counter of their socket, which AMD processors have.
+
+    Args:
+        zones: all zones.
+        amd: whether the processor is from AMD; otherwise no zone is removed.
+
+    Returns:
+        (remaining zones, one note per removed zone).
+    """
     distinct: list[RaplZone] = []
     sockets: set[tuple[str, str]] = set()
     repeated: list[str] = []
@@ -206,7 +234,7 @@ def _without_repeated_dies(zones: list[RaplZone], amd: bool) -> tuple[list[RaplZ
 
 
 def _zones(folder: Path) -> list[RaplZone]:
-    """Return all zones, the register-based provider before its memory-mapped twin, packages by number."""
+    """Return all zones below `folder`: those of intel-rapl before those of intel-rapl-mmio, then by label."""
     try:
         entries = {entry.name: entry for entry in folder.iterdir() if _ZONE.fullmatch(entry.name)}
     except OSError:
@@ -222,7 +250,7 @@ def _zones(folder: Path) -> list[RaplZone]:
 
 
 def _component(zone: RaplZone) -> str | None:
-    """Return the component of a zone; None for zones inside other zones (core, uncore)."""
+    """Return the component that a zone measures; None for zones inside other zones (core, uncore)."""
     if _PACKAGE.fullmatch(zone.name) and not zone.package:
         return "cpu"
     if _PLATFORM.fullmatch(zone.name) and not zone.package:
@@ -231,7 +259,10 @@ def _component(zone: RaplZone) -> str | None:
 
 
 def _long_term(zone: RaplZone) -> str | None:
-    """Return the prefix of the files of the long-term constraint; None if the zone has no limit."""
+    """Return the prefix of the files of the long-term limit, such as `constraint_0`.
+
+    None if there is no limit.
+    """
     for index in range(3):
         if read_optional(zone.path / f"constraint_{index}_name") == "long_term":
             return f"constraint_{index}"
@@ -270,7 +301,7 @@ def _package(zone: RaplZone, places: tuple[str, ...]) -> CpuPackage:
 
 
 def _zone_max_watts(zone: RaplZone, component: str) -> float:
-    """Return a power that the zone never exceeds: its highest plausible limit with headroom for peaks."""
+    """Return an upper bound of a zone's power in watts: its maximum plausible limit plus headroom."""
     named = [read_number(zone.path / f"constraint_{index}_max_power_uw") or 0 for index in range(2)]
     named += [read_number(zone.path / f"constraint_{index}_power_limit_uw") or 0 for index in range(2)]
     # An implausibly high limit means "none"; the default then applies.

@@ -1,7 +1,7 @@
-"""CPU time of jobs from /proc, where no control group counts it: slurmstepds and all their descendants.
+"""CPU time of jobs from /proc, where no control group counts it: that of slurmstepds and their descendants.
 
-This is less exact than a control group. The time of a process that ends between two readings counts only if
-its parent is in the tree and has waited for it. Source: man 5 proc, /proc/PID/stat.
+This method is less exact than a control group. If a process ends between two readings, its time is counted
+only if its parent is in the tree and has waited for it. Source: man 5 proc, /proc/PID/stat.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _TITLE_BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """Content of /proc/PID/stat.
+    """The fields of /proc/PID/stat that this module needs. Times are in clock ticks.
 
     Attributes:
         parent: process id of the parent.
         ticks: CPU time of the process, user and system.
-        waited_ticks: CPU time of the children that ended and were waited for.
-        started: start in ticks after boot; distinguishes processes with the same id.
+        waited_ticks: CPU time of the children that have ended and for which the process has waited.
+        started: start time after boot, which distinguishes processes with the same id.
     """
 
     parent: int
@@ -37,11 +37,11 @@ class ProcessStat:
 
 @dataclass(frozen=True, slots=True)
 class JobCpuTime:
-    """CPU time of a job's processes in ticks.
+    """CPU time of a job's processes in clock ticks.
 
     Attributes:
         ticks: total up to now, which never decreases.
-        living: CPU ticks by (process id, start) of the processes alive at the last reading.
+        living: CPU ticks by (process id, start time) of the processes that were alive at the last reading.
         waited: sum of `waited_ticks` of these processes.
     """
 
@@ -51,12 +51,12 @@ class JobCpuTime:
 
     @property
     def nanoseconds(self) -> int:
-        """The total in nanoseconds."""
+        """Total CPU time in nanoseconds."""
         return self.ticks * NS_PER_TICK
 
 
 def parse_stat(content: bytes) -> ProcessStat:
-    """Parse /proc/PID/stat. The name of the command may contain blanks and brackets.
+    """Parse the content of /proc/PID/stat. The command name in it may contain blanks and brackets.
 
     Raises:
         ValueError: the content has an unknown form.
@@ -69,7 +69,7 @@ def parse_stat(content: bytes) -> ProcessStat:
 
 
 def read_processes(root: Path) -> dict[int, ProcessStat]:
-    """Return all processes of the node."""
+    """Return all processes of the node by process id; processes that have ended meanwhile are omitted."""
     processes: dict[int, ProcessStat] = {}
     for name in os.listdir(root / "proc"):
         if name.isdecimal() and (content := _head(os.path.join(root, f"proc/{name}/stat"), _STAT_BYTES)):
@@ -81,9 +81,9 @@ def read_processes(root: Path) -> dict[int, ProcessStat]:
 
 
 def find_slurmstepds(root: Path, pids: Iterable[int]) -> dict[int, list[int]]:
-    """Return the slurmstepd processes among `pids` by job id, which is part of their title.
+    """Return the slurmstepd processes among `pids`, by the job id in their process title.
 
-    Any user can give a process such a title, so only processes of slurmd's user count.
+    Any user can give a process such a title, so only processes of slurmd's user are accepted.
     """
     stepds: dict[int, list[int]] = {}
     for pid in pids:
@@ -98,7 +98,8 @@ def read_job_cpu_times(root: Path, jobs: Mapping[int, tuple[int, ...]]) -> dict[
 
     Args:
         root: directory that contains /proc.
-        jobs: process ids known to belong to each job; its slurmstepds are found without them.
+        jobs: process ids known to belong to each job. The job's slurmstepds are found even if they are not
+            listed.
 
     Returns:
         CPU time by job id; None for a job without a living process.
@@ -136,10 +137,17 @@ def _sum(processes: Mapping[int, ProcessStat], pids: set[int]) -> JobCpuTime | N
 
 
 def accumulate(earlier: JobCpuTime | None, later: JobCpuTime | None) -> JobCpuTime | None:
-    """Return the total of a job after a later reading.
+    """Return a job's CPU time after a later reading, so that the total never decreases.
 
-    A process that vanished and was waited for appears in `waited`, including the part that was counted
-    before. A process that no parent waited for keeps the part that was counted.
+    The time of a process that has ended is in `waited` if its parent waited for it; the part that was counted
+    before is subtracted there. If no parent waited, only the part that was counted before remains.
+
+    Args:
+        earlier: accumulated total; None before the first reading.
+        later: new reading; None if no process of the job is alive.
+
+    Returns:
+        The accumulated total; None if both are None.
     """
     if earlier is None or later is None:
         return later or earlier
@@ -150,7 +158,11 @@ def accumulate(earlier: JobCpuTime | None, later: JobCpuTime | None) -> JobCpuTi
 
 
 def _is_of_slurmd_user(folder: Path) -> bool:
-    """Return whether a process runs as root, or as our own user, who stands for root in a lab."""
+    """Return whether a process runs as root, or as the user of this process, which replaces root in a lab.
+
+    Args:
+        folder: /proc/PID of the process.
+    """
     try:
         return folder.stat().st_uid in (0, os.geteuid())
     except OSError:

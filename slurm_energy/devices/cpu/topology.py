@@ -20,9 +20,9 @@ class CpuTopology:
     """Groups of logical CPUs. All groups are empty where the kernel does not report the topology.
 
     Attributes:
-        cores: logical CPUs of each core; the position is Slurm's number of the core.
+        cores: logical CPUs of each core; the position in the tuple is Slurm's number of the core.
         packages: logical CPUs by physical package number.
-        dies: logical CPUs by package and die number.
+        dies: logical CPUs by (package number, die number).
     """
 
     cores: tuple[tuple[int, ...], ...] = ()
@@ -76,18 +76,18 @@ def slurm_order(
 
 
 def cpus_of_cores(text: str, cores: Sequence[tuple[int, ...]], count: int | None) -> tuple[int, ...] | None:
-    """Return the logical CPUs of a list of Slurm's core numbers; None if the result cannot be trusted.
+    """Return the logical CPUs of Slurm core numbers; None if the conversion cannot be trusted.
 
     A wrong result would change the CPUs of other jobs, so three conditions must hold. Slurm's count of the
-    job's CPUs equals that of the cores with all their threads; otherwise slurm.conf describes the node
-    differently from the kernel, and the numbers mean other cores. All cores have the same number of threads,
-    because Slurm omits the slow cores of hybrid processors. The CPU numbers have no gaps, because Slurm's
-    own table is wrong where CPUs are offline.
+    job's CPUs must equal the number of threads of the cores; otherwise slurm.conf describes the node
+    differently from the kernel, and the numbers mean other cores. All cores must have the same number of
+    threads, because Slurm omits the slow cores of hybrid processors. The CPU numbers must have no gaps,
+    because Slurm's own table is wrong where CPUs are offline.
 
     Args:
-        text: the list in the form of SPANK's S_JOB_ALLOC_CORES, for example `0-3,8`.
+        text: list of core numbers in the form of SPANK's S_JOB_ALLOC_CORES, for example `0-3,8`.
         cores: `CpuTopology.cores`.
-        count: number of CPUs that the job has on the node by Slurm's count; None if unknown.
+        count: number of CPUs that the job has on the node according to Slurm; None if unknown.
     """
     numbers = _core_numbers(text, len(cores))
     total = sum(len(core) for core in cores)
@@ -99,7 +99,15 @@ def cpus_of_cores(text: str, cores: Sequence[tuple[int, ...]], count: int | None
 
 
 def _core_numbers(text: str, count: int) -> set[int]:
-    """Parse a list of core numbers below `count`; the result is empty if the text is not such a list."""
+    """Parse a list of core numbers such as `0-3,8`.
+
+    Args:
+        text: the list.
+        count: number of cores; every number must be smaller.
+
+    Returns:
+        The numbers; empty if the text is not such a list.
+    """
     numbers: set[int] = set()
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
@@ -121,7 +129,7 @@ def _numa_nodes(root: Path) -> list[frozenset[int]]:
 
 
 def _last_level_caches(root: Path, cores: Iterable[frozenset[int]]) -> list[frozenset[int]]:
-    """Return the CPUs of each level-3 cache; Slurm makes hwloc ignore all other cache levels."""
+    """Return the CPUs of each level-3 cache, because Slurm makes hwloc ignore all other cache levels."""
     caches: list[frozenset[int]] = []
     covered: set[int] = set()
     for core in cores:
@@ -133,7 +141,7 @@ def _last_level_caches(root: Path, cores: Iterable[frozenset[int]]) -> list[froz
 
 
 def cpu_model(root: Path) -> str:
-    """Return the model name of /proc/cpuinfo; empty if it has none."""
+    """Return the model name in /proc/cpuinfo; an empty text if it names none."""
     text = read_optional(root / "proc/cpuinfo") or ""
     for line in text.splitlines():
         name, _, value = line.partition(":")
@@ -152,7 +160,7 @@ def online_cpus(root: Path) -> tuple[int, ...]:
 
 
 class CpuThermalThrottle(ThrottleSensor):
-    """Time in which packages were throttled by heat: package_throttle_total_time_ms, from kernel 5.9."""
+    """Sensor of throttling by heat: package_throttle_total_time_ms, which kernel 5.9 and later report."""
 
     component = "cpu"
 
@@ -161,7 +169,11 @@ class CpuThermalThrottle(ThrottleSensor):
         self._last_ms = [file.read() for file in files]
 
     def throttled_s(self, interval_s: float) -> float:
-        """Return the time of the package that was throttled longest."""
+        """Return the throttled seconds since the last call, of the package that was throttled longest.
+
+        Args:
+            interval_s: seconds since the last call; the result is at most this value.
+        """
         now_ms = [file.read() for file in self._files]
         moved = [now - last for now, last in zip(now_ms, self._last_ms, strict=True)]
         self._last_ms = now_ms
@@ -169,7 +181,10 @@ class CpuThermalThrottle(ThrottleSensor):
 
 
 def throttle_sensors(root: Path, cpus: tuple[int, ...]) -> list[ThrottleSensor]:
-    """Return the thermal sensor of the node's packages; none where the kernel has no such count."""
+    """Return one sensor for the thermal throttling of all packages.
+
+    An empty list where the kernel counts none.
+    """
     files: dict[int, CounterFile] = {}
     for cpu in cpus:
         folder = root / _CPU / f"cpu{cpu}"

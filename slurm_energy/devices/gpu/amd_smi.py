@@ -1,7 +1,7 @@
-"""AMD GPUs through AMD SMI: energy accumulator, power cap, throttling by power or heat.
+"""AMD GPUs through AMD SMI: energy accumulator, power cap, throttling by the power limit or by heat.
 
-The vendor's Python package `amdsmi` loads libamd_smi.so when it is imported. Energy is accumulator x
-resolution in microjoules; caps are in microwatts. Of a multi-chip card only the accumulator of the first GPU
+Importing the vendor's Python package `amdsmi` loads libamd_smi.so. Energy in microjoules is the accumulator
+times its resolution; caps are in microwatts. On a multi-chip card only the accumulator of the first GPU
 counts. Source: AMD SMI API reference (amdsmi_get_energy_count, amdsmi_get_power_cap_info,
 amdsmi_set_power_cap, amdsmi_get_gpu_metrics_info). amdsmi_get_violation_status is not used, because it waits
 100 ms between two samples of its own.
@@ -25,7 +25,11 @@ _NOT_AVAILABLE = 2**64 - 1
 
 
 class AmdSmiLibrary:
-    """The open AMD SMI library. Every call names a GPU by index."""
+    """The open AMD SMI library. GPUs are named by index.
+
+    Args:
+        library: the imported package `amdsmi`, already initialised.
+    """
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -35,7 +39,7 @@ class AmdSmiLibrary:
 
     @classmethod
     def open(cls) -> AmdSmiLibrary | None:
-        """Return the open library; None if the package, the library or the driver is absent."""
+        """Open AMD SMI; return None if the Python package, the library or the driver is absent."""
         try:
             # Without the library the package prints advice for its own users, and then fails in a way
             # that depends on its version.
@@ -54,7 +58,12 @@ class AmdSmiLibrary:
         return len(self._handles)
 
     def call(self, function: str, index: int, *arguments: Any) -> Any:
-        """Call a function of one device.
+        """Call an `amdsmi_...` function for one GPU and return its result.
+
+        Args:
+            function: name of the function.
+            index: index of the GPU.
+            arguments: arguments after the handle of the GPU.
 
         Raises:
             DeviceError: the driver refused the call or is gone.
@@ -65,7 +74,10 @@ class AmdSmiLibrary:
             raise DeviceError(f"gpu{index}: {function}", _reason(error)) from None
 
     def optional(self, function: str, index: int, *arguments: Any) -> Any:
-        """Call a function of one device; None if the GPU does not support it."""
+        """Call an `amdsmi_...` function as `call` does, but return None if the call fails.
+
+        Most failures mean that the GPU does not support the function.
+        """
         try:
             return self.call(function, index, *arguments)
         except DeviceError:
@@ -94,7 +106,7 @@ class AmdSmiEnergyCounter(EnergyCounter):
         self._smi, self._index = smi, gpu.index
 
     def read(self) -> int:
-        """Return microjoules since the driver was loaded."""
+        """Return the energy of the GPU since the driver was loaded, in microjoules."""
         energy = self._smi.call("amdsmi_get_energy_count", self._index)
         count = int(energy["energy_accumulator"])
         if count == _NOT_AVAILABLE:
@@ -103,7 +115,7 @@ class AmdSmiEnergyCounter(EnergyCounter):
 
 
 class AmdSmiPowerLimit(Knob):
-    """Power cap of a GPU in microwatts; the driver accepts whole watts."""
+    """Power cap of a GPU in microwatts. The driver accepts whole watts only."""
 
     name = "amdsmi.power_limit"
     stage = WriteStage.GPU_LIMIT
@@ -113,26 +125,27 @@ class AmdSmiPowerLimit(Knob):
         self._smi, self._index = smi, index
 
     def read(self) -> str:
-        """Return the current cap."""
+        """Return the current cap in microwatts, as text."""
         return str(int(self._smi.call("amdsmi_get_power_cap_info", self._index)["power_cap"]))
 
     def write(self, value: str) -> None:
-        """Set the cap."""
+        """Set the cap to `value` microwatts."""
         self._smi.call("amdsmi_set_power_cap", self._index, _SENSOR, int(value))
 
     def is_equivalent(self, requested: str, actual: str) -> bool:
-        """Return whether the caps agree within the rounding of the driver."""
+        """Return whether two caps in microwatts differ by no more than the rounding of the driver."""
         return abs(int(requested) - int(actual)) <= _LIMIT_ROUNDING_UW
 
     def format_value(self, value: str) -> str:
-        """Return the cap in watts."""
+        """Convert a cap from microwatts to text in watts."""
         return f"{int(value) / 1e6:g} W"
 
 
 class AmdSmiThrottleSensor(ThrottleSensor):
-    """Fraction of the time in which a GPU was throttled by its power limit or by heat (MI300 and newer).
+    """Sensor of the time in which a GPU was throttled by its power limit or by heat (MI300 and newer).
 
-    The firmware counts its samples, and for each reason the samples in which it applied.
+    The firmware counts its samples, and for each reason of throttling the samples in which the reason
+    applied.
     """
 
     _ALL = "accumulation_counter"
@@ -148,18 +161,22 @@ class AmdSmiThrottleSensor(ThrottleSensor):
         """Read the initial counts.
 
         Args:
-            smi: the library.
+            smi: the open library.
             index: index of the GPU.
 
         Raises:
-            DeviceError: the GPU has no such counts.
+            DeviceError: the GPU does not count throttling.
         """
         self.component = f"gpu[{index}]"
         self._smi, self._index = smi, index
         self._last = self._counts()
 
     def throttled_s(self, interval_s: float) -> float:
-        """Return the time of the reason that applied longest."""
+        """Return how many of the last `interval_s` seconds the reason that applied longest throttled the GPU.
+
+        Args:
+            interval_s: seconds since the previous call.
+        """
         last, self._last = self._last, self._counts()
         samples = self._last[self._ALL] - last[self._ALL]
         throttled_samples = max(
@@ -177,7 +194,7 @@ class AmdSmiThrottleSensor(ThrottleSensor):
 
 
 def discover() -> GpuDevices:
-    """Open AMD SMI and find the GPUs with the functions that each supports."""
+    """Open AMD SMI and return the GPUs with the counters, knobs and sensors that each GPU supports."""
     smi = AmdSmiLibrary.open()
     devices = GpuDevices([], [], [], [], smi.close if smi else lambda: None)
     for index in range(smi.count() if smi else 0):

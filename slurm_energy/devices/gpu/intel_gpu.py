@@ -1,8 +1,9 @@
 """Intel GPUs through hwmon (drivers xe and i915): energy and the sustained power limit of a card.
 
-energy1_input is the card, energy2_input (xe) the package on it. power1_max is the sustained limit of the
-card, 0 while it is switched off. The hardware clamps a limit silently. The driver unwraps its 32-bit
-register only when it is read; at 1 kW the register wraps after 4.4 minutes. Source: kernel,
+energy1_input counts the energy of the card, energy2_input (xe only) that of the package on the card.
+power1_max is the sustained limit of the card, and 0 while the limit is switched off. The hardware clamps a
+limit that is out of range without an error. The driver unwraps its 32-bit register only when the register is
+read; at 1 kW it wraps after 4.4 minutes. Source: kernel,
 Documentation/ABI/testing/sysfs-driver-intel-{xe,i915}-hwmon and drivers/gpu/drm/xe/xe_hwmon.c.
 """
 
@@ -24,12 +25,19 @@ _DEFAULT_MAX_WATTS = 1000.0
 
 
 class IntelGpuEnergyCounter(EnergyCounter):
-    """Energy of a card; its file stays open."""
+    """Energy counter of a card, or of the package where the card has no counter. Its file stays open."""
 
     range_uj = None
 
     def __init__(self, index: int, driver: str, max_watts: float, path: Path) -> None:
-        """Create the counter of GPU `index`."""
+        """Create the counter.
+
+        Args:
+            index: number of the card among the Intel cards.
+            driver: `xe` or `i915`.
+            max_watts: upper bound of the card's power.
+            path: energyN_input file.
+        """
         self.key = f"{driver}:gpu{index}"
         self.component = f"gpu[{index}]"
         self.source = f"hwmon:{driver}"
@@ -37,7 +45,7 @@ class IntelGpuEnergyCounter(EnergyCounter):
         self._file = CounterFile(path)
 
     def read(self) -> int:
-        """Return microjoules since the driver was loaded."""
+        """Return the energy since the driver was loaded, in microjoules."""
         return self._file.read()
 
     def close(self) -> None:
@@ -46,7 +54,7 @@ class IntelGpuEnergyCounter(EnergyCounter):
 
 
 class IntelGpuPowerLimit(Knob):
-    """Sustained power limit of a card in microwatts; 0 means no limit."""
+    """Sustained power limit of a card in microwatts; `0` means that there is no limit."""
 
     name = "intel_gpu.power_limit"
     stage = WriteStage.GPU_LIMIT
@@ -56,31 +64,34 @@ class IntelGpuPowerLimit(Knob):
         self.path = path
 
     def files(self) -> tuple[Path, ...]:
-        """Return the file of the limit."""
+        """Return the sysfs file of the power limit."""
         return (self.path,)
 
     def read(self) -> str:
-        """Return the current limit."""
+        """Return the current limit in microwatts, as text."""
         return read_text(self.path)
 
     def write(self, value: str) -> None:
-        """Set the limit."""
+        """Set the limit to `value` microwatts."""
         write_text(self.path, value)
 
     def is_equivalent(self, requested: str, actual: str) -> bool:
-        """Return whether the limits agree within the unit of the register; 0 (no limit) equals only 0."""
+        """Return whether two limits in microwatts agree within the unit of the register.
+
+        `0` equals only `0`.
+        """
         if "0" in (requested, actual):
             return requested == actual
         return abs(int(requested) - int(actual)) <= _LIMIT_ROUNDING_UW
 
     def format_value(self, value: str) -> str:
-        """Return the limit in watts."""
+        """Convert a limit from microwatts to text in watts; `0` becomes `none`."""
         return "none" if value == "0" else f"{int(value) / 1e6:g} W"
 
 
 @dataclass(frozen=True, slots=True)
 class IntelGpuDevices:
-    """Result of `discover`; all lists are empty on a node without Intel GPUs."""
+    """Cards with their energy counters and knobs; all lists are empty on a node without Intel GPUs."""
 
     gpus: list[GpuInfo]
     counters: list[EnergyCounter]
@@ -88,7 +99,10 @@ class IntelGpuDevices:
 
 
 def discover(root: Path) -> IntelGpuDevices:
-    """Find the cards, ordered by PCI address."""
+    """Return the cards with their counters and power limits.
+
+    The cards are numbered in the order of PCI addresses.
+    """
     devices = IntelGpuDevices([], [], [])
     for chip in find_chips(root, *_NAMES):
         channels = chip.channels("energy", "input")

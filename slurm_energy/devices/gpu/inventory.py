@@ -1,4 +1,4 @@
-"""The GPUs that the library of a vendor finds on a node, with their counters, knobs and sensors."""
+"""Data class for the GPUs that a vendor's library finds on a node, with their counters, knobs and sensors."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from slurm_energy.devices.hardware import GpuInfo
 
 @dataclass(frozen=True, slots=True)
 class GpuDevices:
-    """GPUs with their counters, knobs and sensors; all lists are empty on a node without GPUs of that vendor.
+    """GPUs of one vendor with their devices; all lists are empty on a node without GPUs of that vendor.
 
     Attributes:
         gpus: the GPUs.
         counters: energy counters.
-        knobs: knobs of limits, clocks and persistence.
+        knobs: knobs of limits, clocks and persistence mode.
         throttle_sensors: sensors of throttling.
         close: function that closes the library.
         notes: peculiarities of this node, one line each.

@@ -1,7 +1,7 @@
 """NVIDIA GPUs through NVML: energy counter, power limit, locked clocks, persistence, throttle reasons.
 
-NVML stays open as long as the agent runs. Without persistence mode and without a client the driver unloads
-and forgets limits and counters. Source: NVML API reference.
+NVML stays open as long as the agent runs. Without persistence mode the driver unloads when its last client
+closes, and then loses limits and counts. Source: NVML API reference.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ UNLOCKED = "default"
 
 
 class NvmlLibrary:
-    """The open NVML library. Every call names a GPU by index.
+    """The open NVML library. GPUs are named by index.
 
-    A GPU that does not respond is tried again every few seconds by its UUID, because indices change when a
-    GPU falls off the bus. If the driver itself is gone, a thread opens the library again, which may take
-    seconds; until then every call fails. The library is never opened again for one GPU while others respond:
-    without persistence mode this would unload the driver, which then forgets all limits.
+    A GPU that does not respond is tried again every few seconds. It is then found by its UUID, because
+    indices change when a GPU falls off the bus. If the driver itself is gone, a thread opens the library
+    again, which may take seconds; until then every call fails. The library is never opened again for one GPU
+    while others respond: without persistence mode this would unload the driver, which would then lose all
+    limits.
 
     Args:
-        library: pynvml.
-        clock: returns monotonic seconds.
+        library: the imported package `pynvml`, already initialised.
+        clock: function that returns monotonic seconds.
     """
 
     def __init__(self, library: Any, clock: Callable[[], float] = time.monotonic) -> None:
@@ -57,7 +58,7 @@ class NvmlLibrary:
 
     @classmethod
     def open(cls) -> NvmlLibrary:
-        """Return the open library.
+        """Open NVML.
 
         Raises:
             DeviceError: the library or the driver is absent.
@@ -80,7 +81,12 @@ class NvmlLibrary:
             return 0
 
     def call(self, function: str, index: int, *arguments: Any) -> Any:
-        """Call a function of one device.
+        """Call an `nvml...` function for one GPU and return its result.
+
+        Args:
+            function: name of the function.
+            index: index of the GPU.
+            arguments: arguments after the handle of the GPU.
 
         Raises:
             DeviceGoneError: the GPU or the driver is gone.
@@ -100,12 +106,13 @@ class NvmlLibrary:
             raise DeviceGoneError(subject, _reason(error)) from None
 
     def energy_mj(self, index: int) -> int:
-        """Return the millijoules of a GPU since the driver was loaded.
+        """Return the energy of a GPU since the driver was loaded, in millijoules.
 
-        This is a faster `call` for the function that is called most often.
+        This is a faster form of `call` for the function that is called most often.
 
         Raises:
-            DeviceError: see `call`.
+            DeviceGoneError: the GPU or the driver is gone.
+            DeviceError: the driver refused the call.
         """
         handle = self._handles.get(index)
         if handle is not None:
@@ -116,11 +123,17 @@ class NvmlLibrary:
         return int(self.call("nvmlDeviceGetTotalEnergyConsumption", index))
 
     def store_uuid(self, index: int) -> None:
-        """Store the UUID of the GPU that has this index now."""
+        """Store the UUID of the GPU that has this index now.
+
+        It identifies the GPU even if indices change later.
+        """
         self._uuids[index] = self.optional("nvmlDeviceGetUUID", index)
 
     def optional(self, function: str, index: int, *arguments: Any) -> Any:
-        """Call a function of one device; None if the GPU does not support it."""
+        """Call an `nvml...` function as `call` does, but return None if the call fails.
+
+        Most failures mean that the GPU does not support the function.
+        """
         try:
             return self.call(function, index, *arguments)
         except DeviceError:
@@ -163,7 +176,14 @@ class NvmlLibrary:
         )
 
     def _lose(self, index: int, error: Any) -> None:
-        """Mark a GPU as lost for some seconds; if no GPU responds, open the library again."""
+        """Mark a GPU as lost for some seconds.
+
+        If no GPU responds any more, open the library again in a thread.
+
+        Args:
+            index: index of the GPU.
+            error: the NVMLError of the last call.
+        """
         self._handles.pop(index, None)
         now = self._clock()
         self._lost[index] = now + _MIN_PAUSE_S, _reason(error)
@@ -191,7 +211,7 @@ def _reason(error: Any) -> str:
 
 
 class NvmlEnergyCounter(EnergyCounter):
-    """Energy since the driver was loaded, for Volta and newer GPUs; NVML counts millijoules."""
+    """Energy counter of a GPU (Volta or newer). NVML counts millijoules since the driver was loaded."""
 
     range_uj = None
     source = "nvml:total_energy"
@@ -203,7 +223,7 @@ class NvmlEnergyCounter(EnergyCounter):
         self._nvml, self._index = nvml, gpu.index
 
     def read(self) -> int:
-        """Return microjoules since the driver was loaded."""
+        """Return the energy since the driver was loaded, in microjoules."""
         return self._nvml.energy_mj(self._index) * 1000
 
 
@@ -214,7 +234,7 @@ class _GpuKnob(Knob):
 
 
 class NvmlPersistence(_GpuKnob):
-    """Persistence mode: `1` keeps the driver loaded without clients, `0` does not."""
+    """Persistence mode of a GPU: `1` keeps the driver loaded while it has no clients, `0` does not."""
 
     name = "nvml.persistence"
     stage = WriteStage.PERSISTENCE
@@ -224,71 +244,83 @@ class NvmlPersistence(_GpuKnob):
         return str(int(self._nvml.call("nvmlDeviceGetPersistenceMode", self._index)))
 
     def write(self, value: str) -> None:
-        """Switch persistence mode; requires root."""
+        """Switch persistence mode on (`1`) or off (`0`). This requires root."""
         self._nvml.call("nvmlDeviceSetPersistenceMode", self._index, int(value))
 
 
 class NvmlPowerLimit(_GpuKnob):
-    """Power limit in milliwatts."""
+    """Power limit of a GPU in milliwatts."""
 
     name = "nvml.power_limit"
     stage = WriteStage.GPU_LIMIT
 
     def read(self) -> str:
-        """Return the limit in mW that was set; the enforced limit may be lower."""
+        """Return the limit that was set, in milliwatts as text.
+
+        The limit that the driver enforces may be lower.
+        """
         return str(int(self._nvml.call("nvmlDeviceGetPowerManagementLimit", self._index)))
 
     def write(self, value: str) -> None:
-        """Set the limit in mW; NVML refuses a value outside the GPU's constraints."""
+        """Set the limit to `value` milliwatts. NVML refuses a value outside the bounds of the GPU."""
         self._nvml.call("nvmlDeviceSetPowerManagementLimit", self._index, int(value))
 
     def is_equivalent(self, requested: str, actual: str) -> bool:
-        """Return whether the limits agree within the driver's rounding of a tenth of a watt."""
+        """Return whether two limits in milliwatts agree within the driver's rounding of a tenth of a watt."""
         return abs(int(requested) - int(actual)) <= _LIMIT_ROUNDING_MW
 
     def format_value(self, value: str) -> str:
-        """Return the limit in watts."""
+        """Convert a limit from milliwatts to text in watts."""
         return f"{int(value) / 1e3:g} W"
 
 
 class NvmlLockedClocks(_GpuKnob):
-    """Range of the graphics clock in MHz, or `default`. NVML cannot report it, so restoring it is a reset."""
+    """Range to which the graphics clock of a GPU is locked, as `LOW-HIGH` in MHz, or `default` for none.
+
+    NVML cannot report the range, so a restore always unlocks the clock.
+    """
 
     name = "nvml.locked_clocks"
     stage = WriteStage.GPU_CLOCK
     readable = False
 
     def read(self) -> str:
-        """Return `default`, the value to restore."""
+        """Return `default`, the value to restore, because NVML cannot report the range."""
         return UNLOCKED
 
     def write(self, value: str) -> None:
-        """Lock the graphics clock to LOW-HIGH MHz, or unlock it."""
+        """Lock the graphics clock to `LOW-HIGH` in MHz, or unlock it if `value` is `default`."""
         if value == UNLOCKED:
             self._nvml.call("nvmlDeviceResetGpuLockedClocks", self._index)
         else:
             self._nvml.call("nvmlDeviceSetGpuLockedClocks", self._index, *parse_range(value))
 
     def format_value(self, value: str) -> str:
-        """Return the range in MHz."""
+        """Return the range with its unit MHz; `default` stays as it is."""
         return value if value == UNLOCKED else f"{value} MHz"
 
 
 class NvmlThrottleSensor(ThrottleSensor):
-    """Clock event reasons that slow a GPU down: a power limit, heat or the power brake."""
+    """Sensor of the clock event reasons that slow a GPU down: a power limit, heat or the power brake.
+
+    Args:
+        nvml: the open library.
+        index: index of the GPU.
+        reasons: bit mask of the reasons that count.
+    """
 
     def __init__(self, nvml: NvmlLibrary, index: int, reasons: int) -> None:
         self.component = f"gpu[{index}]"
         self._nvml, self._index, self._reasons = nvml, index, reasons
 
     def throttled_s(self, interval_s: float) -> float:
-        """Return the whole interval if the GPU is throttled now, else 0."""
+        """Return `interval_s` if the GPU is throttled at this moment, else 0."""
         mask = int(self._nvml.call("nvmlDeviceGetCurrentClocksThrottleReasons", self._index))
         return interval_s if mask & self._reasons else 0.0
 
 
 def discover() -> GpuDevices:
-    """Open NVML and find the GPUs with the functions that each supports."""
+    """Open NVML and return the GPUs with the counters, knobs and sensors that each GPU supports."""
     try:
         nvml = NvmlLibrary.open()
     except DeviceError as error:
@@ -320,7 +352,7 @@ def _add(devices: GpuDevices, nvml: NvmlLibrary, index: int) -> None:
 
 
 def is_partitioned(nvml: NvmlLibrary, index: int) -> bool:
-    """Return whether MIG mode is on now; False for GPUs without MIG."""
+    """Return whether the GPU is divided into MIG instances now; False for GPUs without MIG."""
     mode = nvml.optional("nvmlDeviceGetMigMode", index)
     return bool(mode) and mode[0] == 1
 

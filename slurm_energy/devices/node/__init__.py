@@ -1,1 +1,1 @@
-"""Drivers of power meters and BMCs of nodes, and the model of the power of memory."""
+"""Drivers of power meters and BMCs (management controllers) of nodes, and the model of memory power."""

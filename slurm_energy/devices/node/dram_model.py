@@ -1,8 +1,8 @@
-"""Model of the power of memory, for nodes that do not measure it; its quality is always `modelled`.
+"""Model of the power of memory, for nodes that do not measure it. Its quality is always `modelled`.
 
-Source: thesis, Eq. 4.1 and 4.2: a table gives the watts of each module by size, times a factor for the share
-of memory in use. Memory on the package of a processor or GPU (HBM) is measured with that package and not
-counted here.
+Source: thesis, Eq. 4.1 and 4.2. A table gives the power of each memory module (DIMM) by its size. The sum is
+multiplied by a factor for the share of memory in use. Memory on the package of a processor or GPU (HBM) is
+measured with that package and not counted here.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _MEMINFO_BYTES = 512
 
 
 def module_watts(size_bytes: int) -> float:
-    """Return the base power of a module: the watts of the next larger size in the table.
+    """Return the base power in watts of a memory module (DIMM): that of the next larger size in the table.
 
-    A module above the largest size counts as several modules of that size.
+    A module above the largest size in the table counts as several modules of the largest size.
     """
     size_gib = size_bytes / _GIB
     for bound_gib, watts in MODULE_WATTS:
@@ -40,7 +40,11 @@ def module_watts(size_bytes: int) -> float:
 
 
 def usage_factor(used_share: float) -> float:
-    """Return the factor for the share (0 to 1) of memory in use."""
+    """Return the factor by which the base power of memory is multiplied.
+
+    Args:
+        used_share: share of memory in use, 0 to 1.
+    """
     for bound, factor in USAGE_FACTORS[:3]:
         if used_share < bound:
             return factor
@@ -48,15 +52,23 @@ def usage_factor(used_share: float) -> float:
 
 
 def model_watts(sizes_bytes: Sequence[int], used_share: float) -> float:
-    """Return the power of all modules together (thesis, Eq. 4.1, module by module)."""
+    """Return the power of all memory modules together in watts (thesis, Eq. 4.1, module by module).
+
+    Args:
+        sizes_bytes: size of each module.
+        used_share: share of memory in use, 0 to 1.
+    """
     return sum(module_watts(size) for size in sizes_bytes) * usage_factor(used_share)
 
 
 def used_share(meminfo: bytes) -> float:
-    """Return the share of memory in use from /proc/meminfo: 1 - MemAvailable / MemTotal.
+    """Return the share of memory in use, 0 to 1: 1 - MemAvailable / MemTotal.
+
+    Args:
+        meminfo: content of /proc/meminfo.
 
     Raises:
-        ValueError: a line is missing.
+        ValueError: one of the two lines is missing.
     """
     values: dict[bytes, int] = {}
     for line in meminfo.splitlines():
@@ -69,7 +81,7 @@ def used_share(meminfo: bytes) -> float:
 
 
 class DramPowerModel(PowerSensor):
-    """The model applied to the node's modules and its current use of memory."""
+    """Power sensor that applies the model to the node's memory modules and its current use of memory."""
 
     key = "dram_model"
     component = "dram"
@@ -81,8 +93,8 @@ class DramPowerModel(PowerSensor):
         """Create the sensor.
 
         Args:
-            sizes_bytes: size of each module.
-            meminfo: /proc/meminfo.
+            sizes_bytes: size of each memory module.
+            meminfo: path of /proc/meminfo.
         """
         self._sizes = tuple(sizes_bytes)
         self.max_watts = model_watts(self._sizes, 1.0)
@@ -90,7 +102,7 @@ class DramPowerModel(PowerSensor):
         self._descriptor: int | None = None
 
     def read(self) -> PowerReading:
-        """Return the current modelled power."""
+        """Return the modelled power at this moment."""
         try:
             if self._descriptor is None:
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -110,7 +122,7 @@ class DramPowerModel(PowerSensor):
 
 
 def discover(root: Path) -> tuple[DramPowerModel | None, str]:
-    """Return the model of this node's memory, or None and the reason why there is none."""
+    """Return (model of this node's memory power, empty text), or (None, reason why there is no model)."""
     modules = memory_modules(root)
     if not modules:
         return None, "dram model: the firmware's table of memory modules is absent or unreadable"

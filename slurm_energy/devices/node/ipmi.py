@@ -1,7 +1,7 @@
 """Node power from the management controller (BMC) through IPMI: DCMI Get Power Reading.
 
-The request is sent through the kernel's /dev/ipmi0, or through `ipmitool` over the network. Both take 10 to
-50 ms or longer, so a thread polls the reading. Source: DCMI Specification 1.5, 6.6.1; kernel,
+The request is sent through the kernel's /dev/ipmi0, or through `ipmitool` over the network. A response takes
+10 to 50 ms or longer, so a thread polls the power. Source: DCMI Specification 1.5, 6.6.1; kernel,
 include/uapi/linux/ipmi.h and Documentation/driver-api/ipmi.rst.
 """
 
@@ -42,17 +42,22 @@ _COMPLETION = {
 
 
 class IpmiTransport(Protocol):
-    """A way to send single requests to the BMC."""
+    """A transport that sends one request at a time to the BMC."""
 
     def command(self, netfn: int, command: int, data: bytes) -> bytes:
-        """Return the response without its completion code.
+        """Send a request and return the data of the response, which follow its completion code.
+
+        Args:
+            netfn: network function of the request.
+            command: command number within the network function.
+            data: data bytes of the request.
 
         Raises:
             DeviceError: there is no response, or its completion code is not 0.
         """
 
     def close(self) -> None:
-        """Release descriptors."""
+        """Close the transport's file descriptors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +65,10 @@ class DcmiPowerReading:
     """Response to DCMI Get Power Reading, in watts.
 
     Attributes:
-        current, minimum, maximum, mean: power now, and over the statistics period.
+        current: power at this moment.
+        minimum, maximum, mean: power over the statistics period.
         period_ms: length of the statistics period.
-        active: whether the BMC is measuring; otherwise the figures are meaningless.
+        active: whether the BMC is measuring. If it is not, the values are meaningless.
     """
 
     current: int
@@ -87,10 +93,10 @@ def decode_power_reading(response: bytes) -> DcmiPowerReading:
 
 
 def power_watts(transport: IpmiTransport) -> float:
-    """Request the current power of the node from the BMC.
+    """Request the current power of the node from the BMC and return it in watts.
 
     Raises:
-        DeviceError: the BMC does not respond, lacks the feature, or has measuring switched off.
+        DeviceError: the BMC does not respond, lacks the feature, or its power measurement is switched off.
     """
     response = transport.command(_GROUP_NETFN, _GET_POWER_READING, bytes((_DCMI, _SYSTEM_POWER, 0, 0)))
     statistics = decode_power_reading(response)
@@ -100,7 +106,12 @@ def power_watts(transport: IpmiTransport) -> float:
 
 
 def power_sensor(transport: IpmiTransport, interval_s: float = INTERVAL_S) -> PolledPowerSensor:
-    """Return the node's sensor behind a transport; the sensor owns the transport from then on."""
+    """Return a polled power sensor of the node that uses a transport.
+
+    Args:
+        transport: connection to the BMC. The sensor owns it from now on and closes it.
+        interval_s: seconds between measurements.
+    """
     return PolledPowerSensor(
         "ipmi:dcmi",
         "node",
@@ -113,7 +124,7 @@ def power_sensor(transport: IpmiTransport, interval_s: float = INTERVAL_S) -> Po
 
 
 def discover(root: Path) -> IpmiDevice | None:
-    """Return the transport to the local BMC; None if there is no IPMI device."""
+    """Return the transport to this node's own BMC; None if there is no IPMI device."""
     for name in ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0"):
         if (root / name).exists():
             return IpmiDevice(root / name)
@@ -121,7 +132,7 @@ def discover(root: Path) -> IpmiDevice | None:
 
 
 def check_completion(code: int, data: bytes) -> bytes:
-    """Return the data of a response.
+    """Return `data`, the data of a response, if its completion code is 0.
 
     Raises:
         DeviceError: the completion code is an error.
@@ -132,13 +143,13 @@ def check_completion(code: int, data: bytes) -> bytes:
 
 
 class _Address(ctypes.Structure):
-    """struct ipmi_system_interface_addr."""
+    """The kernel's struct ipmi_system_interface_addr."""
 
     _fields_ = (("addr_type", ctypes.c_int), ("channel", ctypes.c_short), ("lun", ctypes.c_ubyte))
 
 
 class _Message(ctypes.Structure):
-    """struct ipmi_msg."""
+    """The kernel's struct ipmi_msg."""
 
     _fields_ = (
         ("netfn", ctypes.c_ubyte),
@@ -149,7 +160,7 @@ class _Message(ctypes.Structure):
 
 
 class _Request(ctypes.Structure):
-    """struct ipmi_req."""
+    """The kernel's struct ipmi_req."""
 
     _fields_ = (
         ("addr", ctypes.c_void_p),
@@ -160,7 +171,7 @@ class _Request(ctypes.Structure):
 
 
 class _Received(ctypes.Structure):
-    """struct ipmi_recv."""
+    """The kernel's struct ipmi_recv."""
 
     _fields_ = (
         ("recv_type", ctypes.c_int),
@@ -172,7 +183,13 @@ class _Received(ctypes.Structure):
 
 
 def _ioc(direction: int, number: int, size: int) -> int:
-    """Return an ioctl number as the macro _IOC of asm-generic/ioctl.h does."""
+    """Compute an ioctl number like the macro _IOC in asm-generic/ioctl.h.
+
+    Args:
+        direction: _READ, _WRITE or both.
+        number: number of the command in the IPMI driver.
+        size: size of the argument in bytes.
+    """
     return direction << 30 | size << 16 | ord("i") << 8 | number
 
 
@@ -186,14 +203,14 @@ _RESPONSE_TIMEOUT_S = 10.0
 
 
 class IpmiDevice:
-    """The BMC of this node through the kernel's IPMI driver."""
+    """Transport to the BMC of this node through the kernel's IPMI driver."""
 
     def __init__(self, path: Path, ioctl: Callable[[int, int, Any], int] = fcntl.ioctl) -> None:
-        """Create the transport; the first command opens the device.
+        """Create the transport. The first command opens the device.
 
         Args:
-            path: /dev/ipmi0.
-            ioctl: the system call.
+            path: device file, for example /dev/ipmi0.
+            ioctl: function that makes the system call.
         """
         self.path = path
         self._ioctl = ioctl
@@ -201,7 +218,7 @@ class IpmiDevice:
         self._number = 0
 
     def command(self, netfn: int, command: int, data: bytes) -> bytes:
-        """Send a request and wait for its response, at most ten seconds."""
+        """Send a request and wait at most ten seconds for its response, see `IpmiTransport.command`."""
         try:
             if self._descriptor is None:
                 self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
@@ -213,7 +230,7 @@ class IpmiDevice:
             raise DeviceError(str(self.path), error_reason(error)) from None
 
     def close(self) -> None:
-        """Close the device."""
+        """Close the device; the next command opens it again."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -227,7 +244,10 @@ class IpmiDevice:
         self._ioctl(descriptor, SEND_COMMAND, request)
 
     def _receive(self, descriptor: int) -> bytes:
-        """Return the response to the last request; late responses to earlier requests are dropped."""
+        """Return the data of the response to the last request.
+
+        Late responses to earlier requests are dropped.
+        """
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
         while poll.poll(_RESPONSE_TIMEOUT_S * 1000):
@@ -244,14 +264,14 @@ class IpmiDevice:
 
 @dataclass(frozen=True, slots=True)
 class Ipmitool:
-    """A BMC over the network, through the program `ipmitool` (IPMI 2.0, encrypted).
+    """Transport to a BMC over the network through the program `ipmitool` (IPMI 2.0, encrypted).
 
     Attributes:
         host: name or address, with an optional `:port`.
-        user: account on the BMC; operator privilege suffices.
-        password_file: file whose first line is the password; it never appears on the command line.
+        user: user name on the BMC; operator privilege suffices.
+        password_file: file whose first line is the password. The password never appears on the command line.
         program: name of ipmitool.
-        timeout_s: time limit of one request.
+        timeout_s: time limit of one request in seconds.
     """
 
     host: str
@@ -261,7 +281,7 @@ class Ipmitool:
     timeout_s: float = 20.0
 
     def command(self, netfn: int, command: int, data: bytes) -> bytes:
-        """Send a request with `ipmitool raw`."""
+        """Send a request with `ipmitool raw` and return the response, see `IpmiTransport.command`."""
         if shutil.which(self.program) is None:
             raise DeviceError(f"{self.program}: not found", "needed for a BMC over the network")
         host, _, port = self.host.partition(":")
@@ -284,12 +304,19 @@ class Ipmitool:
             raise DeviceError(self.host, "the output of ipmitool is not a list of bytes") from None
 
     def close(self) -> None:
-        """Do nothing: the transport keeps nothing open."""
+        """Do nothing, because this transport keeps no connection open."""
         return
 
 
 def _failure_reason(text: str) -> str:
-    """Return the reason why ipmitool failed: its completion code in words, or its last line."""
+    """Return why ipmitool failed.
+
+    Args:
+        text: error output of ipmitool.
+
+    Returns:
+        The completion code in words if the output contains one, else the last line of the output.
+    """
     _, marker, rest = text.partition("rsp=0x")
     if marker:
         code = int(rest[:2], 16)

@@ -1,10 +1,10 @@
 """HPE Cray nodes: energy that the blade controller measures, in /sys/cray/pm_counters.
 
-Each file contains a number and its unit, in newer versions also a time stamp, for example
-`598732067 J 1408036567538123 us`. All files are updated together about ten times a second. `freshness`
-counts the updates, so a group of files is consistent if it is the same before and after. `startup` changes
-when the counters restart. `energy` is the whole node, including accelerators. Source: HPE Cray EX, "Access
-the PM counters", and Slurm, src/plugins/acct_gather_energy/pm_counters.
+Each file contains a number and its unit, in newer versions also a time stamp, for example `598732067 J
+1408036567538123 us`. All files are updated together about ten times a second. The file `freshness` counts the
+updates: files that are read while it stays the same belong to one update. The file `startup` changes when the
+counters restart. The file `energy` is the energy of the whole node, including accelerators. Source: HPE Cray
+EX, "Access the PM counters", and Slurm, src/plugins/acct_gather_energy/pm_counters.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _NUMBER = re.compile(rb"\s*(\d+)")
 
 
 class CounterFileGroup:
-    """The counter files, which stay open and are read together.
+    """Counter files that stay open and are read together, so that their numbers belong to one update.
 
-    Each counter of the group reads its own number. The files are read again when a counter reads for the
-    second time, so that the numbers of one round belong together.
+    Each counter in the group takes its own number from the last round of reading. The files are read again as
+    soon as a counter asks for a number that it has already taken.
     """
 
     def __init__(self, folder: Path, names: list[str]) -> None:
         """Create the group.
 
         Args:
-            folder: the directory.
-            names: files to read together.
+            folder: directory of the counter files.
+            names: names of the files to read together.
         """
         self._folder = folder
         self._names = names
@@ -44,10 +44,10 @@ class CounterFileGroup:
         self._numbers: dict[str, int] = {}
 
     def next_number(self, name: str) -> int:
-        """Return the number of a file, from a round that has not returned this file's number before.
+        """Return the number of a file. A number that was returned before makes all files be read again.
 
         Raises:
-            DeviceError: a file cannot be read, or updates are too frequent to read a consistent round.
+            DeviceError: a file cannot be read, or updates are so frequent that no consistent round succeeds.
         """
         if name not in self._numbers:
             self._numbers = self._round()
@@ -82,12 +82,18 @@ class CounterFileGroup:
 
 
 class PmEnergyCounter(EnergyCounter):
-    """One energy file; it counts whole joules and does not wrap."""
+    """Counter of one energy file, which counts whole joules and does not wrap."""
 
     range_uj = None
 
     def __init__(self, group: CounterFileGroup, file: str, component: str) -> None:
-        """Create the counter of one file of the group."""
+        """Create the counter.
+
+        Args:
+            group: group that reads the file.
+            file: name of the file, for example `cpu_energy`.
+            component: component of an energy record that the file measures.
+        """
         self.key = f"pm_counters:{file.removesuffix('_energy')}"
         self.component = component
         self.source = f"pm_counters:{'accel' if component.startswith('gpu') else component}"
@@ -95,16 +101,16 @@ class PmEnergyCounter(EnergyCounter):
         self._group, self._file = group, file
 
     def read(self) -> int:
-        """Return microjoules."""
+        """Return the energy count in microjoules."""
         return self._group.next_number(self._file) * 1_000_000
 
     def close(self) -> None:
-        """Close the group."""
+        """Close all files of the group."""
         self._group.close()
 
 
 def discover(root: Path) -> list[EnergyCounter]:
-    """Return the node's counters; empty on other machines."""
+    """Return the node's counters; an empty list on a node without /sys/cray/pm_counters."""
     folder = root / _FOLDER
     try:
         files = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith("energy"))
@@ -116,7 +122,12 @@ def discover(root: Path) -> list[EnergyCounter]:
 
 
 def _component(file: str, files: list[str]) -> str | None:
-    """Return the component of a file; None for a file whose energy another file includes."""
+    """Return the component that a file measures; None if its energy is included in another file or unknown.
+
+    Args:
+        file: name of the file.
+        files: names of all energy files of the node.
+    """
     if match := _ACCELERATOR.fullmatch(file):
         return f"gpu[{int(match[1])}]"
     if _SINGLE_CPU.fullmatch(file):

@@ -1,9 +1,10 @@
-"""ACPI power meters: the whole node on most servers, sockets and modules on NVIDIA Grace.
+"""ACPI power meters: the whole node on most servers, sockets and superchip modules on NVIDIA Grace.
 
-Grace has one meter per rail, distinguished by power1_oem_info. `CPU` and `SysIO Power Socket N` are rails
-inside `Grace Power Socket N` (with memory and regulators), which is inside `Module Power Socket N` (with the
-GPU and its memory). Their values must never be added up. Source: kernel, drivers/hwmon/acpi_power_meter.c
-and Documentation/hwmon/acpi_power_meter.rst; NVIDIA Grace Performance Tuning Guide, Power and Thermals.
+Grace has one meter per power rail, which its power1_oem_info identifies. `CPU Power Socket N` and `SysIO
+Power Socket N` are parts of `Grace Power Socket N`, which also includes memory and regulators. That is a part
+of `Module Power Socket N`, which also includes the GPU and its memory. A rail must never be added to a rail
+that includes it. Source: kernel, drivers/hwmon/acpi_power_meter.c and
+Documentation/hwmon/acpi_power_meter.rst; NVIDIA Grace Performance Tuning Guide, Power and Thermals.
 """
 
 from __future__ import annotations
@@ -37,7 +38,11 @@ class AcpiPowerMeters:
 
 
 def discover(root: Path) -> AcpiPowerMeters:
-    """Find the meters. Several meters without a known label are all excluded, because they are ambiguous."""
+    """Find the power meters of the node.
+
+    If several meters lack a known label, all of these are excluded, because it is unknown which one measures
+    the node.
+    """
     meters = AcpiPowerMeters([], [])
     unlabelled: list[tuple[HwmonChip, Path]] = []
     for chip in find_chips(root, _NAME):
@@ -63,7 +68,14 @@ def discover(root: Path) -> AcpiPowerMeters:
 
 
 def _node_sensor(chip: HwmonChip, path: Path) -> PowerSensor:
-    """Return the node's meter, polled in a thread: the firmware may query the BMC at each reading."""
+    """Return a polled sensor of the meter of the whole node.
+
+    A thread polls the meter, because the firmware may query the BMC at each reading.
+
+    Args:
+        chip: the meter.
+        path: its file power1_average.
+    """
     # At its end the mean of an interval is half an interval old. It is then shown for one more interval,
     # which adds half an interval on average.
     average_s = (chip.number("power1_average_interval") or 0) / 1000

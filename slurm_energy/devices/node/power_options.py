@@ -1,4 +1,4 @@
-"""Options for the power of the whole node, from the section `node_power` of the configuration."""
+"""Options for the power of the whole node, read from the section `node_power` of the configuration."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ def node_power_options(config: NodePowerConfig, node: str) -> NodePowerOptions:
     """Return the site's options for the power of a node.
 
     Args:
-        config: section `node_power`.
+        config: section `node_power` of the configuration.
         node: Slurm's name of the node.
 
     Raises:
-        ConfigError: the account of the BMC is missing, or other users can read its password.
+        ConfigError: the user name or password file of the BMC is missing, or other users can read the
+            password.
     """
     return NodePowerOptions(
         source=_SOURCES[config.source],
@@ -64,11 +65,10 @@ def _bmc_sensor(config: NodePowerConfig, node: str) -> PowerSensor:
 
 
 def check_private_file(path: Path) -> None:
-    """Refuse a file with a secret that another user could read or write.
+    """Raise an error if a user other than root and this process's user could read or write a secret file.
 
     Raises:
-        ConfigError: the file is absent, not a regular file, or accessible to users other than this one and
-            root.
+        ConfigError: the file is absent, not a regular file, or accessible to other users.
     """
     try:
         read_trusted(path, secret=True)
@@ -77,10 +77,12 @@ def check_private_file(path: Path) -> None:
 
 
 def _check_certificates(path: Path) -> None:
-    """Refuse certificates that another user could replace: they decide which host receives the password.
+    """Raise an error if another user could replace a file of trusted certificates.
+
+    These certificates decide which host receives the BMC's password.
 
     Raises:
-        ConfigError: the file is absent, or belongs to a user other than this one and root.
+        ConfigError: the file is absent, or belongs to a user other than this process's user and root.
     """
     try:
         check_folder(path.parent)

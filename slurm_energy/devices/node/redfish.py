@@ -1,8 +1,8 @@
 """Node power from the management controller (BMC) through Redfish: HTTPS and JSON, polled in a thread.
 
-The module reads PowerWatts of a chassis' EnvironmentMetrics, or PowerConsumedWatts of its older Power
-resource. The links of the computer systems name the chassis of the node; if they are ambiguous, the
-administrator must configure it. Source: DMTF DSP0266 (protocol) and DSP0268 (Chassis, Power,
+The module reads PowerWatts in the EnvironmentMetrics of a chassis, or PowerConsumedWatts in its older Power
+resource. The computer systems link to the chassis of the node. If several of these chassis report a power,
+the administrator must configure the chassis. Source: DMTF DSP0266 (protocol) and DSP0268 (Chassis, Power,
 EnvironmentMetrics, ComputerSystem schemas).
 """
 
@@ -31,12 +31,12 @@ class RedfishClient:
 
     Attributes:
         url: `https://HOST[:PORT]`; `http` only for a BMC without https.
-        user: account on the BMC; read-only privilege suffices.
+        user: user name on the BMC; read-only privilege suffices.
         password_file: file whose first line is the password.
-        authority: file of certificates to trust; None for those of the system. The certificates of BMCs are
-            rarely signed by a public authority.
-        chassis: path of the node's chassis, for example `/redfish/v1/Chassis/1`; None to find it.
-        timeout_s: time limit of one request.
+        authority: file of certificates to trust; None for those of the operating system. The certificates of
+            BMCs are rarely signed by a public authority.
+        chassis: path of the node's chassis, for example `/redfish/v1/Chassis/1`. None: the client finds it.
+        timeout_s: time limit of one request in seconds.
     """
 
     url: str
@@ -49,10 +49,11 @@ class RedfishClient:
     _resource: str | None = field(default=None, repr=False)
 
     def power_watts(self) -> float:
-        """Request the current power of the node from the BMC.
+        """Request the current power of the node from the BMC and return it in watts.
 
         Raises:
-            DeviceError: the BMC does not respond, refuses the request, or has no chassis with a power.
+            DeviceError: the BMC does not respond, refuses the request, or has no chassis that reports its
+                power.
         """
         if self._resource is None:
             self._resource = self._find()
@@ -62,10 +63,14 @@ class RedfishClient:
         return watts
 
     def get(self, path: str) -> dict[str, Any]:
-        """Return a resource.
+        """Request a Redfish resource and return its JSON object.
+
+        Args:
+            path: path of the resource, for example `/redfish/v1/Systems`.
 
         Raises:
-            DeviceError: no response, not found, refused, or not a JSON object.
+            DeviceError: there is no response, the BMC refuses the request or lacks the resource, or the
+                response is not a JSON object.
         """
         url = self.url + path
         for attempt in (1, 2):
@@ -119,7 +124,11 @@ class RedfishClient:
         )
 
     def _find(self) -> str:
-        """Return the path of the resource that reports the node's power."""
+        """Return the path of the resource that reports the node's power.
+
+        Raises:
+            DeviceError: no chassis, or more than one, reports a power.
+        """
         candidates = [self.chassis] if self.chassis else self._system_chassis()
         resources = [resource for path in candidates if (resource := self._power_of(path))]
         if len(resources) == 1:
@@ -129,7 +138,7 @@ class RedfishClient:
         raise DeviceError(self.url, f"{len(resources)} chassis report a power: {', '.join(resources)}")
 
     def _system_chassis(self) -> list[str]:
-        """Return the chassis that contain the computer systems."""
+        """Return the paths of the chassis to which the computer systems link."""
         paths: list[str] = []
         for system in _members(self.get("/redfish/v1/Systems")):
             links = self.get(system).get("Links")
@@ -138,7 +147,10 @@ class RedfishClient:
         return paths
 
     def _power_of(self, chassis: str) -> str | None:
-        """Return the path of the resource that reports a chassis' power; None if there is none."""
+        """Return the path of the resource that reports the power of `chassis` (a path).
+
+        None if there is none.
+        """
         data = self.get(chassis)
         for name in ("EnvironmentMetrics", "Power"):
             for path in _references([data.get(name)]):
@@ -158,10 +170,13 @@ _STATUS = {
 
 
 def _watts(data: dict[str, Any]) -> float | None:
-    """Return the power that a resource reports; None if it reports none.
+    """Return the power in watts that a resource reports; None if it reports none or an impossible one.
 
-    Several PowerControl entries are inputs or domains of the same chassis; the first entry is the whole
-    chassis.
+    If the resource has several PowerControl entries, these are inputs or domains of the same chassis. The
+    first entry is the whole chassis.
+
+    Args:
+        data: JSON object of an EnvironmentMetrics or Power resource.
     """
     reading = data.get("PowerWatts")
     values = [reading.get("Reading") if isinstance(reading, dict) else None]
@@ -177,7 +192,7 @@ def _members(data: dict[str, Any]) -> list[str]:
 
 
 def _references(items: Any) -> list[str]:
-    """Return the paths in a list of references."""
+    """Return the paths in a JSON list of Redfish references (`@odata.id`); an empty list for other data."""
     paths = (
         [item.get("@odata.id") for item in items if isinstance(item, dict)] if isinstance(items, list) else []
     )
@@ -185,7 +200,12 @@ def _references(items: Any) -> list[str]:
 
 
 def power_sensor(bmc: RedfishClient, interval_s: float = INTERVAL_S) -> PolledPowerSensor:
-    """Return the node's sensor; the sensor owns the client's connection from then on."""
+    """Return a polled power sensor of the node that uses a Redfish client.
+
+    Args:
+        bmc: the client. The sensor owns its connection from now on and closes it.
+        interval_s: seconds between measurements.
+    """
     return PolledPowerSensor(
         "redfish", "node", "redfish:power", _MAX_WATTS, interval_s, bmc.power_watts, bmc.close
     )

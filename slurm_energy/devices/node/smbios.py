@@ -1,4 +1,4 @@
-"""Memory modules from the firmware's SMBIOS table: size and type of each slot.
+"""Memory modules (DIMMs) from the firmware's SMBIOS table: size and type of each occupied slot.
 
 The kernel shows the table to root in /sys/firmware/dmi/tables/DMI. Source: DMTF DSP0134 (SMBIOS), 6.1.2
 (structure header), 6.1.3 (strings), 7.18 (Memory Device, type 17).
@@ -38,10 +38,10 @@ _EXTENDED_SIZE = 0x7FFF
 
 @dataclass(frozen=True, slots=True)
 class MemoryModule:
-    """An occupied memory slot.
+    """The memory module in an occupied slot.
 
     Attributes:
-        slot: label on the board, for example `DIMM_A1`.
+        slot: label of the slot on the board, for example `DIMM_A1`.
         size_bytes: capacity; None if the firmware does not know it.
         memory_type: `DDR4`, `DDR5`, `HBM2`, ...; empty if unknown.
     """
@@ -52,7 +52,7 @@ class MemoryModule:
 
 
 def memory_modules(root: Path) -> list[MemoryModule]:
-    """Return the occupied slots; empty if the table is absent or unreadable.
+    """Return the memory modules of the node; an empty list if the SMBIOS table is absent or unreadable.
 
     Args:
         root: directory that contains /sys.
@@ -65,7 +65,7 @@ def memory_modules(root: Path) -> list[MemoryModule]:
 
 
 def parse_table(table: bytes) -> list[MemoryModule]:
-    """Return the occupied slots of a table; truncated or malformed structures are skipped."""
+    """Return the memory modules in an SMBIOS table. Truncated or malformed structures are skipped."""
     modules = []
     for structure_type, body, strings in _structures(table):
         if structure_type == _MEMORY_DEVICE and (module := _memory_module(body, strings)) is not None:
@@ -74,7 +74,7 @@ def parse_table(table: bytes) -> list[MemoryModule]:
 
 
 def _structures(table: bytes) -> Iterator[tuple[int, bytes, list[str]]]:
-    """Yield (type, formatted part, strings) of each structure."""
+    """Yield (type number, formatted part, strings) of each structure in an SMBIOS table."""
     offset = 0
     while offset + _HEADER_BYTES <= len(table):
         structure_type, length = table[offset], table[offset + 1]
@@ -93,7 +93,12 @@ def _structures(table: bytes) -> Iterator[tuple[int, bytes, list[str]]]:
 
 
 def _memory_module(body: bytes, strings: list[str]) -> MemoryModule | None:
-    """Return a type 17 structure as a module; None for an empty slot."""
+    """Convert an SMBIOS structure of type 17 to a memory module; return None for an empty slot.
+
+    Args:
+        body: formatted part of the structure.
+        strings: strings of the structure, to which the formatted part refers by number.
+    """
     if len(body) < 0x13:
         return None
     size = int.from_bytes(body[0x0C:0x0E], "little")
