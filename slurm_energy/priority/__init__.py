@@ -1,1 +1,1 @@
-"""The live queue: rank pending jobs with the policies of `scheduling` and publish the order to Slurm."""
+"""The live queue: rank pending jobs with a scheduling policy and publish the order to Slurm."""

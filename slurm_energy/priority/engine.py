@@ -1,6 +1,7 @@
-"""One cycle of the priority engine: from queue columns to an order with its reasons and site factors.
+"""One cycle of the priority engine: from queue columns to a ranked order with reasons and site factors.
 
-Uses no file, command, database or clock: queue, time and usage are passed in, the snapshot is returned.
+The engine uses no file, command, database or clock. The queue, the time and past usage are passed in; a
+snapshot is returned.
 """
 
 from __future__ import annotations
@@ -35,21 +36,21 @@ from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns
 
 @dataclass(slots=True)
 class AgedStarts:
-    """Number of jobs of each user that recently started after waiting past the bound.
+    """Number of jobs of each user that recently started after waiting longer than the bound on waiting.
 
-    Starts are collected from the queue during the last `wait_bound_s`. Those of ended jobs are lost in a
-    restart. No Slurm command.
+    The starts are collected from the queue and kept for `wait_bound_s`. After a restart of senergyctld the
+    starts of jobs that have already ended are unknown. No Slurm command is run.
     """
 
     _starts: dict[tuple[int, float], int] = field(default_factory=dict)
 
     def by_user(self, queue: QueueColumns, now_s: float, wait_bound_s: float) -> Mapping[int, int]:
-        """Return the number of such starts by uid.
+        """Return the number of recent starts of jobs that had waited past the bound, by uid.
 
         Args:
-            queue: all jobs. Each task of an array counts.
+            queue: all jobs. Each task of an array counts as a job.
             now_s: Unix seconds.
-            wait_bound_s: bound on waiting; also the time for which a start counts.
+            wait_bound_s: bound on waiting in seconds; also the time for which a start counts.
         """
         since = np.fmax(queue.submit_s, queue.eligible_s)
         aged = (queue.state == RUNNING) & (queue.start_s - since >= wait_bound_s)
@@ -61,18 +62,18 @@ class AgedStarts:
 
 @dataclass(slots=True)
 class EngineState:
-    """State that lives from cycle to cycle and across reloads.
+    """State of the priority engine that is kept between cycles and across reloads of the configuration.
 
     Attributes:
-        usage: decayed usage of users and accounts.
+        usage: decayed usage of users and Slurm accounts.
         configured_shares: shares as configured in Slurm's accounting; empty: unknown.
         observed_shares: normalised shares last seen in the queue, used while the configured ones are
             unknown.
         site_factors: site factors of the last cycle by job id; None before the first cycle.
-        applied_factors: site factors that slurmctld accepted one by one, by job id.
-        interventions: assigned shapes and preemptions.
+        applied_factors: site factors that slurmctld accepted one by one (portable mode), by job id.
+        interventions: assigned GPU shapes and preemptions.
         mispredictions: predictions of jobs that have started.
-        aged_starts: jobs that started after the bound on waiting.
+        aged_starts: jobs that started after waiting past the bound.
     """
 
     usage: DecayedUsage
@@ -85,24 +86,27 @@ class EngineState:
     aged_starts: AgedStarts = field(default_factory=AgedStarts)
 
     def shares(self) -> Mapping[Association, float]:
-        """Return the known normalised shares by association."""
+        """Return the normalised fair share of each association.
+
+        Associations with an unknown share are left out.
+        """
         return {
             who: share.norm for who, share in self.configured_shares.users.items()
         } or self.observed_shares
 
 
 class PriorityEngine:
-    """Ranking of queues by one configuration.
+    """Engine that ranks queues by the `priority` section of one configuration.
 
     Args:
-        config: policy, weights and bounds.
-        state: shared with the engine before and after a reload.
-        history: predictions from measured runs.
-        shape_provider: determines the shapes of jobs; None: as requested.
-        guard: the guard of the shape provider's predictor; None: no bounds from history.
+        config: scheduling policy, weights and bounds.
+        state: state that the engines before and after a reload share.
+        history: predictions from measured runs; None: there is no history.
+        shape_provider: determines the GPU shapes in which each job could run; None: only the requested one.
+        guard: the guard that the shape provider's predictor uses; None: no lower bounds from history.
 
     Raises:
-        NotFoundError: the policy is unknown.
+        NotFoundError: the scheduling policy is unknown.
         UsageError: the site's own policies cannot be loaded, or a weight is unknown.
     """
 
@@ -131,7 +135,7 @@ class PriorityEngine:
         self._shape_provider = shape_provider or RequestedShapeProvider()
 
     def cycle(self, queue: QueueColumns, now_s: float) -> Snapshot:
-        """Rank a queue.
+        """Rank a queue and return the snapshot that holds the order, its reasons and the site factors.
 
         Args:
             queue: pending and running jobs.
@@ -180,7 +184,7 @@ class PriorityEngine:
         )
 
     def _associations(self, queue: QueueColumns) -> Ints:
-        """Return the row of each job's association, and store the shares that the queue contains."""
+        """Return the association row of each job, and store the normalised shares that the queue contains."""
         pairs = list(zip(queue.account, queue.user, strict=True))
         association = self._state.usage.association_rows(pairs)
         with_shares = np.flatnonzero(~np.isnan(queue.shares_norm))
@@ -191,7 +195,10 @@ class PriorityEngine:
     def _users(
         self, queue: QueueColumns, predicted: QueuePredictions, association: Ints, now_s: float
     ) -> tuple[Users, Floats]:
-        """Return usage and shares of associations; running jobs count by their predicted watts."""
+        """Return the table of usage, and the normalised shares (NaN: unknown), with one row per association.
+
+        Usage of running jobs is their predicted power times the time they have run.
+        """
         usage, share_by_association = self._state.usage, self._state.shares()
         usage.association_rows(share_by_association)
         joules, gpu_seconds = usage.decayed(now_s)
@@ -204,7 +211,11 @@ class PriorityEngine:
         return users_table(joules, gpu_seconds, shares), shares
 
     def _places(self, queue: QueueColumns, rows: Ints, leader: Ints, order: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return places and site factors of all jobs, and the new rows. Few factors change."""
+        """Return the places of all jobs, the site factors of all jobs, and the rows of newly ranked jobs.
+
+        A place or site factor of 0 marks a job that is not ranked. As few site factors as possible are
+        changed.
+        """
         place, site_factors = np.zeros(queue.count, np.int64), np.zeros(queue.count, np.int64)
         ordered = rows[order]
         old = self._current_site_factors(queue, ordered)
@@ -225,7 +236,7 @@ class PriorityEngine:
         return place, site_factors, new_rows
 
     def _withdrawn_rows(self, queue: QueueColumns, site_factors: Ints) -> Ints:
-        """Return rows with an outdated factor of ours.
+        """Return the rows of unranked pending jobs that still have our site factor (portable mode only).
 
         Such jobs would go first in a partition that is no longer ranked.
         """
@@ -236,9 +247,10 @@ class PriorityEngine:
         return at[np.array([applied_factors.get(job, 0) != 0 for job in scontrol_ids(queue, at)], np.bool_)]
 
     def _current_site_factors(self, queue: QueueColumns, ordered: Ints) -> Ints:
-        """Return the present factors: those of the last cycle.
+        """Return the current site factors of the `ordered` rows; 0: none.
 
-        In portable mode, and before the first cycle, those in Slurm count.
+        They are those of the last cycle. In portable mode, and before the first cycle, they are read from the
+        queue, as Slurm reports them.
         """
         slurm_factors = queue.site_factor[ordered]
         previous = self._state.site_factors

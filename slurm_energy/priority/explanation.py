@@ -1,6 +1,6 @@
 """The reason for each pending job's place in the queue, as plain data for `GET /v1/priority`.
 
-This module words what the engine has decided; it decides nothing itself.
+This module only formulates what the engine has decided.
 """
 
 from __future__ import annotations
@@ -44,7 +44,11 @@ _FIRST_BY_TIER: Final = {AGED: "as it waited past the bound", URGENT: "as it has
 
 
 def display_id(snapshot: Snapshot, row: int) -> str:
-    """Return a job's id as squeue shows it: `12`, `12_3`, `12_[*]` for several tasks, `14+1`."""
+    """Return the job id of a queue row as squeue shows it.
+
+    Examples: `12`, `12_3` for a task, `12_[*]` for several tasks, `14+1` for a component of a heterogeneous
+    job.
+    """
     queue = snapshot.queue
     job, array = int(queue.job_id[row]), int(queue.array_job_id[row])
     if array and queue.array_task_id[row] >= 0:
@@ -56,7 +60,12 @@ def display_id(snapshot: Snapshot, row: int) -> str:
 
 
 def pending_rows(snapshot: Snapshot, rows: Iterable[int] | None = None) -> list[int]:
-    """Return pending rows, first to start first; rows without a place follow in order of their ids."""
+    """Return the queue rows of pending jobs in order of their places. Jobs without a place follow by job id.
+
+    Args:
+        snapshot: the ranked queue.
+        rows: the queue rows to choose from; None: all.
+    """
     queue = snapshot.queue
     at = np.flatnonzero(queue.state == PENDING)
     if rows is not None:
@@ -67,11 +76,11 @@ def pending_rows(snapshot: Snapshot, rows: Iterable[int] | None = None) -> list[
 
 
 class Explainer:
-    """Descriptions of the jobs of one snapshot.
+    """Source of descriptions of the pending jobs of one snapshot.
 
     Args:
         snapshot: result of a cycle.
-        may_see: jobs that may be named as neighbours; None: all.
+        may_see: whether each queue row may be named as a neighbour of another job; None: all may.
     """
 
     def __init__(self, snapshot: Snapshot, may_see: Bools | None = None) -> None:
@@ -82,7 +91,7 @@ class Explainer:
         self._waited_s = snapshot.scheduled.wait_s
 
     def job(self, row: int) -> dict[str, Any]:
-        """Return a pending job as `GET /v1/priority` shows it."""
+        """Return the entry of a pending job in the response to `GET /v1/priority`. `row` is its queue row."""
         snapshot, queue = self._snapshot, self._snapshot.queue
         at = self._ranked.get(int(self._snapshot.leader[row]))
         place, number = int(snapshot.place[row]), int(snapshot.site_factors[row])
@@ -116,7 +125,10 @@ class Explainer:
         }
 
     def terms(self, at: int) -> list[dict[str, Any]]:
-        """Return the terms of a ranked job's score, without the terms that do not concern it."""
+        """Return the terms of a ranked job's score. Terms that do not concern the job are left out.
+
+        `at` is the index of the job among the ranked jobs.
+        """
         entries = []
         for name, term in self._snapshot.ranking.terms.items():
             value = json_number(term.value[at])
@@ -134,7 +146,7 @@ class Explainer:
         return entries
 
     def why(self, row: int) -> str:
-        """Return one sentence that explains the job's place."""
+        """Return one sentence that explains the place of the job in queue row `row`."""
         snapshot, queue = self._snapshot, self._snapshot.queue
         at = self._ranked.get(int(self._snapshot.leader[row]))
         if queue.fixed[row]:
@@ -163,13 +175,17 @@ class Explainer:
         return figures + self._neighbours(row, at)
 
     def _best(self, row: int) -> tuple[QueuePredictions, int]:
-        """Return the predictions, and the row in them, of the shape that a job is ranked by."""
+        """Return predictions, and the row in them, for the GPU shape by which the policy ranks the job."""
         at = self._ranked.get(row)
         choice = -1 if at is None else int(self._snapshot.ranking.choice[at])
         return (self._snapshot.predicted, row) if choice < 0 else (self._snapshot.shapes.predicted, choice)
 
     def _neighbours(self, row: int, at: int) -> str:
-        """Return why the job just before goes before this one, and this one before the job just after."""
+        """Return text that explains the order relative to the two neighbours in the queue.
+
+        It states why the previous job goes before this one, and why this one goes before the next job.
+        Neighbours that the caller may not see are left out.
+        """
         snapshot, place = self._snapshot, int(self._snapshot.place[row])
         parts = []
         if near := self._neighbour(place - 1):
@@ -179,7 +195,7 @@ class Explainer:
         return f"; {', and '.join(parts)}" if parts else ""
 
     def _neighbour(self, place: int) -> tuple[int, int] | None:
-        """Return id and ranked index of the job at a place, if there is one and it may be named."""
+        """Return (job id, ranked index) of the job at a place; None: no such job, or it may not be named."""
         if not 1 <= place <= len(self._at_place):
             return None
         queue, row = self._snapshot.queue, int(self._at_place[place - 1])
@@ -246,7 +262,7 @@ def _figures(predicted: QueuePredictions, row: int) -> str:
 
 
 def _adjustments(predicted: QueuePredictions, row: int) -> list[str]:
-    """Return, in words, how bound and factor changed the predicted time of the source."""
+    """Return phrases that state how lower bound and misprediction factor changed the predicted time."""
     words, said_s = [], float(predicted.source_time_s[row])
     bound_s, factor = float(predicted.lower_bound_s[row]), float(predicted.misprediction[row])
     if bound_s > said_s * _SHOWN_RATIO:
@@ -286,10 +302,10 @@ def order_reason(ranking: Ranking, first: int, second: int) -> str:
 
 
 def decisive(terms: Mapping[str, Term], first: int, second: int) -> str | None:
-    """Return the name of the term that favours the first of two jobs most; None: no term favours it.
+    """Return the name of the score term that favours the first of two ranked jobs most; None: no term does.
 
-    Contributions are compared if the score is a sum, logarithms if it is a product. A term that does not
-    concern a job is neutral for it.
+    If the score is a sum, contributions are compared; if it is a product, their logarithms. A term that does
+    not concern a job is neutral for that job.
     """
     speaks = {name: _favour(term, first) - _favour(term, second) for name, term in terms.items()}
     best = max(speaks, key=lambda name: speaks[name], default=None)

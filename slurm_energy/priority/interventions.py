@@ -1,4 +1,4 @@
-"""State of the interventions on jobs (assigned shapes, preemptions) that later cycles need. Plain data."""
+"""State that later cycles need about interventions on jobs (assigned GPU shapes, preemptions). Plain data."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ABSENCE_LIMIT_S: Final = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class AssignedShape:
-    """A shape that senergyctld assigned to a job.
+    """A GPU shape that senergyctld assigned to a job.
 
     Attributes:
         submit_s: submission time of the job, Unix seconds.
-        shape: the shape that the job has now; None: its original request.
+        shape: the GPU shape that the job has now; None: its original request.
         since_s: time of the assignment, Unix seconds.
         requested_gres: generic resources of the original request, in the syntax of scontrol.
         excluded_nodes: nodes that the job's owner excluded.
@@ -41,21 +41,23 @@ class AssignedShape:
 
 @dataclass(slots=True)
 class InterventionState:
-    """Interventions so far. Lives from cycle to cycle and across reloads; loaded from the database at start.
+    """Interventions made so far.
+
+    Kept between cycles and across reloads, and loaded from the database at the start.
 
     Attributes:
-        loaded: whether decisions from before this process were read from the database.
-        assigned: assigned shapes by job id.
-        blocked_shapes: (job id, shape) pairs that count as not fitting, with the Unix second at which that
-            ends.
-        protected_until: jobs that must not be preempted, with the Unix second at which that ends.
+        loaded: whether interventions from before this process were read from the database.
+        assigned: assigned GPU shapes by job id.
+        blocked_shapes: (job id, GPU shape) pairs that count as not fitting. The value is the Unix second
+            until which they do.
+        protected_until: jobs that must not be preempted. The value is the Unix second until which this holds.
         left_queue: jobs that had left the queue when Slurm was queried about them. They are not queried
             again before the given Unix second.
-        being_served: jobs with deadlines for which others were preempted, with the Unix second until which
-            they have time to start.
-        startable_since: Unix second since which each job could start in the shape that it has.
+        being_served: jobs with deadlines for which others were preempted. The value is the Unix second until
+            which they have time to start.
+        startable_since: Unix second since which each job could start in the GPU shape that it has.
         interruptions: number of preemptions by job id.
-        unsaved: decisions that are not yet in the database.
+        unsaved: interventions that are not yet in the database.
     """
 
     loaded: bool = False
@@ -71,7 +73,7 @@ class InterventionState:
     _now_s: float = 0.0
 
     def load(self, made: Iterable[Decision]) -> None:
-        """Load decisions made before this process started."""
+        """Load the interventions that were made before this process started."""
         self.loaded = True
         for one in made:
             if one.kind == REQUEUE:
@@ -86,33 +88,42 @@ class InterventionState:
                 )
 
     def record_interruption(self, job_id: int, now_s: float) -> None:
-        """Record a preemption and protect the job.
+        """Record that a job was preempted, and protect it from further preemption for some time.
 
-        A restarted job has lost the least energy of all. Without protection it would be selected again and
-        again.
+        Among the running jobs, one that has just restarted would lose the least energy. Without protection it
+        would be selected again and again.
         """
         times = self.interruptions[job_id] = self.interruptions.get(job_id, 0) + 1
         self.protected_until[job_id] = now_s + min(PROTECTED_S * 2.0 ** min(times - 1, 30), MAX_PROTECTED_S)
 
     def assigned_to(self, job_id: int, submit_s: float, restarts: int) -> AssignedShape | None:
-        """Return the shape assigned to a job; None: none, or it belongs to an older job with this id.
+        """Return the GPU shape assigned to a job.
 
-        Slurm gives a requeued job a new submission time, hence the check of the restart count.
+        None: there is none, or it belongs to an older job with this id.
+        Slurm gives a requeued job a new submission time. The restart count is therefore checked as well.
+
+        Args:
+            job_id: Slurm's job id.
+            submit_s: submission time of the job, Unix seconds.
+            restarts: number of restarts of the job.
         """
         assigned = self.assigned.get(job_id)
         same = assigned is not None and (abs(assigned.submit_s - submit_s) < 1.5 or restarts > 0)
         return assigned if same else None
 
     def keeps_request(self, job_id: int, submit_s: float, restarts: int) -> bool:
-        """Return whether a job must keep its original request, whatever shapes it offers."""
+        """Return whether a job must keep its original request, whatever GPU shapes it offers.
+
+        The job is identified by its id, submission time (Unix seconds) and number of restarts.
+        """
         assigned = self.assigned_to(job_id, submit_s, restarts)
         return assigned is not None and assigned.shape is None
 
     def expire(self, now_s: float, jobs: Iterable[int]) -> None:
-        """Remove entries whose time is over, and those of jobs that have long been absent from `jobs`.
+        """Remove entries whose time is over, and entries of jobs that have long been absent from `jobs`.
 
-        A requeued job is absent from the queue while its previous run completes, so absence counts only
-        after `ABSENCE_LIMIT_S`.
+        A requeued job is absent from the queue while its previous run completes. Absence therefore counts
+        only after `ABSENCE_LIMIT_S`.
         """
         back_s, self._now_s = max(0.0, self._now_s - now_s), now_s
         _drop(self.blocked_shapes, now_s, back_s)
@@ -133,7 +144,10 @@ class InterventionState:
 
 
 def _drop(until: dict[K, float], now_s: float, back_s: float) -> None:
-    """Remove expired entries. If the clock was set back by `back_s`, all ends move back with it."""
+    """Remove the entries of `until` whose Unix second has passed.
+
+    If the clock was set back by `back_s` seconds, the remaining entries are moved back by the same time.
+    """
     for key, end in list(until.items()):
         until[key] = end - back_s
         if end - back_s <= now_s:

@@ -1,6 +1,7 @@
-"""Jobs that offer several shapes: candidate rows for `scheduling` and the shape to assign.
+"""Jobs that offer several GPU shapes: candidate rows for `scheduling`, and the choice of the shape to assign.
 
-A job offers shapes with --energy-alternatives. `controller.interventions` applies the choice in Slurm.
+Jobs offer shapes with --energy-alternatives. `controller.interventions` changes the jobs in Slurm
+accordingly.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ BlockedShape = tuple[int, GpuShape]
 
 @dataclass(frozen=True, slots=True)
 class OfferedShapeTable(ShapeTable):
-    """Shape table in which some jobs have several alternative shapes.
+    """Table of GPU shapes in which some jobs have several alternatives.
 
     Attributes:
-        shape: shape by row; None: the job's original request.
+        shape: GPU shape by row; None: the job's original request.
         fits: whether the free resources suffice for each row, shape (m,).
-        offers: offered shapes by index among the ranked jobs; jobs without offers have no entry.
+        offers: offered GPU shapes by index among the ranked jobs. Jobs without offers have no entry.
         gpus_free: free GPUs by type at the time when the table was made.
     """
 
@@ -55,27 +56,27 @@ class OfferedShapeTable(ShapeTable):
     gpus_free: Mapping[str, int] = field(default_factory=dict)
 
     def text(self, row: int) -> str:
-        """Return the shape as the job's owner wrote it."""
+        """Return the GPU shape of a row as the job's owner wrote it."""
         shape = self.shape[row]
         return super(OfferedShapeTable, self).text(row) if shape is None else shape.text
 
     def fits_now(self, row: int) -> bool:
-        """Return whether the free resources suffice for a row."""
+        """Return whether the free resources suffice for the GPU shape in a row of the table."""
         return bool(self.fits[row])
 
 
 @dataclass(frozen=True, slots=True)
 class ShapeChoice:
-    """The shape that a job should have now.
+    """The GPU shape that a job should have now.
 
     Attributes:
-        job_id: the job.
-        name: job specification that makes scontrol address this record alone.
-        submit_s: submission time. Together with the id it identifies one job only.
+        job_id: Slurm's job id.
+        name: job specification with which scontrol changes only this job record.
+        submit_s: submission time, Unix seconds. Job id and submission time together are unique.
         partitions: partitions that the job may run in.
-        shape: the chosen one of the offered shapes.
-        offered: all offered shapes.
-        starts_now: the shape fits and no job earlier in the order needs the resources.
+        shape: the chosen GPU shape.
+        offered: all GPU shapes that the job offers.
+        starts_now: whether the shape fits and no job earlier in the order needs the same resources.
         index: index of the job among the ranked jobs.
     """
 
@@ -90,15 +91,15 @@ class ShapeChoice:
 
 
 class OfferedShapeProvider:
-    """Shapes of jobs that offer several; every other job keeps the one shape that it requested.
+    """Source of the GPU shapes of all jobs. Jobs that offer none have one shape, their request.
 
     Args:
         predictor: predicts time and watts of each shape.
-        nodes: returns the nodes with their free resources, None if they are unknown. Called at most once per
-            queue, and only if a job offers shapes.
-        blocked_shapes: shapes that count as not fitting.
+        nodes: returns the nodes with their free resources, None if they are unknown. It is called at most
+            once per queue, and only if a job offers shapes.
+        blocked_shapes: (job id, shape) pairs that count as not fitting.
         keeps_request: returns for (job id, submission time, restart count) whether the job must keep its
-            original request. Such a job is ranked by that request: otherwise it could gain a place by a
+            original request. Such a job is ranked by that request. Otherwise it could gain a place by a
             shape that it will never have.
     """
 
@@ -117,10 +118,11 @@ class OfferedShapeProvider:
         )
 
     def shapes(self, queue: QueueColumns, rows: Ints, predicted: QueuePredictions) -> ShapeTable:
-        """Return at least one shape for each job; see `scheduling_tables.ShapeProvider`.
+        """Return a table with at least one GPU shape for each job; see `scheduling_tables.ShapeProvider`.
 
-        Shapes that no node in the job's partitions can provide are omitted. Of the others, those that fit
-        now are possible. If none fits, all are possible: a waiting job is ranked by its best shape.
+        Shapes that no node in the job's partitions can provide are left out. Of the remaining shapes, only
+        those that fit now are marked possible. If none fits now, all are: a waiting job is ranked by its best
+        shape.
         """
         offers_by_index = {
             index: shapes_of_job
@@ -189,7 +191,10 @@ class OfferedShapeProvider:
         kinds: list[str],
         shape: list[GpuShape | None],
     ) -> QueuePredictions:
-        """Return predictions by row: new ones for offered shapes, else those of the original request."""
+        """Return a prediction for each table row.
+
+        Rows with an offered GPU shape get a new prediction; the other rows keep that of the original request.
+        """
         offered = np.array([row for row, one in enumerate(shape) if one is not None], np.int64)
         own, count, gpu_kind = rows[at[offered]], gpus[offered], [kinds[row] for row in offered.tolist()]
         time, watts = self._predictor.predict_by_model(queue, own, count, gpu_kind)
@@ -213,7 +218,7 @@ class OfferedShapeProvider:
 
 @dataclass(frozen=True, slots=True)
 class _JobNeed:
-    """Requirements of a job apart from its GPUs."""
+    """Resources that a job requires besides GPUs."""
 
     partitions: tuple[str, ...]
     nodes: int
@@ -227,9 +232,10 @@ def _need(queue: QueueColumns, row: int) -> _JobNeed:
 
 
 class _NodeCapacity:
-    """Total and free resources of the nodes. Equal queries are answered from a cache.
+    """Total and free resources of the nodes. Answers to repeated questions are cached.
 
-    Resources are arrays over nodes because users can make every job's query a different one.
+    The resources are arrays over the nodes. Users can submit jobs that all differ, so the cache alone does
+    not make the test fast.
     """
 
     def __init__(self, nodes: Sequence[NodeResources]) -> None:
@@ -248,7 +254,7 @@ class _NodeCapacity:
         self._nodes_in = lru_cache(maxsize=256)(self._in_partition)
 
     def _count(self, gpu_kind: str) -> tuple[Ints, Ints]:
-        """Return all GPUs and the free GPUs of one type, by node."""
+        """Return the total and the free GPUs of one type, as two arrays over the nodes."""
         total = [node.gpus.get(gpu_kind, 0) for node in self._nodes]
         free = [node.gpus_free.get(gpu_kind, 0) for node in self._nodes]
         return np.array(total, np.int64), np.array(free, np.int64)
@@ -257,26 +263,30 @@ class _NodeCapacity:
         return np.array([name in node.partitions for node in self._nodes], np.bool_)
 
     def _enough_nodes(self, able: Bools, need: _JobNeed) -> bool:
-        """Return whether a single partition has enough of these nodes: a job runs in one partition."""
+        """Return whether one of the job's partitions alone has enough of the nodes marked in `able`.
+
+        Several partitions cannot be combined, because a job runs in one partition.
+        """
         return any(np.count_nonzero(able & self._nodes_in(name)) >= need.nodes for name in need.partitions)
 
     def _can_ever_fit(self, need: _JobNeed, shape: GpuShape) -> bool:
-        """Return whether the partition has enough suitable nodes, free or not."""
+        """Return whether a partition has enough nodes for a job in a GPU shape, free or not."""
         gpus, _ = self._gpus_of_kind(shape.gpu_kind)
         return self._enough_nodes((gpus >= shape.gpus) & (self._cpus >= need.cpus_per_node), need)
 
     def _fits(self, need: _JobNeed, shape: GpuShape) -> bool:
-        """Return whether enough is free now."""
+        """Return whether the free resources suffice for a job in a GPU shape."""
         _, free = self._gpus_of_kind(shape.gpu_kind)
         able = (free >= shape.gpus) & (self._cpus_free >= need.cpus_per_node)
         return self._enough_nodes(able & self._usable, need)
 
 
 def offered_by(queue: QueueColumns, row: int) -> tuple[GpuShape, ...]:
-    """Return the shapes that a job offers; an empty tuple if its list is missing or invalid.
+    """Return the GPU shapes offered by the job in a queue row; empty if its list is missing or invalid.
 
-    Records that stand for several array tasks, and components of heterogeneous jobs, keep their request: one
-    change would affect other tasks or components too. So do jobs that Slurm cannot run for another reason.
+    The result is also empty for a record of several array tasks and for a component of a heterogeneous job,
+    since one change would affect other tasks or components. It is empty too for jobs that Slurm cannot run
+    for another reason.
     """
     text = queue.flags[row].get("ENERGY_ALTERNATIVES")
     if not text or queue.reason[row] == "BadConstraints" or queue.tasks[row] > 1 or queue.het_job_id[row]:
@@ -293,7 +303,7 @@ def _parsed(text: str) -> tuple[GpuShape, ...]:
 
 
 def choose_shapes(snapshot: Snapshot, rank: Rank) -> list[ShapeChoice]:
-    """Return the shape for each job that offers several: first the jobs that start now, in queue order.
+    """Choose a shape for each job that offers several. Jobs that start now come first, in queue order.
 
     A job starts now if it would start when the queue is processed in order with the resources that are free
     now. It gets the policy's choice among the shapes that fit. Any other job gets the policy's choice among
@@ -301,7 +311,7 @@ def choose_shapes(snapshot: Snapshot, rank: Rank) -> list[ShapeChoice]:
 
     Args:
         snapshot: the ranked queue.
-        rank: the policy.
+        rank: the ranking function of the scheduling policy.
     """
     shapes = snapshot.shapes
     if not isinstance(shapes, OfferedShapeTable) or not shapes.offers:
@@ -321,10 +331,10 @@ def choose_shapes(snapshot: Snapshot, rank: Rank) -> list[ShapeChoice]:
 
 
 def _startable_indices(snapshot: Snapshot, shapes: OfferedShapeTable) -> set[int]:
-    """Return the indices of ranked jobs that would start now, in order and with the free resources.
+    """Return the indices of the ranked jobs that would start now if the queue were processed in order.
 
-    Jobs blocked by something else consume nothing. A job that offers shapes may be startable in another of
-    them, so it is included.
+    Jobs that wait for something other than resources use none of the free ones. A job that offers shapes may
+    be startable in a shape other than its current one, so it is included.
     """
     back = blocked_rows(snapshot.queue)[snapshot.rows]
     back[list(shapes.offers)] = False
@@ -361,7 +371,7 @@ def _choice(
 
 
 def choice_reason(snapshot: Snapshot, choice: ShapeChoice) -> str:
-    """Return one line that explains why a job gets a shape."""
+    """Return one line that explains why a job gets the chosen GPU shape."""
     shapes, table = snapshot.shapes, snapshot.shapes.table
     words = []
     for row in range(int(table.first[choice.index]), int(table.first[choice.index + 1])):

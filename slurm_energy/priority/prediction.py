@@ -1,7 +1,7 @@
-"""Predicted time and watts of every job of a queue, in columns: history, training model, nameplate.
+"""Predicted time and watts of every job of a queue, in columns. Sources: history, training model, nameplate.
 
-The oracles own the arithmetic. This module decides which oracle is asked for which job, and whose answer
-counts.
+The oracles compute the predictions. This module decides which oracle is asked for which job, and which
+prediction is used.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ _OWN_PROGRAM: Final = tuple(not level.by_limit for level in LEVELS)
 
 @dataclass(frozen=True, slots=True)
 class QueuePredictions:
-    """Predictions of m jobs or shapes, one value per row in each array. Every row has a number.
+    """Predictions for m rows, which are jobs or GPU shapes of jobs. Every row has a number in every array.
 
     Attributes:
-        time_s: mean time, above 0 and at most the time limit.
-        power_watts: mean watts of the job.
+        time_s: mean run time in seconds, above 0 and at most the time limit.
+        power_watts: mean watts of the whole job.
         source: index into `SOURCES`.
         runs: number of measured runs behind the prediction; 0 for sources other than history.
         level: index into `oracle.history.similarity.LEVELS`, -1 for other sources.
-        source_time_s: time predicted by the source, before bound and factor.
-        lower_bound_s: lower bound on the time, see `prediction_guard`; 0: none.
-        misprediction: factor on the time, at least 1: the ratio by which the user's jobs exceeded their
+        source_time_s: run time predicted by the source, before lower bound and factor are applied.
+        lower_bound_s: lower bound on the run time (see `prediction_guard`); 0: none.
+        misprediction: factor on the run time, at least 1: the ratio by which the user's jobs exceeded their
             predictions.
     """
 
@@ -70,24 +70,24 @@ class QueuePredictions:
 
     @property
     def before_factor_s(self) -> Floats:
-        """Predicted seconds without the misprediction factor."""
+        """Predicted run time in seconds before the user's misprediction factor is applied."""
         greater = np.maximum(self.source_time_s, self.lower_bound_s)
         replaced = (self.source == NAMEPLATE) & (self.lower_bound_s > 0)
         return np.where(replaced, self.lower_bound_s, greater)
 
     @property
     def energy_joules(self) -> Floats:
-        """Joules as rankings count them, P T."""
+        """Predicted energy in joules, as rankings count it: power times run time."""
         return self.power_watts * self.time_s
 
     @property
     def edp(self) -> Floats:
-        """Energy-delay product P T^2 in joule seconds. Source: thesis, Eq. 5.1."""
+        """Energy-delay product P T^2 in joule seconds (power P, run time T). Source: thesis, Eq. 5.1."""
         product: Floats = self.power_watts * np.square(self.time_s)
         return product
 
     def basis(self, row: int) -> str:
-        """Return one line for users: the basis of a row's figures."""
+        """Return one line that tells users what the prediction of a row is based on."""
         source = int(self.source[row])
         if source == HISTORY:
             runs = int(self.runs[row])
@@ -101,13 +101,13 @@ class QueuePredictions:
 
 
 class QueuePredictor:
-    """Predictions of the oracles for whole queues, with caches of everything that does not change.
+    """Predictor of whole queues: asks the oracles, and caches predictions that never change.
 
     Args:
-        config: policies, bounds and defaults, for the jobs' flags.
+        config: energy policies, bounds and defaults, which complete the flags of each job.
         history: predictions from measured runs; None: there is no history.
-        guard: bounds and factors against predictions that are too short; None: the sources' predictions
-            stand.
+        guard: bounds and factors against predictions that are too short; None: the sources' predictions are
+            used as they are.
     """
 
     def __init__(
@@ -128,17 +128,17 @@ class QueuePredictor:
         gpus: Ints | None = None,
         gpu_kind: Sequence[str] | None = None,
     ) -> QueuePredictions:
-        """Return the predictions for a queue, or for other shapes of its jobs.
+        """Return predictions for all jobs of a queue, or for given GPU shapes of some of them.
 
         Sources in order of precedence: runs of the same user's programs; the training model, if the job
         names a model and a GPU type; runs of the user's jobs in general and, only without a guard, those of
-        the account and the partition; the nameplate.
+        the Slurm account and the partition; the nameplate.
 
         Args:
             queue: the jobs.
             rows: rows of the queue, repeated where a job has several shapes, shape (m,); None: all, once.
-            gpus: GPUs of each shape, shape (m,); None: as requested.
-            gpu_kind: GPU type of each shape, in the same way.
+            gpus: number of GPUs by prediction, shape (m,); None: as requested.
+            gpu_kind: GPU type by prediction, m entries; None: as requested.
         """
         requests = self._request_columns(queue, rows, gpus, gpu_kind)
         count = len(requests["gpus"])
@@ -189,9 +189,13 @@ class QueuePredictor:
     def predict_by_model(
         self, queue: QueueColumns, rows: Ints, gpus: Ints, gpu_kind: Sequence[str]
     ) -> tuple[Floats, Floats]:
-        """Return time and watts of shapes from the training model alone, NaN where it has no prediction.
+        """Return run time (s) and watts of GPU shapes from the training model alone; NaN: it cannot predict.
 
-        Arguments as in `predict`.
+        Args:
+            queue: the jobs.
+            rows: rows of the queue, repeated where a job has several shapes, shape (m,).
+            gpus: number of GPUs by shape, shape (m,).
+            gpu_kind: GPU type by shape, m entries.
         """
         requests = self._request_columns(queue, rows, gpus, gpu_kind)
         time_s, watts = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
@@ -238,7 +242,10 @@ class QueuePredictor:
         return requests
 
     def _request(self, flags: Mapping[str, str], user: str, partition: str) -> PolicyRequest:
-        """Return a job's request with the caps of its policy; invalid flags count as not given."""
+        """Return a job's energy request, completed with the power caps of its energy policy.
+
+        Invalid flags count as if none were given.
+        """
         try:
             request = validate_flags(flags, self._config, user or None, partition or None)
         except EnergyError:
@@ -259,7 +266,11 @@ class QueuePredictor:
         source: Ints,
         level: Ints,
     ) -> None:
-        """Store the training model's figures where the model knows more than the history."""
+        """Write the training model's predictions into the arrays `time_s`, `watts` and `source`.
+
+        Only rows that name a model and a GPU type are changed, and only if the history has no runs of the
+        same program.
+        """
         cache = _emptied_if_full(self._model_cache)
         for row, model in enumerate(models):
             gpu_kind = requests["gpu_kind"][row]
@@ -274,7 +285,7 @@ class QueuePredictor:
                 (time_s[row], watts[row]), source[row] = answer, MODEL
 
     def _fill_from_nameplate(self, requests: Mapping[str, list[Any]], time_s: Floats, watts: Floats) -> None:
-        """Fill the gaps: half the time limit, and a fraction of the TDP."""
+        """Replace NaN in `time_s` by half the time limit, and in `watts` by a fraction of the TDP."""
         rows = np.flatnonzero(np.isnan(time_s) | np.isnan(watts))
         for row, answer in zip(rows.tolist(), self._nameplate_figures(requests, rows), strict=True):
             time_s[row] = answer[0] if np.isnan(time_s[row]) else time_s[row]
@@ -283,7 +294,7 @@ class QueuePredictor:
     def _nameplate_figures(
         self, requests: Mapping[str, list[Any]], rows: Ints | None = None
     ) -> list[tuple[float, float]]:
-        """Return time and watts from time limit and TDP."""
+        """Return (seconds, watts) derived from time limit and TDP for each of `rows`; None: all rows."""
         cache = _emptied_if_full(self._nameplate_cache)
         columns = ("nodes", "cpus", "gpus", "gpu_kind", "time_limit_s", "cap_watts", "gpu_cap_watts")
         figures = []
@@ -300,7 +311,7 @@ class QueuePredictor:
 
 
 def _max_watts(requests: Mapping[str, list[Any]]) -> Floats:
-    """Return the maximum watts under each job's caps, infinity without a cap."""
+    """Return the maximum watts of each job under its power caps; infinity if it has none."""
     columns = zip(*(requests[name] for name in ("cap_watts", "gpu_cap_watts", "nodes", "gpus")), strict=True)
     max_watts = []
     for cap, gpu_cap, nodes, gpus in columns:
@@ -310,7 +321,7 @@ def _max_watts(requests: Mapping[str, list[Any]]) -> Floats:
 
 
 def _fingerprint(flags: Mapping[str, str]) -> str | None:
-    """Return the digest of a job's script as recorded by the job_submit module."""
+    """Return the digest of a job's script that the job_submit plugin recorded; None: missing or malformed."""
     text = flags.get(FINGERPRINT, "")
     return text if FINGERPRINT_FORM.fullmatch(text) else None
 
@@ -320,7 +331,10 @@ def _mean_figures(answer: Prediction | None) -> tuple[float, float] | None:
 
 
 def _emptied_if_full(memory: dict[Any, Any]) -> dict[Any, Any]:
-    """Return the cache, emptied if user-defined keys made it too large."""
+    """Return the given cache after clearing it if it has too many entries.
+
+    Users define parts of the keys, so the number of entries has no other bound.
+    """
     if len(memory) > _MAX_CACHED:
         memory.clear()
     return memory

@@ -1,8 +1,8 @@
 """Guard against predictions that are too short: lower bounds, and a factor per user for past overruns.
 
-The order of the queue follows predictions, so a job's owner profits from a prediction that is too short.
+The order of the queue follows the predictions, so a job's owner profits from a prediction that is too short.
 `PredictionGuard` raises times and watts to the bounds of `oracle.history.lower_bounds` and multiplies times
-by the user's misprediction factor. Jobs that run past their prediction count before they end.
+by the user's misprediction factor. A job that runs past its prediction raises the factor while it still runs.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ SAME_START_S: Final = 2.0
 
 
 class StartedPrediction(NamedTuple):
-    """Prediction of a job at the time of its start.
+    """Prediction that was valid for a job when it started.
 
     Attributes:
         job_id: Slurm's job id.
-        start: Unix seconds.
-        predicted_s: seconds, before the misprediction factor.
+        start: start time of the job, Unix seconds.
+        predicted_s: predicted run time in seconds, before the misprediction factor is applied.
     """
 
     job_id: int
@@ -56,7 +56,10 @@ class Mispredictions:
     _running: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def load(self, before: Iterable[tuple[int, float, float]]) -> None:
-        """Load job id, start and seconds from the database; the newest start of a job counts."""
+        """Load (job id, start in Unix seconds, predicted seconds) tuples that the database holds.
+
+        If a job has several starts, the newest one is used.
+        """
         for row in sorted(before, key=lambda one: one[1]):
             self._started[row[0]] = StartedPrediction(*row)
         self.loaded = True
@@ -80,11 +83,11 @@ class Mispredictions:
         self._started = started
 
     def record_predictions(self, queue: QueueColumns, predicted_s: Floats) -> None:
-        """Store the predictions of the pending jobs until they start.
+        """Store the predicted run times of pending jobs until the jobs start.
 
         Args:
             queue: all jobs.
-            predicted_s: before the misprediction factor, shape (n,).
+            predicted_s: seconds by queue row, before the misprediction factor is applied, shape (n,).
         """
         rows = np.flatnonzero(queue.state == PENDING)
         self._pending = dict(zip(queue.job_id[rows].tolist(), predicted_s[rows].tolist(), strict=True))
@@ -93,7 +96,11 @@ class Mispredictions:
             self._pending.setdefault(array, float(seconds))
 
     def running_overruns(self, user: str) -> tuple[float, float]:
-        """Return `overrun_sum` and `overrun_size_seconds` of a user's jobs that run past their prediction."""
+        """Return (`overrun_sum`, `overrun_size_seconds`) of a user's jobs that run past their prediction.
+
+        Each job is weighted by its run time in seconds times its size. The first value is the weighted sum of
+        the relative overruns, the second one the sum of the weights. (0, 0): no such job.
+        """
         return self._running.get(user, (0.0, 0.0))
 
     def _prediction(self, job_id: int, array_job_id: int, start: float) -> StartedPrediction | None:
@@ -110,13 +117,13 @@ class Mispredictions:
 
 @dataclass(frozen=True, slots=True)
 class GuardedPredictions:
-    """Result for m jobs or shapes; arrays of shape (m,).
+    """Corrected predictions of m jobs or GPU shapes; each array has shape (m,).
 
     Attributes:
-        time_s: predicted time after bound and factor.
-        power_watts: predicted watts after the bound.
-        lower_bound_s: lower bound on the time, before the factor.
-        misprediction: factor on the time, at least 1.
+        time_s: predicted run time in seconds after lower bound and factor.
+        power_watts: predicted watts after the lower bound.
+        lower_bound_s: lower bound on the run time, before the factor.
+        misprediction: factor on the run time, at least 1.
     """
 
     time_s: Floats
@@ -126,11 +133,12 @@ class GuardedPredictions:
 
 
 class PredictionGuard:
-    """Correction of predictions that cheap jobs could have lowered.
+    """Correction of predictions that a user could have lowered by running cheap jobs.
 
     Args:
         mispredictions: overruns of running jobs.
-        bounds: lower bounds from measured runs; None: there is no history, and thus no prediction from it.
+        bounds: returns lower bounds from measured runs; None: there is no history, and thus no prediction
+            from it.
     """
 
     def __init__(self, mispredictions: Mispredictions, bounds: BoundsSource | None) -> None:
@@ -146,16 +154,16 @@ class PredictionGuard:
         nameplate_watts: Floats,
         max_watts: Floats,
     ) -> GuardedPredictions:
-        """Return the guarded predictions.
+        """Return the given predictions, raised to the lower bounds and multiplied by the users' factors.
 
         Args:
             requests: columns as in `oracle.history.queue_forecast.predict_many`.
-            time_s: predicted, shape (m,).
-            power_watts: predicted, shape (m,).
-            no_runs: jobs without similar runs; the bounds replace their figures. Otherwise decoys could
-                replace the usual figures of the partition by those of their owner.
-            nameplate_watts: watts of each job without any knowledge of its runs, without any cap.
-            max_watts: maximum watts under each job's caps; infinity for none.
+            time_s: predicted run time in seconds, shape (m,).
+            power_watts: predicted watts, shape (m,).
+            no_runs: whether each job lacks similar runs; the bounds then replace its predictions. Otherwise
+                decoys could replace the usual predictions of the partition by those of their owner.
+            nameplate_watts: watts of each job without any knowledge of its runs, without any power cap.
+            max_watts: maximum watts under each job's power caps; infinity for none.
         """
         limit = np.array([value or NO_LIMIT_S for value in requests["time_limit_s"]], np.float64)
         count, now = len(limit), self.now_s

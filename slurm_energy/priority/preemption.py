@@ -1,4 +1,4 @@
-"""Which running jobs to preempt for jobs that would miss their deadline. Decides only; requeues nothing."""
+"""Choice of the running jobs to preempt for jobs that would miss a deadline. Nothing is requeued here."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ class PreemptionPlan:
     """Running jobs to requeue so that a job with a deadline can start in time.
 
     Attributes:
-        job_id, submit_s: the job with the deadline.
-        nodes: nodes on which the job can then start.
-        victims: running jobs to requeue, the cheapest first.
+        job_id: the job with the deadline.
+        submit_s: submission time of that job, Unix seconds.
+        nodes: nodes on which that job can then start.
+        victims: ids of the running jobs to requeue, the one that loses the least energy first.
         lost_joules: energy that the victims have used in vain.
         why: the reason, in one line.
     """
@@ -52,12 +53,12 @@ class PreemptionRules:
     """Limits on preemption.
 
     Attributes:
-        margin_s: slack below which a job is at risk.
+        margin_s: slack in seconds below which a job is at risk of missing its deadline.
         max_victims: maximum number of jobs preempted per cycle.
-        protected: jobs that are not preempted: recently preempted, or refused by Slurm.
+        protected: ids of jobs that are not preempted: recently preempted, or refused by Slurm.
         protected_partitions: partitions whose jobs are not preempted.
         partitions: partitions whose jobs may be preempted; empty: all.
-        already_served: jobs with deadlines for which others were already preempted.
+        already_served: ids of jobs with deadlines for which others were already preempted.
     """
 
     margin_s: float = START_MARGIN_S
@@ -69,7 +70,7 @@ class PreemptionRules:
 
 
 def at_risk_jobs(snapshot: Snapshot, rules: PreemptionRules) -> list[int]:
-    """Return indices of ranked jobs, in order, that are at risk and wait only for resources.
+    """Return indices of ranked jobs, in queue order, that risk their deadline and wait only for resources.
 
     A job is at risk if `deadline - max(predicted time of the fastest shape, time limit) - margin` has
     passed. The time limit counts because Slurm cancels a pending job that could not use its full limit
@@ -94,7 +95,7 @@ def plan_preemptions(
     nodes_of: Mapping[int, Collection[str]],
     rules: PreemptionRules,
 ) -> list[PreemptionPlan]:
-    """Return which jobs to preempt for which, in queue order; at most `rules.max_victims` victims in total.
+    """Return one plan for each job at risk that preemption can help, in queue order.
 
     No job is preempted if the urgent job already runs or fits in the free resources, or if preempting every
     candidate would not free enough. Nor is one if a job past the bound on waiting waits for the same
@@ -104,8 +105,8 @@ def plan_preemptions(
     Args:
         snapshot: the ranked queue; watts of running jobs are predicted.
         nodes: nodes with their free resources.
-        nodes_of: node names by running job.
-        rules: the limits.
+        nodes_of: node names by id of the running job.
+        rules: the limits. All plans together have at most `rules.max_victims` victims.
 
     Source: thesis, Algorithm 7; `scheduling.preemption`.
     """
@@ -133,7 +134,7 @@ def plan_preemptions(
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A running job on one node that may be preempted."""
+    """A running job that may be preempted, with the resources that it uses on one node."""
 
     job_id: int
     partition: str
@@ -143,7 +144,11 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """One way to free enough: the victims, and the units that the urgent job then takes on each node."""
+    """One way to free enough resources for an urgent job.
+
+    It consists of the victims and of the units (GPUs or CPUs) that the urgent job then takes on each named
+    node.
+    """
 
     lost_joules: float
     victims: tuple[int, ...]
@@ -161,7 +166,10 @@ def _free(node: NodeResources) -> dict[str, int]:
 
 
 def _needs(snapshot: Snapshot, index: int) -> Iterable[tuple[str, int, int]]:
-    """Yield (GPU type, units per node, nodes) of each shape that meets the deadline; units: GPUs, or CPUs."""
+    """Yield (GPU type, units per node, number of nodes) for each shape in which a job meets its deadline.
+
+    Units are GPUs, or CPUs if the GPU type is empty. `index` is the index of the job among the ranked jobs.
+    """
     queue, table, row = snapshot.queue, snapshot.shapes.table, int(snapshot.rows[index])
     nodes = max(1, int(queue.nodes[row]))
     left_s = float(queue.deadline_s[row]) - snapshot.computed
@@ -175,13 +183,13 @@ def _needs(snapshot: Snapshot, index: int) -> Iterable[tuple[str, int, int]]:
 
 
 def _cpus_per_node(snapshot: Snapshot, index: int) -> int:
-    """Return the CPUs that a job needs on each node."""
+    """Return the number of CPUs that a ranked job needs on each of its nodes."""
     row = int(snapshot.rows[index])
     return -(-int(snapshot.queue.cpus[row]) // max(1, int(snapshot.queue.nodes[row])))
 
 
 def _demands(snapshot: Snapshot, index: int) -> set[tuple[str, str]]:
-    """Return the resources that a job competes for, as pairs of partition and GPU type."""
+    """Return the resources that a ranked job competes for, as (partition, GPU type) pairs."""
     partitions = snapshot.queue.partition[int(snapshot.rows[index])].split(",")
     return {(partition, kind) for kind, _, _ in _needs(snapshot, index) for partition in partitions}
 
@@ -192,7 +200,10 @@ def _reserved_for_aged(
     nodes_of: Collection[int],
     free: Mapping[str, dict[str, int]],
 ) -> set[tuple[str, str]]:
-    """Return the demands of jobs past the bound on waiting; subtract those that fit from `free`."""
+    """Return the (partition, GPU type) pairs for which jobs past the bound on waiting still wait.
+
+    What jobs that fit in the free resources will take is subtracted from `free`.
+    """
     queue, reserved = snapshot.queue, set[tuple[str, str]]()
     aged = (snapshot.startable() & ~blocked_rows(queue))[snapshot.rows] & (snapshot.ranking.tier == AGED)
     aged &= np.isnan(queue.deadline_s[snapshot.rows])
@@ -208,7 +219,7 @@ def _reserved_for_aged(
 def _reserve(
     snapshot: Snapshot, index: int, nodes: Sequence[NodeResources], free: Mapping[str, dict[str, int]]
 ) -> bool:
-    """Subtract a job's need from `free` if that suffices; return whether it did."""
+    """Return whether a job fits in `free` (units by node and GPU type); if so, subtract what it needs."""
     partitions = snapshot.queue.partition[int(snapshot.rows[index])].split(",")
     for (kind, units, count), partition in product(_needs(snapshot, index), partitions):
         able = [n.name for n in nodes if partition in n.partitions and free[n.name].get(kind, 0) >= units]
@@ -222,7 +233,7 @@ def _reserve(
 def _candidates(
     snapshot: Snapshot, nodes_of: Mapping[int, Collection[str]], rules: PreemptionRules
 ) -> dict[str, list[_Candidate]]:
-    """Return the jobs that may be preempted, by node.
+    """Return the jobs that may be preempted, by node name.
 
     Excluded are jobs that may not be requeued, have a deadline themselves, or are components of
     heterogeneous jobs.
@@ -291,7 +302,16 @@ def _cheapest_option(
 def _cheapest_victims(
     here: Sequence[_Candidate], free: Mapping[str, int], kind: str, units: int, cores: int, most: int
 ) -> Sequence[int] | None:
-    """Return the jobs of a node to preempt for some units and cores; None: all together free too little."""
+    """Return the ids of the jobs to preempt on one node; None: preempting all of them frees too little.
+
+    Args:
+        here: the candidates on the node.
+        free: free units on the node, by GPU type (empty: CPUs).
+        kind: GPU type that the urgent job needs; empty: CPUs.
+        units: number of such GPUs or CPUs that it needs on the node.
+        cores: number of CPUs that it needs on the node.
+        most: maximum number of victims.
+    """
     sizes = sorted((candidate.units.get(kind, 0) for candidate in here), reverse=True)
     if sum(sizes[:most]) < units - free.get(kind, 0):
         return None  # too few units even so; skips the slow search for the cheapest
@@ -317,7 +337,7 @@ def _without(
 def _move_units(
     option: _Option, candidates: Mapping[str, list[_Candidate]], free: Mapping[str, dict[str, int]]
 ) -> None:
-    """Add what the victims release to `free`, and subtract what the urgent job takes."""
+    """Add the units that the victims release to `free`, and subtract those that the urgent job takes."""
     for name, here in candidates.items():
         for candidate in here if name in free else ():
             for kind, units in candidate.units.items() if candidate.job_id in option.victims else ():

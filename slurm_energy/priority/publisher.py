@@ -1,6 +1,6 @@
 """Publication of the order to slurmctld: through the plugin's table, by scontrol, or not at all.
 
-The engine decides each job's number, and `slurm.queue.job_update` knows how to set it in Slurm.
+The engine decides the site factor of each job. `slurm.queue.job_update` sets site factors by scontrol.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _CHECK_INTERVAL_S: Final = 600.0
 
 
 class Publisher(Protocol):
-    """Destination of the order."""
+    """Interface that publishes the order of the queue to Slurm."""
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Publish the order; return one line about what failed, None if nothing did.
+        """Publish the order of a snapshot. Return one line about what failed, None if nothing did.
 
         Raises:
             UnavailableError: nothing was published; the previous order stays in force.
@@ -33,7 +33,7 @@ class Publisher(Protocol):
         ...
 
     def close(self, successor: Publisher | None) -> None:
-        """Stop publishing for good; jobs keep their places.
+        """Stop publishing for good. The jobs keep their places in the queue.
 
         Args:
             successor: the publisher that takes over; None: none does.
@@ -42,18 +42,22 @@ class Publisher(Protocol):
 
 
 class SiteFactorSetter(Protocol):
-    """Interface that sets site factors job by job, see `slurm.queue.job_update.JobUpdater`."""
+    """Interface that sets the site factors of single jobs; see `slurm.queue.job_update.JobUpdater`."""
 
     def set_site_factors(self, changes: Mapping[int, int]) -> Any:
-        """Set as many factors as time allows, in the given order; the result has `refused` and `left`."""
+        """Set the site factors given by job id, in the given order, until the allowed time is over.
+
+        The attributes `refused` and `left` of the result name the jobs that Slurm refused and those that are
+        left.
+        """
         ...
 
 
 class NullPublisher:
-    """Publisher of shadow mode: changes nothing."""
+    """Publisher of shadow mode, which changes nothing in Slurm."""
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Do nothing."""
+        """Do nothing and report no failure."""
         return None
 
     def close(self, successor: Publisher | None) -> None:
@@ -61,19 +65,20 @@ class NullPublisher:
 
 
 class TablePublisher:
-    """Publisher of plugin mode: writes a table of all pending jobs every cycle, also as a sign of life.
+    """Publisher of plugin mode: writes a table of all pending jobs every cycle, even if nothing has changed.
 
-    slurmctld looks up all jobs once a minute, and a single job whenever one of its fields is set. A new job
-    would therefore stand in the middle of the queue for up to a minute. Setting a field of each new job,
-    first to start first, makes slurmctld look it up at once.
+    The plugin takes a recent table as the sign that senergyctld runs. slurmctld looks up all jobs once a
+    minute, and a single job whenever one of its fields is set. A new job would therefore stand in the middle
+    of the queue for up to a minute. The publisher sets a field of each new job, in queue order, so that
+    slurmctld looks the job up at once.
 
     Args:
         path: `priority.table`.
-        stale_s: age at which the plugin disregards the table.
+        stale_s: age in seconds at which the plugin disregards the table.
         refresher: sets a field of a job; None: new jobs wait for the next minute.
         ranks_all: whether all partitions are ranked. If not, jobs missing from the table get the last place
-            instead of the middle: jobs of unranked partitions would stand before all that wait there, and
-            with many of them the old ones would never start.
+            instead of the middle. Otherwise new jobs of unranked partitions would stand before all jobs that
+            wait there; if they are many, the old jobs would never start.
     """
 
     def __init__(
@@ -83,7 +88,10 @@ class TablePublisher:
         self._ranks_all = ranks_all
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Write the table. A job submitted before the next table goes to the middle of the queue, or last."""
+        """Write the table and make slurmctld look up new jobs; return one line about what failed, or None.
+
+        A job submitted before the next table is written goes to the middle of the queue, or to its end.
+        """
         job_ids, site_factors = snapshot.site_factor_table()
         table_file.write(
             self._path,
@@ -101,7 +109,7 @@ class TablePublisher:
         )
 
     def close(self, successor: Publisher | None) -> None:
-        """Remove the table: otherwise slurmctld would follow it until it is stale."""
+        """Remove the table unless `successor` writes it too; slurmctld would follow it until it is stale."""
         if isinstance(successor, TablePublisher) and successor._path == self._path:
             return
         with contextlib.suppress(OSError):
@@ -109,12 +117,12 @@ class TablePublisher:
 
 
 class ScontrolPublisher:
-    """Publisher of portable mode: sets changed site factors only, those of the first jobs to start first.
+    """Publisher of portable mode. It sets only the site factors that changed, in order of importance.
 
     Args:
-        applier: sets the factors.
-        check: raises ConfigError if slurm.conf gives site factors no weight. Called before changes, but not
-            within `_CHECK_INTERVAL_S` of the last check.
+        applier: sets the site factors.
+        check: raises ConfigError if slurm.conf gives site factors no weight. It is called before changes, but
+            not within `_CHECK_INTERVAL_S` of the last check.
     """
 
     def __init__(self, applier: SiteFactorSetter, check: Callable[[], None] = lambda: None) -> None:
@@ -122,7 +130,10 @@ class ScontrolPublisher:
         self._checked_s = -float("inf")
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Set the changed factors. Changes for which time was too short follow in the next cycles."""
+        """Set the changed site factors. Return one line about what failed, or None.
+
+        Changes for which the time is too short follow in the next cycles.
+        """
         changes = snapshot.site_factor_changes()
         if changes and time.monotonic() - self._checked_s > _CHECK_INTERVAL_S:
             self._check()
@@ -130,7 +141,7 @@ class ScontrolPublisher:
         return _apply(self._applier, changes)
 
     def close(self, successor: Publisher | None) -> None:
-        """Do nothing: factors that were set stay with the jobs."""
+        """Do nothing: site factors that were set stay with the jobs."""
 
 
 def _apply(applier: SiteFactorSetter, changes: Mapping[int, int]) -> str | None:

@@ -22,12 +22,12 @@ _KEYS: Final = ("job", "user", "account", "partition", "neighbours", "state")
 
 @dataclass(frozen=True, slots=True)
 class PriorityQuery:
-    """Conditions of a query; an empty tuple means no condition.
+    """Conditions of a query for pending jobs; an empty tuple means no condition.
 
     Attributes:
         users: login names, or uids as text.
-        neighbours: also return the jobs just before and just after each matching job.
-        state: also return the columns behind the order.
+        neighbours: also return the jobs directly before and after each matching job.
+        state: also return the columns from which the order was computed.
         visible: restricts the result to jobs that the caller may see; None: all jobs.
     """
 
@@ -57,7 +57,7 @@ class PriorityQuery:
         )
 
     def limited_to(self, visible: Visibility, name: str | None) -> PriorityQuery:
-        """Return the same query restricted to what a caller may see.
+        """Return a copy of this query that is restricted to the jobs that a caller may see.
 
         Args:
             visible: what the caller may see.
@@ -74,7 +74,7 @@ class PriorityQuery:
 
 
 def matching_rows(snapshot: Snapshot, query: PriorityQuery) -> list[int]:
-    """Return rows of matching pending jobs, first to start first.
+    """Return the queue rows of the pending jobs that match a query, in order of their places.
 
     Raises:
         ForbiddenError: a job named by the query belongs to another user.
@@ -101,7 +101,10 @@ def matching_rows(snapshot: Snapshot, query: PriorityQuery) -> list[int]:
 
 
 def visible_rows(queue: QueueColumns, visible: Visibility | None) -> Bools:
-    """Return which jobs the caller may see."""
+    """Return for each queue row whether the caller may see its job.
+
+    `visible` of None means that all are visible.
+    """
     if visible is None:
         return np.ones(queue.count, np.bool_)
     visible_jobs: Bools = queue.uid == visible.uid
@@ -130,7 +133,7 @@ def _conditions(snapshot: Snapshot, query: PriorityQuery) -> Bools:
 
 
 def _named(snapshot: Snapshot, jobs: tuple[JobSelector, ...]) -> Bools:
-    """Return which rows the given ids name: jobs, whole arrays, tasks, components.
+    """Return for each queue row whether one of `jobs` selects it: a job, an array, a task or a component.
 
     A task without a record of its own is represented by the record of all pending tasks, as in squeue.
     """

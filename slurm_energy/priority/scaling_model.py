@@ -1,7 +1,8 @@
-"""Relative time and watts of the shapes of one job when only some shapes have been measured. Pure.
+"""Relative time and watts of the GPU shapes of one job of which only some were measured. Pure functions.
 
-Runs on one GPU type give the time of the job there. For other types, and for other numbers of GPUs, the time
-scales in proportion: by the training model if the job names one, otherwise by the peak figures of the types.
+Runs on one GPU type give the run time of the job on that type. For other types, and for other numbers of
+GPUs, the run time is scaled in proportion: by the training model if the job names one, otherwise by the peak
+figures of the GPU types.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ _NAMES_GPU_KIND: Final = np.array(
 
 
 def relative_by_peaks(gpus: Ints, gpu_kind: Sequence[str]) -> tuple[Floats, Floats]:
-    """Return relative time and watts of shapes from memory bandwidth and TDP.
+    """Return relative run time and relative watts of GPU shapes, derived from memory bandwidth and TDP.
 
-    Bandwidth is used because few programs reach the arithmetic peak of a GPU. NaN for types without a
-    hardware file.
+    Bandwidth is used because few programs reach the arithmetic peak of a GPU. The values of GPU types without
+    a hardware file are NaN.
     """
     time, watts = np.full(len(gpus), np.nan), np.full(len(gpus), np.nan)
     for row, (count, gpu_type) in enumerate(zip(gpus.tolist(), gpu_kind, strict=True)):
@@ -47,7 +48,7 @@ def relative_by_peaks(gpus: Ints, gpu_kind: Sequence[str]) -> tuple[Floats, Floa
 
 
 def is_measured(predicted: QueuePredictions) -> Bools:
-    """Return which predictions rest on runs in exactly this shape."""
+    """Return for each row whether its prediction is based on measured runs in exactly this GPU shape."""
     of_kind: Bools = (predicted.source == HISTORY) & _NAMES_GPU_KIND[predicted.level]
     return of_kind
 
@@ -55,22 +56,22 @@ def is_measured(predicted: QueuePredictions) -> Bools:
 def harmonized(
     predicted: QueuePredictions, job: Ints, time: Floats, watts: Floats, limit_s: Floats
 ) -> QueuePredictions:
-    """Return predictions that are consistent among the shapes of each job.
+    """Return a copy of the predictions that is consistent among the GPU shapes of each job.
 
-    If some shapes have been measured, those that have not are derived from the shape with most runs. If none
-    has, the prediction for the job in general holds for the average of its shapes.
+    If some shapes of a job have been measured, the predictions of the others are scaled from the shape with
+    most runs. If none has, the general prediction for the job is taken as the average over its shapes.
 
-    Shapes of one job are compared by the predictions of their sources. Bounds and factors (see
-    `prediction_guard`) that raise a measured shape raise all shapes of the job by the same ratio. On average
-    these are then no shorter than without any runs: decoy jobs in one shape must not make another shape look
-    quick.
+    Shapes of one job are compared by the predictions of their sources. Where a lower bound or factor (see
+    `prediction_guard`) raises a measured shape, all shapes of the job are raised by the same ratio. On
+    average they are then no shorter than without any runs: decoy jobs in one shape must not make another
+    shape look quick.
 
     Args:
-        predicted: m rows, those of a job side by side.
-        job: job of each row, shape (m,).
-        time: relative times, any unit; NaN: unknown, then the job is left unchanged.
-        watts: relative watts, likewise.
-        limit_s: maximum time of each row; NaN for none.
+        predicted: predictions in m rows; the rows of one job are adjacent.
+        job: identifies the job of each row, shape (m,).
+        time: relative run times, any unit; NaN: unknown, the job's predictions are then unchanged.
+        watts: relative watts; NaN as for `time`.
+        limit_s: maximum run time of each row in seconds; NaN for none.
     """
     exact, power = is_measured(predicted), predicted.power_watts.copy()
     guarded, seconds = predicted.time_s, predicted.time_s.copy()
@@ -98,5 +99,5 @@ def harmonized(
 
 
 def _geometric_mean(values: Floats) -> float:
-    """Return the geometric mean; 0 if a value is 0."""
+    """Return the geometric mean of the values; 0 if one of them is 0."""
     return math.exp(float(np.mean(np.log(values)))) if np.all(values > 0) else 0.0

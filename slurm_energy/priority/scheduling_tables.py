@@ -18,12 +18,12 @@ _ITS_TURN: Final = frozenset({"", "BeginTime", "Cleaning", "Dependency", "Priori
 
 @dataclass(frozen=True, slots=True)
 class ShapeTable:
-    """The shapes in which the ranked jobs could run, those of one job side by side.
+    """The GPU shapes in which the ranked jobs could run. The rows of one job are adjacent.
 
     Attributes:
         table: the alternatives that `scheduling` ranks; m rows, at least one per job.
         gpu_kind: Slurm's GPU type by row, empty if the job names none.
-        predicted: predicted time and watts, with their source, by row.
+        predicted: predicted run time and watts, with their source, by row.
     """
 
     table: Alternatives
@@ -31,34 +31,37 @@ class ShapeTable:
     predicted: QueuePredictions
 
     def text(self, row: int) -> str:
-        """Return a shape as text for users."""
+        """Return the GPU shape in a row as text for users."""
         gpus, gpu_kind = int(self.table.gpus[row]), self.gpu_kind[row]
         return f"gpu:{gpu_kind}:{gpus}" if gpu_kind else str(gpus)
 
     def fits_now(self, row: int) -> bool:
-        """Return whether the free resources suffice for a shape, as far as known."""
+        """Return whether the free resources suffice for the shape in a row; True if they are unknown."""
         return bool(self.table.possible[row])
 
 
 class ShapeProvider(Protocol):
-    """Source of the shapes in which jobs could run."""
+    """Interface that determines the GPU shapes in which jobs could run."""
 
     def shapes(self, queue: QueueColumns, rows: Ints, predicted: QueuePredictions) -> ShapeTable:
-        """Return the shapes of some jobs.
+        """Return the table of the shapes in which some jobs could run.
 
         Args:
             queue: all jobs.
-            rows: rows of the jobs, shape (n,).
-            predicted: predictions of all jobs as requested, by row of the queue.
+            rows: queue rows of the jobs, shape (n,).
+            predicted: predictions of all jobs as requested, by queue row.
         """
         ...
 
 
 class RequestedShapeProvider:
-    """Source of one shape per job, the requested one. It is always possible: Slurm decides what fits."""
+    """Shape provider that gives each job one shape, the requested one.
+
+    The shape always counts as possible, because Slurm decides what fits.
+    """
 
     def shapes(self, queue: QueueColumns, rows: Ints, predicted: QueuePredictions) -> ShapeTable:
-        """Return one row for each job."""
+        """Return a table with one row per job, the shape that the job requested."""
         count = len(rows)
         kinds = [queue.gpu_kind[row] for row in rows.tolist()]
         gpus = queue.gpus[rows]
@@ -79,15 +82,16 @@ def integer_codes(words: Sequence[str]) -> Ints:
 
 
 def select_rows(predicted: QueuePredictions, rows: Ints) -> QueuePredictions:
-    """Return the predictions of some rows."""
+    """Return a `QueuePredictions` that holds only the given rows."""
     return QueuePredictions(*(getattr(predicted, column.name)[rows] for column in fields(QueuePredictions)))
 
 
 def leader_rows(queue: QueueColumns) -> Ints:
-    """Return for each row the row whose place it shares, shape (n,). Most rows share only their own.
+    """Return for each queue row the row whose place it shares, shape (n,). Most rows map to themselves.
 
-    Slurm addresses an array, or a heterogeneous job, as one. Its pending records therefore share one place:
-    that of the first record that is not held. Fixed and running records stand for themselves.
+    Slurm addresses an array, or a heterogeneous job, as one. Its pending records therefore share one place,
+    that of the first record that is not held. Running records and records with a fixed place map to
+    themselves.
     """
     rows = np.arange(queue.count)
     group = np.where(queue.het_job_id > 0, queue.het_job_id, queue.array_job_id)
@@ -101,9 +105,14 @@ def leader_rows(queue: QueueColumns) -> Ints:
 
 
 def ranked_rows(queue: QueueColumns, leader: Ints, partitions: Sequence[str]) -> Ints:
-    """Return rows of the jobs to rank: pending leaders that are not fixed, in these partitions (empty: all).
+    """Return the queue rows of the jobs to rank: pending leaders in `partitions` whose place is not fixed.
 
     Held and dependent jobs are ranked too, so that their place is right as soon as they are released.
+
+    Args:
+        queue: all jobs.
+        leader: row whose place each job shares, see `leader_rows`; shape (n,).
+        partitions: names of the partitions to rank; empty: all.
     """
     ranked = (queue.state == PENDING) & ~queue.fixed & (leader == np.arange(queue.count))
     if partitions:
@@ -115,9 +124,9 @@ def ranked_rows(queue: QueueColumns, leader: Ints, partitions: Sequence[str]) ->
 
 
 def add_components(queue: QueueColumns, leader: Ints, predicted: QueuePredictions) -> QueuePredictions:
-    """Return predictions in which the leader of a heterogeneous job stands for all its components.
+    """Return a copy of the predictions in which the leader of a heterogeneous job represents the whole job.
 
-    Its time is that of the longest component, its watts are the sum.
+    Its run time is that of the longest component, its watts are the sum over all components.
     """
     parts = np.flatnonzero((queue.het_job_id > 0) & (leader != np.arange(queue.count)))
     if len(parts) == 0:
@@ -131,8 +140,8 @@ def add_components(queue: QueueColumns, leader: Ints, predicted: QueuePrediction
 def waiting_since(queue: QueueColumns, now_s: float) -> Floats:
     """Return the Unix seconds since which each job has waited, shape (n,).
 
-    A job waits from when it became eligible, as in Slurm's age. The wait of a held or dependent job that was
-    never eligible begins now: submitting held jobs gathers no age.
+    As in Slurm's age factor, the wait starts when the job becomes eligible. The wait of a held or dependent
+    job that was never eligible starts at `now_s`, so that such a job gathers no age.
     """
     never = np.isnan(queue.eligible_s) & (queue.held | queue.dependent)
     since = np.fmax(queue.submit_s, queue.eligible_s)
@@ -147,11 +156,12 @@ def job_table(
     """Return the table of the ranked jobs.
 
     The factors of partition and QOS are not known here and are 0: Slurm sorts by partition tier itself, and
-    its own weights may stand beside ours. Size is the number of CPUs relative to the largest job.
+    the site's own weights may be used beside the site factor. Size is the number of CPUs relative to the
+    largest job.
 
     Args:
         queue: all jobs.
-        rows: the ranked jobs, shape (n,).
+        rows: queue rows of the ranked jobs, shape (n,).
         users: row of each ranked job in the table of users, shape (n,).
         now_s: Unix seconds.
         aged_starts: number of jobs by uid that recently started after waiting past the bound; None: none.
@@ -172,9 +182,9 @@ def job_table(
 
 
 def startable_rows(queue: QueueColumns, now_s: float) -> Bools:
-    """Return which rows are pending and wait only for resources and their turn.
+    """Return for each queue row whether its job is pending and waits only for resources and its turn.
 
-    Jobs blocked by a limit or a node that is down are included, see `blocked_rows`.
+    Jobs blocked by a limit or by a node that is down are included, see `blocked_rows`.
     """
     eligible = np.isnan(queue.eligible_s) | (queue.eligible_s <= now_s)
     free: Bools = (queue.state == PENDING) & ~queue.held & ~queue.dependent & eligible
@@ -182,5 +192,5 @@ def startable_rows(queue: QueueColumns, now_s: float) -> Bools:
 
 
 def blocked_rows(queue: QueueColumns) -> Bools:
-    """Return which rows Slurm keeps pending for a reason that free nodes do not resolve, such as a limit."""
+    """Return for each queue row whether Slurm gives a reason that free nodes cannot resolve, e.g. a limit."""
     return np.array([reason not in _ITS_TURN for reason in queue.reason], np.bool_)

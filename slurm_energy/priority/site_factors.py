@@ -1,4 +1,4 @@
-"""Site factors for Slurm: integers that fall from place to place in the queue. Pure.
+"""Site factors for Slurm: integers that decrease from place to place in the queue. Pure functions.
 
 This module knows nothing about jobs, scores or how Slurm receives the factors.
 """
@@ -32,7 +32,7 @@ _MIN_STEP: Final = 2
 
 
 def spread_site_factors(count: int) -> Ints:
-    """Return factors for an order without previous factors, the highest first. Shape (count,).
+    """Return site factors for `count` jobs without previous ones, in descending order, shape (count,).
 
     They lie around the middle of Slurm's range because new jobs may have to go to either end.
     """
@@ -44,17 +44,17 @@ def spread_site_factors(count: int) -> Ints:
 
 
 def update_site_factors(old: Ints) -> Ints:
-    """Return factors for an order with the minimum number of changes.
+    """Return site factors for a new order of jobs that change as few of the current factors as possible.
 
-    As many jobs as possible keep their factors: a longest subsequence that falls and leaves room for the
-    jobs between. The others are spread evenly over the gaps. If an end of the range is used up, all jobs get
-    new factors.
+    The jobs that keep their factors form a longest decreasing subsequence that leaves room for the jobs
+    between. The factors of the others are spread evenly over the gaps. If an end of the range is used up, all
+    jobs get new factors.
 
     Args:
-        old: present factors of the jobs, first to start first; 0: none. Shape (n,).
+        old: current factors of the jobs in the new order; 0: none. Shape (n,).
 
     Returns:
-        Strictly falling factors from `MIN_SITE_FACTOR` to `MAX_SITE_FACTOR`, shape (n,).
+        Strictly decreasing factors from `MAX_SITE_FACTOR` down to `MIN_SITE_FACTOR`, shape (n,).
     """
     count = len(old)
     place = np.arange(count, dtype=np.int64)
@@ -75,18 +75,18 @@ def update_site_factors(old: Ints) -> Ints:
 
 
 def stable_order(old: Ints) -> Ints:
-    """Return an order in which jobs far from their turn keep their relative positions.
+    """Return an order of jobs in which those far from the head of the queue keep their relative positions.
 
-    The first `EXACT_PLACES` places follow the policy. The places behind them are divided into blocks whose
-    size is the fraction `ORDER_TOLERANCE` of the place; within a block, jobs stay in the order of their
-    present factors. Ageing and medians constantly move jobs deep in a long queue, and each move is a request
+    The first `EXACT_PLACES` places follow the policy. The places behind them are split into blocks; the size
+    of a block is the fraction `ORDER_TOLERANCE` of its place. Within a block, jobs stay in the order of their
+    current factors. Ageing and medians constantly move jobs deep in a long queue, and each move is a request
     to slurmctld.
 
     Args:
-        old: present factors of the jobs, in the policy's order; 0: none. Shape (n,).
+        old: current factors of the jobs, in the policy's order; 0: none. Shape (n,).
 
     Returns:
-        Indices into `old`, shape (n,). Without factors, the policy's own order.
+        Indices into `old`, shape (n,). If no job has a factor, this is the policy's own order.
     """
     place = np.arange(len(old), dtype=np.int64)
     far = np.log(np.maximum(place, EXACT_PLACES) / EXACT_PLACES) / np.log1p(ORDER_TOLERANCE)
@@ -96,7 +96,7 @@ def stable_order(old: Ints) -> Ints:
 
 
 def longest_nonincreasing(values: Ints) -> Ints:
-    """Return indices of a longest subsequence in which no value exceeds the one before. O(n log n)."""
+    """Return the indices of a longest subsequence in which no value exceeds the previous one. O(n log n)."""
     if len(values) == 0 or np.all(np.diff(values) <= 0):
         return np.arange(len(values), dtype=np.int64)
     ends: list[int] = []  # negated last values of the best subsequence of each length
@@ -120,14 +120,14 @@ def longest_nonincreasing(values: Ints) -> Ints:
 
 
 def _crowded(at: Ints, numbers: Ints) -> bool:
-    """Return whether new jobs at an end stand so close together that further ones will find no room."""
+    """Return whether new jobs at an end of the order are so close together that more will find no room."""
     new = np.diff(at) - 1
     steps = -np.diff(numbers) // (new + 1)
     return bool((new[0] > 0 and steps[0] < _MIN_STEP) or (new[-1] > 0 and steps[-1] < _MIN_STEP))
 
 
 def _interpolated(at: Ints, numbers: Ints) -> Ints:
-    """Return the factors of places 0 to at[-1] - 1, spread evenly between the given ones."""
+    """Return the site factors of the places 0 to at[-1] - 1, interpolated between the factors at `at`."""
     place = np.arange(at[-1], dtype=np.int64)
     left = np.searchsorted(at, place, side="right") - 1
     room = numbers[left] - numbers[left + 1]

@@ -69,22 +69,22 @@ class Snapshot:
 
     @property
     def pending(self) -> int:
-        """Number of pending jobs."""
+        """Number of pending jobs in the queue."""
         return int(np.sum(self.queue.state == PENDING))
 
     @property
     def default_site_factor(self) -> int:
-        """Site factor of jobs that are not ranked yet: that of the queue's middle; 0 for an empty queue."""
+        """Site factor for jobs that are not ranked yet: that of the queue's middle; 0 for an empty queue."""
         if len(self.order) == 0:
             return 0
         return int(self.site_factors[self.rows[self.order[len(self.order) // 2]]])
 
     def site_factor_changes(self, new_only: bool = False) -> dict[int, int]:
-        """Return the site factors that differ from those in Slurm, the most important ones first.
+        """Return the site factors that differ from those in Slurm, by id, in order of importance.
 
-        The higher of a job's old and new factor counts, so a job that must leave the head of the queue is as
-        important as a job that must move there. After any number of changes, all jobs above the remaining
-        ones stand in the right order.
+        The importance of a change is the higher one of the old and the new factor. A job that must leave the
+        head of the queue is thus as important as a job that must move there. After any number of changes, all
+        jobs above the remaining ones are in the right order.
 
         Keys are the ids by which scontrol addresses jobs: an array or a heterogeneous job has one id, which
         applies to all its records.
@@ -100,16 +100,19 @@ class Snapshot:
         return dict(zip(scontrol_ids(self.queue, at), self.site_factors[at].tolist(), strict=True))
 
     def site_factor_table(self) -> tuple[Ints, Ints]:
-        """Return ids and site factors of all pending jobs; jobs that are not ranked have 0."""
+        """Return job ids and site factors of all pending jobs.
+
+        The site factor of jobs that are not ranked is 0.
+        """
         at = np.flatnonzero(self.queue.state == PENDING)
         return self.queue.job_id[at], self.site_factors[at]
 
     def startable(self) -> Bools:
-        """Return which rows wait only for resources and their turn."""
+        """Return for each queue row whether its job is pending and waits only for resources and its turn."""
         return startable_rows(self.queue, self.computed)
 
     def correlation_with_slurm(self) -> RankCorrelation:
-        """Compare the order with Slurm's own, among jobs that could start."""
+        """Compare this order with Slurm's own order. Only jobs that could start are compared."""
         at = self._rows_by_place()
         at = at[self.startable()[at] & (self.leader[at] == at)]
         slurm_factors = np.lexsort((self.queue.job_id[at], -self.queue.priority[at]))
@@ -118,13 +121,13 @@ class Snapshot:
         return rank_correlation(place)
 
     def _rows_by_place(self) -> Ints:
-        """Return the rows that have a place, first to start first."""
+        """Return the queue rows that have a place, in order of their places."""
         at = np.flatnonzero(self.place > 0)
         rows: Ints = at[np.argsort(self.place[at], kind="stable")]
         return rows
 
 
 def scontrol_ids(queue: QueueColumns, rows: Ints) -> list[int]:
-    """Return the ids by which scontrol addresses the jobs of some rows."""
+    """Return for each of the given queue rows the id by which scontrol addresses the job."""
     ids: list[int] = group_job_ids(queue.job_id, queue.array_job_id, queue.het_job_id)[rows].tolist()
     return ids

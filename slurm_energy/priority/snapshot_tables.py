@@ -15,7 +15,7 @@ from slurm_energy.slurm.fair_share import FairShare
 
 
 def share_rows(snapshot: Snapshot, state: EngineState) -> list[dict[str, Any]]:
-    """Return energy and shares of every association, the total of each account before its users.
+    """Return one dict of usage and shares for every association and account, an account before its users.
 
     As in sshare, the total of an account includes the accounts below it.
     """
@@ -71,9 +71,12 @@ def ranking_input(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _account(name: str, own: Sequence[dict[str, Any]], configured: FairShare | None) -> dict[str, Any]:
-    """Return the row of an account: sums over its users, and its own share of the cluster.
+    """Return the dict of a Slurm account: sums over its users, and its own share of the cluster.
 
-    If its own share is unknown, the sum of its users' shares is given.
+    Args:
+        name: the account.
+        own: the dicts of its users.
+        configured: its own share in Slurm; None: unknown, the sum of its users' shares is then given.
     """
     user_shares = [row["norm_shares"] for row in own if row["norm_shares"] is not None]
     share = configured.norm if configured else sum(user_shares) if user_shares else None

@@ -1,7 +1,7 @@
 """Writer of `priority.table`, from which slurmctld's plugin reads the site factor of each job.
 
-The layout of the file and nothing else: the engine decides the factors. plugins/priority_table.c reads the
-file.
+This module only knows the layout of the file. The engine decides the site factors, and
+plugins/priority_table.c reads them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def encode(
     stale_s: float = 300.0,
     default: int = 0,
 ) -> bytes:
-    """Return the bytes of a table; arguments as in `write`.
+    """Return the bytes of a table. `sequence` is the table's sequence number; for the others see `write`.
 
     Raises:
         ValueError: columns of different lengths, a duplicate job, too many jobs, or a number out of range.
@@ -87,16 +87,16 @@ def write(
     default: int = 0,
     written_unix_s: float | None = None,
 ) -> None:
-    """Replace the table atomically: a reader sees the old table or the new one.
+    """Replace the table atomically: a reader sees either the old table or the new one.
 
     Args:
-        path: the file. Its directory is created if only that is missing.
+        path: the table file. Its directory is created if only that is missing.
         job_ids: shape (n,), in any order, each once.
         site_factors: shape (n,), as in `scontrol update SiteFactor=`; the highest starts first.
-        stale_s: age at which the plugin disregards the table and leaves every job as it is.
+        stale_s: age in seconds at which the plugin disregards the table and leaves every job as it is.
         default: site factor of new jobs that are not in the table; 0: none. With a default, jobs that are
             deliberately not ranked need an entry of 0: new jobs without an entry keep the default.
-        written_unix_s: time when the order was computed; None: now.
+        written_unix_s: Unix seconds at which the order was computed; None: now.
 
     Raises:
         ValueError: columns of different lengths, a duplicate job, too many jobs, or a number out of range.

@@ -1,4 +1,4 @@
-"""Decayed usage and fair shares of users and accounts. No SQL, no Slurm."""
+"""Decayed usage and fair shares of users and Slurm accounts. This module uses no SQL and no Slurm command."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _MIN_RELATIVE_SHARE: Final = 1e-6  # relative to the mean; prevents a division b
 
 
 def decay_weight(start_s: Floats, end_s: Floats, now_s: float, half_life_s: float) -> Floats:
-    """Return the fraction, 0 to 1, of usage spread evenly from start to end that still counts now.
+    """Return the fraction, 0 to 1, of the usage in an interval that still counts now.
 
-    This is the mean of 2^(-(now - t) / half life) over the time. The fraction does not jump when a running
-    job becomes a record.
+    Usage is spread evenly over the interval. The fraction is the mean of 2^(-(now - t) / half life) over the
+    interval, so it does not jump when a running job becomes a record.
 
     Args:
-        start_s: Unix seconds, any shape.
-        end_s: same shape.
+        start_s: start of each interval, Unix seconds, any shape.
+        end_s: end of each interval, same shape.
         now_s: Unix seconds.
-        half_life_s: as Slurm's PriorityDecayHalfLife.
+        half_life_s: seconds, as Slurm's PriorityDecayHalfLife.
     """
     rate = math.log(2.0) / half_life_s
     spent = np.maximum(0.0, end_s - start_s) * rate
@@ -49,11 +49,11 @@ def decay_weight(start_s: Floats, end_s: Floats, now_s: float, half_life_s: floa
 
 @dataclass(slots=True)
 class DecayedUsage:
-    """Energy and GPU seconds by association, updated from records as they arrive.
+    """Energy and GPU seconds by association, updated from energy records as they arrive.
 
     Attributes:
         half_life_s: seconds after which usage counts half.
-        last_row: last row of the database that is included.
+        last_row: highest database row that is included.
         records_without_energy: number of records without energy, which count for their GPU seconds only.
     """
 
@@ -69,22 +69,22 @@ class DecayedUsage:
 
     @property
     def window_s(self) -> float:
-        """Age in seconds up to which records count."""
+        """Maximum age in seconds of the records that count."""
         return WINDOW_HALF_LIVES * self.half_life_s
 
     def without_records(self) -> DecayedUsage:
-        """Return an empty usage with the same half life, so that all records are read again."""
+        """Return an empty usage that has the same half life, so that all records are read again."""
         return DecayedUsage(self.half_life_s)
 
     def rows_to_read_again(self) -> list[int]:
-        """Return rows whose owner Slurm had not yet reported, at most `MAX_IDS`, in rotation."""
+        """Return database rows of records with unconfirmed owners, at most `MAX_IDS`, in rotation."""
         rows = list(self._unsettled)[:MAX_IDS]
         for row in rows:
             self._unsettled[row] = self._unsettled.pop(row)  # to the end: the other rows are next
         return rows
 
     def add_records(self, records: Iterable[ConsumptionRecord], now_s: float) -> None:
-        """Add records: new ones, or such as were not settled before."""
+        """Add energy records to the usage: new ones, and earlier ones that were not settled at that time."""
         self._decay_to(now_s)
         final = []
         for record in records:
@@ -101,7 +101,7 @@ class DecayedUsage:
         self._joules, self._gpu_seconds = self._joules + joules, self._gpu_seconds + gpu_seconds
 
     def finished_rows(self, queue: QueueColumns, now_s: float) -> Bools:
-        """Return which rows of a queue describe runs that have ended: there are records of them. Shape (n,).
+        """Return for each queue row whether its run has ended according to an energy record, shape (n,).
 
         The queue file that slurmctld's plugin writes shows starts and ends only once a minute.
         """
@@ -115,17 +115,17 @@ class DecayedUsage:
         return over
 
     def association_rows(self, associations: Iterable[Association]) -> Ints:
-        """Return the table row of each association; new associations get a new row."""
+        """Return the row of each association in the usage table. New associations get a new row."""
         row_of = self._rows
         rows = [row_of.setdefault(association, len(row_of)) for association in associations]
         return np.array(rows, np.int64)
 
     def associations(self) -> list[Association]:
-        """Return all associations in row order."""
+        """Return all associations in the order of their rows."""
         return list(self._rows)
 
     def decayed(self, now_s: float) -> tuple[Floats, Floats]:
-        """Return decayed joules and GPU seconds of finished jobs, by row."""
+        """Return decayed joules and decayed GPU seconds of finished jobs: two arrays by association row."""
         self._decay_to(now_s)
         joules, gpu_seconds = self._counted(list(self._unsettled.values()), now_s)
         return self._joules + joules, self._gpu_seconds + gpu_seconds
@@ -136,7 +136,10 @@ class DecayedUsage:
         self._at_s = now_s  # also after the clock was set back: else no decay until it catches up
 
     def _counted(self, records: list[ConsumptionRecord], now_s: float) -> tuple[Floats, Floats]:
-        """Return decayed joules and GPU seconds of some records; add table rows as needed."""
+        """Return decayed joules and decayed GPU seconds of the given records, by association row.
+
+        Rows for new associations are added.
+        """
         rows = self.association_rows(self._owners(records))
         missing = np.zeros(len(self._rows) - len(self._joules))
         self._joules = np.append(self._joules, missing)
@@ -152,10 +155,11 @@ class DecayedUsage:
         return joules, gpu_seconds
 
     def _owners(self, records: list[ConsumptionRecord]) -> list[Association]:
-        """Return the association of each record; without an account, the user's if there is only one.
+        """Return the association (Slurm account, user) of each record.
 
-        Slurm reports the account some seconds after the end. Until then the job would count for no
-        association, and the user's next job would seem due.
+        Slurm reports the account some seconds after the end of a job. Until then the job would count for no
+        association, and the user's next job would seem due. A record without an account therefore counts for
+        the user's account if the user has only one.
         """
         accounts: dict[str, set[str]] = {}
         for account, user in self._rows if any(not record.account for record in records) else ():
@@ -171,12 +175,12 @@ class DecayedUsage:
 
 
 def users_table(joules: Floats, gpu_seconds: Floats, shares: Floats) -> Users:
-    """Return the table of users that policies read.
+    """Return the table of users that scheduling policies read; one row per association.
 
     Args:
-        joules: by association.
-        gpu_seconds: by association.
-        shares: normalised; NaN: unknown, counts as the mean of the known shares.
+        joules: decayed energy by association.
+        gpu_seconds: decayed GPU seconds by association.
+        shares: normalised shares by association; NaN: unknown, counts as the mean of the known shares.
     """
     known_shares = shares[~np.isnan(shares)]
     mean = float(np.mean(known_shares)) if len(known_shares) and np.mean(known_shares) > 0 else 1.0
@@ -185,9 +189,9 @@ def users_table(joules: Floats, gpu_seconds: Floats, shares: Floats) -> Users:
 
 
 def shares_of(associations: list[Association], share_by_association: Mapping[Association, float]) -> Floats:
-    """Return shares by association, NaN if unknown.
+    """Return the normalised share of each association, NaN if unknown.
 
-    If some shares are known, records without an account get a share of 0: a mean share would dilute the
+    If some shares are known, records without a Slurm account get a share of 0: a mean share would dilute the
     others' shares.
     """
     unknown = {"": 0.0} if share_by_association else {}
