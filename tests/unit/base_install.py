@@ -1,4 +1,4 @@
-"""A virtual environment that has the package and its core dependencies, but none of the extras.
+"""A virtual environment with the package and its core dependencies, without any extra.
 
 The requirements are those that the installed metadata names. Each distribution is linked, not installed,
 so the environment takes less than a second, needs no network and cannot see any other module.
@@ -25,7 +25,7 @@ DISTRIBUTION = "slurm-energy"
 
 
 def core_distributions() -> set[str]:
-    """Return the names of all distributions that the package needs without extras, itself left out."""
+    """Return the names of all distributions that the package requires without extras, excluding itself."""
     waiting, names = [DISTRIBUTION], set[str]()
     while waiting:
         for text in importlib.metadata.requires(waiting.pop()) or ():
@@ -66,14 +66,14 @@ def create(directory: Path) -> Path:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one command did."""
+    """Exit code and output of one command."""
 
     code: int
     out: str
     err: str
 
 
-# Every command runs in a forked process of its own, so none sees what another one imported.
+# Each command runs in its own forked process, so that imports of other commands have no effect.
 _DRIVER = """
 import io, json, os, sys, traceback
 from slurm_energy.cli import connection
@@ -116,7 +116,7 @@ json.dump(outcomes, sys.stdout)
 def run_commands(
     python: Path, directory: Path, commands: Sequence[Sequence[str]], answers: Mapping[str, Any]
 ) -> list[Outcome]:
-    """Run commands of senergy in `directory`, with a controller that gives these answers by path."""
+    """Run commands of senergy in `directory`, with a controller that returns these responses by path."""
     plan = json.dumps({"commands": commands, "answers": answers})
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(directory), "SENERGY_CONFIG": "energy.toml"}
     (directory / "energy.toml").touch()

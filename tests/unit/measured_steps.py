@@ -1,4 +1,4 @@
-"""Rows of measured training steps: each model, batch and limit once, with seconds and watts set by a test.
+"""Rows of measured training steps: one per model, batch size and limit, with seconds and watts set by a test.
 
 Import this module only if numpy and scipy are installed; the tests that use it are skipped without them.
 """

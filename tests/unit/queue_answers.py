@@ -1,4 +1,4 @@
-"""Answers of `GET /v1/priority` and `GET /v1/shares` that tests share: invented, of the contract's form."""
+"""Example responses to `GET /v1/priority` and `GET /v1/shares` in the form of docs/reference/protocol.md."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def priority(*jobs: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def queue() -> list[dict[str, Any]]:
-    """Four ranked jobs and one with a priority of its own; job 3 offers two shapes, job 4 waits."""
+    """Four ranked jobs and one with a fixed priority; job 3 offers two shapes, job 4 cannot start yet."""
     shapes = [
         {
             "text": text,

@@ -1,4 +1,4 @@
-"""Queues for the tests of the engine, and a source that gives them."""
+"""Example queues for the tests of the queue engine, and a source that returns them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOW = 1_800_000_000.0
 
 
 def queue(*rows: dict[str, Any], now: float = NOW) -> QueueColumns:
-    """Return a queue of rows; what a row does not say is a plain pending job of alice, submitted just now."""
+    """Return a queue of rows. Missing values are those of a pending job of alice that was just submitted."""
     plain = {
         "user": "alice",
         "account": "physics",
@@ -44,7 +44,7 @@ def running(**more: Any) -> dict[str, Any]:
 
 
 class Source:
-    """Gives a queue that the test sets; `fails` is raised if set."""
+    """A source that returns the queue set by the test, or raises `fails` if set."""
 
     def __init__(self, columns: QueueColumns) -> None:
         self.columns = columns

@@ -1,4 +1,4 @@
-"""Invented but plausible answers of the controller that the tests of reports and commands share."""
+"""Plausible example responses of the controller, shared by the tests of reports and commands."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def job_info(job_id: int, **changes: Any) -> dict[str, Any]:
 def answer(
     rec: EnergyRecord, job: dict[str, Any] | None, trace: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """One element of the controller's `records`, as it comes over the wire."""
+    """Return one element of the controller's `records` as transmitted."""
     return {**rec.to_json(), "job": job, "trace": trace}
 
 
 def wave(seconds: int, idle: float, busy: float, ripple: float = 0.0) -> list[float]:
-    """Watts that climb from idle to busy and fall back, one value a second."""
+    """Return watts that rise from idle to busy and fall back, one value per second."""
     out = []
     for i in range(seconds):
         ramp = min(1.0, (i + 1) / 4, (seconds - i) / 3)
@@ -112,7 +112,7 @@ def cpu_job() -> list[dict[str, Any]]:
 
 
 def gpu_job() -> list[dict[str, Any]]:
-    """Job 15 = 12_3: two GPU nodes of three, one setting refused, one not restored."""
+    """Job 15 = 12_3: two GPU nodes of three, one setting failed, one not restored."""
     asked = {"policy": "cap", "cap_watts": "1200", "gpu_cap_watts": "250"}
     out = []
     for index, node in enumerate(("g1", "g2")):
@@ -180,7 +180,7 @@ def earlier_run() -> list[dict[str, Any]]:
 
 
 def unknown_job() -> list[dict[str, Any]]:
-    """Job 16: nothing could be measured, Slurm's accounting has not answered yet."""
+    """Job 16: nothing could be measured, and data of Slurm's accounting are missing."""
     rec = record(16, components=(), mean_watts=None, peak_watts=None, cpus=None, policy="monitor", user=None)
     return [answer(rec, None)]
 

@@ -1,4 +1,4 @@
-"""The command line where no extra is installed: everything works, or names its extra in one line."""
+"""The command line without extras: a command works, or names the missing extra in one line."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ build-plugins --slurm-source /nonexistent --output out --cache cache --json
 build-plugins --slurm-prefix /nonexistent
 """
 ABSENT = ("lab",)
-"""Commands that the environment lacks."""
+"""Commands that are missing in the environment."""
 
 
 def lines(text: str) -> list[list[str]]:
@@ -167,11 +167,11 @@ def test_missing_daemons_and_sources_are_one_line_each(outcomes: dict[str, list[
         assert "Traceback" not in outcome.err, command
         assert outcome.code in (0, 1, 2, 4), command
         if command[0] != "doctor":
-            # build-plugins first says which Slurm it found.
+            # build-plugins first prints which Slurm it uses.
             assert re.fullmatch(r"(Slurm [^\n]*\n)?senergy: error: [^\n]*\n", outcome.err), command
 
 
-def test_quantiles_and_figures_are_there_without_numpy(outcomes: dict[str, list[Outcome]]) -> None:
+def test_quantiles_and_figures_work_without_numpy(outcomes: dict[str, list[Outcome]]) -> None:
     place = next(i for i, c in enumerate(COMMAND_LINES["works"]) if c[0] == "report" and "--json" in c)
     total = json.loads(outcomes["works"][place].out)["total"]
     assert total["p95_jct_s"] is not None
@@ -188,7 +188,7 @@ def options(parser: argparse.ArgumentParser) -> Iterator[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ABSENT])
-def test_every_option_is_tried(command: str) -> None:
+def test_every_option_is_covered(command: str) -> None:
     words = {
         word.partition("=")[0]
         for commands in COMMAND_LINES.values()

@@ -66,7 +66,7 @@ def show(
         ),
     ],
 )  # fmt: skip
-def test_the_table_reads(
+def test_tables_match_golden_files(
     name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers = examples.everything()
@@ -75,7 +75,9 @@ def test_the_table_reads(
     golden_files.compare(name, show(monkeypatch, capsys, *arguments, answers=answers))
 
 
-def test_the_json_reads(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_matches_golden_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = show(monkeypatch, capsys, "-j", "11,12_3,16", "--json")
     golden_files.compare("acct.json", text)
     joules = [job["energy_joules"] for job in json.loads(text)["jobs"]]
@@ -96,7 +98,7 @@ def test_the_json_reads(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         ("all", ["-a"], False),
     ],
 )
-def test_jobs_of_others_that_are_left_out_are_noted(monkeypatch, capsys, command, scope, options, noted):
+def test_note_states_that_jobs_of_others_are_hidden(monkeypatch, capsys, command, scope, options, noted):
     answer = {"scope": scope, "records": []} | ({"accounts": ["phys"]} if scope == "accounts" else {})
     fake = fake_controller.install(monkeypatch, {"/v1/records": answer})
     monkeypatch.setattr(os, "geteuid", lambda: 64001)
@@ -107,7 +109,7 @@ def test_jobs_of_others_that_are_left_out_are_noted(monkeypatch, capsys, command
         assert output.err.count("\n") == int(noted)
     assert json.loads(output.out)["scope"] == scope
     assert ("user" in fake.asked[0][1]) is ("-u" in options)
-    main([command])  # one's own jobs
+    main([command])  # the caller's own jobs
     assert fake.asked[-1][1]["user"] == "64001" and capsys.readouterr().err == ""
 
 
@@ -128,7 +130,7 @@ def test_every_key_of_the_json_is_documented(
     assert {key for key in found if f"`{key}`" not in page and f'"{key}"' not in page} == set()
 
 
-def test_the_fields_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_field_list_matches_golden_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["acct", "--helpformat"]) == 0
     golden_files.compare("acct_helpformat.txt", capsys.readouterr().out)
     assert main(["acct", "-ev"]) == 0
@@ -192,7 +194,7 @@ def test_options_become_the_controllers_query(
 @pytest.mark.parametrize(
     ("arguments", "user"), [((), "1001"), (("-a",), None), (("-j", "12"), None), (("-u", "bob"), "bob")]
 )
-def test_without_more_a_user_sees_their_own_jobs(
+def test_the_default_is_the_callers_own_jobs(
     arguments: tuple[str, ...], user: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1001)

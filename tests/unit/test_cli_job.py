@@ -95,7 +95,7 @@ DECISIONS = [
 ]
 
 
-def test_what_the_queue_engine_decided_is_shown(
+def test_decisions_of_the_queue_engine_are_shown(
     controller: fake_controller.FakeController, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job_id = examples.cpu_job()[0]["job_id"]
@@ -107,7 +107,7 @@ def test_what_the_queue_engine_decided_is_shown(
     assert "requeued for job 7: least energy lost" in text
     assert main(["job", "11", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["jobs"][0]["decisions"] == made
-    del made[1]["for_job"]  # not for its owner to know
+    del made[1]["for_job"]  # hidden from the owner
     assert main(["job", "11", "--ascii"]) == 0
     assert "requeued for another job: least" in " ".join(capsys.readouterr().out.split())
     made[0] |= {"chosen": None, "offered": [], "why": "Slurm cannot run it"}
@@ -117,7 +117,7 @@ def test_what_the_queue_engine_decided_is_shown(
     assert "None" not in text
 
 
-def test_pages_and_pictures_go_to_files_and_nothing_to_the_terminal(
+def test_html_and_png_are_written_to_files_only(
     controller: fake_controller.FakeController, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib")
@@ -191,7 +191,7 @@ def test_errors_are_one_line_with_their_exit_code(
         ("TIMEOUT", "it ended (TIMEOUT) without an energy record so far: see senergy status"),
     ],
 )  # fmt: skip
-def test_a_job_without_a_record_is_what_slurm_says_of_it(
+def test_a_job_without_a_record_is_described_by_its_slurm_state(
     state: str | None,
     said: str,
     controller: fake_controller.FakeController,
@@ -206,7 +206,7 @@ def test_a_job_without_a_record_is_what_slurm_says_of_it(
 
 
 class FakeSlurm:
-    """Answers squeue with rows, or with an error; and sacct."""
+    """Responses of squeue (rows or an error) and of sacct."""
 
     def __init__(self, squeue: list[str] | str, sacct: list[str] | None) -> None:
         self.squeue, self.sacct = squeue, sacct
@@ -239,7 +239,7 @@ NO_JOB = "slurm_load_jobs error: Invalid job id specified"
         ("Unable to contact slurm controller", [], None),
     ],
 )
-def test_slurm_is_asked_for_the_state_of_a_job(
+def test_the_state_of_a_job_is_queried_from_slurm(
     squeue: list[str] | str, sacct: list[str] | None, state: str | None
 ) -> None:
     assert REAL_STATE_OF("12_3", FakeSlurm(squeue, sacct)) == state
@@ -247,12 +247,12 @@ def test_slurm_is_asked_for_the_state_of_a_job(
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """A stand-in for senergyd that gives one answer and keeps the question."""
+    """A substitute for senergyd that sends one response and stores the request."""
     conversation: dict[str, Any] = {"path": tmp_path / "agent.sock"}
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(conversation["path"]))
     listener.listen(1)
-    listener.settimeout(30)  # nobody may come
+    listener.settimeout(30)  # in case no client connects
 
     def serve() -> None:
         peer, _ = listener.accept()

@@ -1,4 +1,4 @@
-"""Errors of the command line: one line each with a suggestion; and output that cannot be written."""
+"""Errors of the command line are one line with a suggestion; errors when output cannot be written."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ def test_a_wrong_argument_is_one_line(arguments: str, said: str, capsys: pytest.
 
 
 @pytest.mark.parametrize("option", ["-M", "--clusters"])
-def test_an_option_that_only_slurm_has_names_the_way_here(
-    option: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_slurm_only_options_name_the_alternative(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["acct", option, "west"]) == 2
     assert capsys.readouterr().err.endswith("select another one's configuration with --config\n")
 
@@ -53,7 +51,7 @@ def test_a_wrong_choice_is_one_line_with_a_suggestion(capsys: pytest.CaptureFixt
     )
 
 
-def test_values_may_begin_with_a_dash_where_slurm_has_them() -> None:
+def test_sort_values_may_begin_with_a_dash() -> None:
     parser = CommandParser()
     parser.dashed_values = ("-S", "--sort")
     parser.add_argument("-S", "--sort")
@@ -105,7 +103,7 @@ JSON_COMMANDS = {
 
 
 @pytest.mark.parametrize(("command", "keys"), JSON_COMMANDS.items())
-def test_what_commands_list_they_list_as_json_too(
+def test_lists_are_available_as_json(
     command: str, keys: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command.split()) == 0
@@ -122,7 +120,7 @@ def test_templates_are_listed_as_json(capsys: pytest.CaptureFixture[str]) -> Non
     assert required == ["command"]
 
 
-def test_json_has_no_numbers_that_json_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_contains_no_nan_or_infinity(capsys: pytest.CaptureFixture[str]) -> None:
     emit_json({"a": [float("nan"), (float("inf"), 1.5)], "b": -float("inf")})
     assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {
         "a": [None, [None, 1.5]],
@@ -146,8 +144,8 @@ def run(
     )
 
 
-def test_a_reader_that_goes_away_ends_a_command_quietly() -> None:
-    """As in `senergy config example | head -0`: nothing is left to read the output at all."""
+def test_a_closed_pipe_ends_a_command_silently() -> None:
+    """As in `senergy config example | head -0`: no process reads the output."""
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -179,7 +177,7 @@ def test_help_and_errors_can_be_written_in_any_encoding(encoding: str) -> None:
 def test_control_characters_do_not_reach_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Whatever a command prints: `emit` is the last line of defence."""
+    """`emit` escapes them regardless of their origin."""
     evil = tmp_path / "\x1b]0;owned\x07.toml"
     evil.write_text("")
     assert main(["config", "check", str(evil)]) == 0

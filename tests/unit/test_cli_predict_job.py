@@ -1,4 +1,4 @@
-"""`senergy predict SCRIPT`: what is asked of the controller, what is printed, and what is said without it."""
+"""`senergy predict SCRIPT`: requests to the controller, predictions, and output without a controller."""
 
 from __future__ import annotations
 
@@ -91,15 +91,15 @@ def test_json(folder, monkeypatch, capsys):
     assert (document["job"]["nodes"], document["request"]["account"]) == (4, "physics")
 
 
-def test_nobody_knows_the_job(folder, monkeypatch, capsys):
-    """No run is like it and no model was named: time limit and TDP, with a wide range."""
+def test_nameplate_prediction_without_history_and_model(folder, monkeypatch, capsys):
+    """Without similar runs and without a model: time limit and TDP, with a wide range."""
     controller(monkeypatch, {"scope": "own", "predictions": [None]})
     (folder / "job.sh").write_text(SCRIPT.replace("#SBATCH --energy-model=resnet50\n", ""))
     assert cli.main(["predict", "job.sh"]) == 0
     golden_files.compare("predict_nameplate.txt", capsys.readouterr().out)
 
 
-def test_the_model_answers_without_history(folder, monkeypatch, capsys):
+def test_the_model_predicts_without_history(folder, monkeypatch, capsys):
     pytest.importorskip("numpy")
     controller(monkeypatch, {"scope": "own", "predictions": [None]})
     assert cli.main(["predict", "--json", "job.sh"]) == 0
@@ -120,7 +120,7 @@ def test_without_a_controller(folder, monkeypatch, capsys):
 @pytest.mark.parametrize(
     "answer", [{}, {"predictions": []}, {"predictions": [{"source": "history"}]}, {"predictions": 1}]
 )
-def test_answers_that_are_none(folder, monkeypatch, capsys, answer):
+def test_invalid_responses_are_noted(folder, monkeypatch, capsys, answer):
     controller(monkeypatch, answer)
     assert cli.main(["predict", "job.sh"]) == 0
     assert "Traceback" not in capsys.readouterr().out
@@ -157,7 +157,7 @@ def test_flags_that_submission_would_refuse_are_noted(folder, monkeypatch, capsy
         ("--energy-model=resnet50 --gres=gpu:a40:1,gpu:a100:2", "a40 and a100: all GPUs are counted as a40"),
     ],
 )
-def test_why_the_model_does_not_follow_a_script(folder, monkeypatch, capsys, options, note):
+def test_a_note_states_why_the_model_was_not_used(folder, monkeypatch, capsys, options, note):
     (folder / "job.sh").write_text(f"#!/bin/bash\n#SBATCH -t 10 {options}\nsrun x\n")
     controller(monkeypatch, {"predictions": [None]})
     assert cli.main(["predict", "job.sh"]) == 0

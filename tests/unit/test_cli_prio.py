@@ -1,4 +1,4 @@
-"""`senergy prio` and `senergy share`: sprio's and sshare's options on answers of the controller."""
+"""`senergy prio` and `senergy share`: options of sprio and sshare applied to responses of the controller."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def show(
         ("share_parsable.txt", ["share", "-a", "-U", "-A", "physics", "-h", "-p"]),
     ],
 )
-def test_the_pages_read(
+def test_pages_match_golden_files(
     name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     golden_files.compare(name, show(monkeypatch, capsys, *arguments))
 
 
-def test_who_sees_only_herself_is_told(
+def test_a_limited_scope_is_noted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake_controller.install(monkeypatch, {"/v1/shares": answers.shares() | {"scope": "own"}})
@@ -81,14 +81,14 @@ def test_who_sees_only_herself_is_told(
     assert "except in the accounts that you coordinate: bio, phys\n" in capsys.readouterr().err
 
 
-def test_what_a_script_reads_has_no_notes(
+def test_parsable_output_has_no_notes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = show(monkeypatch, capsys, "share", "-a", "-P").splitlines()
     assert {line.count("|") for line in lines} == {lines[0].count("|")}
 
 
-def test_json_is_the_controllers_answer(
+def test_json_is_the_controllers_response(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert json.loads(show(monkeypatch, capsys, "prio", "--json")) == answers.priority()
@@ -111,7 +111,7 @@ def test_options_become_the_controllers_query(arguments: tuple[str, ...], expect
 
 
 @pytest.mark.parametrize("arguments", [("x",), ("",), ("12", "-j", "13"), ("-j", ","), ("--state",)])
-def test_what_is_no_job_is_refused(arguments: tuple[str, ...]) -> None:
+def test_invalid_job_ids_are_refused(arguments: tuple[str, ...]) -> None:
     with pytest.raises(UsageError):
         prio.query(reference.parser_of("prio").parse_args([*arguments]))
 
@@ -127,7 +127,7 @@ def test_what_is_no_job_is_refused(arguments: tuple[str, ...]) -> None:
         ("-shape,-score", [3, 2, 1, 4, 5]),
     ],
 )
-def test_rows_are_sorted_as_asked(keys: str, expected: list[int]) -> None:
+def test_rows_are_sorted_by_the_given_keys(keys: str, expected: list[int]) -> None:
     assert [job["job_id"] for job in queue_page.sort(answers.queue(), keys)] == expected
 
 
@@ -147,7 +147,9 @@ def test_an_unknown_field_is_refused(
     assert "did you mean SCORE?" in capsys.readouterr().err
 
 
-def test_a_job_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_job_is_not_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     fake_controller.install(monkeypatch, {"/v1/priority": answers.priority()})
     assert main(["prio", "77"]) == 6
     assert re.fullmatch("senergy: error: job 77: .*squeue.*\n", capsys.readouterr().err)
@@ -160,7 +162,7 @@ def test_a_job_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         (["-A", "physics,nosuch"], "account nosuch: it has neither shares nor used energy"),
     ],
 )
-def test_shares_of_whom_nobody_knows(
+def test_unknown_accounts_and_users_are_refused(
     arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake_controller.install(monkeypatch, {"/v1/shares": answers.shares()})
@@ -169,17 +171,17 @@ def test_shares_of_whom_nobody_knows(
     assert output.err.startswith(f"senergy: error: {said}") and output.err.count("\n") == 1
     assert output.out == ""
     fake_controller.install(monkeypatch, {"/v1/shares": answers.shares() | {"computed": None, "rows": []}})
-    assert main(["share", *arguments]) == 0  # nothing is known yet
+    assert main(["share", *arguments]) == 0  # no shares computed yet
     assert "usage has not been computed yet" in capsys.readouterr().out
 
 
-def test_users_of_the_answer_or_of_this_host_have_shares(
+def test_users_with_a_row_or_an_account_on_this_host_are_accepted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "carol" in show(monkeypatch, capsys, "share", "-u", "carol,root,12345,", "-A", "physics,")
 
 
-def test_an_account_or_partition_without_jobs_is_told(
+def test_an_account_or_partition_without_jobs_is_noted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = answers.priority(answers.job(1, 1, partition="gpu,cpu"))
@@ -222,7 +224,7 @@ def test_an_array_is_found_by_its_number(
         ({"computed": answers.NOW - 300}, "computed 00:05:00 ago"),
     ],
 )
-def test_what_a_reader_must_know_is_said(
+def test_notes_state_what_limits_the_order(
     changes: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = show(monkeypatch, capsys, "prio", answer=answers.priority(**changes))
@@ -231,7 +233,7 @@ def test_what_a_reader_must_know_is_said(
     assert "note" not in show(monkeypatch, capsys, "prio", "-h", answer=answers.priority(**changes))
 
 
-def test_terms_that_are_named_like_columns_have_one_of_their_own(
+def test_terms_named_like_columns_get_their_own_column(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     term = {"name": "partition", "value": 0.5, "unit": "", "weight": 1000.0, "contribution": 500.0}
@@ -241,17 +243,17 @@ def test_terms_that_are_named_like_columns_have_one_of_their_own(
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e17, max_value=1e17))
-def test_figures_fit_their_columns_and_are_near(value: float) -> None:
+def test_figures_fit_their_columns_and_are_accurate(value: float) -> None:
     text = figure(value)
     assert len(text) <= 10
     assert float(text) == pytest.approx(value, rel=0.006)
 
 
 @pytest.mark.parametrize("name", scheduling.names())
-def test_the_pages_take_what_the_engine_tells(
+def test_pages_show_the_engines_results_of_every_policy(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Under every policy: each term is shown, and a job's page with those next to it."""
+    """Under every policy each term is shown, and the details of a job include its neighbours."""
     rows = [
         {"user": "bob", "time_limit_s": 60.0 * hours, "submit_s": queue_examples.NOW - 100 * hours}
         for hours in range(1, 6)

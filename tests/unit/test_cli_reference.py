@@ -1,4 +1,4 @@
-"""The generated reference pages are current, and the examples of every --help are right."""
+"""The generated reference pages are current, and the examples of every --help are valid."""
 
 from __future__ import annotations
 

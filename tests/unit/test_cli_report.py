@@ -1,4 +1,4 @@
-"""`senergy report`: totals by group, with the simulator's words and definitions."""
+"""`senergy report`: totals by group, with the terms and definitions of the simulator."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def utc() -> Iterator[None]:
 
 
 def a_job(job_id: int, submit: float, start: float, end: float, joules: float | None, **changes: Any) -> Any:
-    """One job of one record as the controller tells it; `changes` go to the record or to Slurm's facts."""
+    """Return one job with one record; `changes` apply to the record or to the data of Slurm."""
     facts = {key: changes.pop(key) for key in ("state", "account", "requested") if key in changes}
     user = changes.get("user", "alice")
     info = examples.job_info(job_id, submit=submit, start=start, end=end, user=user, **facts)
@@ -90,13 +90,15 @@ ALL_TIMES = ("-a", "-S", "2026-11-01", "-E", "2026-12-01")
         ("report_tags.txt", ["--by", "tag", "--tag", "run-*", "-n"]),
     ],
 )
-def test_the_report_reads(
+def test_reports_match_golden_files(
     name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     golden_files.compare(name, show(monkeypatch, capsys, *ALL_TIMES, *arguments))
 
 
-def test_an_empty_window_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_window_is_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     document = json.loads(show(monkeypatch, capsys, *ALL_TIMES, "--json", answers=[]))
     assert document["groups"] == []
     assert document["total"]["jobs"] == 0
@@ -158,14 +160,14 @@ def test_runs_from_before_the_window_count_for_a_requeued_job(
     assert "start" not in asked
 
 
-def test_a_pattern_is_for_tags_that_there_are(
+def test_patterns_match_only_jobs_with_tags(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     total = json.loads(show(monkeypatch, capsys, *ALL_TIMES, "--tag", "*", "--json"))["total"]
     assert total["jobs"] == 2
 
 
-def test_the_picture_has_every_group(
+def test_the_chart_contains_every_group(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     picture = tmp_path / "r.png"
@@ -185,7 +187,7 @@ def test_the_picture_has_every_group(
 
 
 @pytest.mark.parametrize(("target", "answers", "code"), [("/nowhere/x.png", None, 1), ("x.png", [], 6)])
-def test_what_cannot_be_drawn_is_said_in_one_line(
+def test_chart_errors_are_one_line(
     target: str,
     answers: Any,
     code: int,
@@ -200,7 +202,7 @@ def test_what_cannot_be_drawn_is_said_in_one_line(
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_ids_used_again_are_other_jobs() -> None:
+def test_reused_ids_are_different_jobs() -> None:
     records = [
         a_job(1, START, START + 1, START + 2, 10.0),
         a_job(1, START + 9000, START + 9001, START + 9002, 10.0),
@@ -209,7 +211,7 @@ def test_ids_used_again_are_other_jobs() -> None:
     assert [len(job.runs) for job in summary.whole_jobs(usages)] == [1, 1]
 
 
-def test_the_choices_of_groups_are_all_there_are() -> None:
+def test_group_choices_match_the_defined_groups() -> None:
     assert set(report.GROUPS) == set(summary.GROUPS)
 
 
@@ -243,8 +245,8 @@ def test_groups_sum_up_to_the_total(rows: list[tuple[int, int, int, float, int]]
         assert group.mean_jct_s <= group.jct_s[-1] + 1e-9
 
 
-def test_the_words_mean_what_they_mean_in_the_simulator() -> None:
-    """A simulated run, told as records of a live one, gives the figures of the simulator's summary."""
+def test_figures_have_the_simulators_definitions() -> None:
+    """A simulated run, converted to records, has the figures of the simulator's summary."""
     table = workload(
         np.arange(7),
         {"submit_s": [0.0, 3, 4, 20, 21, 30], "user": [0, 1, 1, 0, 2, 1]},
@@ -294,7 +296,7 @@ def test_the_columns_of_a_report_have_the_same_unit_whatever_the_energy(
     assert float(table[6].split()[3]) == pytest.approx(joules / 3.6e6, rel=0.02, abs=1e-6)
 
 
-def test_unknown_energy_is_said_in_the_table_and_empty_for_programs(
+def test_unknown_energy_is_marked_in_tables_and_empty_for_programs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     jobs = [a_job(1, START, START + 10, START + 110, None)]

@@ -1,4 +1,4 @@
-"""senergy policies, status and config."""
+"""`senergy policies`, `senergy status` and `senergy config`."""
 
 from __future__ import annotations
 
@@ -117,7 +117,9 @@ def agent_says(monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any] | Unavail
     monkeypatch.setattr(agent_socket, "ask_agent", ask)
 
 
-def test_the_policies_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_policies_match_the_golden_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     fake_controller.install(monkeypatch, {"/v1/policies": POLICIES})
     assert main(["policies"]) == 0
     golden_files.compare("policies.txt", capsys.readouterr().out)
@@ -125,7 +127,7 @@ def test_the_policies_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     assert json.loads(capsys.readouterr().out) == POLICIES
 
 
-def test_the_policies_of_the_real_catalogue_read(
+def test_the_shipped_policies_are_listed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from slurm_energy.config import Config
@@ -139,7 +141,9 @@ def test_the_policies_of_the_real_catalogue_read(
         assert f"\n{name} " in output
 
 
-def test_the_status_reads(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_status_matches_the_golden_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     fake_controller.install(monkeypatch, {"/v1/status": STATUS})
     agent_says(monkeypatch, AGENT)
     assert main(["status"]) == 0
@@ -181,7 +185,7 @@ PRIORITY = {
         ),
     ],
 )
-def test_the_status_tells_of_the_queue(changes: dict[str, Any], line: str) -> None:
+def test_the_status_shows_the_queue(changes: dict[str, Any], line: str) -> None:
     from slurm_energy.reports.site_pages import controller_lines
 
     now = 1_800_000_000.0
@@ -206,7 +210,7 @@ def test_a_login_node_without_agent_is_no_failure(
     golden_files.compare("status_login.txt", capsys.readouterr().out)
 
 
-def test_a_node_without_knobs_says_so(
+def test_a_node_without_knobs_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake_controller.install(monkeypatch, {"/v1/status": STATUS})
@@ -219,7 +223,7 @@ def test_a_node_without_knobs_says_so(
     ("error", "code"),
     [(UnavailableError("controller x", "refused"), 4), (ForbiddenError("munge", "no credential"), 5)],
 )
-def test_without_the_controller_the_rest_is_still_shown(
+def test_the_agent_is_shown_without_a_controller(
     error: Any, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake_controller.install(monkeypatch, {"/v1/status": error})
@@ -237,7 +241,7 @@ def test_a_dead_socket_is_named(tmp_path: Path) -> None:
         agent_socket.ask_agent(tmp_path / "none.sock", {"op": "status"})
 
 
-def test_the_example_configuration_is_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_configuration_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "example"]) == 0
     file = tmp_path / "energy.toml"
     file.write_text(capsys.readouterr().out)
@@ -245,7 +249,9 @@ def test_the_example_configuration_is_right(tmp_path: Path, capsys: pytest.Captu
     assert capsys.readouterr().out.endswith(f"{file}: ok\n")
 
 
-def test_what_is_shown_can_be_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_show_output_is_a_valid_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file, again = tmp_path / "energy.toml", tmp_path / "again.toml"
     file.write_text('[cluster]\nname = "x"\n[policies.night]\nbase = "cap"\ncap_watts = 400\n')
     assert main(["config", "show", "--config", str(file)]) == 0

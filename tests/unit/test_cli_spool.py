@@ -1,4 +1,4 @@
-"""`senergy spool`: a listing, resending, exit codes."""
+"""`senergy spool`: list, resend, exit codes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LISTING = {
 
 
 class Agent:
-    """Answers and remembers."""
+    """An agent that returns given responses and stores the requests."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer

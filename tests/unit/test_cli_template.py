@@ -38,14 +38,14 @@ def rendered(capsys: pytest.CaptureFixture[str], name: str, *values: str) -> str
     return capsys.readouterr().out
 
 
-def test_the_issue_s_templates_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_shipped_templates_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["template", "list"]) == 0
     golden_files.compare("template_list.txt", capsys.readouterr().out)
     assert set(BATCH) == set(REQUIRED)
 
 
 @pytest.mark.parametrize("name", BATCH)
-def test_batch_scripts_read_and_are_shell(
+def test_batch_scripts_match_golden_files_and_are_valid_shell(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gpu = ["gpu_cap=250W", "gpus=2"] if name in ("gpu", "pytorch-ddp", "array") else []
@@ -66,7 +66,7 @@ def test_batch_scripts_read_and_are_shell(
 
 
 @pytest.mark.parametrize("name", ["gpu", "pytorch-ddp"])
-def test_a_script_may_offer_other_gpus_and_then_uses_those_it_got(
+def test_a_script_that_offers_shapes_uses_the_allocated_gpus(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = rendered(capsys, name, *REQUIRED[name], "alternatives=gpu:a100:4,gpu:h100:2")
@@ -87,7 +87,7 @@ def test_a_script_may_offer_other_gpus_and_then_uses_those_it_got(
 
 
 @pytest.mark.parametrize("name", SITE)
-def test_site_files_read(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_site_files_match_golden_files(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     golden_files.compare(f"template_{name}", rendered(capsys, name))
 
 
@@ -114,7 +114,7 @@ def test_the_controllers_unit_finds_a_slurm_outside_usr(capsys: pytest.CaptureFi
 
 
 MOST_EXPOSED = {"senergyd.service": 2.8, "senergyctld.service": 1.7}
-"""What docs/security.md says: 2.7 and 1.6 under systemd 252; other releases weigh a little differently."""
+"""Maximum exposure. docs/security.md states 2.7 and 1.6 for systemd 252; other releases differ slightly."""
 
 
 def exposure(unit: Path) -> float:
@@ -222,7 +222,7 @@ def test_the_last_value_wins_and_files_are_written(
 @examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=60))
 def test_a_script_name_stays_one_word_of_the_shell(tmp_path: Path, name: str) -> None:
-    """bash receives any name as exactly one argument."""
+    """bash passes any name as exactly one argument."""
     try:
         text = render(find("pytorch-ddp"), {"script": name}, lambda raw: None)
     except EnergyError:
@@ -306,7 +306,7 @@ def test_a_sites_own_template_extends_the_shipped_skeleton(
     assert "case       case to solve (required)" in capsys.readouterr().out
 
 
-def test_the_page_on_templates_is_true(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_on_the_templates_page_work(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[2] / "docs/templates.md").read_text()
     (site / "solver.sh.j2").write_text(page.split("```\n")[1])
     assert rendered(capsys, "solver", "case=wing", "time=10").endswith("\nsolver wing\n")

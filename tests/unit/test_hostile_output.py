@@ -1,4 +1,4 @@
-"""Names from users, nodes and daemons in everything that commands print."""
+"""Hostile names from users, nodes and daemons in the output of all commands."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> None:
         "share -a", "share -a -P", "share -a --json", "status", "status --json", "policies", "top --once",
     ],
 )  # fmt: skip
-def test_nothing_that_is_printed_acts_on_the_terminal_or_looks_like_a_row(
+def test_printed_names_cannot_control_the_terminal_or_imitate_rows(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command.split()) == 0
@@ -90,15 +90,13 @@ def test_nothing_that_is_printed_acts_on_the_terminal_or_looks_like_a_row(
     assert [line for line in lines if line.lstrip().startswith("FAKE")] == []
 
 
-def test_a_page_holds_any_name(tmp_path: Path) -> None:
+def test_a_page_can_contain_any_name(tmp_path: Path) -> None:
     assert main(["job", "1", "--html", str(tmp_path / "p.html")]) == 0
     assert "FAKE ROW" in (tmp_path / "p.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize("delimiter", ["\t", ";", "::"])
-def test_the_delimiter_is_what_the_user_says_and_stands_in_no_value(
-    delimiter: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_delimiter_is_escaped_in_values(delimiter: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["acct", "-a", "-P", "-o", "JobID,JobName,Account,UID", "--delimiter", delimiter]) == 0
     header, row = capsys.readouterr().out.splitlines()
     assert header.split(delimiter) == ["JobID", "JobName", "Account", "UID"]

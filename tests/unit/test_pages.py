@@ -1,4 +1,4 @@
-"""Pages refer to files and sections that exist."""
+"""Links and file names in the documentation refer to existing files and sections."""
 
 import re
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def broken_links(page: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     assert list(broken_links(page)) == []
 
 

@@ -1,4 +1,4 @@
-"""What `senergy job` recommends: settings that the devices take, with a figure, or nothing."""
+"""Recommendations of `senergy job`: only settings that the devices accept, each with a figure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def tries(job: JobUsage, config: Config | None = None) -> list[Note]:
         ("NVIDIA A100-SXM4-40GB", None, None),
     ],
 )
-def test_nothing_is_recommended_that_has_no_entry_or_cannot_be_set(
+def test_no_recommendation_without_an_entry_or_a_settable_value(
     product: str, low: float | None, high: float | None
 ) -> None:
     assert tries(gpu_job(product, low, high)) == []
@@ -86,7 +86,7 @@ def test_edp_is_not_recommended_for_nodes_with_different_processors() -> None:
         assert len(tries(job)) == many
 
 
-def test_edp_is_not_recommended_to_those_who_may_not_use_it() -> None:
+def test_edp_is_not_recommended_to_users_without_permission() -> None:
     job = gpu_job("NVIDIA A100-SXM4-40GB", 100.0, 400.0, watts=350.0)
     for site, many in (
         (SitePolicy(users=["alice"]), 1),
@@ -108,7 +108,7 @@ def test_a_site_s_entry_needs_a_figure() -> None:
 
 
 @pytest.mark.parametrize(("low", "high"), [(100.0, 300.0), (180.0, 300.0), (100.0, 160.0), (None, None)])
-def test_a_cap_is_recommended_with_what_is_predicted(low: float | None, high: float | None) -> None:
+def test_a_recommended_cap_states_its_prediction(low: float | None, high: float | None) -> None:
     pytest.importorskip("numpy")
     kind = find_hardware("NVIDIA A40")
     found = tries(gpu_job("NVIDIA A40", low, high, watts=240.0, model="resnet50"))
@@ -122,7 +122,7 @@ def test_a_cap_is_recommended_with_what_is_predicted(low: float | None, high: fl
         assert re.search(r"predicted to change time by [+]\d+ % and the GPUs' energy by -\d+ %", note.text)
         assert "resnet50 on a40-48gb, fitted to" in note.text
     assert bool(found) == (high != 160.0)
-    # A job that draws a quarter of what its model would is another one.
+    # A job that draws a quarter of the predicted power does not match its model.
     assert tries(gpu_job("NVIDIA A40", low, high, watts=60.0, model="resnet50")) == []
 
 
@@ -145,12 +145,10 @@ def test_a_recommended_cap_is_within_the_site_s_bounds() -> None:
         ("NVIDIA RTX A4000", {"model": "resnet50"}),
     ],
 )
-def test_no_cap_without_a_prediction_that_rests_on_measurements(
-    product: str, changes: dict[str, Any]
-) -> None:
+def test_no_cap_without_a_prediction_based_on_measurements(product: str, changes: dict[str, Any]) -> None:
     assert tries(gpu_job(product, 100.0, 300.0, watts=240.0, **changes)) == []
 
 
-def test_devices_survive_the_wire() -> None:
+def test_devices_survive_serialisation() -> None:
     one = record(1, devices=(CPU, JobDevice("gpu[0]", "NVIDIA L4", 40.0, 72.0)))
     assert EnergyRecord.from_json(one.to_json()) == one

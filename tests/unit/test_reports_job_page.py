@@ -39,7 +39,7 @@ def utc() -> Iterator[None]:
 
 
 class Reader(HTMLParser):
-    """Checks nesting; collects the text that people read, the attributes and the figures in scripts."""
+    """Checks the nesting of elements; collects visible text, attributes and the data in scripts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Reader(HTMLParser):
         ("page_comparison.txt", examples.demo_jobs(), "Eleven jobs", NOTES),
     ],
 )
-def test_the_text_of_a_page_reads(
+def test_page_text_matches_golden_files(
     name: str, answers: list[dict[str, Any]], title: str, remarks: list[str]
 ) -> None:
     reader = Reader(page(usages(answers), title, remarks, datetime(2026, 11, 21, 5, 0)))
@@ -103,7 +103,7 @@ def test_a_page_loads_nothing_and_serves_both_themes(answers: list[dict[str, Any
     assert used <= dark | {"shadow"}
 
 
-def test_every_picture_has_a_name_and_its_figures() -> None:
+def test_every_chart_has_a_title_and_tooltip_data() -> None:
     reader = Reader(page(usages(examples.demo_jobs())))
     pictures = [value for tag, key, value in reader.attributes if tag == "svg" and key == "aria-label"]
     assert len(pictures) == 3 + 5
@@ -122,7 +122,7 @@ EVIL = "</script><script>alert(1)</script>\"'<b>&amp;--><!--"
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_text_from_users_cannot_leave_its_place(count: int) -> None:
+def test_text_from_users_cannot_change_the_markup(count: int) -> None:
     trace = encode_trace(examples.START, 1.0, {"cpu": [1.0, 2.0]})
     answers = [
         answer(
@@ -150,7 +150,7 @@ def test_text_from_users_cannot_leave_its_place(count: int) -> None:
 
 
 @given(st.text(), st.text(alphabet=st.characters(codec="utf-8", exclude_categories=("Cs", "Cc"))))
-def test_svg_text_and_attributes_come_back_as_they_were(text: str, attribute: str) -> None:
+def test_svg_text_and_attributes_survive_parsing(text: str, attribute: str) -> None:
     class One(HTMLParser):
         data, value = "", ""
 
@@ -169,7 +169,7 @@ def test_svg_text_and_attributes_come_back_as_they_were(text: str, attribute: st
     assert (parser.data, parser.value) == (text, attribute)
 
 
-def test_paths_break_where_nothing_is_known() -> None:
+def test_paths_break_at_unknown_values() -> None:
     nan = float("nan")
     assert line_path([0, 1, 2, 3], [5, nan, 7, 8]) == "M0 5 M2 7 L3 8"
     assert band_path([0, 1, 2], [0, 0, 0], [4, 5, nan]) == "M0 4 L1 5 L1 0 L0 0 Z"
@@ -228,7 +228,7 @@ def test_without_matplotlib_one_line_says_what_to_install(
     assert str(caught.value) == f"--png: matplotlib is not installed: {install}"
 
 
-def test_no_picture_without_a_trace(tmp_path: Path) -> None:
+def test_a_job_without_a_trace_has_no_plot(tmp_path: Path) -> None:
     (job,) = usages(examples.unknown_job())
     with pytest.raises(NotFoundError, match="no stored power trace"):
         png.write_png(job, tmp_path / "power.png")

@@ -33,7 +33,7 @@ def utc() -> Iterator[None]:
         ("label_unknown.txt", examples.unknown_job(), BLOCKS),
     ],
 )
-def test_the_label_reads(name: str, answers: list[dict[str, Any]], glyphs: Glyphs) -> None:
+def test_labels_match_golden_files(name: str, answers: list[dict[str, Any]], glyphs: Glyphs) -> None:
     (job,) = usages(answers)
     earlier = usages(examples.earlier_run()) if job.first.restart_count else []
     lines = label(job, glyphs, Style(), earlier)
@@ -106,7 +106,7 @@ def gpus(product: str, low: float | None, high: float | None, count: int = 2) ->
         ({"applied": (dataclasses.replace(LIMIT, restored=False),)}, "was not restored to 400 W", ""),
     ],
 )
-def test_a_note_for_each_finding(changes: dict[str, Any], text: str, directive: str) -> None:
+def test_a_note_for_each_observation(changes: dict[str, Any], text: str, directive: str) -> None:
     found = [note for note in notes(one(**changes)) if text in note.text]
     assert [note.directive for note in found] == [directive]
 

@@ -92,7 +92,7 @@ def test_every_scaled_field_has_a_raw_twin_in_the_base_unit() -> None:
         ("abcdef", 1, True, "+"),
     ],
 )
-def test_cuts_and_pads_as_sacct(text: str, width: int, left: bool, expected: str) -> None:
+def test_truncates_and_pads_like_sacct(text: str, width: int, left: bool, expected: str) -> None:
     assert fit(text, width, left) == expected
 
 
@@ -120,7 +120,7 @@ def test_scales_like_sacct_and_carries_the_unit(
 
 
 @given(st.floats(0, 1e17), st.sampled_from(["", "K", "M", "G", "T", "P"]))
-def test_a_figure_that_is_scaled_by_itself_is_the_figure_in_the_base_unit(value: float, prefix: str) -> None:
+def test_automatic_and_fixed_prefixes_agree(value: float, prefix: str) -> None:
     text = DisplayUnits().text(value, "J")
     number, letters = text.rstrip("kMGTPJ"), text.lstrip("0123456789.")
     assert letters[-1] == "J"
@@ -136,7 +136,7 @@ PARSABLE = [Style.parsable(), Style.parsable(DisplayUnits("K")), Style.parsable(
 def test_output_for_programs_has_one_unit_per_column_and_names_it(
     style: Style, field: Field[JobUsage]
 ) -> None:
-    """3.5 MJ and 3.7 MJ, 1 J and 1 PJ: the same unit, whatever the other rows are."""
+    """The unit of a row does not depend on other rows: 3.5 MJ and 3.7 MJ, 1 J and 1 PJ."""
     (job,) = usages(examples.gpu_job())
     assert re.fullmatch(rf"{field.name}\(k?{re.escape(field.unit)}\)", field.header(style))
     assert re.fullmatch(r"[0-9.]*", field.text(job, style))
@@ -168,7 +168,7 @@ def test_control_characters_in_names_do_not_reach_the_terminal() -> None:
     st.text(max_size=40),
     st.text(st.characters(codec="ascii", exclude_characters="x"), min_size=1, max_size=3),
 )
-def test_no_name_moves_the_columns_of_a_delimited_row(name: str, delimiter: str) -> None:
+def test_names_cannot_shift_the_columns_of_a_delimited_row(name: str, delimiter: str) -> None:
     if not delimiter.isprintable() or set(delimiter) & set("\\0123456789abcdefuUnrtN"):
         return
     line = delimited(["1", name, "3"], delimiter)
@@ -183,7 +183,7 @@ def test_cells_take_just_their_columns_of_the_terminal(text: str, width: int, le
     assert cell.isprintable()
 
 
-def test_settings_in_short() -> None:
+def test_short_form_of_settings() -> None:
     (cpu,), (gpu,) = usages(examples.cpu_job()), usages(examples.gpu_job())
     assert short_settings(cpu.records) == "gov=powersave freq=800-2100MHz"
     assert short_settings(gpu.records) == "cpu.cap=180W|180W! gpu.cap=250W"
@@ -208,12 +208,10 @@ SET, FAILED = governor("policy0", "a", "b"), governor("policy0", "a", "b", appli
         ("cap", [(SET,), (SET, SET)], "all"),
         ("cap", [(), ()], "none"),
         ("monitor", [()], ""),
-        ("monitor", [(SET,)], "all"),  # a site may have redefined it, or caps were set while it ran
+        ("monitor", [(SET,)], "all"),  # redefined by the site, or caps set while the job ran
     ],
 )
-def test_a_policy_that_set_nothing_is_told(
-    policy: str, applied: list[tuple[AppliedSetting, ...]], said: str
-) -> None:
+def test_applied_part_of_a_policy(policy: str, applied: list[tuple[AppliedSetting, ...]], said: str) -> None:
     records = [record(7, f"n{i}", policy=policy, applied=one) for i, one in enumerate(applied)]
     job = usage_of(*records)
     assert find_field("Applied").text(job, Style()) == said

@@ -24,7 +24,7 @@ def at(text: str) -> float:
     return datetime.fromisoformat(text).replace(tzinfo=ZONE).timestamp()
 
 
-# Each line was checked against sacct 22.05.8 at that moment.
+# Each line was compared with sacct 22.05.8 at this time.
 AS_SACCT = [
     ("now", "2026-11-21T04:43:21"),
     ("NOW", "2026-11-21T04:43:21"),
@@ -140,7 +140,7 @@ def test_day_starts_at_local_midnight() -> None:
 
 @pytest.fixture
 def slurm_conf(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Enough configuration for sacct to read its options; nothing listens where it points."""
+    """Return a minimal configuration for sacct; no daemon listens at its addresses."""
     conf = tmp_path / "slurm.conf"
     conf.write_text(
         "ClusterName=x\nSlurmctldHost=localhost(127.0.0.1)\nAccountingStorageHost=127.0.0.1\n"
@@ -169,5 +169,7 @@ def test_agrees_with_the_sacct_of_this_machine(text: str, slurm_conf: dict[str, 
             parse_time(text, before)
         return
     theirs = datetime.strptime(window[1], "%a %b %d %H:%M:%S %Y").timestamp()
-    ours = [parse_time(text, now) for now in (before, datetime.now())]  # midnight may have come in between
+    ours = [
+        parse_time(text, now) for now in (before, datetime.now())
+    ]  # midnight may lie between the two calls
     assert any(found == pytest.approx(theirs, abs=30) for found in ours)

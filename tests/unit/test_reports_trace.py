@@ -70,7 +70,7 @@ def test_a_column_that_would_unpack_to_gigabytes_is_refused() -> None:
     st.integers(1, 60),
 )
 def test_adding_up_nodes_keeps_the_energy(columns: list[list[float]], delays: list[int], points: int) -> None:
-    """A single node at any resolution, and several nodes at their own, keep their joules."""
+    """One node at any resolution and several nodes at their own resolution keep their energy."""
     traces = [
         decode_trace(encode_trace(1000.0 + delay, 1.0, {"cpu": column}))
         for column, delay in zip(columns, delays, strict=False)
@@ -154,8 +154,8 @@ def test_glyphs_follow_the_terminal(encoding: str | None, glyphs: object) -> Non
     assert glyphs_for(encoding) is glyphs
 
 
-def test_what_the_node_s_meter_shows_late_is_averaged_for_pictures():
-    """Processors jump from 100 to 300 W; the meter follows a second later, so that `other` swings."""
+def test_delayed_node_meter_readings_are_smoothed_for_plots():
+    """Processors step from 100 to 300 W; the meter follows a second later, so that `other` swings."""
     cpu = [100.0, 300.0, *[300.0] * 18]
     other = [50.0, 0.0, 100.0, *[50.0] * 17]
     trace = combine([decode_trace(encode_trace(0.0, 1.0, {"cpu": cpu, "other": other}))], 100)
@@ -165,7 +165,7 @@ def test_what_the_node_s_meter_shows_late_is_averaged_for_pictures():
 
 
 @given(st.lists(st.floats(0, 1e4), min_size=1, max_size=50), st.floats(0.1, 80))
-def test_smoothing_stays_inside_and_keeps_what_does_not_change(values, width):
+def test_smoothing_keeps_range_and_constant_values(values, width):
     found = smoothed(values, width)
     assert len(found) == len(values)
     assert min(values) - 1e-6 <= min(found) and max(found) <= max(values) + 1e-6

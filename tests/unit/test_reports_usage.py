@@ -43,7 +43,7 @@ def test_a_job_is_the_sum_of_its_nodes(table: list[list[float | None]]) -> None:
     assert job.quality == expected
 
 
-def test_nothing_known_stays_unknown() -> None:
+def test_unknown_figures_stay_unknown() -> None:
     (job,) = usages(examples.unknown_job())
     figures = (
         job.energy_joules, job.mean_watts, job.peak_watts, job.edp_joule_seconds, job.ed2p_joule_seconds2,
@@ -52,7 +52,7 @@ def test_nothing_known_stays_unknown() -> None:
     assert set(figures) == {None}
 
 
-def test_a_node_meter_replaces_the_sum_of_parts() -> None:
+def test_a_node_meter_replaces_the_sum_of_components() -> None:
     parts = (component("cpu", 100.0), component("node", 300.0, "ipmi:dcmi"), component("dram", 10.0))
     (job,) = usages([answer(record(1, components=parts), None)])
     assert job.energy_joules == 300.0
@@ -64,7 +64,7 @@ def test_missing_nodes_make_a_job_partial() -> None:
     assert (job.missing_nodes, job.quality) == (2, Quality.PARTIAL)
 
 
-def test_without_slurms_count_nothing_is_said_about_missing_nodes() -> None:
+def test_missing_nodes_are_unknown_without_slurms_count() -> None:
     (job,) = usages([answer(record(1), None)])
     assert (job.missing_nodes, job.quality) == (None, Quality.MEASURED)
 
@@ -83,14 +83,14 @@ def test_quality_is_the_worst_one(qualities: list[str], expected: str) -> None:
     assert job.quality == expected
 
 
-def test_parts_without_a_meter_are_listed_and_only_measurable_ones_count_as_missing() -> None:
+def test_unmeasured_components_are_listed_and_only_measurable_ones_make_a_job_partial() -> None:
     (job,) = usages(examples.cpu_job())
     assert (job.unknown_components, job.quality) == (("other",), Quality.MEASURED)
     (job,) = usages(examples.gpu_job())
     assert (job.unknown_components, job.quality) == (("dram",), Quality.PARTIAL)
 
 
-def test_what_a_node_has_no_interface_for_is_named_but_does_not_make_a_job_partial() -> None:
+def test_components_without_an_interface_do_not_make_a_job_partial() -> None:
     (job,) = usages([answer(record(1, components=(component("cpu", 5.0), component("gpu[0]", 7.0))), None)])
     assert job.unknown_components == ("dram", "other")
     assert job.component_types == ("cpu", "dram", "gpu", "other")
@@ -105,7 +105,7 @@ def test_a_node_meter_covers_everything() -> None:
     assert usages(mixed)[0].unknown_components == ("other",)
 
 
-def test_jobs_come_in_the_order_in_which_people_count_them() -> None:
+def test_jobs_are_ordered_by_array_and_component_number() -> None:
     ids = [
         (9, "9"),
         (12, "10_1"),
@@ -121,34 +121,34 @@ def test_jobs_come_in_the_order_in_which_people_count_them() -> None:
     assert shown == ["9", "10_1", "10_2", "10_10", "11", "14+0", "14+1", "16"]
 
 
-def test_steps_go_with_their_job_batch_first() -> None:
+def test_steps_belong_to_their_job_with_batch_first() -> None:
     steps = [answer(record(1, step=name), job_info(1)) for name in ("10", "9", "extern", "batch")]
     (job,) = usages([*steps, answer(record(1), job_info(1))])
     assert [step.first.step for step in job.steps] == ["batch", "extern", "9", "10"]
 
 
-def test_steps_alone_are_rows_of_their_own() -> None:
+def test_steps_without_a_job_record_are_rows() -> None:
     rows = usages([answer(record(1, step="batch"), job_info(1))])
     assert [row.display_id for row in rows] == ["1.batch"]
 
 
-def test_only_the_last_run_of_a_requeued_job_unless_asked() -> None:
+def test_only_the_last_run_of_a_requeued_job_by_default() -> None:
     answers = [*examples.gpu_job(), *examples.earlier_run()]
     assert [row.first.restart_count for row in usages(answers)] == [1]
     assert [row.first.restart_count for row in usages(answers, duplicates=True)] == [0, 1]
 
 
-def test_a_run_that_slurm_has_not_described_yet_is_newer_than_one_that_it_has() -> None:
+def test_a_run_without_accounting_data_is_the_newest() -> None:
     answers = [answer(record(1, restart_count=1), None), answer(record(1), job_info(1))]
     assert [row.first.restart_count for row in usages(answers)] == [1]
 
 
-def test_nodes_of_one_run_stay_together_when_only_one_is_described() -> None:
+def test_nodes_of_a_run_stay_together_if_one_has_accounting_data() -> None:
     (job,) = usages([answer(record(1, "n1"), None), answer(record(1, "n2"), job_info(1, nodes=2))])
     assert (job.nodes, job.missing_nodes) == (("n1", "n2"), 0)
 
 
-def test_jobs_that_share_an_id_because_ids_began_anew_are_two() -> None:
+def test_jobs_with_a_reused_id_are_separate() -> None:
     old, new = job_info(1, submit=START - 90000), job_info(1)
     answers = [answer(record(1), new), answer(record(1, start=START - 80000, end=START - 79000), old)]
     assert [row.start for row in usages(answers)] == [START]
@@ -168,6 +168,6 @@ def test_a_record_of_a_newer_controller_may_have_more_keys() -> None:
 
 
 @pytest.mark.parametrize("data", [None, [], {}, {"schema": 1}, {**record(1).to_json(), "end": 0.0}])
-def test_a_broken_answer_is_refused(data: object) -> None:
+def test_an_invalid_response_is_refused(data: object) -> None:
     with pytest.raises(UsageError):
         AccountedRecord.from_json(data)

@@ -24,7 +24,7 @@ def run(args):
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Return a function that installs a distribution with one subcommand; no other one adds any."""
+    """Return a function that installs a distribution with one subcommand; no other distribution adds one."""
     monkeypatch.setattr(subcommands, "ENTRY_POINT_GROUP", "test.subcommands")
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -70,7 +70,7 @@ def test_a_subcommand_that_cannot_be_imported_is_one_line(
     assert "  lab           cannot import no_such_module_for_test" in capsys.readouterr().out
 
 
-def test_no_package_replaces_a_subcommand_of_ours(install, capsys: pytest.CaptureFixture[str]) -> None:
+def test_packages_cannot_replace_built_in_subcommands(install, capsys: pytest.CaptureFixture[str]) -> None:
     install("policies", "greeting_for_test")
     main(["--help"])
     assert "says hello" not in capsys.readouterr().out

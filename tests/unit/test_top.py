@@ -1,4 +1,4 @@
-"""senergy top: screen, JSON lines, refusals; against answers in the form of the contract."""
+"""`senergy top`: screen, JSON lines and errors, with responses as specified in docs/reference/protocol.md."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 def test_the_screen_shows_node_components_and_jobs() -> None:
     lines = screen(STATUS, "10:00:00", ASCII, 250.0)
-    assert lines[0] == "n1  unknown W  10:00:00, mean of 1.0 s"  # with a part unknown, so is the sum
+    assert (
+        lines[0] == "n1  unknown W  10:00:00, mean of 1.0 s"
+    )  # the sum is unknown if a component is unknown
     assert lines[2] == f"{'cpu':<10} {'200.0':>8} W  {'#' * 24}{'.' * 6}"
     assert lines[3].split()[:3] == ["dram", "unknown", "W"]
     own = next(line for line in lines if line.split()[:1] == ["12"])
@@ -89,7 +91,7 @@ def test_once_prints_one_screen(asked: list[dict[str, Any]], capsys: pytest.Capt
     assert len(asked) == 1
 
 
-def test_an_idle_node_is_asked_twice_before_the_first_screen(
+def test_an_idle_node_is_queried_twice_before_the_first_screen(
     asked: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked += [{**STATUS, "jobs": [], "watts": {}}, {**STATUS, "jobs": []}]
@@ -113,7 +115,9 @@ def test_an_unusable_interval_is_refused(capsys: pytest.CaptureFixture[str]) -> 
     assert "--interval" in capsys.readouterr().err
 
 
-def test_no_agent_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_agent_is_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def nobody(*_: Any) -> dict[str, Any]:
         raise UnavailableError("agent /x", "no such file")
 
