@@ -1,1 +1,1 @@
-"""The record store of the controller: schema, ingest, queries, job facts, traces and run history."""
+"""The record store of senergyctld: schema, ingest, queries, job facts, power traces and run history."""

@@ -1,6 +1,7 @@
-"""Energy and GPUs that users and accounts consumed, record by record in the order of arrival.
+"""The energy and GPUs that users and Slurm accounts have consumed, one entry per record.
 
-The live queue reads this. Decay and fair-share comparison are in `priority/`.
+Entries are read in the order in which the records arrived. The priority engine uses them to compute usage.
+Decay and fair-share comparison are in `priority/`.
 """
 
 from __future__ import annotations
@@ -48,14 +49,15 @@ class ConsumptionRecord(NamedTuple):
 
 
 def read_consumption(connection: sqlite3.Connection, after: int, since: float) -> list[ConsumptionRecord]:
-    """Return the consumption of whole jobs, at most `CHUNK` rows in the order of arrival.
+    """Return the consumption of whole jobs, at most `CHUNK` entries in the order of arrival.
 
-    Call again with the row of the last result until fewer than `CHUNK` are returned.
+    Call it again with `after` set to the `row` of the last entry until fewer than `CHUNK` entries are
+    returned.
 
     Args:
         connection: connection to the database.
-        after: row id; only later rows are returned.
-        since: Unix seconds; only records with a later end are returned.
+        after: row id; only records with a higher row id are returned. 0: from the first record.
+        since: Unix seconds; only records that end at this time or later are returned.
     """
     rows = connection.execute(
         f"""{_COLUMNS} WHERE r.id > ? AND r.step = '' AND r."end" >= ? ORDER BY r.id LIMIT ?""",
@@ -65,7 +67,12 @@ def read_consumption(connection: sqlite3.Connection, after: int, since: float) -
 
 
 def reread_consumption(connection: sqlite3.Connection, rows: Sequence[int]) -> list[ConsumptionRecord]:
-    """Return the current state of up to `MAX_IDS` rows; deleted rows are left out."""
+    """Return the current entries of the records with the given row ids, without those that were deleted.
+
+    Args:
+        connection: connection to the database.
+        rows: row ids of records, at most `MAX_IDS`.
+    """
     marks = ",".join("?" * len(rows))
     return [_consumed(row) for row in connection.execute(f"{_COLUMNS} WHERE r.id IN ({marks})", list(rows))]
 

@@ -1,7 +1,7 @@
-"""The SQLite database: file, schema, schema version and connections.
+"""The SQLite database of senergyctld: its file, schema, schema version and connections.
 
-One thread of one process, senergyctld, writes. Any number of threads read. The meaning of records does not
-belong here.
+One thread of one process, senergyctld, writes. Any number of threads read. The modules that read and write
+records, traces and job facts are next to this one.
 """
 
 from __future__ import annotations
@@ -142,10 +142,13 @@ SCHEMA_VERSION: Final = len(MIGRATIONS)
 def prepare(path: Path) -> None:
     """Create the database, or migrate its schema to the current version.
 
-    Only the owner can read a new file, because records show the activity of every user.
+    A new file is readable only by its owner, because its records show the activity of every user.
+
+    Args:
+        path: database file.
 
     Raises:
-        UnavailableError: the directory is missing, permission is denied, the file is no database of
+        UnavailableError: the directory is missing, permission is denied, the file is not a database of
             slurm-energy, or a newer release wrote it.
     """
     with _explained(path):
@@ -155,7 +158,7 @@ def prepare(path: Path) -> None:
 
 
 def check(path: Path) -> None:
-    """Raise the error that `prepare` would raise, without creating or changing anything."""
+    """Raise the error that `prepare` would raise for this file, without creating or changing anything."""
     with _explained(path):
         if path.exists():
             with connect(path, read_only=True) as connection:
@@ -166,7 +169,9 @@ def check(path: Path) -> None:
 
 @contextmanager
 def connect(path: Path, *, read_only: bool = False) -> Iterator[sqlite3.Connection]:
-    """Open a connection and close it at the end of the block; `transaction` begins a transaction.
+    """Context manager that opens a connection and closes it at the end of the `with` block.
+
+    It begins no transaction; use `transaction` for that.
 
     Args:
         path: database file.
@@ -185,7 +190,7 @@ def connect(path: Path, *, read_only: bool = False) -> Iterator[sqlite3.Connecti
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Run the block in a transaction: commit at its end, roll back on any error."""
+    """Run the `with` block in a transaction that is committed at its end, or rolled back on any exception."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -227,10 +232,14 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def schema_version(connection: sqlite3.Connection, path: Path) -> int:
-    """Return the schema version; 0 for an empty file.
+    """Return the schema version of an open database; 0: the file is empty.
+
+    Args:
+        connection: connection to the database.
+        path: database file, for the error message.
 
     Raises:
-        UnavailableError: the file is no database of slurm-energy, or a newer release wrote it.
+        UnavailableError: the file is not a database of slurm-energy, or a newer release wrote it.
     """
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if not tables:

@@ -1,4 +1,4 @@
-"""Decisions of the queue engine to change jobs: stored for audit, and shown with the job."""
+"""Changes that the priority engine made to jobs: stored for audit, and shown with the jobs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _SAME_SUBMIT_S: Final = 1.5  # sacct and slurmctld round to seconds
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One change of a job. Times are Unix seconds.
+    """One change that the priority engine made to a job. Times are Unix seconds.
 
     Attributes:
-        job_id, submit: job id and submission time, which identify the job.
+        job_id, submit: job id and submission time, which together identify the job.
         time: time at which Slurm accepted the change.
-        kind: `shape`: the job received other GPUs; `requeue`: the job was preempted for another job.
+        kind: `shape`: the job now requests other GPUs. `requeue`: the job was preempted for another job.
         why: reason, one line of text.
-        details: further values by kind. `shape`: `offered` (list), `chosen`, `requested_gres` and
-            `excluded_nodes`; the last two are the values before the first change. `requeue`: `for_job`,
-            `lost_joules`.
+        details: further values, which depend on `kind`. `shape`: `offered` (list of the GPU requests that
+            were compared), `chosen`, `requested_gres` and `excluded_nodes`; the last two are the values
+            before the first change. `requeue`: `for_job` (id of the job that preempted it) and `lost_joules`.
     """
 
     job_id: int
@@ -39,7 +39,7 @@ class Decision:
 
 
 def save(connection: sqlite3.Connection, cluster: str, decisions: Iterable[Decision]) -> None:
-    """Store decisions."""
+    """Store decisions about jobs of `cluster` (Slurm's ClusterName) in one transaction."""
     with transaction(connection):
         connection.executemany(
             "INSERT INTO decisions (cluster, job_id, submit, time, kind, why, details)"
@@ -49,7 +49,10 @@ def save(connection: sqlite3.Connection, cluster: str, decisions: Iterable[Decis
 
 
 def since(connection: sqlite3.Connection, cluster: str, time: float) -> list[Decision]:
-    """Return the decisions since a Unix second, oldest first. A starting controller loads them."""
+    """Return the decisions about jobs of `cluster` made at `time` (Unix seconds) or later, oldest first.
+
+    senergyctld loads them when it starts.
+    """
     rows = connection.execute(
         "SELECT job_id, submit, time, kind, why, details FROM decisions"
         " WHERE cluster = ? AND time >= ? ORDER BY time, id",
@@ -64,7 +67,14 @@ def since(connection: sqlite3.Connection, cluster: str, time: float) -> list[Dec
 def of_records(connection: sqlite3.Connection, record_ids: Sequence[int]) -> list[dict[str, Any]]:
     """Return the decisions about the jobs of the given records, oldest first, as in `GET /v1/jobs/ID`.
 
-    Jobs without job facts have none yet.
+    A job whose facts have not been read from Slurm's accounting yet has no entry.
+
+    Args:
+        connection: connection to the database.
+        record_ids: row ids of records.
+
+    Returns:
+        One dict per decision: the fields of `Decision` except `details`, and the entries of `details`.
     """
     by_row: dict[int, dict[str, Any]] = {}
     for first in range(0, len(record_ids), _CHUNK):
@@ -89,16 +99,16 @@ def of_records(connection: sqlite3.Connection, record_ids: Sequence[int]) -> lis
 
 
 def for_owners(decisions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the results of `of_records` without the ids of jobs of other users."""
+    """Return copies of the results of `of_records` without `for_job`, the id of a job of another user."""
     return [{key: value for key, value in one.items() if key != "for_job"} for one in decisions]
 
 
 def unnamed_jobs(decisions: Iterable[Mapping[str, Any]]) -> int:
-    """Return the number of jobs whose ids `for_owners` removes."""
+    """Return the number of different jobs in `for_job`, the key that `for_owners` removes."""
     return len({one["for_job"] for one in decisions if one.get("for_job") is not None})
 
 
 def drop_before(connection: sqlite3.Connection, before: float) -> int:
-    """Delete the decisions before a Unix second; return their number."""
+    """Delete the decisions made before `before` (Unix seconds) and return how many were deleted."""
     with transaction(connection):
         return connection.execute("DELETE FROM decisions WHERE time < ?", [before]).rowcount

@@ -1,9 +1,10 @@
 """Storage of delivered records in the database, each record exactly once.
 
-A record id is returned only after the commit of the transaction that stores the record. A repeated delivery
-is accepted without effect: the same record id, or another id with the same cluster, node, job, restart count,
-step and start (after the spool was recreated). The response names each record that was not stored, and
-whether it is rejected for ever or to be sent again later.
+An agent delivers records in an HTTP request. The response confirms the id of a record only after the
+transaction that stores it is committed. A repeated record is confirmed without being stored again. A record
+is repeated if the database has a record with the same id, or one with the same cluster, node, job, restart
+count, step and start under another id (after the agent's spool was recreated). The response also names each
+record that was not stored, and whether it is rejected permanently or must be sent again later.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MAX_TRACE_VALUES: Final = 16_000_000
 MAX_DELIVERY_VALUES: Final = 64_000_000
 """Maximum number of trace values in a delivery; decompressing them takes about a second."""
 _RESERVED_KEYS: Final = ("job", "trace")
-"""Keys that responses add to a record."""
+"""Keys that senergyctld adds to a record in its responses."""
 _MAX_INTEGER: Final = 2**63 - 1  # in SQLite
 
 _VALUE_ERRORS: Final = (
@@ -40,7 +41,7 @@ _VALUE_ERRORS: Final = (
     OverflowError,
     ValueError,
 )
-"""Errors that a value of a record causes. Other errors, such as a full disk, concern the database."""
+"""Exceptions caused by a value in a record. Other exceptions, such as a full disk, concern the database."""
 
 _INSERT_RECORD = """
     INSERT INTO records (record_id, cluster, node, job_id, restart_count, step, start, "end", uid, user,
@@ -59,10 +60,16 @@ _NOTE_NODE = """
 
 @dataclass(frozen=True, slots=True)
 class DeliveredRecord:
-    """A valid record with its JSON text, and its trace if it has one.
+    """A valid record with its JSON text, and its power trace if it has one.
 
-    `index` is its position in the request. `body` is the record as delivered, including the keys that have
-    no column in the table and those of a newer release.
+    Attributes:
+        index: position in the request.
+        record: the parsed record.
+        body: JSON text of the record as delivered, including keys that have no column in the table and keys
+            of a newer release.
+        energy_joules: energy of the record; None: unknown.
+        trace: JSON text of the power trace; None: no trace, or an invalid one.
+        trace_end: end of the trace in Unix seconds; None: no trace.
     """
 
     index: int
@@ -109,15 +116,20 @@ def read_items(
 ) -> tuple[list[DeliveredRecord], list[Refusal]]:
     """Validate the `items` of a delivery.
 
-    An invalid record does not affect the others. A record with an invalid trace is stored without the trace.
+    An invalid record does not affect the others. A record with an invalid trace is accepted without the
+    trace.
 
     Args:
         data: value of `items` in the request.
         check: plausibility bounds; None: the defaults.
         now: Unix seconds; None: the current time.
 
+    Returns:
+        The records to store, and the records that cannot be stored completely. A record with an invalid trace
+        is in both lists.
+
     Raises:
-        UsageError: `data` is not a list, or too long.
+        UsageError: `data` is not a list, or has more than `MAX_ITEMS` elements.
     """
     if not isinstance(data, list):
         raise UsageError("delivery: 'items' is not a list")
@@ -167,7 +179,9 @@ def store(
         received: current time, Unix seconds.
 
     Returns:
-        The ids of all records that are now in the database, including repeated ones, and the refusals.
+        The ids of all given records that are now in the database, including those that were stored before,
+            and
+        the records that the database rejected.
     """
     with transaction(connection):
         refusals = _insert(connection, items, received)
@@ -178,7 +192,10 @@ def store(
 def _insert(
     connection: sqlite3.Connection, items: Sequence[DeliveredRecord], received: float
 ) -> list[Refusal]:
-    """Insert all records at once; if the database rejects a value, insert them one by one."""
+    """Insert all records at once; if the database rejects a value, insert them one by one.
+
+    Returns the records that the database rejected. `received` is the time of arrival in Unix seconds.
+    """
     try:
         with _savepoint(connection):
             _insert_rows(connection, items, received)
@@ -239,7 +256,10 @@ def _read_record(raw: Any) -> tuple[EnergyRecord, str]:
 
 
 def _read_trace(raw: Any, record: EnergyRecord) -> tuple[str | None, float | None, int]:
-    """Return the JSON text of a trace, its end and the number of its values."""
+    """Return a trace's JSON text, its end in Unix seconds and the number of its values.
+
+    `raw` is the trace as delivered. If it is None, the result is (None, None, 0).
+    """
     if raw is None:
         return None, None, 0
     extent = traces.check_trace(raw, record.elapsed_s, MAX_TRACE_VALUES)

@@ -1,4 +1,4 @@
-"""Integrity check of a database: pages, references and tables. It reads everything and changes nothing."""
+"""Integrity check of a database: its pages, foreign keys, tables and columns. It only reads."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class DamagedDatabaseError(EnergyError):
 
 
 def verify(path: Path) -> None:
-    """Check an existing database.
+    """Check the integrity of an existing database file.
 
     Raises:
         DamagedDatabaseError: names the first problems and the remedy.
-        UnavailableError: the file cannot be read, is no database of slurm-energy, or a newer release wrote
-            it.
+        UnavailableError: the file cannot be read, is not a database of slurm-energy, or was written by a
+            newer release.
     """
     try:
         with connect(path, read_only=True) as connection:
@@ -59,7 +59,7 @@ def _problems(connection: sqlite3.Connection, path: Path) -> list[str]:
 
 
 def _schema_problems(connection: sqlite3.Connection, version: int) -> list[str]:
-    """Compare the tables and columns with those that the migrations up to a version create."""
+    """Return the tables and columns that the migrations up to `version` create and the database lacks."""
     with sqlite3.connect(":memory:") as model:
         for migration in MIGRATIONS[:version]:
             model.executescript(migration)

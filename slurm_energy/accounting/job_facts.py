@@ -1,4 +1,7 @@
-"""Job facts in the database: the jobs to look up in Slurm, and the storage of the results."""
+"""Job facts (what Slurm's accounting knows about a job) in the database.
+
+This module selects the jobs to look up in Slurm, stores the results and links records to them.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +32,21 @@ _LINK = """
         user = coalesce(?, user) WHERE id = ?
 """
 SETTLED_AFTER_S = 10.0
-"""Delay after the end of a job from which its facts count as final.
+"""Delay after the end of a job, in seconds, after which the job's facts count as final.
 
-slurmdbd may receive the end of a short job before its start and array task. Until then it shows a job with
-the name `allocation`.
+slurmdbd may receive the end of a short job before the job's start and array task. Until it has received them,
+it shows the job with the name `allocation`.
 """
 
 
 class JobLookup(NamedTuple):
     """A job to look up in Slurm's accounting.
 
-    `new` is True if the job has records without facts, False if its facts are known but not final.
+    Attributes:
+        cluster: Slurm's ClusterName.
+        job_id: Slurm's job id.
+        new: True if the job has records that are not linked to facts. False if its facts are stored but not
+            final.
     """
 
     cluster: str
@@ -48,7 +55,7 @@ class JobLookup(NamedTuple):
 
 
 class StoredFacts(NamedTuple):
-    """Result of storing facts.
+    """Result of storing job facts.
 
     Attributes:
         linked: number of records that were linked to facts.
@@ -60,11 +67,11 @@ class StoredFacts(NamedTuple):
 
 
 def pending_lookups(connection: sqlite3.Connection, since: float) -> list[JobLookup]:
-    """Return the jobs that have records without facts, and the jobs whose state is not final.
+    """Return the jobs that have records without facts, and the jobs whose facts are not final.
 
     Args:
         connection: connection to the database.
-        since: Unix seconds; jobs whose records arrived, or whose facts changed, earlier are given up.
+        since: Unix seconds. A job is left out if its records arrived, or its facts changed, before this time.
     """
     new = connection.execute(
         "SELECT DISTINCT cluster, job_id, 1 FROM records WHERE job IS NULL AND received >= ?", [since]
@@ -83,11 +90,11 @@ def store(
     jobs: Sequence[JobLookup],
     now: float,
 ) -> StoredFacts:
-    """Store the facts of jobs and link the records of the jobs to them, in one transaction.
+    """Store the facts of jobs, and link the records of these jobs to the facts, in one transaction.
 
     Args:
         connection: connection of the writing thread.
-        facts_by_id: facts by job id, from `slurm.job_accounting.read_job_facts`.
+        facts_by_id: by job id, the facts of each run, from `slurm.job_accounting.read_job_facts`.
         jobs: the jobs that were looked up.
         now: current time, Unix seconds.
     """

@@ -1,7 +1,7 @@
-"""Plausibility of a record: its times, and its energy compared with the power that hardware can draw.
+"""Plausibility check of a record: its times, and its energy against the maximum power of the hardware.
 
-Nodes are trusted to measure, but a faulty or hostile node must not distort the sums of accounts and the
-history. Pure functions.
+Nodes are trusted to measure. A faulty or hostile node must nevertheless not distort the history and the sums
+of Slurm accounts. The check is a pure function.
 """
 
 from __future__ import annotations
@@ -21,19 +21,25 @@ MAX_WATTS: Final[Mapping[str, float]] = {
     "other": 20_000.0,
     "node": 50_000.0,
 }
-"""Default bounds, over twice the power of the largest nodes of 2026 (16 sockets, or 8 GPUs of 1.4 kW)."""
+"""Default maximum power in watts by component.
+
+They are more than twice the power of the largest nodes of 2026 (16 sockets, or 8 GPUs of 1.4 kW).
+"""
 CHARGE_DELAY_S: Final = 60.0
-"""Length of time before a job whose energy a slow meter may charge to the job."""
+"""Seconds before the start of a job whose energy may be charged to the job because of a slow sensor."""
 MAX_ELAPSED_S: Final = 5 * 366 * 86400.0
-"""Maximum duration of a record; a longer one comes from a wrong clock."""
+"""Maximum duration of a record in seconds; a longer duration is due to a wrong clock."""
 CLOCK_TOLERANCE_S: Final = 600.0
 MAX_CLOCK_LEAD_S: Final = 86400.0
-"""Maximum lead of a record's end over the controller's clock; records beyond it are rejected, not retried."""
+"""Maximum seconds between the controller's clock and a later end of a record.
+
+Records that end still later are rejected permanently; the agent does not send them again.
+"""
 _DURATIONS: Final = ("seconds_above_cap", "throttled_seconds", "uncertain_seconds")
 
 
 class ClockAheadError(EnergyError):
-    """A record ends in the future by the controller's clock; it can be stored later."""
+    """The record ends in the future by the controller's clock; it can be stored later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +47,15 @@ class PlausibilityCheck:
     """Plausibility bounds for records.
 
     Attributes:
-        max_watts: maximum mean power by component (`gpu`: of each GPU), and of the whole `node`.
+        max_watts: maximum mean power in watts by component name; `gpu` bounds each GPU, `node` the whole
+            node.
     """
 
     max_watts: Mapping[str, float] = field(default_factory=lambda: MAX_WATTS)
 
     @classmethod
     def with_site_values(cls, max_watts: Mapping[str, float]) -> PlausibilityCheck:
-        """Return the default bounds, overridden by those of the site."""
+        """Return the default bounds, overridden by the site's `max_watts` (watts by component name)."""
         return cls({**MAX_WATTS, **max_watts})
 
     def check(self, record: EnergyRecord, now: float) -> None:

@@ -1,6 +1,7 @@
-"""Queries of the database: records as JSON with job facts and traces, and statistics for the status.
+"""Queries of the database: records as JSON with job facts and traces, and statistics for `senergy status`.
 
-SQLite converts rows to JSON, so large responses need little time here and are never in memory as a whole.
+SQLite converts rows to JSON. A large response therefore takes little time in Python and is never in memory as
+a whole.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ def find_records(connection: sqlite3.Connection, selection: RecordSelection) -> 
 def records_json(
     connection: sqlite3.Connection, ids: Sequence[int], *, with_traces: bool = False
 ) -> list[str]:
-    """Return records as JSON objects with the key `job`, and with `trace` if `with_traces` is set.
+    """Return records as JSON objects with the key `job` (job facts or null).
 
     Args:
         connection: connection to the database.
         ids: row ids, at most `CHUNK`; deleted records are left out.
-        with_traces: include the power traces.
+        with_traces: also add the key `trace` (power trace or null).
     """
     trace = "|| ',\"trace\":' || coalesce(t.body, 'null')" if with_traces else ""
     join = "LEFT JOIN traces t ON t.record = r.id" if with_traces else ""
@@ -72,7 +73,7 @@ def records_json(
 
 
 def refuse_jobs_of_others(connection: sqlite3.Connection, selection: RecordSelection) -> None:
-    """Raise an error if a selected job exists, but only with records that the caller may not see.
+    """Raise an error if a selected job has records, but the caller may see none of them.
 
     Raises:
         ForbiddenError: names the first such job.
@@ -87,9 +88,9 @@ def refuse_jobs_of_others(connection: sqlite3.Connection, selection: RecordSelec
 
 
 def refuse_unknown_users(connection: sqlite3.Connection, selection: RecordSelection) -> None:
-    """Raise an error if no record has a selected user name.
+    """Raise an error if one of the selected user names occurs in no record.
 
-    The first and the last record of each uid are searched, then the records of the selection.
+    The first and the last record of each uid are searched first, then the records of the selection.
 
     Raises:
         NotFoundError: names the first such user name.
@@ -104,15 +105,15 @@ def refuse_unknown_users(connection: sqlite3.Connection, selection: RecordSelect
 
 
 def recorded_names(connection: sqlite3.Connection, kind: str, names: Collection[str]) -> frozenset[str]:
-    """Return the names that occur in the database.
+    """Return the members of `names` that occur in the database.
 
-    There is one query for any number of names. Accounts are looked up in an index. Partitions have no index
-    and need one scan of the jobs, whose rows are short.
+    One query looks up any number of names. Accounts are looked up in an index. Partitions have no index and
+    need one scan of the jobs table, whose rows are short.
 
     Args:
         connection: connection to the database.
         kind: `account` or `partition`.
-        names: names of accounts or partitions.
+        names: names of Slurm accounts or of partitions, according to `kind`.
     """
     return frozenset(row[0] for row in connection.execute(_RECORDED[kind], [json.dumps([*names])]))
 
@@ -126,7 +127,7 @@ def _exists(connection: sqlite3.Connection, job: JobSelector, visible: Visibilit
 
 
 def database_figures(connection: sqlite3.Connection) -> dict[str, Any]:
-    """Return database statistics for `senergy status`: counts, sizes and the last record of each node."""
+    """Return database statistics for `senergy status`: counts, file size, and each node's last record."""
     (records,) = connection.execute("SELECT count(*) FROM records").fetchone()
     (traces,) = connection.execute("SELECT count(*) FROM traces").fetchone()
     (without_job,) = connection.execute("SELECT count(*) FROM records WHERE job IS NULL").fetchone()

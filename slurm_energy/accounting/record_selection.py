@@ -1,6 +1,6 @@
-"""Selection of records: the query of the HTTP interface as data, and as an SQL condition.
+"""Selection of records: the query parameters of the HTTP interface as data, and as an SQL condition.
 
-The controller decides which records a caller may see, and sets `RecordSelection.visible`.
+senergyctld decides which records a caller may see, and sets `RecordSelection.visible`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,15 @@ _MAX_STEPS = 200
 class JobSelector:
     """A job as users name it: `12`, `12_3`, `14+0`, `12.batch`.
 
-    `12` selects the job with that id, all tasks of that array, or all components of that heterogeneous job.
+    `12` selects the job with that id, all tasks of that job array, or all components of that heterogeneous
+    job.
+
+    Attributes:
+        text: the job as the user wrote it.
+        base: job id, or id of the job array or heterogeneous job.
+        task: array task id; None: not given.
+        offset: component of a heterogeneous job; None: not given.
+        step: Slurm step; None: not given.
     """
 
     text: str
@@ -37,10 +45,10 @@ class JobSelector:
 
     @classmethod
     def parse(cls, text: str) -> JobSelector:
-        """Parse a job id.
+        """Parse a job as users name it.
 
         Raises:
-            UsageError: not a job id.
+            UsageError: the text is not a job id.
         """
         match = _JOB.fullmatch(text)
         if match is None:
@@ -51,18 +59,18 @@ class JobSelector:
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """The records that a user without full rights may see.
+    """The records that a user without operator rights may see.
 
     Attributes:
-        uid: records of this user are visible.
-        accounts: records of jobs under these accounts are visible too.
+        uid: records of jobs of this user are visible.
+        accounts: records of jobs under these Slurm accounts are visible too.
     """
 
     uid: int
     accounts: frozenset[str] = frozenset()
 
     def condition(self) -> tuple[str, list[Any]]:
-        """Return an SQL condition on `records r` and its values."""
+        """Return an SQL condition on the table `records`, aliased `r`, and the values of its placeholders."""
         own: tuple[str, Sequence[Any]] = ("r.uid = ?", [self.uid])
         text, values = _any([own, _among("r.account", sorted(self.accounts))]) if self.accounts else own
         return text, list(values)
@@ -70,14 +78,17 @@ class Visibility:
 
 @dataclass(frozen=True, slots=True)
 class RecordSelection:
-    """Conditions on records; empty tuples and None mean no condition.
+    """Conditions on records; an empty tuple or None means no condition.
 
     Attributes:
-        users: user names as in the records. Records of `users` or of `uids` match.
+        jobs: jobs and steps to select.
+        users, uids: user names as in the records, and numeric user ids. A record matches if either matches.
+        accounts, partitions: Slurm accounts and partitions.
         nodes: jobs that ran on one of these nodes match, with their records of all nodes.
-        start: Unix seconds; jobs that overlap the window from `start` to `end` match.
-        steps: include step records. A job selector with a step includes those of its job.
-        duplicates: include earlier runs of requeued jobs, and earlier jobs with a reused id.
+        start, end: Unix seconds; jobs that overlap the window from `start` to `end` match.
+        steps: include step records. A job selector with a step selects its step records even if this is
+            False.
+        duplicates: include earlier runs of requeued jobs, and earlier jobs whose id was reused.
         visible: limits the records to those that the caller may see; None: no limit.
     """
 
@@ -118,7 +129,7 @@ class RecordSelection:
         )
 
     def condition(self) -> tuple[str, list[Any]]:
-        """Return an SQL condition on `records r` and its values."""
+        """Return an SQL condition on the table `records`, aliased `r`, and the values of its placeholders."""
         parts: list[tuple[str, Sequence[Any]]] = []
         if self.visible is not None:
             parts.append(self.visible.condition())
@@ -155,7 +166,14 @@ _LAST_RUN = """NOT EXISTS (
 
 
 def _jobs_condition(jobs: Sequence[JobSelector], steps: bool) -> tuple[str, Sequence[Any]]:
-    """Return one condition for all selectors, grouped by step: SQLite limits the number of ORs."""
+    """Return one SQL condition that selects all given jobs, and its values.
+
+    The condition is grouped by step, because SQLite limits the number of ORs.
+
+    Args:
+        jobs: jobs to select.
+        steps: include the step records of jobs that are selected without a step.
+    """
     by_step: dict[str | None, list[JobSelector]] = {}
     for job in jobs:
         by_step.setdefault(job.step, []).append(job)

@@ -1,7 +1,8 @@
-"""The history of finished runs, from which predictions are computed: each run once, bounded in size.
+"""The history of finished runs, from which run times and energies of jobs are predicted.
 
-A run enters the history when its job facts are final and the records of all its nodes have arrived. The same
-transaction marks the job as learned, so a crash at any instant neither loses nor repeats a run.
+Its size is bounded. A run enters the history once, when its job facts are final and the records of all its
+nodes have arrived. The transaction that adds a run also marks the run's job as learned. A crash therefore
+neither loses nor repeats a run.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from slurm_energy.slurm.tres import parse_tres
 from slurm_energy.user_quota import fair_quota
 
 RUNS_PER_KIND: Final = 64
-"""Number of newest runs kept per kind of job: equal user, name, script, resources, limit, policy, caps."""
+"""Number of newest runs kept of jobs with equal user, name, script, resources, limit, policy and caps."""
 
 MAX_RUNS: Final = 200_000
 """Number of runs kept in total, about 100 MB. Beyond it, users with the most runs lose their oldest runs."""
 
 SAME_START_S: Final = 2.0
-"""Maximum difference between two start times of one job that count as the same start."""
+"""Maximum difference, in seconds, between two start times of one job that count as the same start."""
 
 MISSING_AFTER_S: Final = 3600.0
-"""Delay after which a run is stored although records of some nodes are missing; its energy is unknown."""
+"""Seconds after which a run is stored although records of some nodes are missing; its energy is unknown."""
 
 BATCH: Final = 500
 _CHUNK: Final = 2000
@@ -47,7 +48,7 @@ _FINISHED = """
         ORDER BY updated LIMIT :batch)
     GROUP BY j.id ORDER BY max(r."end")
 """
-"""Jobs that wait for records of other nodes are excluded, so that they do not delay other jobs."""
+"""Jobs with missing records of other nodes are not selected, so that they do not delay other jobs."""
 _GPU_JOULES = """
     SELECT count(*) = count(json_extract(c.value, '$.energy_joules')),
         sum(json_extract(c.value, '$.energy_joules'))
@@ -58,7 +59,18 @@ _KIND = ("user", "name", "fingerprint", "nodes", "cpus", "gpus", "gpu_kind", "ti
 
 
 class FinishedRun(NamedTuple):
-    """A finished run. Values are as in `oracle.history`; `state` is Slurm's name of the state."""
+    """A finished run of a job; None in a field: unknown, or not requested.
+
+    The fields are described in `oracle.history.observed_run`. Differences and additions:
+
+    Attributes:
+        end: Unix seconds.
+        duration_s: run time in seconds.
+        state: job state, as Slurm writes it.
+        energy_joules: energy of the run on all nodes.
+        gpu_joules: energy of all GPUs.
+        predicted_s: run time in seconds that was predicted at the start.
+    """
 
     end: float
     duration_s: float
@@ -82,13 +94,13 @@ class FinishedRun(NamedTuple):
 
 
 PolicyCaps = Mapping[str, tuple[float | None, float | None]]
-"""By policy, the caps per node and per GPU in watts that apply to jobs without caps of their own."""
+"""Power caps by energy policy: watts per node and per GPU for jobs without caps of their own."""
 
 
 def store_finished_runs(
     connection: sqlite3.Connection, now: float, policy_caps: PolicyCaps | None = None
 ) -> tuple[list[FinishedRun], bool]:
-    """Move new finished runs into the history, in one transaction.
+    """Add newly finished runs to the history, at most `BATCH` in one transaction.
 
     Args:
         connection: connection of the writing thread.
@@ -96,7 +108,7 @@ def store_finished_runs(
         policy_caps: caps of the site's policies; None: no policy has caps.
 
     Returns:
-        The new runs in the order of their ends, and whether there may be more.
+        The new runs in the order of their ends, and True if there may be more.
     """
     runs = []
     with transaction(connection):
@@ -126,7 +138,11 @@ def read_runs(connection: sqlite3.Connection) -> Iterator[FinishedRun]:
 
 
 def delete_old_runs(connection: sqlite3.Connection, before: float) -> int:
-    """Delete a batch of runs that ended before a Unix second, and a batch of runs beyond `MAX_RUNS`.
+    """Delete at most `BATCH` runs that ended before `before`, and at most `BATCH` runs beyond `MAX_RUNS`.
+
+    Args:
+        connection: connection of the writing thread.
+        before: Unix seconds. Start predictions from before this time are deleted too.
 
     Returns:
         The number of deleted runs; if it is `BATCH` or more, call again.
@@ -141,7 +157,7 @@ def delete_old_runs(connection: sqlite3.Connection, before: float) -> int:
 
 
 def _delete_excess(connection: sqlite3.Connection) -> int:
-    """Delete the oldest runs of users beyond their fair quota of `MAX_RUNS`; return the number."""
+    """Delete the oldest runs of users beyond their fair quota of `MAX_RUNS`; return how many were deleted."""
     counts = connection.execute("SELECT user, count(*) FROM history GROUP BY user").fetchall()
     if sum(count for _, count in counts) <= MAX_RUNS:
         return 0
@@ -204,14 +220,27 @@ def _run(row: tuple[Any, ...], policy_caps: PolicyCaps, missing: bool) -> Finish
 
 
 def _duration(start: float | None, end: float | None, elapsed_s: float | None, measured_s: float) -> float:
-    """Return the duration in seconds: the measured one, limited to 1 s around Slurm's whole seconds."""
+    """Return the duration of a run in seconds: the measured one, within 1 s of Slurm's whole seconds.
+
+    Args:
+        start: Unix seconds from Slurm's accounting; None: unknown.
+        end: Unix seconds from Slurm's accounting; None: unknown.
+        elapsed_s: Slurm's elapsed time in seconds; None: end minus start is used, or else `measured_s`.
+        measured_s: seconds from the first start to the last end of the run's records.
+    """
     if elapsed_s is None:
         elapsed_s = end - start if start is not None and end is not None else measured_s
     return min(max(measured_s, elapsed_s - 1), elapsed_s + 1)
 
 
 def _gpus(requested: int | None, tres: str | None, recorded: int | None) -> int:
-    """Return the number of requested GPUs; from the records if Slurm does not account for GPUs."""
+    """Return the number of GPUs of a run.
+
+    Args:
+        requested: requested GPUs in Slurm's accounting; None: not listed there.
+        tres: TRES request of the job. If it lists any GRES but no GPUs, the job has none.
+        recorded: number of GPUs in the run's records, used if Slurm does not account for GPUs; None: unknown.
+    """
     if requested is not None:
         return requested
     return 0 if tres and "gres/" in tres else recorded or 0

@@ -1,4 +1,4 @@
-"""Predicted durations of jobs at their start, stored until the finished run enters the history."""
+"""Predicted run times of started jobs, stored until the finished run enters the history."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from slurm_energy.accounting.database import transaction
 
 
 def save(connection: sqlite3.Connection, cluster: str, started: Iterable[tuple[int, float, float]]) -> None:
-    """Store the predictions of started jobs.
+    """Store the predicted run times of started jobs.
 
     Args:
         connection: connection of the writing thread.
-        cluster: ClusterName.
-        started: job id, start in Unix seconds and predicted duration in seconds of each job.
+        cluster: Slurm's ClusterName.
+        started: job id, start in Unix seconds and predicted run time in seconds of each job.
     """
     with transaction(connection):
         connection.executemany(
@@ -24,7 +24,11 @@ def save(connection: sqlite3.Connection, cluster: str, started: Iterable[tuple[i
 
 
 def since(connection: sqlite3.Connection, cluster: str, start: float) -> list[tuple[int, float, float]]:
-    """Return job id, start and predicted duration in seconds of jobs that started since a Unix second."""
+    """Return the stored predictions for jobs that started at `start` (Unix seconds) or later.
+
+    Returns:
+        Job id, start in Unix seconds and predicted run time in seconds of each job of `cluster`.
+    """
     rows = connection.execute(
         "SELECT job_id, start, predicted_s FROM predictions WHERE cluster = ? AND start >= ?",
         [cluster, start],

@@ -1,4 +1,4 @@
-"""Power traces in the database: validation of a delivered trace, and retention.
+"""Power traces in the database: validation of a delivered trace, and deletion of old traces.
 
 A valid trace is stored as delivered; docs/reference/protocol.md specifies its format. `reports/trace.py`
 packs and unpacks traces.
@@ -23,15 +23,15 @@ MAX_EXTRA_KEYS: Final = 16
 _VALUE_BYTES: Final = 4
 _PIECE_BYTES: Final = 1 << 20
 _SPARE_S: Final = 3600.0
-"""Maximum time by which a trace may exceed its record, as its last interval may be long."""
+"""Maximum seconds by which a trace may be longer than its record, as its last interval may be long."""
 _SPARE_VALUES: Final = 100
 
 
 class TraceError(UsageError):
-    """A trace is not in the specified format.
+    """A power trace is not in the specified format.
 
     Attributes:
-        values: number of values that were decompressed before the fault was found.
+        values: number of values that were decompressed before the error was detected.
     """
 
     def __init__(self, what: str, values: int = 0) -> None:
@@ -40,10 +40,10 @@ class TraceError(UsageError):
 
 
 class TraceExtent(NamedTuple):
-    """The extent of a trace.
+    """The end and size of a power trace.
 
     Attributes:
-        end: end of its last interval, Unix seconds.
+        end: end of the trace's last interval, Unix seconds.
         values: number of values in all columns together.
     """
 
@@ -52,18 +52,18 @@ class TraceExtent(NamedTuple):
 
 
 def check_trace(trace: Any, elapsed_s: float, max_values: int) -> TraceExtent:
-    """Validate a trace and return its extent. Unknown keys are ignored.
+    """Validate a power trace and return its end and size. Unknown keys are ignored.
 
     Decompression stops at the maximum size for a trace of this duration, so that a few compressed bytes
     cannot fill the memory.
 
     Args:
         trace: the trace as delivered.
-        elapsed_s: duration of its record in seconds.
+        elapsed_s: duration of the trace's record in seconds.
         max_values: maximum number of values in all columns together.
 
     Raises:
-        UsageError: names the fault; a TraceError if a part of the trace was decompressed.
+        UsageError: names the fault. It is a TraceError if columns of the trace were read.
     """
     if not isinstance(trace, Mapping) or not {"start", "interval_s", "columns"} <= set(trace):
         raise UsageError("power trace: needs start, interval_s and columns")
@@ -97,13 +97,13 @@ def _number(trace: Mapping[str, Any], key: str) -> float:
 
 
 def _column_length(name: str, text: Any, max_length: int, unpacked: int) -> int:
-    """Return the number of values in a column; decompress it in pieces that are discarded.
+    """Return the number of values in a column of a trace; it is decompressed in pieces that are discarded.
 
     Args:
         name: name of the column.
-        text: the column as delivered.
+        text: the column as delivered (compressed and base64-encoded).
         max_length: maximum number of values.
-        unpacked: number of values that other columns had, for the error.
+        unpacked: number of values in the columns already decompressed, for the error.
 
     Raises:
         TraceError: not a valid column.
@@ -129,9 +129,9 @@ def _column_length(name: str, text: Any, max_length: int, unpacked: int) -> int:
 
 
 def drop_old_traces(connection: sqlite3.Connection, before: float) -> int:
-    """Delete at most `BATCH` traces that ended before a Unix second.
+    """Delete at most `BATCH` traces that ended before `before` (Unix seconds); their records stay.
 
-    Their records stay. New traces reuse the space in the file; only `VACUUM` returns it to the file system.
+    New traces reuse the space in the database file. Only `VACUUM` returns it to the file system.
 
     Returns:
         The number of deleted traces.

@@ -1,4 +1,7 @@
-"""The configuration file: one schema for validation, the example file and the reference page."""
+"""The configuration file `energy.toml`.
+
+One schema defines the validation, the example file and the reference page.
+"""
 
 from slurm_energy.config.loader import DEFAULT_PATH, load, locate, parse
 from slurm_energy.config.schema import (

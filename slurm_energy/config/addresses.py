@@ -1,4 +1,4 @@
-"""Parsers of the addresses in the configuration: HOST:PORT, and the URL of the controller. Pure."""
+"""Parsers of the addresses in the configuration: HOST:PORT, and the URL of senergyctld. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9.])?")
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """Parse HOST:PORT, with an IPv6 address in brackets; port 0 means any free port.
+    """Return host and port of the text HOST:PORT. Port 0 means any free port.
+
+    An IPv6 address is written in brackets, and returned without them.
 
     Raises:
         ValueError: the text has another form.
@@ -28,10 +30,10 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 
 def parse_url(text: str) -> tuple[str, int]:
-    """Parse `http://HOST[:PORT]`; the default port is `DEFAULT_PORT`.
+    """Return host and port of the URL `http://HOST[:PORT]`; the default port is `DEFAULT_PORT`.
 
     Raises:
-        ValueError: the text has another form.
+        ValueError: the URL has another form.
     """
     try:
         parts = urlsplit(text)
@@ -48,7 +50,7 @@ def parse_url(text: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or address is the loopback of the machine that uses it."""
+    """Return whether a host name or address refers to the loopback interface of the machine that uses it."""
     if host.lower().rstrip(".") in ("localhost", "localhost.localdomain", "ip6-localhost"):
         return True
     try:

@@ -1,4 +1,4 @@
-"""Findings of the configuration check: one per faulty or doubtful key, with file and line."""
+"""Findings of the configuration check: one per invalid or questionable key, with file and line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from slurm_energy.errors import EXIT_UNAVAILABLE, ConfigError
 
 
 class Severity(StrEnum):
-    """Severity of a finding: errors stop daemons, warnings do not, unchecked means a skipped check."""
+    """Severity of a finding.
+
+    Attributes:
+        ERROR: daemons do not start with this configuration.
+        WARNING: daemons start with this configuration.
+        UNCHECKED: a check was skipped.
+    """
 
     ERROR = "error"
     WARNING = "warning"
@@ -20,16 +26,17 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A result of a check.
+    """One result of the configuration check.
 
     Attributes:
-        severity: see `Severity`.
+        severity: severity of the finding.
         key: dotted key (`controller.listen`), section (`[agnet]`), or empty for the whole file.
         why: the fault, with the value.
         todo: the remedy; empty if it follows from the fault.
-        file: path of the configuration file; empty: built-in defaults.
+        file: path of the configuration file; empty: the built-in defaults were checked.
         line: line of the key, counted from 1; None: the key is not in the file.
-        unavailable: the file is valid, but a directory or database that it names is not available now.
+        unavailable: the configuration is valid, but a directory or database that it names is not available
+            now.
     """
 
     severity: Severity
@@ -42,7 +49,7 @@ class Finding:
 
     @property
     def location(self) -> str:
-        """File and line in the format of compilers."""
+        """File and line in the format FILE:LINE, as compilers write it."""
         return (self.file or "configuration") + (f":{self.line}" if self.line else "")
 
     @property
@@ -52,7 +59,7 @@ class Finding:
 
     @property
     def line_with_severity(self) -> str:
-        """File, line, severity, key, fault and remedy in one line, in the format of compilers."""
+        """File, line, severity, key, fault and remedy in one line, as compilers write it."""
         parts = (self.location, str(self.severity), self.key, self.why, self.todo)
         return ": ".join(filter(None, parts)).replace("\n", " ")
 
@@ -72,7 +79,7 @@ class InvalidConfigError(ConfigError):
     """A configuration has errors, which are reported together.
 
     Args:
-        findings: findings, at least one with severity `ERROR`; others are ignored.
+        findings: findings, at least one with severity `ERROR`. Findings of other severities are ignored.
     """
 
     def __init__(self, findings: Iterable[Finding]) -> None:
@@ -85,7 +92,7 @@ class InvalidConfigError(ConfigError):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """One line per error."""
+        """One line of text per error."""
         return tuple(finding.text for finding in self.findings)
 
     def __str__(self) -> str:
@@ -104,7 +111,7 @@ def warnings(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def require_valid(findings: Sequence[Finding]) -> None:
-    """Raise an error if a finding is an error.
+    """Raise an error if at least one finding has severity `ERROR`.
 
     Raises:
         InvalidConfigError: contains all errors.

@@ -1,4 +1,7 @@
-"""Loader of `energy.toml`: converts the file to a `Config` and names file, line and key of each fault."""
+"""Loader of `energy.toml`, which converts the file to a `Config`.
+
+For each invalid key it reports file, line and key.
+"""
 
 from __future__ import annotations
 
@@ -32,19 +35,26 @@ _ASSIGNMENT = re.compile(r"\s*([A-Za-z0-9_.\"-]+)\s*=")
 
 
 def locate(argument: Path | str | None = None) -> Path:
-    """Return the path of the configuration: the argument, else $SENERGY_CONFIG, else the default path."""
+    """Return the path of the configuration file.
+
+    Args:
+        argument: path from the user; None: $SENERGY_CONFIG if it is set, else `DEFAULT_PATH`.
+    """
     return Path(argument or os.environ.get(ENVIRONMENT_KEY) or DEFAULT_PATH)
 
 
 def load(argument: Path | str | None = None, *, trusted: bool = False) -> Config:
-    """Load the configuration and check each value by itself; `slurm_energy.validation` checks the rest.
+    """Load the configuration and check each value by itself.
+
+    Combinations of values are checked by `slurm_energy.validation`.
 
     Args:
-        argument: path from the user, see `locate`.
-        trusted: also reject a file that users other than root and this one could have written (daemons).
+        argument: path from the user; None: $SENERGY_CONFIG if it is set, else `DEFAULT_PATH`.
+        trusted: also reject a file that users other than root and this process's user could have written.
+            Daemons set it.
 
     Returns:
-        The configuration; the defaults if no file is named and the default file does not exist.
+        The configuration. It has the defaults if the user names no file and `DEFAULT_PATH` does not exist.
 
     Raises:
         InvalidConfigError: not TOML, unknown keys, invalid types or values.
@@ -57,15 +67,23 @@ def load(argument: Path | str | None = None, *, trusted: bool = False) -> Config
 
 
 def is_explicit(argument: Path | str | None) -> bool:
-    """Return whether the user named a file. That file must then exist."""
+    """Return whether the user named a configuration file, which must then exist.
+
+    Args:
+        argument: path from the user; None: the file is named only if $SENERGY_CONFIG is set.
+    """
     return argument is not None or bool(os.environ.get(ENVIRONMENT_KEY))
 
 
 def read_text(path: Path, *, trusted: bool = False) -> str:
     """Return the text of the configuration file.
 
+    Args:
+        path: path of the file.
+        trusted: reject a file that users other than root and this process's user could have written.
+
     Raises:
-        ConfigError: the file cannot be read, is not UTF-8, or, with `trusted`, is not trusted.
+        ConfigError: the file cannot be read, is not UTF-8, or is rejected because of `trusted`.
     """
     try:
         return read_trusted(path).decode() if trusted else path.read_text(encoding="utf-8")
@@ -75,7 +93,11 @@ def read_text(path: Path, *, trusted: bool = False) -> str:
 
 
 def parse(text: str, path: Path | None = None) -> Config:
-    """Parse a configuration; `path` appears in error messages only.
+    """Parse the text of a configuration file.
+
+    Args:
+        text: text of the file.
+        path: path of the file, for error messages and `Config.path`; None: not from a file.
 
     Raises:
         InvalidConfigError: contains all faults: not TOML, unknown keys, invalid types or values.
@@ -87,12 +109,12 @@ def parse(text: str, path: Path | None = None) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class ConfigSource:
-    """A parsed configuration file, possibly with faults.
+    """A parsed configuration file, possibly with invalid keys.
 
     Attributes:
-        config: the configuration; faulty keys have their defaults.
+        config: the configuration; invalid keys have their defaults.
         findings: faults of single keys.
-        reader: knows the line of each key.
+        reader: table reader of the file, which looks up the line of a key.
         keys: keys in the file, as (section, key).
     """
 
@@ -103,7 +125,12 @@ class ConfigSource:
 
 
 def parse_source(text: str, path: Path | None = None) -> ConfigSource:
-    """Parse a configuration and collect all faults of single keys instead of stopping at the first."""
+    """Parse the text of a configuration file and collect all faults of single keys.
+
+    Args:
+        text: text of the file.
+        path: path of the file, for the findings and `Config.path`; None: not from a file.
+    """
     reader = TableReader(path, text)
     try:
         data = tomllib.loads(text)
@@ -123,7 +150,10 @@ def parse_source(text: str, path: Path | None = None) -> ConfigSource:
 
 
 def _tables(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each table with its section; tables of a list are named by `table_label`."""
+    """Yield the section name and the contents of each table in a parsed file.
+
+    A table in a list of tables is named as in `table_label`.
+    """
     for name, value in data.items():
         if isinstance(value, dict):
             yield name, value
@@ -134,12 +164,15 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def table_label(section: str, position: int) -> str:
-    """Return the name of a table in a list of tables by position, from 0: `edp`, `edp[2]`, `edp[3]`."""
+    """Return the name of a table in a list of tables: `edp`, `edp[2]`, `edp[3]` for positions 0, 1 and 2."""
     return f"{section}[{position + 1}]" if position else section
 
 
 def _line_index(text: str) -> dict[tuple[str, str], int]:
-    """Map (section, key) and (section, '') to line numbers; tables of a list are named by `table_label`."""
+    """Map each (section, key), and each table header as (section, ''), to its line number, counted from 1.
+
+    A table in a list of tables is named as in `table_label`.
+    """
     index: dict[tuple[str, str], int] = {}
     section, counts = "", collections.Counter[str]()
     for number, line in enumerate(text.splitlines(), 1):
@@ -160,8 +193,8 @@ class TableReader:
     """A converter of TOML tables to dataclasses whose fields are declared with `value_checks.key`.
 
     Args:
-        path: path of the file, for error messages.
-        text: contents of the file.
+        path: path of the file, for error messages; None: not from a file.
+        text: text of the file.
     """
 
     def __init__(self, path: Path | None, text: str) -> None:
@@ -169,18 +202,37 @@ class TableReader:
         self._lines = _line_index(text)
 
     def fail(self, section: str, key: str, why: str, todo: str = "") -> InvalidConfigError:
-        """Return an error about a key, or about a section if `key` is empty."""
+        """Return an error about a key, or about a section if `key` is empty.
+
+        Args:
+            section: section, as in `table_label`.
+            key: key in the section; empty: the whole section.
+            why: the fault.
+            todo: the remedy; empty: it follows from the fault.
+        """
         return InvalidConfigError([self.finding(section, key, why, todo)])
 
     def finding(
         self, section: str, key: str, why: str, todo: str = "", severity: Severity = Severity.ERROR
     ) -> Finding:
-        """Return a finding about a key (`partition.gpu` for a key of an inner table) or a section."""
+        """Return a finding about a key or a section, with its line.
+
+        Args:
+            section: section, as in `table_label`.
+            key: key in the section, or `partition.gpu` for a key of an inner table; empty: the whole section.
+            why: the fault.
+            todo: the remedy; empty: it follows from the fault.
+            severity: severity of the finding.
+        """
         name = f"{section}.{key}" if key else f"[{section}]"
         return Finding(severity, name, why, todo, str(self.path or ""), self.line(section, key))
 
     def line(self, section: str, key: str) -> int | None:
-        """Return the line of a key, else of its table; None: neither is in the file."""
+        """Return the line number of a key, or of the key's table if the key is not in the file.
+
+        Returns:
+            The line, counted from 1; None: neither the key nor its table is in the file.
+        """
         table, _, inner = key.partition(".")
         candidates = [(section, key), (f"{section}.{key}", ""), (section, "")]
         if inner:  # the inner table has a header, or is written inline
@@ -190,6 +242,11 @@ class TableReader:
     def section(self, cls: type[Any], name: str, table: Any) -> Any:
         """Convert a table to an instance of `cls`.
 
+        Args:
+            cls: dataclass whose fields are declared with `value_checks.key`.
+            name: name of the section, for errors.
+            table: parsed table.
+
         Raises:
             InvalidConfigError: unknown keys, invalid types or values.
         """
@@ -198,13 +255,24 @@ class TableReader:
         return value
 
     def sections(self, cls: type[Any], name: str, tables: list[Any]) -> tuple[Any, ...]:
-        """Convert each table of a list (`[[name]]`); the errors are those of `section`."""
+        """Convert each table of a list of tables (`[[name]]`) to an instance of `cls`.
+
+        Raises:
+            InvalidConfigError: unknown keys, invalid types or values in one of the tables.
+        """
         return tuple(
             self.section(cls, table_label(name, position), table) for position, table in enumerate(tables)
         )
 
     def collect(self, cls: type[Any], name: str, table: Any) -> tuple[Any, list[Finding]]:
-        """Return a table as an instance of `cls`, with defaults for faulty keys, and the faults."""
+        """Return a table as an instance of `cls`, and the faults of the table's keys.
+
+        Args:
+            cls: dataclass whose fields are declared with `value_checks.key`. Invalid keys have their
+                defaults.
+            name: name of the section, for the findings.
+            table: parsed table.
+        """
         if not isinstance(table, dict):
             return cls(), [self.finding(name, "", "must be a table")]
         hints = typing.get_type_hints(cls)
@@ -262,13 +330,13 @@ def _config(reader: TableReader, data: dict[str, Any]) -> tuple[Config, list[Fin
 
 
 def _quoted(raw: Any) -> str:
-    """Return a value for a message; long values are cut."""
+    """Return the text of a value for a message, cut to `_MAX_VALUE_LENGTH` characters."""
     text = repr(raw)
     return text if len(text) <= _MAX_VALUE_LENGTH else text[: _MAX_VALUE_LENGTH - 3] + "..."
 
 
 def suggest_name(name: str, known: Sequence[str]) -> str:
-    """Return the advice for an unknown name: the most similar known name, else all known names."""
+    """Return advice for an unknown name: the most similar name in `known`, or all of them."""
     folded = {word.lower(): word for word in known}
     close = difflib.get_close_matches(name.lower(), folded, 1)
     return f"did you mean '{folded[close[0]]}'?" if close else "known: " + ", ".join(known)

@@ -1,7 +1,7 @@
 """Declaration of all configuration keys: type, default, limits and meaning.
 
-Default, documentation and check of a key are the metadata of a dataclass field. `loader.py` validates with
-them, and `schema_document.py` generates the example file and the reference page from them.
+The default, documentation and check of a key are the metadata of a dataclass field. `loader.py` uses them to
+validate a file. `schema_document.py` generates the example file and the reference page from them.
 """
 
 from __future__ import annotations
@@ -360,7 +360,10 @@ class EdpEntry:
 class Config:
     """A validated configuration.
 
-    `policies` and `edp` are the tables of the site. `path` is the file; None: the defaults.
+    Attributes:
+        policies: energy policies of the site by name (`[policies.NAME]`).
+        edp: entries of the site for the energy policy `edp` (`[[edp]]`).
+        path: path of the configuration file; None: the defaults.
     """
 
     cluster: ClusterConfig = field(default_factory=ClusterConfig)

@@ -1,6 +1,6 @@
 """Declaration of configuration keys, and checks of their values.
 
-A check returns the fault as text, or None for a valid value.
+A check is a function that returns the fault of a value as text, or None if the value is valid.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ ROOT_SOCKET_SUFFIX = ".root"
 
 
 def key(default: Any, doc: str, check: Check | None = None, show: Any = None) -> Any:
-    """Declare a configuration key.
+    """Declare a configuration key as a dataclass field.
 
     Args:
         default: value of a missing key; a list or dict is copied for each instance.
         doc: one or two sentences for the example file and the reference page.
-        check: check of the value.
-        show: value for the example file if the default is not instructive.
+        check: check of the value; None: any value of the type is valid.
+        show: value for the example file; None: the default.
     """
     metadata = {"doc": doc, "check": check, "show": default if show is None else show}
     if isinstance(default, (list, dict)):
@@ -38,12 +38,15 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def between(low: float, high: float) -> Check:
-    """Accept numbers from `low` to `high`, inclusive."""
+    """Return a check that accepts numbers from `low` to `high`, inclusive."""
     return lambda value: None if low <= value <= high else f"must be from {low:g} to {high:g}"
 
 
 def parsed_by(parse: Callable[[str], object]) -> Check:
-    """Accept text that a parser accepts; its ValueError names the fault."""
+    """Return a check that accepts text for which `parse` raises no ValueError.
+
+    The text of the ValueError is the fault.
+    """
 
     def check(value: str) -> str | None:
         try:
@@ -56,7 +59,7 @@ def parsed_by(parse: Callable[[str], object]) -> Check:
 
 
 def one_of(*words: str) -> Check:
-    """Accept the given words."""
+    """Return a check that accepts the given words."""
     return lambda value: None if value in words else f"must be one of {', '.join(words)}"
 
 
@@ -65,7 +68,7 @@ MAX_SOCKET_PATH_BYTES = 107
 
 
 def socket_path(extra: str) -> Check:
-    """Accept the path of a Unix socket that can be extended by the suffix `extra`."""
+    """Return a check that accepts paths of Unix sockets to which the suffix `extra` can be appended."""
     max_bytes = MAX_SOCKET_PATH_BYTES - len(extra)
     return lambda value: (
         None
@@ -75,7 +78,7 @@ def socket_path(extra: str) -> Check:
 
 
 def user_names(value: list[str]) -> str | None:
-    """Accept names of users, not of groups."""
+    """Accept a list of user names or uids; group names are rejected."""
     wrong = [name for name in value if not _USER.fullmatch(name)]
     if any(name.startswith(GROUP_MARK) for name in wrong):
         return "must be users: groups can be named in controller.operators only"
@@ -98,7 +101,7 @@ def model_name(value: str) -> str | None:
 
 
 def cluster_name(value: str) -> str | None:
-    """Accept a cluster's name as Slurm does."""
+    """Accept the cluster names that Slurm accepts."""
     fits = re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", value)  # 40: slurm.conf(5), ClusterName
     return None if fits else "must be 1 to 40 characters of A-Z a-z 0-9 _ . -"
 
@@ -109,12 +112,12 @@ def ascending(value: tuple[float, float]) -> str | None:
 
 
 def at_least_one_user(value: list[str]) -> str | None:
-    """Accept names of users, at least one."""
+    """Accept a list of at least one user name or uid."""
     return user_names(value) if value else "must name at least one user"
 
 
 def users_and_groups(value: list[str]) -> str | None:
-    """Accept names of users, and of groups with the prefix `GROUP_MARK`."""
+    """Accept a list of user names, and of group names with the prefix `GROUP_MARK`."""
     names = [name.removeprefix(GROUP_MARK) for name in value]
     return user_names(names) and f"must be user names, or {GROUP_MARK} and a group's name, without blanks"
 
@@ -123,7 +126,7 @@ NODE_PARTS = ("cpu", "dram", "gpu", "rest")
 
 
 def component_watts(value: dict[str, float]) -> str | None:
-    """Accept power bounds of components in watts."""
+    """Accept a table of maximum power in watts by component: cpu, dram, gpu, other and node."""
     wrong = [name for name in value if name not in ("cpu", "dram", "gpu", "other", "node")]
     if wrong:
         return f"'{wrong[0]}' is not one of cpu, dram, gpu, other, node"
@@ -131,7 +134,7 @@ def component_watts(value: dict[str, float]) -> str | None:
 
 
 def idle_watts(value: dict[str, float]) -> str | None:
-    """Accept idle power of components in watts."""
+    """Accept a table of idle power in watts by component: cpu, dram, gpu and other."""
     wrong = [name for name in value if name not in ("cpu", "dram", "gpu", "other")]
     if wrong:
         return f"'{wrong[0]}' is not one of cpu, dram, gpu, other"
@@ -139,13 +142,13 @@ def idle_watts(value: dict[str, float]) -> str | None:
 
 
 def node_parts(value: list[str]) -> str | None:
-    """Accept parts of a node."""
+    """Accept a list of parts of a node, as in `NODE_PARTS`."""
     wrong = [part for part in value if part not in NODE_PARTS]
     return f"'{wrong[0]}' is not one of {', '.join(NODE_PARTS)}" if wrong else None
 
 
 def bmc_address(value: str) -> str | None:
-    """Accept the address of a BMC, and the empty one."""
+    """Accept the URL of a BMC (`ipmi://`, `https://` or `http://`), and the empty text."""
     if value and not value.startswith(("ipmi://", "https://", "http://")):
         return "must begin with ipmi://, https:// or http://"
     try:
@@ -156,11 +159,11 @@ def bmc_address(value: str) -> str | None:
 
 
 def one_line(value: str) -> str | None:
-    """Accept text that fits in one line of a table."""
+    """Accept text without line breaks and control characters."""
     return None if value.isprintable() else "must be one line without control characters"
 
 
 def product_name(value: str) -> str | None:
-    """Accept the empty name, which stands for every product, and names with a letter or digit."""
+    """Accept a name with at least one letter or digit, and the empty text, which stands for every product."""
     named = not value or any(character.isalnum() for character in value)
     return None if named else "must have a letter or a digit"

@@ -1,1 +1,1 @@
-"""What both ends of a connection share: clients of the daemons, proofs, and parsing of query parameters."""
+"""The parts of the protocols that both ends share: clients of the daemons, proofs, parsers of parameters."""

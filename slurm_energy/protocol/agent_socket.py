@@ -1,7 +1,7 @@
 """The agent's Unix sockets: their paths, and a client that sends one message and reads the response.
 
-Root has a socket of its own beside `agent.socket`, so that users who fill the public socket's queue cannot
-lock root out. Imports nothing heavy: every subcommand may load this module.
+Root has a second socket beside `agent.socket`, so that users who fill the queue of the public socket cannot
+lock root out. This module imports nothing that is slow to import, because every subcommand may load it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def root_socket_path(path: Path) -> Path:
     """Return the path of the socket that only root may connect to.
 
     Args:
-        path: the public socket, `agent.socket`.
+        path: path of the public socket, which is the configuration key `agent.socket`.
     """
     # Imported here: the schema's checks need it too, and no other part of the configuration is wanted.
     from slurm_energy.config.value_checks import ROOT_SOCKET_SUFFIX
@@ -35,8 +35,8 @@ def ask_agent(path: Path, message: dict[str, Any]) -> dict[str, Any]:
     """Send one message to this node's senergyd and return its response.
 
     Args:
-        path: the public socket, `agent.socket`. Root tries its own socket first.
-        message: a JSON object, see `agent.sockets.messages`.
+        path: path of the public socket (`agent.socket`). If the caller is root, root's socket is tried first.
+        message: a JSON object as described in `agent.sockets.messages`.
 
     Raises:
         UnavailableError: no agent responds at `path`, or the response is not a JSON object.
@@ -55,10 +55,12 @@ def ask_agent(path: Path, message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _connect(path: Path) -> socket.socket:
-    """Connect to the agent and wait for a place in the socket's queue if it is full.
+    """Return a connection to the agent. If the queue of the socket is full, wait up to `TIMEOUT_S`.
+
+    `path` is the path of the public socket.
 
     Raises:
-        OSError: no agent listens at `path`.
+        OSError: no agent listens at `path`, or the wait timed out.
     """
     root_paths = [root_socket_path(path)] if os.geteuid() == 0 else []
     for candidate in (*root_paths, path):

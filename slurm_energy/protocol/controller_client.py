@@ -1,6 +1,7 @@
-"""HTTP client of senergyctld for CLI and agent, which signs requests with munge and verifies responses.
+"""HTTP client of senergyctld for the CLI and the agent.
 
-The client is synchronous and quick to import. A daemon calls it from a thread.
+It signs requests with munge and verifies responses. The client is synchronous and quick to import. A daemon
+calls it in a thread.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _ERRORS: Final[dict[int, type[EnergyError]]] = {
 
 
 class _BrokenOffError(UnavailableError):
-    """The connection was closed before the end of the response."""
+    """The connection was closed before the end of the response, or the request was cancelled."""
 
 
 class ControllerClient:
@@ -56,10 +57,10 @@ class ControllerClient:
 
     Args:
         url: `http://HOST:PORT` as in `cluster.controller_url`.
-        munge_socket: socket of munged; None: the default of the library.
-        timeout_s: maximum duration of connecting and of each read.
+        munge_socket: socket of munged; None: the default of the munge library.
+        timeout_s: maximum duration, in seconds, of connecting and of each read.
         controller_users: users as which senergyctld may run; responses of other users are rejected.
-        total_timeout_s: maximum duration of a request; None: unlimited.
+        total_timeout_s: maximum duration of a request in seconds; None: unlimited.
         max_response_bytes: maximum size of a response.
 
     Raises:
@@ -114,13 +115,25 @@ class ControllerClient:
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Send a POST request with a JSON body and return the JSON object of the response.
 
-        The errors are those of `get`. After an UnavailableError it is unknown whether the controller has
-        processed the body; senders of records send it again.
+        It raises the same errors as `get`. After an UnavailableError it is unknown whether senergyctld has
+        processed the body. An agent therefore sends its records again.
+
+        Args:
+            path: for example `/v1/records`.
+            body: value that JSON can hold.
         """
         return self._request("POST", quote(path), json.dumps(body, separators=(",", ":")).encode())
 
     def _request(self, method: str, target: str, body: bytes) -> dict[str, Any]:
-        """Send a request, and retry if the controller closes the connection because it has too many."""
+        """Send a request, and retry it if senergyctld closes the connection before its response is complete.
+
+        senergyctld closes connections if it has too many.
+
+        Args:
+            method: HTTP method.
+            target: path and query, percent-encoded.
+            body: body of the request; empty: none.
+        """
         total_s = math.inf if self._total_timeout_s is None else self._total_timeout_s
         until_s = time.monotonic() + total_s
         for pause_s in _RETRY_PAUSES_S:
@@ -152,7 +165,14 @@ class ControllerClient:
 
     @contextlib.contextmanager
     def _bounded(self, connected: socket.socket, until_s: float) -> Iterator[None]:
-        """Abort a request at the total timeout, even if each single read is fast enough."""
+        """Context manager that aborts the request on a connection at `until_s` (clock `time.monotonic`).
+
+        It also limits a request whose single reads are all fast enough. `cancel` can abort the connection
+        until the end of the `with` block.
+
+        Raises:
+            UnavailableError: the request was aborted or cancelled.
+        """
         timer = None
         if until_s < math.inf:
             timer = threading.Timer(max(0.0, until_s - time.monotonic()), _shut_down, [connected])
@@ -203,9 +223,13 @@ class ControllerClient:
         raise _ERRORS.get(status, EnergyError)(str(answer.get("error")))
 
     def _unproven(self, status: int, answer: Mapping[str, Any]) -> EnergyError:
-        """Return the error for a response without proof, which senergyctld or any other program may send.
+        """Return the error for a response without proof, which any program may have sent.
 
-        None of these errors means that the request can never succeed.
+        No error that this method returns means that the request can never succeed.
+
+        Args:
+            status: HTTP status.
+            answer: JSON object of the response; empty: it is not a JSON object.
         """
         message = answer.get("error")
         why = (

@@ -1,4 +1,7 @@
-"""Parsers of query parameters: lists separated by commas, and switches. Their meaning is up to the caller."""
+"""Parsers of HTTP query parameters: comma-separated lists, and switches.
+
+They know no parameter names. The caller gives the parameters a meaning.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,17 @@ _MAX_VALUES = 5_000
 
 
 def refuse_unknown(query: Mapping[str, str], allowed: Collection[str]) -> None:
-    """Raise an error if the query has an unknown parameter.
+    """Raise an error if `query` has a parameter that is not in `allowed`.
 
     Raises:
-        UsageError: names an unknown parameter and the known ones.
+        UsageError: names the first unknown parameter and all allowed ones.
     """
     if unknown := sorted(set(query) - set(allowed)):
         raise UsageError(f"unknown parameter '{shown(unknown[0])}'", todo="known: " + ", ".join(allowed))
 
 
 def words(query: Mapping[str, str], key: str) -> tuple[str, ...]:
-    """Return the words of a list separated by commas; none if the parameter is missing.
+    """Return the words of the comma-separated list in parameter `key`; empty if the parameter is missing.
 
     Raises:
         UsageError: more than 5,000 words.
@@ -33,7 +36,7 @@ def words(query: Mapping[str, str], key: str) -> tuple[str, ...]:
 
 
 def switch(query: Mapping[str, str], key: str) -> bool:
-    """Return whether a parameter is 1; False if it is 0 or missing.
+    """Return True if parameter `key` is 1, and False if it is 0 or missing.
 
     Raises:
         UsageError: the parameter has another value.

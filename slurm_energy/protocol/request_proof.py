@@ -1,6 +1,6 @@
-"""Payload of the munge credential of a request: digests of the request, of constant length.
+"""Payload of the munge credential of a request: SHA-256 digests of the request, of constant length.
 
-Both ends use this module: the client builds the payload, the controller verifies it.
+Both ends use this module. The client builds the payload, and senergyctld verifies it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PAYLOAD: Final = re.compile(rf"{_FORMAT} ([0-9a-f]{{64}}) ([0-9a-f]{{64}})")
 
 
 def request_payload(method: str, target: str, body: bytes) -> bytes:
-    """Return the payload for a request.
+    """Return the payload that a client signs for a request.
 
     Args:
         method: HTTP method.
@@ -26,7 +26,16 @@ def request_payload(method: str, target: str, body: bytes) -> bytes:
 
 
 def signed_body_sha256(payload: bytes, method: str, target: str) -> str | None:
-    """Return the hexadecimal SHA-256 of the body from a payload; None: the payload is for another request."""
+    """Return the SHA-256 of the body, in hexadecimal, that the payload of a credential states.
+
+    Args:
+        payload: payload of the munge credential.
+        method: HTTP method of the request.
+        target: path and query as in the request line.
+
+    Returns:
+        The digest; None: the payload was made for another method or target, or is not a request payload.
+    """
     match = _PAYLOAD.fullmatch(payload.decode("ascii", "replace"))
     if match is None or not hmac.compare_digest(match[1], _request_sha256(method, target)):
         return None

@@ -1,8 +1,8 @@
 """Proof that senergyctld made a response to a given request, with a given status and body.
 
-The proof is a munge credential over the credential of the request, the status and the body. It is the last
-key of the JSON object, so a streamed response can be signed after its last record. The controller creates
-the proof, and clients verify it with the same module.
+The proof is a munge credential whose payload states digests of the request's credential and of the body, and
+the status. It is the last key of the JSON object, so that a streamed response can be signed after its last
+record. senergyctld creates the proof, and clients verify it, with this module.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _MAX_TAIL_BYTES: Final = 4096
 
 
 class ProofError(UnavailableError):
-    """A response does not prove that senergyctld made it; its contents must not be used."""
+    """A response lacks a valid proof that senergyctld made it; its contents must not be used."""
 
 
 class ResponseSeal:
     """The proof of one response, whose body may be passed in parts.
 
     Args:
-        request_credential: munge credential of the request.
+        request_credential: munge credential of the request, as in its header.
         status: HTTP status of the response.
     """
 
@@ -42,11 +42,18 @@ class ResponseSeal:
         self._digest = hashlib.sha256()
 
     def update(self, part: bytes) -> None:
-        """Add a part of the body, which is a JSON object with at least one key, without its closing brace."""
+        """Add the next part of the body to the proof.
+
+        The body is a JSON object with at least one key. Pass it without its closing brace, which `tail`
+        returns.
+        """
         self._digest.update(part)
 
     def tail(self, munge_socket: Path | None) -> bytes:
-        """Return the end of the body: the key `proof` and the closing brace.
+        """Return the end of the body: the key `proof` and the closing brace. Call it after the last `update`.
+
+        Args:
+            munge_socket: socket of munged; None: the default of the munge library.
 
         Raises:
             UnavailableError: munged does not answer.
@@ -61,7 +68,7 @@ class ResponseVerifier:
 
     Attributes:
         uids: uids as which senergyctld may run.
-        munge_socket: socket of munged; None: the default of the library.
+        munge_socket: socket of munged; None: the default of the munge library.
     """
 
     uids: Collection[int]
@@ -69,6 +76,11 @@ class ResponseVerifier:
 
     def check(self, content: bytes, request_credential: str, status: int) -> None:
         """Check that senergyctld made this response to this request.
+
+        Args:
+            content: body of the response, with the proof.
+            request_credential: munge credential of the request, as in its header.
+            status: HTTP status of the response.
 
         Raises:
             ProofError: the proof is missing, from another user, or for another request, status or body.

@@ -1,9 +1,10 @@
 """The templates: lookup, declaration of their variables, and rendering.
 
-A template begins with a Jinja comment that contains TOML: `summary`, and one table per variable with `kind`,
-`doc` and, unless a value is required, `default`. `uses` lists variables that batch templates share
-(`base/variables.toml`); a table of the same name overrides single entries. An empty value omits its line.
-The site's own templates are in one directory and replace shipped templates of the same name.
+A template begins with a Jinja comment, called the head, that contains TOML. The head has the key `summary`
+and one table per variable. A table has `kind`, `doc` and, unless the user must give a value, `default`. The
+key `uses` lists variables that batch templates share; they are declared in `base/variables.toml`. A table of
+the same name in the head overrides single entries of a shared variable. An empty value omits the line that
+uses it. The site's own templates are in one directory. They replace shipped templates of the same name.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class TemplateVariable:
 
     Attributes:
         name: key for --set.
-        kind: form of the value, see `value_kinds`.
+        kind: kind of value, one of `value_kinds.names()`.
         doc: meaning, one line.
-        default: default value; None: a value is required.
+        default: default value; None: the user must give a value.
         option: sbatch option that receives the value; empty: the text of the template uses the value.
     """
 
@@ -53,15 +54,15 @@ class TemplateVariable:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A template.
+    """A template of a batch script or a site file.
 
     Attributes:
         name: name of the template.
         group: `batch` or `site` (configuration and unit files) for shipped templates, `own` for the site's.
         summary: one line.
-        variables: its own variables, then the shared ones.
-        source: the whole file, including the head.
-        path: path of the file.
+        variables: variables that only this template has, then the shared ones.
+        source: text of the template file, including the head.
+        path: path of the template file.
     """
 
     name: str
@@ -73,10 +74,13 @@ class Template:
 
 
 def names(folder: Path | None = None) -> dict[str, Path]:
-    """Return the template files by name: shipped batch scripts, shipped site files, the site's own templates.
+    """Return the paths of all template files by template name.
+
+    The order is shipped batch scripts, shipped site files, the site's own templates.
 
     Args:
-        folder: directory of the site's templates, `NAME.sh.j2` or `NAME.j2`; it need not exist.
+        folder: directory of the site's templates, `NAME.sh.j2` or `NAME.j2`, which need not exist; None:
+            shipped templates only.
 
     Raises:
         EnergyError: the directory cannot be read.
@@ -100,15 +104,16 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def find(name: str, folder: Path | None = None) -> Template:
-    """Load a template.
+    """Load the template `name`.
 
     Args:
         name: name of the template.
-        folder: as in `names`.
+        folder: directory of the site's templates, which need not exist; None: shipped templates only.
 
     Raises:
-        NotFoundError: no such template; lists the known ones.
+        NotFoundError: no such template; the error lists the existing ones.
         ConfigError: a template of the site is invalid or not trusted.
+        EnergyError: the directory cannot be read.
     """
     known = names(folder)
     path = known.get(name)
@@ -131,7 +136,12 @@ def find(name: str, folder: Path | None = None) -> Template:
 
 
 def _text(path: Path) -> str:
-    """Return the text of a template file; a file of the site must be trusted, see `read_trusted`."""
+    """Return the text of a template file.
+
+    Raises:
+        ConfigError: the file cannot be read, is not UTF-8, or is a site's file that other users could have
+            written.
+    """
     try:
         data = path.read_bytes() if path.is_relative_to(_FOLDER) else read_trusted(path)
         return data.decode("utf-8-sig").replace("\r\n", "\n")  # bash takes no CR
@@ -148,6 +158,10 @@ def _shared() -> dict[str, dict[str, Any]]:
 
 def _variables(head: Mapping[str, Any], path: Path) -> list[TemplateVariable]:
     """Return the variables that the head of a template declares.
+
+    Args:
+        head: parsed head.
+        path: path of the template file, for errors.
 
     Raises:
         ConfigError: names the file and the key.
@@ -169,7 +183,7 @@ def _variables(head: Mapping[str, Any], path: Path) -> list[TemplateVariable]:
 
 
 def _fault(name: str, table: Mapping[str, Any]) -> str:
-    """Return the fault in the table of a variable; empty: none."""
+    """Return the fault in the table that declares variable `name`; empty: it has none."""
     if not _KEY.fullmatch(name):
         return "is not a valid key: write a-z, 0-9 and _"
     if unknown := sorted(set(table) - {"kind", "doc", "default", "option"}):
@@ -182,16 +196,18 @@ def _fault(name: str, table: Mapping[str, Any]) -> str:
 
 
 def render(template: Template, given: Mapping[str, str], energy_check: value_kinds.EnergyCheck) -> str:
-    """Render a template with the given values, and with defaults for the other variables.
+    """Return the text of a template with the given values, and with defaults for the other variables.
 
     Args:
         template: the template.
         given: values by name of the variable.
-        energy_check: checks the energy flags, see `value_kinds.check_energy`.
+        energy_check: function that checks energy flags; its argument maps names such as `ENERGY_GPU_CAP` to
+            values.
 
     Raises:
         UsageError: a key is unknown or missing, or a value is invalid for its kind.
-        ForbiddenError: this user may not use the policy.
+        ForbiddenError: this user may not use the energy policy.
+        ConfigError: a template of the site has an error.
     """
     values = _values(template, given)
     by_name = {variable.name: variable for variable in template.variables}
@@ -209,7 +225,7 @@ def render(template: Template, given: Mapping[str, str], energy_check: value_kin
 
 
 def _option(variable: TemplateVariable, value: str) -> str:
-    """Return the sbatch option for a value, without dashes; empty for the value `no`."""
+    """Return the sbatch option for a value, without dashes; empty if the value is `no` (kind `yesno`)."""
     if variable.kind == "yesno":
         return variable.option if value == "yes" else ""
     return f"{variable.option}={value}"

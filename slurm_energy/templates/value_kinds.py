@@ -1,7 +1,7 @@
-"""Kinds of template values, with one check for each kind. Single templates do not belong here.
+"""Kinds of template values, with one check for each kind.
 
-Values in `#SBATCH` and configuration lines cannot be quoted, so their kinds allow no spaces, quotes or line
-breaks. The filter `sh` of the templates quotes values in shell code.
+Values in `#SBATCH` lines and configuration lines cannot be quoted. The kinds of these values therefore allow
+no spaces, quotes or line breaks. The filter `sh` of the templates quotes values in shell code.
 """
 
 from __future__ import annotations
@@ -37,9 +37,15 @@ ENERGY_KINDS: Final = ("policy", "cap", "gpu_cap", "model", "tag", "alternatives
 
 
 def check(kind: str, name: str, value: str) -> str:
-    """Check a value against its kind and return it; ranges of shapes are expanded.
+    """Return a value if it is valid for its kind. Ranges in `alternatives` are expanded in the result.
 
-    Kinds in `ENERGY_KINDS` are not checked here, as they depend on each other and on the configuration.
+    Kinds in `ENERGY_KINDS` are not checked here. Use `check_energy` for them, because they depend on each
+    other and on the configuration.
+
+    Args:
+        kind: one of `names()`.
+        name: name of the variable, for the error.
+        value: the value, not empty.
 
     Raises:
         UsageError: names the key, the value and the expected form.
@@ -72,7 +78,8 @@ def check_energy(values: dict[str, str], checker: EnergyCheck) -> None:
 
     Args:
         values: non-empty values by kind (`policy`, `cap`, ...).
-        checker: checks values by their name in the job-control environment (`ENERGY_GPU_CAP`).
+        checker: function that checks the values; its argument maps names in the job-control environment, such
+            as `ENERGY_GPU_CAP`, to values.
 
     Raises:
         UsageError, ForbiddenError: the errors of a submission.

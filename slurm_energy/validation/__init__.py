@@ -1,7 +1,7 @@
 """Validation of the configuration for `senergy config check`, `senergy doctor` and both daemons.
 
-`config` checks single keys. This package checks combinations of keys, and whether they match the host and
-Slurm. A check is a generator of findings that is listed in `checker.CHECKS`.
+The package `config` checks single keys. This package checks combinations of keys, and whether the keys match
+the host and Slurm. A check is a generator of findings. `checker.CHECKS` lists all checks.
 """
 
 from slurm_energy.validation.check_context import DaemonRole

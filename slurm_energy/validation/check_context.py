@@ -1,4 +1,4 @@
-"""Input of the checks: the configuration with the lines of its keys, and facts about the host."""
+"""Input of the checks: the configuration with the line numbers of its keys, and facts about the host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurm_energy.validation.host import Host
 
 
 class DaemonRole(StrEnum):
-    """Daemon whose configuration is checked."""
+    """The daemon for which a configuration is checked: senergyctld (controller) or senergyd (node)."""
 
     CONTROLLER = "controller"
     NODE = "node"
@@ -26,8 +26,9 @@ class CheckContext:
     Attributes:
         source: the parsed file.
         host: facts about the host.
-        role: the daemon that is about to start here; None: a user checks the file.
-        trusted: only root or this user could have written the file, so code that it names may be executed.
+        role: the daemon that is about to start on this host; None: a user checks the file.
+        trusted: only root or this process's user could have written the file. Code that the file names may
+            then be executed.
     """
 
     source: ConfigSource
@@ -37,25 +38,34 @@ class CheckContext:
 
     @property
     def config(self) -> Config:
-        """The configuration."""
+        """The configuration to check."""
         return self.source.config
 
     def is_set(self, section: str, key: str) -> bool:
-        """Return whether the file sets a key."""
+        """Return whether the configuration file sets a key."""
         return (section, key) in self.source.keys
 
     def error(
         self, section: str, key: str, why: str, todo: str = "", *, unavailable: bool = False
     ) -> Finding:
-        """Return a finding that stops a daemon."""
+        """Return a finding of severity `ERROR`, with which daemons do not start.
+
+        Args:
+            section: section of the configuration.
+            key: key in the section; empty: the whole section.
+            why: the fault.
+            todo: the remedy; empty: it follows from the fault.
+            unavailable: the configuration is valid, but a directory or database that it names is not
+                available now.
+        """
         return replace(self.source.reader.finding(section, key, why, todo), unavailable=unavailable)
 
     def warning(self, section: str, key: str, why: str, todo: str = "") -> Finding:
-        """Return a finding that stops nothing."""
+        """Return a finding of severity `WARNING`; the arguments are those of `error`."""
         return self.source.reader.finding(section, key, why, todo, Severity.WARNING)
 
     def unchecked(self, section: str, key: str, why: str, todo: str = "") -> Finding:
-        """Return a note that a check was skipped, with the reason."""
+        """Return a finding of severity `UNCHECKED`: a check was skipped, for the reason `why`."""
         return self.source.reader.finding(section, key, why, todo, Severity.UNCHECKED)
 
 

@@ -1,4 +1,4 @@
-"""Runner of all checks on a configuration file, which collects their findings."""
+"""Runner of all checks of a configuration file, which collects their findings."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ CHECKS: tuple[tuple[Check, frozenset[DaemonRole]], ...] = (
     (slurm_settings.check_users, _CONTROLLER),
     (slurm_settings.check_access, _CONTROLLER),
 )
-"""All checks with the daemons that run them; a user's check of a file runs all of them."""
+"""All checks, each with the daemons that run it. If a user checks a file, all of them run."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedConfig:
-    """A checked configuration.
+    """A configuration with the findings of its checks.
 
     Attributes:
         path: path of the file; None: the built-in defaults apply.
-        config: the configuration; faulty keys have their defaults.
+        config: the configuration; invalid keys have their defaults.
         findings: errors, then warnings, then skipped checks, each ordered by line.
     """
 
@@ -62,12 +62,12 @@ class CheckedConfig:
 
     @property
     def errors(self) -> list[Finding]:
-        """Findings that stop a daemon."""
+        """Findings of severity `ERROR`, with which daemons do not start."""
         return errors(self.findings)
 
     @property
     def warnings(self) -> list[Finding]:
-        """Findings that stop nothing."""
+        """Findings of severity `WARNING`, with which daemons start."""
         return warnings(self.findings)
 
 
@@ -77,8 +77,8 @@ def check_file(
     """Check a configuration file as completely as this host allows.
 
     Args:
-        argument: path from the user, see `config.locate`.
-        role: the daemon that is about to start here; None: run all checks, for a user.
+        argument: path from the user; None: $SENERGY_CONFIG if it is set, else the default path.
+        role: the daemon that is about to start on this host; None: run all checks, for a user.
         host: facts about the host; None: look them up on this host.
 
     Raises:
@@ -102,7 +102,10 @@ def check_file(
 
 
 def _is_readable(path: Path) -> bool:
-    """Return whether an untrusted file can be read without blocking and without filling the memory."""
+    """Return whether a file is a regular file small enough to read.
+
+    Reading an untrusted file must neither block (as a FIFO would) nor fill the memory.
+    """
     try:
         return path.is_file() and path.stat().st_size <= MAX_FILE_BYTES
     except OSError:
@@ -110,7 +113,12 @@ def _is_readable(path: Path) -> bool:
 
 
 def load_for_daemon(argument: Path | str | None, role: DaemonRole, log: logging.Logger) -> Config:
-    """Load the configuration of a daemon at start or reload; warnings go to its log.
+    """Load and check the configuration of a daemon at start or reload.
+
+    Args:
+        argument: path from the user; None: $SENERGY_CONFIG if it is set, else the default path.
+        role: the daemon.
+        log: logger that receives the warnings.
 
     Raises:
         InvalidConfigError: contains all errors.

@@ -1,4 +1,4 @@
-"""Check that the controller listens at the address that agents and the CLI use."""
+"""Check that senergyctld listens at the address that agents and the CLI use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slurm_energy.validation.check_context import CheckContext
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Compare `controller.listen` with `cluster.controller_url`."""
+    """Yield findings about `controller.listen` and `cluster.controller_url` if the two do not match."""
     listen, url = context.config.controller.listen, context.config.cluster.controller_url
     listen_host, listen_port = parse_listen(listen)
     url_host, url_port = parse_url(url)

@@ -1,4 +1,7 @@
-"""Facts about this host for the checks: host names, users, groups and slurm.conf. No command is run."""
+"""Facts about this host for the checks: host names, users, groups and slurm.conf.
+
+No command is run to determine them.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ class SlurmConf:
     """The contents of slurm.conf.
 
     Attributes:
-        path: path of the file; None: this host has none.
-        problem: why the file could not be read; empty: it was read.
-        settings: values by lower-case key, see `conf_files.read_settings`.
+        path: path of slurm.conf; None: this host has none.
+        problem: why slurm.conf could not be read; empty: it was read.
+        settings: by lower-case key, the values of all its lines.
     """
 
     path: Path | None = None
@@ -29,13 +32,13 @@ class SlurmConf:
 
     @property
     def missing(self) -> str:
-        """Why the settings are unknown; empty: slurm.conf was read."""
+        """Reason why the settings are unknown; empty: slurm.conf was read."""
         if self.path is None:
             return "no slurm.conf on this host"
         return f"{self.path}: {self.problem}" if self.problem else ""
 
     def last(self, key: str) -> str | None:
-        """Return the last value of a key; None: the key is not set."""
+        """Return the last value of a key of slurm.conf; None: the key is not set."""
         values = self.settings.get(key.lower())
         return values[-1] if values else None
 
@@ -48,7 +51,7 @@ class SlurmConf:
 
     @property
     def controllers(self) -> frozenset[str]:
-        """Host names of slurmctld, primary and backups."""
+        """Lower-case host names of the primary and backup slurmctld."""
         lines = [*self.settings.get("slurmctldhost", []), *self.settings.get("controlmachine", [])]
         return frozenset(line.partition("(")[0].strip().lower() for line in lines)
 
@@ -58,8 +61,8 @@ class Host:
     """Facts about a host.
 
     Attributes:
-        names: its host names in lower case, short and full.
-        slurm: its slurm.conf.
+        names: host names of the host in lower case, short and full.
+        slurm: contents of its slurm.conf.
     """
 
     names: frozenset[str]
@@ -74,7 +77,7 @@ class Host:
         return gid_of(name) is not None
 
     def is_called(self, name: str) -> bool:
-        """Return whether a host name is a name of this host."""
+        """Return whether `name` is a name of this host, with or without the domain."""
         name = name.lower().rstrip(".")
         return name in self.names or name.partition(".")[0] in self.names
 

@@ -1,4 +1,4 @@
-"""Checks of section node_power: the source of the node's power, and the BMC."""
+"""Checks of section `node_power`: the source of the node's power, and the BMC."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BMC_KEYS = ("bmc_user", "bmc_password_file", "bmc_certificates", "bmc_chassis")
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Check that source, BMC address and account match."""
+    """Yield findings if the power source, the BMC's address and the BMC's user account do not match."""
     settings = context.config.node_power
     if not settings.bmc:
         for key in _BMC_KEYS:

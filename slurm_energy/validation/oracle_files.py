@@ -1,4 +1,4 @@
-"""Checks of section oracle: calibrations and hardware files."""
+"""Checks of section `oracle`: calibration files and hardware files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEYS: Final = ("calibrations", "hardware")
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Check that the files exist, are valid, and match each other."""
+    """Yield findings if the oracle's files do not exist, are invalid, or do not match each other."""
     settings = context.config.oracle
     files = [(key, path) for key in _KEYS for path in getattr(settings, key)]
     if not files:

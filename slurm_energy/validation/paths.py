@@ -27,7 +27,7 @@ _MADE_BY_UNIT: Final = ControllerConfig().database.parent
 
 
 def check_controller(context: CheckContext) -> Iterator[Finding]:
-    """Check that the files of senergyctld are distinct, and that their directories are usable."""
+    """Yield findings if files of senergyctld coincide, or their directories are not usable."""
     yield from _check_distinct(context)
     reason = _not_the_controller(context)
     if reason:
@@ -43,7 +43,10 @@ def check_controller(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_node(context: CheckContext) -> Iterator[Finding]:
-    """Check the files of senergyd on this host. The daemon itself checks each file when it opens it."""
+    """Yield findings about the files of senergyd on this host.
+
+    It yields nothing if a daemon is about to start, because senergyd checks each file when it opens the file.
+    """
     if context.role is not None:
         return
     agent, bmc = context.config.agent, context.config.node_power
@@ -62,7 +65,7 @@ def check_node(context: CheckContext) -> Iterator[Finding]:
 def _as_readable(
     context: CheckContext, section: str, key: str, findings: Iterator[Finding]
 ) -> Iterator[Finding]:
-    """Yield the findings; a permission error becomes the note that the check was skipped."""
+    """Yield the findings of a check. If it raises an OSError, yield a finding that the check was skipped."""
     try:
         yield from findings
     except OSError as error:
@@ -71,7 +74,10 @@ def _as_readable(
 
 
 def _check_written_file(context: CheckContext, section: str, key: str, path: Path) -> Iterator[Finding]:
-    """Check the directory of a file that senergyctld writes; the daemon creates the last directory itself."""
+    """Yield findings about a file that senergyctld writes, and its directory.
+
+    senergyctld creates the file's directory if it is missing; the parent of that directory must exist.
+    """
     if path.is_dir():
         yield context.error(section, key, f"{path} is a directory", "name a file in it")
     elif path.parent.is_dir():
@@ -81,7 +87,7 @@ def _check_written_file(context: CheckContext, section: str, key: str, path: Pat
 
 
 def _check_templates(context: CheckContext) -> Iterator[Finding]:
-    """Check the directory of the site's templates; the default directory need not exist."""
+    """Yield findings about the directory of the site's templates; the default directory need not exist."""
     folder = context.config.templates.folder
     if context.role is not None or folder == TemplatesConfig().folder:
         return
@@ -121,7 +127,7 @@ def _check_distinct(context: CheckContext) -> Iterator[Finding]:
 
 
 def _not_the_controller(context: CheckContext) -> str:
-    """Return why this host is not the controller; empty: it is."""
+    """Return the reason why this host is not the controller; empty: it is the controller."""
     if context.role is DaemonRole.CONTROLLER:
         return ""
     host, _ = parse_url(context.config.cluster.controller_url)
@@ -160,7 +166,16 @@ def _missing(context: CheckContext, section: str, key: str, folder: Path) -> Fin
 def _check_folder(
     context: CheckContext, section: str, key: str, folder: Path, *, refused_by_daemon: bool = True
 ) -> Iterator[Finding]:
-    """Report a directory in which other users could exchange files."""
+    """Yield a finding if users other than root and the daemon could replace files in a directory.
+
+    Args:
+        context: configuration and host.
+        section: section of the key that names the directory.
+        key: key that names the directory or a file in it.
+        folder: the directory, which exists.
+        refused_by_daemon: the daemon refuses such a directory, so the finding is an error. If False, the
+            finding is an error only if every user may write to the directory.
+    """
     try:
         check_folder(folder, also=_daemon_uids(context))
     except ConfigError as error:
@@ -180,10 +195,11 @@ def _check_file(context: CheckContext, key: str, path: Path, *, secret: bool) ->
 
 
 def _daemon_uids(context: CheckContext) -> frozenset[int]:
-    """Return the uids as which senergyctld may run, which are those of slurmctld.
+    """Return the uids as which senergyctld may run: those of SlurmUser and of the user `slurm`.
 
-    A daemon that is not root knows its own uid. Root may run the check for the service
-    (`senergyctld --check`). A daemon that runs as root still rejects such a directory when it writes there.
+    The result is empty if a daemon is about to start as a user other than root, because this process's uid is
+    trusted anyway. Root may run the check for the service (`senergyctld --check`). A daemon that runs as root
+    nevertheless rejects a directory of these users when it writes to the directory.
     """
     if context.role is not None and os.geteuid() != 0:
         return frozenset()

@@ -1,4 +1,4 @@
-"""Checks of policies, default policies, bounds and the `edp` table."""
+"""Checks of energy policies, default policies, bounds and the `edp` table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EDP_VALUES = ("max_frequency_mhz", "package_cap_watts", "gpu_cap_watts", "gpu_c
 
 
 def check_policies(context: CheckContext) -> Iterator[Finding]:
-    """Check each [policies.NAME]: its base, values without effect, caps outside the bounds."""
+    """Yield findings about `[policies.NAME]`: unknown base, useless values, caps outside the bounds."""
     for name, site in context.config.policies.items():
         section = f"policies.{name}"
         if site.base not in BUILT_IN:
@@ -53,7 +53,7 @@ def _check_bounds(context: CheckContext, section: str, site: SitePolicy) -> Iter
 
 
 def check_defaults(context: CheckContext) -> Iterator[Finding]:
-    """Check that each default policy exists and works for a job without flags."""
+    """Yield findings about default policies that do not exist or do not suit a job without energy flags."""
     defaults = context.config.defaults
     named = {"policy": defaults.policy}
     named |= {f"partition.{name}": policy for name, policy in defaults.partition.items()}
@@ -85,7 +85,7 @@ def check_defaults(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_edp(context: CheckContext) -> Iterator[Finding]:
-    """Check that each [[edp]] sets a value and is not hidden by an earlier entry."""
+    """Yield findings about `[[edp]]` entries that set no value or are hidden by an earlier entry."""
     first: dict[tuple[str, str, str], str] = {}
     for index, entry in enumerate(context.config.edp):
         section = table_label("edp", index)
@@ -104,12 +104,12 @@ def check_edp(context: CheckContext) -> Iterator[Finding]:
 
 
 def _has_faults(context: CheckContext, section: str) -> bool:
-    """Return whether another finding concerns a key of the section, which may be the missing value."""
+    """Return whether the parser reported an invalid key in the section, which may be the missing value."""
     return any(finding.key.startswith(f"{section}.") for finding in context.source.findings)
 
 
 def check_submission_file(context: CheckContext) -> Iterator[Finding]:
-    """Check that energy.so and job_submit.lua can parse the policy file."""
+    """Yield an error if energy.so and job_submit.lua could not parse this configuration's policy file."""
     try:
         policy_file_text(context.config)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Checks of section priority: scheduling policy, weights and intervals."""
+"""Checks of section `priority`: scheduling policy, weights and intervals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _STALE_CYCLES: Final = 3.0
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Check section priority, even if the mode is off, as it may be turned on later."""
+    """Yield findings about section `priority`.
+
+    The section is checked even if `priority.mode` is `off`, because the mode may be changed later.
+    """
     yield from _check_intervals(context)
     try:
         from slurm_energy import scheduling

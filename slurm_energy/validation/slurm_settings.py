@@ -1,4 +1,7 @@
-"""Checks against slurm.conf and the users of the host; an impossible check becomes a note."""
+"""Checks of the configuration against slurm.conf and the users of this host.
+
+A check for which slurm.conf is missing yields a finding that the check was skipped.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _PLUGIN = "site_factor/energy"
 
 
 def check(context: CheckContext) -> Iterator[Finding]:
-    """Compare cluster name, partitions and the priority plugin with slurm.conf."""
+    """Yield findings if cluster name, partitions or the priority plugin differ from slurm.conf."""
     slurm = context.host.slurm
     if slurm.missing:
         if context.role is None:
@@ -81,7 +84,10 @@ def _check_plugin(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_users(context: CheckContext) -> Iterator[Finding]:
-    """Look up the users in the file; not at the start of a daemon, which must not wait for LDAP."""
+    """Yield a warning for each user or group in the configuration that does not exist on this host.
+
+    It yields nothing if a daemon is about to start, because the start must not wait for LDAP.
+    """
     if context.role is not None:
         return
     config = context.config
@@ -102,7 +108,7 @@ def check_users(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_access(context: CheckContext) -> Iterator[Finding]:
-    """Check that some agent may deliver records, and that agents will accept responses of this daemon."""
+    """Yield findings if no user may deliver records, or if agents would reject senergyctld's responses."""
     if not context.config.controller.agent_users:
         why, todo = "is empty: no agent may deliver records", 'write ["root"]'
         yield context.error("controller", "agent_users", why, todo)
