@@ -1,7 +1,7 @@
-"""Comparison of the model's figures with published ones: the table of docs/lab-physics.md.
+"""Comparison of the model's values with published measurements: the table in docs/lab-physics.md.
 
-`python -m slurm_energy_lab.model.comparison` prints the table. The model itself never reads the published
-figures.
+`python -m slurm_energy_lab.model.comparison` prints the table. The model itself does not use the published
+values.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ _LONG_S = 1e5
 
 @dataclass(frozen=True, slots=True)
 class PublishedFigure:
-    """One published figure and the function that computes the model's value.
+    """One published measurement, and the function that computes the model's value for it.
 
     Attributes:
+        profile: name of the node profile.
         what: description of the measured situation.
+        unit: unit of the values.
         low: minimum published value.
         high: maximum published value.
         source: table or document.
@@ -49,15 +51,15 @@ def run_kernel(
     gpu_limit_watts: float | None = None,
     gpu_clock_mhz: int | None = None,
 ) -> KernelResult:
-    """Run one kernel on a fresh node and return its result.
+    """Run one kernel on a new node and return its result.
 
     Args:
-        profile: the node.
+        profile: the node's profile.
         request: the kernel.
         governor: cpufreq governor of all CPUs.
-        max_khz: maximum frequency of all CPUs. None: the hardware's maximum.
-        gpu_limit_watts: power limit of all GPUs. None: the default limit.
-        gpu_clock_mhz: locked graphics clock of all GPUs. None: clocks are not locked.
+        max_khz: maximum frequency of all CPUs; None for the hardware's maximum.
+        gpu_limit_watts: power limit of all GPUs; None for the default limit.
+        gpu_clock_mhz: locked graphics clock of all GPUs; None for clocks that are not locked.
     """
     node, cpufreq = NodeModel(profile), profile.cpufreq
     top = cpufreq.cpuinfo_max_khz if max_khz is None else max_khz
@@ -102,7 +104,14 @@ def _gpu(
 
 
 def gain_percent(profile: NodeProfile, kernel: str, limit_watts: float, delay_exponent: float) -> float:
-    """Return the improvement of node energy x time^exponent under a limit on all GPUs, in percent."""
+    """Return by how many percent a power limit on all GPUs lowers node energy x time^exponent.
+
+    Args:
+        profile: the node's profile.
+        kernel: the kernel that runs on the GPUs.
+        limit_watts: power limit of each GPU.
+        delay_exponent: exponent of the time: 0 for the energy, 1 for the energy-delay product.
+    """
     uncapped = run_kernel(profile, KernelRequest(kernel, "gpu"))
     capped = run_kernel(profile, KernelRequest(kernel, "gpu"), gpu_limit_watts=limit_watts)
     scores = [run.energy_joules["node"] * math.pow(run.seconds, delay_exponent) for run in (uncapped, capped)]

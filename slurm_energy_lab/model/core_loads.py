@@ -1,6 +1,7 @@
-"""Loads and frequency settings of the cores of a node, and groups of cores in equal situation.
+"""Loads and frequency settings of the cores of a node, and groups of cores with equal load and settings.
 
-The module only keeps track of occupancy. `cpu_physics` computes power and progress from the groups.
+The module only records which load is on which core. `cpu_physics` computes power and progress from the
+groups.
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ from slurm_energy_lab.model.requests import FrequencyRequest
 
 @dataclass(frozen=True, slots=True)
 class _RealLoad:
-    """Load of the real programs registered under one key: cores, and the busy share of each core."""
+    """Load of programs outside the model that is registered under one key.
+
+    Attributes:
+        cpus: logical CPUs of the programs.
+        cores: their cores.
+        packages: their packages.
+        share: busy share of each core, 0 to 1.
+        job: Slurm's job id; None if the load belongs to no job.
+    """
 
     cpus: Collection[int]
     cores: tuple[int, ...]
@@ -31,7 +40,10 @@ class _RealLoad:
 
 
 class Cores:
-    """Occupancy and frequency settings of every core. Arguments are logical CPUs, results core numbers."""
+    """Loads and frequency settings of every core of a node.
+
+    The methods accept logical CPUs and return core numbers, unless stated otherwise.
+    """
 
     def __init__(self, profile: NodeProfile) -> None:
         self._profile = profile
@@ -51,24 +63,27 @@ class Cores:
         return self._cpu.core_of(cpu)
 
     def cores_of(self, cpus: Iterable[int]) -> tuple[int, ...]:
-        """Return the distinct cores of some logical CPUs in rising order.
+        """Return the cores of logical CPUs without duplicates, in rising order.
 
         Raises:
-            UsageError: unknown CPU.
+            UsageError: a CPU does not exist.
         """
         return tuple(sorted({self._check(cpu) for cpu in cpus}))
 
     def packages_of(self, cores: Iterable[int]) -> set[int]:
-        """Return the packages of some cores."""
+        """Return the package numbers of cores."""
         return {core // self._cpu.cores_per_package for core in cores}
 
     def request(self, cpu: int) -> FrequencyRequest:
-        """Return the settings of a logical CPU."""
+        """Return the frequency settings of a logical CPU."""
         self._check(cpu)
         return self._requests[cpu]
 
     def set_request(self, cpu: int, request: FrequencyRequest) -> bool:
-        """Store the settings of a logical CPU; return whether the settings of a busy core changed."""
+        """Store the frequency settings of a logical CPU.
+
+        Return whether the settings of a busy core changed.
+        """
         core = self._check(cpu)
         if request == self._requests[cpu]:
             return False
@@ -79,7 +94,7 @@ class Cores:
         return bool(self._parts[core]) or self._real(core) > 0
 
     def requested_khz(self, cpu: int) -> int:
-        """Return the frequency requested for the CPU's core: the maximum over its threads."""
+        """Return the frequency in kHz that a CPU's core requests: the maximum over its threads."""
         return self._requested_khz(self._check(cpu))
 
     def _requested_khz(self, core: int) -> int:
@@ -90,7 +105,10 @@ class Cores:
         )
 
     def _target_khz(self, request: FrequencyRequest, busy: float) -> int:
-        """Look up the governor's decision. Keys use object identity, which is cheaper than equality."""
+        """Return the frequency in kHz that the governor selects, from a cache.
+
+        The cache keys use object identity, which is faster to compare than equality.
+        """
         key = (id(request), busy)
         target = self._targets.get(key)
         if target is None:
@@ -100,25 +118,31 @@ class Cores:
         return target
 
     def add_part(self, part: KernelPart, cores: Iterable[int]) -> None:
-        """Assign a kernel part to cores."""
+        """Assign a kernel part to cores, given by core number."""
         for core in cores:
             self._parts[core] = (*self._parts[core], part)
 
     def remove_part(self, part: KernelPart, cores: Iterable[int]) -> None:
-        """Remove a kernel part from its cores."""
+        """Remove a kernel part from cores, given by core number."""
         for core in cores:
             self._parts[core] = tuple(other for other in self._parts[core] if other is not part)
 
     def set_real_load(
         self, key: str, cpus: Collection[int], busy_cores: float, job: Job = None
     ) -> tuple[set[int], float]:
-        """Distribute a real program's load evenly over its cores.
+        """Distribute the load of programs outside the model evenly over their cores.
+
+        Args:
+            key: identifies the load.
+            cpus: logical CPUs of the programs.
+            busy_cores: number of busy cores; 0 removes the load.
+            job: Slurm's job id; None if the load belongs to no job.
 
         Returns:
             The packages whose load changed, and the busy share of each core.
 
         Raises:
-            UsageError: unknown CPU, or a busy figure below 0.
+            UsageError: a CPU does not exist, or the number of busy cores is negative.
         """
         if not 0 <= busy_cores < math.inf:
             raise UsageError(f"real load '{key[:40]}': {busy_cores} busy cores are invalid")
@@ -141,7 +165,10 @@ class Cores:
     def _real_load(
         self, cpus: Collection[int], busy_cores: float, job: Job, like: _RealLoad | None
     ) -> _RealLoad | None:
-        """Build a load record. With the CPU set of `like`, reuse its cores and packages."""
+        """Return the load of programs outside the model on CPUs; None if there is no load.
+
+        If `like` has the same CPU set, its cores and packages are reused.
+        """
         if not busy_cores:
             return None
         if like and like.cpus is cpus:
@@ -158,7 +185,7 @@ class Cores:
             self._real_keys[core] = (*self._real_keys[core], key)
 
     def _real(self, core: int) -> float:
-        """Return the share of a core's time that real programs demand, at most 1."""
+        """Return the share of a core's time that programs outside the model use, at most 1."""
         keys = self._real_keys[core]
         busy = self._real_busy.get(keys)
         if busy is None:
@@ -167,12 +194,12 @@ class Cores:
         return busy
 
     def busy(self, cpu: int) -> float:
-        """Return the busy share of a CPU's core."""
+        """Return the busy share of a logical CPU's core, 0 to 1."""
         core = self._check(cpu)
         return 1.0 if self._parts[core] else self._real(core)
 
     def loads(self, package: int) -> list[CoreLoad]:
-        """Return the busy cores of a package, grouped by equal settings and loads."""
+        """Return the busy cores of a package, grouped by equal settings and equal load."""
         per_package = self._cpu.cores_per_package
         groups: dict[tuple[int, tuple[KernelPart, ...], tuple[str, ...]], int] = {}
         for core in range(package * per_package, (package + 1) * per_package):
@@ -186,7 +213,7 @@ class Cores:
         ]
 
     def _real_shares(self, keys: tuple[str, ...]) -> tuple[float, tuple[tuple[Job, float], ...]]:
-        """Return the busy share of a core under these real loads, and each job's portion of it."""
+        """Return the busy share of a core under the loads `keys`, and each job's part of this share."""
         wishes = [(load.job, load.share) for load in (self._real_loads[key] for key in keys)]
         total = sum(share for _, share in wishes)
         scale = min(1.0, total) / total if keys else 0.0

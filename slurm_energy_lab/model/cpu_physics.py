@@ -1,7 +1,7 @@
-"""Power and progress of a CPU package and its memory, from core loads and a frequency ceiling.
+"""Power and progress of a CPU package and its memory as a function of core loads and maximum frequency.
 
-Pure functions of the profile; equations in docs/lab-physics.md, sections 2 and 3. Power limits and time are
-in `package`, the assignment of loads to cores is in `node`.
+All functions depend on the profile only. The equations are in docs/lab-physics.md, sections 2 and 3. Power
+limits and time are in `package`; `node` assigns loads to cores.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ class CoreLoad:
         count: number of cores.
         khz: requested frequency.
         parts: kernel parts that share each of these cores equally.
-        real: busy share due to real programs; applies only to cores without kernel parts.
-        real_jobs: (job, share) pairs; the shares add up to `real`.
+        real: share of each core's time that programs outside the model use, 0 to 1. It applies only to cores
+            without kernel parts.
+        real_jobs: job and share of time of each of these programs; the shares add up to `real`.
     """
 
     count: int
@@ -35,13 +36,22 @@ class CoreLoad:
 
     @property
     def busy(self) -> float:
-        """Busy share of each core."""
+        """Share of time for which each core is busy, 0 to 1."""
         return 1.0 if self.parts else self.real
 
 
 @dataclass(slots=True)
 class CpuDemand:
-    """Resources of a package available to one kernel part, the resulting phase time and core activity."""
+    """Resources of a package that one kernel part can use, and the resulting phase time and activity.
+
+    Attributes:
+        cores: number of cores, where a shared core counts in part.
+        cycles_per_s: cycles per second of these cores.
+        bytes_per_s: memory bandwidth of these cores.
+        compute_s: seconds for the operations of a phase alone.
+        period_s: seconds of a phase.
+        activity: switching activity relative to GEMM.
+    """
 
     cores: float = 0.0
     cycles_per_s: float = 0.0
@@ -53,7 +63,15 @@ class CpuDemand:
 
 @dataclass(frozen=True, slots=True)
 class CpuOperatingPoint:
-    """Operating point of a package: power, the cores' part of it, memory traffic, phases per second."""
+    """Operating point of a package.
+
+    Attributes:
+        watts: power of the package.
+        core_watts: the part of it that the cores use.
+        bytes_per_s: memory traffic.
+        rates: phases per second of each kernel part.
+        demands: resources and phase time of each kernel part.
+    """
 
     watts: float
     core_watts: float
@@ -63,7 +81,7 @@ class CpuOperatingPoint:
 
 
 class CpuPhysics:
-    """Power and progress rates of one package of a profile."""
+    """Power and progress rates of one CPU package as described by a profile."""
 
     def __init__(self, profile: NodeProfile) -> None:
         self.cpu: CpuProfile = profile.cpu
@@ -71,7 +89,10 @@ class CpuPhysics:
         self.max_khz = profile.cpufreq.max_khz
 
     def voltage_square(self, khz: float) -> float:
-        """Return (V / V_max)^2. The voltage is constant up to the knee, then linear up to the maximum."""
+        """Return (V / V_max)^2 at a frequency.
+
+        The voltage is constant up to the knee, then linear up to V_max.
+        """
         cpu = self.cpu
         if khz <= cpu.voltage_knee_khz:
             volts = cpu.voltage_floor
@@ -81,12 +102,15 @@ class CpuPhysics:
         return (volts / cpu.voltage_max) ** 2
 
     def core_bandwidth(self, khz: float) -> float:
-        """Return the memory bandwidth of one core. Part of the memory latency scales with core cycles."""
+        """Return the memory bandwidth of one core in bytes per second at a frequency.
+
+        A part of the memory latency is proportional to the duration of a core cycle.
+        """
         share = self.cpu.core_memory_cycles_share
         return self.cpu.core_bytes_per_s / (1.0 - share + share * self.max_khz / khz)
 
     def turbo_khz(self, active_cores: float) -> int:
-        """Return the maximum turbo frequency for a number of active cores."""
+        """Return the maximum turbo frequency in kHz for a number of active cores in the package."""
         for cores, khz in self.cpu.turbo_bins:
             if active_cores <= cores:
                 return khz
@@ -100,8 +124,8 @@ class CpuPhysics:
         Args:
             loads: the busy cores.
             ceiling_khz: maximum frequency of every core.
-            busy_gpus: number of GPUs fed by a thread of this package; a busy GPU keeps the package awake.
-            feed_watts: package power of feeding these GPUs.
+            busy_gpus: number of GPUs that threads of this package feed. A busy GPU keeps the package awake.
+            feed_watts: power that the package uses to feed these GPUs.
         """
         cpu = self.cpu
         demands: dict[KernelPart, CpuDemand] = {}
@@ -128,7 +152,7 @@ class CpuPhysics:
         return CpuOperatingPoint(watts + cores, cores, bytes_per_s, rates, demands)
 
     def _core_watts(self, load: CoreLoad, khz: int, demands: dict[KernelPart, CpuDemand]) -> float:
-        """Return static plus dynamic power of one busy core."""
+        """Return the static and dynamic power of one busy core in watts."""
         if load.parts:
             activity = sum(demands[part].activity for part in load.parts) / len(load.parts)
         else:
@@ -136,12 +160,20 @@ class CpuPhysics:
         return self.active_watts(activity, khz)
 
     def active_watts(self, activity: float, khz: float) -> float:
-        """Return the power of a core that is busy 100 % of the time."""
+        """Return the power in watts of a core that is busy all the time.
+
+        Args:
+            activity: switching activity relative to GEMM.
+            khz: frequency.
+        """
         dynamic = self.cpu.core_dynamic_watts * activity * khz / self.max_khz
         return self.voltage_square(khz) * (self.cpu.core_leakage_watts + dynamic)
 
     def _share_memory(self, demands: dict[KernelPart, CpuDemand]) -> float:
-        """Set phase time and activity of every kernel part; return their bytes per second."""
+        """Store phase time and activity of every kernel part in its demand.
+
+        Return the memory traffic of all parts in bytes per second.
+        """
         limit = self.cpu.package_bytes_per_s
         for part, demand in demands.items():
             task = part.task
@@ -163,7 +195,7 @@ class CpuPhysics:
         return sum(wishes.values())
 
     def full_speed_s(self, spec: KernelSpec) -> float:
-        """Return the run time of problem size 1 on all packages at full speed without power limits."""
+        """Return the seconds that problem size 1 of a kernel takes on all packages without power limits."""
         cpu = self.cpu
         khz = self.turbo_khz(cpu.cores_per_package)
         bandwidth = min(cpu.package_bytes_per_s, cpu.cores_per_package * self.core_bandwidth(khz))
@@ -177,7 +209,15 @@ class CpuPhysics:
 def fair_shares(
     wishes: dict[KernelPart, float], weights: dict[KernelPart, float], limit: float
 ) -> dict[KernelPart, float]:
-    """Divide `limit` in proportion to the weights; shares above a part's wish go to the other parts."""
+    """Divide `limit` among kernel parts in proportion to their weights.
+
+    No part receives more than it requests. The rest of its share is divided among the other parts.
+
+    Args:
+        wishes: requested amount of each part.
+        weights: weight of each part.
+        limit: amount to divide, in the unit of the requests.
+    """
     given: dict[KernelPart, float] = {}
     open_parts, left = list(wishes), limit
     while open_parts:

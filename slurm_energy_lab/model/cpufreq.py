@@ -1,6 +1,6 @@
-"""Target frequency of a core under its cpufreq settings: governors per driver, as pure functions.
+"""Pure functions that return the target frequency of a core under its cpufreq settings, for each driver.
 
-The module knows nothing of power. Turbo bins and power limits are applied in `cpu_physics` and `package`.
+The module does not use power. `cpu_physics` and `package` apply turbo bins and power limits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UP_THRESHOLD = 0.8
 
 
 def default_request(cpufreq: CpufreqProfile) -> FrequencyRequest:
-    """Return the settings of every CPU after power-on."""
+    """Return the frequency settings that every CPU has after power-on."""
     return FrequencyRequest(
         governor=cpufreq.governor,
         min_khz=cpufreq.min_khz,
@@ -38,10 +38,10 @@ def default_request(cpufreq: CpufreqProfile) -> FrequencyRequest:
 
 
 def epp_value(epp: str) -> int:
-    """Return an energy performance preference as a number.
+    """Return an energy performance preference, given as a name or as digits, as a number from 0 to 255.
 
     Raises:
-        UsageError: neither a known name nor 0 to 255.
+        UsageError: the preference is neither a known name nor 0 to 255.
     """
     value = _EPP_VALUES.get(epp)
     if value is None and epp.isascii() and epp.isdigit() and len(epp) <= 3:
@@ -52,10 +52,11 @@ def epp_value(epp: str) -> int:
 
 
 def check_request(cpufreq: CpufreqProfile, request: FrequencyRequest) -> None:
-    """Reject settings that the driver does not accept.
+    """Check that the driver accepts frequency settings.
 
     Raises:
-        UsageError: governor not offered by the driver, unknown EPP, bounds not above 0.
+        UsageError: the driver does not have the governor, the preference is unknown, or a frequency is not
+            positive.
     """
     if request.governor not in cpufreq.governors:
         raise UsageError(
@@ -69,10 +70,10 @@ def check_request(cpufreq: CpufreqProfile, request: FrequencyRequest) -> None:
 
 
 def target_khz(cpufreq: CpufreqProfile, request: FrequencyRequest, utilisation: float) -> int:
-    """Return the target frequency under governor and bounds, before turbo bins and power limits.
+    """Return the target frequency in kHz under governor and bounds, before turbo bins and power limits.
 
     Args:
-        cpufreq: driver properties.
+        cpufreq: properties of the driver.
         request: settings of the CPU.
         utilisation: busy share of the core, 0 to 1.
     """
@@ -85,17 +86,20 @@ def target_khz(cpufreq: CpufreqProfile, request: FrequencyRequest, utilisation: 
 
 
 def allowed_range_khz(cpufreq: CpufreqProfile, request: FrequencyRequest) -> tuple[int, int]:
-    """Return the effective (minimum, maximum): clamped to the hardware's range, boost respected."""
+    """Return the minimum and maximum frequency in kHz within the hardware's range.
+
+    Without boost the base frequency is the maximum.
+    """
     hardware_max = cpufreq.max_khz if request.boost else cpufreq.base_khz
     high = max(cpufreq.min_khz, min(request.max_khz, hardware_max))
     return min(high, max(cpufreq.min_khz, request.min_khz)), high
 
 
 def _active_driver_khz(request: FrequencyRequest, low: int, high: int, utilisation: float) -> float:
-    """Return the target of drivers whose firmware selects the frequency.
+    """Return the target frequency in kHz for drivers whose firmware selects the frequency.
 
-    Governor `performance` selects the maximum. Otherwise EPP sets a ceiling, and the target rises to it
-    with the load.
+    Governor `performance` selects the maximum. Otherwise the energy performance preference determines a
+    ceiling, and the target rises to this ceiling with the load.
     """
     if request.governor == "performance":
         return high
@@ -107,7 +111,7 @@ def _active_driver_khz(request: FrequencyRequest, low: int, high: int, utilisati
 
 
 def _generic_governor_khz(request: FrequencyRequest, low: int, high: int, utilisation: float) -> float:
-    """Return the steady-state target of the kernel's generic governors."""
+    """Return the target frequency in kHz of the kernel's generic governors in the steady state."""
     if request.governor == "performance":
         return high
     if request.governor == "powersave":
@@ -129,7 +133,10 @@ def _interpolate(epp: int) -> float:
 
 
 def _rounded_to_table(cpufreq: CpufreqProfile, request: FrequencyRequest, khz: float) -> int:
-    """Round as the driver does: table drivers use the next lower entry; the first entry enables turbo."""
+    """Return a frequency in kHz rounded as the driver does.
+
+    Drivers with a frequency table use the next lower entry. The first entry enables turbo.
+    """
     table = cpufreq.available_khz
     if not table:
         return int(khz)

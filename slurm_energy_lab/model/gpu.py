@@ -1,6 +1,6 @@
-"""State of one GPU over time: energy meter, power limit, locked clocks, current operating point.
+"""State of one GPU over time: energy meter, power limit, locked clocks and current operating point.
 
-`gpu_physics` computes the power, `job_power` divides it among jobs. The power limit acts immediately: the
+`gpu_physics` computes the power, and `job_power` divides it among jobs. The power limit acts immediately: the
 control loop of real devices (about 100 ms) is not modelled.
 """
 
@@ -38,17 +38,17 @@ class GpuModel:
         self.job_watts = JobIntegrals()
 
     def target_mhz(self) -> float:
-        """Return the maximum graphics clock under the current settings."""
+        """Return the maximum graphics clock in MHz that the locked clocks allow."""
         return float(_table_clock(self._physics.profile.graphics_clocks_mhz, self.graphics_range_mhz))
 
     def memory_mhz(self) -> int:
-        """Return the memory clock."""
+        """Return the memory clock in MHz."""
         return _table_clock(self._physics.profile.memory_clocks_mhz, self.memory_range_mhz)
 
     def operate(self, now_s: float) -> None:
-        """Compute the operating point of the current parts and settings from `now_s` on.
+        """Compute the operating point of the current kernel parts and settings from time `now_s` on.
 
-        The clock is lowered as far as the power limit requires.
+        The graphics clock is lowered as far as the power limit requires.
         """
         clock, memory = self.target_mhz(), float(self.memory_mhz())
         operation = self._physics.operate(self.parts, clock, memory)
@@ -64,7 +64,11 @@ class GpuModel:
             self._remember(now_s)
 
     def _clock_for(self, watts: float, high_mhz: float, memory_mhz: float) -> float:
-        """Return the maximum clock, to 1 kHz, that keeps the GPU at or below `watts`, or the minimum."""
+        """Return the maximum clock in MHz, to 1 kHz, at which the GPU draws at most `watts`.
+
+        If even the minimum clock draws more, return the minimum clock. `high_mhz` is the upper bound of the
+        clock.
+        """
         low, high = int(self._physics.min_mhz * 1000), int(high_mhz * 1000)
         if self._physics.operate(self.parts, low / 1000, memory_mhz).watts > watts:
             return low / 1000
@@ -77,20 +81,23 @@ class GpuModel:
         return low / 1000
 
     def _idle_mhz(self) -> float:
-        """Return the clock of an idle GPU; locked clocks hold it at the lower end of their range."""
+        """Return the graphics clock of an idle GPU in MHz.
+
+        Locked clocks hold it at the minimum of their range.
+        """
         if self.graphics_range_mhz is None:
             return float(self._physics.profile.idle_graphics_mhz)
         low = self.graphics_range_mhz[0]
         return float(_table_clock(self._physics.profile.graphics_clocks_mhz, (low, low)))
 
     def _remember(self, now_s: float) -> None:
-        """Record a corner of the energy curve; drop corners older than the averaging window."""
+        """Record the energy at a change of power, and delete records older than the averaging window."""
         self._history.append((now_s, self.meter.integral_at(now_s)))
         while len(self._history) > 1 and self._history[1][0] <= now_s - _AVERAGE_S:
             self._history.popleft()
 
     def average_watts(self, now_s: float) -> float:
-        """Return the mean power of the last second, or of the time since the start if that is shorter."""
+        """Return the mean power in watts of the last second, or since the start if that is shorter."""
         begin = max(self._start_s, now_s - _AVERAGE_S)
         if now_s <= begin:
             return self.meter.value
@@ -130,7 +137,10 @@ class GpuModel:
 
 
 def _table_clock(table: tuple[int, ...], locked_range: tuple[int, int] | None) -> int:
-    """Return the maximum clock of a falling table within a locked range; the minimum clock if none is."""
+    """Return the maximum clock of a falling table that is within a locked range.
+
+    None stands for no locked range. If no clock of the table is within the range, return the minimum clock.
+    """
     if locked_range is None:
         return table[0]
     return next((clock for clock in table if clock <= max(locked_range)), table[-1])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 class Integrator:
-    """Integrate a rate over time, such as watts to joules.
+    """Integrates a rate over time, for example watts to joules.
 
-    A segment ends only when the value changes, so readings in between cause no rounding error.
+    The sum is updated only when the rate changes, so readings in between cause no rounding error.
     """
 
     __slots__ = ("_closed", "_since_s", "value")
@@ -17,11 +17,17 @@ class Integrator:
         self._since_s = now_s
 
     def integral_at(self, now_s: float) -> float:
-        """Return the integral from the start to `now_s`, which must not precede the last change."""
+        """Return the integral from the start to time `now_s`.
+
+        `now_s` must not precede the last change of the rate.
+        """
         return self._closed + self.value * (now_s - self._since_s)
 
     def set_rate(self, now_s: float, value: float) -> bool:
-        """Set the rate from `now_s` on; return whether it changed."""
+        """Set the rate from time `now_s` on.
+
+        Return whether it changed.
+        """
         if value == self.value:
             return False
         self._closed = self.integral_at(now_s)

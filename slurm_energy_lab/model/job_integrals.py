@@ -1,6 +1,6 @@
-"""Exact time integrals, per job, of a quantity that several jobs share.
+"""Exact time integrals by job of a quantity that several jobs share, for example power.
 
-The module does not know the quantity or the rule by which it is shared.
+The caller determines the share of each job.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Job = int | None
 
 
 class JobIntegrals:
-    """Integrate one rate per job (watts, busy CPUs) over time (joules, CPU seconds)."""
+    """Integrates one rate per job over time, for example watts to joules or busy CPUs to CPU seconds."""
 
     __slots__ = ("_closed", "_rates", "_running")
 
@@ -24,7 +24,10 @@ class JobIntegrals:
         self._closed: dict[Job, float] = {}
 
     def set_rates(self, now_s: float, rates: Mapping[Job, float]) -> None:
-        """Set the rates of all jobs from `now_s` on. Jobs missing from `rates` have rate 0."""
+        """Set the rates of all jobs from time `now_s` on.
+
+        Jobs that are not in `rates` have rate 0.
+        """
         if rates == self._rates:
             return
         self._rates = rates
@@ -39,12 +42,18 @@ class JobIntegrals:
                 meter.set_rate(now_s, rate)
 
     def integral_at(self, job: Job, now_s: float) -> float:
-        """Return a job's integral up to `now_s`, which must not precede the last change of rates."""
+        """Return a job's integral from the start to time `now_s`.
+
+        `now_s` must not precede the last change of rates.
+        """
         meter = self._running.get(job)
         running = meter.integral_at(now_s) if meter else 0.0
         return self._closed.get(job, 0.0) + running
 
     def merge_into_no_job(self, job: Job, now_s: float) -> None:
-        """Move the integral of a job that has no current rate to the key None (no job)."""
+        """Add the integral of a job to that of work outside all jobs, whose key is None.
+
+        A job with a current rate is not changed.
+        """
         if job not in self._running and job in self._closed:
             self._closed[None] = self._closed.get(None, 0.0) + self._closed.pop(job)

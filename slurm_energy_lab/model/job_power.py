@@ -1,7 +1,7 @@
-"""Dynamic power of a package, its memory and a GPU, divided among jobs.
+"""Division of the power of a package, its memory and a GPU above idle among jobs.
 
-This division is the reference against which attributions by measurement are compared. It therefore follows
-the physics alone and does not use CPU time. The rule is in docs/lab-physics.md, section 10. The shares of a
+This division is the reference for attributions that are based on measurement. It therefore follows the
+physics alone and does not use CPU time. The rule is in docs/lab-physics.md, section 10. The shares of a
 component add up to its power above idle.
 """
 
@@ -19,7 +19,12 @@ from slurm_energy_lab.model.kernels import REAL_ACTIVITY, REAL_BYTES_PER_CYCLE
 
 @dataclass(slots=True)
 class CpuShares:
-    """Power in watts and memory traffic in bytes per second of one package, by job."""
+    """Power and memory traffic of one package by job.
+
+    Attributes:
+        watts: power above idle.
+        bytes_per_s: memory traffic.
+    """
 
     watts: dict[Job, float] = field(default_factory=dict)
     bytes_per_s: dict[Job, float] = field(default_factory=dict)
@@ -33,15 +38,15 @@ def cpu_shares(
     fed: Sequence[tuple[KernelPart, ...]],
     host_watts: float,
 ) -> CpuShares:
-    """Divide the power of a package above idle among the jobs on it.
+    """Divide the power of a package above idle among the jobs on the package.
 
     Args:
         physics: physics of the package.
         loads: its busy cores.
         operation: its operating point.
         ceiling_khz: maximum frequency of every core.
-        fed: for each busy GPU that a thread of this package feeds, the kernel parts on it.
-        host_watts: package power of feeding one GPU.
+        fed: for each busy GPU that a thread of this package feeds, the kernel parts on that GPU.
+        host_watts: power that the package uses to feed one GPU.
     """
     idle_watts = physics.cpu.idle_watts
     jobs = _jobs(loads, fed)
@@ -79,7 +84,11 @@ def _add_cores(
     operation: CpuOperatingPoint,
     khz: int,
 ) -> None:
-    """Add the power of a group of cores to the jobs that use them, and the traffic of real programs."""
+    """Add the power of a group of cores to the jobs that use them, and the memory traffic of other programs.
+
+    `own` and `traffic`, in watts and bytes per second by job, are changed. Other programs are those outside
+    the model.
+    """
     for part in load.parts:
         watts = physics.active_watts(operation.demands[part].activity, khz)
         own[part.job] += load.count * watts / len(load.parts)
@@ -91,7 +100,11 @@ def _add_cores(
 def _with_shared_power(
     own: dict[Job, float], traffic: dict[Job, float], physics: CpuPhysics, awake_watts: float
 ) -> dict[Job, float]:
-    """Add shared power: uncore power by memory traffic, awake power in proportion to each job's own power."""
+    """Return each job's power in watts including shared power.
+
+    Uncore power is divided in proportion to memory traffic, and the power of the awake package in proportion
+    to each job's own power.
+    """
     per_byte = physics.cpu.uncore_joules_per_byte
     weights = own if sum(own.values()) > 0 else dict.fromkeys(own, 1.0)
     total = sum(weights.values())
@@ -104,7 +117,9 @@ def _with_shared_power(
 def gpu_shares(
     physics: GpuPhysics, parts: tuple[KernelPart, ...], operation: GpuOperatingPoint, mhz: float
 ) -> dict[Job, float]:
-    """Divide the power of a GPU above idle among the jobs whose kernel parts share its time.
+    """Return the power of a GPU above idle in watts by job.
+
+    The jobs are those whose kernel parts share the GPU's time.
 
     Args:
         physics: physics of the GPU.

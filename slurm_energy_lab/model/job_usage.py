@@ -1,6 +1,6 @@
 """CPU time and dynamic energy of each job on a node, according to the model.
 
-The module only reads and removes. `occupancy`, `package` and `gpu` integrate the values.
+`occupancy`, `package` and `gpu` integrate the values. This module reads them and removes those of old jobs.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ MAX_TRACKED_JOBS = 1000
 
 
 class UsageByJob:
-    """CPU seconds and dynamic joules by job.
+    """CPU seconds and dynamic energy in joules by job.
 
-    Dynamic energy is the energy of a component above its idle energy. For every component
-    `idle_joules + sum over jobs and None of dynamic_joules` is its energy.
-    `system_cpu_seconds + sum of cpu_seconds` is the busy time of the node.
+    Dynamic energy is the energy of a component above its idle energy. The energy of every component is the
+    sum of `idle_joules` and of `dynamic_joules` of all jobs and of None. The busy time of the node is the sum
+    of `system_cpu_seconds` and of `cpu_seconds` of all jobs and of None. None stands for work outside all
+    jobs.
     """
 
     def __init__(
@@ -35,9 +36,9 @@ class UsageByJob:
 
         Args:
             profile: the node's profile.
-            occupancy: busy time of its CPUs.
-            shares: integrals of dynamic power by job, one per device; keys `cpu`, `dram`, `gpu`.
-            start_s: start time of the model.
+            occupancy: busy time of the node's CPUs.
+            shares: integrals of dynamic power by job, one per device, under the keys `cpu`, `dram` and `gpu`.
+            start_s: start time of the model in seconds.
         """
         self._profile = profile
         self._occupancy = occupancy
@@ -47,7 +48,10 @@ class UsageByJob:
         self._system = profile.cpu.system_cpus / profile.cpu.cpus
 
     def add_job(self, job: Job, now_s: float) -> None:
-        """Track a job from now on."""
+        """Track a job from now on.
+
+        None, which stands for work outside all jobs, is ignored.
+        """
         if job is None:
             return
         self._known[job] = None
@@ -59,19 +63,28 @@ class UsageByJob:
         return tuple(self._known)
 
     def running(self, job: Job) -> bool:
-        """Return whether a job keeps any CPU busy now. A job that uses a GPU always does."""
+        """Return whether a job keeps any CPU busy now.
+
+        This includes every job that uses a GPU.
+        """
         return self._occupancy.busy_cpus(job) > 0
 
     def cpu_seconds(self, job: Job, now_s: float) -> float:
-        """Return the CPU time of a job's programs and kernels; with None, of those outside all jobs."""
+        """Return the CPU seconds of a job's programs and kernels up to time `now_s`.
+
+        None is work outside all jobs.
+        """
         return self._occupancy.job_seconds(job, now_s) * (1 - self._system)
 
     def system_cpu_seconds(self, now_s: float) -> float:
-        """Return the CPU time of the node's daemons."""
+        """Return the CPU seconds of the node's system daemons up to time `now_s`."""
         return self._profile.cpu.system_cpus * (now_s - self._start_s)
 
     def busy_seconds(self, now_s: float) -> list[float]:
-        """Return the busy seconds of every logical CPU, without its share of the daemons' CPU time."""
+        """Return the busy seconds of every logical CPU up to time `now_s`.
+
+        The CPU time of system daemons is not included.
+        """
         return [seconds * (1 - self._system) for seconds in self._occupancy.cpu_seconds(now_s)]
 
     def busy_cpus(self) -> float:
@@ -79,7 +92,10 @@ class UsageByJob:
         return self._occupancy.all_busy_cpus()
 
     def dynamic_joules(self, job: Job, now_s: float) -> dict[str, float]:
-        """Return a job's energy above idle by component: `cpu`, `dram`, `gpu[i]`, `gpu`, `other`, `node`."""
+        """Return a job's energy above idle up to time `now_s`, in joules by component.
+
+        The components are `cpu`, `dram`, `gpu[i]`, `gpu`, `other` and `node`.
+        """
         joules_by_component: dict[str, float] = {}
         for kind, books in self._shares.items():
             joules = [book.integral_at(job, now_s) for book in books]
@@ -94,7 +110,10 @@ class UsageByJob:
         }
 
     def idle_joules(self, now_s: float) -> dict[str, float]:
-        """Return the energy of the node without any job, by the same component names."""
+        """Return the energy in joules that the node would have used without jobs up to time `now_s`.
+
+        The components are those of `dynamic_joules`.
+        """
         profile, elapsed_s = self._profile, now_s - self._start_s
         watts = {
             "cpu": profile.cpu.packages * profile.cpu.idle_watts,

@@ -1,6 +1,6 @@
-"""Progress of running kernels: phase and remaining work of each part, at the rate its device sets.
+"""Progress of running kernels: current phase and remaining work of each kernel part.
 
-The module does not use power or frequencies.
+The device of a part sets its rate. The module uses neither power nor frequencies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from slurm_energy_lab.model.requests import KernelResult
 
 @dataclass(frozen=True, slots=True)
 class PhaseWork:
-    """Operations and bytes of one phase of a part, in absolute numbers."""
+    """Work of one phase of a kernel part.
+
+    Attributes:
+        flops: number of operations.
+        bytes: number of bytes read from and written to memory.
+        overlap: share of the shorter of compute time and memory time that overlaps with the longer one.
+        factors: efficiency and switching activity.
+    """
 
     flops: float
     bytes: float
@@ -24,12 +31,12 @@ class PhaseWork:
 
 
 class KernelPart:
-    """The share of a kernel run that one GPU, or all its CPUs together, executes.
+    """The part of a kernel run that one GPU executes, or that all CPUs of the run execute together.
 
     Attributes:
         task: the current phase.
-        end_s: end of the current phase at the current rates; infinity while all rates are 0.
-        job: the job that the kernel belongs to.
+        end_s: time at which the current phase ends at the current rates; infinity while all rates are 0.
+        job: Slurm's job id of the job to which the kernel belongs; None for no job.
     """
 
     __slots__ = (
@@ -66,21 +73,27 @@ class KernelPart:
         self.job = job
 
     def update_progress(self, now_s: float) -> None:
-        """Subtract the progress up to `now_s` from the remaining work of the phase."""
+        """Subtract the progress up to time `now_s` from the remaining work of the current phase."""
         if now_s > self._since_s:
             done = math.fsum(self._rates.values()) * (now_s - self._since_s)
             self._remaining = max(0.0, self._remaining - done)
             self._since_s = now_s
 
     def set_rate(self, device_index: int, rate_per_s: float) -> None:
-        """Set the phases per second of a package or GPU. Call `update_progress` first."""
+        """Set the phases per second that a package or GPU executes.
+
+        Call `update_progress` first.
+        """
         if self._rates.get(device_index) != rate_per_s:
             self._rates[device_index] = rate_per_s
         total = math.fsum(self._rates.values())
         self.end_s = self._since_s + self._remaining / total if total > 0 else math.inf
 
     def next_phase(self) -> bool:
-        """Go to the next phase; return False after the last one."""
+        """Start the next phase.
+
+        Return False if there is none.
+        """
         self._index += 1
         if self._index == len(self._tasks):
             self._index = 0
@@ -92,18 +105,24 @@ class KernelPart:
 
     @property
     def total_flops(self) -> float:
-        """Remaining operations from the start of the current phase, over all cycles."""
+        """Number of operations from the start of the current cycle to the end of the kernel part."""
         return math.fsum(task.flops for task in self._tasks) * self._cycles_left
 
     @property
     def total_bytes(self) -> float:
-        """Remaining bytes from the start of the current phase, over all cycles."""
+        """Number of bytes moved from the start of the current cycle to the end of the kernel part."""
         return math.fsum(task.bytes for task in self._tasks) * self._cycles_left
 
 
 @dataclass(slots=True)
 class KernelRun:
-    """A submitted kernel: the parts that still run, and the node's energy readings at its start."""
+    """A submitted kernel.
+
+    Attributes:
+        run_id, kernel, device, size, start_s, flops, bytes: as in `KernelResult`.
+        start_joules: the node's energy readings at the start, by component.
+        units: for each kernel part that still runs, its cores or its GPU.
+    """
 
     run_id: int
     kernel: str
@@ -116,7 +135,12 @@ class KernelRun:
     units: dict[KernelPart, tuple[int, ...]] = field(default_factory=dict)
 
     def finished(self, now_s: float, joules: dict[str, float]) -> KernelResult:
-        """Return the result of a run that ends now, given the node's energy readings."""
+        """Return the result of a run that ends at time `now_s`.
+
+        Args:
+            now_s: the time.
+            joules: the node's energy readings at this time, by component.
+        """
         return KernelResult(
             run_id=self.run_id,
             kernel=self.kernel,

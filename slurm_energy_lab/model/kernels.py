@@ -1,7 +1,7 @@
-"""Kernels that run on the model: operations and bytes per problem size, switching activity.
+"""Computation kernels that run on the node model: operations and bytes per problem size, switching activity.
 
-Pure data and arithmetic. `cpu_physics` and `gpu_physics` compute speed and power. The kernels are those of
-thesis 3.4.2 in single precision (thesis, Table 3.12) and a training loop.
+The module contains only data and arithmetic. `cpu_physics` and `gpu_physics` compute speed and power. The
+kernels are those of thesis 3.4.2 in single precision (thesis, Table 3.12) and a training loop.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ REAL_BYTES_PER_CYCLE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """Efficiency and switching activity of a phase on one kind of device.
+    """Efficiency and switching activity of a kernel phase on a CPU or on a GPU.
 
     Attributes:
         efficiency: share of the peak operation rate that the code reaches when memory is not the bottleneck.
-        busy: switching activity while operations are issued, GEMM = 1.
-        stall: switching activity while waiting for memory.
+        busy: switching activity while operations are issued, relative to GEMM.
+        stall: switching activity while the code waits for memory, relative to GEMM.
     """
 
     efficiency: float
@@ -38,12 +38,14 @@ class Factors:
 
 @dataclass(frozen=True, slots=True)
 class KernelPhase:
-    """A section of a kernel with constant ratio of operations to memory traffic.
+    """A section of a kernel with a constant ratio of operations to memory traffic.
 
     Attributes:
-        flops: operations per unit of scaled size.
-        bytes: bytes to and from memory per unit of scaled size.
-        overlap: share of the shorter of compute time and memory time that overlaps with the longer.
+        flops: operations per unit of scaled size (see `KernelSpec.scale`).
+        bytes: bytes read from and written to memory per unit of scaled size.
+        overlap: share of the shorter of compute time and memory time that overlaps with the longer one.
+        cpu: factors on a CPU.
+        gpu: factors on a GPU.
     """
 
     flops: float
@@ -53,18 +55,23 @@ class KernelPhase:
     gpu: Factors
 
     def factors(self, device: str) -> Factors:
-        """Return the factors for `cpu` or `gpu`."""
+        """Return the efficiency and activity factors on a device, which is `cpu` or `gpu`."""
         return self.gpu if device == "gpu" else self.cpu
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """Definition of a kernel. Its work is `size ** exponent` times the work of its phases.
+    """Definition of a kernel.
+
+    Its work is `size ** exponent` times the work of its phases.
 
     Attributes:
-        size_unit: unit of `size`, in words.
+        name: name of the kernel.
+        size_unit: meaning of the problem size, for messages.
+        exponent: power of the problem size to which the work is proportional.
         bound: bottleneck at full speed: `compute`, `memory` or `mixed`.
-        looped: True if the phases run once per unit of size, False if they run once.
+        phases: sections that run one after the other.
+        looped: True if the phases run once per unit of problem size, False if they run once.
     """
 
     name: str
@@ -75,10 +82,10 @@ class KernelSpec:
     looped: bool = False
 
     def scale(self, size: float) -> float:
-        """Return the factor by which a problem size multiplies the work of the phases.
+        """Return the scaled size: the factor by which a problem size multiplies the work of the phases.
 
         Raises:
-            UsageError: not a positive number, or so large that the work overflows.
+            UsageError: the size is not a positive number, or so large that the work overflows.
         """
         try:
             scale: float = float(size) ** self.exponent
@@ -167,15 +174,15 @@ _BY_NAME = {spec.name: spec for spec in _KERNELS}
 
 
 def kernel_names() -> tuple[str, ...]:
-    """Return the kernel names: gemm, spmv, triad, stencil, monte_carlo, dist, train."""
+    """Return the names of all kernels: gemm, spmv, triad, stencil, monte_carlo, dist, train."""
     return tuple(_BY_NAME)
 
 
 def kernel_spec(name: str) -> KernelSpec:
-    """Return a kernel by name.
+    """Return the definition of the kernel with this name.
 
     Raises:
-        UsageError: unknown name; the message lists the valid names.
+        UsageError: there is no such kernel; the message lists the valid names.
     """
     spec = _BY_NAME.get(name)
     if spec is None:
@@ -184,9 +191,14 @@ def kernel_spec(name: str) -> KernelSpec:
 
 
 def roofline(compute_s: float, memory_s: float, overlap: float) -> float:
-    """Return the time of a phase from its compute and memory times.
+    """Return the seconds that a phase takes, computed from its compute time and its memory time.
 
-    The shorter time overlaps with the longer, except for the share `1 - overlap`.
+    The share `overlap` of the shorter time runs in parallel with the longer time and adds nothing.
+
+    Args:
+        compute_s: seconds for the operations alone.
+        memory_s: seconds for the memory traffic alone.
+        overlap: share of the shorter time, 0 to 1.
     """
     if compute_s >= memory_s:
         return compute_s + (1.0 - overlap) * memory_s

@@ -1,4 +1,4 @@
-"""Model of one node: computes frequencies, power and exact energy from settings and running kernels.
+"""Model of one node that computes frequencies, power and exact energy from settings and running kernels.
 
 The model is event-driven. Between two events every power is constant, so energies are exact integrals. The
 caller passes the time; the module reads no clock, does not sleep and does no I/O.
@@ -27,10 +27,10 @@ from slurm_energy_lab.model.requests import FrequencyRequest, GpuState, KernelRe
 
 
 class NodeModel:
-    """Physics of one emulated node.
+    """Model of one emulated node. All times are seconds of model time, which never decreases.
 
-    Changes take effect, and readings are taken, at the time of the last `advance` or `submit`; call
-    `advance(now_s)` first. Model time never decreases: a `now_s` in the past counts as the current time.
+    Changes take effect, and readings are taken, at the time of the last `advance` or `submit`. Call
+    `advance(now_s)` before them. A `now_s` in the past counts as the current time.
     """
 
     def __init__(self, profile: NodeProfile, start_s: float = 0.0) -> None:
@@ -72,7 +72,7 @@ class NodeModel:
 
     @property
     def now_s(self) -> float:
-        """Current model time."""
+        """Current model time in seconds."""
         return self._now_s
 
     def advance(self, now_s: float) -> None:
@@ -85,15 +85,15 @@ class NodeModel:
         self._now_s = max(self._now_s, now_s)
 
     def next_event_s(self) -> float | None:
-        """Return the time of the next event (end of a phase or kernel, a limit reached). None: no event."""
+        """Return the time of the next event (end of a phase or kernel, limit reached); None for no event."""
         self._operate()
         return None if math.isinf(self._next_s) else self._next_s
 
     def set_cpufreq(self, cpu: int, request: FrequencyRequest) -> None:
-        """Set one logical CPU's cpufreq settings. A core runs at the maximum its threads request.
+        """Set the cpufreq settings of a logical CPU. A core runs at the maximum that its threads request.
 
         Raises:
-            UsageError: unknown CPU or a governor that the driver doesn't have.
+            UsageError: the CPU does not exist, or the driver does not have the governor.
         """
         if self._cores.set_request(cpu, request):
             self._stale_packages.add(self.profile.cpu.package_of(cpu))
@@ -102,24 +102,24 @@ class NodeModel:
         """Set the cpufreq settings of all logical CPUs.
 
         Raises:
-            UsageError: a governor that the driver doesn't have.
+            UsageError: the driver does not have the governor.
         """
         for cpu in range(self.profile.cpu.cpus):
             self.set_cpufreq(cpu, request)
 
     def cpufreq(self, cpu: int) -> FrequencyRequest:
-        """Return the settings of a logical CPU.
+        """Return the frequency settings of a logical CPU.
 
         Raises:
-            UsageError: unknown CPU.
+            UsageError: the CPU does not exist.
         """
         return self._cores.request(cpu)
 
     def effective_khz(self, cpu: int) -> int:
-        """Return the current frequency of the CPU's core, after governor, turbo bins and power limits.
+        """Return the current frequency of a CPU's core in kHz after governor, turbo bins and power limits.
 
         Raises:
-            UsageError: unknown CPU.
+            UsageError: the CPU does not exist.
         """
         self._operate()
         requested = self._cores.requested_khz(cpu)
@@ -160,13 +160,13 @@ class NodeModel:
         self._stale_packages.add(package)
 
     def package_average_watts(self, package: int, interface: str = "msr") -> float | None:
-        """Return the running average that the long-term limit is compared with. None: no such limit."""
+        """Return the running average that the long-term limit applies to; None without such a limit."""
         self._operate()
         limit = self._package(package).limits.get((interface, "long_term"))
         return None if limit is None else limit.average_at(self._now_s)
 
     def package_throttled_s(self, package: int) -> float:
-        """Return the time in which a limit held the package below its requested frequency (MSR 0x613)."""
+        """Return for how many seconds a limit held a package below its requested frequency (MSR 0x613)."""
         self._operate()
         return self._package(package).throttle_meter.integral_at(self._now_s)
 
@@ -177,10 +177,12 @@ class NodeModel:
         graphics_clock_mhz: tuple[int, int] | None = None,
         memory_clock_mhz: tuple[int, int] | None = None,
     ) -> None:
-        """Set power limit and locked clock ranges (None: not locked) of one GPU.
+        """Set the power limit and the locked clock ranges of a GPU.
+
+        None stands for clocks that are not locked.
 
         Raises:
-            UsageError: unknown GPU, or a limit outside the profile's bounds.
+            UsageError: the GPU does not exist, or the limit is outside the profile's bounds.
         """
         gpu = self._gpu(index)
         check_gpu_limit(self.profile, index, limit_watts)
@@ -192,18 +194,18 @@ class NodeModel:
     def set_real_load(
         self, key: str, cpus: Collection[int], busy_cores: float, job_id: int | None = None
     ) -> None:
-        """Set the load of real programs: they keep `busy_cores` emulated cores of `cpus` busy.
+        """Set the load of programs outside the model: they keep `busy_cores` emulated cores of `cpus` busy.
 
-        Real load does not slow kernels: it only uses time that kernels leave idle.
+        This load does not slow down kernels: it only uses time that kernels leave idle.
 
         Args:
             key: identifies the load.
             cpus: logical CPUs of the programs. Each has the busy share of its core.
             busy_cores: number of busy cores, distributed evenly; 0 removes the load.
-            job_id: Slurm's job number. None: the load belongs to no job.
+            job_id: Slurm's job id; None: no job.
 
         Raises:
-            UsageError: unknown CPU, or a busy figure below 0.
+            UsageError: a CPU does not exist, or the number of busy cores is negative.
         """
         packages, share = self._cores.set_real_load(key, cpus, busy_cores, job_id)
         self._stale_packages |= packages
@@ -214,7 +216,7 @@ class NodeModel:
         """Start a kernel at `now_s` and return its run id.
 
         Raises:
-            UsageError: unknown kernel, device, CPU, GPU or an impossible size.
+            UsageError: the kernel, device, CPU or GPU does not exist, or the size is invalid.
         """
         spec = kernel_spec(request.kernel)
         size = size_of(self.profile, request)
@@ -242,17 +244,17 @@ class NodeModel:
         return run.run_id
 
     def result(self, run_id: int) -> KernelResult | None:
-        """Return the result of a finished kernel, None while it runs. Results are stored until `forget`.
+        """Return the result of a finished kernel; None while it runs. Results are kept until `forget`.
 
         Raises:
-            NotFoundError: unknown run id.
+            NotFoundError: the run id is unknown.
         """
         if run_id not in self._runs and run_id not in self._results:
             raise NotFoundError(f"unknown kernel run {run_id}")
         return self._results.get(run_id)
 
     def running(self) -> tuple[int, ...]:
-        """Return the ids of the running kernels."""
+        """Return the run ids of the running kernels."""
         return tuple(self._runs)
 
     def forget(self, run_id: int) -> None:
@@ -266,11 +268,11 @@ class NodeModel:
             self._remove(part, run)
 
     def energy_joules(self, component: str) -> float:
-        """Return the energy of a component since the start.
+        """Return the energy of a component in joules since the start of the model.
 
         Args:
-            component: a device `cpu[i]`, `dram[i]`, `gpu[i]`; a sum `cpu`, `dram`, `gpu`, `other`, `node`;
-                or `core[i]` (the cores inside `cpu[i]`).
+            component: a device `cpu[i]`, `dram[i]`, `gpu[i]`; a sum `cpu`, `dram`, `gpu`, `other`, `node`; or
+                `core[i]` (the cores inside `cpu[i]`).
 
         Raises:
             NotFoundError: the node has no such component.
@@ -279,7 +281,7 @@ class NodeModel:
         return self._readings.joules(component, self._now_s)
 
     def power_watts(self, component: str) -> float:
-        """Return the current power of a component (names as in `energy_joules`).
+        """Return the current power of a component in watts. The names are those of `energy_joules`.
 
         Raises:
             NotFoundError: the node has no such component.
@@ -288,27 +290,27 @@ class NodeModel:
         return self._readings.watts(component)
 
     def components(self) -> tuple[str, ...]:
-        """Return the names of all components, devices and sums, without `core[i]`, which is in `cpu[i]`."""
+        """Return the names of all devices and sums, without `core[i]`, which is part of `cpu[i]`."""
         return self._readings.names
 
     def usage(self) -> UsageByJob:
-        """Return CPU time and energy per job, valid at `now_s`."""
+        """Return CPU time and energy by job. Its values are valid at time `now_s`."""
         self._operate()
         return self._usage
 
     def cpu_utilisation(self, cpu: int) -> float:
-        """Return the busy share of the CPU's core, 0 to 1.
+        """Return the busy share of a CPU's core, 0 to 1.
 
         Raises:
-            UsageError: unknown CPU.
+            UsageError: the CPU does not exist.
         """
         return self._cores.busy(cpu)
 
     def gpu_state(self, index: int) -> GpuState:
-        """Return clocks, utilisation, power and throttle reasons of one GPU.
+        """Return clocks, utilisation, power and throttle reasons of a GPU.
 
         Raises:
-            UsageError: unknown GPU.
+            UsageError: the GPU does not exist.
         """
         self._operate()
         return self._gpu(index).state(self._now_s)
@@ -337,7 +339,7 @@ class NodeModel:
         self._operate()
 
     def _touch(self, part: KernelPart) -> None:
-        """Mark the devices of a part for a new operating point."""
+        """Mark the devices of a kernel part, so that `_operate` computes their operating points."""
         run = self._run_of_part[part]
         units = run.units[part]
         if run.device == "gpu":
@@ -346,7 +348,7 @@ class NodeModel:
             self._stale_packages.update(self._cores.packages_of(units))
 
     def _assign(self, part: KernelPart, run: KernelRun) -> None:
-        """Assign a part to its cores or GPU."""
+        """Assign a kernel part to its cores or GPU."""
         if run.device == "gpu":
             gpu = self._gpus[run.units[part][0]]
             gpu.parts = (*gpu.parts, part)
@@ -355,7 +357,7 @@ class NodeModel:
         self._touch(part)
 
     def _remove(self, part: KernelPart, run: KernelRun) -> None:
-        """Remove a part. Removing the last part finishes the run, or completes its cancellation."""
+        """Remove a kernel part. Removing the last part finishes the run, or completes its cancellation."""
         self._touch(part)
         units = run.units.pop(part)
         del self._run_of_part[part]

@@ -1,6 +1,6 @@
-"""Busy time of the logical CPUs: exact integrals by CPU and by job.
+"""Busy time of the logical CPUs, as exact integrals by CPU and by job.
 
-The rule is in docs/lab-physics.md, section 10. The module does not use power or frequencies.
+The rule is in docs/lab-physics.md, section 10. The module uses neither power nor frequencies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from slurm_energy_lab.model.profile import CpuProfile
 
 @dataclass(slots=True)
 class _RealLoad:
-    """Load of real programs: the busy share of each of their CPUs."""
+    """Load of programs outside the model.
+
+    Attributes:
+        job: Slurm's job id; None if the load belongs to no job.
+        cpus: logical CPUs of the programs.
+        share: busy share of each CPU, 0 to 1.
+    """
 
     job: Job
     cpus: Collection[int]
@@ -25,12 +31,13 @@ class _RealLoad:
 
 @dataclass(slots=True)
 class _Cell:
-    """A group of CPUs with the same kernel parts and real loads.
+    """A group of CPUs with the same kernel parts and the same loads of programs outside the model.
 
     Attributes:
+        cpus: the logical CPUs.
         parts: kernel parts, each of which demands the whole CPU.
-        keys: real loads that share each CPU with the parts.
-        busy: busy time of each CPU, by job.
+        keys: keys of the loads that share each CPU with the parts.
+        busy: busy seconds of each CPU, by job.
     """
 
     cpus: list[int]
@@ -42,9 +49,9 @@ class _Cell:
 class Occupancy:
     """Busy time of the logical CPUs of a node.
 
-    A kernel part keeps each of its CPUs busy; several parts on one CPU share it equally. Real loads share
-    the remaining time. They get none on a core that executes a kernel; `Cores` gives them no power there
-    either.
+    A kernel part keeps each of its CPUs busy; several parts on one CPU share it equally. Programs outside the
+    model share the remaining time. They receive no time on a core that executes a kernel; `Cores` gives them
+    no power there either.
     """
 
     def __init__(self, cpu: CpuProfile, now_s: float) -> None:
@@ -60,7 +67,7 @@ class Occupancy:
         """Assign a kernel part to CPUs.
 
         Args:
-            now_s: current time.
+            now_s: current time in seconds.
             part: the kernel part.
             cpus: logical CPUs.
             computes: True if the cores execute the kernel, False if they only feed a GPU.
@@ -77,7 +84,15 @@ class Occupancy:
         self._rebuild(now_s)
 
     def set_real_load(self, now_s: float, key: str, job: Job, cpus: Collection[int], share: float) -> None:
-        """Set the busy share of each CPU of a real load; 0 removes the load."""
+        """Set the load of programs outside the model.
+
+        Args:
+            now_s: current time in seconds.
+            key: identifies the load.
+            job: Slurm's job id; None if the load belongs to no job.
+            cpus: logical CPUs of the programs.
+            share: busy share of each CPU, 0 to 1; 0 removes the load.
+        """
         load = self._real.get(key)
         if load and share and (load.cpus is cpus or load.cpus == cpus):
             if (load.job, load.share) != (job, share):
@@ -90,7 +105,7 @@ class Occupancy:
             self._rebuild(now_s)
 
     def cpu_seconds(self, now_s: float) -> list[float]:
-        """Return the busy seconds of every logical CPU up to `now_s`."""
+        """Return the busy seconds of every logical CPU up to time `now_s`."""
         seconds = list(self._closed)
         for cell in self._cells:
             since = sum(meter.integral_at(now_s) for meter in cell.busy.values())
@@ -100,27 +115,36 @@ class Occupancy:
         return seconds
 
     def job_seconds(self, job: Job, now_s: float) -> float:
-        """Return the busy seconds of a job, summed over all CPUs."""
+        """Return the busy seconds of a job up to time `now_s`, summed over all CPUs."""
         meters = [(len(cell.cpus), cell.busy[job]) for cell in self._cells if job in cell.busy]
         since = sum(count * meter.integral_at(now_s) for count, meter in meters)
         return self._closed_jobs.get(job, 0.0) + since
 
     def busy_cpus(self, job: Job) -> float:
-        """Return the number of CPUs that a job currently keeps busy."""
+        """Return how many logical CPUs a job keeps busy now.
+
+        A partly busy CPU counts in part.
+        """
         cells = [(len(cell.cpus), cell.busy[job]) for cell in self._cells if job in cell.busy]
         return sum(count * meter.value for count, meter in cells)
 
     def all_busy_cpus(self) -> float:
-        """Return the number of currently busy CPUs."""
+        """Return how many logical CPUs are busy now.
+
+        A partly busy CPU counts in part.
+        """
         return sum(len(cell.cpus) * sum(meter.value for meter in cell.busy.values()) for cell in self._cells)
 
     def merge_into_no_job(self, job: Job, now_s: float) -> None:
-        """Move the busy time of a job to the key None (no job)."""
+        """Add the busy time of a job to that of work outside all jobs, whose key is None."""
         self._close(now_s)
         self._closed_jobs[None] = self._closed_jobs.get(None, 0.0) + self._closed_jobs.pop(job, 0.0)
 
     def _rebuild(self, now_s: float) -> None:
-        """Group the CPUs into cells again after a change of parts or loads."""
+        """Group the CPUs into cells again.
+
+        Call it after a change of kernel parts or loads.
+        """
         self._close(now_s)
         parts: dict[int, tuple[KernelPart, ...]] = {}
         computing: set[int] = set()
@@ -144,7 +168,7 @@ class Occupancy:
         self._run(now_s, self._cells)
 
     def _run(self, now_s: float, cells: Iterable[_Cell]) -> None:
-        """Compute the busy shares by job in some cells."""
+        """Compute the busy shares of all jobs in these cells."""
         for cell in cells:
             wishes = [(part.job, 1.0) for part in cell.parts]
             wishes += [(self._real[key].job, self._real[key].share) for key in cell.keys]

@@ -1,7 +1,7 @@
-"""State of one CPU package over time: energy meters, power limits, current operating point.
+"""State of one CPU package over time: energy meters, power limits and current operating point.
 
-Equations in docs/lab-physics.md, sections 3 and 4. `cpu_physics` computes the power, `job_power` divides it
-among jobs.
+The equations are in docs/lab-physics.md, sections 3 and 4. `cpu_physics` computes the power, and `job_power`
+divides it among jobs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HSMP_WINDOW_S = 0.1  # assumed: the firmware's own loop is fast and has no sett
 
 
 class PackageModel:
-    """Energy meters, power limits and current operating point of one package."""
+    """Energy meters, power limits and current operating point of one CPU package."""
 
     def __init__(self, profile: NodeProfile, physics: CpuPhysics, index: int, now_s: float) -> None:
         self._physics = physics
@@ -70,13 +70,13 @@ class PackageModel:
     def operate(
         self, now_s: float, loads: list[CoreLoad], fed: Sequence[tuple[KernelPart, ...]], host_watts: float
     ) -> None:
-        """Compute the operating point of these loads from `now_s` on, within the limits in force.
+        """Compute the operating point within the power limits in force, which applies from `now_s` on.
 
         Args:
-            now_s: current time.
+            now_s: current time in seconds.
             loads: the busy cores.
-            fed: for each busy GPU that a thread of this package feeds, the kernel parts on it.
-            host_watts: package power of feeding one GPU.
+            fed: for each busy GPU that a thread of this package feeds, the kernel parts on that GPU.
+            host_watts: power that this package uses to feed one GPU.
         """
         busy_gpus, feed_watts = len(fed), len(fed) * host_watts
         bound = math.inf
@@ -106,7 +106,10 @@ class PackageModel:
             limit.set_power(operation.watts)
 
     def _ceiling_for(self, watts: float, loads: list[CoreLoad], busy_gpus: int, feed_watts: float) -> int:
-        """Return the maximum frequency that keeps the package at or below `watts`, or the minimum."""
+        """Return the maximum frequency in kHz at which the package draws at most `watts`.
+
+        If even the minimum frequency draws more, return the minimum frequency.
+        """
         low, high = self._physics.min_khz, max(load.khz for load in loads)
         high = min(high, self._physics.turbo_khz(self.active_cores))
         if self._physics.operate(loads, low, busy_gpus, feed_watts).watts > watts:
@@ -120,7 +123,10 @@ class PackageModel:
         return low
 
     def next_event_s(self) -> float:
-        """Return the time at which a running average reaches its limit; infinity: never at this power."""
+        """Return the time at which a running average reaches its limit; infinity if none does.
+
+        The power is assumed to stay as it is.
+        """
         return min(
             (limit.crossing_s for limit in self.limits.values() if limit.crossing_s is not None),
             default=math.inf,

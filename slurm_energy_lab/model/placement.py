@@ -1,4 +1,4 @@
-"""Placement of a kernel: its cores or GPUs, and the logical CPUs whose time it uses. Pure functions."""
+"""Pure functions that return the cores or GPUs of a kernel, and the logical CPUs whose time it uses."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Placement:
 
 
 def placements(profile: NodeProfile, request: KernelRequest) -> list[Placement]:
-    """Return the placements of a kernel's parts: one for all cores, or one per GPU.
+    """Return the placements of a kernel's parts: one part for all its cores, or one part per GPU.
 
     Raises:
-        UsageError: unknown device, CPU or GPU.
+        UsageError: the device, a CPU or a GPU does not exist.
     """
     for cpu in request.cpus:
         check_cpu(profile, cpu)
@@ -42,24 +42,36 @@ def placements(profile: NodeProfile, request: KernelRequest) -> list[Placement]:
 
 
 def host_package(profile: NodeProfile, gpu: int) -> int:
-    """Return the package whose thread feeds a GPU."""
+    """Return the number of the package whose thread feeds a GPU."""
     return gpu * profile.cpu.packages // max(1, profile.gpu_count)
 
 
 def check_cpu(profile: NodeProfile, cpu: int) -> None:
-    """Raise UsageError for a logical CPU that the node does not have."""
+    """Check that the node has a logical CPU.
+
+    Raises:
+        UsageError: it does not.
+    """
     if not 0 <= cpu < profile.cpu.cpus:
         raise UsageError(f"CPU {cpu} does not exist", todo=f"0 to {profile.cpu.cpus - 1}")
 
 
 def check_gpu(profile: NodeProfile, gpu: int) -> None:
-    """Raise UsageError for a GPU that the node does not have."""
+    """Check that the node has a GPU.
+
+    Raises:
+        UsageError: it does not.
+    """
     if not 0 <= gpu < profile.gpu_count:
         raise UsageError(f"GPU {gpu} does not exist", why=f"{profile.name} has {profile.gpu_count}")
 
 
 def check_gpu_limit(profile: NodeProfile, gpu: int, limit_watts: float) -> None:
-    """Raise UsageError for a power limit outside the range of the node's GPUs."""
+    """Check that a power limit is within the range of the node's GPUs.
+
+    Raises:
+        UsageError: it is not.
+    """
     bounds = profile.gpu
     if bounds is not None and not bounds.min_limit_watts <= limit_watts <= bounds.max_limit_watts:
         raise UsageError(
@@ -69,6 +81,9 @@ def check_gpu_limit(profile: NodeProfile, gpu: int, limit_watts: float) -> None:
 
 
 def _feeding_cpu(profile: NodeProfile, gpu: int, cpus: tuple[int, ...]) -> int:
-    """Return the CPU whose thread feeds a GPU: one of `cpus`, or of the GPU's package if that is empty."""
+    """Return the logical CPU whose thread feeds a GPU.
+
+    It is one of `cpus`, or one of the GPU's package if `cpus` is empty.
+    """
     near = cpus or profile.cpu.package_cpus(host_package(profile, gpu))
     return near[gpu % len(near)]

@@ -1,6 +1,8 @@
-"""Running average power limits: the time at which the average reaches the limit, in closed form.
+"""Running average power limits.
 
-Pure arithmetic on one limit. `package` lowers the frequency when a limit is reached.
+The time at which the average reaches the limit is computed in closed form.
+
+The module contains only arithmetic on one limit. `package` lowers the frequency when a limit is reached.
 """
 
 from __future__ import annotations
@@ -14,15 +16,22 @@ MET_TOLERANCE_WATTS = 1e-3
 
 @dataclass(slots=True)
 class RunningAverageLimit:
-    """One power limit and the exponentially weighted average that is compared with it.
+    """One power limit, and the exponentially weighted average power that is compared with it.
 
     The average obeys d(average)/dt = (power - average) / window. With constant power from `since_s` on it is
     power + (average - power) exp(-(t - since) / window).
 
     Attributes:
-        running: True for a limit on the running average; False for a ceiling on instantaneous power
-            (short term).
-        crossing_s: time at which the average will reach the limit. None: never at the current power.
+        limit_watts: the limit.
+        window_s: time constant of the average in seconds.
+        enabled: whether the limit is enabled.
+        running: True for a limit on the running average; False for a limit on the instantaneous power (short
+            term).
+        average_watts: running average at `since_s`.
+        since_s: time of the last update.
+        power_watts: power since then.
+        crossing_s: time at which the average will reach the limit; None if it never does at the current
+            power.
     """
 
     limit_watts: float
@@ -35,27 +44,36 @@ class RunningAverageLimit:
     crossing_s: float | None = None
 
     def average_at(self, now_s: float) -> float:
-        """Return the running average at `now_s`."""
+        """Return the running average in watts at time `now_s`."""
         if self.average_watts == self.power_watts or now_s <= self.since_s:
             return self.average_watts
         decay = math.exp(-(now_s - self.since_s) / self.window_s)
         return self.power_watts + (self.average_watts - self.power_watts) * decay
 
     def update_average(self, now_s: float) -> None:
-        """Advance the stored average to `now_s`. At the crossing time it equals the limit exactly."""
+        """Advance the stored average to time `now_s`.
+
+        At the crossing time it is set to exactly the limit.
+        """
         crossed = self.crossing_s is not None and self.crossing_s <= now_s
         self.average_watts = self.limit_watts if crossed else self.average_at(now_s)
         self.since_s = now_s
         self.crossing_s = None
 
     def in_force(self) -> bool:
-        """Return whether the limit binds the power now. Call `update_average` first."""
+        """Return whether the power must not exceed the limit now.
+
+        Call `update_average` first.
+        """
         if not self.enabled:
             return False
         return not self.running or self.average_watts >= self.limit_watts - MET_TOLERANCE_WATTS
 
     def set_power(self, power_watts: float) -> None:
-        """Set a constant power from the time of the last `update_average` and compute the crossing time."""
+        """Set a constant power and compute the time at which the average reaches the limit.
+
+        The power applies from the time of the last `update_average` on.
+        """
         self.power_watts = power_watts
         self.crossing_s = None
         if not (self.enabled and self.running) or self.in_force() or power_watts <= self.limit_watts:

@@ -1,4 +1,4 @@
-"""Problem size from the run time at full speed: the inverse of the roofline of an idle device."""
+"""Computation of a kernel's problem size from its run time on an idle device at full speed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from slurm_energy_lab.model.requests import KernelRequest
 
 
 def size_of(profile: NodeProfile, request: KernelRequest) -> float:
-    """Return the problem size of a request, computed from its run time if it names no size.
+    """Return the problem size of a kernel request.
+
+    If it has no size, compute the size from its run time.
 
     Raises:
-        UsageError: see `default_size`.
+        UsageError: the kernel or device is unknown, the run time is not positive, or the node has no such
+            device.
     """
     if request.size is not None:
         return request.size
@@ -27,13 +30,14 @@ def size_of(profile: NodeProfile, request: KernelRequest) -> float:
 def default_size(
     profile: NodeProfile, kernel: str, device: str, full_speed_s: float = DEFAULT_SECONDS
 ) -> float:
-    """Return the problem size that takes `full_speed_s` on the whole idle device at full speed.
+    """Return the problem size that takes `full_speed_s` seconds on the whole idle device at full speed.
 
-    Full speed is the maximum frequency for the number of cores without a power limit. The device is all
-    packages of the node, or one GPU. For a looped kernel a size below 1 shortens the one step.
+    Full speed is the maximum frequency for the number of cores without a power limit. The device is all CPU
+    packages of the node, or one GPU. For a looped kernel a size below 1 shortens its only cycle.
 
     Raises:
-        UsageError: unknown kernel or device, seconds not positive, or the profile has no such device.
+        UsageError: the kernel or device is unknown, the run time is not positive, or the profile has no such
+            device.
     """
     spec = kernel_spec(kernel)
     if not (math.isfinite(full_speed_s) and full_speed_s > 0):

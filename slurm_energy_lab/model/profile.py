@@ -1,6 +1,6 @@
-"""Hardware profile of an emulated node: frozen data classes with units.
+"""Hardware profile of an emulated node: frozen dataclasses.
 
-`profile_file` reads profiles from files, `node` holds the physics.
+`profile_file` reads profiles from files, and `node` contains the physics.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ ACTIVE_GOVERNORS = ("performance", "powersave")
 
 @dataclass(frozen=True, slots=True)
 class CacheLevel:
-    """One cache as sysfs shows it.
+    """One cache as sysfs describes it.
 
     Attributes:
         level: 1, 2 or 3.
         kind: `Data`, `Instruction` or `Unified`.
-        size_kib: size of one instance.
+        size_kib: size of one instance in KiB.
         ways: associativity.
         shared_cores: physical cores that share one instance.
     """
@@ -96,12 +96,12 @@ class CpuProfile:
 
     @property
     def cores(self) -> int:
-        """Physical cores of the node."""
+        """Number of physical cores of the node."""
         return self.packages * self.cores_per_package
 
     @property
     def cpus(self) -> int:
-        """Logical CPUs of the node."""
+        """Number of logical CPUs of the node."""
         return self.cores * self.threads_per_core
 
     def core_of(self, cpu: int) -> int:
@@ -109,19 +109,22 @@ class CpuProfile:
         return cpu % self.cores
 
     def package_of(self, cpu: int) -> int:
-        """Return the package of a logical CPU."""
+        """Return the package number of a logical CPU."""
         return cpu % self.cores // self.cores_per_package
 
     def siblings(self, cpu: int) -> tuple[int, ...]:
-        """Return the logical CPUs of the same core, rising."""
+        """Return the logical CPUs of the same core in rising order, including `cpu` itself."""
         return tuple(range(cpu % self.cores, self.cpus, self.cores))
 
     def package_cpus(self, package: int) -> tuple[int, ...]:
-        """Return the logical CPUs of a package, rising."""
+        """Return the logical CPUs of a package in rising order."""
         return tuple(cpu for cpu in range(self.cpus) if self.package_of(cpu) == package)
 
     def numa_node_of(self, cpu: int) -> int:
-        """Return the NUMA node of a logical CPU; nodes divide the cores evenly in order."""
+        """Return the NUMA node of a logical CPU.
+
+        The NUMA nodes divide the cores evenly in order.
+        """
         return self.core_of(cpu) * self.numa_nodes // self.cores
 
 
@@ -158,9 +161,9 @@ class Constraint:
 
     Attributes:
         name: `long_term` or `short_term`.
-        limit_watts: value after power-on.
-        window_s: time window after power-on.
-        max_watts: value of `constraint_N_max_power_uw`.
+        limit_watts: limit after power-on.
+        window_s: time window in seconds after power-on.
+        max_watts: value of `constraint_N_max_power_uw` in watts.
         enabled: whether the limit is in force after power-on.
     """
 
@@ -173,20 +176,21 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class RaplProfile:
-    """RAPL units and domains.
+    """RAPL units and domains of a node.
 
     Attributes:
         energy_unit_exponent: one count of the package counter is 2**-exponent joules.
-        dram_energy_unit_exponent: the same for the DRAM counter. None: no DRAM domain.
+        dram_energy_unit_exponent: the same for the DRAM counter; None if there is no DRAM domain.
         power_unit_exponent: limits are multiples of 2**-exponent watts.
-        time_unit_exponent: windows are multiples of 2**-exponent seconds (times 2^Y (1+Z/4)).
-        constraints: per package, empty where the vendor offers energy only (AMD).
+        time_unit_exponent: time windows are multiples of 2**-exponent seconds (times 2^Y (1+Z/4)).
+        constraints: limits of each package; empty where the vendor provides energy counters only (AMD).
         core: whether a `core` zone exists below each package.
         psys: whether a `psys` zone exists.
-        mmio: whether `intel-rapl-mmio` offers the packages a second time.
-        hsmp_max_watts: maximum socket limit of AMD's host system management port. None: no such port.
-        dies: number of dies of a package, each with a zone of its own. None: one zone per package.
-        amd_energy: whether the kernel shows AMD's counters through hwmon's amd_energy, not powercap.
+        mmio: whether `intel-rapl-mmio` provides the packages a second time.
+        hsmp_max_watts: maximum socket limit of AMD's host system management port; None if there is no such
+            port.
+        dies: number of dies of a package, each of which has a zone; None for one zone per package.
+        amd_energy: whether the kernel provides AMD's counters through hwmon's amd_energy instead of powercap.
     """
 
     energy_unit_exponent: int
@@ -207,9 +211,14 @@ class MemoryProfile:
     """Main memory of the node.
 
     Attributes:
+        total_mb: size of the memory in MB.
+        dimms: number of DIMMs.
+        dimm_mb: size of one DIMM in MB.
+        kind: memory type, for example `DDR5`.
+        speed_mts: speed in megatransfers per second.
         idle_watts: idle power of the DRAM of one package.
         joules_per_byte: DRAM energy of one byte read or written.
-        dmi: whether the firmware's DMI table lists the memory modules, so that their power can be modelled.
+        dmi: whether the firmware's DMI table lists the DIMMs, so that their power can be modelled.
     """
 
     total_mb: int
@@ -273,10 +282,10 @@ class OtherProfile:
     """All other consumers of the node: fans, board, disks, network, losses of the power supply.
 
     Attributes:
-        base_watts: constant part.
+        base_watts: constant part of their power.
         loss_share: power of supply and fans as a share of CPU + DRAM + GPU power.
-        power_meters: ACPI power meters: `acpi` or None: one for the node; `grace`: those of NVIDIA Grace,
-            distinguished by label; `none`.
+        power_meters: ACPI power meters of the node. `acpi` or None: one for the node. `grace`: those of
+            NVIDIA Grace, distinguished by label. `none`: no power meter.
     """
 
     base_watts: float
@@ -286,7 +295,10 @@ class OtherProfile:
 
 @dataclass(frozen=True, slots=True)
 class NodeProfile:
-    """Hardware description of one type of node."""
+    """Hardware description of one type of node.
+
+    `gpu` is None for a node without GPUs.
+    """
 
     name: str
     description: str

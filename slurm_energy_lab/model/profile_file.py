@@ -1,6 +1,8 @@
-"""Reader of node profiles (TOML). It validates every key; errors name file and key.
+"""Reader of node profiles (TOML files), which validates every key.
 
-No other module knows the file format.
+Errors name the file and the key.
+
+No other module depends on the file format.
 """
 
 from __future__ import annotations
@@ -36,20 +38,21 @@ _DRIVER_EPP = "balance_performance"
 
 
 def profile_names() -> tuple[str, ...]:
-    """Return the names of the profiles that come with the package."""
+    """Return the names of the node profiles that come with the package."""
     return tuple(sorted(path.stem for path in _DIRECTORY.glob("*.toml")))
 
 
 def load_profile(name_or_path: str | Path, overrides: Mapping[str, Any] | None = None) -> NodeProfile:
-    """Read a profile.
+    """Read a node profile.
 
     Args:
-        name_or_path: a name of `profile_names()`, or a path ending in `.toml`.
-        overrides: values by dotted key, e.g. `{"cpufreq.driver": "acpi-cpufreq"}`. An overridden driver
-            also sets its default governor and EPP, unless these are overridden too.
+        name_or_path: a name in `profile_names()`, or a path that ends in `.toml`.
+        overrides: values by dotted key, for example `{"cpufreq.driver": "acpi-cpufreq"}`. An overridden
+            driver also sets its default governor and energy performance preference, unless these are
+            overridden too.
 
     Raises:
-        ConfigError: unknown name, unreadable file, unknown, missing or invalid key.
+        ConfigError: the name is unknown, the file is unreadable, or a key is unknown, missing or invalid.
     """
     path = _path(name_or_path)
     try:
@@ -92,7 +95,10 @@ def _override(path: Path, data: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _complete_cpufreq(path: Path, data: dict[str, Any]) -> None:
-    """Add the values that follow from the driver: governor, EPP, frequency table, cpuinfo_max."""
+    """Add the values that follow from the cpufreq driver to the profile data.
+
+    These are the governor, the energy performance preference, the frequency table and `cpuinfo_max_khz`.
+    """
     cpufreq = data.get("cpufreq")
     if not isinstance(cpufreq, dict):
         raise ConfigError(f"profile {path}: cpufreq", why="section missing")
@@ -108,7 +114,7 @@ def _complete_cpufreq(path: Path, data: dict[str, Any]) -> None:
 
 
 def _complete_gpu(path: Path, data: dict[str, Any]) -> None:
-    """Expand the table of graphics clocks, which the file gives as maximum, minimum and step."""
+    """Expand the graphics clocks, which the file states as maximum, minimum and step, to a list."""
     gpu = data.get("gpu")
     if not isinstance(gpu, dict) or "graphics_clocks_mhz" in gpu:
         return
@@ -123,7 +129,10 @@ def _complete_gpu(path: Path, data: dict[str, Any]) -> None:
 
 
 def _build(path: Path, prefix: str, cls: type[Any], data: Any) -> Any:
-    """Build a dataclass from a TOML table."""
+    """Build an instance of the dataclass `cls` from a TOML table.
+
+    `prefix` is the dotted key of the table.
+    """
     if not isinstance(data, dict):
         raise ConfigError(f"profile {path}: {prefix or 'file'}", why="not a table")
     hints = typing.get_type_hints(cls)
@@ -145,7 +154,7 @@ def _optional(hint: Any) -> bool:
 
 
 def _convert(path: Path, key: str, hint: Any, value: Any) -> Any:
-    """Return `value` converted to the type of a field."""
+    """Return the value of a TOML key converted to the type `hint` of the dataclass field."""
     if _optional(hint):
         if value is None:
             return None
@@ -174,7 +183,7 @@ def _convert_tuple(path: Path, key: str, arguments: tuple[Any, ...], value: Any)
 
 
 def _faults(profile: NodeProfile) -> list[tuple[str, str]]:
-    """Return (key, reason) of every value that is invalid or contradicts another."""
+    """Return the key and the reason of every value that is invalid or contradicts another value."""
     rules = _cpu_rules(profile.cpu, profile.cpufreq) + _rapl_rules(profile.rapl)
     meters = profile.other.power_meters in (None, "acpi", "grace", "none")
     rules.append(("other.power_meters", meters, "not acpi, grace or none"))

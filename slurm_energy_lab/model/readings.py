@@ -1,4 +1,4 @@
-"""Energy and power readings of a node by component name. Read-only."""
+"""Energy and power readings of a node by component name."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from slurm_energy_lab.model.profile import OtherProfile
 
 
 class Readings:
-    """Energy and power by component name.
+    """Energy and power of a node by component name.
 
-    Devices: `cpu[i]`, `dram[i]`, `gpu[i]`. Sums: `cpu`, `dram`, `gpu` (only with GPUs), `other`, `node`.
-    `core[i]`, the cores inside `cpu[i]`, can be read but is neither in the names nor in the sums. The power
-    of `other` is base_watts + loss_share x the sum of all devices; `node` is the sum of devices and `other`.
+    Devices are `cpu[i]`, `dram[i]` and `gpu[i]`. Sums are `cpu`, `dram`, `gpu` (only with GPUs), `other` and
+    `node`. The power of `other` is base_watts + loss_share x the sum of all devices; `node` is the sum of all
+    devices and `other`. `core[i]`, the cores inside `cpu[i]`, can be read, but it is neither in `names` nor
+    in the sums.
     """
 
     def __init__(
@@ -32,10 +33,10 @@ class Readings:
         self.names = (*self._parts, *self._meters, "other", "node")
 
     def joules(self, component: str, now_s: float) -> float:
-        """Return the energy of a component from the start to `now_s`.
+        """Return the energy of a component in joules from the start to time `now_s`.
 
         Raises:
-            NotFoundError: no such component.
+            NotFoundError: the node has no such component.
         """
         if component in self._parts:
             return self._parts[component].integral_at(now_s)
@@ -49,10 +50,10 @@ class Readings:
         return other if component == "other" else parts + other
 
     def watts(self, component: str) -> float:
-        """Return the current power of a component.
+        """Return the current power of a component in watts.
 
         Raises:
-            NotFoundError: no such component.
+            NotFoundError: the node has no such component.
         """
         if component in self._parts:
             return self._parts[component].value
@@ -66,7 +67,7 @@ class Readings:
         return other if component == "other" else parts + other
 
     def all_joules(self, now_s: float) -> dict[str, float]:
-        """Return the energy of every component."""
+        """Return the energy in joules from the start to time `now_s` of every component in `names`."""
         return {name: self.joules(name, now_s) for name in self.names}
 
     def _check(self, component: str) -> None:

@@ -1,4 +1,4 @@
-"""Requests to the node model and its results: plain data."""
+"""Plain data of requests to the node model and of its results."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class FrequencyRequest:
-    """Settings of one CPU as in its cpufreq files.
+    """Frequency settings of one logical CPU.
+
+    Each attribute corresponds to a cpufreq file.
 
     Attributes:
-        governor: `performance`, `powersave`, `userspace`, `ondemand`, `conservative`, `schedutil`.
+        governor: `performance`, `powersave`, `userspace`, `ondemand`, `conservative` or `schedutil`.
         min_khz: scaling_min_freq.
         max_khz: scaling_max_freq.
-        setspeed_khz: scaling_setspeed, used by `userspace` only.
-        epp: energy_performance_preference by name or as "0".."255"; used by active drivers.
+        setspeed_khz: scaling_setspeed, which only governor `userspace` uses; None if not set.
+        epp: energy_performance_preference as a name or as "0" to "255", which only active drivers use; None
+            if the driver has none.
         boost: cpufreq/boost, or the inverse of no_turbo.
     """
 
@@ -28,18 +31,20 @@ class FrequencyRequest:
 
 @dataclass(frozen=True, slots=True)
 class KernelRequest:
-    """One run of a kernel.
+    """Request to run one kernel on the node model.
 
     Attributes:
-        kernel: a name of `kernel_names()`.
+        kernel: a name in `kernel_names()`.
         device: `cpu` or `gpu`.
-        size: problem size in the kernel's own unit (see docs/lab-physics.md). None: see `full_speed_s`.
-        cpus: logical CPUs that share the problem; empty: all CPUs of the node. Siblings count as one core.
-            For a GPU kernel the CPUs that feed the GPUs; empty: CPUs of the GPU's package.
-        gpus: GPUs, each of which runs the whole problem; empty: all GPUs of the node.
-        full_speed_s: run time on the whole idle device at full speed; determines the size if `size` is
-            None. Both None: 10 seconds.
-        job_id: Slurm's job number. None: the kernel belongs to no job.
+        size: problem size in the kernel's own unit (see docs/lab-physics.md); None if `full_speed_s`
+            determines it.
+        cpus: for a CPU kernel the logical CPUs that share the problem, where siblings count as one core;
+            empty for all CPUs of the node. For a GPU kernel the CPUs that feed the GPUs; empty for the CPUs
+            of the GPU's package.
+        gpus: GPUs, each of which runs the whole problem; empty for all GPUs of the node.
+        full_speed_s: seconds that the kernel takes on the whole idle device at full speed. It determines the
+            size if `size` is None. If both are None, it is 10 seconds.
+        job_id: Slurm's job id; None if the kernel belongs to no job.
     """
 
     kernel: str
@@ -55,9 +60,15 @@ class KernelRequest:
 class KernelResult:
     """Result of a finished kernel.
 
+    All times are seconds of model time.
+
     Attributes:
-        start_s: model time of the submission.
-        end_s: model time at which the last operation ended.
+        run_id: number that `NodeModel.submit` returned.
+        kernel: name of the kernel.
+        device: `cpu` or `gpu`.
+        size: problem size in the kernel's own unit.
+        start_s: time of the submission.
+        end_s: time at which the last operation ended.
         seconds: end_s - start_s.
         flops: operations executed, summed over the GPUs.
         bytes: bytes moved, summed over the GPUs.
@@ -78,20 +89,20 @@ class KernelResult:
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """State of one GPU as NVML shows it.
+    """State of one GPU as NVML reports it.
 
     Attributes:
-        graphics_clock_mhz: effective clock, rounded down to the clock table.
+        graphics_clock_mhz: effective graphics clock, rounded down to a clock that the GPU supports.
         memory_clock_mhz: effective memory clock.
-        utilisation: share of time with a kernel running, 0 or 1.
-        memory_utilisation: share of the peak bandwidth in use, 0 to 1.
+        utilisation: 1 while a kernel runs, otherwise 0.
+        memory_utilisation: share of the peak memory bandwidth in use, 0 to 1.
         limit_watts: power limit in force.
         power_watts: current power.
         power_average_watts: mean power of the last second.
         energy_mj: whole millijoules since the start of the model.
-        throttle_power_cap: the power limit lowers the clock (NVML reason SwPowerCap).
-        throttle_clocks_setting: locked clocks lower the clock (reason ApplicationsClocksSetting).
-        idle: no kernel runs (reason GpuIdle).
+        throttle_power_cap: whether the power limit lowers the clock (NVML reason SwPowerCap).
+        throttle_clocks_setting: whether locked clocks lower the clock (reason ApplicationsClocksSetting).
+        idle: whether no kernel runs (reason GpuIdle).
     """
 
     graphics_clock_mhz: int
