@@ -72,12 +72,12 @@ def _jobs(jobs: list[Mapping[str, Any]]) -> list[str]:
 
 def _by_component_type(watts: Mapping[str, float | None]) -> dict[str, float | None]:
     """Return watts by component type, because a column for each of eight GPUs does not fit a terminal."""
-    kinds: dict[str, list[float | None]] = {}
+    values_by_type: dict[str, list[float | None]] = {}
     for name, value in watts.items():
-        kinds.setdefault(name.partition("[")[0], []).append(value)
+        values_by_type.setdefault(name.partition("[")[0], []).append(value)
     return {
-        kind: None if any(value is None for value in values) else math.fsum(filter(None, values))
-        for kind, values in kinds.items()
+        component_type: None if any(value is None for value in values) else math.fsum(filter(None, values))
+        for component_type, values in values_by_type.items()
     }
 
 

@@ -98,7 +98,7 @@ FIELDS: Final[tuple[Field[Job], ...]] = (
     _field("SITE", 10, "number", _key("site_factor"), "site factor that represents the place"),
     _text_field("SOURCE", 9, _predicted("source"), "source of the prediction: history, model or nameplate"),
     _field("SOURCETIME", 11, "duration", _predicted("source_time_s"), "run time before LOWBOUND and MISPRED"),
-    _text_field("STATE", 9, state, "ready, held, dependent or fixed (a priority of its own)"),
+    _text_field("STATE", 9, state, "ready, held, dependent or fixed (priority set by an administrator)"),
     _field("SUBMITTED", 19, "time", _key("submit"), "time of submission"),
     _text_field("TIER", 6, _key("tier"), "tier of the order: aged and urgent jobs precede normal jobs"),
     _text_field("USER", 8, _key("user"), "owner"),

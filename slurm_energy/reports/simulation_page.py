@@ -1,4 +1,4 @@
-"""The page of `senergy simulate --html`: all variants of a scenario with tables and charts, in one file."""
+"""HTML page of `senergy simulate --html`: tables and charts of all variants of a scenario in one file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from slurm_energy.simulator.step_function import StepFunction
 from slurm_energy.simulator.summary_table import Means, summary_rows
 
 _INTERVALS, _COLOURS = 144, 8
-_SCHEDULED_JOBS, _ALL_SCHEDULED_JOBS, _LEAST_SCHEDULED_JOBS = 200, 12_000, 40
+_SCHEDULED_JOBS, _ALL_SCHEDULED_JOBS, _MIN_SCHEDULED_JOBS = 200, 12_000, 40
 _DISTRIBUTION_POINTS = 300
 _POWER_SIZE = (480, 230)
 _BARS = (
@@ -68,18 +68,18 @@ def page(title: str, variants: Sequence[SimulationVariant], now: datetime | None
     Args:
         title: of the scenario.
         variants: at least one, all with the same policies.
-        now: the present, for the footer; None leaves the date out.
+        now: current time for the footer; None omits the date.
     """
     policies = list(variants[0].means)
-    colors = {name: f"v{(place + 1) % _COLOURS}" for place, name in enumerate(policies)}
-    seeds, shown_jobs = variants[0].seeds, _scheduled_jobs(len(variants) * len(policies))
+    colors = {name: f"v{(index + 1) % _COLOURS}" for index, name in enumerate(policies)}
+    seeds, scheduled_jobs = variants[0].seeds, _scheduled_jobs(len(variants) * len(policies))
     several = f"means of {seeds} seeds ± one standard deviation; charts over time show seed 0"
     context = {
         "title": title,
         "subtitle": f"Simulated with {', '.join(policies)}" + (f": {several}" if seeds > 1 else ""),
         "legend": list(colors.items()),
         "bars": _bars(variants, colors),
-        "variants": [_variant(variant, colors, shown_jobs) for variant in variants],
+        "variants": [_variant(variant, colors, scheduled_jobs) for variant in variants],
     }
     notes = list(dict.fromkeys(note for variant in variants for note in variant.notes))
     return render("simulation.html.j2", context, notes, now)
@@ -87,7 +87,7 @@ def page(title: str, variants: Sequence[SimulationVariant], now: datetime | None
 
 def _scheduled_jobs(charts: int) -> int:
     """Return how many jobs each chart of a schedule shows, so that a page of many charts stays small."""
-    return min(_SCHEDULED_JOBS, max(_LEAST_SCHEDULED_JOBS, _ALL_SCHEDULED_JOBS // charts))
+    return min(_SCHEDULED_JOBS, max(_MIN_SCHEDULED_JOBS, _ALL_SCHEDULED_JOBS // charts))
 
 
 def _variant(variant: SimulationVariant, colors: Mapping[str, str], scheduled_jobs: int) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _variant(variant: SimulationVariant, colors: Mapping[str, str], scheduled_jo
 
 
 def _bars(variants: Sequence[SimulationVariant], colors: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return a chart of bars per figure that some policy has: a group per variant, a bar per policy."""
+    """Return a bar chart for each figure known for any policy: a group per variant, a bar per policy."""
     charts = []
     for key, name, form, factor in _BARS:
         groups = [_bar_group(variant, key, form, factor, colors) for variant in variants]
@@ -137,7 +137,7 @@ def _bar_group(
 
 
 def _power(variant: SimulationVariant, colors: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return a chart per policy; all of a variant have the same axis, so that they can be compared."""
+    """Return a chart per policy; all charts of a variant share one axis for comparison."""
     lines = {name: _power_lines(o, variant.budget, colors[name]) for name, o in variant.outcomes.items()}
     top_watts = max(map(max_watts, lines.values()), default=1.0) * 1.03
     return [
@@ -150,10 +150,10 @@ def _power(variant: SimulationVariant, colors: Mapping[str, str]) -> list[dict[s
 
 
 def _power_lines(outcome: SimulationResult, budget: StepFunction | None, color: str) -> list[Series]:
-    interval_s, mean, highest = power_by_interval(*outcome.power, outcome.end_s, _INTERVALS)
-    lines = [Series("highest", "other", highest, interval_s), Series("mean", color, mean, interval_s)]
+    interval_s, mean, maximum = power_by_interval(*outcome.power, outcome.end_s, _INTERVALS)
+    lines = [Series("highest", "other", maximum, interval_s), Series("mean", color, mean, interval_s)]
     if budget is not None:
-        middles = [(place + 0.5) * interval_s for place in range(len(mean))]
+        middles = [(index + 0.5) * interval_s for index in range(len(mean))]
         lines.append(Series("budget", "text", [budget.at(time_s) for time_s in middles], interval_s))
     return lines
 
@@ -173,16 +173,16 @@ def _completion(variant: SimulationVariant, colors: Mapping[str, str]) -> str:
         Distribution(name, colors[name], _thinned(np.sort(outcome.jct_s())).tolist())
         for name, outcome in variant.outcomes.items()
     ]
-    known = [one for one in series if one.values]
-    return distribution_chart(known, "Time from submission to end") if known else ""
+    nonempty = [distribution for distribution in series if distribution.values]
+    return distribution_chart(nonempty, "Time from submission to end") if nonempty else ""
 
 
 def _thinned(values: Floats) -> Floats:
-    """Return ascending values, of very many some hundred at equal steps, the last one among them."""
+    """Return ascending values, reduced to some hundred at equal steps that include the last value."""
     if len(values) <= _DISTRIBUTION_POINTS:
         return values
-    places = np.linspace(0, len(values), _DISTRIBUTION_POINTS + 1)[1:] - 1
-    chosen: Floats = values[np.ceil(places).astype(np.int64)]
+    positions = np.linspace(0, len(values), _DISTRIBUTION_POINTS + 1)[1:] - 1
+    chosen: Floats = values[np.ceil(positions).astype(np.int64)]
     return chosen
 
 

@@ -52,7 +52,7 @@ def test_a_job_without_a_record_is_shown_with_slurms_data(
     for job, said in (
         (running, "it has not ended (RUNNING)"),
         (pending, "it has not started (PENDING)"),
-        (99999, "neither Slurm nor an energy record knows it"),
+        (99999, "it is unknown to Slurm and has no energy record"),
     ):
         done = senergy(lab, "job", str(job))
         assert done.returncode == 6, done
