@@ -99,11 +99,7 @@ class NodeModel:
             self._stale_packages.add(self.profile.cpu.package_of(cpu))
 
     def set_cpufreq_all(self, request: FrequencyRequest) -> None:
-        """Set the cpufreq settings of all logical CPUs.
-
-        Raises:
-            UsageError: the driver does not have the governor.
-        """
+        """Set the cpufreq settings of all logical CPUs; errors are those of `set_cpufreq`."""
         for cpu in range(self.profile.cpu.cpus):
             self.set_cpufreq(cpu, request)
 
@@ -177,9 +173,7 @@ class NodeModel:
         graphics_clock_mhz: tuple[int, int] | None = None,
         memory_clock_mhz: tuple[int, int] | None = None,
     ) -> None:
-        """Set the power limit and the locked clock ranges of a GPU.
-
-        None stands for clocks that are not locked.
+        """Set the power limit and the locked clock ranges of a GPU; a range of None locks no clocks.
 
         Raises:
             UsageError: the GPU does not exist, or the limit is outside the profile's bounds.

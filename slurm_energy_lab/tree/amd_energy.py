@@ -1,9 +1,9 @@
-"""/sys/class/hwmon: AMD's energy counters as the driver amd_energy shows them, before powercap had them.
+"""Emulated files in /sys/class/hwmon: AMD's energy counters as shown by the kernel driver amd_energy.
 
-Follows drivers/hwmon/amd_energy.c (upstream until Linux 5.12) and Documentation/hwmon/amd_energy.rst. There
-is a channel for each core (`EcoreNNN`), then one for each NUMA node, although that channel is called
-`EsocketN` and shows the register of the node's package. Values are microjoules, unwrapped by the driver; the
-mode is 0440.
+Older kernels had this driver before powercap supported AMD. The module follows drivers/hwmon/amd_energy.c
+(upstream until Linux 5.12) and Documentation/hwmon/amd_energy.rst. There is one channel for each core
+(`EcoreNNN`), then one for each NUMA node. The channel of a NUMA node is called `EsocketN`, although it shows
+the register of the NUMA node's package. Values are microjoules, unwrapped by the driver. The mode is 0440.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CHIP = "hwmon8"
 
 
 def add_amd_energy(tree: Tree, realtime_model: RealtimeModel) -> None:
-    """Add the node's single amd_energy chip."""
+    """Add the node's single amd_energy chip to a file tree."""
     base, cpu = f"{DEVICES}/{_CHIP}", realtime_model.profile.cpu
     tree.text(f"{base}/name", "amd_energy")
     for core in range(cpu.cores):
@@ -40,7 +40,7 @@ def _add_channel(tree: Tree, base: str, channel: int, label: str, joules: Callab
 
 
 def _joules(realtime_model: RealtimeModel, package: int, parts: int) -> Callable[[], float]:
-    """Return a function that reads a package's energy divided by `parts`."""
+    """Return a function that reads a package's energy in joules divided by `parts`."""
 
     def read() -> float:
         with realtime_model.now() as model:

@@ -1,4 +1,4 @@
-"""Sets of CPUs in the kernel's text formats: lists (`0-3,8`) and hexadecimal masks. Pure functions."""
+"""Pure functions for the kernel's text formats of CPU sets: lists (`0-3,8`) and hexadecimal masks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 
 
 def format_list(cpus: Iterable[int]) -> str:
-    """Return a CPU list such as `0-3,8`; empty for an empty set."""
+    """Return CPUs as a list such as `0-3,8`; an empty string for no CPUs."""
     parts: list[list[int]] = []
     for cpu in sorted(set(cpus)):
         if parts and cpu == parts[-1][1] + 1:
@@ -23,7 +23,7 @@ def format_list(cpus: Iterable[int]) -> str:
 
 
 def format_mask(cpus: Iterable[int], count: int) -> str:
-    """Return a mask of `count` bits: groups of 32 bits in hexadecimal, most significant group first."""
+    """Return CPUs as a hexadecimal mask of `count` bits: groups of 32 bits, most significant group first."""
     value = 0
     for cpu in cpus:
         value |= 1 << cpu
@@ -37,10 +37,10 @@ def format_mask(cpus: Iterable[int], count: int) -> str:
 
 
 def parse_list(text: str) -> tuple[int, ...]:
-    """Parse a CPU list.
+    """Return the CPUs of a list such as `0-3,8` in rising order.
 
     Raises:
-        UsageError: not a list of numbers and rising ranges.
+        UsageError: `text` is not a list of numbers and rising ranges.
     """
     cpus: set[int] = set()
     for part in text.strip().split(","):

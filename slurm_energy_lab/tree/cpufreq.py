@@ -1,4 +1,4 @@
-"""The cpufreq files: files of each policy, global switches of the drivers, and their effect on the model."""
+"""Emulated cpufreq files: files of each policy, global switches of the drivers, effect on the node model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _STATUS_DIRECTORIES = {"intel": f"{CPU_ROOT}/intel_pstate", "amd": f"{CPU_ROOT}/
 
 
 class CpufreqFiles:
-    """All cpufreq files of one node, backed by one `CpufreqState`."""
+    """All cpufreq files of one node.
+
+    They show and change one `CpufreqState`.
+    """
 
     def __init__(self, tree: Tree, realtime_model: RealtimeModel) -> None:
         self._tree = tree

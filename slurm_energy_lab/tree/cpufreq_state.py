@@ -1,10 +1,11 @@
-"""State of the cpufreq drivers: values accepted by writes, their effect, and the values that files show.
+"""State of the cpufreq drivers: values that writes accept, their effect, and the values that files show.
 
-Follows the kernel's cpufreq core (drivers/cpufreq/cpufreq.c: it stores the requested minimum and maximum
-unchanged and derives the policy in force from them) and its drivers in the same folder: acpi-cpufreq.c,
-intel_pstate.c (intel_pstate and intel_cpufreq), amd-pstate.c (amd-pstate, passive or guided, and
-amd-pstate-epp) and cppc_cpufreq.c. Documents: Documentation/admin-guide/pm/cpufreq.rst, intel_pstate.rst,
-amd-pstate.rst. The module uses neither files nor the model; a rejected write raises OSError.
+The module follows the kernel's cpufreq core and its drivers. The core (drivers/cpufreq/cpufreq.c) stores the
+requested minimum and maximum unchanged and derives the policy in force from them. The drivers in the same
+directory are acpi-cpufreq.c, intel_pstate.c (intel_pstate and intel_cpufreq), amd-pstate.c (amd-pstate,
+passive or guided, and amd-pstate-epp) and cppc_cpufreq.c. Documents:
+Documentation/admin-guide/pm/cpufreq.rst, intel_pstate.rst, amd-pstate.rst. The module uses neither files nor
+the node model. A rejected write raises OSError.
 """
 
 from __future__ import annotations
@@ -29,7 +30,17 @@ _MAX_REQUEST = 2**31 - 1
 
 @dataclass(slots=True)
 class PolicySettings:
-    """Settings requested for one CPU; `saved_epp` is the preference restored after governor performance."""
+    """Requested settings of one cpufreq policy, which belongs to one CPU.
+
+    Attributes:
+        cpu: number of the logical CPU.
+        governor: name of the governor.
+        requested_min_khz: last value written to `scaling_min_freq`.
+        requested_max_khz: last value written to `scaling_max_freq`.
+        setspeed_khz: last value written to `scaling_setspeed`.
+        epp: energy performance preference; None if the driver has none.
+        saved_epp: preference that is restored when governor performance is replaced.
+    """
 
     cpu: int
     governor: str
@@ -41,7 +52,10 @@ class PolicySettings:
 
 
 class CpufreqState:
-    """Frequency settings of all CPUs of a node; every CPU has a policy of its own."""
+    """Frequency settings of all CPUs of a node.
+
+    Every CPU has its own cpufreq policy.
+    """
 
     def __init__(self, profile: CpufreqProfile, cpus: int, hwp: bool = False) -> None:
         """Set the state after boot.
@@ -49,8 +63,8 @@ class CpufreqState:
         Args:
             profile: properties of the driver.
             cpus: number of logical CPUs.
-            hwp: whether the processor has hardware P-states. Intel's driver then has preferences in passive
-                mode, too (intel_pstate.c: intel_cpufreq.attr = hwp_cpufreq_attrs).
+            hwp: whether the processor has hardware P-states. If it has, Intel's driver has energy performance
+                preferences in passive mode too (intel_pstate.c: intel_cpufreq.attr = hwp_cpufreq_attrs).
         """
         self.profile = profile
         self.driver = profile.driver
@@ -73,19 +87,19 @@ class CpufreqState:
 
     @property
     def family(self) -> str:
-        """`intel`, `amd`, `acpi` or `cppc`: the set of files that the driver has."""
+        """Driver family `intel`, `amd`, `acpi` or `cppc`, which determines the set of cpufreq files."""
         if self.driver.startswith("amd"):
             return "amd"
         return {"i": "intel", "a": "acpi", "c": "cppc"}[self.driver[0]]
 
     @property
     def active(self) -> bool:
-        """Whether the firmware selects the frequency."""
+        """Whether the driver leaves the selection of the frequency to the firmware."""
         return self.driver in ACTIVE_DRIVERS
 
     @property
     def governors(self) -> tuple[str, ...]:
-        """Governors that the current driver accepts, in the order of the file."""
+        """Governors that the current driver accepts, in the order of `scaling_available_governors`."""
         return ACTIVE_GOVERNORS if self.active else GENERIC_GOVERNORS
 
     @property
@@ -95,13 +109,16 @@ class CpufreqState:
 
     @property
     def cpuinfo_max_khz(self) -> int:
-        """Value of `cpuinfo_max_freq`. All drivers but acpi-cpufreq lower it when boost is off."""
+        """Value of `cpuinfo_max_freq`.
+
+        All drivers except acpi-cpufreq lower it when boost is off.
+        """
         if self.boost or self.family == "acpi":
             return self.profile.cpuinfo_max_khz
         return min(self.profile.base_khz, self.profile.cpuinfo_max_khz)
 
     def available_epp(self, policy: PolicySettings) -> str:
-        """Return `energy_performance_available_preferences`.
+        """Return the content of `energy_performance_available_preferences`.
 
         Under governor performance AMD's active driver offers only `performance` (amd-pstate.c,
         show_energy_performance_available_preferences). Intel's driver always lists all preferences.
@@ -111,9 +128,10 @@ class CpufreqState:
         return " ".join(EPP_NAMES) + " "
 
     def limits_khz(self, policy: PolicySettings) -> tuple[int, int]:
-        """Return the effective (minimum, maximum).
+        """Return the minimum and maximum frequency in kHz that are in force.
 
-        Both requests are clamped to the hardware's range; the minimum is lowered if it exceeds the maximum.
+        Both requested frequencies are clamped to the hardware's range. If the minimum exceeds the maximum, it
+        is lowered.
         """
         floor, ceiling = self.profile.min_khz, self.cpuinfo_max_khz
         high = min(max(policy.requested_max_khz, floor), ceiling)
@@ -124,7 +142,14 @@ class CpufreqState:
         return min(low, high), high
 
     def set_governor(self, policy: PolicySettings, word: str, current_khz: int) -> None:
-        """Process a write to `scaling_governor`. Names are case-insensitive.
+        """Process a write to `scaling_governor`.
+
+        Governor names are case-insensitive.
+
+        Args:
+            policy: settings of the CPU.
+            word: the written name.
+            current_khz: current frequency of the CPU, which governor userspace keeps at first.
 
         Raises:
             OSError: EINVAL for a governor that the driver does not have.
@@ -139,10 +164,10 @@ class CpufreqState:
         policy.governor = name
 
     def _follow_governor_with_epp(self, policy: PolicySettings, governor: str) -> None:
-        """Update the preference after a change of governor.
+        """Update the energy performance preference after a change of the governor.
 
-        Governor performance forces preference `performance`. When it ends, only Intel's driver restores the
-        previous preference.
+        Governor performance sets the preference to `performance`. When another governor replaces it, only
+        Intel's driver restores the previous preference.
         """
         if governor == "performance":
             policy.saved_epp, policy.epp = policy.epp, "performance"
@@ -150,11 +175,19 @@ class CpufreqState:
             policy.epp = policy.saved_epp
 
     def request_min(self, policy: PolicySettings, khz: int) -> None:
-        """Process a write to `scaling_min_freq`."""
+        """Process a write to `scaling_min_freq`.
+
+        Raises:
+            OSError: EINVAL for a negative value.
+        """
         policy.requested_min_khz = _request(khz)
 
     def request_max(self, policy: PolicySettings, khz: int) -> None:
-        """Process a write to `scaling_max_freq`."""
+        """Process a write to `scaling_max_freq`.
+
+        Raises:
+            OSError: EINVAL for a negative value.
+        """
         policy.requested_max_khz = _request(khz)
 
     def set_speed(self, policy: PolicySettings, khz: int) -> None:
@@ -168,7 +201,7 @@ class CpufreqState:
         policy.setspeed_khz = khz
 
     def speed_khz(self, policy: PolicySettings) -> int | None:
-        """Return the frequency requested with `scaling_setspeed`, clamped to the limits.
+        """Return the frequency in kHz requested with `scaling_setspeed`, clamped to the limits in force.
 
         None unless the governor is userspace.
         """
@@ -179,10 +212,14 @@ class CpufreqState:
         return min((khz for khz in self.table_khz if clamped <= khz <= high), default=clamped)
 
     def set_epp(self, policy: PolicySettings, word: str) -> None:
-        """Process a write to `energy_performance_preference`: a name, or for Intel's driver a number to 255.
+        """Process a write to `energy_performance_preference`.
+
+        Args:
+            policy: settings of the CPU.
+            word: the written text: a name, or for Intel's driver also a number from 0 to 255.
 
         Raises:
-            OSError: EINVAL for anything else; EBUSY for any preference but performance while the active
+            OSError: EINVAL for any other text. EBUSY for any preference except performance while the active
                 driver's governor is performance.
         """
         name = self.profile.epp if word == "default" else word
@@ -199,10 +236,10 @@ class CpufreqState:
         return named.get(int(word), str(int(word)))
 
     def set_boost(self, enabled: bool) -> None:
-        """Process a write to `cpufreq/boost`, or of the inverse value to `no_turbo`.
+        """Process a write to `cpufreq/boost`, or of the inverse value to `intel_pstate/no_turbo`.
 
-        A write to `boost` resets every maximum to the hardware's maximum, as in kernels without a separate
-        frequency request for boost (before 2026).
+        A write to `boost` resets every requested maximum to the hardware's maximum. Kernels without a
+        separate frequency request for boost (before 2026) do the same.
         """
         self.boost = enabled
         if self.family != "intel":
@@ -210,7 +247,14 @@ class CpufreqState:
                 policy.requested_max_khz = self.cpuinfo_max_khz
 
     def set_perf_pct(self, low: int | None = None, high: int | None = None) -> None:
-        """Process a write to `intel_pstate/min_perf_pct` or `max_perf_pct`; each is clamped by the other."""
+        """Process a write to `intel_pstate/min_perf_pct` or `max_perf_pct`.
+
+        Each value is clamped by the other one.
+
+        Args:
+            low: minimum in percent; None leaves it unchanged.
+            high: maximum in percent; None leaves it unchanged.
+        """
         if high is not None:
             self.max_perf_pct = min(max(high, self.min_perf_pct), 100)
         if low is not None:
@@ -218,7 +262,9 @@ class CpufreqState:
             self.min_perf_pct = min(max(low, floor), self.max_perf_pct)
 
     def switch_mode(self, mode: str) -> None:
-        """Process a write to `intel_pstate/status` or `amd_pstate/status`: switch driver, reset policies.
+        """Process a write to `intel_pstate/status` or `amd_pstate/status`.
+
+        The driver is switched, and all settings are reset.
 
         Raises:
             OSError: EINVAL for an unknown mode, EBUSY for a mode that unloads the driver.
@@ -236,10 +282,10 @@ class CpufreqState:
         self.policies = [self._initial_policy(policy.cpu, governor, epp) for policy in self.policies]
 
     def request(self, policy: PolicySettings) -> FrequencyRequest:
-        """Return the settings of one CPU for the model.
+        """Return the settings of one CPU as the node model takes them.
 
-        The model supports the profile's driver only. After a switch of mode the governor is translated to
-        the closest governor of that driver.
+        The node model supports only the profile's driver. After a switch of mode the governor is translated
+        to the closest governor of that driver.
         """
         low, high = self.limits_khz(policy)
         if self.family == "intel":
@@ -268,7 +314,11 @@ def _default_governor(driver: str) -> str:
 
 
 def _request(khz: int) -> int:
-    """Return a request as the core stores it: truncated to 32 bits; negative values are rejected."""
+    """Return a requested frequency as the cpufreq core stores it, truncated to 32 bits.
+
+    Raises:
+        OSError: EINVAL for a negative value.
+    """
     value = khz & 0xFFFFFFFF
     if value > _MAX_REQUEST:
         refuse(errno.EINVAL)

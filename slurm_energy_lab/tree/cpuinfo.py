@@ -10,7 +10,10 @@ PATH = "/proc/cpuinfo"
 
 
 def add_cpuinfo(tree: Tree, realtime_model: RealtimeModel) -> None:
-    """Add the file; its `cpu MHz` is the core's current frequency."""
+    """Add /proc/cpuinfo to a file tree.
+
+    The `cpu MHz` in it is the current frequency of each core.
+    """
     cpu = realtime_model.profile.cpu
     base_khz = realtime_model.profile.cpufreq.base_khz
     parts = [_before_and_after_mhz(cpu, number, base_khz) for number in range(cpu.cpus)]

@@ -1,8 +1,7 @@
-"""/sys/firmware/dmi/tables: the firmware's table of memory modules in the format of SMBIOS 3.
+"""Emulated files in /sys/firmware/dmi/tables: the firmware's table of DIMMs in the format of SMBIOS 3.
 
-Follows DMTF DSP0134: 5.2.2 (64-bit entry point), 6.1.2 and 6.1.3 (structures and their strings), 7.18
-(type 17). Only root can read the two files (drivers/firmware/dmi_scan.c). The table holds memory modules
-only.
+The module follows DMTF DSP0134: 5.2.2 (64-bit entry point), 6.1.2 and 6.1.3 (structures and their strings),
+7.18 (type 17). Only root can read the two files (drivers/firmware/dmi_scan.c). The table contains DIMMs only.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _EXTENDED, _LARGEST_MB = 0x7FFF, 0x7FFE
 
 
 def add_dmi(tree: Tree, memory: MemoryProfile) -> None:
-    """Add entry point and table."""
+    """Add the entry point and the table to a file tree."""
     modules = [_module(memory, number) for number in range(memory.dimms)]
     table = b"".join([*modules, _structure(_END_OF_TABLE, len(modules), b"")])
     tree.add(f"{FOLDER}/DMI", File(table, 0o400, size=len(table)))
@@ -30,7 +29,10 @@ def add_dmi(tree: Tree, memory: MemoryProfile) -> None:
 
 
 def _module(memory: MemoryProfile, number: int) -> bytes:
-    """Return the structure of one occupied slot; sizes from 32 GiB on are in the extended field."""
+    """Return the SMBIOS structure of one DIMM.
+
+    From 32 GiB on its size is in the extended field.
+    """
     large = memory.dimm_mb > _LARGEST_MB
     body = struct.pack(
         "<HHHHHBBBBBHHBBBBBIHHHH",
@@ -66,6 +68,9 @@ def _structure(kind: int, handle: int, body: bytes, *strings: str) -> bytes:
 
 
 def _entry_point(table_bytes: int) -> bytes:
-    """Return the 64-bit entry point; its checksum makes the sum of all bytes 0."""
+    """Return the 64-bit entry point.
+
+    Its checksum makes the sum of all bytes 0.
+    """
     fields = struct.pack("<5sBBBBBBBIQ", b"_SM3_", 0, 24, 3, 3, 0, 1, 0, table_bytes, 0)
     return fields[:5] + bytes([-sum(fields) & 0xFF]) + fields[6:]

@@ -1,7 +1,7 @@
 """Data structure of an emulated file tree: files, devices and links by absolute path.
 
 Entries behave as in sysfs and devtmpfs. The other modules of this package define content and effect of the
-individual files; `slurm_energy_lab.emulator.fuse` serves them.
+individual files, and `slurm_energy_lab.emulator.fuse` serves them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ PAGE_BYTES = 4096
 
 
 def refuse(code: int) -> NoReturn:
-    """Raise OSError: the current system call returns this error number, as from a driver."""
+    """Raise OSError, so that the current system call fails with the error number `code`, as in a driver."""
     raise OSError(code, os.strerror(code))
 
 
 class TreeEntry:
-    """Base of all entries of the tree; `mode` includes the file type."""
+    """Base class of all entries of an emulated file tree.
+
+    `mode` includes the file type.
+    """
 
     __slots__ = ("gid", "mode", "size", "uid")
 
@@ -37,7 +40,10 @@ class TreeEntry:
 
 
 class File(TreeEntry):
-    """A sysfs-like attribute: the whole content is generated when reading starts; one write is one store."""
+    """A sysfs attribute.
+
+    Its content is generated when reading starts, and one write is passed to one store call.
+    """
 
     __slots__ = ("content", "store")
 
@@ -47,10 +53,11 @@ class File(TreeEntry):
         """Create an attribute.
 
         Args:
-            content: bytes, or a function that returns them and may raise OSError.
+            content: the content, or a function that returns the content and may raise OSError.
             mode: permission bits.
-            store: function called with the bytes of one write; may raise OSError. None: not writable.
-            size: size that stat shows (sysfs: one page; procfs: 0).
+            store: function called with the bytes of one write, which may raise OSError; None if the file is
+                not writable.
+            size: size in bytes that stat shows (sysfs: one page; procfs: 0).
         """
         super().__init__(stat.S_IFREG | mode, size)
         self.content = content
@@ -62,7 +69,10 @@ class File(TreeEntry):
 
 
 class CharacterDevice(TreeEntry):
-    """A regular file that acts as a character device: reads and writes have a position, no cached content."""
+    """A regular file that acts as a character device.
+
+    Reads and writes have an offset, and no content is cached.
+    """
 
     __slots__ = ()
 
@@ -70,17 +80,30 @@ class CharacterDevice(TreeEntry):
         super().__init__(stat.S_IFREG | mode, PAGE_BYTES)
 
     def client_opened(self) -> None:
-        """Called when a client opens the device."""
+        """Process the opening of the device by a client."""
 
     def client_closed(self) -> None:
-        """Called when a client closes the device."""
+        """Process the closing of the device by a client."""
 
     def read_at(self, size: int, offset: int) -> bytes:
-        """Return at most `size` bytes from `offset`; may raise OSError."""
+        """Return at most `size` bytes from the file offset `offset`.
+
+        Raises:
+            OSError: the read fails with this error number.
+        """
         refuse(errno.EINVAL)
 
     def write_at(self, data: bytes, offset: int, uid: int) -> int:
-        """Process bytes that a process of `uid` writes at `offset`; return the number of bytes written."""
+        """Process a write and return the number of bytes written.
+
+        Args:
+            data: the written bytes.
+            offset: file offset.
+            uid: uid of the writing process.
+
+        Raises:
+            OSError: the write fails with this error number.
+        """
         refuse(errno.EINVAL)
 
 
@@ -95,7 +118,7 @@ class Link(TreeEntry):
 
 
 class Directory(TreeEntry):
-    """A directory; its children are names to entries."""
+    """A directory, with its entries by name."""
 
     __slots__ = ("children",)
 
@@ -105,7 +128,10 @@ class Directory(TreeEntry):
 
 
 class Tree:
-    """Entries by absolute path. Missing parent directories are created automatically."""
+    """An emulated file tree: entries by absolute path.
+
+    Missing parent directories are created automatically.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[str, TreeEntry] = {"/": Directory()}
@@ -116,11 +142,11 @@ class Tree:
         return len(self._entries)
 
     def get(self, path: str) -> TreeEntry | None:
-        """Return the entry of an absolute path, None if there is none."""
+        """Return the entry at an absolute path; None if there is none."""
         return self._entries.get(path)
 
     def fault(self, path: str) -> int:
-        """Return the error number that access to a path returns, 0 for none."""
+        """Return the injected error number with which access to a path fails; 0 if none is injected."""
         if not self.faults:
             return 0
         below = (
@@ -129,13 +155,19 @@ class Tree:
         return self.faults.get(path) or next(below, 0)
 
     def add(self, path: str, entry: TreeEntry) -> None:
-        """Add an entry, replacing an existing one of the same path."""
+        """Add an entry at an absolute path.
+
+        An existing entry at this path is replaced.
+        """
         parent, _, name = path.rpartition("/")
         self.directory(parent or "/").children[name] = entry
         self._entries[path] = entry
 
     def directory(self, path: str) -> Directory:
-        """Return the directory of a path; create it and its parents if missing."""
+        """Return the directory at an absolute path.
+
+        The directory and its parents are created if missing.
+        """
         existing = self._entries.get(path)
         if isinstance(existing, Directory):
             return existing
@@ -144,15 +176,18 @@ class Tree:
         return created
 
     def text(self, path: str, text: str, mode: int = 0o444) -> None:
-        """Add a file with constant content: `text` and a newline."""
+        """Add a file whose constant content is `text` and a newline."""
         self.add(path, File(text.encode() + b"\n", mode))
 
     def link(self, path: str, target: str) -> None:
-        """Add a symbolic link."""
+        """Add a symbolic link at `path` that points to `target`."""
         self.add(path, Link(target))
 
     def remove(self, path: str) -> None:
-        """Remove an entry and everything below it. A missing entry is not an error."""
+        """Remove an entry and everything below it.
+
+        A missing entry is not an error.
+        """
         entry = self._entries.pop(path, None)
         if entry is None:
             return

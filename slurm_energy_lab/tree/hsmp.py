@@ -1,8 +1,8 @@
-"""/sys/class/hwmon: one `amd_hsmp_hwmon` chip per socket, with power and power limit.
+"""Emulated files in /sys/class/hwmon: one `amd_hsmp_hwmon` chip per socket, with power and power limit.
 
-Follows drivers/platform/x86/amd/hsmp/hwmon.c and hwmon.c: values are decimal microwatts, a negative value is
-EINVAL, the firmware receives whole milliwatts. Assumed: the firmware lowers a limit above its maximum to the
-maximum.
+The module follows drivers/platform/x86/amd/hsmp/hwmon.c and hwmon.c. Values are decimal microwatts, a
+negative value is rejected with EINVAL, and the firmware receives whole milliwatts. Assumption: the firmware
+lowers a limit above its maximum to the maximum.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _INTERFACE, _CONSTRAINT, _WINDOW_S = "hsmp", "long_term", 0.1
 
 
 class HsmpSocket:
-    """Management port (HSMP) of one socket."""
+    """AMD's host system management port (HSMP) of one socket."""
 
     def __init__(self, realtime_model: RealtimeModel, package: int) -> None:
         profile = realtime_model.profile
@@ -31,12 +31,12 @@ class HsmpSocket:
         self._push()
 
     def power_uw(self) -> int:
-        """Return the value of `power1_input`."""
+        """Return the value of `power1_input`, in microwatts."""
         with self._realtime_model.now() as model:
             return int(model.power_watts(f"cpu[{self._package}]") * 1000) * _UW_PER_MW
 
     def limit_uw(self) -> int:
-        """Return the value of `power1_cap`."""
+        """Return the value of `power1_cap`, in microwatts."""
         return self._limit_mw * _UW_PER_MW
 
     def store_limit(self, data: bytes) -> None:
@@ -53,7 +53,7 @@ class HsmpSocket:
 
 
 def add_hsmp(tree: Tree, realtime_model: RealtimeModel) -> None:
-    """Add a chip per socket, numbered after the power meter."""
+    """Add one chip per socket to a file tree, numbered after the power meter."""
     for package in range(realtime_model.profile.cpu.packages):
         socket, name = HsmpSocket(realtime_model, package), f"hwmon{_FIRST_CHIP + package}"
         _add_chip(tree, f"{DEVICES}/{name}", socket)

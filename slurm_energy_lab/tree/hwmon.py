@@ -1,9 +1,9 @@
-"""/sys/class/hwmon: ACPI power meters of the whole node, or of the power rails of NVIDIA Grace.
+"""Emulated files in /sys/class/hwmon: ACPI power meters of the node, or of the power rails of NVIDIA Grace.
 
-Follows drivers/hwmon/acpi_power_meter.c and Documentation/hwmon/acpi_power_meter.rst: microwatts averaged
-over `power1_average_interval` milliseconds; `power1_oem_info` is the firmware's label of the meter. The
-labels of Grace and the components that each includes are from NVIDIA's Grace Performance Tuning Guide. The
-division of a socket's power among its rails is assumed.
+The module follows drivers/hwmon/acpi_power_meter.c and Documentation/hwmon/acpi_power_meter.rst: microwatts
+averaged over `power1_average_interval` milliseconds. `power1_oem_info` is the firmware's label of the meter.
+The labels of Grace and the components that each includes are from NVIDIA's Grace Performance Tuning Guide.
+The division of a socket's power among its rails is assumed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _CORE_SHARE = 0.75
 
 
 class AcpiPowerMeter:
-    """Mean power of the node over the last complete interval. A timer of the emulator calls `sample`."""
+    """Mean power of the node over the last complete interval.
+
+    A timer of the emulator calls `sample`.
+    """
 
     def __init__(self, realtime_model: RealtimeModel) -> None:
         self._realtime_model = realtime_model
@@ -32,7 +35,10 @@ class AcpiPowerMeter:
             self._watts = model.power_watts("node")
 
     def sample(self) -> None:
-        """End an interval. Its mean power is shown until the next interval ends."""
+        """End an interval.
+
+        The mean power of this interval is shown until the next one ends.
+        """
         with self._realtime_model.now() as model:
             now_s, energy_joules = model.now_s, model.energy_joules("node")
         if now_s > self._since_s:
@@ -40,12 +46,12 @@ class AcpiPowerMeter:
             self._since_s, self._energy_joules = now_s, energy_joules
 
     def microwatts(self) -> int:
-        """Return the value of `power1_average`."""
+        """Return the value of `power1_average`, in microwatts."""
         return round(self._watts * 1e6)
 
 
 def add_hwmon(tree: Tree, realtime_model: RealtimeModel, meter: AcpiPowerMeter) -> None:
-    """Add the power meters of the profile: one as hwmon0, several from hwmon16 on."""
+    """Add the profile's power meters to a file tree: a single one as hwmon0, several from hwmon16 on."""
     kind = realtime_model.profile.other.power_meters or "acpi"
     if kind == "acpi":
         _add_meter(tree, "hwmon0", "node", INTERVAL_S, meter.microwatts)
@@ -67,9 +73,9 @@ def _add_meter(tree: Tree, name: str, label: str, interval_s: float, microwatts:
 
 
 def _grace_rails(realtime_model: RealtimeModel) -> list[tuple[str, Callable[[], int]]]:
-    """Return (label, function for the current microwatts) of every meter.
+    """Return the label of every power meter of Grace, and a function that returns its current microwatts.
 
-    The rails are part of `Grace`, and `Grace` is part of `Module`.
+    The other rails are part of `Grace`, and `Grace` is part of `Module`.
     """
     profile = realtime_model.profile
     meters: list[tuple[str, Callable[[], int]]] = []

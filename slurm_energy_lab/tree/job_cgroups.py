@@ -1,4 +1,4 @@
-"""Slurm's control groups (version 2) of jobs, with the CPU time of the emulated processors.
+"""Emulated control groups (version 2) of Slurm jobs, with the CPU time of the emulated processors.
 
 Path: `system.slice/NODE_slurmstepd.scope/job_JOB/cpu.stat`. Sources: Slurm, cgroup_v2.html (several slurmds
 on a machine); Linux, Documentation/admin-guide/cgroup-v2.rst. The lab's processes run in other, real control
@@ -19,7 +19,12 @@ GROUP_RETENTION_S = 60.0
 
 
 class _Group:
-    """Control group of one job."""
+    """Emulated control group of one job.
+
+    Attributes:
+        active_s: time of the job's last activity in seconds.
+        gone: whether the group has been removed.
+    """
 
     def __init__(self, realtime_model: RealtimeModel, job_id: int, now_s: float) -> None:
         self._realtime_model = realtime_model
@@ -29,7 +34,11 @@ class _Group:
         self.gone = False
 
     def stat(self) -> bytes:
-        """Return the content of cpu.stat; ENODEV after the removal of the group, as in the kernel."""
+        """Return the content of cpu.stat.
+
+        Raises:
+            OSError: ENODEV after the removal of the group, as in the kernel.
+        """
         if self.gone:
             refuse(errno.ENODEV)
         with self._realtime_model.now() as model:
@@ -42,12 +51,15 @@ class _Group:
 
 
 class JobCgroups:
-    """Control groups of the jobs of one node. A group appears with a job's first program or kernel."""
+    """Emulated control groups of the jobs of one node.
+
+    A group appears with a job's first program or kernel.
+    """
 
     def __init__(
         self, tree: Tree, realtime_model: RealtimeModel, node: str, clock: Callable[[], float]
     ) -> None:
-        """Add the scope directory of the node.
+        """Add the directory of the node's slurmstepd scope.
 
         Args:
             tree: file tree in which the groups appear.
@@ -64,11 +76,11 @@ class JobCgroups:
 
     @property
     def has_groups(self) -> bool:
-        """Whether the node has any group."""
+        """Whether the node has any control group of a job."""
         return bool(self._groups)
 
     def create_group(self, job_id: int) -> None:
-        """Create the group of a job if it does not exist, and record the job's activity."""
+        """Create the control group of a job if it does not exist, and record that the job is active now."""
         group = self._groups.get(job_id)
         if group is None:
             group = self._groups[job_id] = _Group(self._realtime_model, job_id, self._clock())
@@ -76,10 +88,10 @@ class JobCgroups:
         group.active_s = self._clock()
 
     def remove_stale(self, alive: Callable[[int], bool]) -> None:
-        """Remove groups of jobs without activity for `GROUP_RETENTION_S`.
+        """Remove the control groups of jobs that were not active for `GROUP_RETENTION_S` seconds.
 
         Args:
-            alive: function that returns whether real programs of a job still run.
+            alive: returns whether real programs of a job, given by its id, still run.
         """
         now_s = self._clock()
         with self._realtime_model.now() as model:

@@ -1,6 +1,6 @@
-"""Parsers of values written to sysfs files, equivalent to the kernel's parsers. Pure functions.
+"""Pure functions that parse values written to sysfs files as the kernel's functions do.
 
-Each raises OSError with the error number that the kernel's own function returns.
+Each of them raises OSError with the error number that the kernel's function returns.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ def _until_nul(data: bytes) -> bytes:
 
 
 def decimal_u64(data: bytes) -> int:
-    """Parse like `kstrtoull(buf, 10)`: digits, optional sign +, optional newline; a NUL ends the text.
+    """Parse a number as `kstrtoull(buf, 10)` does: optional sign +, digits, optional newline.
+
+    A NUL byte ends the text.
 
     Raises:
-        OSError: EINVAL for anything else, ERANGE above 64 bits.
+        OSError: EINVAL for any other text, ERANGE for a number above 64 bits.
     """
     match = _DECIMAL.fullmatch(_until_nul(data))
     if match is None:
@@ -32,10 +34,10 @@ def decimal_u64(data: bytes) -> int:
 
 
 def any_base_unsigned(data: bytes, bits: int = 64) -> int:
-    """Parse like `kstrtoul(buf, 0)`: decimal, 0x hexadecimal, or octal after a leading 0.
+    """Parse a number as `kstrtoul(buf, 0)` does: decimal, hexadecimal after 0x, or octal after a leading 0.
 
     Raises:
-        OSError: EINVAL for anything else, ERANGE above `bits`.
+        OSError: EINVAL for any other text, ERANGE for a number above `bits` bits.
     """
     match = _ANY_BASE.fullmatch(_until_nul(data))
     if match is None:
@@ -48,7 +50,13 @@ def any_base_unsigned(data: bytes, bits: int = 64) -> int:
 
 
 def scanned_integer(data: bytes) -> int:
-    """Parse like `sscanf(buf, "%d")`: leading blanks, a number; the rest is ignored."""
+    """Parse a number as `sscanf(buf, "%d")` does: leading blanks and a number.
+
+    The rest is ignored.
+
+    Raises:
+        OSError: EINVAL if there is no number.
+    """
     match = _SCANNED.match(_until_nul(data))
     if match is None:
         refuse(errno.EINVAL)
@@ -56,7 +64,11 @@ def scanned_integer(data: bytes) -> int:
 
 
 def boolean(data: bytes) -> bool:
-    """Parse like `kstrtobool`: the first letters of yes, no, true, false, 1, 0, on, off."""
+    """Parse a truth value as `kstrtobool` does: the first letters of yes, no, true, false, 1, 0, on or off.
+
+    Raises:
+        OSError: EINVAL for any other text.
+    """
     text = _until_nul(data)[:2].lower()
     if text[:1] in (b"y", b"t", b"1") or text == b"on":
         return True
@@ -66,7 +78,11 @@ def boolean(data: bytes) -> bool:
 
 
 def word(data: bytes, limit: int) -> str:
-    """Parse like `sscanf(buf, "%<limit>s")`: the first word, truncated to `limit` bytes."""
+    """Parse a word as `sscanf(buf, "%<limit>s")` does: the first word, truncated to `limit` bytes.
+
+    Raises:
+        OSError: EINVAL if there is no word.
+    """
     words = _until_nul(data).split()
     if not words:
         refuse(errno.EINVAL)

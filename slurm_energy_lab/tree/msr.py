@@ -1,4 +1,9 @@
-"""/dev/cpu/N/msr: 64-bit registers. The file offset is the register number; only root has access."""
+"""Emulated files /dev/cpu/N/msr with 64-bit registers.
+
+The file offset is the register number.
+
+Only root has access.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +34,10 @@ RegisterReading = Callable[[], int]
 
 
 class MsrDevice(CharacterDevice):
-    """MSRs of one CPU; all CPUs of a package share them."""
+    """The model-specific registers (MSRs) of one CPU.
+
+    All CPUs of a package share them.
+    """
 
     __slots__ = ("_registers", "_writers")
 
@@ -41,10 +49,10 @@ class MsrDevice(CharacterDevice):
         self._writers = writers
 
     def read_at(self, size: int, offset: int) -> bytes:
-        """Return the register, repeated for each 8 bytes requested.
+        """Return the value of the register with number `offset`, repeated for every 8 bytes of `size`.
 
         Raises:
-            OSError: EINVAL for other sizes, EIO for an unknown register.
+            OSError: EINVAL if `size` is not a multiple of 8, EIO for an unknown register.
         """
         if size % 8:
             refuse(errno.EINVAL)
@@ -54,7 +62,11 @@ class MsrDevice(CharacterDevice):
         return struct.pack("<Q", reading()) * (size // 8)
 
     def write_at(self, data: bytes, offset: int, uid: int) -> int:
-        """Write a register; EIO if the access would fault on hardware."""
+        """Write the register with number `offset` and return the number of bytes written.
+
+        Raises:
+            OSError: EINVAL if the size is not a multiple of 8, EIO if the access would fault on hardware.
+        """
         if len(data) % 8:
             refuse(errno.EINVAL)
         writer = self._writers.get(offset)
@@ -66,7 +78,7 @@ class MsrDevice(CharacterDevice):
 
 
 def add_msrs(tree: Tree, registers: RaplRegisters) -> None:
-    """Add /dev/cpu/N/msr for every logical CPU."""
+    """Add /dev/cpu/N/msr for every logical CPU to a file tree."""
     cpu = registers.realtime_model.profile.cpu
     for package in range(cpu.packages):
         device = _package_device(registers, package)
@@ -123,7 +135,7 @@ def _intel_readings(registers: RaplRegisters, package: int) -> dict[int, Registe
 
 
 def _power_info(registers: RaplRegisters) -> int:
-    """Return MSR 0x614: thermal design power and maximum limit in power units."""
+    """Return the value of MSR 0x614: thermal design power and maximum limit in raw units of power."""
     unit_uw = registers.units.power_uw
     tdp = round(registers.realtime_model.profile.cpu.tdp_watts * 1e6) // unit_uw & LIMIT_MASK
     highest = max(constraint.max_watts for constraint in registers.limits[0].constraints)

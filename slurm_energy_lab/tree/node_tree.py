@@ -24,16 +24,16 @@ from slurm_energy_lab.tree.topology import add_topology
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """Properties that may differ between nodes of one profile.
+    """Properties that may differ between nodes with the same hardware profile.
 
     Attributes:
         node: node name.
         energy_offset_joules: initial value of the RAPL counters.
         rapl_locked: whether the firmware has locked the package limits.
-        gpu_persistence: whether persistence mode is on from the start.
-        counter_range_joules: energy after which the RAPL counters wrap. None: according to the profile's
-            units.
+        gpu_persistence: whether the GPUs' persistence mode is on from the start.
         pm_counters: whether the node has HPE Cray's pm_counters.
+        counter_range_joules: energy after which the RAPL counters wrap; None for the range that follows from
+            the profile's units.
     """
 
     node: str
@@ -46,7 +46,14 @@ class NodeOptions:
 
 @dataclass(frozen=True, slots=True)
 class NodeTree:
-    """The file tree, and the objects in it that the emulator process updates."""
+    """The emulated file tree of a node, and the objects behind its files that the emulator process updates.
+
+    Attributes:
+        tree: the file tree.
+        cpufreq: the cpufreq files.
+        meter: the ACPI power meter.
+        groups: the control groups of jobs.
+    """
 
     tree: Tree
     cpufreq: CpufreqFiles
@@ -55,7 +62,7 @@ class NodeTree:
 
 
 def build_tree(realtime_model: RealtimeModel, firmware: NodeOptions) -> NodeTree:
-    """Build all emulated files of a node."""
+    """Build the tree of all emulated files of a node."""
     tree = Tree()
     add_topology(tree, realtime_model.profile)
     cpufreq = CpufreqFiles(tree, realtime_model)

@@ -1,7 +1,8 @@
-"""/dev/nvidiactl and /dev/nvidiaN: GPU state that the NVML stub reads, and commands that it writes.
+"""Emulated files /dev/nvidiactl and /dev/nvidiaN with GPU state, which also accept commands.
 
-`native/nvidia_device.h` defines the layout of both. /dev/nvidiactl shows one header and one record per GPU.
-A command consists of three 32-bit numbers that root writes to /dev/nvidiaN.
+The NVML stub reads the state and writes the commands. `native/nvidia_device.h` defines the layout of both.
+/dev/nvidiactl contains one header and one record per GPU. A command consists of three 32-bit numbers that
+root writes to /dev/nvidiaN.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Range = tuple[int, int]
 
 
 class NvidiaGpu(CharacterDevice):
-    """One GPU: its settings, its record and its device file /dev/nvidiaN."""
+    """One emulated GPU with its settings, its state record and its device file /dev/nvidiaN."""
 
     __slots__ = (
         "_energy",
@@ -68,14 +69,14 @@ class NvidiaGpu(CharacterDevice):
         self._locked_memory: Range | None = None
 
     def reload_driver(self) -> None:
-        """Reset all settings and the energy counter, as happens when the driver is unloaded."""
+        """Reset all settings and the energy counter, as the unloading of the driver does."""
         self._reset_settings()
         with self._realtime_model.now() as model:
             self._energy_base_mj = model.gpu_state(self._index).energy_mj
         self._push()
 
     def record(self) -> bytes:
-        """Return the current record."""
+        """Return the current state record of the GPU in the layout of `native/nvidia_device.h`."""
         with self._realtime_model.now() as model:
             state = model.gpu_state(self._index)
             energy_mj = self._energy.value(model)
@@ -108,9 +109,17 @@ class NvidiaGpu(CharacterDevice):
     def write_at(self, data: bytes, offset: int, uid: int) -> int:
         """Execute one command.
 
+        Args:
+            data: the command.
+            offset: file offset, which must be 0.
+            uid: uid of the writing process.
+
+        Returns:
+            The number of bytes written.
+
         Raises:
-            OSError: EPERM unless root; EINVAL for an invalid command or value; EOPNOTSUPP if the GPU has no
-                such setting.
+            OSError: EPERM unless root writes; EINVAL for an invalid command or value; EOPNOTSUPP if the GPU
+                does not have the setting.
         """
         if len(data) != COMMAND.size or offset:
             refuse(errno.EINVAL)
@@ -151,7 +160,10 @@ class NvidiaGpu(CharacterDevice):
 
 
 class NvidiaControl(CharacterDevice):
-    """/dev/nvidiactl: header and records. The driver stays loaded while a client has the file open."""
+    """Emulated file /dev/nvidiactl with a header and the state records of all GPUs.
+
+    The emulated driver stays loaded while a client has the file open.
+    """
 
     __slots__ = ("_clients", "_gpus", "_header", "_tree")
 
@@ -176,7 +188,10 @@ class NvidiaControl(CharacterDevice):
         self._clients += 1
 
     def client_closed(self) -> None:
-        """Unload the driver of GPUs without persistence mode when the last client closes the file."""
+        """Count a client that closes the file.
+
+        When the last client closes it, the driver of GPUs without persistence mode is unloaded.
+        """
         self._clients -= 1
         if self._clients == 0:
             for gpu in self._gpus:
@@ -184,10 +199,12 @@ class NvidiaControl(CharacterDevice):
                     gpu.reload_driver()
 
     def read_at(self, size: int, offset: int) -> bytes:
-        """Return the header from offset 0, or record i from RECORD_OFFSET + i * RECORD_STRIDE.
+        """Return the header from offset 0, or the state record of a GPU.
+
+        The record of GPU i is at offset RECORD_OFFSET + i * RECORD_STRIDE.
 
         Raises:
-            OSError: the fault injected for /dev/nvidia<i>; EIO becomes NVML's GPU_IS_LOST.
+            OSError: the fault that is injected for /dev/nvidia<i>. The NVML stub reports EIO as GPU_IS_LOST.
         """
         if offset < RECORD_OFFSET:
             return self._header[offset : offset + size]
@@ -252,7 +269,10 @@ def _static_record(profile: GpuProfile, node: str, index: int) -> bytes:
 
 
 def _has_average(profile: GpuProfile) -> bool:
-    """Return whether the GPU reports average power. GA100 and older report instantaneous power only."""
+    """Return whether the GPU reports average power.
+
+    GA100 and older GPUs report only instantaneous power.
+    """
     return profile.compute_capability >= (8, 6)
 
 
@@ -261,7 +281,15 @@ def _supports_memory_lock(profile: GpuProfile) -> bool:
 
 
 def _clock_range(clocks: tuple[int, ...], low: int, high: int) -> Range:
-    """Return a requested range clamped to the GPU's clocks; NVML's symbolic limits mean the maximum clock."""
+    """Return a requested clock range in MHz, clamped to the GPU's clocks.
+
+    NVML's symbolic limits stand for the maximum clock.
+
+    Args:
+        clocks: the GPU's clocks.
+        low: minimum, or one of NVML's symbolic limits.
+        high: maximum, or one of NVML's symbolic limits.
+    """
     top = max(clocks)
     low, high = (top if mhz >= _CLOCK_LIMIT_IDS else mhz for mhz in (low, high))
     if low > high:
@@ -271,6 +299,6 @@ def _clock_range(clocks: tuple[int, ...], low: int, high: int) -> Range:
 
 
 def _cuda_number(version: str) -> int:
-    """Return CUDA's version number, e.g. 12040 for `12.4`."""
+    """Return a CUDA version as a number, for example 12040 for `12.4`."""
     major, _, minor = version.partition(".")
     return int(major) * 1000 + int(minor or 0) * 10

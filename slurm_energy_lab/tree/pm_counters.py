@@ -1,7 +1,7 @@
-"""/sys/cray/pm_counters: measurements of the controller of an HPE Cray blade.
+"""Emulated files in /sys/cray/pm_counters: measurements of the blade controller of an HPE Cray node.
 
-All files are updated together ten times a second. They hold whole joules and watts with a time stamp in
-microseconds; `freshness` counts the updates. Source: HPE Cray EX, "Access the PM counters".
+All files are updated together ten times a second. They contain whole joules or watts and a time stamp in
+microseconds. `freshness` counts the updates. Source: HPE Cray EX, "Access the PM counters".
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _NAMES = {"cpu": "cpu", "dram": "memory", "node": ""}
 
 
 class PmCountersScan:
-    """Values of the last update. All files show this update until the next one."""
+    """Values of the last update of the pm_counters.
+
+    All files show these values until the next update.
+    """
 
     def __init__(self, realtime_model: RealtimeModel) -> None:
         self._realtime_model = realtime_model
@@ -41,7 +44,7 @@ class PmCountersScan:
 
 
 def add_pm_counters(tree: Tree, realtime_model: RealtimeModel) -> None:
-    """Add the counters of the node, its processors, memory and accelerators."""
+    """Add the counters of the node, its processors, memory and accelerators to a file tree."""
     scan = PmCountersScan(realtime_model)
     for part in scan.joules:
         stem = _NAMES[part] if part in _NAMES else f"accel{part[4:-1]}"

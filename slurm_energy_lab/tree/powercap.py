@@ -1,9 +1,9 @@
-"""The powercap class: control types `intel-rapl` and `intel-rapl-mmio` with their zones and constraints.
+"""Emulated powercap class: control types `intel-rapl` and `intel-rapl-mmio`, their zones and constraints.
 
-Follows drivers/powercap/powercap_sys.c and intel_rapl_common.c: numbers are decimal. Every rejection by the
-driver becomes ENODATA (constraints) or ENOSYS (enabled), a failed energy reading EINVAL. In a package with
-several dies each die has a zone, `package-0-die-1` (rapl_add_package); AMD's dies all show the register of
-their socket. Document: Documentation/power/powercap/powercap.rst.
+The module follows drivers/powercap/powercap_sys.c and intel_rapl_common.c. Numbers are decimal. Every
+rejection by the driver becomes ENODATA (constraints) or ENOSYS (enabled), and a failed energy reading becomes
+EINVAL. In a package with several dies each die has a zone, `package-0-die-1` (rapl_add_package); all dies of
+an AMD package show the register of their socket. Document: Documentation/power/powercap/powercap.rst.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ CLASS = "/sys/class/powercap"
 
 @dataclass(frozen=True, slots=True)
 class EmulatedZone:
-    """One power zone: its path, name, energy counter and limits."""
+    """One power zone.
+
+    Attributes:
+        path: path below the directory of devices.
+        name: content of `name`.
+        domain: name of the energy counter in `RaplRegisters`.
+        limits: the limit register; None if the zone has no limits.
+        dram: whether it is the DRAM zone.
+    """
 
     path: str
     name: str
@@ -33,7 +41,7 @@ class EmulatedZone:
 
 
 def add_powercap(tree: Tree, registers: RaplRegisters) -> None:
-    """Add both control types with all zones of the profile."""
+    """Add both control types with all zones of the profile to a file tree."""
     rapl = registers.realtime_model.profile.rapl
     _add_control_type(tree, "intel-rapl")
     for zone in zones(registers):
@@ -46,9 +54,9 @@ def add_powercap(tree: Tree, registers: RaplRegisters) -> None:
 
 
 def zones(registers: RaplRegisters) -> list[EmulatedZone]:
-    """Return the zones below `intel-rapl`.
+    """Return the power zones below `intel-rapl`.
 
-    psys follows the first package, so zone numbers are not package numbers.
+    The psys zone follows the first package, so zone numbers are not package numbers.
     """
     profile = registers.realtime_model.profile
     made: list[EmulatedZone] = []
@@ -145,7 +153,10 @@ def _add_constraint(tree: Tree, stem: str, limits: LimitRegister, name: str) -> 
 
 
 def _add_locked_dram_constraint(tree: Tree, base: str, registers: RaplRegisters) -> None:
-    """Add a locked DRAM constraint: readable, every write is rejected, as server firmware usually does."""
+    """Add a locked DRAM constraint, as the firmware of servers usually sets it.
+
+    It can be read, and every write is rejected.
+    """
     stem = f"{base}/constraint_0"
     tree.text(f"{stem}_name", "long_term")
     tree.text(

@@ -1,6 +1,6 @@
-"""/proc/stat and /proc/uptime of the emulated processors.
+"""Emulated files /proc/stat and /proc/uptime.
 
-Source: man 5 proc; fs/proc/stat.c. Values that do not concern the emulated processors (interrupts, context
+Source: man 5 proc; fs/proc/stat.c. Values that do not depend on the emulated processors (interrupts, context
 switches, boot time, forks) are those of the machine.
 """
 
@@ -24,8 +24,8 @@ _OWN_LINES = ("cpu", "procs_running", "procs_blocked")
 class ProcessorTimes:
     """Busy and idle time of the emulated processors since the machine's boot.
 
-    Before the start of the emulator they count as idle. CPU time of jobs is user time, CPU time of daemons
-    is system time.
+    The processors count as idle before the start of the emulator. CPU time of jobs is user time, and CPU time
+    of daemons is system time.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class ProcessorTimes:
         machine: Path = Path(STAT),
         uptime: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
-        """Record the start time.
+        """Record the start time of the emulator.
 
         Args:
             realtime_model: the node's model.
@@ -72,7 +72,12 @@ class ProcessorTimes:
         return f"{up_s:.2f} {max(0.0, idle_s):.2f}\n".encode()
 
     def _read(self) -> tuple[list[float], float, float, float]:
-        """Return the jobs' seconds on every CPU, system seconds per CPU, uptime, number of busy CPUs."""
+        """Return the times of the emulated processors and the number of busy CPUs.
+
+        Returns:
+            Seconds for which jobs kept each CPU busy, system seconds per CPU, uptime in seconds, and the
+            number of CPUs that are busy now.
+        """
         with self._realtime_model.now() as model:
             usage, now_s = model.usage(), model.now_s
             busy, running = usage.busy_seconds(now_s), usage.busy_cpus()
@@ -81,13 +86,16 @@ class ProcessorTimes:
 
 
 def _ticks(seconds: Sequence[float], shown: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return user, system and idle time in ticks, none below the values shown before."""
+    """Return user, system and idle time in clock ticks.
+
+    No value is below the value that was shown before.
+    """
     user, system, idle = (int(value * USER_HZ) for value in seconds)
     return max(user, shown[0]), max(system, shown[1]), max(idle, shown[2])
 
 
 def add_proc_stat(tree: Tree, realtime_model: RealtimeModel) -> None:
-    """Add both files."""
+    """Add /proc/stat and /proc/uptime to a file tree."""
     times = ProcessorTimes(realtime_model)
     tree.add(STAT, File(times.stat, size=0))
     tree.add(UPTIME, File(times.uptime, size=0))

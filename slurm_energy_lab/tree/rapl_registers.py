@@ -1,6 +1,6 @@
-"""RAPL registers of a node: energy counters and limit registers shared by powercap files and MSRs.
+"""RAPL registers of a node: energy counters and limit registers, which powercap files and MSRs share.
 
-The module holds raw values and units. `powercap` and `msr` present them as files.
+This module holds raw values and units. `powercap` and `msr` provide them as files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ _ENABLE_BIT, _CLAMP_BIT, _WINDOW_SHIFT, _LOCK_BIT = 15, 16, 17, 63
 
 @dataclass(frozen=True, slots=True)
 class RaplUnits:
-    """Units of the raw register values, in the integers that the kernel uses."""
+    """Units of the raw register values, as the integers that the kernel uses.
+
+    Attributes:
+        power_uw: microwatts per unit of power.
+        energy_nj: nanojoules per count of an energy counter.
+        dram_energy_nj: nanojoules per count of the DRAM energy counter.
+        time_us: microseconds per unit of time.
+    """
 
     power_uw: int
     energy_nj: int
@@ -33,7 +40,7 @@ class RaplUnits:
 
     @classmethod
     def of(cls, profile: NodeProfile) -> RaplUnits:
-        """Return the units of a profile."""
+        """Return the units of a node profile."""
         rapl = profile.rapl
         dram = rapl.dram_energy_unit_exponent
         dram_nj = 10**9 >> (rapl.energy_unit_exponent if dram is None else dram)
@@ -48,7 +55,10 @@ class RaplUnits:
 
 
 def window_to_raw(window_us: int, time_unit_us: int) -> int:
-    """Return the 7-bit field 2^Y (1 + Z/4) of a time window, rounded down as in the kernel."""
+    """Return the 7-bit field 2^Y (1 + Z/4) for a time window in microseconds, rounded down as in the kernel.
+
+    `time_unit_us` is the unit of time in microseconds.
+    """
     if window_us < time_unit_us:
         return 0
     steps = window_us // time_unit_us
@@ -60,7 +70,10 @@ def window_to_raw(window_us: int, time_unit_us: int) -> int:
 
 
 def window_from_raw(raw: int, time_unit_us: int) -> int:
-    """Return the time window in microseconds of a 7-bit field."""
+    """Return the time window in microseconds that a 7-bit field stands for.
+
+    `time_unit_us` is the unit of time in microseconds.
+    """
     exponent, fraction = raw & 0x1F, raw >> 5 & 3
     return (1 << exponent) * (4 + fraction) * time_unit_us // 4
 
@@ -68,7 +81,7 @@ def window_from_raw(raw: int, time_unit_us: int) -> int:
 class LimitRegister:
     """Power limit register of a package or of one die (MSR 0x610, or its mmio counterpart).
 
-    A write changes the limits of the model. If each die of a package has a register, the limit of the
+    A write changes the limits of the node model. If each die of a package has a register, the limit of the
     package is the sum of the limits of its dies.
     """
 
@@ -105,11 +118,14 @@ class LimitRegister:
         return bool(self.value >> _LOCK_BIT & 1)
 
     def limit_uw(self, name: str) -> int:
-        """Return the limit of a constraint in microwatts."""
+        """Return the limit of a constraint, `long_term` or `short_term`, in microwatts."""
         return self._field(name, 0, LIMIT_MASK) * self._units.power_uw
 
     def set_limit_uw(self, name: str, limit_uw: int) -> None:
-        """Set a limit, rounded down to the unit and silently truncated to 15 bits."""
+        """Set the limit of a constraint.
+
+        The limit is rounded down to the unit of power and silently truncated to 15 bits.
+        """
         self._set_field(name, 0, LIMIT_MASK, limit_uw // self._units.power_uw)
 
     def window_us(self, name: str) -> int:
@@ -117,7 +133,7 @@ class LimitRegister:
         return window_from_raw(self._field(name, _WINDOW_SHIFT, WINDOW_MASK), self._units.time_us)
 
     def set_window_us(self, name: str, window_us: int) -> None:
-        """Set a time window, rounded down to a representable value."""
+        """Set the time window of a constraint, rounded down to a value that the register can represent."""
         raw = window_to_raw(window_us, self._units.time_us)
         self._set_field(name, _WINDOW_SHIFT, WINDOW_MASK, raw)
 
@@ -130,7 +146,7 @@ class LimitRegister:
         self._set_field("long_term", _ENABLE_BIT, 3, 3 if enabled else 0)
 
     def write(self, value: int) -> None:
-        """Replace the whole register, as by a write to the MSR."""
+        """Replace the value of the whole register, as a write to the MSR does."""
         self.value = value & (1 << 64) - 1
         self._push()
 
@@ -143,7 +159,10 @@ class LimitRegister:
         self._push()
 
     def _push(self) -> None:
-        """Pass the limits to the model. A limit that is disabled or 0 does not bind."""
+        """Pass the limits to the node model.
+
+        A limit that is disabled or 0 has no effect.
+        """
         with self._realtime_model.modify() as model:
             for constraint in self.constraints:
                 name = constraint.name
@@ -156,7 +175,15 @@ class LimitRegister:
 def die_registers(
     realtime_model: RealtimeModel, package: int, interface: str, locked: bool, dies: int
 ) -> list[LimitRegister]:
-    """Return the limit registers of a package, one per die."""
+    """Return the limit registers of a package, one per die.
+
+    Args:
+        realtime_model: the node's model.
+        package: package number.
+        interface: `msr` or `mmio`.
+        locked: whether the firmware has locked the registers.
+        dies: number of dies of the package.
+    """
     registers = [LimitRegister(realtime_model, package, interface, locked, dies) for _ in range(dies)]
     for register in registers:
         register.package_registers = registers
@@ -180,8 +207,8 @@ class RaplRegisters:
             realtime_model: the node's model.
             energy_offset_joules: initial value of every counter.
             locked: whether the firmware has locked the package limits.
-            range_joules: energy after which counters wrap; their unit is rounded to whole nanojoules. None:
-                according to the profile's units.
+            range_joules: energy after which the counters wrap, where the unit is rounded to whole nanojoules;
+                None for the range that follows from the profile's units.
         """
         self.realtime_model = realtime_model
         self.units = RaplUnits.of(realtime_model.profile)
@@ -205,9 +232,9 @@ class RaplRegisters:
         ]
 
     def raw_energy(self, domain: str) -> int:
-        """Return the 32-bit counter of `cpu[i]`, `dram[i]`, `core[i]` or `node` (psys).
+        """Return the 32-bit counter of the domain `cpu[i]`, `dram[i]`, `core[i]` or `node` (psys).
 
-        `cpu[0]/2` is the counter of one of two dies of package 0; both dies use the same energy.
+        `cpu[0]/2` is the counter of one of the two dies of package 0. Both dies use the same energy.
         """
         counter = self._counters.get(domain)
         if counter is None:
@@ -221,15 +248,15 @@ class RaplRegisters:
             return counter.value(model) & COUNTER_MASK
 
     def energy_uj(self, domain: str) -> int:
-        """Return the value of `energy_uj` of a counter."""
+        """Return the value of `energy_uj`, in microjoules, for a domain."""
         return self.raw_energy(domain) * self._unit_nj(domain) // 1000
 
     def energy_range_uj(self, domain: str) -> int:
-        """Return the value of `max_energy_range_uj` of a counter."""
+        """Return the value of `max_energy_range_uj`, in microjoules, for a domain."""
         return COUNTER_MASK * self._unit_nj(domain) // 1000
 
     def throttled_time_raw(self, package: int) -> int:
-        """Return the time in which limits throttled the package, in raw time units (MSR 0x613)."""
+        """Return for how long limits throttled a package, in raw units of time (MSR 0x613)."""
         with self.realtime_model.now() as model:
             return int(model.package_throttled_s(package) * 1e6 / self.units.time_us) & COUNTER_MASK
 
@@ -237,7 +264,10 @@ class RaplRegisters:
         return self.units.dram_energy_nj if domain[0] == "d" else self.units.energy_nj
 
     def _joules(self, model: NodeModel, domain: str) -> float:
-        """Return the energy of a domain; `core[i]` is the package's energy above its deep sleep power."""
+        """Return the energy of a domain in joules.
+
+        `core[i]` is the package's energy above its deep sleep power.
+        """
         if not domain.startswith("core"):
             part, _, dies = domain.partition("/")
             return model.energy_joules(part) / int(dies or 1)

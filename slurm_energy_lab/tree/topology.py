@@ -1,4 +1,4 @@
-"""CPU numbers, topology, caches and NUMA nodes: the static files below /sys/devices/system/{cpu,node}."""
+"""Emulated static files below /sys/devices/system/{cpu,node}: CPU numbers, topology, caches, NUMA nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LINE_BYTES = 64
 
 
 def add_topology(tree: Tree, profile: NodeProfile) -> None:
-    """Add CPU numbers, per-CPU topology and caches, and the NUMA nodes."""
+    """Add CPU numbers, the topology and caches of each CPU, and the NUMA nodes to a file tree."""
     cpu = profile.cpu
     _add_cpu_numbers(tree, cpu)
     for number in range(cpu.cpus):
@@ -66,12 +66,15 @@ def _add_cpu_topology(tree: Tree, base: str, cpu: CpuProfile, number: int, dies:
 
 
 def _die_of(cpu: CpuProfile, number: int, dies: int) -> int:
-    """Return the die of a CPU within its package. The cores are divided evenly among the dies in order."""
+    """Return the number of a CPU's die within its package.
+
+    The dies divide the cores evenly in order.
+    """
     return cpu.core_of(number) % cpu.cores_per_package * dies // cpu.cores_per_package
 
 
 def _sharers(cpu: CpuProfile, cache: CacheLevel, number: int) -> list[int]:
-    """Return the logical CPUs that share one instance of a cache with `number`."""
+    """Return the logical CPUs that share an instance of a cache with the CPU `number`, including that CPU."""
     in_package = cpu.core_of(number) % cpu.cores_per_package
     first = cpu.package_of(number) * cpu.cores_per_package + in_package - in_package % cache.shared_cores
     last = min(first + cache.shared_cores, (cpu.package_of(number) + 1) * cpu.cores_per_package)
