@@ -1,4 +1,4 @@
-"""Interfaces to Slurm: commands, configuration files, hook environments, batch scripts, credentials.
+"""Interfaces to Slurm: commands, configuration files, hook environments, batch scripts, munge credentials.
 
-Nothing about energy belongs here.
+Nothing in this package is about energy, except for the names of the energy flags.
 """

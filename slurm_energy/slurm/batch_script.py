@@ -1,4 +1,4 @@
-"""The resource request of a batch script: its #SBATCH lines, parsed by the rules of sbatch."""
+"""Parser of the resource request in a batch script: its #SBATCH lines, by the rules of sbatch."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _TIMES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class BatchScript:
-    """The job that a batch script requests. None: the script does not set the value.
+    """The job that a batch script requests; None in a field: the script does not set the value.
 
     Attributes:
         path: path of the script as the user gave it.
         name: job name, by default the name of the file.
         command: first command line of the script, for display.
-        fingerprint: see `fingerprint`.
+        fingerprint: digest of the script and its arguments from `script_fingerprint.fingerprint`.
         nodes, cpus, gpus: numbers on all nodes together, as Slurm counts the request.
         gpu_kind: Slurm's GRES type of the GPUs.
-        time_limit_s: whole minutes, in seconds; None: the limit of the partition, or none.
+        time_limit_s: time limit in seconds, a multiple of 60; None: the partition's limit, or no limit.
         partition: the first partition that the script names.
-        account: account to charge.
+        account: Slurm account to charge.
         flags: energy flags by their name in the job-control environment (`ENERGY_POLICY`, ...), unchecked.
-        tasks: number of array tasks; 1 without an array.
-        notes: ignored options and doubts, one line each.
+        tasks: number of array tasks; 1 for a job without an array.
+        notes: warnings about ignored options and uncertain values, one line each.
     """
 
     path: str
@@ -70,7 +70,7 @@ def read_script(
     Args:
         path: path of the script, for the job name and for messages.
         content: contents of the script.
-        arguments: arguments of the script.
+        arguments: arguments of the script, which are part of its fingerprint.
         extra: options of the sbatch command line, which override those in the script.
 
     Raises:
@@ -86,7 +86,11 @@ def read_script(
 
 
 def parse_time_limit(text: str, name: str = "--time") -> float | None:
-    """Parse a time limit in any form of Slurm, rounded up to minutes as Slurm does.
+    """Parse a time limit in any form that Slurm accepts, rounded up to minutes as Slurm does.
+
+    Args:
+        text: the time limit.
+        name: name of the option, for the error.
 
     Returns:
         Seconds; None: no limit.
@@ -105,7 +109,7 @@ def parse_time_limit(text: str, name: str = "--time") -> float | None:
 
 
 def _check_form(path: str, content: bytes) -> None:
-    """Reject a file that sbatch would reject."""
+    """Raise a UsageError for a file that sbatch would reject as a batch script."""
     if not content.startswith(b"#!"):
         raise UsageError(path, "its first line does not begin with #!", "begin with #!/bin/bash")
     if b"\0" in content:
@@ -117,7 +121,13 @@ def _check_form(path: str, content: bytes) -> None:
 
 
 class _Lines:
-    """The lines of a script: options, which end at the first command, and that command."""
+    """The lines of a batch script: the options before its first command, and that command.
+
+    Attributes:
+        given: line number, long option name and value of each option; value None: the option has no value.
+        notes: warnings, one line each.
+        command: the first command line; empty: none.
+    """
 
     def __init__(self, path: str, content: bytes) -> None:
         self.given: list[tuple[int, str, str | None]] = []
@@ -140,7 +150,16 @@ class _Lines:
             self.notes.append("a heterogeneous job: only its first component is predicted")
 
     def _store_options(self, path: str, number: int, text: str) -> bool:
-        """Store the options of a line; return True at the start of another heterogeneous component."""
+        """Store the options of one #SBATCH line.
+
+        Args:
+            path: path of the script, for errors.
+            number: line number, from 1.
+            text: the line after #SBATCH.
+
+        Returns:
+            True if the line starts another component of a heterogeneous job; it then has no options.
+        """
         try:
             option_words = words(text)
             if option_words[:1] and option_words[0] in _HET:
@@ -152,7 +171,7 @@ class _Lines:
 
 
 class _Request:
-    """The last value of each option, with the place where it was given."""
+    """The options of a job request: by option name, the last value and where it was given, as text."""
 
     def __init__(self, given: dict[str, tuple[str | None, str]]) -> None:
         self._given = given
@@ -187,7 +206,7 @@ class _Request:
         )
 
     def _nodes_and_tasks(self) -> tuple[int, int]:
-        """Return the minimum number of nodes, and the number of tasks, by default one per node.
+        """Return the minimum number of nodes, and the number of tasks, which is one per node by default.
 
         Without --nodes, Slurm counts one requested node whatever the number of tasks.
         """
@@ -198,7 +217,11 @@ class _Request:
         return nodes, tasks or nodes * (per_node or 1)
 
     def _gpus(self, nodes: int, tasks: int) -> tuple[int, str | None]:
-        """Return number and type of the GPUs on all nodes, from the first option below that is set."""
+        """Return the number of GPUs on all nodes, and their GRES type (None: not named).
+
+        The first option that is set in this order decides: --gpus, --gpus-per-node, --gpus-per-task, --gres,
+        --tres-per-task, --gpus-per-socket.
+        """
         for name, times in (("gpus", 1), ("gpus-per-node", nodes), ("gpus-per-task", tasks)):
             text = self._text(name)
             if text:
@@ -215,13 +238,24 @@ class _Request:
         return count * sockets, gpu_kind
 
     def _listed_gpus(self, name: str) -> tuple[int, str | None]:
-        """Return number and type of the GPUs in a list, `craynetwork:1,gpu:a100:2` or `cpu=2,gres/gpu=1`."""
+        """Return number and GRES type of the GPUs in the list that option `name` has as its value.
+
+        Examples are `craynetwork:1,gpu:a100:2` and `cpu=2,gres/gpu=1`. The type is None if the list names
+        none.
+        """
         items = (self._text(name) or "").split(",")
         plain = [item.removeprefix("gres/").removeprefix("gres:") for item in items]
         return self._sum([item for item in plain if item == "gpu" or item.startswith(("gpu:", "gpu="))], name)
 
     def _sum(self, items: Sequence[str], name: str) -> tuple[int, str | None]:
-        """Return the number of GPUs in a list and the first type; further types become a note."""
+        """Return the total number of GPUs in a list of requests, and the first GRES type (None: not named).
+
+        If the list names further types, a note is added.
+
+        Args:
+            items: requests such as `gpu:a100:2`.
+            name: name of the option, for errors.
+        """
         requests = [self._gres(item, name) for item in items]
         gpu_kinds = list(dict.fromkeys(gpu_kind for count, gpu_kind in requests if gpu_kind and count))
         if len(gpu_kinds) > 1:
@@ -244,7 +278,7 @@ class _Request:
         }
 
     def _array(self) -> int:
-        """Return the number of array tasks; a list that cannot be parsed counts as one task."""
+        """Return the number of array tasks, at least 1. Items that cannot be parsed are skipped."""
         total = 0
         for part in (self._text("array") or "").partition("%")[0].split(","):
             match = re.fullmatch(r"(\d{1,8})(?:-(\d{1,8})(?::(\d{1,8}))?)?", part.strip())

@@ -1,6 +1,6 @@
-"""Execution of build programs such as make; a failure becomes one line.
+"""Execution of build programs such as make, whose failure becomes a one-line error.
 
-Slurm's commands run through `command` instead.
+Slurm's commands are run by the module `command` instead.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def run_tool(
     Args:
         argv: program and arguments.
         directory: working directory.
-        what: name of the product, for the error message.
-        failure: class of the error for a failed program.
+        what: name of the thing to be built, for the error message.
+        failure: class of the error that is raised if the program exits with a status other than 0.
 
     Raises:
         UnavailableError: the program cannot be executed, or takes longer than `TIMEOUT_S`.
-        EnergyError: of class `failure`, if the program failed. The reason is its first error line, else the
-            last line.
+        EnergyError: of class `failure`, if the program failed. The reason is the first error line of the
+            program's output, or the last line if there is no error line.
     """
     try:
         done = subprocess.run(

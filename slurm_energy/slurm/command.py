@@ -12,14 +12,14 @@ from slurm_energy.errors import UnavailableError
 
 Runner = Callable[[Sequence[str]], str]
 BYTE_PER_CHARACTER: Final = "latin-1"
-"""Encoding in which every byte of the output is one character."""
+"""Encoding that decodes every byte of a command's output to one character."""
 # Variables that would change output formats or filters; SLURM_CLUSTERS would address other clusters.
 _USER_VARIABLES = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SLURM_CLUSTERS")
 TIMEOUT_S = 30.0  # squeue itself gives up on an absent slurmctld after about 9 s
 
 
 class Command(list[str]):
-    """A command line with the encoding of its output and further environment variables.
+    """A command line with the encoding of the command's output and further environment variables.
 
     Args:
         argv: program and arguments. Every user of the host can see them.
@@ -33,17 +33,21 @@ class Command(list[str]):
 
 
 def command_environment() -> dict[str, str]:
-    """Return an environment in which Slurm's commands print output for programs.
+    """Return the environment variables with which Slurm's commands print output for programs.
 
-    Times are Unix seconds, independent of time zones and clock changes. Lists of array tasks are complete.
-    Formats and filters from the user's environment are removed.
+    Commands then print times as Unix seconds, independent of time zones and clock changes, and complete lists
+    of array tasks. Variables that set formats or filters are removed from the user's environment.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_USER_VARIABLES)}
     return inherited | {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"}
 
 
 class CommandRunner:
-    """Runner of one command at a time; another thread can stop it, as a daemon does at shutdown."""
+    """Runner of one command at a time, which another thread can stop at the shutdown of a daemon.
+
+    Args:
+        timeout_s: maximum duration of a command in seconds.
+    """
 
     def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
@@ -54,12 +58,15 @@ class CommandRunner:
     def __call__(self, argv: Sequence[str]) -> str:
         """Run a Slurm command and return its standard output.
 
-        The environment is `command_environment()`, extended by that of a `Command`. Bytes that are invalid
-        in the encoding become replacement characters.
+        The environment is `command_environment()`, extended by that of a `Command`. Bytes that are invalid in
+        the encoding become replacement characters.
+
+        Args:
+            argv: program and arguments, or a `Command`.
 
         Raises:
-            UnavailableError: the command is not installed, failed, timed out or was stopped. The reason of a
-                failure is the last line of its error output.
+            UnavailableError: the command is not installed, failed, timed out or was stopped. If it failed,
+                the reason is the last line that it printed to standard error.
         """
         name = argv[0]
         encoding = argv.encoding if isinstance(argv, Command) else "utf-8"
@@ -113,5 +120,5 @@ class CommandRunner:
 
 
 def run_command(argv: Sequence[str]) -> str:
-    """Run one command with a new `CommandRunner`."""
+    """Run one command with a new `CommandRunner` and return its standard output."""
     return CommandRunner()(argv)

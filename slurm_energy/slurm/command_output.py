@@ -1,8 +1,8 @@
 """Parsers of the output of Slurm's commands, in which no job name can forge a field.
 
 Job names, comments and account names may contain blanks, `=`, `|` and newlines. Two formats separate the
-fields reliably: `squeue_command` prints a delimiter that is random for each call, and `FixedWidth` gives each
-field a fixed number of bytes. No other module splits text that contains user-chosen parts.
+fields reliably. `squeue_command` makes squeue print a delimiter that is random for each call. `FixedWidth`
+gives each field a fixed number of bytes. No other module splits text that contains user-chosen parts.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ NO_VALUES: Final = frozenset(("", "(null)", "N/A", "None", "NONE"))
 
 
 def new_delimiter() -> str:
-    """Return a random delimiter, which no name can contain that was chosen before this call."""
+    """Return a random delimiter. No job name chosen before this call can contain it."""
     return f"<{secrets.token_hex(8)}>"
 
 
 def squeue_command(options: Sequence[str], fields: Sequence[str], delimiter: str) -> Command:
     """Return a squeue command that prints `delimiter` after each field.
 
-    The format is passed in the environment, which other users cannot read. All users of the host can see
-    the command line, and could give a job a name with the delimiter while squeue runs.
+    The format is passed in the environment, which other users cannot read. They can read the command line,
+    and could put a delimiter that they see there into the name of a job while squeue runs.
 
     Args:
         options: options other than the format.
         fields: field names of --Format, or letters of --format (`%A`); an empty name yields an empty column.
-        delimiter: see `new_delimiter`.
+        delimiter: text from `new_delimiter`.
     """
     if any(field.startswith("%") for field in fields):
         return Command(["squeue", *options], SQUEUE_FORMAT="".join(field + delimiter for field in fields))
@@ -42,12 +42,18 @@ def squeue_command(options: Sequence[str], fields: Sequence[str], delimiter: str
 
 
 def parse_rows(output: str, delimiter: str, columns: int, what: str = "Slurm") -> Iterator[list[str]]:
-    """Split output with `delimiter` after every field and a newline after every row.
+    """Split output that has `delimiter` after every field and a newline after every row.
 
     Newlines inside a field are preserved.
 
+    Args:
+        output: output of a command.
+        delimiter: text from `new_delimiter`.
+        columns: number of fields in a row.
+        what: name of the program, for the error.
+
     Raises:
-        UnavailableError: the last row is incomplete; the message begins with `what`.
+        UnavailableError: the last row is incomplete.
     """
     fields = output.split(delimiter)
     if (len(fields) - 1) % columns or fields[-1].strip():
@@ -57,7 +63,12 @@ def parse_rows(output: str, delimiter: str, columns: int, what: str = "Slurm") -
 
 
 def squeue_rows(options: Sequence[str], fields: Sequence[str], run: Runner) -> Iterator[list[str]]:
-    """Run squeue and return its rows.
+    """Run squeue and return its rows, each a list with the text of each field.
+
+    Args:
+        options: options other than the format.
+        fields: field names of --Format, or letters of --format (`%A`).
+        run: executes a command and returns its output.
 
     Raises:
         UnavailableError: slurmctld does not answer, or the output is incomplete.
@@ -69,10 +80,10 @@ def squeue_rows(options: Sequence[str], fields: Sequence[str], run: Runner) -> I
 
 @dataclass(frozen=True, slots=True)
 class FixedWidth:
-    """Output format of sacct and sacctmgr: each field has a fixed width and a blank, each row a newline.
+    """Output format of sacct and sacctmgr in which each field has a fixed width.
 
-    sacctmgr has no delimiter other than `|`. sacct takes a delimiter only on the command line, which is
-    visible to all users.
+    A blank follows each field, and a newline each row. sacctmgr has no delimiter other than `|`. sacct takes
+    a delimiter only on the command line, which is visible to all users.
 
     Attributes:
         widths: width in bytes by field name. slurmdbd stores names of up to 255 bytes (tinytext).
@@ -82,18 +93,22 @@ class FixedWidth:
 
     @property
     def format(self) -> str:
-        """The value for `format=`; negative widths align text to the left."""
+        """The value for the option `format=`. Its widths are negative, which aligns text to the left."""
         return ",".join(f"{name}%-{width}" for name, width in self.widths.items())
 
     def command(self, argv: Sequence[str]) -> Command:
-        """Return the command; its output is decoded with one character per byte, as `rows` needs it."""
+        """Return a command whose output is decoded to one character per byte, as `rows` requires."""
         return Command(argv, encoding=BYTE_PER_CHARACTER)
 
     def rows(self, output: str, what: str) -> Iterator[list[str]]:
-        """Split the output of `command`.
+        """Split the output of a command from `command` into rows, each a list with the text of each field.
+
+        Args:
+            output: output of the command.
+            what: name of the program, for the error.
 
         Raises:
-            UnavailableError: not a whole number of rows; the message begins with `what`.
+            UnavailableError: the output is not a whole number of rows of the requested widths.
         """
         size = sum(self.widths.values()) + len(self.widths) + 1
         if len(output) % size:

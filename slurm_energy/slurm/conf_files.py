@@ -1,4 +1,4 @@
-"""Parser of slurm.conf and plugstack.conf. No daemon is asked."""
+"""Parser of slurm.conf and plugstack.conf. It reads only files and queries no daemon."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAIR: Final = re.compile(
 _WHOLE_LINES: Final = frozenset(
     ("nodename", "nodeset", "partitionname", "downnodes", "frontendname", "switchname")
 )
-"""Keys that begin a line about nodes, partitions and so on; the other keys of such a line are not global."""
+"""Keys that begin a line about nodes or partitions. The other keys of such a line are not global settings."""
 _COMMENT: Final = re.compile(r"^((?:[^\\#]|\\.)*)#.*$")
 _CONTINUED: Final = re.compile(r"(?<!\\)(?:\\\\)*\\$")
 _MAX_INCLUDES: Final = 64
@@ -48,8 +48,11 @@ class PlugstackLine:
 def locate_slurm_conf(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Return the path of slurm.conf; None: it is in none of the usual places.
 
-    The order is that of Slurm: $SLURM_CONF; the path with which the commands were built, which is `etc` below
-    a prefix such as /opt/slurm; the cache of configless nodes.
+    The order is that of Slurm: $SLURM_CONF; the path that was set when the commands were built, which is
+    `etc` below a prefix such as /opt/slurm; the cache of configless nodes.
+
+    Args:
+        environment: environment variables with PATH and, if set, SLURM_CONF.
     """
     if named := environment.get("SLURM_CONF"):
         return Path(named)
@@ -60,17 +63,17 @@ def locate_slurm_conf(environment: Mapping[str, str] = os.environ) -> Path | Non
 
 
 def read_settings(path: Path, *, strict: bool = False) -> dict[str, list[str]]:
-    """Return all values of slurm.conf and its included files, by key in lower case.
+    """Return the values of all keys in slurm.conf and its included files, by key in lower case.
 
-    If a key occurs several times, Slurm uses the last value. Lines about nodes, partitions and so on are
-    returned whole under their first key.
+    A key may have several values; Slurm uses the last one. A line about nodes or partitions is returned whole
+    under its first key, such as `nodename`.
 
     Args:
         path: path of slurm.conf.
-        strict: raise an error if an included file cannot be read, instead of skipping it.
+        strict: raise an error if an included file cannot be read, instead of skipping that file.
 
     Raises:
-        OSError: a file cannot be read.
+        OSError: slurm.conf cannot be read, or, with `strict`, an included file.
     """
     settings: dict[str, list[str]] = {}
     for line in _lines(path, strict=strict):
@@ -80,7 +83,7 @@ def read_settings(path: Path, *, strict: bool = False) -> dict[str, list[str]]:
 
 
 def _pairs(line: str) -> list[tuple[str, str]]:
-    """Return the pairs of key and value in a line."""
+    """Return the pairs of lower-case key and value in a line of slurm.conf."""
     pairs: list[tuple[str, str]] = []
     at = 0
     while match := _PAIR.match(line, at):
@@ -93,7 +96,13 @@ def _pairs(line: str) -> list[tuple[str, str]]:
 
 
 def plugstack_lines(slurm_conf: Path, settings: Mapping[str, list[str]]) -> list[PlugstackLine]:
-    """Return the lines of plugstack.conf, which slurm.conf names or which is in the same directory."""
+    """Return the plugin lines of plugstack.conf; empty if that file cannot be read.
+
+    Args:
+        slurm_conf: path of slurm.conf. plugstack.conf is beside it unless `PlugStackConfig` names another
+            path.
+        settings: result of `read_settings`.
+    """
     named = settings.get("plugstackconfig")
     path = Path(named[-1]) if named else slurm_conf.with_name("plugstack.conf")
     try:
@@ -109,7 +118,7 @@ def plugstack_lines(slurm_conf: Path, settings: Mapping[str, list[str]]) -> list
 
 
 def _lines(path: Path, *, strict: bool = False) -> list[str]:
-    """Return the lines of a file without comments; lines of included files replace the Include lines."""
+    """Return the lines of a configuration file without comments; included files replace Include lines."""
     lines, includes_left, cluster = list[str](), _MAX_INCLUDES, ""
     waiting = [(path.parent, line) for line in _text(path)]
     while waiting:
@@ -131,7 +140,13 @@ def _lines(path: Path, *, strict: bool = False) -> list[str]:
 
 
 def _included(folder: Path, name: str, *, strict: bool) -> list[Path]:
-    """Return the files of an Include line, relative to `folder`; plugstack.conf may give a glob."""
+    """Return the files that an Include line names.
+
+    Args:
+        folder: directory of the file with the Include line, to which a relative name refers.
+        name: path in the Include line; plugstack.conf may give a glob pattern.
+        strict: if no file matches, return the path itself, so that reading it fails.
+    """
     path = folder / name
     files = [file for file in sorted(path.parent.glob(path.name)) if file.is_file()]
     return [path] if strict and not files else files
@@ -147,7 +162,10 @@ def _readable(path: Path, strict: bool) -> list[str]:
 
 
 def _text(path: Path) -> list[str]:
-    r"""Return lines as Slurm reads them: without comments, continued lines joined, `\x` as `x`."""
+    r"""Return the lines of a file as Slurm reads them.
+
+    Comments are removed, continued lines are joined, and `\x` becomes `x`.
+    """
     text = path.read_text(errors="replace")
     lines, begun = list[str](), ""
     for raw in text.split("\n"):

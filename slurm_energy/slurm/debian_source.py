@@ -1,6 +1,6 @@
-"""Download of Slurm's source package from the archive of Debian or Ubuntu, without a change to /etc/apt.
+"""Download of Slurm's source package from the Debian or Ubuntu archive, without changing /etc/apt.
 
-apt verifies the signatures of the archive. Nothing is compiled here.
+apt verifies the signatures of the archive. Nothing is compiled by this module.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def source_package(run: Runner = run_command) -> tuple[str, str]:
     """Return name and version of the source package from which the installed slurmctld was built.
 
     Raises:
-        UnavailableError: slurmctld is not from a Debian package.
+        UnavailableError: slurmctld was not installed from a Debian package.
     """
     try:
         shown = run(["dpkg-query", "-W", "-f", "${source:Package} ${source:Version}", "slurmctld"])
@@ -37,9 +37,12 @@ def source_package(run: Runner = run_command) -> tuple[str, str]:
 
 
 def source_lists(etc: Path = _APT) -> str:
-    """Return the entries of the Debian or Ubuntu archive in `etc`, rewritten for source packages as deb822.
+    """Return the Debian or Ubuntu archives of this host as apt sources of source packages, in deb822 format.
 
-    Entries of other publishers are left out, as they would make the download slower and less reliable.
+    Sources of other publishers are left out, because they would make the download slower and less reliable.
+
+    Args:
+        etc: apt's configuration directory.
     """
     stanzas: list[str] = []
     for path in [etc / "sources.list", *sorted((etc / "sources.list.d").glob("*"))]:
@@ -79,16 +82,16 @@ def _from_lines(text: str) -> Iterator[str]:
 
 
 def download(cache: Path, name: str, version: str, etc: Path = _APT) -> Path:
-    """Download a source package and unpack it with Debian's patches applied.
+    """Download a source package, unpack it and apply Debian's patches.
 
     Args:
-        cache: working directory; it is created.
+        cache: working directory, which is created if it is missing.
         name: name of the source package.
         version: version of the source package.
         etc: apt's configuration directory, which names the archive.
 
     Returns:
-        The unpacked tree, below `cache`.
+        The directory of the unpacked source, below `cache`.
 
     Raises:
         UnavailableError: no archive is configured, it does not have the package, or dpkg-source is missing.
@@ -123,7 +126,7 @@ def download(cache: Path, name: str, version: str, etc: Path = _APT) -> Path:
 
 
 def _apt_get(apt: Path) -> list[str]:
-    """Return an apt-get command with its own lists and caches; those of the machine stay unchanged."""
+    """Return an apt-get command that keeps lists and caches in `apt` and leaves the host's unchanged."""
     options = {
         "Dir::Etc::sourcelist": "/dev/null",
         "Dir::Etc::sourceparts": str(apt / "parts"),

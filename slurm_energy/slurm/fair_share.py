@@ -1,4 +1,4 @@
-"""Fair-share entitlements of accounts and users, as set with sacctmgr. Usage does not belong here."""
+"""Fair-share entitlements of Slurm accounts and users, as set with sacctmgr. Usage is not read here."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _PARENT: Final = "parent"
 
 @dataclass(frozen=True, slots=True)
 class Association:
-    """An association, which is one row of `sacctmgr show assoc`.
+    """An association of Slurm, which is one row of `sacctmgr show assoc`.
 
     Attributes:
         account, user, partition, parent: names; empty: none. `user` is empty for the association of an
             account itself. Only accounts below another account have a `parent`.
-        shares: raw shares; None: `Share=parent`, the association uses the shares of its account.
+        shares: raw shares. None: `Share=parent`, so the association uses the shares of its account.
     """
 
     account: str
@@ -37,12 +37,13 @@ class Association:
 
 @dataclass(frozen=True, slots=True)
 class FairShare:
-    """The fair-share entitlement of an account or user.
+    """The fair-share entitlement of a Slurm account or user.
 
     Attributes:
-        raw: shares as sacctmgr shows them; None: `parent`.
+        raw: shares as sacctmgr shows them; None: `Share=parent`.
         norm: fraction of the cluster, 0 to 1: the product of the fractions on each level from the root down.
-            Slurm's NormShares has this value under classic fairshare. Under Fair Tree it is the last factor.
+            Under classic fairshare it equals Slurm's NormShares. Under Fair Tree, NormShares is only the last
+            factor of this product.
     """
 
     raw: int | None
@@ -51,14 +52,20 @@ class FairShare:
 
 @dataclass(frozen=True, slots=True)
 class ShareTree:
-    """All fair shares: by account and by (account, user), and the parent of each account."""
+    """The fair shares of all Slurm accounts and users.
+
+    Attributes:
+        accounts: entitlement by account.
+        users: entitlement by (account, user).
+        parents: name of the parent account by account.
+    """
 
     accounts: Mapping[str, FairShare] = field(default_factory=dict)
     users: Mapping[tuple[str, str], FairShare] = field(default_factory=dict)
     parents: Mapping[str, str] = field(default_factory=dict)
 
     def ancestors(self, account: str) -> list[str]:
-        """Return the account and the accounts above it, the root last."""
+        """Return the account and the accounts above it, from the account up to the root."""
         accounts = [account]
         while (above := self.parents.get(accounts[-1], "")) and above not in accounts:
             accounts.append(above)
@@ -66,10 +73,10 @@ class ShareTree:
 
 
 def read_shares(run: Runner = run_command, cluster: str = "") -> ShareTree:
-    """Read the fair shares of a cluster from slurmdbd; slurmctld is not asked.
+    """Read the fair shares of a cluster from slurmdbd. slurmctld receives no request.
 
     Args:
-        run: executes a command.
+        run: executes a command and returns its output.
         cluster: ClusterName; empty: sacctmgr shows the associations of all clusters together.
 
     Raises:
@@ -104,15 +111,17 @@ class ShareCache:
         self._wait_s = max_age_s / 60
 
     def current(self, wanted: Iterable[tuple[str, str]] = ()) -> ShareTree:
-        """Return the shares, at most `max_age_s` old.
+        """Return the fair shares, which were read at most `max_age_s` ago.
 
         Args:
-            wanted: pairs of account and user. An unknown pair, as of a new user, causes another read
-                after a sixtieth of `max_age_s`. The delay doubles each time the same pairs stay unknown.
+            wanted: pairs of account and user that the caller looks up. An unknown pair, such as that of a new
+                user, causes another read after a sixtieth of `max_age_s`. This delay doubles each time the
+                same pairs stay unknown.
 
         Raises:
-            UnavailableError: the shares could not be read. The next attempt is a tenth of `max_age_s` later;
-                until then the last known shares are returned, an empty tree at first.
+            UnavailableError: the shares could not be read. The next attempt is made a tenth of `max_age_s`
+                later. Until then, calls return the shares of the last successful read, or an empty tree if
+                there was none.
         """
         now_s, pairs = self._clock(), frozenset(wanted)
         if now_s >= self._next_s or (now_s >= self._earliest_s and not self._contains(pairs)):
@@ -130,11 +139,11 @@ class ShareCache:
 
 
 def normalise_shares(associations: Iterable[Association]) -> ShareTree:
-    """Compute the fraction of the cluster for each association.
+    """Return the tree of fair shares, with the fraction of the cluster for each association.
 
-    On each level, shares are divided by the sum of the shares of all siblings, users and accounts alike. An
-    association with `Share=parent` has the fraction of its account, and its children compete one level
-    higher. Source: slurm.schedmd.com/classic_fair_share.html, "Normalized Shares".
+    On each level, the shares of an association are divided by the sum of the shares of all siblings, users
+    and accounts alike. An association with `Share=parent` has the fraction of its account, and its children
+    compete one level higher. Source: slurm.schedmd.com/classic_fair_share.html, "Normalized Shares".
     """
     rows = list(associations)
     tree = _Tree(rows)
@@ -153,7 +162,7 @@ def normalise_shares(associations: Iterable[Association]) -> ShareTree:
 
 
 class _Tree:
-    """The tree of associations; a cycle, which Slurm does not allow, is cut."""
+    """The tree of associations. A cycle, which Slurm does not allow, is cut."""
 
     def __init__(self, rows: list[Association]) -> None:
         self._below: dict[str, list[Association]] = {}
@@ -164,7 +173,7 @@ class _Tree:
             self._below.setdefault(above, []).append(row)
 
     def parts(self) -> list[tuple[Association, float]]:
-        """Return each row that is reachable from a root, with its fraction of the cluster."""
+        """Return each association reachable from a root, with its fraction of the cluster (0 to 1)."""
         parts = [(row, 1.0) for row in self._tops]
         visited = {row.account for row in self._tops}
         for row, norm in parts:  # the list grows during the loop
@@ -178,7 +187,12 @@ class _Tree:
         return parts
 
     def _level(self, account: str, visited: set[str]) -> list[Association]:
-        """Return the associations that compete below an account, through `Share=parent` accounts."""
+        """Return the associations that compete below an account, also those below `Share=parent` accounts.
+
+        Args:
+            account: name of the account.
+            visited: names of the accounts already in the tree; the accounts of the result are added.
+        """
         level = []
         for row in self._below.get(account, []):
             if not row.user:

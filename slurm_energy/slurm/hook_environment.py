@@ -1,7 +1,7 @@
-"""Description of a job from the environment of prolog or epilog, the same for every Slurm release.
+"""Parser of the environment of prolog and epilog, with the same result for every Slurm release.
 
-The names of variables differ between releases; this module hides the differences. The job-control values
-(`SPANK_ENERGY_*`) are user-supplied and unchecked.
+The names of the variables differ between releases, and this module hides the differences. The job-control
+values (`SPANK_ENERGY_*`) are user-supplied and unchecked.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ _MAX_GPUS = 1024
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """A job on this node as the hook's environment describes it. None: this release does not set the value.
+    """A job on this node, as the environment of a prolog or epilog describes it.
+
+    None in a field: this Slurm release does not set the value.
 
     Attributes:
-        job_id: Slurm's job id; array tasks and heterogeneous components have their own.
+        job_id: Slurm's job id; each array task and each component of a heterogeneous job has its own.
         restart_count: number of earlier requeues.
-        uid: uid of the owner.
-        user: login name of the owner.
+        uid: uid of the job's owner.
+        user: login name of the job's owner.
         partition: partition of the job.
         cluster: ClusterName.
         node: NodeName of this node.
         cpus: number of CPUs of the job on this node.
-        gpus: device numbers of the job's GPUs on this node; None also if it has none.
+        gpus: device numbers of the job's GPUs on this node; None: not set, not numbers, or the job has none.
         exclusive: True if Slurm allows no other job on this node.
-        sluid: Slurm's unique job id, from Slurm 25.11 on.
+        sluid: Slurm's unique job id, which exists from Slurm 25.11 on.
         flags: energy flags by name (`ENERGY_POLICY`, ...), unchecked.
     """
 
@@ -63,12 +65,15 @@ class JobContext:
 
 
 def this_node() -> str:
-    """Return SLURMD_NODENAME, else the short host name: the node's name until the first hook sets it."""
+    """Return the name of this node: $SLURMD_NODENAME, or the short host name if it is not set.
+
+    The short host name serves until the first hook reports the node's name.
+    """
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 
 
 def job_context(env: Mapping[str, str]) -> JobContext:
-    """Parse the environment of a hook.
+    """Return the job that the environment of a prolog or epilog describes.
 
     Args:
         env: variables named `SLURM*` and `SPANK_ENERGY_*`.
@@ -108,9 +113,9 @@ def _number(env: Mapping[str, str], *names: str, default: int | None = None) -> 
 
 
 def _cpus(env: Mapping[str, str]) -> int | None:
-    """Return the number of CPUs on this node.
+    """Return the number of the job's CPUs on this node; None: unknown.
 
-    The list of nodes is SLURM_NODELIST in 22.05 and SLURM_JOB_NODELIST in later releases.
+    The node list is in SLURM_NODELIST in 22.05 and in SLURM_JOB_NODELIST in later releases.
     """
     counts, node = env.get("SLURM_JOB_CPUS_PER_NODE"), env.get("SLURMD_NODENAME")
     nodes = env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST")
@@ -126,7 +131,10 @@ def _cpus(env: Mapping[str, str]) -> int | None:
 
 
 def _gpus(text: str) -> tuple[int, ...] | None:
-    """Parse SLURM_JOB_GPUS, for example `0,2-3`; MIG devices, UUIDs and other text yield None, unknown."""
+    """Return the device numbers in SLURM_JOB_GPUS, for example `0,2-3`.
+
+    MIG devices, UUIDs and other text yield None, which means unknown.
+    """
     numbers: list[int] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())

@@ -1,7 +1,7 @@
-"""Slurm host lists (`n[01-04,7],login`) and the lists of counts that belong to them (`64(x2),32`).
+"""Slurm host lists (`n[01-04,7],login`), and lists with one count per node of a host list (`64(x2),32`).
 
-ClusterShell parses and folds the lists. It is imported by the first call that needs it: most jobs run on one
-node, and the import takes as long as the rest of a short command.
+ClusterShell parses and folds the lists. The first call that needs ClusterShell imports it. Most jobs run on
+one node and do not need it, and the import takes as long as the rest of a short command.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _COUNT = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
 _NAME = re.compile(r"[A-Za-z0-9_.+-]+")
 _RANGE = re.compile(r"([0-9]+)-([0-9]+)")
 _OPERATORS = "@*!&^"
-"""ClusterShell's set operators, wildcards and node groups; Slurm has none of them."""
+"""Characters that ClusterShell reads as set operators, wildcards or node groups. Slurm has none of these."""
 _MAX_NODES = 1_000_000
 
 
 def fold_hostlist(names: Iterable[str]) -> str:
-    """Return node names as one sorted host list, `login,n[1-4]`.
+    """Return node names as one sorted host list, for example `login,n[1-4]`.
 
-    Text that is no node name is appended as it is, so that no node disappears from a report. Each name has
-    one bracket at most, which every Slurm release reads.
+    Text that is not a node name is appended unchanged, so that no node disappears from a report. Each name in
+    the result has at most one bracket, which every Slurm release can parse.
     """
     distinct = sorted(set(names))
     if len(distinct) < 2:
@@ -48,7 +48,7 @@ def expand_hostlist(hostlist: str, name: str = "host list") -> list[str]:
         name: the flag or value to name in the error.
 
     Raises:
-        UsageError: not a host list, one without a node, or one of more than a million nodes.
+        UsageError: not a host list, an empty one, or one of more than a million nodes.
     """
     if not any(character in hostlist for character in "[]" + _OPERATORS):
         names = [part.strip() for part in hostlist.split(",") if part.strip()]
@@ -62,7 +62,7 @@ def expand_hostlist(hostlist: str, name: str = "host list") -> list[str]:
 
 
 def node_position(node: str, hostlist: str) -> int | None:
-    """Return the position of a node in a host list, counted from 0; None if the list does not contain it.
+    """Return the position of a node in a host list, counted from 0; None: the node is not in the list.
 
     Raises:
         UsageError: not a host list, or one of more than a million nodes.
@@ -81,10 +81,17 @@ def node_position(node: str, hostlist: str) -> int | None:
 
 
 def count_at(counts: str, position: int) -> int | None:
-    """Return the count of the node at a position from a list such as `64(x2),32`; None beyond its end.
+    """Return the count of the node at a position in a list of counts such as `64(x2),32`.
+
+    Args:
+        counts: the list.
+        position: position of the node in the host list, from 0.
+
+    Returns:
+        The count; None: the list has no count for this position.
 
     Raises:
-        UsageError: not such a list.
+        UsageError: `counts` is not such a list.
     """
     offset = 0
     for part in counts.split(","):
@@ -98,7 +105,7 @@ def count_at(counts: str, position: int) -> int | None:
 
 
 def is_uniform(counts: str) -> bool:
-    """Return whether a list of counts has a single group, such as `64(x2)`."""
+    """Return whether a list of counts gives all nodes the same count in one item, such as `64(x2)`."""
     return _COUNT.fullmatch(counts.strip()) is not None
 
 
@@ -119,7 +126,10 @@ def _check_ranges(hostlist: str, name: str) -> None:
 
 
 def _split_groups(hostlist: str) -> Iterator[str]:
-    """Split a host list at commas outside brackets; lists of counts have the order of these groups."""
+    """Split a host list at the commas outside brackets.
+
+    The items of a list of counts are in the order of these parts.
+    """
     depth, start = 0, 0
     for end, letter in enumerate(hostlist):
         depth += (letter == "[") - (letter == "]")

@@ -1,4 +1,4 @@
-"""The Slurm installation of this host: prefix, slurmctld and plugin directory, in /usr or elsewhere."""
+"""The Slurm installation of this host: prefix, slurmctld and plugin directory."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _BELOW_PREFIX: Final = ("lib/slurm", "lib64/slurm", "lib/*/slurm", "lib/*/slurm-
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """A Slurm installation.
+    """A Slurm installation, in /usr or elsewhere.
 
     Attributes:
         prefix: directory with `bin` and `sbin`.
-        slurmctld: path of the program.
+        slurmctld: path of the program slurmctld.
     """
 
     prefix: Path
@@ -36,14 +36,14 @@ class Installation:
 
     @property
     def is_packaged(self) -> bool:
-        """Whether the prefix is /usr, which holds only packages of the distribution."""
+        """Whether the prefix is /usr, which contains only packages of the distribution."""
         return self.prefix == Path("/usr")
 
     def release(self, run: Runner = run_command) -> Release:
-        """Return the release of slurmctld; needs neither a running daemon nor slurm.conf.
+        """Return the release of slurmctld. Neither a running daemon nor slurm.conf is needed.
 
         Raises:
-            UnavailableError: the output of `slurmctld -V` has no version.
+            UnavailableError: `slurmctld -V` cannot be executed, or prints no version.
         """
         return parse_release(run([str(self.slurmctld), "-V"]), f"{self.slurmctld} -V")
 
@@ -51,13 +51,14 @@ class Installation:
         """Return the directory with Slurm's own plugins.
 
         Candidates are, in this order, PluginDir of slurm.conf, the usual directories below the prefix and
-        PluginDir of the running slurmctld. A slurmctld that is down delays the last step up to its timeout.
+        PluginDir of the running slurmctld. If slurmctld is down, the last candidate costs the time until
+        scontrol gives up.
 
         Args:
-            run: executes a command; None: do not ask slurmctld.
+            run: executes a command and returns its output; None: do not query slurmctld.
 
         Raises:
-            UnavailableError: no candidate has Slurm's plugins.
+            UnavailableError: no candidate contains Slurm's plugins.
         """
         for directory in self._plugin_directories(run):
             if (directory / _PROBE).exists():
@@ -85,11 +86,11 @@ class Installation:
 
 
 def find(prefix: Path | None = None, environment: Mapping[str, str] = os.environ) -> Installation:
-    """Find the Slurm installation of this host.
+    """Return the Slurm installation of this host.
 
     Args:
         prefix: prefix of the installation; None: that of scontrol or srun on PATH, else that of slurmctld.
-        environment: environment with PATH.
+        environment: environment variables with PATH.
 
     Raises:
         UsageError: the given prefix has no slurmctld.

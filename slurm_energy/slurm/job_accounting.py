@@ -1,7 +1,8 @@
-"""Facts about jobs from Slurm's accounting, with one query for many jobs.
+"""Facts about jobs from Slurm's accounting, read with one query for many jobs.
 
-The source is sacct if slurmdbd runs, else squeue, which shows finished jobs for MinJobAge seconds. All
-releases from 22.05 on have the fields used here. No energy figures and no storage here.
+If slurmdbd runs, they are read with sacct. Otherwise they are read with squeue, which shows finished jobs for
+MinJobAge seconds. All releases from 22.05 on have the fields used here. This module reads no energy values
+and stores nothing.
 """
 
 from __future__ import annotations
@@ -43,11 +44,19 @@ _ACCOUNTING_OFF = "accounting storage is disabled"
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """One run of a job as Slurm's accounting shows it.
+    """One run of a job as Slurm's accounting shows it; None in a field: Slurm does not show the value (yet).
 
-    Times are Unix seconds. None: Slurm does not show the value, or not yet. `display_id` is the id that users
-    see: `12`, array task `12_3`, heterogeneous component `14+0`. `requested` is the list of requested TRES as
-    sacct prints it, `cpu=4,gres/gpu=2,node=1`; squeue does not show it.
+    Attributes:
+        job_id: Slurm's job id.
+        display_id: job id that users see: `12`, array task `12_3`, heterogeneous component `14+0`.
+        cluster, name, account, partition, user: names.
+        state: job state, as Slurm writes it.
+        submit, start, end: Unix seconds.
+        elapsed_s: elapsed time in seconds.
+        nodes: number of nodes.
+        time_limit_s: time limit in seconds; None also if there is no limit.
+        requested: list of requested TRES as sacct prints it (`cpu=4,gres/gpu=2,node=1`); squeue does not show
+            it.
     """
 
     job_id: int
@@ -68,7 +77,7 @@ class JobFacts:
 
     @property
     def finished(self) -> bool:
-        """Whether the state is final, so that later queries return the same facts."""
+        """Whether the state is final. Later queries then return the same facts."""
         return self.state.split(" ")[0] not in _UNFINISHED
 
     @property
@@ -103,12 +112,13 @@ def read_job_facts(job_ids: Collection[int], run: Runner = run_command) -> dict[
     """Return the facts about many jobs.
 
     Args:
-        job_ids: raw job ids, as in SLURM_JOB_ID of a prolog.
-        run: executes a command, see `command.run_command`.
+        job_ids: job ids, as in SLURM_JOB_ID of a prolog.
+        run: executes a command and returns its output.
 
     Returns:
-        The runs of each known job id by start time. There are several after a requeue, or after Slurm has
-        reused the id; squeue shows the current run only. Unknown ids are missing.
+        By job id, the runs of the job in the order of their starts. There are several after a requeue, or
+            after
+        Slurm has reused the id; squeue shows only the current run. Ids that Slurm does not know are missing.
 
     Raises:
         UnavailableError: neither slurmdbd nor slurmctld answers.
@@ -122,12 +132,12 @@ def read_job_facts(job_ids: Collection[int], run: Runner = run_command) -> dict[
 
 
 def choose_run(runs: Sequence[JobFacts], restart_count: int, start: float) -> JobFacts | None:
-    """Return the run to which a record belongs.
+    """Return the run of a job to which an energy record belongs.
 
-    The restart count selects the run if the times agree. Otherwise, as after a purge of old runs or a reuse
-    of job ids, it is the run during which the record started. The clocks may differ by 5 minutes, or by
-    10 seconds if Slurm has no start time. (slurmdbd loses the start time if a job ends before the message of
-    its start arrives. A job that was cancelled while pending looks the same.)
+    The restart count of the record selects the run if the times agree. They disagree after a purge of old
+    runs or a reuse of job ids. Then the run during which the record started is returned. The clocks may
+    differ by 5 minutes, or by 10 seconds if Slurm has no start time. (slurmdbd loses the start time if a job
+    ends before the message of its start arrives. A job that was cancelled while pending looks the same.)
 
     Args:
         runs: runs of the job, from `read_job_facts`.
@@ -135,7 +145,7 @@ def choose_run(runs: Sequence[JobFacts], restart_count: int, start: float) -> Jo
         start: start of the record, Unix seconds.
 
     Returns:
-        None: no run was near that time.
+        The run; None: no run was near that time.
     """
     begun = [facts for facts in runs if facts.start is not None or facts.end is not None]
     if restart_count < len(begun) and _is_near(begun[restart_count], start):
@@ -203,17 +213,17 @@ def _facts(row: Sequence[str]) -> JobFacts:
 
 
 def _text(text: str) -> str | None:
-    """Return a name; None for empty text and squeue's `(null)`."""
+    """Return a name that sacct or squeue printed; None for empty text and for `(null)`."""
     return text if text not in ("", "(null)") else None
 
 
 def _seconds(text: str) -> float | None:
-    """Parse whole seconds; None for `Unknown`, `None`, `N/A` and similar text."""
+    """Return the number of seconds in a field; None for `Unknown`, `None`, `N/A` and similar text."""
     return float(text) if text.isdecimal() else None
 
 
 def _clock_seconds(text: str) -> str:
-    """Convert squeue's `[days-][hours:]minutes:seconds` to seconds as text; empty if it has another form."""
+    """Return squeue's `[days-][hours:]minutes:seconds` as seconds, in text; empty if it has another form."""
     match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
     if match is None:
         return ""
@@ -235,9 +245,9 @@ def _preference(facts: JobFacts, time: float) -> tuple[float, bool, float]:
 
 
 def _distance_s(facts: JobFacts, time: float) -> float:
-    """Return the seconds between a time and a run; 0 inside the run.
+    """Return the seconds between a time (Unix seconds) and the nearest instant of a run; 0 during the run.
 
-    A run without a start time counts from its submission.
+    A run without a start time counts from its submission, and a run without an end has not ended.
     """
     start = facts.start if facts.start is not None else facts.submit or 0.0
     end = facts.end if facts.end is not None else time

@@ -1,4 +1,4 @@
-"""State of one job in Slurm, for a job that a user names and that has no energy record."""
+"""Query of the state of one job that a user names and that has no energy record."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ RUNNING: Final = (
 
 
 def read_job_state(job_id: str, run: Runner | None = None) -> str | None:
-    """Return the state of a job as Slurm names it, such as `RUNNING`.
+    """Return the state of a job as Slurm writes it, such as `RUNNING`.
 
-    The state of an array or a heterogeneous job is that of its first task or component that has not ended.
+    For an array or a heterogeneous job, it is the state of the first task or component that has not ended.
 
     Args:
         job_id: job id as users write it: `12`, `12_3`, `14+0`.
-        run: executes a command.
+        run: executes a command and returns its output; None: a runner with a timeout of `TIMEOUT_S`.
 
     Returns:
-        Empty if Slurm does not know the job. None if the state is unknown: Slurm does not answer, or it keeps
-        no accounting of finished jobs.
+        The state. It is empty if Slurm does not know the job. It is None if the state is unknown, because
+            Slurm
+        does not answer or keeps no accounting of finished jobs.
     """
     run = run or CommandRunner(TIMEOUT_S)
     try:

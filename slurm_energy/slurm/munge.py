@@ -1,6 +1,6 @@
-"""MUNGE credentials: bytes whose sender the local munged authenticates.
+"""MUNGE credentials: texts that carry bytes, and whose sender the local munged authenticates.
 
-This module only binds libmunge; the payload has no meaning here.
+This module only binds libmunge. The callers define the meaning of the bytes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ class Credential:
     Attributes:
         payload: payload bytes.
         uid, gid: ids of the process that encoded the credential.
-        origin: IPv4 address of the host on which it was encoded, as configured for the munged there
-            (munged --origin) or found by it; often a loopback address. None: unknown.
+        origin: IPv4 address of the host on which the credential was encoded; None: unknown. The munged of
+            that host determined the address itself or has it from its option --origin. It is often a loopback
+            address.
     """
 
     payload: bytes
@@ -39,11 +40,11 @@ class Credential:
 
 
 def encode(payload: bytes, socket: Path | None = None) -> str:
-    """Encode a credential with a payload, which authenticates the uid and gid of this process.
+    """Return a credential with a payload, which authenticates the uid and gid of this process.
 
     Args:
         payload: any bytes, up to about 1 MiB.
-        socket: socket of munged; None: the default of the library.
+        socket: socket of munged; None: the default of libmunge.
 
     Raises:
         UnavailableError: no libmunge, or munged does not answer.
@@ -61,20 +62,21 @@ def encode(payload: bytes, socket: Path | None = None) -> str:
 
 
 def decode(credential: str, socket: Path | None = None) -> tuple[bytes, int, int]:
-    """Decode a credential and return (payload, uid, gid); see `open_credential`."""
+    """Decode a credential with `open_credential` and return its payload, uid and gid."""
     opened = open_credential(credential, socket)
     return opened.payload, opened.uid, opened.gid
 
 
 def open_credential(credential: str, socket: Path | None = None) -> Credential:
-    """Decode and authenticate a credential; munged decodes each credential once.
+    """Decode and authenticate a credential. munged decodes each credential only once.
 
     Args:
         credential: result of `encode` on a host with the same munge key.
-        socket: socket of munged; None: the default of the library.
+        socket: socket of munged; None: the default of libmunge.
 
     Raises:
-        ForbiddenError: the credential is expired, replayed, rewound, forged or malformed; munge's message.
+        ForbiddenError: the credential is expired, replayed, rewound, forged or malformed. The reason is
+            munge's message.
         UnavailableError: no libmunge, or munged does not answer.
     """
     library = _library()
@@ -105,7 +107,7 @@ def open_credential(credential: str, socket: Path | None = None) -> Credential:
 
 
 class _Context:
-    """A munge_ctx_t. Threads must not share one, and creating one takes microseconds."""
+    """A munge_ctx_t, valid in a `with` block. Each thread needs its own; creating one takes microseconds."""
 
     def __init__(self, library: Any, socket: Path | None) -> None:
         self._library = library
@@ -128,7 +130,7 @@ class _Context:
         self._library.munge_ctx_destroy(self.handle)
 
     def origin(self) -> str | None:
-        """Return the address of the host that encoded the credential decoded last; None: unknown."""
+        """Return the IPv4 address of the host that encoded the last decoded credential; None: unknown."""
         address = ctypes.create_string_buffer(4)  # struct in_addr
         code = self._library.munge_ctx_get(self.handle, ctypes.c_int(_OPTION_ORIGIN), ctypes.byref(address))
         if code != _SUCCESS or not any(address.raw):

@@ -1,4 +1,4 @@
-"""Host names and addresses of all nodes, read with one sinfo command."""
+"""Host names and addresses of all nodes, which one sinfo command prints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ _COMMAND = ("sinfo", "--all", "--noheader", "--Node", "--format=%N|%n|%o")
 
 
 def read_node_addresses(run: Runner) -> Mapping[str, frozenset[str]]:
-    """Return NodeHostName and NodeAddr by node name, as slurm.conf or slurmd set them.
+    """Return NodeHostName and NodeAddr of each node by NodeName, as slurm.conf or slurmd set them.
+
+    Args:
+        run: executes a command and returns its output.
 
     Raises:
         UnavailableError: sinfo is missing or slurmctld does not answer.
@@ -19,9 +22,13 @@ def read_node_addresses(run: Runner) -> Mapping[str, frozenset[str]]:
 
 
 def parse_node_addresses(text: str) -> Mapping[str, frozenset[str]]:
-    """Parse the output of sinfo, one line for each node and partition; other lines are skipped.
+    """Parse the output of the sinfo command, which has one line for each node and partition.
 
-    Only administrators choose these names, and none of them contains a vertical bar.
+    Lines of another form are skipped. Only administrators choose the names, and no name contains a vertical
+    bar.
+
+    Returns:
+        NodeHostName and NodeAddr by NodeName.
     """
     addresses: dict[str, frozenset[str]] = {}
     for line in text.splitlines():

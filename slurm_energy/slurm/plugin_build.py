@@ -1,4 +1,4 @@
-"""Build of the plugins that need Slurm's source of exactly the release of slurmctld.
+"""Build of the plugins that must be compiled with the source of slurmctld's exact release.
 
 The build finds or downloads the source, configures it and runs `make` in plugins/.
 """
@@ -32,7 +32,7 @@ def plugin_sources() -> Path:
     """Return the directory `plugins/` of the checkout, or of $SENERGY_PARTS_DIR.
 
     Raises:
-        UnavailableError: there is none, as in an installed package.
+        UnavailableError: there is no such directory, as in an installed package.
     """
     base = Path(os.environ.get(PARTS_KEY) or Path(slurm_energy.__file__).parent.parent)
     if not (base / "plugins" / "Makefile").is_file():
@@ -43,10 +43,13 @@ def plugin_sources() -> Path:
 
 
 def source_release(source: Path) -> Release:
-    """Return the release of a source tree of Slurm.
+    """Return the release of a Slurm source tree.
+
+    Args:
+        source: directory of the source tree.
 
     Raises:
-        UsageError: not a source tree of Slurm.
+        UsageError: the directory is not a source tree of Slurm.
     """
     try:
         text = (source / "META").read_text(errors="replace")
@@ -61,7 +64,14 @@ def source_release(source: Path) -> Release:
 
 
 def built_release(plugin: Path) -> Release | None:
-    """Return the release for which a plugin of this project was built; None: no such plugin."""
+    """Return the Slurm release for which a plugin of slurm-energy was built.
+
+    Args:
+        plugin: path of the plugin.
+
+    Returns:
+        The release; None: the file is missing or is not a plugin of slurm-energy.
+    """
     try:
         match = _BUILT_FOR.search(plugin.read_bytes())
     except OSError:
@@ -79,17 +89,17 @@ def build(
     """Build the plugins for an installed slurmctld.
 
     Args:
-        output: directory for the plugin; default: plugins/.
-        source: source tree of Slurm, configured or not; default: downloaded with apt.
-        cache: directory for downloaded sources; default: build/ next to plugins/.
+        output: directory for the plugin; None: plugins/.
+        source: source tree of Slurm, configured or not; None: download it with apt.
+        cache: directory for downloaded sources; None: build/ next to plugins/.
         say: receives a line of text before each step that takes time.
-        slurm: installation to build for; default: that of this host.
+        slurm: installation to build for; None: that of this host.
 
     Returns:
         Path of the plugin, and the release for which it was built.
 
     Raises:
-        UsageError: `source` has another release, or is not a source tree of Slurm.
+        UsageError: `source` has another release than slurmctld, or is not a source tree of Slurm.
         UnavailableError: slurmctld, the source or the compiler is missing.
         EnergyError: the compiler failed.
     """
@@ -119,10 +129,17 @@ def build(
 
 
 def ensure_built(say: Say = lambda text: None) -> Path:
-    """Return the plugin in plugins/; build it if it is older than its sources or for another release.
+    """Return the path of the plugin in plugins/.
+
+    The plugin is built first if it is older than its sources, or was built for another release than
+    slurmctld's.
+
+    Args:
+        say: receives a line of text before each step that takes time.
 
     Raises:
-        UnavailableError: as for `build`.
+        UnavailableError: slurmctld, the source or the compiler is missing.
+        EnergyError: the compiler failed.
     """
     plugins = plugin_sources()
     plugin = plugins / PLUGIN
@@ -134,7 +151,14 @@ def ensure_built(say: Say = lambda text: None) -> Path:
 
 
 def _source_tree(cache: Path, slurm: Installation, release: Release, say: Say) -> Path:
-    """Return the source tree of the installed slurmctld from the cache, or download it."""
+    """Return the source tree of the installed slurmctld from the cache; download it if it is not there.
+
+    Args:
+        cache: directory for downloaded sources.
+        slurm: the installation.
+        release: release of slurmctld.
+        say: receives a line of text before the download.
+    """
     if not slurm.is_packaged:
         why = f"{slurm.slurmctld} is not from a package of the distribution"
         raise UnavailableError(f"source of Slurm {release}", why, "give --slurm-source DIR")
@@ -148,7 +172,19 @@ def _source_tree(cache: Path, slurm: Installation, release: Release, say: Say) -
 
 
 def _compile(plugins: Path, tree: Path, target: Path, release: Release) -> Path:
-    """Compile, then replace the old plugin: slurmctld does not start while the plugin is missing."""
+    """Compile the plugin in a temporary directory, then replace the old plugin in `target`.
+
+    slurmctld does not start while the plugin is missing.
+
+    Args:
+        plugins: directory with the plugin's sources.
+        tree: configured source tree of Slurm.
+        target: directory for the plugin.
+        release: release for which the plugin must have been built.
+
+    Returns:
+        Path of the plugin.
+    """
     with tempfile.TemporaryDirectory(prefix=".build-", dir=target) as folder:
         command = ["make", "--no-print-directory", f"SLURM_SRC={tree}", f"OUTPUT={folder}"]
         run_tool(command, plugins, PLUGIN, EnergyError)

@@ -1,4 +1,4 @@
-"""The Slurm release for which a plugin was built, read from its ELF file without loading it.
+"""The Slurm release for which a plugin was built, read from the plugin's ELF file without loading it.
 
 Every Slurm plugin exports `plugin_version`, which is SLURM_VERSION_NUMBER of slurm/slurm_version.h: one byte
 each for major, minor and micro. The format is elf(5), 64-bit little-endian as on all platforms of Slurm.
@@ -23,7 +23,13 @@ _PLUGINS_READ: Final = 5
 
 
 def plugin_release(path: Path) -> Release | None:
-    """Return the release for which a plugin was built; None: the file does not contain it.
+    """Return the Slurm release for which a plugin was built.
+
+    Args:
+        path: path of the plugin.
+
+    Returns:
+        The release; None: the file is not an ELF file with the symbol `plugin_version`, or is too large.
 
     Raises:
         OSError: the file cannot be read.
@@ -38,9 +44,9 @@ def plugin_release(path: Path) -> Release | None:
 
 
 def installed_release(directories: Iterable[Path]) -> Release | None:
-    """Return the release of the Slurm plugins in the given directories; None: unknown.
+    """Return the release of the first Slurm plugin in the given directories; None: there is none.
 
-    Plugins of this project do not count.
+    Plugins of slurm-energy are skipped.
     """
     for directory in directories:
         for plugin in sorted(directory.glob("*.so"))[:_PLUGINS_READ]:

@@ -1,4 +1,4 @@
-"""The release of the installed Slurm."""
+"""The release of the Slurm that is installed on this host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VERSION = re.compile(r"^\S*slurm\S* (\d+)\.(\d+)\.(\d+)", re.MULTILINE)
 
 
 class Release(NamedTuple):
-    """A Slurm release; it compares as a tuple, for example `release() >= (23, 11)`."""
+    """A Slurm release, which compares as a tuple, for example `release() >= (23, 11)`."""
 
     major: int
     minor: int
@@ -24,7 +24,7 @@ class Release(NamedTuple):
 
 
 def release(run: Runner = run_command) -> Release:
-    """Return the installed release from `sinfo -V`, which needs slurm.conf but no daemon.
+    """Return the installed Slurm release from `sinfo -V`, which needs slurm.conf but no daemon.
 
     Raises:
         UnavailableError: sinfo or slurm.conf is missing, or the output has no version.
@@ -33,7 +33,11 @@ def release(run: Runner = run_command) -> Release:
 
 
 def parse_release(output: str, command: str) -> Release:
-    """Parse the output of a Slurm program with the option -V.
+    """Return the release in the output of a Slurm program with the option -V.
+
+    Args:
+        output: output of the program.
+        command: command that printed it, for the error.
 
     Raises:
         UnavailableError: the output has no version.

@@ -1,4 +1,4 @@
-"""Slurm's roles with rights over jobs of other users: operators, administrators, account coordinators."""
+"""Reader of Slurm's roles with rights over jobs of other users: operators, administrators, coordinators."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Roles:
 
     Attributes:
         administrators: login names of users with AdminLevel Operator or Administrator.
-        accounts: by login name, the accounts that the user coordinates, with all accounts below them.
+        accounts: by login name, the Slurm accounts that the user coordinates.
     """
 
     administrators: frozenset[str] = frozenset()
@@ -32,7 +32,7 @@ class Roles:
 
 
 def read_roles(run: Runner = run_command) -> Roles:
-    """Read all roles from slurmdbd with two commands; slurmctld is not asked.
+    """Read all roles from slurmdbd with two commands. slurmctld receives no request.
 
     Raises:
         UnavailableError: slurmdbd does not answer, or the output cannot be parsed.
@@ -61,9 +61,9 @@ def _coordinated(output: str) -> dict[str, frozenset[str]]:
 
 
 def _names(text: str) -> Iterable[str]:
-    """Split a list of users at commas.
+    """Return the user names in a comma-separated list.
 
-    Only users who may add coordinators could add a name with a comma.
+    A name with a comma would be split wrongly. Only users who may add coordinators could add such a name.
     """
     names = text.split(",")
     if len(text.encode()) >= _LIST_BYTES and text.endswith("+"):  # cut off: the last name is incomplete

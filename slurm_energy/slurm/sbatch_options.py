@@ -1,6 +1,6 @@
 """Syntax of sbatch's options: names, abbreviations, arguments, and the words of an #SBATCH line.
 
-The meaning of the options does not belong here.
+The meaning of the options is in `batch_script`.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _SHORT_ALONE: Final = {
 def words(line: str) -> list[str]:
     """Split the text after #SBATCH into words as sbatch does.
 
-    Quotes protect spaces, a backslash protects any other character, and `#` begins a comment, even inside a
-    word. A backslash at the end of a line is ignored: lines are not joined. tests/cluster/ compares this
-    with sbatch 22.05.
+    Quotes protect spaces. A backslash protects any other character. `#` begins a comment, even inside a word.
+    A backslash at the end of a line is ignored, because sbatch does not join lines. tests/cluster/ compares
+    this function with sbatch 22.05.
 
     Raises:
         UsageError: a quote is not closed.
@@ -88,10 +88,13 @@ def words(line: str) -> list[str]:
 def options(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """Yield the long name and the value of each option, as getopt parses them; value None: no value.
 
-    Unknown names are yielded unchanged, with the value after `=` if there is one.
+    An unknown name is yielded unchanged, with the value after `=` if there is one.
+
+    Args:
+        arguments: words of a command line or of an #SBATCH line.
 
     Raises:
-        UsageError: a value is missing, an abbreviation is ambiguous, or a word is no option.
+        UsageError: a value is missing, an abbreviation is ambiguous, or a word is not an option.
     """
     rest = list(arguments)
     while rest:

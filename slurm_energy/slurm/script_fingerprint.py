@@ -1,7 +1,7 @@
-"""Fingerprint of a batch script and its arguments, which identifies runs of the same work.
+"""Fingerprint of a batch script and its arguments, by which runs of the same work are recognised.
 
-spank/fingerprint.c computes the same digest in C for the script that runs, from the spool directory of the
-job. This module serves `senergy predict`. The digest distinguishes the scripts of a user; it is no
+spank/fingerprint.c computes the same digest in C for the script that runs, which it reads in the job's spool
+directory. `senergy predict` uses this module. The digest distinguishes the scripts of a user. It is not a
 cryptographic hash and proves nothing.
 """
 
@@ -19,8 +19,12 @@ FINGERPRINT_FORM: Final = re.compile(r"[0-9a-f]{16}")
 def fingerprint(script: bytes, arguments: Sequence[bytes] = ()) -> str:
     """Return the fingerprint of a batch script and its arguments, 16 hexadecimal digits.
 
-    Lines that begin with `#SBATCH` are left out. Resources, limits and policy are compared separately, so a
-    longer time limit does not change the fingerprint.
+    Lines that begin with `#SBATCH` are left out, so that a longer time limit, for example, does not change
+    the fingerprint. Resources, limits and the energy policy are compared separately.
+
+    Args:
+        script: contents of the script.
+        arguments: arguments of the script.
 
     Source: FNV-1a, 64 bits (draft-eastlake-fnv).
     """

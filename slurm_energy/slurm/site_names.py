@@ -1,4 +1,4 @@
-"""Names of the accounts and partitions that exist in Slurm."""
+"""Names of the Slurm accounts and partitions that exist in Slurm."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _NO_ACCOUNTING: Final = "Only 'accounting_storage/slurmdbd' is supported"
 
 
 def read_accounts(run: Runner, cluster: str = "") -> frozenset[str]:
-    """Return the accounts of a cluster; none if Slurm runs without slurmdbd.
+    """Return the names of the Slurm accounts of a cluster; empty if Slurm runs without slurmdbd.
 
     Args:
-        run: executes a command.
+        run: executes a command and returns its output.
         cluster: ClusterName; empty: the accounts of all clusters.
 
     Raises:
@@ -30,7 +30,7 @@ def read_accounts(run: Runner, cluster: str = "") -> frozenset[str]:
 
 
 def read_partitions(run: Runner) -> frozenset[str]:
-    """Return all partitions, including hidden ones.
+    """Return the names of all partitions, including hidden ones.
 
     Raises:
         UnavailableError: slurmctld does not answer.

@@ -1,4 +1,4 @@
-"""Lists of requested trackable resources (TRES), such as `cpu=4,mem=1G,node=1,gres/gpu:a100=2`."""
+"""Parsers of lists of trackable resources (TRES), such as `cpu=4,mem=1G,node=1,gres/gpu:a100=2`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ _GPUS: Final = re.compile(
     re.ASCII,
 )
 MAX_GPUS: Final = 1 << 31
-"""Bound on the GPUs of a job: the product of a user-chosen count and the nodes stays within 64 bits."""
+"""Maximum number of GPUs of a job, with which number of GPUs times number of nodes stays within 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedResources:
-    """Requested resources of a job on all nodes together. None: not in the list.
+    """Resources that a job requests on all nodes together; None: not in the list.
 
     `gpus` is also None for a job without GPUs if Slurm does not account for GPUs (AccountingStorageTRES).
+
+    Attributes:
+        nodes, cpus, gpus: numbers.
+        gpu_kind: Slurm's GRES type of the GPUs.
     """
 
     nodes: int | None = None
@@ -29,7 +33,10 @@ class RequestedResources:
 
 
 def parse_tres(text: str | None) -> RequestedResources:
-    """Parse a list of TRES; items that cannot be parsed are skipped."""
+    """Return the resources in a list of TRES; None is an empty list.
+
+    Items that cannot be parsed are skipped.
+    """
     counts: dict[str, int] = {}
     for item in (text or "").split(","):
         name, _, value = item.partition("=")
@@ -41,9 +48,9 @@ def parse_tres(text: str | None) -> RequestedResources:
 
 
 def parse_gpu_request(text: str) -> RequestedResources:
-    """Parse the GPUs in a request per job, node, socket or task; `gpus` is 0 if it names none.
+    """Return the GPUs in a request per job, node, socket or task; `gpus` is 0 if the request has none.
 
-    The type is the first one in the request.
+    `gpu_kind` is the first type in the request.
     """
     matches = [match for part in text.split(",") if (match := _GPUS.fullmatch(part))]
     kind = next((match["kind"] for match in matches if match["kind"]), None)

@@ -1,1 +1,1 @@
-"""Slurm's queue of pending and running jobs: readers that yield one set of columns, and changes to jobs."""
+"""Slurm's queue of pending and running jobs: sources that return it as columns, and changes to jobs."""

@@ -1,4 +1,4 @@
-"""Pending and running jobs as columns, the same for every source and Slurm release. Plain data."""
+"""Pending and running jobs as columns, which are the same for every source and Slurm release."""
 
 from __future__ import annotations
 
@@ -19,35 +19,36 @@ RUNNING: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class QueueColumns:
-    """The pending and running jobs of slurmctld, one row for each job record.
+    """The pending and running jobs of slurmctld, one row for each job record of slurmctld.
 
     Columns are arrays of shape (n,) or lists of length n. The pending tasks of a job array that slurmctld
     keeps in one record are one row.
 
     Attributes:
-        taken_unix_s: Unix time of this state of the queue.
+        taken_unix_s: Unix time at which the queue was in this state.
         job_id: Slurm's job id of the record, as `scontrol update` takes it.
         array_job_id: job id of the array; 0: not part of an array.
         array_task_id: index in the array; -1: not part of an array, or a record of several tasks.
         tasks: pending array tasks in the record; 1 for a single job.
         het_job_id: job id of the heterogeneous job; 0: not part of one.
-        uid: uid of the owner.
+        uid: uid of the job's owner.
         state: PENDING or RUNNING. Configuring, completing and suspended jobs are not listed.
-        held: priority 0, which means held by the user or an administrator.
+        held: the priority is 0, which means that the user or an administrator holds the job.
         dependent: the job waits for other jobs or for its begin time.
         fixed: an administrator set the priority; site factors have no effect on the job.
         requeue: the job may be requeued.
         submit_s, eligible_s, start_s, end_s, deadline_s: Unix seconds; NaN: none. `end_s` is the time at
             which a running job reaches its time limit.
         time_limit_s: seconds; NaN: no limit.
-        nodes, cpus, gpus: requested (running jobs: allocated) on all nodes together; the minimum of a range.
+        nodes, cpus, gpus: numbers on all nodes together, requested by a pending job or allocated to a running
+            one. If a job requests a range, they are the minimum.
         gpu_kind: Slurm's GRES type of the GPUs; empty if the job names none.
         priority: Slurm's priority as squeue shows it.
-        site_factor: as sprio shows it, without Slurm's NICE_OFFSET.
+        site_factor: site factor as sprio shows it, without Slurm's NICE_OFFSET.
         nice: nice value as `--nice` takes it.
         restart_count: number of earlier requeues.
         shares_norm: normalised shares of the association, 0 to 1; NaN: unknown.
-        user: login name; the uid as text if this host does not know it.
+        user: login name; the uid as text if this host does not know the name.
         account, partition, qos, name: empty if not set. Several partitions are separated by commas.
         reason: Slurm's reason code of a pending job; empty if unknown.
         flags: energy flags by their name in the job-control environment (`ENERGY_POLICY`, ...), as the user
@@ -95,7 +96,7 @@ class QueueColumns:
         return len(self.job_id)
 
     def select_rows(self, rows: Bools) -> QueueColumns:
-        """Return the queue with the rows for which `rows` is True; shape (n,)."""
+        """Return a queue with only those jobs for which `rows`, of shape (n,), is True."""
         if rows.all():
             return self
         positions = np.flatnonzero(rows)
@@ -109,9 +110,9 @@ class QueueColumns:
         return QueueColumns(taken_unix_s=self.taken_unix_s, **selected)
 
     def scontrol_name(self, row: int) -> str:
-        """Return the name by which scontrol addresses this record alone: `12`, or `12_3` for an array task.
+        """Return the name by which scontrol addresses only the record in `row`: `12`, or `12_3` (array task).
 
-        The last task of an array has the array's own job id, and scontrol takes that id for all tasks.
+        The last task of an array has the job id of the array, which scontrol would apply to all tasks.
         """
         array, task = int(self.array_job_id[row]), int(self.array_task_id[row])
         return f"{array}_{task}" if array and task >= 0 else str(int(self.job_id[row]))
@@ -124,12 +125,17 @@ _INTS: Final = {"array_task_id": -1, "tasks": 1, "nodes": 1, "cpus": 1}
 
 
 def queue_columns(taken_unix_s: float, job_id: Any, **columns: Any) -> QueueColumns:
-    """Build the columns; each column that is not given has the default of a job that sets nothing.
+    """Return a queue built from single columns.
 
-    The default of `requeue` is True.
+    A column that is not given has the value of a job that sets nothing. The default of `requeue` is True.
+
+    Args:
+        taken_unix_s: Unix time at which the queue was in this state.
+        job_id: job ids, one per row.
+        **columns: other columns by the names in `QueueColumns`.
 
     Raises:
-        ValueError: a column has another length than `job_id`, or is unknown.
+        ValueError: a column has another length than `job_id`, or an unknown name.
     """
     count = len(job_id)
     values: dict[str, Any] = {}
@@ -156,12 +162,12 @@ def _column(name: str, count: int, values: Any) -> Any:
 
 
 class QueueSource(Protocol):
-    """A reader of the queue."""
+    """Interface of the readers of the queue."""
 
     def read(self) -> QueueColumns:
         """Return the current queue.
 
         Raises:
-            UnavailableError: the queue cannot be read; callers go on with the last queue that they read.
+            UnavailableError: the queue cannot be read. Callers continue with the last queue that they read.
         """
         ...

@@ -1,6 +1,7 @@
-"""Energy flags in a job's AdminComment, where the job_submit module copies them so that squeue shows them.
+"""Parser of the energy flags in a job's AdminComment.
 
-Users cannot write AdminComment themselves. The values are user-supplied and unchecked nevertheless.
+The job_submit module copies the flags there, so that squeue shows them. Users cannot write AdminComment
+themselves. The values are nevertheless user-supplied and unchecked.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ _ITEM = re.compile(r"(ENERGY_[A-Z_]{1,32})=([A-Za-z0-9_.:,/+%-]{1,512})", re.ASC
 
 
 def parse_comment_flags(text: str) -> dict[str, str]:
-    """Return the flags in `... energy-flags: ENERGY_POLICY=edp ENERGY_CAP=200; ...`.
+    """Return the energy flags in an AdminComment, values by flag name.
 
-    Text without the mark `energy-flags:` has no flags.
+    An example is `... energy-flags: ENERGY_POLICY=edp ENERGY_CAP=200; ...`. Text without the mark
+    `energy-flags:` has no flags.
     """
     _, mark, after = text.rpartition(MARK)
     if not mark:

@@ -1,4 +1,4 @@
-"""Reader of the queue that tolerates a missing or damaged `queue.table`."""
+"""Reader of the queue that works although `queue.table` is missing or damaged."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from slurm_energy.slurm.queue.columns import QueueColumns, QueueSource
 from slurm_energy.slurm.queue.table_source import QueueTableSource
 
 MAX_SNAPSHOT_AGE_S: Final = 120.0
-"""Maximum age of the last good snapshot for further use: two scheduling passes of slurmctld."""
+"""Maximum age, in seconds, of the last valid snapshot for further use: two scheduling passes of slurmctld."""
 
 
 class FallbackQueueSource:
-    """A reader of the plugin's table that falls back to the last table with its journal, then to squeue.
+    """A reader of the queue from the plugin's table, which has two fallbacks if the table cannot be read.
 
-    slurmctld rewrites a lost table within a minute, at its next pass. Ranking must go on until then:
-    unranked new jobs would start in the middle of the queue.
+    The first fallback is the last table that was read, updated from its journal. The second is squeue.
+    slurmctld rewrites a lost table within a minute, at its next pass. Until then the ranking must continue,
+    because unranked new jobs would start in the middle of the queue.
 
     Args:
         table: reads the files of the plugin.
@@ -38,11 +39,11 @@ class FallbackQueueSource:
 
     @property
     def name(self) -> str:
-        """Name of the source of the last queue, for messages."""
+        """Name of the source that the last `read` used, for messages: `queue.table` or `squeue`."""
         return "squeue" if self._by_squeue else "queue.table"
 
     def signature(self) -> tuple[int, ...]:
-        """Return numbers that change whenever slurmctld has written to the table or its journal."""
+        """Return numbers that change each time slurmctld writes to the table or the table's journal."""
         return self._table.signature()
 
     def read(self) -> QueueColumns:

@@ -1,6 +1,7 @@
-"""The GPU request of a pending job, and the scontrol fields that change it to another shape.
+"""The GPU request of a pending job, and the scontrol fields that change it to other GPUs.
 
-The caller chooses the shape. The behaviour of 22.05 was tested; that of later releases is from their source.
+The caller chooses the GPUs. The behaviour of Slurm 22.05 was tested. That of later releases was read in their
+source.
 """
 
 from __future__ import annotations
@@ -33,13 +34,15 @@ _GPU: Final = re.compile(r"gpu(?::(?P<kind>[A-Za-z0-9][A-Za-z0-9_.+-]*?))??(?::(
 _HOSTLIST: Final = re.compile(r"[A-Za-z0-9_.,+\[\]-]{1,16384}")
 
 GPU_TYPE_CHANGE_RELEASE: Final = (23, 2)
-"""First release in which an update may change the type of GPU. Earlier releases keep the old type beside the
-new one, and no node has both (SchedMD bug 13899)."""
+"""First release in which an update may change the type of GPU.
+
+Earlier releases keep the old type beside the new one, and no node has both (SchedMD bug 13899).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuRequest:
-    """The parts of a job's request that matter for changing its GPUs.
+    """The parts of a job's resource request that matter for changing its GPUs.
 
     Attributes:
         pending: the job is pending.
@@ -47,8 +50,8 @@ class GpuRequest:
         gpus: GPUs per node; 0: none.
         others: other generic resources per node, as the job wrote them.
         excluded: host list of excluded nodes; empty: none.
-        pins_nodes: the job itself names nodes, features or a reservation.
-        obstacle: why its GPUs cannot be changed; empty: they can be changed.
+        pins_nodes: the user named nodes, features or a reservation for the job.
+        obstacle: why the GPUs cannot be changed; empty: they can be changed.
     """
 
     pending: bool
@@ -61,17 +64,17 @@ class GpuRequest:
 
     @property
     def gres(self) -> str:
-        """All generic resources per node in the form of scontrol."""
+        """All generic resources per node, as the field `Gres` of scontrol takes them."""
         kind = f":{self.gpu_kind}" if self.gpu_kind else ""
         return ",".join([*([f"gpu{kind}:{self.gpus}"] if self.gpus else []), *self.others])
 
 
 def read_gpu_request(name: str, run: Runner = run_command) -> GpuRequest:
-    """Read the request of one job from slurmctld.
+    """Read the GPU request of one job from slurmctld.
 
     Args:
         name: `QueueColumns.scontrol_name` of the job: `12`, or `12_3` for an array task.
-        run: executes a command.
+        run: executes a command and returns its output.
 
     Raises:
         UnavailableError: the job has left the queue, or slurmctld does not answer.
@@ -85,7 +88,10 @@ def read_gpu_request(name: str, run: Runner = run_command) -> GpuRequest:
 
 
 def _record(name: str, rows: Iterable[list[str]]) -> list[str] | None:
-    """Return the row of one record; squeue shows all records of an array under the job id of the array."""
+    """Return the row of the record that scontrol addresses by `name`; None: no row is about this record.
+
+    squeue shows all records of an array under the array's job id.
+    """
     array, _, task = name.partition("_")
     for row in rows:
         if (task and row[1] == array and row[2] == task) or (not task and row[0] == array):
@@ -94,7 +100,12 @@ def _record(name: str, rows: Iterable[list[str]]) -> list[str] | None:
 
 
 def gpu_request_of(fields: Mapping[str, str]) -> GpuRequest:
-    """Build the request from squeue's fields; `N/A` and the like mean that a field is not set."""
+    """Return the GPU request that squeue's fields describe.
+
+    Args:
+        fields: text by field name (`number`, `state`, `tres-per-node`, ...). Texts such as `N/A` mean that
+            the field is not set.
+    """
     values = {key: value for key, value in fields.items() if value not in NO_VALUES}
     pins_nodes = not values.keys().isdisjoint(("features", "nodes", "reservation"))
     gpu_kind, gpus, others, obstacle = _gres(values.get("tres-per-node", ""))
@@ -116,7 +127,12 @@ def gpu_request_of(fields: Mapping[str, str]) -> GpuRequest:
 
 
 def _gres(text: str) -> tuple[str, int, tuple[str, ...], str]:
-    """Return type and number of the GPUs, the other resources, and the obstacle to changing the GPUs."""
+    """Parse the generic resources that a job requests per node.
+
+    Returns:
+        Type of the GPUs (empty: not named), their number, the other resources, and why the GPUs cannot be
+        changed (empty: they can be changed).
+    """
     gpu_kind, gpus, gpu_items, others = "", 0, 0, []
     for item in text.split(","):
         plain = re.sub(r"^gres[:/]", "", item)
@@ -131,9 +147,9 @@ def _gres(text: str) -> tuple[str, int, tuple[str, ...], str]:
 def scontrol_fields(
     request: GpuRequest, gpu_kind: str, gpus: int, release: tuple[int, ...], without_kind: str, excluded: str
 ) -> dict[str, str]:
-    """Return the fields that `scontrol update` must set to give a job another shape.
+    """Return the fields that `scontrol update` must set to give a job other GPUs.
 
-    Before `GPU_TYPE_CHANGE_RELEASE`, excluding the nodes without the wanted type selects the type.
+    Before `GPU_TYPE_CHANGE_RELEASE`, the type is selected by excluding the nodes without GPUs of this type.
 
     Args:
         request: the current request.
@@ -141,10 +157,10 @@ def scontrol_fields(
         gpus: wanted GPUs per node.
         release: Slurm's release.
         without_kind: host list of the partition's nodes that lack this type; empty: all nodes have it.
-        excluded: host list of the nodes that the owner of the job excluded.
+        excluded: host list of the nodes that the job's owner excluded.
 
     Raises:
-        UsageError: this job cannot get the shape; the message names the reason.
+        UsageError: this job cannot get these GPUs; the message names the reason.
     """
     if request.obstacle or request.gpus == 0:
         raise UsageError("its GPUs stay", request.obstacle or "it requests none by --gres or --gpus-per-node")
@@ -165,7 +181,7 @@ def scontrol_fields(
 
 
 def same_nodes(one: str, other: str) -> bool:
-    """Return whether two host lists name the same nodes; squeue sorts and folds the list of a job."""
+    """Return whether two host lists name the same nodes, even if one of them is folded as squeue does it."""
     if one == other:
         return True
     try:

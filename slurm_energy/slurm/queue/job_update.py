@@ -1,6 +1,7 @@
-"""Changes to jobs in the queue through scontrol: one process for a batch, with a reply to each command.
+"""Changes to jobs in the queue through scontrol.
 
-The caller decides on the changes.
+One scontrol process executes a batch of changes and replies to each of them. The caller decides on the
+changes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.slurm.command import TIMEOUT_S, command_environment
 
 SITE_FACTOR_MAX: Final = 2147483645
-"""Maximum magnitude of a site factor that scontrol accepts, of either sign."""
+"""Maximum absolute value of a site factor that scontrol accepts."""
 _POLL_S: Final = 0.2
 _DENIED = re.compile("permission denied", re.IGNORECASE)
 _MAX_REFUSED: Final = 20  # so many denials before any success concern this process, not the jobs
@@ -46,13 +47,14 @@ _NO_ERROR: Final = "No error"
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """Outcome of a batch of changes, by job id.
+    """Result of a batch of changes, by job id.
 
     Attributes:
         done: jobs that were changed.
-        gone: jobs that had left the queue, or the state in which the change is possible; not an error.
-        refused: Slurm's reason by job.
-        remaining: jobs for which the time of the batch was too short, in the given order.
+        gone: jobs that had left the queue, or the state in which the change is possible. This is no error.
+        refused: by job, the reason why Slurm rejected the change.
+        remaining: jobs that were not changed because the batch reached its maximum duration or was stopped,
+            in the given order.
     """
 
     done: tuple[int, ...] = ()
@@ -64,14 +66,14 @@ class UpdateResult:
 class JobUpdater:
     """Writer of job changes through scontrol, one after the other, at a limited rate.
 
-    Each change costs slurmctld one request. The next request is sent after the reply to the last one, so a
-    busy slurmctld receives fewer requests.
+    Each change costs slurmctld one request. The next request is sent after the reply to the previous one. A
+    busy slurmctld therefore receives fewer requests.
 
     Args:
         updates_per_s: maximum number of changes per second.
-        batch_s: maximum duration of a batch in seconds; the rest is left for the next batch.
-        applied_factors: receives the site factors that slurmctld has accepted, by job id; see
-            `squeue_source.SqueueSource`.
+        batch_s: maximum duration of a batch in seconds; the remaining changes are left for the next batch.
+        applied_factors: dictionary to which the site factors that slurmctld accepts are added, by job id.
+            Pass the same one to `squeue_source.SqueueSource`. None: they are not needed.
         command: program that reads commands on its standard input as scontrol does.
     """
 
@@ -89,13 +91,17 @@ class JobUpdater:
         self._stopped = threading.Event()
 
     def set_site_factors(self, changes: Mapping[int, int]) -> UpdateResult:
-        """Set site factors by job id, in the given order.
+        """Set site factors of jobs, in the given order.
 
         Held jobs stay held; nice values and limits do not change. The job id of an array, or of the first
         component of a heterogeneous job, addresses all tasks or components.
 
+        Args:
+            changes: site factors by job id.
+
         Raises:
-            UnavailableError: scontrol is missing or does not answer; `applied_factors` has the accepted ones.
+            UnavailableError: scontrol is missing or does not answer. `applied_factors` then has the site
+                factors that were accepted before.
             UsageError: a site factor is out of range.
         """
         for job_id, value in changes.items():
@@ -105,20 +111,21 @@ class JobUpdater:
         return self._batch(commands, lambda job: self._applied_factors.__setitem__(job, changes[job]))
 
     def set_fields(self, job_id: int, fields: Mapping[str, str], uid: int, name: str = "") -> UpdateResult:
-        """Change a pending job in the name of a user.
+        """Change a pending job on behalf of a user.
 
         slurmctld applies the rules and limits for that user, and the site's job_submit plugin receives the
-        user's uid. A change as SlurmUser would be an administrator's: the rules of most sites let it pass,
-        and Slurm checks no limit (`scontrol --uid`; src/slurmctld/job_mgr.c, _update_job()).
+        user's uid. If SlurmUser made the change, it would count as an administrator's. The rules of most
+        sites accept those, and Slurm checks no limit (`scontrol --uid`; src/slurmctld/job_mgr.c,
+        _update_job()).
 
         Args:
             job_id: the job.
             fields: new values by the field names of scontrol, `{"Gres": "gpu:h100:2", "ExcNodeList": ""}`.
             uid: uid of the job's owner.
-            name: see `QueueColumns.scontrol_name`; empty: the job id.
+            name: `QueueColumns.scontrol_name` of the job; empty: the job id.
 
         Raises:
-            UnavailableError: as in `set_site_factors`.
+            UnavailableError: scontrol is missing or does not answer.
             UsageError: scontrol would not read a name or value as one word, or the uid has no login name.
         """
         for key, value in fields.items():
@@ -135,18 +142,19 @@ class JobUpdater:
         return self._batch(change, names=names, options=[f"--uid={uid}"])
 
     def requeue(self, names: Mapping[int, str]) -> UpdateResult:
-        """Requeue running batch jobs; a job that has ended in the meantime stays ended.
+        """Requeue running batch jobs. A job that has ended in the meantime stays ended.
 
         Args:
-            names: `QueueColumns.scontrol_name` by job id. The job id alone is ambiguous: the last task of an
-                array has the job id of the whole array.
+            names: `QueueColumns.scontrol_name` by job id. The job id alone is ambiguous, because the last
+                task of an array has the job id of the whole array.
 
         Returns:
-            The outcome. If slurmctld becomes unavailable after some jobs were requeued, no error is raised,
-            as the caller must know these jobs; the job whose request failed is then among the refused.
+            The result. If slurmctld becomes unavailable after some jobs were requeued, no error is raised,
+                because
+            the caller must know these jobs. The job whose request failed is then in `refused`.
 
         Raises:
-            UnavailableError: as in `set_site_factors`, before any job was requeued.
+            UnavailableError: scontrol is missing or does not answer, and no job was requeued.
         """
         # Without "Incomplete", Slurm would run a finished job again.
         commands = [(job, f"requeue Incomplete {name}") for job, name in names.items()]
@@ -200,7 +208,12 @@ class JobUpdater:
         return UpdateResult(tuple(done), tuple(gone), refused)
 
     def _answer(self, session: _Session, text: str, name: str) -> str | None:
-        """Run a command and return the reason of its failure; None: it succeeded.
+        """Run a scontrol command and return why the command failed; None: it succeeded.
+
+        Args:
+            session: the scontrol process.
+            text: the command.
+            name: name of the job in scontrol's reply; empty: it is not removed from the reason.
 
         Raises:
             UnavailableError: slurmctld did not receive the command, or it is unknown whether it did.
@@ -212,11 +225,15 @@ class JobUpdater:
 
 
 def _reason(lines: Sequence[str], name: str) -> str | None:
-    """Return the reason of a failure from the lines of a reply; None: success.
+    """Return why a scontrol command failed; None: it succeeded.
 
     For an array, the reply has a line for each group of tasks, such as `6_1: Job has already finished` and
     `6_2-5: No error`. Lines with `No error` are missing from 23.02 on, and if all tasks succeeded. Tasks that
-    cannot be changed any more are no failure.
+    can no longer be changed are not a failure.
+
+    Args:
+        lines: lines of scontrol's reply; empty: success.
+        name: name of the job, which is removed from the start of a line.
     """
     words = [line.removeprefix("scontrol: ").removeprefix("error: ") for line in lines]
     words = [word.removeprefix(f"{name}: ") for word in words]
@@ -231,9 +248,14 @@ def _reason(lines: Sequence[str], name: str) -> str | None:
 class _Session:
     """A scontrol process that reads commands from a pipe.
 
-    A marker word that is no command follows each command. scontrol reports the marker as an invalid keyword
-    on the stream on which it replies to commands, so all lines before that report belong to the command. The
-    marker is random in each session, because a site's job_submit plugin may reply with the name of a job.
+    After each command, a marker word that is not a command is sent. scontrol reports the marker as an invalid
+    keyword on the stream on which it replies to commands. All lines before that report therefore belong to
+    the command. The marker is random in each session, because a site's job_submit plugin may put the name of
+    a job into a reply.
+
+    Args:
+        command: program and options.
+        stopped: event that another thread sets to end the session.
     """
 
     _MARKER_REPORT = "invalid keyword: "
@@ -274,9 +296,9 @@ class _Session:
         self._child.wait()
 
     def ask(self, text: str) -> list[str]:
-        """Send a command and return the lines of its reply; an empty reply means success.
+        """Send a command and return the lines of scontrol's reply; an empty reply means success.
 
-        Without a command, return the lines that scontrol has printed so far.
+        If `text` is empty, return the lines that scontrol has printed so far.
         """
         self._count += 1
         marker = f"senergy-{self._secret}-{self._count}"

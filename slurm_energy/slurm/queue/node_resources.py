@@ -1,6 +1,6 @@
 """Free CPUs and GPUs of each node, read with one scontrol command.
 
-The choice of shapes and of jobs to preempt uses them.
+They are used to choose GPUs for pending jobs and to choose the jobs to preempt.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ class NodeResources:
 
     Attributes:
         name: NodeName.
-        partitions: partitions that the node belongs to.
+        partitions: partitions to which the node belongs.
         usable: the node is up, and jobs may start on its free resources.
-        cpus, cpus_free: number of CPUs, and of free ones.
-        gpus, gpus_free: number of GPUs by Slurm's GRES type; the type is empty if gres.conf names none.
+        cpus, cpus_free: number of all CPUs, and of free CPUs.
+        gpus, gpus_free: number of all GPUs and of free GPUs, by Slurm's GRES type. The type is empty if
+            gres.conf names none.
     """
 
     name: str
@@ -49,7 +50,7 @@ class NodeResources:
 
 
 def read_nodes(run: Runner = run_command) -> list[NodeResources]:
-    """Ask slurmctld for all nodes with one command.
+    """Return the resources of all nodes, read from slurmctld with one command.
 
     Raises:
         UnavailableError: slurmctld does not answer.
@@ -61,7 +62,8 @@ def parse_nodes(text: str) -> list[NodeResources]:
     """Parse the output of `scontrol -d -o show node`; lines that describe no node are skipped.
 
     Reason, comment and extra are free text at the end of a line and are cut off. A line break in free text
-    can forge a second line for a node. Both lines are then ignored, and the node counts as unusable.
+    can forge a second line for a node. If a node has two lines, both are ignored and the node counts as
+    unusable.
     """
     parsed = [_node(dict(reversed(_FIELD.findall(_FREE_TEXT.split(line)[0])))) for line in text.split("\n")]
     nodes = [node for node in parsed if node is not None]

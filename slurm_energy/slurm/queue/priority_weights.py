@@ -1,4 +1,4 @@
-"""Check that Slurm's configuration lets site factors alone determine the order of the queue."""
+"""Check that, under Slurm's configuration, only site factors determine the order of the queue."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _TODO: Final = "change slurm.conf, then scontrol reconfigure; see docs/priority.
 def check_weights(
     run: Runner = run_command, locate: Callable[[], Path | None] = conf_files.locate_slurm_conf
 ) -> None:
-    """Check the priority weights of slurmctld, and slurm.conf for another site factor plugin.
+    """Check slurmctld's priority weights, and check slurm.conf for another site factor plugin.
 
-    One request gets the configuration from slurmctld. It does not contain PrioritySiteFactorPlugin (22.05 to
-    26.05): `scontrol show config` prints `(null)`, so that key is read from slurm.conf.
+    The configuration is read from slurmctld with one request. PrioritySiteFactorPlugin is read from
+    slurm.conf, because `scontrol show config` prints `(null)` for it (22.05 to 26.05).
 
     Args:
-        run: executes a command.
-        locate: returns the path of slurm.conf on this host; None: there is none.
+        run: executes a command and returns its output.
+        locate: returns the path of slurm.conf on this host, or None if there is none.
 
     Raises:
-        ConfigError: a setting adds to site factors, replaces them, or keeps priorities from falling; or
+        ConfigError: a setting adds to site factors, replaces them, or prevents priorities from falling; or
             slurm.conf cannot be read.
         UnavailableError: slurmctld does not answer.
     """
@@ -55,7 +55,7 @@ def check_weights(
 
 
 def _site_factor_plugin(path: Path) -> str:
-    """Return the site factor plugin in slurm.conf; empty: none.
+    """Return the value of PrioritySiteFactorPlugin in slurm.conf; empty: no plugin is set.
 
     Raises:
         ConfigError: slurm.conf, or a file that it includes, cannot be read.

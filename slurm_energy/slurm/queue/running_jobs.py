@@ -1,4 +1,7 @@
-"""Nodes of running jobs, and partitions that forbid preemption; needed only if a deadline is at risk."""
+"""Nodes of running jobs, and partitions that forbid preemption.
+
+They are read only if a job is at risk of missing its deadline.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _MAX_ID_DIGITS: Final = 10  # in a federation the upper bits of a job id name th
 
 
 def read_job_nodes(run: Runner = run_command) -> dict[int, tuple[str, ...]]:
-    """Return the node names of each running job by job id, with one command.
+    """Return the node names of each running or configuring job by job id, read with one squeue command.
 
     Raises:
         UnavailableError: slurmctld does not answer.
@@ -35,8 +38,9 @@ def read_job_nodes(run: Runner = run_command) -> dict[int, tuple[str, ...]]:
 def non_preemptible_partitions(run: Runner = run_command) -> frozenset[str]:
     """Return the partitions whose jobs must not be preempted.
 
-    These are the partitions with `PreemptMode=OFF` in a cluster with another mode. If the mode of the cluster
-    is `OFF`, which is the default, Slurm does not preempt at all and only `priority.preempt` decides.
+    These are the partitions with `PreemptMode=OFF` if the cluster has another mode. If the mode of the
+    cluster is `OFF`, which is the default, the result is empty: Slurm itself does not preempt, and the
+    configuration key `priority.preempt` alone decides.
 
     Raises:
         UnavailableError: slurmctld does not answer.

@@ -1,8 +1,8 @@
-"""The queue, read with one squeue command per call.
+"""Reader of the queue with one squeue command per call.
 
-The parser rejects torn output, and no job name can forge a field. The fields exist in all releases from
-Slurm 22.05 to 26.05 in the same form. pyslurm is no alternative, as it is compiled against one release and
-exists for 25.11 only. The JSON output of squeue differs between releases.
+The parser rejects incomplete output, and no job name can forge a field. The fields exist in the same form in
+all releases from Slurm 22.05 to 26.05. pyslurm is no alternative, because it is compiled against one release
+and exists for 25.11 only. The JSON output of squeue differs between releases.
 """
 
 from __future__ import annotations
@@ -54,13 +54,14 @@ class SqueueSource:
     """A reader of the queue with squeue.
 
     squeue shows neither site factors nor whether an administrator set a priority. If all weights of
-    priority/multifactor are 0, both follow from the priority and the site factors that were set before; see
-    `_site_factors`.
+    priority/multifactor are 0, `_site_factors` derives both from the priority and the site factors that were
+    set before.
 
     Args:
-        run: executes a command.
+        run: executes a command and returns its output.
         applied_factors: site factors that slurmctld has accepted, by job id. `job_update.JobUpdater` fills
-            this dictionary; jobs that have left the queue are removed from it.
+            this dictionary. `read` removes jobs that have left the queue from it. None: no site factor was
+            set.
         clock: returns Unix seconds.
     """
 
@@ -75,7 +76,11 @@ class SqueueSource:
         self._users: dict[int, str] = {}
 
     def read(self) -> QueueColumns:
-        """Run squeue once and return the queue; see `QueueSource`."""
+        """Run squeue once and return the queue.
+
+        Raises:
+            UnavailableError: slurmctld does not answer, or the output cannot be parsed.
+        """
         delimiter = new_delimiter()
         taken_unix_s = self._clock()
         row = _columns(self._run(squeue_command(_OPTIONS, _FIELDS, delimiter)), delimiter)
@@ -135,11 +140,17 @@ class SqueueSource:
     def _site_factors(
         self, address: np.ndarray, priority: np.ndarray, nice: np.ndarray, held: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the site factors, and whether an administrator set the priority; shape (n,) each.
+        """Return each job's site factor and whether an administrator set its priority; shape (n,) each.
 
         With weights of 0, `priority = max(1, site_factor - nice)`. A held job has priority 0 and keeps its
-        site factor. A priority that does not follow from the last site factor that slurmctld accepted was
-        set by an administrator (`scontrol update priority=`, or another site factor) and is left alone.
+        site factor. If a priority does not follow from the last site factor that slurmctld accepted, an
+        administrator set it (`scontrol update priority=`, or another site factor). It is then left unchanged.
+
+        Args:
+            address: job ids by which scontrol addresses the jobs, from `group_job_ids`.
+            priority: priorities as squeue shows them.
+            nice: nice values as `--nice` takes them.
+            held: True for held jobs.
         """
         ours = [self._applied_factors.get(job) for job in address.tolist()]
         is_ours = np.array([factor is not None for factor in ours], np.bool_)
@@ -152,7 +163,10 @@ class SqueueSource:
         return np.where(is_ours & ~fixed, factor, shown_factor), fixed
 
     def _names(self, uids: np.ndarray) -> list[str]:
-        """Return login names. Known users are looked up once, as a directory service may be slow."""
+        """Return login names; a uid without a name is returned as text.
+
+        Each name is looked up once and cached, because a directory service may be slow.
+        """
         numbers: list[int] = uids.tolist()
         for uid in set(numbers) - self._users.keys():
             with contextlib.suppress(KeyError, OverflowError):
@@ -161,7 +175,7 @@ class SqueueSource:
 
 
 def _single_field_columns(row: Row) -> dict[str, Any]:
-    """Return the columns that are parsed from a single field each."""
+    """Return the columns that are each parsed from one squeue field, by their names in `QueueColumns`."""
     return {
         # Slurm requeues only batch jobs, although squeue shows Requeue=1 for others too.
         "requeue": (_ints(row["Requeue"]) != 0) & (_ints(row["BatchFlag"]) != 0),
@@ -182,16 +196,23 @@ def _single_field_columns(row: Row) -> dict[str, Any]:
 
 
 def group_job_ids(job_id: np.ndarray, array_job_id: np.ndarray, het_job_id: np.ndarray) -> np.ndarray:
-    """Return the job id by which scontrol addresses a whole array or heterogeneous job; shape (n,).
+    """Return the job ids by which scontrol addresses whole arrays and heterogeneous jobs; shape (n,).
 
-    A value that is set for an array applies to each task, for a heterogeneous job to each component.
+    A value that scontrol sets for such an id applies to all tasks or components. Other jobs have their own
+    id.
     """
     group = np.maximum(array_job_id, het_job_id)
     return np.where(group > 0, group, job_id)
 
 
 def _columns(output: str, delimiter: str) -> Row:
-    """Split the output: every field ends with the delimiter, and every row with a newline after that."""
+    """Split squeue's output into the texts of each field, for pending and running jobs only.
+
+    In the output, every field ends with the delimiter, and a newline follows the last delimiter of each row.
+
+    Raises:
+        UnavailableError: the output is not a whole number of rows.
+    """
     fields = output.split(delimiter)
     rest = fields.pop()
     if len(fields) % len(_FIELDS) or rest.strip("\n"):
@@ -216,13 +237,13 @@ def _texts(texts: Sequence[str]) -> list[str]:
 
 
 def _each(read: Callable[[str], float], texts: Sequence[str]) -> np.ndarray:
-    """Apply a pure function once to each distinct text."""
+    """Return `read` of each text as an array. `read` is called once for each distinct text."""
     values = {text: read(text) for text in set(texts)}
     return np.array([values[text] for text in texts], np.float64)
 
 
 def _limit_s(text: str) -> float:
-    """Parse `[days-][hours:]minutes:seconds`; any other text means no limit."""
+    """Return the time limit `[days-][hours:]minutes:seconds` in seconds; NaN (no limit) for other text."""
     match = _CLOCK.fullmatch(text)
     if match is None:
         return float("nan")
@@ -231,7 +252,7 @@ def _limit_s(text: str) -> float:
 
 
 def _task_count(text: str) -> int:
-    """Count the tasks in a list such as `1-5,7,10-20:2%3`; 0: not an array."""
+    """Return the number of tasks in a list of array tasks such as `1-5,7,10-20:2%3`; 0: not an array."""
     total = 0
     for part in text.partition("%")[0].split(","):
         if match := _TASKS.fullmatch(part):
@@ -241,7 +262,10 @@ def _task_count(text: str) -> int:
 
 
 def _gpus(row: Row) -> tuple[np.ndarray, list[str]]:
-    """Return the number of GPUs on all nodes and their type; the allocated TRES take precedence."""
+    """Return each job's number of GPUs on all nodes, and their GRES type (empty: not named).
+
+    The number in the allocated TRES takes precedence over the requests.
+    """
     columns = ("tres-alloc", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task")
     keys = list(zip(*(row[name] for name in columns), row["NumNodes"], row["NumTasks"], strict=True))
     by_key = {key: _gpus_of_row(*key) for key in set(keys)}

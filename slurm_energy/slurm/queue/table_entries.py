@@ -1,6 +1,7 @@
-"""Conversion of the entries of `queue.table` to columns.
+"""Conversion of the entries of `queue.table` to queue columns.
 
-The caller has checked that all strings lie inside the heap. Their contents are not trusted.
+The caller has checked that all strings lie inside the heap, which is the part of the file with all strings.
+The contents of the strings are not trusted.
 """
 
 from __future__ import annotations
@@ -48,7 +49,13 @@ _COUNTS: Final = (
 
 
 def columns_of(taken_unix_s: float, entries: NDArray[np.void], heap: bytes) -> QueueColumns:
-    """Return entries as columns; all strings of the entries must lie inside the heap."""
+    """Return the queue that the entries of `queue.table` describe.
+
+    Args:
+        taken_unix_s: Unix time at which the queue was in this state.
+        entries: entries with the layout `table_layout.ENTRY`. All their strings must lie inside the heap.
+        heap: bytes of all strings.
+    """
     texts = _texts(entries, heap)
     tres, gres = texts.pop("tres"), texts.pop("gres")
     gpus, kinds = _gpus(tres, gres, entries["nodes"].tolist(), entries["processes"].tolist())
@@ -78,12 +85,12 @@ def _time(seconds: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _shares(shares: NDArray[Any]) -> NDArray[np.float64]:
-    """Return normalised shares; values outside 0 to 1 become NaN, unknown."""
+    """Return normalised shares; values outside 0 to 1 become NaN, which means unknown."""
     return np.where((shares >= 0) & (shares <= 1), shares, np.nan)
 
 
 def _texts(entries: NDArray[np.void], heap: bytes) -> dict[str, list[str]]:
-    """Return the string columns; bytes that are not UTF-8 become replacement characters."""
+    """Return the string columns by name; bytes that are not UTF-8 become replacement characters."""
     lengths = entries["lengths"].astype(np.int64)
     ends = np.cumsum(lengths, axis=1) + entries["heap_offset"].astype(np.int64)[:, None]
     starts = ends - lengths
@@ -112,12 +119,12 @@ def _user(uid: int) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def _login(uid: int) -> str:
-    """Look up a login name; cached, as a directory service may be slow."""
+    """Return the login name of a uid. It is cached, because a directory service may be slow."""
     return pwd.getpwuid(uid).pw_name
 
 
 def _flags(texts: list[str]) -> list[Mapping[str, str]]:
-    """Return the energy flags of each job; jobs with equal flags share a mapping."""
+    """Return the energy flags of each job from its string `flags`; jobs with equal flags share a mapping."""
     by_text = {text: _flag_values(text) for text in set(texts)}
     return [by_text[text] for text in texts]
 
@@ -130,9 +137,15 @@ def _flag_values(text: str) -> Mapping[str, str]:
 def _gpus(
     tres: list[str], gres: list[str], nodes: list[int], processes: list[int]
 ) -> tuple[NDArray[np.int64], list[str]]:
-    """Return the number of GPUs on all nodes and their type.
+    """Return each job's number of GPUs on all nodes, and their GRES type (empty: not named).
 
-    The count of Slurm's TRES takes precedence over the requests per job, node, socket and task.
+    The number in Slurm's TRES list takes precedence over the requests per job, node, socket and task.
+
+    Args:
+        tres: Slurm's TRES list of each job.
+        gres: requests of each job per job, node, socket and task, as in `table_layout.TEXTS`.
+        nodes: number of nodes of each job.
+        processes: number of tasks of each job.
     """
     cache: dict[tuple[Any, ...], tuple[int, str]] = {}
     requests = []

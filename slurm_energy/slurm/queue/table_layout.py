@@ -1,6 +1,6 @@
-"""Binary layout of `queue.table` (snapshot) and `queue.table.new` (journal).
+"""Binary layout of `queue.table` (snapshot) and `queue.table.new` (journal), as constants and pure functions.
 
-plugins/queue_writer.c writes both files. Constants and pure functions only.
+plugins/queue_writer.c writes both files.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ JOURNAL: Final = 2
 NO_VALUE: Final = 0xFFFFFFFE
 """Slurm's NO_VAL; INFINITE is NO_VAL + 1."""
 NICE_OFFSET: Final = 0x80000000
-"""Slurm's offset of nice values and site factors, which makes them unsigned."""
+"""Offset that Slurm adds to nice values and site factors to store them as unsigned numbers."""
 HELD, DEPENDENT, FIXED, REQUEUE = 1, 2, 4, 8
 """Flags in the field `bits` of an entry."""
 TEXTS: Final = ("account", "partition", "qos", "name", "reason", "tres", "gres", "flags")
-"""The strings of an entry, in this order in the heap; `lengths` holds the length of each in bytes.
+"""The strings of an entry, in their order in the heap. `lengths` has the length of each in bytes.
 
-`tres` is Slurm's list, `cpu=4,gres/gpu=2`. `gres` holds the requests per job, node, socket and task, prefixed
-by `job=`, `node=`, `socket=`, `task=` and separated by `;`. `flags` holds `ENERGY_POLICY=edp`, ..., separated
-by newlines.
+`tres` is Slurm's list, `cpu=4,gres/gpu=2`. `gres` has the requests per job, node, socket and task. They are
+prefixed by `job=`, `node=`, `socket=`, `task=` and separated by `;`. `flags` has `ENERGY_POLICY=edp`, ...,
+separated by newlines.
 """
 HEADER: Final = np.dtype(
     [
@@ -42,9 +42,10 @@ HEADER: Final = np.dtype(
         ("checksum", "<u8"),
     ]
 )
-"""72 bytes. `checksum` covers the header, with 0 in place of the checksum, and the entries.
+"""Header of a file, 72 bytes.
 
-It is computed as in priority.table.
+`checksum` covers the header, with 0 in place of the checksum, and the entries. It is computed as in
+priority.table.
 """
 ENTRY: Final = np.dtype(
     [
@@ -74,18 +75,22 @@ ENTRY: Final = np.dtype(
         ("lengths", "<u2", (len(TEXTS),)),
     ]
 )
-"""136 bytes. `heap_offset` counts from the start of the heap; in a journal, from the end of the entry."""
-RECORD: Final = np.dtype([("bytes", "<u4"), ("zero", "<u4"), ("checksum", "<u8")])
-"""Precedes each entry of a journal.
+"""Entry of a job, 136 bytes.
 
-`bytes` is the size of the whole record, a multiple of 8. `checksum` covers the record with 0 in its place.
+`heap_offset` counts from the start of the heap in a snapshot, and from the end of the entry in a journal.
+"""
+RECORD: Final = np.dtype([("bytes", "<u4"), ("zero", "<u4"), ("checksum", "<u8")])
+"""Head of each record in a journal, which an entry and its strings follow.
+
+`bytes` is the size of the whole record, a multiple of 8. `checksum` covers the record, with 0 in place of the
+checksum.
 """
 
 
 def checksum(words: np.ndarray[Any, np.dtype[np.uint64]]) -> int:
     """Return the sum of 64-bit words modulo 2**64, each word mixed with its position.
 
-    Changing a single word always changes the sum, because the mixing function has an inverse. Changes of
+    A change of a single word always changes the sum, because the mixing function has an inverse. Changes of
     several words cannot be made to cancel each other by plain arithmetic.
 
     Source: the output function of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), with a word as its seed.

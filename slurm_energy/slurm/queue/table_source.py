@@ -1,4 +1,4 @@
-"""The queue, read from the files of slurmctld's plugin: a snapshot and a journal of later changes.
+"""Reader of the queue from the files of slurmctld's plugin: a snapshot and a journal of later changes.
 
 Every byte of the files is treated as hostile, because users choose the names and flags in them.
 """
@@ -35,13 +35,19 @@ Entries = NDArray[np.void]
 
 
 def journal_path(path: Path) -> Path:
-    """Return the journal of a snapshot: `queue.table.new` beside `queue.table`."""
+    """Return the path of a snapshot's journal: `queue.table.new` beside `queue.table`."""
     return path.with_name(f"{path.name}.new")
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The part of a journal that has been parsed: its bytes, its entries and their concatenated strings."""
+    """The part of a journal that has been parsed.
+
+    Attributes:
+        data: bytes of this part, from the start of the journal.
+        entries: the entries in it.
+        strings: the strings of these entries, concatenated.
+    """
 
     data: bytes = b""
     entries: Entries = field(default_factory=lambda: np.zeros(0, ENTRY))
@@ -50,12 +56,12 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """A snapshot, with or without its journal applied.
+    """A snapshot, with or without the entries of its journal.
 
     Attributes:
-        generation: number that the journal of this snapshot has too.
+        generation: number that the snapshot and its journal share.
         taken_unix_s: Unix time of the snapshot.
-        entries, heap: jobs and their strings.
+        entries, heap: jobs, and the bytes of their strings.
     """
 
     generation: int
@@ -68,7 +74,7 @@ class QueueTableSource:
     """A reader of the queue from the snapshot and the journal of slurmctld's plugin.
 
     Args:
-        path: file of the snapshot; its journal is in the same directory.
+        path: path of the snapshot file; the journal is in the same directory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,7 +83,10 @@ class QueueTableSource:
         self._last: _Snapshot | None = None
 
     def signature(self) -> tuple[int, ...]:
-        """Return numbers that change whenever slurmctld has written; cheap enough to call every second."""
+        """Return numbers that change each time slurmctld writes to the snapshot or the journal.
+
+        The call is cheap enough for every second.
+        """
         numbers: list[int] = []
         for path in (self._path, journal_path(self._path)):
             try:
@@ -89,7 +98,7 @@ class QueueTableSource:
         return tuple(numbers)
 
     def read(self) -> QueueColumns:
-        """Return the queue: the last snapshot with the jobs that were added or changed since.
+        """Return the queue: the jobs of the last snapshot, with the changes and additions in the journal.
 
         Raises:
             UnavailableError: there is no snapshot, or it is damaged or not from the plugin.
@@ -108,11 +117,12 @@ class QueueTableSource:
     def read_last(self) -> QueueColumns | None:
         """Return the queue of the last successful `read`, updated from the journal.
 
-        This serves while the snapshot is deleted or damaged. slurmctld rewrites it within a minute and
+        Use it while the snapshot is deleted or damaged. slurmctld rewrites the snapshot within a minute and
         continues the journal in the meantime.
 
         Returns:
-            None without a successful `read` before, or without the journal, as new jobs would be missing.
+            The queue; None if no `read` has succeeded, or the journal is missing, because new jobs would be
+                missing.
         """
         journal = _journal(journal_path(self._path))
         if self._last is None or journal is None or int(journal["generation"]) != self._last.generation:
@@ -121,7 +131,13 @@ class QueueTableSource:
         return columns_of(snapshot.taken_unix_s, snapshot.entries, snapshot.heap)
 
     def _with_journal(self, snapshot: _Snapshot, journal: dict[str, Any] | None) -> _Snapshot:
-        """Return the snapshot with the entries of its journal in place of older entries of the same jobs."""
+        """Return a copy of the snapshot in which entries of the journal replace older ones of the same jobs.
+
+        Args:
+            snapshot: the snapshot.
+            journal: result of `_journal`; None, or of another generation: the entries of the snapshot do not
+                change.
+        """
         since, heap = np.zeros(0, ENTRY), snapshot.heap
         if journal is not None and int(journal["generation"]) == snapshot.generation:
             self._read_before = _records(journal["data"], self._read_before)
@@ -133,10 +149,13 @@ class QueueTableSource:
 
 
 def _contents(path: Path, max_bytes: int) -> bytes:
-    """Read a regular file that only root or its owner, who also owns the directory, can write.
+    """Return the contents of a regular file that only root or the owner of its directory can write.
 
-    The plugin overwrites a file that it has replaced, the header first. A header that changed during the read
-    therefore means that the contents are mixed.
+    The plugin overwrites a file that it has replaced, starting with the header. If the header changes during
+    the read, the contents are therefore mixed, and the file is read again.
+
+    Raises:
+        UnavailableError: the file cannot be read, is too long, is not trusted, or changed during each read.
     """
     for _ in range(_TRIES):
         data, header = _bytes_and_header(path, max_bytes)
@@ -146,7 +165,11 @@ def _contents(path: Path, max_bytes: int) -> bytes:
 
 
 def _bytes_and_header(path: Path, max_bytes: int) -> tuple[bytes, bytes]:
-    """Return the contents of a file, and its header as it was after the contents were read."""
+    """Return the contents of a file, and the file's header as it was after the contents were read.
+
+    Raises:
+        UnavailableError: the file cannot be read, is too long, or is not trusted.
+    """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     try:
         descriptor = os.open(path, flags)
@@ -177,10 +200,10 @@ def _header(data: bytes, kind: int) -> Any | None:
 
 
 def _snapshot(path: Path, data: bytes) -> tuple[Any, Entries, bytes]:
-    """Return header, entries and heap of a snapshot.
+    """Return header, entries and heap (bytes of all strings) of a snapshot.
 
     Raises:
-        UnavailableError: not a file of the plugin, of another version, or torn.
+        UnavailableError: not a file of the plugin, of another version, or incomplete.
     """
     header = _header(data, SNAPSHOT)
     if header is None:
@@ -201,7 +224,7 @@ def _snapshot(path: Path, data: bytes) -> tuple[Any, Entries, bytes]:
 
 
 def _sound(entries: Entries, heap_bytes: int) -> bool:
-    """Return whether all strings lie inside the heap and together are no longer than the heap."""
+    """Return whether all strings of the entries lie inside the heap and together fit into the heap."""
     lengths = entries["lengths"].sum(axis=1, dtype=np.uint64)
     offsets = entries["heap_offset"]
     inside = (offsets <= heap_bytes) & (lengths <= heap_bytes - np.minimum(offsets, heap_bytes))
@@ -209,14 +232,14 @@ def _sound(entries: Entries, heap_bytes: int) -> bool:
 
 
 def _sum(data: bytes, offset: int) -> int:
-    """Return the checksum of 64-bit words, with 0 in place of the word at byte `offset`."""
+    """Return the checksum of the 64-bit words in `data`, with 0 in place of the word at byte `offset`."""
     words = np.frombuffer(data, "<u8").copy()
     words[offset // 8] = 0
     return checksum(words)
 
 
 def _journal(path: Path) -> dict[str, Any] | None:
-    """Return generation and contents of the journal; None if there is no usable journal."""
+    """Return the `generation` number and the `data` (contents) of the journal; None: no usable journal."""
     try:
         data = _contents(path, _LONGEST_JOURNAL_BYTES)
     except UnavailableError:
@@ -226,11 +249,12 @@ def _journal(path: Path) -> dict[str, Any] | None:
 
 
 def _records(data: bytes, before: _Read) -> _Read:
-    """Parse the journal up to the first torn record.
+    """Parse the journal up to the first incomplete record.
 
     Args:
         data: contents of the journal.
-        before: result of the previous call. If `data` begins with the same bytes, only the rest is parsed.
+        before: result of the previous call. If `data` begins with the bytes of that result, only the rest is
+            parsed.
     """
     if not data.startswith(before.data):
         before = _Read()
@@ -256,7 +280,12 @@ def _records(data: bytes, before: _Read) -> _Read:
 
 
 def _listed(entries: Entries, since: Entries) -> Entries:
-    """Return the last entry of each pending or running job, ordered by job id."""
+    """Return the last entry of each pending or running job, ordered by job id.
+
+    Args:
+        entries: entries of the snapshot.
+        since: entries of the journal, oldest first.
+    """
     everything = np.concatenate([entries, since])[::-1]
     _, first = np.unique(everything["job_id"], return_index=True)
     chosen = everything[first]
