@@ -1,7 +1,7 @@
-"""Admission of connections before their credential is verified: how many, for how long, how many bytes.
+"""Admission of connections before their credential is verified. Limits their number, duration and bytes.
 
 A connection carries one request. Until its credential is decoded, the connection counts against its address.
-An address with too many connections loses the oldest of those that have sent no request for a while. A
+If an address has too many connections, the oldest one that has sent no request for a while is closed. A
 client that sends its request at once is therefore served while others hold connections open.
 """
 
@@ -43,7 +43,7 @@ class ConnectionPhase(enum.Enum):
 
 
 class RequestHandler(Protocol):
-    """The protocol that serves a request, implemented by aiohttp."""
+    """Interface of the protocol object that serves a request; aiohttp implements it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...  # noqa: D102
     def data_received(self, data: bytes) -> None: ...  # noqa: D102
@@ -54,11 +54,12 @@ class RequestHandler(Protocol):
 
 
 class ConnectionAdmission:
-    """All connections of the server. Those without an identified user are counted by address.
+    """All connections of the server. Those whose user is not yet identified are counted by address.
 
     Args:
-        clock: seconds, monotonic.
-        limit: number of connections without an identified user above which silent ones are closed.
+        clock: returns monotonic seconds.
+        limit: number of connections without an identified user above which connections that have not sent a
+            request are closed.
         limit_per_address: the same limit for the connections of one address.
     """
 
@@ -79,7 +80,10 @@ class ConnectionAdmission:
         self._warned_s = -math.inf
 
     def connection(self, make_handler: Callable[[], RequestHandler]) -> GuardedConnection:
-        """Return the protocol of a new connection; its handler is created when the head is complete."""
+        """Return the protocol object of a new connection.
+
+        Its handler is created by `make_handler` when the request head is complete.
+        """
         return GuardedConnection(self, make_handler)
 
     def __len__(self) -> int:
@@ -91,7 +95,7 @@ class ConnectionAdmission:
         return self._count
 
     def admit(self, connection: GuardedConnection) -> None:
-        """Count a new connection, and close another one if there are too many."""
+        """Count a new connection. If there are too many, close the oldest one that has sent no request."""
         of_address = self._unidentified.setdefault(connection.address, {})
         of_address[connection] = None
         self._count += 1
@@ -108,14 +112,20 @@ class ConnectionAdmission:
             log.warning("too many connections without a request, the latest from %s", connection.address)
 
     def mark_identified(self, handler: Any) -> None:
-        """Stop counting the connection of a handler, if it is one of these: its user is known."""
+        """Stop counting the connection that `handler` serves, because its user has been identified.
+
+        A handler without a connection here is ignored.
+        """
         connection = self._by_handler.get(handler)
         if connection is not None and self._remove(connection):
             self._identified.add(connection)
             connection.resume_reading(ConnectionPhase.SERVICE)
 
     def mark_refused(self, handler: Any) -> None:
-        """Read and discard the rest of a request, so that its sender receives the refusal."""
+        """Read and discard the rest of the request that `handler` serves.
+
+        Otherwise its sender would not receive the refusal.
+        """
         if (connection := self._by_handler.get(handler)) is not None:
             connection.resume_reading(ConnectionPhase.REFUSAL)
 
@@ -124,19 +134,19 @@ class ConnectionAdmission:
         self._by_handler[handler] = connection
 
     def remove(self, connection: GuardedConnection, handler: Any) -> None:
-        """Remove a lost connection."""
+        """Remove a closed connection. `handler` is the one that served it; None: there was none."""
         self._remove(connection)
         self._identified.discard(connection)
         self._by_handler.pop(handler, None)
 
     async def loop(self) -> None:
-        """Close connections that exceed their time, until cancelled."""
+        """Close connections that exceed the duration of their phase, until cancelled."""
         while True:
             await asyncio.sleep(_SWEEP_INTERVAL_S)
             self.sweep()
 
     def sweep(self) -> None:
-        """Close connections that exceed their time."""
+        """Close all connections that exceed the duration of their phase."""
         for connection in list(self._all()):
             connection.abort_if_late()
 
@@ -146,7 +156,10 @@ class ConnectionAdmission:
         yield from self._identified
 
     def _make_room(self, address: str, newest: GuardedConnection | None) -> None:
-        """Close the oldest silent connection of an address; without one, `newest`."""
+        """Close the oldest connection of an address that has sent no request for a while.
+
+        If there is none, close `newest`; None: close no connection then.
+        """
         since_s = self.clock() - GRACE_S
         silent = (one for one in self._unidentified[address] if one.awaits_head and one.since_s < since_s)
         victim = next(silent, newest)
@@ -166,7 +179,10 @@ class ConnectionAdmission:
 
 
 class GuardedConnection(asyncio.BufferedProtocol):
-    """One connection: reads a bounded head in bounded time, then passes one request to its handler."""
+    """One connection. It reads a request head of bounded size in bounded time, then passes the request on.
+
+    A connection carries one request.
+    """
 
     _shared_buffer: Final = memoryview(bytearray(_READ_BYTES))
 
@@ -189,21 +205,24 @@ class GuardedConnection(asyncio.BufferedProtocol):
         return self._handler is None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the connection."""
+        """Register a new connection with the admission."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self.address = address_key(transport.get_extra_info("peername"))
         self._control.admit(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the read buffer: at most the size of a head while the user is unknown."""
+        """Return the read buffer.
+
+        It has at most the size of a request head while the user is not identified.
+        """
         # All connections share one buffer: it is emptied before the event loop reads from another one.
         return self._shared_buffer[
             : _READ_BYTES if self._phase is ConnectionPhase.SERVICE else MAX_HEAD_BYTES
         ]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process received bytes."""
+        """Process the `nbytes` bytes that were received into the read buffer."""
         data = bytes(self._shared_buffer[:nbytes])
         if self._transport is None or self._transport.is_closing():
             return
@@ -218,23 +237,23 @@ class GuardedConnection(asyncio.BufferedProtocol):
             self._handler.eof_received()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Notify the handler."""
+        """Unregister the connection and notify its handler."""
         self._control.remove(self, self._handler)
         if self._handler is not None:
             self._handler.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Notify the handler that the client does not read."""
+        """Notify the handler that the client does not read, so that it stops writing."""
         if self._handler is not None:
             self._handler.pause_writing()
 
     def resume_writing(self) -> None:
-        """Notify the handler that the client reads."""
+        """Notify the handler that the client reads again."""
         if self._handler is not None:
             self._handler.resume_writing()
 
     def resume_reading(self, phase: ConnectionPhase) -> None:
-        """Read the body in another phase; the handler bounds its size."""
+        """Read the request body in the given phase. The handler limits the size of the body."""
         self._phase, self.since_s = phase, self._control.clock()
         if self._paused and self._transport is not None:
             self._paused = False
@@ -242,7 +261,7 @@ class GuardedConnection(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
 
     def abort(self) -> None:
-        """Close at once and discard unsent data."""
+        """Close the connection at once and discard unsent data."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -315,7 +334,7 @@ class GuardedConnection(asyncio.BufferedProtocol):
 
 
 def address_key(peer: Any) -> str:
-    """Return the key under which an address is counted: one for all of loopback, else the address itself.
+    """Return the key under which connections of an address are counted: one for loopback, else the address.
 
     Users of the host can use any loopback address. A network is not a key: all nodes of a cluster may be in
     one IPv6 network, and their users cannot use the addresses of other hosts.

@@ -1,4 +1,4 @@
-"""Life cycle of senergyctld: start, signals, reload, periodic work and end."""
+"""Life cycle of senergyctld: start, signals, reload, periodic work and shutdown."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ log = logging.getLogger("senergyctld")
 
 
 def check(config: Config) -> None:
-    """Check everything that `serve` needs, without changing anything.
+    """Check everything that `serve` needs. Change nothing.
 
     Raises:
-        ConfigError, UnavailableError: an error that would stop `serve`.
-        DamagedDatabaseError: damage that `serve` would only notice later.
+        ConfigError, UnavailableError: an error that would prevent `serve` from starting.
+        DamagedDatabaseError: damage that `serve` would detect only later.
     """
     if config.priority.mode != OFF:
         make_pipeline(config, None, None)
@@ -69,12 +69,12 @@ def serve(
     manager: service_manager.ServiceManager | None = None,
     log_level: str | None = None,
 ) -> None:
-    """Run until SIGTERM or SIGINT.
+    """Run senergyctld until SIGTERM or SIGINT.
 
     Args:
-        config: the configuration to start with.
-        argument: the file named on the command line, for reloads.
-        manager: the service manager to notify.
+        config: the configuration at the start.
+        argument: configuration file named on the command line, which a reload reads again; None: the default.
+        manager: the service manager to notify; None: the one named by the environment, if any.
         log_level: the level named on the command line; None: the level in the configuration.
 
     Raises:
@@ -97,7 +97,7 @@ def _addresses(listener: asyncio.Server) -> str:
 
 
 def _raise_open_file_limit() -> None:
-    """Raise a low shell limit on open files to what the connection admission allows."""
+    """Raise the process's limit on open files to the need of the connection admission, if it is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     enough = MAX_OPEN_FILES if hard == unlimited else min(hard, MAX_OPEN_FILES)
@@ -107,21 +107,24 @@ def _raise_open_file_limit() -> None:
 
 
 def _not_about_bad_requests(record: logging.LogRecord) -> bool:
-    """Drop stack traces about requests that are not HTTP, such as those of a port scan."""
+    """Return False for log records with stack traces about requests that are not HTTP (port scans)."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 class _RequestLogger(AbstractAccessLogger):
-    """Log of answered requests at level debug."""
+    """Writer of a log line for each answered request, at level debug."""
 
     def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
-        """Log method, path, status and seconds. The path is text of the client, hence the quoting."""
+        """Log method, path, status and duration in seconds.
+
+        The path is quoted because the client chose it.
+        """
         request_line = f"{request.method} {request.raw_path[:200]!r} from {request.remote}"
         self.logger.debug("%s: status %d, %.3f s", request_line, response.status, time)
 
     @property
     def enabled(self) -> bool:
-        """Return whether the level is debug."""
+        """Return whether the log level is debug."""
         return self.logger.isEnabledFor(logging.DEBUG)
 
 
@@ -165,7 +168,7 @@ class _Daemon:
         )
 
     async def run(self) -> None:
-        """Serve, with signal handling and periodic work, until a signal ends it."""
+        """Start server, signal handlers and periodic tasks; return when a signal ends the daemon."""
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         loop.set_default_executor(ThreadPoolExecutor(REQUEST_THREADS, "request"))
         for number in (signal.SIGTERM, signal.SIGINT):

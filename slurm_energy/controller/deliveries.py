@@ -1,4 +1,4 @@
-"""Deliveries of records from agents: parsing, check of the sender, storage, and a result for each item."""
+"""Deliveries of records from agents: parsing, check of the sender, storage, and a result for each record."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class _Delivery:
 
     Attributes:
         items: valid records.
-        refusals: refused items.
-        node: the node that claims to have sent the delivery.
+        refusals: records that were refused, each with the reason.
+        node: the node that claims to have sent the delivery; None: not stated.
         counts: numbers of records that this node still stores, under `spooled` and `rejected`.
     """
 
@@ -47,16 +47,16 @@ class _Delivery:
 
 
 class DeliveryReceiver:
-    """Receiver of deliveries, which stores their records.
+    """Receiver of deliveries from agents. It stores their records.
 
     Args:
         config: returns the current configuration.
         store: the database.
-        failures: for refusals, which senders repeat.
+        failures: log of refusals; a repeated one is logged once.
         hosts: addresses of nodes; None: any sender may deliver records of any node.
 
     Attributes:
-        pending_counts: numbers of `spooled` and `rejected` records per node, from its last delivery.
+        pending_counts: numbers of `spooled` and `rejected` records by node, from the node's last delivery.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class DeliveryReceiver:
         self._reading = asyncio.Semaphore(_READERS)
 
     def pending_counts_of(self, node: str) -> dict[str, int | None]:
-        """Return the `spooled` and `rejected` records on a node; None if it has not reported them."""
+        """Return how many `spooled` and `rejected` records a node stores; None: not reported."""
         counts = self.pending_counts.get(node, {})
         return {key: counts.get(key) for key in _COUNTS}
 
     async def receive(self, body: bytes, sender: Sender) -> dict[str, Any]:
-        """Store the records of a delivery and return the response.
+        """Store the records of a delivery and return the response, which has a result for each record.
 
         Raises:
             UsageError: the body is not a delivery.
@@ -98,7 +98,10 @@ class DeliveryReceiver:
     async def _check_sender(
         self, items: Sequence[DeliveredRecord], sender: Sender
     ) -> tuple[list[DeliveredRecord], list[Refusal]]:
-        """Remove records of nodes for which the sender must not deliver."""
+        """Split records into those that the sender may deliver and refusals of the others.
+
+        A sender may deliver the records of a node if it runs on a host of that node.
+        """
         mode = self._config().controller.record_hosts
         if self._hosts is None or mode == OFF:
             return list(items), []
@@ -142,7 +145,7 @@ def _store(
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """Parse a request body.
+    """Parse a request body and return its JSON object.
 
     Raises:
         UsageError: not a JSON object.

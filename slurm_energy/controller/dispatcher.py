@@ -1,4 +1,7 @@
-"""Processing of a request up to its handler: credential, turn, body, signed response. No routes, no SQL."""
+"""Processing of a request around its handler: credential, rate limit, body, signed response.
+
+No routes, no SQL.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +51,9 @@ class Route:
     """A route of the HTTP interface.
 
     Attributes:
-        handler: returns the response content: an object, or its text in pieces without the last brace.
-        limiter: grants the turns for this route.
-        max_body_bytes: maximum length of the body.
+        handler: returns the response content: an object, or the text of one in pieces without the last brace.
+        limiter: limits the concurrent requests of this route.
+        max_body_bytes: maximum length of the request body.
         for_agents: whether only agents may use the route.
     """
 
@@ -61,12 +64,12 @@ class Route:
 
 
 class RequestDispatcher:
-    """Dispatch of requests with a valid credential to their handlers.
+    """Dispatcher that passes requests with a valid credential to the handlers of their routes.
 
     Args:
         current: returns the current configuration and the privileged users.
-        rights: returns what a user may see; may block.
-        failures: for failures that repeat.
+        rights: returns what the user with a uid may see; may block.
+        failures: log of failures; a repeated one is logged once.
         admission: the connections; it is notified of identified users and refusals.
     """
 
@@ -89,7 +92,7 @@ class RequestDispatcher:
         self._rights_lookups: dict[int, asyncio.Task[Rights]] = {}
 
     def handler(self, route: Route) -> Handler:
-        """Return a handler that checks the credential first and reads the body only if it is valid."""
+        """Return an aiohttp handler for a route. It checks the credential before it reads the body."""
 
         async def with_credential(request: web.Request) -> web.StreamResponse:
             try:
@@ -127,7 +130,7 @@ class RequestDispatcher:
             raise
 
     async def _rights_of(self, uid: int) -> Rights:
-        """Look a user up; simultaneous requests of one user share one thread."""
+        """Return what a user may see. Simultaneous requests of one user share one lookup thread."""
         lookup = self._rights_lookups.get(uid)
         if lookup is None:
             lookup = asyncio.create_task(asyncio.to_thread(self._rights, uid))
@@ -136,7 +139,7 @@ class RequestDispatcher:
         return await asyncio.shield(lookup)
 
     async def _serve(self, route: Route, request: web.Request, caller: Caller) -> web.StreamResponse:
-        """Answer a request of an identified user. Every response is signed, except that of a busy server."""
+        """Answer a request of an identified user. Every response is signed, except "server busy"."""
         munge_socket = self._current()[0].cluster.munge_socket
         responder = SignedResponder(request, caller.credential, munge_socket, self._signers)
         try:
@@ -192,9 +195,9 @@ class RequestDispatcher:
 
 
 def _client_connected(request: web.Request) -> bool:
-    """Return whether the client's end of the connection is open.
+    """Return whether the client still has its end of the connection open.
 
-    The event loop does not notice that it was closed while it does not read.
+    The event loop does not notice a closed connection while it does not read from it.
     """
     transport = request.transport
     if transport is None or transport.is_closing():
@@ -216,7 +219,7 @@ def _aborted_response(request: web.Request, error: ConnectionError) -> web.Respo
 
 @web.middleware
 async def explain_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Convert errors of requests without an identified user to one line of JSON, unsigned."""
+    """Convert errors that occur before the user is identified to one line of unsigned JSON (middleware)."""
     try:
         return await handler(request)
     except ForbiddenError as error:
@@ -234,7 +237,7 @@ async def explain_errors(request: web.Request, handler: Handler) -> web.StreamRe
 
 
 async def one_request_per_connection(_: web.Request, response: web.StreamResponse) -> None:
-    """Close the connection after the response, whatever the client requests."""
+    """Make the response close its connection, even if the client asked to keep it open."""
     response.force_close()
     response.headers["Connection"] = "close"
 

@@ -1,4 +1,4 @@
-"""Queries to Slurm's accounting about the jobs of new records: schedule, selection, storage of the facts."""
+"""Queries to Slurm's accounting about the jobs of new records: schedule, queries, storage of the answers."""
 
 from __future__ import annotations
 
@@ -24,26 +24,34 @@ _UNDELAYED_QUERIES: Final = 6
 
 @dataclass(slots=True)
 class QuerySchedule:
-    """Schedule of queries about open jobs: new ones at once, then every interval, then at growing intervals.
+    """Schedule of queries about jobs whose accounting data are incomplete (open jobs).
 
-    slurmdbd learns of a job's end some seconds late, so the first `_UNDELAYED_QUERIES` queries follow at the
-    plain interval. After them the pause doubles, up to an hour.
+    A new job is queried at once. slurmdbd receives a job's end some seconds late, so the first
+    `_UNDELAYED_QUERIES` queries follow at the plain interval. After them the interval doubles, up to an hour.
     """
 
     interval_s: float
     _queries: dict[JobLookup, tuple[int, float]] = field(default_factory=dict)
 
     def due(self, jobs: Sequence[JobLookup], now: float) -> list[JobLookup]:
-        """Return the jobs to query at `now`; remove those that are no longer open.
+        """Return the jobs to query at `now`. Entries of jobs that are missing in `jobs` are removed.
 
-        `now` is monotonic: with the wall clock, setting the clock back would cause a pause of that length.
+        Args:
+            jobs: all open jobs.
+            now: monotonic seconds. With the wall clock, setting the clock back would cause a pause of that
+                length.
         """
         still_open = set(jobs)
         self._queries = {job: entry for job, entry in self._queries.items() if job in still_open}
         return [job for job in jobs if self._queries.get(job, (0, now))[1] <= now]
 
     def record_query(self, jobs: Sequence[JobLookup], now: float) -> None:
-        """Record that Slurm answered for these jobs; those that stay open are queried again later."""
+        """Record that Slurm answered a query about these jobs. Those that stay open are queried again later.
+
+        Args:
+            jobs: the jobs in the query.
+            now: monotonic seconds.
+        """
         for job in jobs:
             times = self._queries.get(job, (0, 0.0))[0]
             pause_s = min(self.interval_s * 2 ** max(0, times - _UNDELAYED_QUERIES), _MAX_PAUSE_S)
@@ -52,7 +60,7 @@ class QuerySchedule:
 
 
 class Enrichment:
-    """Periodic task that updates job facts, with at most one query to Slurm per cycle."""
+    """Periodic task that adds accounting data to records, with at most one query to Slurm per cycle."""
 
     def __init__(
         self, store: Store, run: CommandRunner, failures: RepeatedFailureLog, interval_s: float
@@ -67,7 +75,7 @@ class Enrichment:
         self._release: Release | None = None
 
     async def loop(self) -> None:
-        """Run cycles until cancelled."""
+        """Run a cycle at every interval until cancelled; log failures."""
         while True:
             try:
                 await self.cycle()
@@ -78,9 +86,9 @@ class Enrichment:
             await asyncio.sleep(self.schedule.interval_s)
 
     async def cycle(self) -> int:
-        """Query the jobs that are due, if any; return the number of records that got facts.
+        """Query the jobs that are due, if any; return how many records were linked to accounting data.
 
-        After a long outage more jobs may be due than fit one query; the rest follows in the next cycles.
+        After a long outage more jobs may be due than fit one query. The rest follows in the next cycles.
 
         Raises:
             EnergyError: Slurm or the database is unavailable; the next cycle retries.
@@ -99,7 +107,7 @@ class Enrichment:
         return outcome.linked
 
     def status(self) -> dict[str, Any]:
-        """Return the entries of the status page; times in Unix seconds."""
+        """Return the entries about enrichment on the status page; times in Unix seconds."""
         return {
             "last_answer": self._last_answer,
             "last_error": self._last_error,

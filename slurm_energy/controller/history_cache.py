@@ -1,6 +1,6 @@
-"""The history of measured runs in memory: learning after enrichment, and predictions for requests. No SQL.
+"""The history of measured runs in memory. It learns ended runs and answers prediction requests. No SQL.
 
-The history belongs to one thread. The database stores the runs from which it is built.
+One thread owns the history. The database stores the runs from which it is built.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ log = logging.getLogger("senergyctld")
 
 
 class HistoryCache:
-    """The history in memory, kept consistent with the database.
+    """History of measured runs in memory, kept consistent with the database.
 
     Args:
         store: the database.
-        failures: for failures that repeat.
+        failures: log of failures; a repeated one is logged once.
         retention_days: `controller.history_days`; replaced on reload.
-        policy_caps: caps of the site's policies, for jobs that request none; replaced on reload.
+        policy_caps: power caps of the site's energy policies, for jobs that request none; replaced on reload.
 
-    `model` predicts jobs that name a model and that the history does not know; it is replaced on reload.
-    `loaded` is true once the runs in the database have been loaded.
+    Attributes:
+        model: predicts jobs that name a model and that the history cannot predict; replaced on reload.
+        loaded: whether the runs in the database have been loaded.
     """
 
     def __init__(
@@ -63,7 +64,10 @@ class HistoryCache:
         self._next_drop_s = 0.0
 
     async def loop(self, interval_s: Callable[[], float]) -> None:
-        """Load the runs in the database, then learn new ones periodically until cancelled."""
+        """Load the runs in the database, then add new ones periodically until cancelled.
+
+        `interval_s` returns the current interval in seconds.
+        """
         while True:
             try:
                 if not self.loaded:
@@ -76,14 +80,14 @@ class HistoryCache:
             await asyncio.sleep(interval_s())
 
     async def load(self) -> None:
-        """Load the runs in the database."""
+        """Load the runs in the database into memory."""
         runs = await self._store.read(lambda connection: list(run_history.read_runs(connection)))
         for first in range(0, len(runs), _LOAD_CHUNK):
             await self._run_in_thread(self._learn_runs, runs[first : first + _LOAD_CHUNK])
         self.loaded = True
 
     async def learn(self) -> int:
-        """Learn the runs that have ended; return their number.
+        """Add the runs that have ended since the last call; return their number.
 
         Raises:
             UnavailableError: the database refused; the next call retries.
@@ -101,8 +105,11 @@ class HistoryCache:
     async def predict(self, requests: list[PredictionRequest], own_only: bool) -> list[dict[str, Any] | None]:
         """Return a prediction as JSON for each request; None if no run is similar to the job.
 
-        The work is split into chunks, so that other callers and the priority engine get their turns in
-        between.
+        The work is split into chunks, so that other callers and the priority engine are served in between.
+
+        Args:
+            requests: the jobs to predict.
+            own_only: use only runs of the user of each request.
         """
         predictions: list[dict[str, Any] | None] = []
         for first in range(0, len(requests), _PREDICTION_CHUNK):
@@ -112,19 +119,25 @@ class HistoryCache:
         return predictions
 
     def run(self, function: Callable[[History], T]) -> T:
-        """Run a function on the history and wait for its result; never call this from the event loop."""
+        """Run a function on the history in its thread and return the result. It blocks the caller.
+
+        Never call it from the event loop.
+        """
         return self._thread.submit(function, self._history).result()
 
     def status(self) -> dict[str, Any]:
-        """Return the entries of the status page: runs learned, including those loaded at the start."""
+        """Return the entries about the history on the status page.
+
+        The number of learned runs includes those loaded at the start.
+        """
         return {"runs": self._history.runs_learned, "kinds": len(self._history), "loaded": self.loaded}
 
     def close(self) -> None:
-        """Wait for running work."""
+        """Wait for running work in the history's thread to end."""
         self._thread.shutdown()
 
     async def _drop_old(self) -> None:
-        """Drop old runs, and those beyond the limits, once an hour."""
+        """Remove runs beyond the retention time or the size limits, at most once an hour."""
         if time.monotonic() < self._next_drop_s:
             return
         self._next_drop_s = time.monotonic() + _FORGET_INTERVAL_S
@@ -150,7 +163,7 @@ class HistoryCache:
         return [None if prediction is None else prediction.to_json() for prediction in predictions]
 
     def _with_caps(self, request: PredictionRequest) -> PredictionRequest:
-        """Return the request with the caps of its policy."""
+        """Return a copy of the request that is completed with the power caps of its energy policy."""
         cap, gpu_cap = self.policy_caps.get(request.policy or "", (None, None))
         return dataclasses.replace(
             request,
@@ -160,7 +173,7 @@ class HistoryCache:
 
 
 def training_model(config: Config) -> Oracle | None:
-    """Return the training model with the site's calibrations and hardware files; None without numpy.
+    """Return the training model with the site's calibrations and hardware files; None if numpy is missing.
 
     Raises:
         ConfigError: a file named in section oracle is invalid.
@@ -175,13 +188,13 @@ def training_model(config: Config) -> Oracle | None:
 
 
 def read_requests(data: Any, user: str | None, *, operator: bool) -> list[PredictionRequest]:
-    """Parse the body of a prediction request; users may ask about their own jobs only.
+    """Return the prediction requests in a request body. Users may only ask about their own jobs.
 
     Args:
-        data: the JSON object.
+        data: the JSON object in the body.
         user: name of the caller, None if this host does not know it.
-        operator: the caller may ask about any user's jobs; a request without a user is then about no
-            particular user.
+        operator: whether the caller may ask about any user's jobs. A request that names no user is then about
+            no particular user.
 
     Raises:
         UsageError: malformed requests.

@@ -1,4 +1,4 @@
-"""Identity and rights of a caller: munge credentials, and the lists of users in the configuration."""
+"""Identity and rights of a caller, from munge credentials and the lists of users in the configuration."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Rights:
         uid: the user.
         name: login name, None if this host does not know it.
         everything: whether the user may see records and jobs of all users.
-        accounts: accounts that the user coordinates; records and jobs of their users are visible too.
+        accounts: Slurm accounts that the user coordinates. Records and jobs of their users are visible too.
     """
 
     uid: int
@@ -37,16 +37,16 @@ class Rights:
 
     @property
     def scope(self) -> str:
-        """The scope in the words of the HTTP interface: `all`, `accounts` or `own`."""
+        """Name of the visible set of records and jobs in the HTTP interface: `all`, `accounts` or `own`."""
         return "all" if self.everything else "accounts" if self.accounts else "own"
 
     @property
     def visibility(self) -> Visibility | None:
-        """The restriction on selections; None: no restriction."""
+        """The restriction to apply to selections of records and jobs; None: no restriction."""
         return None if self.everything else Visibility(self.uid, self.accounts)
 
     def described(self) -> dict[str, object]:
-        """Return the keys of responses that describe the scope."""
+        """Return the response fields that tell a caller whose records and jobs a response covers."""
         accounts = {"accounts": sorted(self.accounts)} if self.scope == "accounts" else {}
         return {"scope": self.scope, **accounts}
 
@@ -70,7 +70,7 @@ class Caller:
     rights: Rights
 
     def check_body(self, body: bytes) -> None:
-        """Refuse a body for which the credential was not made.
+        """Refuse a request body whose digest differs from the one in the credential.
 
         Raises:
             ForbiddenError: the body was changed in transit.
@@ -84,7 +84,8 @@ class PrivilegedUsers:
     """Users with rights beyond their own jobs.
 
     Attributes:
-        agents, operators: uids.
+        agents: uids of the agents, which deliver records.
+        operators: uids that may see everything.
         operator_groups: gids whose members are operators.
     """
 
@@ -94,7 +95,11 @@ class PrivilegedUsers:
 
     @classmethod
     def from_config(cls, config: ControllerConfig) -> tuple[PrivilegedUsers, list[str]]:
-        """Look up the configured users and groups; also return the names that this host does not know."""
+        """Look up the configured users and groups.
+
+        Returns:
+            The privileged users, and the configured names that this host does not know.
+        """
         unknown: list[str] = []
         groups = [name for name in config.operators if name.startswith(GROUP_MARK)]
         users = [name for name in config.operators if name not in groups]
@@ -106,7 +111,7 @@ class PrivilegedUsers:
 
 
 def identify(header: str, method: str, target: str, munge_socket: Path | None) -> Caller:
-    """Decode the credential of a request.
+    """Decode the credential of a request and return its caller.
 
     Args:
         header: value of `Authorization`, may be empty.

@@ -1,7 +1,7 @@
-"""Interventions on jobs in Slurm: shapes assigned before the start, and preemptions.
+"""Interventions on jobs in Slurm: GPU shapes assigned before the start, and preemptions.
 
-The priority room decides about which jobs. This module queries and changes them in Slurm, bounded per cycle,
-and records each decision.
+The package `priority` decides which jobs are concerned. This module queries and changes them in Slurm, a
+limited number per cycle, and records each decision.
 """
 
 from __future__ import annotations
@@ -50,26 +50,33 @@ log = logging.getLogger("senergyctld")
 
 
 class JobChanger(Protocol):
-    """Interface that changes jobs, see `slurm.queue.job_update.JobUpdater`."""
+    """Interface that changes jobs in Slurm, implemented by `slurm.queue.job_update.JobUpdater`."""
 
     def set_fields(self, job_id: int, fields: Mapping[str, str], uid: int, name: str = "") -> UpdateResult:
-        """Change a pending job as its owner."""
+        """Set fields of a pending job with the rights of its owner, and return what Slurm did.
+
+        Args:
+            job_id: Slurm's job id.
+            fields: values by field name, as `scontrol update` takes them.
+            uid: the job's owner.
+            name: job specification for scontrol; empty: the job id.
+        """
         ...
 
     def requeue(self, names: Mapping[int, str]) -> UpdateResult:
-        """Requeue running jobs."""
+        """Requeue running jobs, given as job specification for scontrol by job id. Return what Slurm did."""
         ...
 
 
 class Interventions:
-    """Executor of the interventions of one snapshot after the other, all in one thread.
+    """Executor of the interventions that follow from each snapshot. All calls are made from one thread.
 
     Args:
         config: mode, permission to preempt, interval.
         changer: changes jobs in Slurm.
         run: runs Slurm commands for queries.
-        state: earlier interventions; kept up to date.
-        clock: Unix seconds.
+        state: earlier interventions; updated by each call.
+        clock: returns Unix seconds.
     """
 
     def __init__(
@@ -89,11 +96,11 @@ class Interventions:
         self._modes: tuple[float, frozenset[str]] = (float("-inf"), frozenset())
 
     def begin_cycle(self) -> None:
-        """Begin a cycle: node resources are read again on demand."""
+        """Start a cycle: discard the node resources, so that they are read again when they are needed."""
         self._nodes, self._nodes_read = None, False
 
     def nodes(self) -> list[NodeResources] | None:
-        """Return the nodes' resources, read at most once per cycle; None: slurmctld does not answer."""
+        """Return the nodes' resources, read at most once per cycle; None: slurmctld did not answer."""
         if not self._nodes_read:
             self._nodes_read = True
             try:
@@ -104,12 +111,12 @@ class Interventions:
         return self._nodes
 
     def apply(self, snapshot: Snapshot, policy: Policy) -> None:
-        """Apply the interventions that follow from a snapshot; decisions go to `InterventionState.unsaved`.
+        """Apply the interventions that follow from a snapshot; add them to `InterventionState.unsaved`.
 
         Args:
             snapshot: result of the cycle.
-            policy: the policy of the snapshot. Jobs are preempted if it preempts and `priority.preempt`
-                allows it.
+            policy: the scheduling policy of the snapshot. Jobs are preempted if the policy supports it and
+                `priority.preempt` allows it.
 
         Raises:
             UnavailableError: slurmctld does not answer.
@@ -125,7 +132,11 @@ class Interventions:
             self._preempt(snapshot)
 
     def _differs(self, snapshot: Snapshot, choice: ShapeChoice) -> bool:
-        """Return whether a job should get another shape; block a current shape that does not help."""
+        """Return whether a job should get another GPU shape than it has.
+
+        Its current shape is blocked for some time if a limit on generic resources prevents the start, or if
+        the job could start in it but has not done so within `START_TIMEOUT_S`.
+        """
         assigned = self._assigned(snapshot, choice)
         now, startable_since = self._clock(), self._state.startable_since
         if self._state.left_queue.get(choice.job_id, now) > now:
@@ -150,7 +161,7 @@ class Interventions:
         return self._state.assigned_to(choice.job_id, choice.submit_s, restarts)
 
     def _assign(self, snapshot: Snapshot, choice: ShapeChoice) -> None:
-        """Assign a job its shape, if it is still pending."""
+        """Change a job in Slurm to the chosen GPU shape if the job is still pending."""
         now, assigned = self._clock(), self._assigned(snapshot, choice)
         request = self._query_job(choice.name)
         if not request.pending:  # queue.table does not show the start yet
@@ -182,7 +193,7 @@ class Interventions:
         )
 
     def _query_job(self, name: str) -> gpu_request.GpuRequest:
-        """Return slurmctld's present data of a job; a job that is gone is not pending."""
+        """Return slurmctld's current data of a job. For a job that no longer exists `pending` is False."""
         try:
             return gpu_request.read_gpu_request(name, self._run)
         except UnavailableError as error:
@@ -201,7 +212,13 @@ class Interventions:
         self._state.unsaved.append(Decision(job_id, assigned.submit_s, assigned.since_s, SHAPE, why, details))
 
     def _fields(self, request: gpu_request.GpuRequest, choice: ShapeChoice, excluded: str) -> dict[str, str]:
-        """Return the fields to change; empty if the job already has this shape."""
+        """Return the job fields to set in Slurm for the chosen shape; empty if the job already has it.
+
+        Args:
+            request: slurmctld's current data of the job.
+            choice: the chosen GPU shape.
+            excluded: nodes that the job's owner excluded, as a host list.
+        """
         if self._release is None:
             self._release = release(self._run)
         gpu_kind = choice.shape.gpu_kind
@@ -218,7 +235,7 @@ class Interventions:
         return {} if same else fields
 
     def _restore_unrunnable(self, snapshot: Snapshot) -> None:
-        """Restore the original request of jobs that Slurm cannot run as changed.
+        """Restore the original request of jobs that Slurm cannot run in the assigned GPU shape.
 
         Slurm holds such a job, with the reason BadConstraints, until its request is changed again.
         """
@@ -270,9 +287,9 @@ class Interventions:
                 state.being_served[plan.job_id] = now + _LEFT_QUEUE_S
 
     def _preemption_helps(self, snapshot: Snapshot, plan: PreemptionPlan) -> bool:
-        """Return whether the urgent job is still pending, and may use at least the planned nodes.
+        """Return whether the urgent job is still pending in slurmctld and may use all nodes of the plan.
 
-        queue.table may not show yet that the job has started.
+        The job may have started although `queue.table` does not show it yet.
         """
         request = self._query_job(snapshot.queue.scontrol_name(self._row(snapshot, plan.job_id)))
         try:

@@ -1,4 +1,4 @@
-"""Command line of senergyctld; the daemon itself is in `daemon`."""
+"""Command line of senergyctld. The daemon itself is in the module `daemon`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ or address unavailable, 7 already running (address or database in use)"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve in the foreground until SIGTERM or SIGINT; return an exit code."""
+    """Run senergyctld in the foreground until SIGTERM or SIGINT; return the exit code."""
     arguments = _parser().parse_args(argv)
     from slurm_energy.controller import daemon  # imported after --help and --version: aiohttp is slow
 

@@ -1,7 +1,7 @@
-"""Refusal of accounts and partitions that neither Slurm nor an energy record knows: most likely misspelt.
+"""Refusal of queries about accounts and partitions that are most likely misspelt.
 
-Slurm is queried at most once a minute, whatever users ask for, and only for accounts without records and for
-partitions.
+A name is refused if neither Slurm nor an energy record knows it. Slurm is queried at most once a minute,
+whatever users request, and only for partitions and for accounts without records.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ log = logging.getLogger("senergyctld")
 
 
 class NameCheck:
-    """Check of the names of accounts and partitions.
+    """Check of the names of Slurm accounts and partitions in queries.
 
     Args:
         config: returns the current configuration.
-        store: the store of records.
+        store: the database with the energy records.
         run: runs a Slurm command.
-        clock: seconds, monotonic.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class NameCheck:
         self._cached: dict[str, tuple[float, frozenset[str] | None]] = {}
 
     async def refuse_unknown(self, accounts: Collection[str], partitions: Collection[str]) -> None:
-        """Check names in a user's query.
+        """Raise an error if a query names an unknown account or partition.
 
-        While Slurm does not answer, nothing is refused, because no name can be called unknown.
+        While Slurm does not answer, no name is refused, because none is certain to be unknown.
 
         Raises:
             NotFoundError: names the first unknown account or partition.
@@ -65,7 +65,13 @@ class NameCheck:
             await self._refuse(partitions, "partition", frozenset())
 
     async def _refuse(self, names: Collection[str], kind: str, recorded: frozenset[str]) -> None:
-        """Refuse the first name that neither Slurm nor a record has; `recorded`: names in records."""
+        """Raise an error for the first name that neither Slurm nor a record has.
+
+        Args:
+            names: names in the query.
+            kind: `account` or `partition`.
+            recorded: names that occur in energy records.
+        """
         slurm_names = await self._slurm_names(kind) if names else None
         if slurm_names is None:
             return
@@ -77,7 +83,7 @@ class NameCheck:
                 raise await asyncio.to_thread(_unknown_name, kind, name, slurm_names | recorded)
 
     async def _slurm_names(self, kind: str) -> frozenset[str] | None:
-        """Return Slurm's names, at most a minute old; None if Slurm did not answer."""
+        """Return Slurm's names of one kind, at most a minute old; None if Slurm did not answer."""
         async with self._lock:
             read_s, names = self._cached.get(kind, (-_MAX_AGE_S, None))
             if self._clock() - read_s >= _MAX_AGE_S:

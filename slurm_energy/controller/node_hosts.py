@@ -1,7 +1,7 @@
 """Check that a node's records come from a host of that node, by its addresses in Slurm and the name service.
 
-Several nodes may share a host, as in a test cluster. While Slurm does not answer, nothing is refused, except
-in mode `strict`.
+Several nodes may share a host, as in a test cluster. While Slurm does not answer, no sender is refused,
+except in mode `strict`.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Origin of a delivery.
+    """Origin of a delivery of records.
 
     Attributes:
-        peer: address of the remote end of the connection.
-        own: address of the local end.
-        origin: address in the munge credential, see `munge.Credential`.
+        peer: IP address of the remote end of the connection.
+        own: IP address of the local end.
+        origin: IP address in the munge credential, see `munge.Credential`; None: unknown.
     """
 
     peer: str | None = None
@@ -71,12 +71,12 @@ class _Resolved:
 
 
 class NodeHosts:
-    """Addresses of nodes, cached for ten minutes and refreshed in the background.
+    """Cache of the addresses of nodes. Entries are valid for ten minutes and refreshed in the background.
 
     Args:
         run: runs sinfo.
-        failures: for failures.
-        resolve: returns the addresses of a host name, none if the name service does not know it.
+        failures: log of failures; a repeated one is logged once.
+        resolve: returns the addresses of a host name; empty if the name service does not know it.
     """
 
     def __init__(
@@ -92,7 +92,10 @@ class NodeHosts:
         self._refreshing: dict[str, asyncio.Future[None]] = {}
 
     async def verdicts(self, nodes: Iterable[str], sender: Sender, mode: str) -> dict[str, Verdict]:
-        """Return for each node whether this sender may deliver its records."""
+        """Return for each node whether this sender may deliver its records.
+
+        `mode` is the value of `controller.record_hosts`.
+        """
         names = set(nodes)
         if mode == OFF:
             return dict.fromkeys(names, Verdict.ALLOWED)
@@ -123,7 +126,7 @@ class NodeHosts:
         return Verdict.ALLOWED if is_local and (_is_loopback(peer) or peer == own) else Verdict.REFUSED
 
     async def _refresh_older_than(self, nodes: Iterable[str], max_age_s: float) -> None:
-        """Refresh older entries; wait for that for a short time only."""
+        """Refresh entries older than `max_age_s` seconds, and wait a short time for the result."""
         now = time.monotonic()
         waits = []
         if self._names_time_s is None or now - self._names_time_s > max_age_s:
@@ -140,7 +143,10 @@ class NodeHosts:
         return node in self._names and (resolved is None or resolved.time_s < before_s)
 
     def _refresh(self, key: str, call: Callable[[], None]) -> asyncio.Future[None]:
-        """Start a call in the background, unless the same one is running."""
+        """Start `call` in a background thread and return its future.
+
+        If a call with the same key is running, its future is returned instead.
+        """
         running = self._refreshing.get(key)
         if running is None:
             running = asyncio.get_running_loop().run_in_executor(self._threads, call)
@@ -167,7 +173,7 @@ class NodeHosts:
 
 
 def resolve_host(name: str) -> list[str]:
-    """Return the addresses of a host name or address."""
+    """Return the IP addresses of a host name or address; empty if the name service does not know it."""
     try:
         return [str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
     except (OSError, UnicodeError):
@@ -175,7 +181,10 @@ def resolve_host(name: str) -> list[str]:
 
 
 def canonical(address: str | None) -> str | None:
-    """Return an address in canonical form, with IPv4 for mapped IPv6; None if it is not an address."""
+    """Return an IP address in canonical form; None if the text is not an address.
+
+    An IPv4 address that is mapped to IPv6 is returned as IPv4.
+    """
     try:
         parsed = ipaddress.ip_address((address or "").partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""The policies of this cluster, as the file that submission checks read and as a response to the CLI."""
+"""The energy policies of this cluster, as the file for submission checks and as a response to the CLI."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurm_energy.trusted_files import replace_public
 
 
 def write_policy_file(path: Path, text: str) -> None:
-    """Replace the file atomically, mode 0644: a reader sees the old or the new version.
+    """Replace the policy file atomically, mode 0644: a reader sees either the old or the new version.
 
     Raises:
         ConfigError: another user could replace the file, on which slurmctld and submission rely.
@@ -26,10 +26,10 @@ def write_policy_file(path: Path, text: str) -> None:
 
 
 def policies_answer(config: Config) -> dict[str, Any]:
-    """Return the content of `GET /v1/policies`: every policy with its base, bounds and defaults.
+    """Return the response to `GET /v1/policies`: every energy policy with its base, bounds and defaults.
 
-    A policy has the keys of `policies.PolicyInfo` and `built_in`. A site's own policy also has `settings`,
-    its keys in the configuration file.
+    A policy has the fields of `policies.PolicyInfo` and `built_in`. A site's own policy also has `settings`,
+    which holds its keys in the configuration file.
     """
     policies = []
     for policy in catalogue(config).values():

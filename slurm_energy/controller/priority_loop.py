@@ -1,6 +1,6 @@
 """The priority engine in the controller: when it runs, on which queue, and how the order is published.
 
-The priority room ranks. numpy is imported with the first cycle, not before.
+The package `priority` ranks the queue. numpy is imported in the first cycle, not before.
 """
 
 from __future__ import annotations
@@ -45,10 +45,15 @@ PipelineFactory = Callable[[Config, "HistoryCache | None", "EngineState | None"]
 def make_pipeline(
     config: Config, history: HistoryCache | None, state: EngineState | None
 ) -> PriorityPipeline:
-    """Return the pipeline for a configuration.
+    """Return the priority pipeline for a configuration.
+
+    Args:
+        config: configuration with a mode other than off.
+        history: history of measured runs; None: there is no history.
+        state: engine state of the previous pipeline; None: there was none.
 
     Raises:
-        ConfigError: numpy is missing, or the policy is unavailable.
+        ConfigError: numpy is missing, or the scheduling policy is unavailable.
     """
     try:
         from slurm_energy.controller import priority_pipeline
@@ -59,7 +64,7 @@ def make_pipeline(
 
 
 class PriorityLoop:
-    """Periodic ranking of the queue; responses come from the last snapshot.
+    """Periodic ranking of the queue. Responses to requests are made from the last snapshot.
 
     All work except that of the database runs in one dedicated thread, so that a long cycle delays only the
     next cycle.
@@ -67,9 +72,9 @@ class PriorityLoop:
     Args:
         config: configuration at the start.
         store: the database.
-        history: history of measured runs; None: predictions do without it.
-        failures: for failures that repeat.
-        make: creates the pipeline.
+        history: history of measured runs; None: predictions do not use it.
+        failures: log of failures; a repeated one is logged once.
+        make: creates the priority pipeline.
 
     Raises:
         ConfigError: the configuration cannot be used.
@@ -98,7 +103,7 @@ class PriorityLoop:
         self.adopt(self.prepare(config))
 
     def prepare(self, config: Config) -> tuple[Config, PriorityPipeline | None]:
-        """Return the argument of `adopt`, without changing anything.
+        """Return a configuration with its pipeline (None: mode off), for `adopt`. Change nothing.
 
         Raises:
             ConfigError: the configuration cannot be used.
@@ -109,17 +114,17 @@ class PriorityLoop:
         return config, self._make_pipeline(config, self._history, latest.state if latest else None)
 
     def adopt(self, prepared: tuple[Config, PriorityPipeline | None]) -> None:
-        """Use another configuration from the next cycle on, without waiting for a running cycle."""
+        """Use the result of `prepare` from the next cycle on. A running cycle is not waited for."""
         self._next, self.config = prepared, prepared[0]
         self._began_s = float("-inf")
 
     @property
     def engine_state(self) -> EngineState | None:
-        """State of the engine that lives from cycle to cycle; None while the engine is off."""
+        """Engine state, which is kept between cycles; None while the engine is off."""
         return self._pipeline.state if self._pipeline else None
 
     async def loop(self) -> None:
-        """Check every second whether a cycle is due, until cancelled."""
+        """Check every second whether a cycle is due and run it, until cancelled."""
         await self._wait_for_history()
         while True:
             if self._due():
@@ -127,16 +132,19 @@ class PriorityLoop:
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def _wait_for_history(self) -> None:
-        """Wait for the history at the start, for a limited time.
+        """Wait at the start until the history is loaded, for a limited time.
 
-        Without it all jobs would move, and soon move back.
+        If the queue were ranked without the history, all jobs would move, and move back soon after.
         """
         latest = time.monotonic() + _HISTORY_TIMEOUT_S
         while self._history is not None and not self._history.loaded and time.monotonic() < latest:
             await asyncio.sleep(_POLL_INTERVAL_S / 10)
 
     async def cycle(self) -> None:
-        """Rank once. A failure is logged once, and the previous order stays in force."""
+        """Rank the queue once and publish the order.
+
+        A failure is logged, and the previous order stays in force.
+        """
         self._adopt_next()
         if self._pipeline is None:
             return
@@ -155,7 +163,7 @@ class PriorityLoop:
             self._failures.report("priority", self._error)
 
     def status(self) -> dict[str, Any]:
-        """Return the entries of the status page."""
+        """Return the entries about the priority engine on the status page."""
         settings, snapshot = self.config.priority, self.snapshot
         return {
             "mode": settings.mode,
@@ -170,7 +178,7 @@ class PriorityLoop:
         }
 
     def close(self) -> None:
-        """End a running Slurm command and wait for the thread."""
+        """Stop a running Slurm command and wait for the engine's thread to end."""
         for pipeline in (self._pipeline, self._next[1] if self._next else None):
             if pipeline is not None:
                 pipeline.stop()
@@ -229,9 +237,9 @@ class PriorityLoop:
         return problem
 
     def _check_clock(self, state: EngineState) -> None:
-        """Discard the usage if the clock was set, so that it is computed again.
+        """Discard the decayed usage if the system clock was set, so that it is computed again from records.
 
-        It has decayed by time that never passed.
+        Otherwise the usage would have decayed by time that never passed.
         """
         ahead_s = time.time() - time.monotonic()
         if abs(ahead_s - self._ahead_s) > _CLOCK_STEP_S:
@@ -242,7 +250,7 @@ class PriorityLoop:
         self._ahead_s = ahead_s
 
     async def _load_predictions(self, pipeline: PriorityPipeline) -> None:
-        """Load once the predictions of jobs that were running when senergyctld started."""
+        """Load the predictions of jobs that were running when senergyctld started, unless they are loaded."""
         mispredictions = pipeline.state.mispredictions
         if not mispredictions.loaded:
             before, cluster = time.time() - _LOOKBACK_S, self.config.cluster.name
@@ -250,14 +258,14 @@ class PriorityLoop:
             mispredictions.load(rows)
 
     async def _save_predictions(self, pipeline: PriorityPipeline) -> None:
-        """Store the predictions of jobs that have started, for the comparison after their end."""
+        """Store predictions of started jobs in the database, for the comparison after the jobs have ended."""
         mispredictions = pipeline.state.mispredictions
         if started := list(mispredictions.unsaved):
             await self._store.write(start_predictions.save, self.config.cluster.name, started)
             del mispredictions.unsaved[: len(started)]
 
     async def _intervene(self, pipeline: PriorityPipeline, snapshot: Snapshot) -> None:
-        """Assign shapes and preempt jobs; store the decisions in the database."""
+        """Assign GPU shapes and preempt jobs; store these decisions in the database."""
         interventions, cluster = pipeline.state.interventions, self.config.cluster.name
         if not interventions.loaded:
             before = time.time() - _LOOKBACK_S
@@ -270,7 +278,7 @@ class PriorityLoop:
                 del interventions.unsaved[: len(made)]
 
     async def _compare_with_slurm(self, snapshot: Snapshot) -> None:
-        """Compare the order with Slurm's own, and log the result at intervals."""
+        """Compare the snapshot's order with Slurm's own order, and log the result from time to time."""
         correlation = await asyncio.get_running_loop().run_in_executor(
             self._thread, snapshot.correlation_with_slurm
         )

@@ -1,6 +1,6 @@
 """The stages of a priority cycle for one configuration: queue source, engine, publisher, interventions.
 
-Imported only where the engine runs, because it needs numpy.
+Import this module only where the engine runs, because it needs numpy.
 """
 
 from __future__ import annotations
@@ -40,18 +40,20 @@ _QUEUE_AGE_S: Final = 900.0  # three times Slurm's default PriorityCalcPeriod
 
 @dataclass(slots=True)
 class PriorityPipeline:
-    """The stages for one configuration. All members except `signature` and `stop` belong to one thread.
+    """The stages for one configuration.
+
+    All members except `signature` and `stop` are used by one thread only.
 
     Attributes:
         engine: ranks the queue.
         source: reads the queue.
         publisher: publishes the order.
-        state: state of the engine, shared with the pipelines before and after.
+        state: state of the engine, shared with the pipelines before and after a reload.
         read_shares: reads the shares of all associations.
-        interventions: assigns shapes before jobs start, and preempts jobs.
-        changes: whether Slurm may be changed at all.
-        stops: called at the end.
-        share_error: why shares could not be read the last time, in one line.
+        interventions: assigns GPU shapes before jobs start, and preempts jobs.
+        changes: whether this program may change anything in Slurm.
+        stops: functions that `stop` calls.
+        share_error: why shares could not be read the last time, in one line; None: they were read.
     """
 
     engine: PriorityEngine
@@ -74,7 +76,7 @@ class PriorityPipeline:
         return self.source.name if isinstance(self.source, FallbackQueueSource) else "squeue"
 
     def rank(self) -> Snapshot:
-        """Read the queue and rank it."""
+        """Read the queue, rank it and return the snapshot."""
         self.interventions.begin_cycle()
         queue = self.source.read()
         try:
@@ -92,7 +94,10 @@ class PriorityPipeline:
         return shares
 
     def publish(self, snapshot: Snapshot) -> str | None:
-        """Publish the order, see `Publisher.publish`. Also report a queue.table that is missing or old."""
+        """Publish the order of a snapshot. Return one line about what failed, None if nothing did.
+
+        A queue.table that is missing or old also counts as a failure.
+        """
         problem, age_s = self.publisher.publish(snapshot), snapshot.computed - snapshot.queue.taken_unix_s
         if problem is not None or not isinstance(self.source, FallbackQueueSource):
             return problem
@@ -105,7 +110,7 @@ class PriorityPipeline:
         return f"queue.table is {minutes:.0f} minutes ahead, the clock was set back: restart slurmctld"
 
     def intervene(self, snapshot: Snapshot) -> None:
-        """Assign shapes and preempt jobs; the decisions are in `InterventionState.unsaved`."""
+        """Assign GPU shapes and preempt jobs; add the decisions to `InterventionState.unsaved`."""
         if self.changes:
             self.interventions.apply(snapshot, self.engine.policy)
 
@@ -114,12 +119,12 @@ class PriorityPipeline:
         return self.source.signature() if isinstance(self.source, FallbackQueueSource) else None
 
     def close(self, successor: PriorityPipeline | None) -> None:
-        """End this pipeline after a reload; `successor` replaces it, None: none does."""
+        """End this pipeline after a reload. `successor` is the pipeline that replaces it; None: none does."""
         self.stop()
         self.publisher.close(successor.publisher if successor else None)
 
     def stop(self) -> None:
-        """End running Slurm commands."""
+        """Stop the Slurm commands that are running."""
         for stop in self.stops:
             stop()
 
@@ -182,7 +187,7 @@ def build_pipeline(
 
 
 def _source(config: Config, state: EngineState, run: Runner) -> QueueSource:
-    """Return the queue source for a configuration."""
+    """Return the source from which the queue is read: slurmctld's plugin or Slurm commands."""
     settings = config.priority
     table = settings.mode == "plugin" or (settings.mode == "shadow" and _exists(settings.queue_table))
     if table:
@@ -195,7 +200,7 @@ def _exists(path: Path) -> bool:
 
 
 def _history_predictor(history: HistoryCache | None) -> HistoryPredictor | None:
-    """Return a function that predicts from the history, in the history's own thread."""
+    """Return a function that predicts from the history in the history's own thread; None: no history."""
     if history is None:
         return None
 
@@ -206,7 +211,7 @@ def _history_predictor(history: HistoryCache | None) -> HistoryPredictor | None:
 
 
 def _bounds_source(history: HistoryCache | None) -> BoundsSource | None:
-    """Return a function that reads lower bounds from the history, in the history's own thread."""
+    """Return a function that reads lower bounds in the history's own thread; None: no history."""
     if history is None:
         return None
 

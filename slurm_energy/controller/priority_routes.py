@@ -1,6 +1,6 @@
-"""Responses of `/v1/priority` and `/v1/shares`, as text in pieces.
+"""Responses to `/v1/priority` and `/v1/shares`, as JSON text in pieces.
 
-The server identifies the caller. numpy is needed only once there is a snapshot.
+The server identifies the caller. numpy is imported only once there is a snapshot.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ _CHUNK: Final = 200
 
 
 def jobs(priority: PriorityLoop, query: Mapping[str, str], rights: Rights) -> Iterator[str]:
-    """Yield the response to `GET /v1/priority` without its last brace; invalid queries raise at once.
+    """Yield the response to `GET /v1/priority` in pieces, without its last brace.
+
+    An invalid query raises at the call, before the first piece.
 
     Raises:
         UsageError: unknown parameter or bad value.
-        ForbiddenError: jobs of other users.
-        NotFoundError: an unknown user.
+        ForbiddenError: the query names jobs of other users.
+        NotFoundError: the query names an unknown user.
     """
     head = _head(priority) | rights.described()
     snapshot = priority.snapshot
@@ -54,7 +56,7 @@ def jobs(priority: PriorityLoop, query: Mapping[str, str], rights: Rights) -> It
 def names_without_jobs(
     priority: PriorityLoop, query: Mapping[str, str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the accounts and partitions in a query that no queued job has."""
+    """Return (accounts, partitions) that the query names and that no job in the queue has."""
     accounts, partitions = words(query, "account"), words(query, "partition")
     snapshot = priority.snapshot
     if snapshot is None or not (accounts or partitions):
@@ -67,7 +69,7 @@ def names_without_jobs(
 
 
 def _refuse_unknown_users(users: Sequence[str], snapshot: Snapshot, state: EngineState | None) -> None:
-    """Refuse a user who is unknown to this host and has neither queued jobs nor shares nor usage."""
+    """Raise NotFoundError for a user unknown to this host who has no queued jobs, shares or usage."""
     unknown = {name for name in users if uid_of(name) is None} - set(snapshot.queue.user)
     if unknown and state is not None:
         unknown -= {row["user"] for row in _share_rows(snapshot, state, None)}
@@ -79,7 +81,8 @@ def _refuse_unknown_users(users: Sequence[str], snapshot: Snapshot, state: Engin
 def shares(priority: PriorityLoop, rights: Rights) -> dict[str, Any]:
     """Return the response to `GET /v1/shares`.
 
-    Users other than operators see accounts and themselves, coordinators also the users of their accounts.
+    Operators see all users. Other users see all accounts and themselves. Coordinators also see the users of
+    their accounts.
     """
     snapshot, state = priority.snapshot, priority.engine_state
     answer: dict[str, Any] = {
@@ -120,9 +123,14 @@ def _head(priority: PriorityLoop) -> dict[str, Any]:
 
 
 def _pieces(head: Mapping[str, Any], rows: list[int], job: Callable[[int], dict[str, Any]]) -> Iterator[str]:
-    """Yield one JSON object without its last brace, some jobs at a time.
+    """Yield one JSON object in pieces, without its last brace.
 
     A long queue is never held in memory as a whole.
+
+    Args:
+        head: the first fields of the object.
+        rows: queue rows of the jobs to list.
+        job: returns the entry of the job in a queue row.
     """
     text = json.dumps(head)[:-1] + ',"jobs":['
     for first in range(0, len(rows), _CHUNK):

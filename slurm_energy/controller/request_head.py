@@ -1,4 +1,7 @@
-"""The head of an HTTP request, checked before any other part of the request is read or used. No I/O."""
+"""The head of an HTTP request (request line and header fields).
+
+It is checked before anything else is read.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _REFUSED: Final = {
 
 
 class HeadError(Exception):
-    """A head that is refused.
+    """Error for a request head that is refused.
 
     Attributes:
         status: HTTP status of the response.
@@ -37,17 +40,17 @@ class HeadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """The properties of a request that are needed before its body is read.
+    """Properties of a request that are needed before its body is read.
 
     Attributes:
-        content_length: bytes of the body.
+        content_length: length of the body in bytes.
     """
 
     content_length: int
 
     @classmethod
     def parse(cls, head: bytes) -> RequestHead:
-        """Check and parse a head, including the empty line at its end.
+        """Check and parse a request head. `head` includes the empty line at its end.
 
         Raises:
             HeadError: the head is too long, malformed, or of an unsupported form.

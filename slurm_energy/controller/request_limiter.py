@@ -1,4 +1,4 @@
-"""Limits on concurrent requests: per user, and for all users together. No HTTP here."""
+"""Limits on concurrent requests, per user and for all users together. This module does not use HTTP."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ class _UserQueue:
 
 
 class RequestLimiter:
-    """Limiter that grants turns to requests, those of one user in the order of arrival.
+    """Limiter of concurrent requests. The requests of one user are admitted in the order of arrival.
 
     Args:
         concurrent: maximum number of requests of one user in progress.
         waiting: maximum number of further requests of one user that wait.
         shared: maximum number of requests of all users in progress; those of trusted users do not count.
-        trusted_concurrent, trusted_waiting: as `concurrent` and `waiting`, for operators and agents.
-        rest_factor: pause between two turns of an ordinary user, as a multiple of the duration of the first
-            turn. One user thus gets only a fraction of the processor.
+        trusted_concurrent: as `concurrent`, for operators and agents.
+        trusted_waiting: as `waiting`, for operators and agents.
+        rest_factor: pause between two requests of an ordinary user, as a multiple of the duration of the
+            first. One user thus gets only a fraction of the processor.
     """
 
     def __init__(
@@ -56,10 +57,12 @@ class RequestLimiter:
 
     @contextlib.asynccontextmanager
     async def user_slot(self, uid: int, *, trusted: bool) -> AsyncIterator[None]:
-        """Wait for the user's turn and hold it during the block.
+        """Context manager that waits for one of the user's slots and holds it during the `with` block.
+
+        `trusted` marks operators and agents, which have limits of their own.
 
         Raises:
-            BusyError: too many requests of the user wait, or the turn did not come in time.
+            BusyError: too many requests of the user wait, or no slot became free in time.
         """
         concurrent, waiting = self._bounds[trusted]
         user_queue = self._queues.setdefault((uid, trusted), _UserQueue(concurrent))
@@ -92,7 +95,13 @@ class RequestLimiter:
 
     @contextlib.asynccontextmanager
     async def shared_slot(self, *, trusted: bool) -> AsyncIterator[None]:
-        """Wait for a turn among all users' requests and hold it during the block; raises as `user_slot`."""
+        """Context manager that waits for a slot shared by all users and holds it during the `with` block.
+
+        `trusted` marks operators and agents, whose requests need no shared slot.
+
+        Raises:
+            BusyError: no slot became free in time.
+        """
         if trusted:
             yield
             return
@@ -104,7 +113,7 @@ class RequestLimiter:
 
 
 class ByteBudget:
-    """Bound on the memory of request bodies: a body waits until enough bytes are free.
+    """Limit on the memory for request bodies. A body is read when enough bytes are free.
 
     Args:
         total_bytes: maximum bytes of all bodies in memory.
@@ -116,7 +125,7 @@ class ByteBudget:
 
     @contextlib.asynccontextmanager
     async def reserve(self, body_bytes: int) -> AsyncIterator[None]:
-        """Reserve a number of bytes during the block.
+        """Context manager that waits for `body_bytes` free bytes and holds them during the `with` block.
 
         Raises:
             BusyError: the bytes did not become free in time.

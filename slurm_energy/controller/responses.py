@@ -1,4 +1,4 @@
-"""JSON responses that end with a proof of their author, and unsigned error responses. No routes here."""
+"""JSON responses that end with a signature of the server, and unsigned error responses. No routes here."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ Pieces = AsyncIterator[str]
 
 
 class SignedResponder:
-    """Responses to one request, signed by the user of this process.
+    """Sender of responses to one request, signed by munge as the user of this process.
 
     Args:
         request: the request.
-        credential: its munge credential.
+        credential: munge credential of the request.
         munge_socket: munged's socket, None for the library's default.
         threads: executor for calls of munge.
     """
@@ -47,7 +47,7 @@ class SignedResponder:
         self._threads = threads
 
     async def send_object(self, status: int, value: Mapping[str, Any]) -> web.Response:
-        """Return a response with one JSON object, which has at least one key.
+        """Return a response with one JSON object. `value` must have at least one key.
 
         Raises:
             UnavailableError: munged does not answer.
@@ -63,13 +63,17 @@ class SignedResponder:
         return web.Response(body=content, status=status, headers=_JSON)
 
     async def error(self, status: int, error: EnergyError) -> web.Response:
-        """Return an error response; raises as `send_object` does."""
+        """Return a signed error response.
+
+        Raises:
+            UnavailableError: munged does not answer.
+        """
         return await self.send_object(status, error_object(error))
 
     async def stream(self, pieces: Pieces) -> web.StreamResponse:
-        """Send an object in pieces, without the last brace; the status follows the first piece.
+        """Send a JSON object in pieces and sign it. `pieces` yield its text without the last brace.
 
-        If the first piece cannot be computed, its error thus determines the status.
+        The first piece is computed before the status is sent, so that its error can determine the status.
 
         Raises:
             ConnectionResetError: the client does not read, or the object can no longer be completed.
@@ -111,7 +115,7 @@ class SignedResponder:
 
 
 def _unread_bytes(request: web.Request) -> int:
-    """Return the bytes of a response that the client's host has not acknowledged."""
+    """Return how many bytes of the response the client's host has not yet acknowledged."""
     transport = request.transport
     if transport is None or transport.is_closing():
         return 0
@@ -123,7 +127,10 @@ def _unread_bytes(request: web.Request) -> int:
 
 
 def unsigned_error(status: int, error: EnergyError, headers: Mapping[str, str] | None = None) -> web.Response:
-    """Return an error without proof: for unidentified clients, and where a proof would cost too much."""
+    """Return an error response without a signature.
+
+    It is used for unidentified clients, and where a signature would cost too much.
+    """
     return web.json_response(error_object(error), status=status, headers=headers)
 
 
@@ -134,7 +141,10 @@ def error_object(error: EnergyError) -> dict[str, Any]:
 
 
 async def _encoded(piece: str, seal: ResponseSeal) -> bytes:
-    """Return a piece as bytes and add it to the seal; large pieces in a thread."""
+    """Return a piece of a response as bytes and add it to the signature.
+
+    Large pieces are encoded in a thread.
+    """
 
     def encode() -> bytes:
         content = piece.encode()

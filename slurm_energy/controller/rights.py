@@ -23,12 +23,12 @@ _SUBJECT: Final = "roles of coordinators and administrators in Slurm"
 
 
 class RoleCache:
-    """Roles in Slurm's database, read periodically; no roles while they are unknown.
+    """Cache of the user roles in Slurm's database, which are read periodically. Unknown roles count as none.
 
     Args:
-        read: reads the roles; None: roles do not count.
-        failures: for failures that repeat.
-        clock: seconds, monotonic.
+        read: reads the roles; None: roles in Slurm's database grant no rights.
+        failures: log of failures; a repeated one is logged once.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -46,12 +46,15 @@ class RoleCache:
 
     @property
     def current(self) -> Roles:
-        """The roles; none if the last successful read is too old, since roles may have been revoked."""
+        """The roles.
+
+        There are none if the last successful read is too old, because roles may have been revoked.
+        """
         valid = self.read is not None and self._clock() - self._read_at_s <= MAX_AGE_S
         return self._roles if valid else Roles()
 
     def refresh(self) -> None:
-        """Read the roles again at once."""
+        """Make `loop` read the roles at once."""
         self._due.set()
 
     async def loop(self) -> None:
@@ -79,12 +82,12 @@ class RoleCache:
 
 
 class RightsResolver:
-    """Rights of users, with at most one query of the directory service per minute and user.
+    """Lookup of what users may see, with at most one query of the directory service per minute and user.
 
     Args:
-        access: returns the configured users and groups.
-        roles: returns the roles.
-        clock: seconds, monotonic.
+        access: returns the configured privileged users and groups.
+        roles: returns the roles in Slurm's database.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -99,7 +102,7 @@ class RightsResolver:
         self._users: dict[int, tuple[float, str | None, frozenset[int]]] = {}
 
     def rights_of(self, uid: int) -> Rights:
-        """Return a user's rights; may wait for the directory service."""
+        """Return what a user may see. The call may wait for the directory service."""
         access, roles = self._access(), self._roles()
         name, gids = self._lookup(uid)
         everything = uid in access.operators or not access.operator_groups.isdisjoint(gids)

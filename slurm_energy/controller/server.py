@@ -62,10 +62,13 @@ log = logging.getLogger("senergyctld")
 
 
 class ControllerServer:
-    """Handlers of requests, which use the store and the current configuration.
+    """HTTP server of senergyctld. Its request handlers read the database and the current configuration.
 
-    `config` and `access` are replaced as a whole on reload. `status` returns further entries of the status
-    page.
+    Attributes:
+        config: configuration; a reload replaces the object, which is never changed in place.
+        access: privileged users; a reload replaces the object.
+
+    The function `status` returns additional entries for the status page.
     """
 
     def __init__(
@@ -134,7 +137,7 @@ class ControllerServer:
         return application
 
     def follow_roles(self, follow: bool) -> None:
-        """Set whether roles in Slurm's database count, and read them again."""
+        """Set whether user roles in Slurm's database grant rights, and read them again."""
         self.roles.read = read_roles if follow else None
         self.roles.refresh()
 
@@ -214,7 +217,7 @@ class ControllerServer:
         }
 
     async def _current_statistics(self) -> dict[str, Any]:
-        """Return the statistics of the database; simultaneous requests share one query."""
+        """Return the statistics of the database. Simultaneous requests share one query."""
         now_s = time.monotonic()
         if self._statistics is None or (
             self._statistics[1].done() and now_s > self._statistics[0] + _STATISTICS_AGE_S
@@ -228,9 +231,9 @@ class ControllerServer:
             raise
 
     def _restricted(self, caller: Caller, selection: RecordSelection) -> RecordSelection:
-        """Restrict a selection to what the caller may see, with uids for user names.
+        """Return a copy of a selection that is restricted to the records that the caller may see.
 
-        The lookup may query a directory service.
+        User names are replaced by uids; this lookup may query a directory service.
 
         Raises:
             ForbiddenError: the selection names other users.
@@ -255,7 +258,10 @@ class ControllerServer:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """Read from the database, in bounded time unless the caller is an operator."""
+        """Run a function on a database connection and return its result.
+
+        Its time is limited unless the caller is an operator.
+        """
         if caller.rights.everything:
             return await self._store.read(function, *args, **kwargs)
         return await self._store.read_within(_QUERY_TIMEOUT_S, function, *args, **kwargs)
@@ -263,7 +269,15 @@ class ControllerServer:
     async def _pieces(
         self, caller: Caller, ids: Sequence[int], head: str, chunk: int, with_traces: bool
     ) -> Pieces:
-        """Yield an object whose last key is a list of records, without its last brace."""
+        """Yield a JSON object in pieces, without its last brace. Its last field is a list of records.
+
+        Args:
+            caller: the user who made the request.
+            ids: database ids of the records.
+            head: text of the object before the list.
+            chunk: number of records per piece.
+            with_traces: include the power traces.
+        """
         text, separator = head, ""
         for first in range(0, max(len(ids), 1), chunk):
             part = ids[first : first + chunk]
@@ -276,7 +290,7 @@ class ControllerServer:
 
 
 async def _query(request: web.Request, body: bytes) -> dict[str, str]:
-    """Return the parameters of the request line, or of a body that is an object of strings."""
+    """Return the query parameters from the request line, or from a body that is an object of strings."""
     if request.method == "POST":
         query = await asyncio.to_thread(read_object, body)
         if not all(isinstance(value, str) for value in query.values()):
@@ -310,9 +324,9 @@ def _why_not_found(job: JobSelector) -> str:
 
 
 def _with_uids(selection: RecordSelection) -> RecordSelection:
-    """Replace user names by uids, possibly with a directory service.
+    """Return a copy of a selection in which uids replace user names; may query a directory service.
 
-    Names without a uid are sought in the records.
+    Names that the directory service does not know are looked up in the records.
     """
     uids = {name: uid for name in selection.users if (uid := uid_of(name)) is not None}
     unknown = tuple(name for name in selection.users if name not in uids)

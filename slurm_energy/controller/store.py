@@ -1,4 +1,4 @@
-"""The database for asyncio: one thread writes and a few read, so that the event loop never waits."""
+"""Access to the database for asyncio: one thread writes, a few read, and the event loop never waits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 class Store:
-    """The database and its threads, which run functions of the accounting room on their connections.
+    """The database with its threads. They run functions of the package `accounting` on their connections.
 
     A lock file beside the database prevents two controllers from sharing it.
 
@@ -50,7 +50,9 @@ class Store:
     async def write(
         self, function: Callable[Concatenate[sqlite3.Connection, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """Run a function in the writing thread.
+        """Run a function on the connection of the writing thread and return its result.
+
+        The function gets the connection and the other arguments.
 
         Raises:
             UnavailableError: the database refused, e.g. no space; nothing was changed.
@@ -60,7 +62,13 @@ class Store:
     async def read(
         self, function: Callable[Concatenate[sqlite3.Connection, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """Run a function in a reading thread; raises as `write` does."""
+        """Run a function on the connection of a reading thread and return its result.
+
+        The function gets the connection and the other arguments.
+
+        Raises:
+            UnavailableError: the database refused.
+        """
 
         def call() -> R:
             with database.connect(self.path, read_only=True) as connection:
@@ -75,7 +83,9 @@ class Store:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """Run a function in a reading thread and abort its queries after a time limit.
+        """Run a function in a reading thread and return its result.
+
+        Its queries are aborted after `limit_s` seconds.
 
         Raises:
             UnavailableError: the database refused, or the time is over.
@@ -95,7 +105,7 @@ class Store:
         return await self.read(bounded)
 
     def close(self) -> None:
-        """Wait for running work and close all connections."""
+        """Wait for running work to end and close all connections."""
         self._readers.shutdown(cancel_futures=True)
         self._writer.submit(self._connections.close)
         self._writer.shutdown()
@@ -119,9 +129,10 @@ class Store:
 
 
 def _lock_file(path: Path) -> int:
-    """Create and lock a separate file.
+    """Create a lock file, lock it and return its descriptor.
 
-    Closing any descriptor of the database itself would drop SQLite's locks.
+    It is separate from the database, because closing any descriptor of the database would drop SQLite's
+    locks.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
