@@ -1,7 +1,8 @@
 """Energy measurement, prediction and control for Slurm clusters.
 
 The package is layered: a module imports only from its own package and from lower layers
-(`docs/architecture.md`, section "Rooms"). Programs inside jobs use `slurm_energy.profile`.
+(`docs/architecture.md`, section "Rooms"). Programs in jobs measure their sections with
+`slurm_energy.profile`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Import `profile` on first use only, because every command imports this module."""
+    """Import the function `profile` when it is first used.
+
+    An import at the top would slow down every command, because every command imports this module.
+    """
     if name == "profile":
         from slurm_energy.profiling.profiler import profile
 

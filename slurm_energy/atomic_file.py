@@ -1,8 +1,8 @@
-"""Files that survive a crash: they are written whole or not at all. The module ignores their contents.
+"""Files that survive a crash, because each file is either written completely or not changed at all.
 
-No name is trusted to be the expected file: links, FIFOs and devices planted there are neither followed nor
-waited for. Names of files that come and go are strings, not pathlib objects: pathlib puts each part of a
-path into Python's table of interned strings, which never shrinks.
+No path is trusted to be the expected file. Links, FIFOs and devices that another user put there are neither
+followed nor waited for. Paths of files that are often created and removed are strings, not pathlib objects:
+pathlib stores each part of a path in Python's table of interned strings, which never shrinks.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def write(
     Args:
         path: file to replace; its directory must exist.
         data: new contents, in one or several pieces.
-        sync: also force file and directory to disk, so that they survive a power failure.
+        sync: also force the file and its directory to disk, so that they survive a power failure.
         mode: permission bits of the new file.
 
     Raises:
-        OSError: the file is not written; the old contents remain.
+        OSError: the file cannot be written; the old contents remain.
     """
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.new")
@@ -54,15 +54,15 @@ def write(
 
 
 def read(path: Name, max_bytes: int) -> bytes:
-    """Return the contents of a file of our own.
+    """Return the contents of a file that this process's user wrote.
 
     Args:
         path: the file.
-        max_bytes: a longer file is refused before any of it is read.
+        max_bytes: maximum length. A longer file is refused before any of it is read.
 
     Raises:
-        OSError: the file is absent, too long, not a regular file of this process's user, or has several
-            names.
+        OSError: the file is absent, too long, not a regular file, belongs to another user, or has several
+            hard links.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
@@ -75,20 +75,20 @@ def read(path: Name, max_bytes: int) -> bytes:
 
 
 def remove(path: Name) -> None:
-    """Remove a file; an absent file is no error.
+    """Remove a file. If the file is absent, do nothing.
 
     Raises:
-        OSError: the file still exists.
+        OSError: the file cannot be removed.
     """
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
 
 
 def flush(paths: Iterable[Name]) -> None:
-    """Force files that were written without `sync` to disk; absent files are skipped.
+    """Force files that were written with `sync=False` to disk, with their directories. Skip absent files.
 
     Raises:
-        OSError: the disk failed.
+        OSError: a file or directory cannot be opened or forced to disk.
     """
     listed = list(paths)
     for path in listed:
@@ -105,7 +105,7 @@ def flush(paths: Iterable[Name]) -> None:
 
 
 def sync_directory(folder: Name) -> None:
-    """Force the entries of a directory to disk."""
+    """Force a directory to disk, so that files created, renamed and removed in it survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -124,7 +124,7 @@ def _write_all(descriptor: int, data: bytes | memoryview) -> None:
 
 
 def _read_all(descriptor: int, size: int) -> bytes:
-    """Read a file of a known size; if it shrinks meanwhile, the result is shorter."""
+    """Read `size` bytes from a file; if the file shrinks meanwhile, the result is shorter."""
     parts = []
     while size > 0 and (part := os.read(descriptor, size)):
         parts.append(part)
@@ -133,7 +133,12 @@ def _read_all(descriptor: int, size: int) -> bytes:
 
 
 def _problem(status: os.stat_result, max_bytes: int) -> str:
-    """Return why a file is not one of our own; empty if it is."""
+    """Return why `read` must refuse a file; an empty text if it may read the file.
+
+    Args:
+        status: result of fstat for the file.
+        max_bytes: maximum length of the file.
+    """
     if not stat.S_ISREG(status.st_mode):
         return "not a regular file"
     if status.st_uid != os.geteuid():

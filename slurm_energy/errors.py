@@ -1,6 +1,6 @@
-"""Errors for users: each names the fault, its cause and the remedy, and has a documented exit code.
+"""Errors for users. Each error names the fault, its cause and the remedy, and has a documented exit code.
 
-This module contains exception classes and the texts of remedies only; it neither prints nor logs.
+This module contains exception classes and the texts of remedies only. It neither prints nor logs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class EnergyError(Exception):
 
     Args:
         what: the fault, with the faulty part (file, key, value, flag).
-        why: the cause; empty: unknown.
-        todo: the remedy; empty: none known.
+        why: the cause; empty if unknown.
+        todo: the remedy; empty if none is known.
     """
 
     exit_code = EXIT_FAILURE
@@ -41,7 +41,10 @@ class EnergyError(Exception):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The lines that a command prints: one, or one per fault if several were found at once."""
+        """Lines that a command prints for this error.
+
+        Subclasses that collect several faults return one line each.
+        """
         return (str(self),)
 
 
@@ -64,7 +67,7 @@ class UnavailableError(EnergyError):
 
 
 class ForbiddenError(EnergyError):
-    """The identity of the caller does not permit the request."""
+    """The user who makes the request has no right to it."""
 
     exit_code = EXIT_FORBIDDEN
 
@@ -82,8 +85,12 @@ class AlreadyRunningError(EnergyError):
 
 
 def install_extra(extra: str) -> str:
-    """Return the command that installs an extra of this package for the running Python.
+    """Return the shell command that installs an optional extra of this package for the running Python.
 
-    A bare `pip` may belong to another Python: the system's pip refuses to install, or uses another index.
+    The command names the Python program, because a bare `pip` may belong to another Python: the system's pip
+    refuses to install, or uses another package index.
+
+    Args:
+        extra: name of the extra in pyproject.toml.
     """
     return f"{shlex.quote(sys.executable or 'python3')} -m pip install 'slurm-energy[{extra}]'"

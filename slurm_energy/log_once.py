@@ -1,4 +1,4 @@
-"""Log a repeated failure once when it begins and once when it is over, so that the log stays readable."""
+"""Log a repeated failure once when it starts and once when it is over, so that the log stays readable."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _MAX_ERROR_KINDS: Final = 100
 
 
 class RepeatedFailureLog:
-    """The current failure of each subject, logged again only when its reason changes.
+    """Log of failures by subject, which logs the failure of a subject again only when its reason changes.
 
     Args:
         log: the logger.
-        ignore_numbers: two reasons that differ only in their numbers count as the same reason.
+        ignore_numbers: treat two reasons as the same if they differ only in their numbers.
     """
 
     def __init__(self, log: logging.Logger, *, ignore_numbers: bool = False) -> None:
@@ -25,20 +25,26 @@ class RepeatedFailureLog:
         self._current: dict[str, str] = {}
 
     def report(self, subject: str, reason: str, level: int = logging.WARNING) -> None:
-        """Log a failure unless the last report about `subject` had the same reason."""
+        """Log a failure unless the last report about `subject` had the same reason.
+
+        Args:
+            subject: device, file or daemon that fails; the line in the log starts with it.
+            reason: why it fails.
+            level: log level.
+        """
         compared = _NUMBER.sub("0", reason) if self._ignore_numbers else reason
         if self._current.get(subject) != compared:
             self._current[subject] = compared
             self._log.log(level, "%s: %s", subject, reason)
 
     def clear(self, subject: str, message: str = "works again") -> None:
-        """Log that the failure of `subject` is over, if one was reported."""
+        """Log that the failure of `subject` is over. Do nothing if no failure of it was reported."""
         if self._current.pop(subject, None) is not None:
             self._log.info("%s: %s", subject, message)
 
 
 class UnexpectedErrorLog:
-    """Programming errors, each logged once with its traceback.
+    """Log of programming errors, which logs each error once with its traceback.
 
     Two errors are the same if they have the same context, type and line of code. After a hundred different
     errors no more are logged, so that no sequence of requests can fill the log.
@@ -52,7 +58,13 @@ class UnexpectedErrorLog:
         self._logged: set[str] = set()
 
     def report(self, error: Exception, message: str, context: str = "") -> None:
-        """Log an error with its traceback unless the same error was logged before."""
+        """Log an error with its traceback unless the same error was logged before.
+
+        Args:
+            error: the exception, which must have been raised.
+            message: text of the line in the log.
+            context: any text; errors with different contexts are different errors.
+        """
         frame = traceback.extract_tb(error.__traceback__)[-1]
         identity = f"{context} {type(error).__name__} {frame.filename}:{frame.lineno}"
         if identity not in self._logged and len(self._logged) < _MAX_ERROR_KINDS:

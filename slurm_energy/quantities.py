@@ -1,7 +1,7 @@
-"""Physical quantities: parsing, formatting, and arithmetic of wrapping counters.
+"""Physical quantities: parsing, formatting, and the difference between readings of wrapping counters.
 
-Inside the project power is in watts, energy in joules and time in seconds, all floats. Only this module
-converts from and to the forms that users write. Pure functions.
+Inside the project power is in watts, energy in joules and time in seconds, all as floats. Only this module
+converts them from and to the forms that users write. All functions are pure.
 """
 
 from __future__ import annotations
@@ -20,29 +20,37 @@ JOULES_PER_KWH = 3.6e6
 
 
 def shown(text: str, limit: int = 40) -> str:
-    """Return text for a one-line message, with control characters escaped and cut at `limit` characters."""
+    """Return user-supplied text for a one-line message, with control characters escaped.
+
+    Args:
+        text: the text.
+        limit: maximum length in characters; longer text is cut and ends in `...`.
+    """
     escaped = text.encode("unicode_escape").decode("ascii")
     return escaped if len(escaped) <= limit else escaped[: limit - 3] + "..."
 
 
 def is_number(value: Any) -> bool:
-    """Return whether external data is a number in the range of a float; not for booleans and 10^400."""
+    """Return whether a value from outside is a number that a float can hold.
+
+    The result is False for booleans, and for numbers that are too large, such as 10^400.
+    """
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and abs(value) <= sys.float_info.max
 
 
 def parse_watts(text: str, name: str = "watts") -> float:
-    """Parse a power such as `200`, `200W` or `1.6kW`.
+    """Parse a power such as `200`, `200W` or `1.6kW` into watts.
 
     Args:
         text: digits with at most one decimal point and an optional unit W, kW or MW.
-        name: flag or key, for the error message.
+        name: flag or configuration key, for the error message.
 
     Returns:
         Watts; finite and greater than 0.
 
     Raises:
-        UsageError: any other text, such as `15Wh`, `-5`, `1e400`, `0`.
+        UsageError: the text has any other form, such as `15Wh`, `-5` or `1e400`, or is 0.
     """
     match = _WATTS.fullmatch(text)
     value = float(match["number"]) * _WATT_FACTORS[match["unit"]] if match else 0.0
@@ -52,13 +60,13 @@ def parse_watts(text: str, name: str = "watts") -> float:
 
 
 def counter_delta(previous: int, current: int, counter_range: int) -> int:
-    """Return the increase of a wrapping counter between two readings with at most one wrap.
+    """Return the increase of a wrapping counter between two readings with at most one wrap between them.
 
     Args:
         previous: earlier reading, 0 <= previous < counter_range.
         current: later reading, in the same unit.
-        counter_range: number of distinct values; the counter counts modulo this number.
-            For powercap that is `max_energy_range_uj` + 1 unit; see `devices/cpu/powercap.py`.
+        counter_range: number of distinct values; the counter counts modulo this number. For powercap it is
+            `max_energy_range_uj` plus one register unit, see `devices/cpu/powercap.py`.
 
     Returns:
         (current - previous) modulo counter_range, in the counter's unit.
@@ -69,7 +77,12 @@ def counter_delta(previous: int, current: int, counter_range: int) -> int:
 
 
 def format_scaled(value: float | None, decimals: int = 2) -> str:
-    """Format a value as sacct formats ConsumedEnergy, with decimal prefixes K, M, G, T, P; None: empty."""
+    """Format a value with the decimal prefixes K, M, G, T, P, as sacct formats ConsumedEnergy.
+
+    Args:
+        value: the value; None becomes an empty text.
+        decimals: maximum number of decimals; trailing zeros are removed.
+    """
     if value is None:
         return ""
     magnitude, index = abs(value), 0
@@ -82,7 +95,7 @@ def format_scaled(value: float | None, decimals: int = 2) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """Format seconds as Slurm does, `[D-]HH:MM:SS`; None: empty."""
+    """Format a duration in seconds as Slurm does, `[D-]HH:MM:SS`; None becomes an empty text."""
     if seconds is None:
         return ""
     whole = max(0, round(seconds))

@@ -1,11 +1,11 @@
 """The energy record and its parts: plain data that agent, controller and reports exchange as JSON.
 
-A record describes one job, or one step of a job, on one node. `None` means unknown and is never written as
-0. This module contains only conversion and validation.
+A record describes one job, or one Slurm step of a job, on one node. `None` means unknown and is never written
+as 0. This module contains only conversion and validation.
 
-A release may add keys without a new schema version: readers keep and return keys that they do not know. A
-change of the meaning or the set of values of a key needs a new schema version. Older readers then reject the
-record with `NewerSchemaError`, and its sender keeps it.
+A release may add keys without a new schema version: readers keep keys that they do not know and return them.
+If the meaning or the set of values of a key changes, the schema version must change too. Older readers then
+reject the record with `NewerSchemaError`, and the sender stores it for later.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ Extra = tuple[tuple[str, Any], ...]
 
 
 class NewerSchemaError(UsageError):
-    """The schema version of a record is newer than this release."""
+    """The schema version of a record is newer than the version that this release reads."""
 
 
 class Quality(StrEnum):
-    """Quality of an energy value: measured, modelled, or measured for a part of the time or hardware."""
+    """Quality of an energy value: measured, modelled, or measured for only a part of the time or hardware."""
 
     MEASURED = "measured"
     MODELLED = "modelled"
@@ -55,14 +55,14 @@ class Quality(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ComponentEnergy:
-    """Energy of one component during a record's interval.
+    """Energy of one component during the time of a record.
 
     Attributes:
-        name: `cpu`, `dram`, `gpu[INDEX]`, `other` or `node`.
-        energy_joules: energy; None: unknown.
+        name: `cpu`, `dram`, `gpu[INDEX]`, `other` (the rest of the node) or `node` (the whole node).
+        energy_joules: energy; None if unknown.
         source: interface that supplied the value, such as `powercap:intel-rapl` or `nvml:total_energy`.
         quality: measured, modelled or partial.
-        extra: keys of a newer release.
+        extra: keys of a newer release that this release does not know.
     """
 
     name: str
@@ -74,16 +74,17 @@ class ComponentEnergy:
 
 @dataclass(frozen=True, slots=True)
 class AppliedSetting:
-    """A setting that a policy requested, and its result.
+    """A hardware setting that an energy policy requested, and its result.
 
     Attributes:
-        setting: kind and device, such as `cpufreq.governor[policy0-63]` or `powercap.power_limit[package-0]`.
-        original: value before the job; None: it could not be read.
+        setting: key of the setting, such as `cpufreq.governor[policy0-63]` or
+            `powercap.power_limit[package-0]`.
+        original: value before the job; None if it could not be read.
         requested: value that the policy requested.
-        applied: value read back after the write; None: the write failed.
-        restored: whether the original value was restored; None: the job is running.
-        note: reason of a failure or deviation; empty: none.
-        extra: keys of a newer release.
+        applied: value read back after the write; None if the write failed.
+        restored: whether the original value was restored; None while the job is running.
+        note: reason of a failure or deviation; empty if there was none.
+        extra: keys of a newer release that this release does not know.
     """
 
     setting: str
@@ -102,9 +103,9 @@ class JobDevice:
     Attributes:
         name: `cpu` or `gpu[INDEX]`.
         product: product name from the kernel or the driver.
-        min_cap_watts: minimum power limit of the device; None: unknown, or it has no power limit.
-        max_cap_watts: power limit in force before the job, which no job exceeds; None: as above.
-        extra: keys of a newer release.
+        min_cap_watts: minimum power limit of the device; None if unknown or the device has no power limit.
+        max_cap_watts: power limit before the job, which no job may exceed; None if unknown or there was none.
+        extra: keys of a newer release that this release does not know.
     """
 
     name: str
@@ -116,14 +117,15 @@ class JobDevice:
 
 @dataclass(frozen=True, slots=True)
 class EnergyRecord:
-    """Energy and settings of one job or step on one node.
+    """Energy and settings of one job or one Slurm step on one node.
 
     Times are Unix seconds (UTC), powers watts, energies joules. `step` is None for the whole job, otherwise
-    Slurm's step name (`batch`, `extern`, `0`, ...). `requested` holds the flags of the job. `applied` lists
-    the settings. `uncertain_seconds` is the time in which a counter was unreadable or may have wrapped
-    unnoticed. `fingerprint` is the digest of batch script and arguments, which is set on the node where the
-    script ran. `peak_watts` is the maximum mean power over a second or more of the fast components, plus the
-    mean power of `other`. `extra` holds keys of a newer release.
+    Slurm's step name (`batch`, `extern`, `0`, ...). `requested` holds the energy flags of the job. `applied`
+    lists the hardware settings. `uncertain_seconds` is the time in which a counter was unreadable or may have
+    wrapped unnoticed. `fingerprint` is the digest of the batch script and its arguments; it is set only on
+    the node that ran the script. `peak_watts` is the sum of two powers: the maximum mean power over a second
+    or more of the components that are sampled fast, and the mean power of `other`. `extra` holds keys of a
+    newer release that this release does not know.
     """
 
     cluster: str
@@ -163,9 +165,9 @@ class EnergyRecord:
 
     @property
     def energy_joules(self) -> float | None:
-        """Energy of the record: that of `node` if present, else the sum of the known components.
+        """Energy of the record in joules; None if no component's energy is known.
 
-        None: the energy of no component is known.
+        It is the energy of the component `node` if that is known, else the sum of the known components.
         """
         known = {c.name: c.energy_joules for c in self.components if c.energy_joules is not None}
         if "node" in known:
@@ -173,7 +175,7 @@ class EnergyRecord:
         return math.fsum(known.values()) if known else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as a JSON object with the schema version and the unknown keys."""
+        """Return the record as a dict for JSON, with the schema version and the keys of a newer release."""
         data = _with_extra(dataclasses.asdict(self))
         data["components"] = [_with_extra(component) for component in data["components"]]
         data["applied"] = [_with_extra(setting) for setting in data["applied"]]
@@ -182,10 +184,10 @@ class EnergyRecord:
 
     @classmethod
     def from_json(cls, data: Any) -> EnergyRecord:
-        """Build a record from the output of `to_json`.
+        """Build a record from a dict that `to_json` returned.
 
         Raises:
-            NewerSchemaError: the schema version is newer than this release.
+            NewerSchemaError: the schema version is newer than this release reads.
             UsageError: the schema version or a key is missing; a type is wrong; a number is negative or not
                 finite; a list or text exceeds its limit.
         """
@@ -244,7 +246,7 @@ def _check_schema(schema: Any) -> None:
 
 
 def _split(data: Mapping[str, Any], cls: type[Any]) -> tuple[dict[str, Any], Extra]:
-    """Return the values for the fields of a class, and the keys that are no fields."""
+    """Split a JSON object into (values of the fields of the data class `cls`, keys that are not fields)."""
     fields = {f.name for f in dataclasses.fields(cls)} - {"extra"}
     values = {key: value for key, value in data.items() if key in fields}
     return values, tuple((key, value) for key, value in data.items() if key not in fields)
@@ -264,7 +266,12 @@ def _check_extra(extra: Extra) -> None:
 
 
 def _is_plain(value: Any, depth: int) -> bool:
-    """Return whether every reader can parse the value of an unknown key from JSON."""
+    """Return whether every reader can parse a value from JSON.
+
+    Args:
+        value: value of a key that this release does not know.
+        depth: maximum nesting depth of lists and objects.
+    """
     if isinstance(value, dict | list | tuple):
         items = value.values() if isinstance(value, dict) else value
         return depth > 0 and all(_is_plain(item, depth - 1) for item in items)
@@ -289,7 +296,12 @@ def _is_text(value: Any, max_length: int = _MAX_TEXT) -> bool:
 
 
 def _is_name(value: Any, max_length: int) -> bool:
-    """Return whether a value is short text without control characters, safe for a table on a terminal."""
+    """Return whether a value is text without control characters that is safe in a table on a terminal.
+
+    Args:
+        value: any JSON value.
+        max_length: maximum number of characters.
+    """
     return _is_text(value, max_length) and value.isprintable()
 
 

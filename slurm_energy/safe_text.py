@@ -9,7 +9,7 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def escape_controls(text: str) -> str:
-    """Escape the characters that control a terminal: control and format characters.
+    """Escape the control and format characters in a text, because they could control a terminal.
 
     User-chosen text, such as the name of a job, could otherwise move the cursor or reverse the line.
     """
@@ -19,7 +19,10 @@ def escape_controls(text: str) -> str:
 
 
 def display_width(text: str) -> int:
-    """Return the width of text on a terminal in columns: East Asian wide characters 2, combining marks 0."""
+    """Return the width of a text on a terminal in columns.
+
+    East Asian wide characters take two columns and combining marks none.
+    """
     if text.isascii():
         return len(text)
     return sum(_columns_of_one(character) for character in text)
@@ -32,8 +35,9 @@ def _columns_of_one(character: str) -> int:
 
 
 def escape_csv(value: Any) -> Any:
-    """Return a value for a CSV file; text that a spreadsheet would execute as a formula gets a leading quote.
+    """Return a value for a CSV file in a form that no spreadsheet executes.
 
-    Numbers are returned unchanged. Source: OWASP, "CSV Injection".
+    Text that a spreadsheet would take for a formula gets a leading single quote. Other text, numbers and None
+    are returned unchanged. Source: OWASP, "CSV Injection".
     """
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value

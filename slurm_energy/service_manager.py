@@ -1,7 +1,7 @@
-"""Interface of the daemons to systemd: readiness, state, watchdog (sd_notify) and the format of the log.
+"""Interface of the daemons to systemd: readiness, status, watchdog (sd_notify) and the log format.
 
 Protocols: sd_notify(3), sd_watchdog_enabled(3), sd-daemon(3), systemd.exec(5) on JOURNAL_STREAM. Without
-systemd, notifications do nothing.
+systemd the notifications do nothing.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ log = logging.getLogger(__name__)
 
 
 class ServiceManager:
-    """A sender of notifications to the service manager that started this process.
+    """Sender of notifications to the service manager (systemd) that started this process.
 
     Args:
-        address: datagram socket of the manager, `@NAME` if abstract; empty: there is no manager.
-        watchdog_s: seconds without a keep-alive after which the manager kills the daemon; None: no watchdog.
+        address: datagram socket of the service manager, `@NAME` for an abstract socket; empty if there is no
+            service manager.
+        watchdog_s: seconds without a keep-alive after which the service manager kills the daemon; None if it
+            does not watch the daemon.
     """
 
     def __init__(self, address: str = "", watchdog_s: float | None = None) -> None:
@@ -52,7 +54,13 @@ class ServiceManager:
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str] | None = None) -> ServiceManager:
-        """Read the manager's variables and remove them from the environment, so that no child uses them."""
+        """Create a sender from the environment variables of the service manager.
+
+        The variables are removed from the environment, so that no child process uses them.
+
+        Args:
+            environment: environment to read and change; None for that of this process.
+        """
         variables = os.environ if environment is None else environment
         address = variables.pop("NOTIFY_SOCKET", "")
         period, process = variables.pop("WATCHDOG_USEC", ""), variables.pop("WATCHDOG_PID", "")
@@ -63,7 +71,11 @@ class ServiceManager:
         return cls(address, watchdog_s if address else None)
 
     def ready(self, status: str) -> None:
-        """Report that the daemon is ready; units ordered after it may start."""
+        """Report that the daemon is ready, so that the units ordered after it may start.
+
+        Args:
+            status: status line for `systemctl status`.
+        """
         self._ready = True
         self._send("READY=1", _status(status))
 
@@ -73,7 +85,10 @@ class ServiceManager:
 
     @contextlib.contextmanager
     def reload(self) -> Iterator[None]:
-        """Report begin and end of a reload around the block, if the daemon is ready."""
+        """Context manager that reports the beginning and the end of a configuration reload.
+
+        It reports nothing if the daemon has not reported that it is ready.
+        """
         if self._ready:
             self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
         try:
@@ -87,7 +102,10 @@ class ServiceManager:
         self._send("STOPPING=1", _status("Stopping"))
 
     async def keep_alive(self) -> None:
-        """Send keep-alives from the event loop for ever; the manager kills a daemon whose loop hangs."""
+        """Send keep-alives to the service manager until cancelled.
+
+        They are sent from the event loop: if it hangs, they stop, and the service manager kills the daemon.
+        """
         while True:
             if self._watchdog_s is not None:
                 self._send("WATCHDOG=1")
@@ -116,7 +134,12 @@ def _status(text: str) -> str:
 
 
 def start_log(program: str, level: str) -> None:
-    """Log records of `level` and above to stderr, in the format of the journal if stderr is the journal."""
+    """Start logging to stderr, in the format of the journal if stderr is the journal.
+
+    Args:
+        program: name of the program in each line on a terminal.
+        level: minimum level, one of `LOG_LEVELS`.
+    """
     handler = logging.StreamHandler(sys.stderr)
     formatter = JournalFormatter() if _is_journal(sys.stderr) else TerminalFormatter(program)
     handler.setFormatter(formatter)
@@ -125,7 +148,7 @@ def start_log(program: str, level: str) -> None:
 
 
 def set_log_level(level: str) -> None:
-    """Set the log level to one of `LOG_LEVELS`."""
+    """Set the minimum level of the log to one of `LOG_LEVELS`."""
     logging.getLogger().setLevel(level.upper())
     # Debug records of these libraries would hide those of the daemon.
     for library in ("asyncio", "aiohttp"):
@@ -133,7 +156,11 @@ def set_log_level(level: str) -> None:
 
 
 def report_failure(program: str, error: EnergyError) -> int:
-    """Print the error that ends a daemon, one line per finding, and return its exit code."""
+    """Print the error that ends a daemon to stderr, one line per fault.
+
+    Returns:
+        Exit code of the error.
+    """
     prefix = f"<{_PRIORITIES['error']}>" if _is_journal(sys.stderr) else f"{program}: error: "
     for line in error.lines:
         print(f"{prefix}{line}", file=sys.stderr)
@@ -141,22 +168,25 @@ def report_failure(program: str, error: EnergyError) -> int:
 
 
 class JournalFormatter(logging.Formatter):
-    """A log format with the priority before each line; the journal adds time and program."""
+    """Log format for the journal: each line starts with its syslog priority.
+
+    The journal adds time and program.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the lines of a record."""
+        """Return the text of a log record, with the priority before each line."""
         prefix = f"<{_PRIORITIES[_word(record)]}>"
         return "\n".join(prefix + line for line in super().format(record).split("\n"))
 
 
 class TerminalFormatter(logging.Formatter):
-    """A log format with time, program and level in each line."""
+    """Log format for a terminal: the text of each record starts with time, program and level."""
 
     def __init__(self, program: str) -> None:
         super().__init__(f"%(asctime)s {program}: %(level)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the text of a record."""
+        """Return the text of a log record."""
         record.level = _word(record)
         return super().format(record)
 
@@ -166,7 +196,7 @@ def _word(record: logging.LogRecord) -> str:
 
 
 def _is_journal(stream: TextIO) -> bool:
-    """Return whether a stream is the journal: JOURNAL_STREAM names its device and inode."""
+    """Return whether a stream is the journal, whose device and inode are in the variable JOURNAL_STREAM."""
     try:
         status = os.fstat(stream.fileno())
     except (OSError, ValueError):

@@ -7,10 +7,10 @@ from collections.abc import Collection, Sequence
 
 
 def suggestion(word: str, known: Collection[str]) -> str:
-    """Return `did you mean ...?` with the most similar known words; empty if none is similar.
+    """Return `did you mean ...?` with the known words most similar to `word`.
 
-    A word that differs only in case is suggested first, then up to 4 words that contain `word`, then the word
-    with the smallest edit distance, then the most similar word by difflib.
+    An empty text if none is similar. A word that differs only in case is suggested first, then up to 4 words
+    that contain `word`, then the word with the smallest edit distance, then the most similar word by difflib.
 
     Args:
         word: an unknown word.
@@ -29,7 +29,10 @@ def suggestion(word: str, known: Collection[str]) -> str:
 
 
 def _mistyped(word: str, known: Collection[str]) -> list[str]:
-    """Return the known word with the smallest edit distance, if it is at most a third of its length."""
+    """Return a list with the known word of the smallest edit distance to `word`, or an empty list.
+
+    The distance must be at most a third of the length of the known word, or 1 for short words.
+    """
     counted = min(
         ((edit_distance(word, name), name) for name in known if abs(len(name) - len(word)) < 3), default=None
     )
@@ -37,9 +40,10 @@ def _mistyped(word: str, known: Collection[str]) -> list[str]:
 
 
 def edit_distance(word: Sequence[object], name: Sequence[object]) -> int:
-    """Return the optimal string alignment distance: insertions, deletions, substitutions, transpositions.
+    """Return the optimal string alignment distance of two texts.
 
-    Source: Damerau 1964.
+    It is the minimum number of insertions, deletions, substitutions and transpositions of neighbours. Source:
+    Damerau 1964.
 
     Args:
         word: text or bytes.

@@ -1,7 +1,7 @@
 """Trusted files: files that only root and the user of this process could have written.
 
-Configuration, secrets, certificates and state are read with these checks, and files for other daemons are
-written so that they pass them. The contents of the files do not matter here.
+Configuration, secrets, certificates and state are read with these checks. Files for other daemons are written
+so that they pass the same checks. The module does not interpret the contents of files.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _ANY_BY_OTHERS = 0o077
 def read_trusted(path: Path, *, secret: bool = False) -> bytes:
     """Return the contents of a file that only root or the user of this process could have written.
 
-    The file is opened once; check and read use the same descriptor, so the file cannot be exchanged in
-    between. It must be a regular file in a safe directory, see `check_folder`.
+    The file must be a regular file in a safe directory, see `check_folder`. It is opened once: the checks and
+    the reading use the same file descriptor, so that the file cannot be exchanged in between.
 
     Args:
         path: the file.
-        secret: also reject a file that group or others can read.
+        secret: also refuse a file that its group or other users can read.
 
     Raises:
         ConfigError: the file is not trusted, or longer than `MAX_FILE_BYTES`.
@@ -53,10 +53,10 @@ def read_trusted(path: Path, *, secret: bool = False) -> bytes:
 
 
 def replace_public(path: Path, data: bytes) -> None:
-    """Replace a world-readable file atomically: readers see either the old or the new file.
+    """Replace a world-readable file atomically, so that readers see either the old or the new contents.
 
-    A missing directory is created with mode 0755 whatever the umask, but not its parents. The data is not
-    flushed to disk.
+    A missing directory is created with mode 0755 whatever the umask is; directories above it must exist. The
+    data is not forced to disk.
 
     Args:
         path: the file.
@@ -90,10 +90,10 @@ def check_folder(path: Path, also: Collection[int] = ()) -> None:
 
     Args:
         path: the directory.
-        also: further uids that may own a directory, such as that of a daemon for which root runs the check.
+        also: further uids that may own a directory, for example that of a daemon when root runs the check.
 
     Raises:
-        ConfigError: the directory is not safe; names expected and actual owner and mode.
+        ConfigError: the directory is not safe. The error names the expected and the actual owner and mode.
         OSError: a part of the path cannot be examined.
     """
     rest = list(path.absolute().parts[1:])[::-1]
@@ -138,10 +138,17 @@ def _check_directory(path: Path, also: Collection[int]) -> None:
 def _check(
     path: Path, status: os.stat_result, forbidden: int, mode_change: str, also: Collection[int] = ()
 ) -> None:
-    """Compare owner and mode of a file with the permitted ones.
+    """Raise an error unless a file has a permitted owner and mode.
+
+    Args:
+        path: the file.
+        status: result of lstat or fstat for the file.
+        forbidden: permission bits that must not be set.
+        mode_change: argument of chmod that removes these bits, for the remedy.
+        also: permitted owners besides root and the user of this process.
 
     Raises:
-        ConfigError: names expected and actual owner and mode.
+        ConfigError: owner or mode is not permitted. The error names the expected and the actual ones.
     """
     uids = sorted({0, os.geteuid(), *also})
     foreign, mode = status.st_uid not in uids, stat.S_IMODE(status.st_mode)
@@ -160,7 +167,13 @@ def _check(
 
 
 def _exception(owner: int) -> str:
-    """Return the exception to `chown root`: the user of a service that writes to the directory."""
+    """Return text that names the exception to the remedy `chown root`.
+
+    A directory must not be given to root if a service with another user writes to it.
+
+    Args:
+        owner: uid of the directory's owner.
+    """
     user = os.geteuid()
     if user == 0:
         return f"; but if a service of user {_name(owner)} writes there, run this command as {_name(owner)}"

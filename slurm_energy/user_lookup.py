@@ -1,4 +1,7 @@
-"""Lookup of users and groups on this host. Every function may query a directory service and block."""
+"""Lookup of users and groups on this host.
+
+Each function may query a directory service and therefore block.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,11 @@ from collections.abc import Iterable
 
 
 def uid_of(name: str) -> int | None:
-    """Return the uid for a login name or number; None: this host does not know the name."""
+    """Return the uid of a user; None if this host does not know the name.
+
+    Args:
+        name: login name, or a uid as a decimal number, which is returned without a lookup.
+    """
     if name.isdecimal() and len(name) <= 10:
         return int(name)
     try:
@@ -19,7 +26,7 @@ def uid_of(name: str) -> int | None:
 
 
 def name_of(uid: int) -> str | None:
-    """Return the login name of a uid; None: this host does not know it."""
+    """Return the login name of a uid; None if this host does not know the uid."""
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
@@ -27,7 +34,7 @@ def name_of(uid: int) -> str | None:
 
 
 def gid_of(name: str) -> int | None:
-    """Return the gid of a group name; None: this host does not know it."""
+    """Return the gid of a group name; None if this host does not know the name."""
     try:
         return grp.getgrnam(name).gr_gid
     except (KeyError, ValueError):
@@ -35,7 +42,10 @@ def gid_of(name: str) -> int | None:
 
 
 def gids_of(uid: int) -> frozenset[int]:
-    """Return the primary and supplementary groups of a user; none if this host does not know the uid."""
+    """Return the gids of a user's primary and supplementary groups.
+
+    An empty set if the uid is unknown here.
+    """
     try:
         entry = pwd.getpwuid(uid)
         return frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid))
@@ -44,5 +54,5 @@ def gids_of(uid: int) -> frozenset[int]:
 
 
 def uids_of(names: Iterable[str]) -> frozenset[int]:
-    """Return the uids for all names that this host knows."""
+    """Return the uids of login names. Names that this host does not know are left out."""
     return frozenset(uid for name in names if (uid := uid_of(name)) is not None)

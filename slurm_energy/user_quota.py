@@ -1,4 +1,4 @@
-"""Division of a common limit among users. Pure."""
+"""Division of a limit on all users' items into an equal maximum per user. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 
 def fair_quota(counts: Iterable[int], total: int) -> int:
-    """Return the number of items that each user may keep, so that all together keep at total `total`.
+    """Return the maximum number of items that each user may keep, so that all users keep at most `total`.
 
-    It is the largest such number (max-min fairness): users with fewer items lose none.
+    The result is the largest such number (max-min fairness). Users who have fewer items lose none.
 
     Args:
         counts: number of items of each user.
-        total: limit on the items of all users, 0 or more.
+        total: limit on the items of all users together, 0 or more.
     """
     rest = sorted(counts)
     left = total

@@ -1,4 +1,4 @@
-"""Life cycle of worker processes in long computations."""
+"""End of the worker processes of a process pool when their parent process has ended."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import threading
 
 
 def end_with_parent() -> None:
-    """End this worker process as soon as its parent process has ended, even if the parent was killed.
+    """Start a thread that ends this worker process as soon as its parent process has ended.
 
-    A pool that ends normally stops its workers. Workers of a killed pool would otherwise wait for ever.
+    A pool that ends normally stops its workers. Without this thread the workers of a killed pool would wait
+    for ever.
     """
     threading.Thread(target=_wait, daemon=True).start()
 

@@ -1,6 +1,6 @@
 """Apply the settings of a job: claim them, merge the claims of all jobs, journal, write, verify.
 
-A setting that fails never stops the others. Which settings a job requests is decided in `policies`.
+A setting that fails does not stop the others. The package `policies` decides which settings a job requests.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ def apply(
     current: Mapping[str, str] | None = None,
     arbiter: Arbiter = _ALL_CLAIMS,
 ) -> list[SettingOutcome]:
-    """Claim settings for a job and write the values that the claims of all jobs merge to.
+    """Claim settings for a job and write the values that result from the claims of all jobs.
 
     Args:
         devices: devices of the node.
-        journal: original values and claims; it is on disk before the hardware is written.
-        owner: job that requests the settings.
+        journal: original values and claims. It is written to disk before the hardware is changed.
+        owner: job that requests the settings, as `JOBID.RESTART`.
         settings: requested settings.
-        current: values that were read just now, by knob; they are not read again.
-        arbiter: the jobs on the node, including the owner.
+        current: values by key of the knob that were read just now and are not read again; None for none.
+        arbiter: arbitration between the jobs on the node, including the owner.
 
     Returns:
-        One outcome per setting in the given order, except for optional settings without a knob.
+        One outcome per setting in the given order. Optional settings that the hardware lacks have no outcome.
     """
     transaction = SettingsTransaction(devices, journal, arbiter, current=dict(current or {}))
     requested = {setting.key: setting for setting in settings}
@@ -76,7 +76,12 @@ def apply(
 
 
 def reconcile(devices: NodeDevices, journal: SettingsJournal, arbiter: Arbiter) -> None:
-    """Write every knob whose claims merge to a new value since the jobs changed, or whose last write failed.
+    """Write the knobs whose value must change because jobs started or ended, or whose last write failed.
+
+    Args:
+        devices: devices of the node.
+        journal: original values and claims.
+        arbiter: arbitration between the jobs on the node.
 
     Raises:
         OSError: the journal cannot be written; the hardware was not changed.
@@ -90,7 +95,12 @@ def reconcile(devices: NodeDevices, journal: SettingsJournal, arbiter: Arbiter) 
 
 
 def _claim(transaction: SettingsTransaction, owner: str, setting: Setting) -> SettingOutcome | None:
-    """Add the claim of a job to the entry of a knob; return the failure where that is not possible."""
+    """Add a job's claim to the journal entry of a knob within a transaction.
+
+    Returns:
+        None if the claim was added, or if the setting is optional and the node lacks the knob. Otherwise the
+            failed outcome.
+    """
     key, value = setting.key, setting.value
     knob = transaction.devices.knobs.get(key)
     if knob is None:
@@ -107,7 +117,13 @@ def _claim(transaction: SettingsTransaction, owner: str, setting: Setting) -> Se
 
 
 def _claim_dependent(transaction: SettingsTransaction, owner: str, key: str) -> None:
-    """Journal the original of a knob that the hardware may change as a side effect of a job's setting."""
+    """Journal the original of a knob that the hardware may change as a side effect of a job's setting.
+
+    Args:
+        transaction: transaction that holds the journal entries.
+        owner: the job.
+        key: key of the knob that may change.
+    """
     entry, current = transaction.entry(key), transaction.read(key)
     if entry is None and current is not None:
         entry = JournalEntry(key, current)
@@ -120,7 +136,10 @@ def _in_order(settings: Sequence[Setting], outcomes: Mapping[str, SettingOutcome
 
 
 def _outcome(transaction: SettingsTransaction, setting: Setting) -> SettingOutcome:
-    """Return the outcome of a job's own request, which claims of other jobs may have overruled."""
+    """Return the outcome of a job's setting after the writes.
+
+    If claims of other jobs overruled the setting, the note says so.
+    """
     key, knob = setting.key, transaction.devices.knobs[setting.key]
     original, current = transaction.entries[key].original, transaction.current[key]
     if key in transaction.changed_externally:

@@ -1,7 +1,7 @@
-"""Arbitration between the jobs on one node: which jobs a knob affects, and which value their claims merge to.
+"""Arbitration between the jobs on one node: which jobs a knob affects, and which value their claims yield.
 
-The rules are in docs/policies.md, "Jobs that share a node". Pure functions: this module reads and writes no
-hardware and keeps no state.
+The rules are in docs/policies.md, "Jobs that share a node". All functions are pure: they neither access
+hardware nor keep state.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class JobAllocation:
 
 @dataclass(frozen=True, slots=True)
 class KnobDomains:
-    """The part of the node that each knob controls.
+    """The logical CPUs that each knob controls.
 
     Attributes:
-        cpus: logical CPUs by domain of the knob (`policy0`, `package-1`); a domain that is not listed
+        cpus: logical CPUs by domain of the knob (`policy0`, `package-1`). A domain that is not listed
             controls the whole node.
     """
 
@@ -41,7 +41,7 @@ class KnobDomains:
 
     @classmethod
     def from_hardware(cls, hardware: NodeHardware) -> KnobDomains:
-        """Return the domains of a node; a package with unknown CPUs counts as the whole node."""
+        """Return the domains of a node's knobs. A package whose CPUs are unknown counts as the whole node."""
         cpus = {policy.name: frozenset(policy.cpus) for policy in hardware.policies}
         for package in hardware.packages:
             if package.cpus:
@@ -51,9 +51,12 @@ class KnobDomains:
     def affects(self, key: str, allocation: JobAllocation) -> bool:
         """Return whether a knob controls a part of the node that is allocated to a job.
 
-        A job with unknown CPUs is assumed to have CPUs on every package. It is assumed to have no part in
-        knobs of single cores, because Slurm gives a core to one job only, unless the site lets jobs share
-        cores.
+        If the CPUs of the job are unknown, it is assumed to have CPUs on every package, but none that knobs
+        of single cores control. Slurm gives a core to one job only, unless the site lets jobs share cores.
+
+        Args:
+            key: key of the knob, for example `cpufreq.governor[policy0]`.
+            allocation: CPUs and GPUs of the job.
         """
         name, _, domain = key.rstrip("]").partition("[")
         if domain.startswith("gpu"):
@@ -69,20 +72,27 @@ class Arbiter:
     """Arbitration between the jobs that run on a node.
 
     Attributes:
-        allocations: allocation of each running job; None if the running jobs are unknown. Every claim then
-            counts, and no other job is taken into account.
-        domains: the part of the node that each knob controls.
+        allocations: allocation of each running job, by job as `JOBID.RESTART`. None if the running jobs are
+            unknown; all claims are then in force, and jobs without claims are disregarded.
+        domains: the logical CPUs that each knob controls.
     """
 
     allocations: Mapping[str, JobAllocation] | None = None
     domains: KnobDomains = field(default_factory=KnobDomains)
 
     def counts(self, owner: str) -> bool:
-        """Return whether the job is running, so that its claims count."""
+        """Return whether the claims of the job `owner` are in force, because the job is running."""
         return self.allocations is None or owner in self.allocations
 
     def merged_value(self, key: str, original: str, claims: Mapping[str, str | None]) -> str | None:
-        """Return the value that the claims on a knob merge to; None if no running job requests a value."""
+        """Return the value that results from the claims on a knob; None if no running job requests a value.
+
+        Args:
+            key: key of the knob.
+            original: value of the knob before the first job changed it.
+            claims: value that each job requests; None for a job whose other settings only change the knob as
+                a side effect.
+        """
         requested = {
             owner: value for owner, value in claims.items() if value is not None and self.counts(owner)
         }
@@ -94,13 +104,13 @@ class Arbiter:
 
 
 def merge_claims(name: str, original: str, requested: Sequence[str], affects_others: bool) -> str:
-    """Return the value of a knob that restricts none of the affected jobs more than it requests.
+    """Return the value of a knob that restricts none of the affected jobs more than the job requests.
 
     Args:
-        name: name of the knob, e.g. `powercap.power_limit`.
-        original: value in force before any of the jobs.
+        name: name of the knob, for example `powercap.power_limit`.
+        original: value of the knob before the first job changed it.
         requested: values that jobs request, in the unit of the knob.
-        affects_others: whether the knob also affects jobs that request no value; these jobs need the
+        affects_others: whether the knob also affects jobs that request no value. These jobs need the
             original.
     """
     if not requested or affects_others:
@@ -109,7 +119,7 @@ def merge_claims(name: str, original: str, requested: Sequence[str], affects_oth
 
 
 def _highest_limit(original: str, requested: Sequence[str]) -> str:
-    """Return the highest limit, but never more than the original; 0 means that there is no limit."""
+    """Return the highest requested limit, but at most the original. An original of `0` means no limit."""
     highest = max(requested, key=int)
     return original if 0 < int(original) <= int(highest) else highest
 

@@ -1,7 +1,7 @@
-"""Journal of hardware settings: original value, claims of jobs, and value in force of every changed knob.
+"""Journal of hardware settings: original value, claims of jobs, and current value of every changed knob.
 
-The journal is on disk before the first write to the hardware and is replaced atomically. The file exists only
-while something is set. It holds keys and values and knows nothing of the hardware.
+The journal is on disk before the first write to the hardware, and is replaced atomically. Its file exists
+only while jobs have changed settings. The module stores keys and values and does not access hardware.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _MAX_BYTES = 64_000_000
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """The state of one knob that we changed, are about to change, or that changes as a side effect.
+    """The state of one knob that the agent changes, or that changes as a side effect of another knob.
 
     Attributes:
         key: key of the knob.
         original: value before the first job changed it.
-        claims: value that each job (`JOBID.RESTART`) requests; None where the hardware may change the knob
-            as a side effect of another setting of that job.
-        target: value that the claims merged to at the last write; None if no value of the knob itself is
-            requested, or if the write failed and has to be repeated.
-        written: value read back after our last write; None while a write or a restore is in progress.
+        claims: value that each job (`JOBID.RESTART`) requests; None where the hardware may change the knob as
+            a side effect of another setting of that job.
+        target: value that resulted from the claims at the last write. None if no job requests a value of this
+            knob, or if the write failed and has to be repeated.
+        written: value read back after the last write; None while a write or a restore is in progress.
     """
 
     key: str
@@ -41,37 +41,45 @@ class JournalEntry:
 
     @property
     def is_unfulfilled(self) -> bool:
-        """Whether a requested value could not be written and has to be written again."""
+        """Whether jobs request a value whose last write failed, so that it has to be repeated."""
         return self.target is None and any(value is not None for value in self.claims.values())
 
     # These methods avoid dataclasses.replace, which is slow: a job on a large node has hundreds of entries,
     # and its prolog waits for them.
 
     def with_claim(self, owner: str, value: str | None) -> JournalEntry:
-        """Return the entry with the value that a job requests."""
+        """Return a copy of this entry in which the job `owner` requests `value`.
+
+        A value of None means that another setting of the job may change the knob as a side effect.
+        """
         return JournalEntry(self.key, self.original, {**self.claims, owner: value}, self.target, self.written)
 
     def without_claim(self, owner: str) -> JournalEntry:
-        """Return the entry without the claim of a job."""
+        """Return a copy of this entry without the claim of the job `owner`."""
         claims = {other: value for other, value in self.claims.items() if other != owner}
         return JournalEntry(self.key, self.original, claims, self.target, self.written)
 
     def with_target(self, target: str | None) -> JournalEntry:
-        """Return the entry with a new merged value whose write is in progress."""
+        """Return a copy of this entry in which a write of `target` is in progress."""
         return JournalEntry(self.key, self.original, self.claims, target, None)
 
     def with_written(self, written: str | None) -> JournalEntry:
-        """Return the entry with the value read back after a write."""
+        """Return a copy of this entry in which `written` is the value read back.
+
+        None if a write is in progress.
+        """
         return JournalEntry(self.key, self.original, self.claims, self.target, written)
 
 
 class SettingsJournal:
-    """The journal's entries and their file. An original is never replaced while its entry exists.
+    """The entries of the journal and the file that holds them.
+
+    The original value in an entry is never replaced while the entry exists.
 
     Attributes:
         path: the file.
-        entries: entries by key.
-        load_error: reason why the file could not be used at the start; empty if it could.
+        entries: entries by key of the knob.
+        load_error: reason why `load` could not use the file; empty if it could.
         write_error: reason why the file lacks the last changes, see `update_or_defer`; empty if it has them.
     """
 
@@ -83,7 +91,9 @@ class SettingsJournal:
 
     @classmethod
     def load(cls, path: Path) -> SettingsJournal:
-        """Read the journal. A damaged file is renamed, and `load_error` says so.
+        """Read the journal.
+
+        A damaged file is renamed, and `load_error` of the empty journal names the reason.
 
         Raises:
             OSError: the file exists and cannot be read.
@@ -106,25 +116,26 @@ class SettingsJournal:
         return journal
 
     def update(self, changed: Iterable[JournalEntry], deleted: Iterable[str] = ()) -> None:
-        """Replace and delete entries; the file is on disk on return. Without a change nothing is written.
+        """Replace and delete entries. On return the file is on disk; it is not written if nothing changes.
 
-        An existing entry keeps its original.
+        An entry that exists already keeps its original value.
 
         Args:
-            changed: new or replaced entries.
-            deleted: keys of entries to delete.
+            changed: new entries, and entries that replace those of the same key.
+            deleted: keys of the entries to delete.
 
         Raises:
-            OSError: the journal is unchanged; the caller must not write to the hardware.
+            OSError: the file cannot be written. The journal is unchanged, and the caller must not write to
+                the hardware.
         """
         new = self._updated(changed, deleted)
         if new != self.entries or self.write_error:
             self._save(new)
 
     def update_or_defer(self, changed: Iterable[JournalEntry], deleted: Iterable[str] = ()) -> None:
-        """Replace and delete entries; if the file cannot be written, a later update writes it.
+        """Replace and delete entries like `update`. If the file cannot be written, a later update writes it.
 
-        Callers must not use this to delete an original that the hardware does not hold.
+        Callers must not use this method to delete an entry whose original the hardware does not hold.
         """
         new = self._updated(changed, deleted)
         try:
@@ -145,7 +156,12 @@ class SettingsJournal:
         return new
 
     def entries_of(self, owner: str | None = None, keys: Iterable[str] | None = None) -> list[JournalEntry]:
-        """Return the entries claimed by a job (None: by any job), optionally limited to some keys."""
+        """Return entries of the journal.
+
+        Args:
+            owner: return only entries on which this job has a claim; None for all.
+            keys: return only entries of these knobs; None for all.
+        """
         selected = None if keys is None else set(keys)
         return [
             entry
@@ -181,7 +197,7 @@ def _entry(item: dict[str, Any]) -> JournalEntry:
 
 
 def _entry_of_one_owner(item: dict[str, Any]) -> JournalEntry:
-    """Read an entry of format version 1, in which a knob belonged to one job."""
+    """Convert an entry of format version 1, in which a knob belonged to one job, to the current format."""
     claims = {item["owner"]: item["asked"]}
     return _entry(
         {

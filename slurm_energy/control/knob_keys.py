@@ -1,4 +1,4 @@
-"""Keys of knobs, `name[domain]`, as text for people: keys of many similar knobs are joined into one word."""
+"""Keys of knobs, `NAME[DOMAIN]`, in messages. The keys of many similar knobs are joined into one word."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d+)")
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """Split a key into name and domain; the domain of a key without brackets is empty."""
+    """Split a key into (name, domain). The domain of a key without brackets is empty."""
     match = _KEY.fullmatch(key)
     return (match["name"], match["domain"]) if match else (key, "")
 
 
 def join_keys(keys: Iterable[str]) -> str:
-    """Join keys by name, for example `cpufreq.governor[policy0-63], cpufreq.boost[all]`."""
+    """Join the keys of knobs by name, for example to `cpufreq.governor[policy0-63], cpufreq.boost[all]`."""
     domains_by_name: dict[str, list[str]] = {}
     for key in keys:
         name, domain = split_key(key)
@@ -25,7 +25,7 @@ def join_keys(keys: Iterable[str]) -> str:
 
 
 def join_domains(domains: Sequence[str]) -> str:
-    """Join domains: runs of consecutive numbers with a common stem become `stemA-B`, others are listed."""
+    """Join domains with commas. Consecutive numbers with a common stem become `stemA-B`."""
     runs: list[tuple[str, int, int]] = []
     for domain in domains:
         match = _NUMBERED.fullmatch(domain)

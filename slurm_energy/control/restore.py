@@ -1,4 +1,4 @@
-"""Restore the settings of a job: withdraw its claims, write the originals or what other jobs still claim."""
+"""Restore the settings of a job: withdraw its claims and write the originals, or the values others claim."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class RestoreResult:
     Attributes:
         key: key of the knob.
         done: whether nothing remains to be restored for this job.
-        note: why the original is not back; if `done`, the value that claims of other jobs keep in force.
+        note: why the original was not restored. If `done`, the value that claims of other jobs keep in force,
+            or empty.
     """
 
     key: str
@@ -36,22 +37,23 @@ def restore(
     keys: Iterable[str] | None = None,
     arbiter: Arbiter = _ALL_CLAIMS,
 ) -> list[RestoreResult]:
-    """Withdraw the claims of a job and write the originals, or the value that the remaining claims merge to.
+    """Withdraw the claims of a job and write the originals, or the values that the remaining claims yield.
 
-    The last write is restored first, and each value is verified. A restore that fails stays in the journal
-    for another attempt. A value that is neither ours nor the original was set by another program: the value
-    stays, and its entry is deleted. Originals are restored even if the journal cannot be written, because the
-    journal then still holds them. The claims of other jobs are then applied by a later `reconcile`.
+    The knob that was written last is restored first, and each value is verified. If a restore fails, its
+    entry stays in the journal for another attempt. If another program has changed a knob since, its value is
+    left alone and its journal entry is deleted. Originals are restored even if the journal cannot be written,
+    because the journal on disk then still holds them. In that case a later `reconcile` applies the claims of
+    other jobs.
 
     Args:
         devices: devices of the node.
         journal: original values and claims.
         owner: job whose claims are withdrawn; None for all jobs.
-        keys: restore these knobs only; None for all.
-        arbiter: the jobs on the node, with or without the owner.
+        keys: keys of the knobs to restore; None for all.
+        arbiter: arbitration between the jobs on the node, with or without the owner.
 
     Returns:
-        One result per journal entry.
+        One result per journal entry of the job.
     """
     transaction = SettingsTransaction(devices, journal, arbiter)
     claimed = journal.entries_of(owner, keys)
@@ -89,7 +91,13 @@ def restore(
 
 
 def _withdraw_claim(transaction: SettingsTransaction, entry: JournalEntry, owner: str) -> None:
-    """Remove a job's claim from a knob that other jobs claim, and request the value that remains."""
+    """Remove a job's claim on a knob that other jobs also claim, and request the value that then results.
+
+    Args:
+        transaction: transaction to which the write is added.
+        entry: journal entry of the knob.
+        owner: the job.
+    """
     remaining = entry.without_claim(owner)
     transaction.entries[entry.key] = remaining
     target = transaction.merged_value(remaining)
@@ -100,7 +108,7 @@ def _withdraw_claim(transaction: SettingsTransaction, entry: JournalEntry, owner
 
 
 def _shared_result(transaction: SettingsTransaction, key: str) -> RestoreResult:
-    """Return the result for a knob on which other jobs have claims."""
+    """Return the result for the knob `key`, on which other jobs also have claims."""
     knob, outcome = transaction.devices.knobs.get(key), transaction.outcomes.get(key)
     if knob is None:
         return RestoreResult(key, False, "the device is gone")
@@ -117,7 +125,16 @@ def _update_journal(
     closing: Sequence[JournalEntry],
     results: dict[str, RestoreResult],
 ) -> None:
-    """Journal the values in force; delete entries that are restored or that another program changed."""
+    """Update the journal after a restore.
+
+    Entries are deleted if they are restored or if another program has changed the knob. Other entries get the
+    current value.
+
+    Args:
+        transaction: the completed transaction.
+        closing: entries on which no other job has a claim.
+        results: result by key of the knob.
+    """
     changed = {entry.key for entry in closing if results[entry.key].note.startswith(CHANGED_EXTERNALLY)}
     if changed:
         # Knobs that only changed as a side effect of a setting that another program has changed since
@@ -133,7 +150,17 @@ def _update_journal(
 
 
 def _classify(knob: Knob | None, entry: JournalEntry) -> RestoreResult | None:
-    """Return the result if nothing has to be written; None if the current value is ours."""
+    """Decide whether the original of a knob has to be written.
+
+    Args:
+        knob: the knob; None if the device is gone.
+        entry: its journal entry.
+
+    Returns:
+        None if it has to be written, because the knob holds the value that the agent wrote. Otherwise the
+            result of the restore: the knob is restored already, unreadable, gone, or changed by another
+            program.
+    """
     if knob is None:
         return RestoreResult(entry.key, False, "the device is gone")
     if not knob.readable:
@@ -153,10 +180,13 @@ def _classify(knob: Knob | None, entry: JournalEntry) -> RestoreResult | None:
 
 
 def _write_originals(devices: NodeDevices, entries: list[JournalEntry]) -> dict[str, RestoreResult]:
-    """Write originals in reverse order of stages, then once more in order where needed.
+    """Write the originals of knobs in reverse order of stages, then some of them once more in forward order.
 
-    The second pass covers knobs whose write was refused, or undone by a later write: a preference, for
-    example, cannot be written before the governor is restored.
+    The second pass covers knobs whose write was refused, or undone by a later write. For example, an energy
+    preference cannot be written before the governor is restored.
+
+    Returns:
+        Result by key of the knob.
     """
     ordered = sorted(entries, key=lambda entry: devices.knobs[entry.key].stage)
     results: dict[str, RestoreResult] = {}

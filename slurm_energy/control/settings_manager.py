@@ -1,6 +1,7 @@
-"""Manager that applies the settings jobs request, restores those of finished jobs, and retries failures.
+"""Manager that applies the settings that jobs request, restores those of finished jobs, and retries failures.
 
-The manager knows no sessions: a callable supplies the running jobs and their allocations.
+The manager does not know the sessions of jobs. A function that its creator passes supplies the running jobs
+and their allocations.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ log = logging.getLogger(__name__)
 
 
 class SettingsManager:
-    """The settings of one node, applied and restored with one journal.
+    """Manager of the hardware settings of one node, with one journal.
 
     Args:
         devices: devices of the node.
         journal: original values and claims.
-        allocations: returns the allocation of each running job by the name under which the job is journaled;
-            without it, every job in the journal counts as running.
+        allocations: function that returns the allocation of each running job, by job as `JOBID.RESTART`.
+            None: every job in the journal counts as running.
 
     Attributes:
         journal: the journal.
-        unrestored: keys of settings that could not be restored although their job has ended.
+        unrestored: keys of the knobs that could not be restored although their job has ended.
     """
 
     def __init__(
@@ -51,9 +52,18 @@ class SettingsManager:
     def apply(
         self, owner: str, settings: Sequence[Setting], current: Mapping[str, str] | None = None
     ) -> list[SettingOutcome]:
-        """Apply the settings of a job as far as the claims of the other jobs permit, see `apply.apply`.
+        """Apply the settings of a job as far as the claims of the other jobs permit.
 
-        A job without settings counts too: its presence may end settings that other jobs requested.
+        Call it for jobs without settings too, because their presence may end settings that other jobs
+        requested.
+
+        Args:
+            owner: job that requests the settings, as `JOBID.RESTART`.
+            settings: requested settings; may be empty.
+            current: values by key of the knob that were read just now and are not read again; None for none.
+
+        Returns:
+            One outcome per setting. Optional settings that the hardware lacks have no outcome.
         """
         if not settings and not self.journal.entries:
             return []
@@ -62,7 +72,15 @@ class SettingsManager:
         return outcomes
 
     def restore(self, owner: str | None, keys: Iterable[str] | None = None) -> list[RestoreResult]:
-        """Restore settings of a job (None: of all jobs), all or those of `keys`; log each failure once."""
+        """Restore settings of a job, and log each failure once.
+
+        Args:
+            owner: the job; None for all jobs.
+            keys: keys of the knobs to restore; None for all.
+
+        Returns:
+            One result per knob that the job had claimed.
+        """
         results = restore(self._devices, self.journal, owner, keys, self._arbiter())
         self._log_journal_state()
         new_failures: dict[str, list[str]] = {}
@@ -79,13 +97,19 @@ class SettingsManager:
         return results
 
     def has_settings(self, owner: str) -> bool:
-        """Return whether a setting of a job is not restored yet."""
+        """Return whether a setting of the job `owner` is not restored yet."""
         return bool(self.journal.entries_of(owner))
 
     def check_restored(self, outcomes: Iterable[SettingOutcome]) -> list[RestoreResult]:
-        """Return whether the original of each given setting is in force.
+        """Check for given settings whether the hardware holds their original values; write nothing.
 
-        This serves settings without a journal entry. A setting that cannot be read has no result.
+        Use it for settings without a journal entry.
+
+        Args:
+            outcomes: outcomes of the settings, with their originals.
+
+        Returns:
+            One result per setting. Settings whose knob or original cannot be read have no result.
         """
         results = []
         for outcome in outcomes:
@@ -99,7 +123,14 @@ class SettingsManager:
         return results
 
     def repair(self, running: Collection[str]) -> list[RestoreResult]:
-        """Restore settings left by finished jobs and retry failed settings of running jobs."""
+        """Restore settings left by finished jobs and retry failed settings of running jobs.
+
+        Args:
+            running: the running jobs, as `JOBID.RESTART`.
+
+        Returns:
+            Results of the restored settings.
+        """
         if self._allocations is None:
             return self.restore(None)
         results: list[RestoreResult] = []

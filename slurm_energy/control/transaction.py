@@ -1,4 +1,4 @@
-"""A transaction on hardware settings: compute the writes from all claims, write them, read the result back.
+"""A transaction on hardware settings: compute the writes from all claims, write them, read the values back.
 
 The caller writes the journal between these steps, see `apply` and `restore`.
 """
@@ -28,8 +28,8 @@ class SettingOutcome:
         requested: value that the job requests.
         applied: value read back after the write; None if the write was refused.
         failed: whether the hardware does not hold the value that was written.
-        restored: whether the original is back; None before the first attempt to restore it.
-        note: reason of a failure or of a difference from the requested value.
+        restored: whether the original was restored; None before the first attempt to restore it.
+        note: reason of a failure or of a difference from the requested value; empty if there is none.
     """
 
     key: str
@@ -49,12 +49,12 @@ class SettingsTransaction:
         devices: devices of the node.
         journal: original values and claims.
         arbiter: merges the claims of the running jobs.
-        current: current value by knob, as far as values were read.
-        released: knobs that are being restored; claims on them no longer count.
-        entries: journal entries by knob as they will be after the transaction.
-        writes: value to write by knob.
-        changed_externally: knobs that another program changed after our last write.
-        outcomes: outcome by written knob.
+        current: current value by key of the knob, for the knobs that were read.
+        released: keys of knobs that are being restored; claims on them no longer have an effect.
+        entries: journal entries by key as they will be after the transaction.
+        writes: value to write by key of the knob.
+        changed_externally: keys of knobs that another program changed after the agent's last write.
+        outcomes: outcome by key of each written knob.
     """
 
     devices: NodeDevices
@@ -68,21 +68,33 @@ class SettingsTransaction:
     outcomes: dict[str, SettingOutcome] = field(default_factory=dict)
 
     def entry(self, key: str) -> JournalEntry | None:
-        """Return the entry of a knob as it will be; None for a knob that no job has set."""
+        """Return the journal entry of a knob as it will be after the transaction.
+
+        None if no job has set the knob.
+        """
         return self.entries.get(key) or self.journal.entries.get(key)
 
     def merged_value(self, entry: JournalEntry) -> str | None:
-        """Return the value that the claims on a knob merge to; None if no job requests a value."""
+        """Return the value that results from the claims on a knob.
+
+        None if no running job requests a value.
+        """
         return self.arbiter.merged_value(entry.key, entry.original, entry.claims)
 
     def read(self, key: str) -> str | None:
-        """Return the current value of a knob; None if it cannot be read."""
+        """Return the current value of a knob, read from the hardware once per transaction.
+
+        None if unreadable.
+        """
         if key not in self.current:
             self.current |= self.devices.read([key])
         return self.current.get(key)
 
     def check_external_change(self, entry: JournalEntry) -> bool:
-        """Return whether another program changed a knob after our last write, and remember that."""
+        """Return whether another program changed a knob after the agent's last write.
+
+        If so, the key is also added to `changed_externally`.
+        """
         knob, current = self.devices.knobs[entry.key], self.read(entry.key)
         is_comparable = knob.readable and entry.written is not None and current is not None
         if is_comparable and not knob.is_equivalent(str(entry.written), str(current)):
@@ -90,7 +102,12 @@ class SettingsTransaction:
         return entry.key in self.changed_externally
 
     def request(self, entry: JournalEntry, value: str) -> None:
-        """Schedule a write, unless the knob is gone or another program changed it."""
+        """Schedule a write unless the knob is gone, unreadable, being restored or changed by another program.
+
+        Args:
+            entry: journal entry of the knob.
+            value: value to write.
+        """
         key = entry.key
         if key not in self.devices.knobs or key in self.released or self.read(key) is None:
             return
@@ -99,7 +116,7 @@ class SettingsTransaction:
             self.entries[key] = entry.with_target(value)
 
     def request_merged_claims(self) -> None:
-        """Schedule a write of every knob whose claims merge to another value than before."""
+        """Schedule a write of every knob whose claims now result in another value than at its last write."""
         for entry in list(self.journal.entries.values()):
             if entry.key not in self.entries:
                 target = self.merged_value(entry)
@@ -109,8 +126,8 @@ class SettingsTransaction:
     def request_dependents(self, keys: Iterable[str]) -> None:
         """Schedule a rewrite of every knob that a write to `keys` may alter as a side effect.
 
-        A dependent knob without a requested value is not rewritten. Its entry is only marked, so that its new
-        value is not taken for the change of another program.
+        A dependent knob for which no job requests a value is not rewritten. Its journal entry is only marked,
+        so that its new value is not taken for a change by another program.
         """
         for key in keys:
             for dependent in self.devices.knobs[key].dependents_at(self.current.get(key, "")):
@@ -144,7 +161,7 @@ class SettingsTransaction:
         self.current |= self.devices.read(unverified)
 
     def final_entries(self) -> list[JournalEntry]:
-        """Return the journal entries with the values that are in force after the writes."""
+        """Return the journal entries with the values that the hardware holds after the writes."""
         final = []
         for key, entry in self.entries.items():
             outcome = self.outcomes.get(key)
@@ -161,7 +178,7 @@ class SettingsTransaction:
 
 
 def write_and_verify(knob: Knob, outcome: SettingOutcome, current: str) -> SettingOutcome:
-    """Write one value, read it back, and return the completed outcome.
+    """Write one value, read it back, and return a copy of `outcome` that holds the result.
 
     Args:
         knob: knob to write.

@@ -1,1 +1,4 @@
-"""`senergy doctor`: inspect a host, diagnose the findings, report them. Reads only, changes nothing."""
+"""`senergy doctor`: inspect a host, diagnose the findings, report the results.
+
+It changes nothing on the host.
+"""

@@ -1,6 +1,6 @@
-"""Diagnosis of the findings on a host: the state of each check, the cost of each fault, the remedy.
+"""Diagnosis of the findings on a host: the state of each check, the cost of each fault, and its remedy.
 
-Pure: `inspection` collects the findings, `report` prints the results.
+All functions are pure: `inspection` collects the findings, and `report` formats the results.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def diagnose(findings: HostFindings) -> list[CheckResult]:
 
 
 def is_healthy(checks: Iterable[CheckResult]) -> bool:
-    """Return whether no check needs action: the exit code for monitoring."""
+    """Return whether no check is degraded or failed. `senergy doctor` derives its exit code from this."""
     return not any(check.state in (CheckState.DEGRADED, CheckState.FAILED) for check in checks)
 
 
 def _role(findings: HostFindings) -> CheckResult:
-    """Return the role of this host in Slurm, which decides the required parts."""
+    """Return a check that names the role of this host in Slurm, which decides which other checks apply."""
     slurm = findings.slurm
     if slurm.is_compute_node is None:
         return CheckResult(
@@ -58,12 +58,12 @@ def _role(findings: HostFindings) -> CheckResult:
 
 
 def _is_measured(findings: HostFindings) -> bool:
-    """Return whether this host should have an agent, or has one."""
+    """Return whether this host is or may be a compute node, or runs an agent, so that devices are checked."""
     return findings.slurm.is_compute_node is not False or not isinstance(findings.agent, str)
 
 
 def _energy(findings: HostFindings) -> list[CheckResult]:
-    """Return one check per component: whether its energy is known, and from which source."""
+    """Return one check per component, which states whether its energy is known and from which source."""
     names = dict.fromkeys(["cpu", "dram", *(f"gpu[{gpu.index}]" for gpu in findings.hardware.gpus)])
     names |= dict.fromkeys(counter.component for counter in findings.counters)
     names["node"] = None
@@ -110,7 +110,7 @@ def _component(name: str, findings: HostFindings) -> CheckResult:
 
 
 def _ask_bmc(counters: Iterable[CounterFinding]) -> str:
-    """Return how to test a management controller that does not answer; empty for other sources."""
+    """Return a command that tests whether the BMC responds; an empty text if no counter comes from a BMC."""
     sources = {counter.source for counter in counters}
     if "ipmi:dcmi" in sources:
         return "ipmitool dcmi power reading   (over the network: -I lanplus -H ADDRESS, see node_power)"
@@ -214,7 +214,7 @@ def _values(knobs: Iterable[KnobFinding]) -> str:
 
 
 def _sampling(findings: HostFindings) -> CheckResult:
-    """Check that no wrap can be missed between two samples, which are as frequent as the counters need."""
+    """Check that the sampling interval is short enough to notice every wrap of each counter."""
     wraps = [(c.wraps_after_s, c.key) for c in findings.counters if c.wraps_after_s is not None]
     interval_s = findings.sampling_interval_s
     if not wraps:
@@ -229,7 +229,10 @@ def _sampling(findings: HostFindings) -> CheckResult:
 
 
 def _config(findings: HostFindings) -> list[CheckResult]:
-    """Return one check per error and warning of the configuration, or one that is ok."""
+    """Return one check per error and warning in the configuration.
+
+    A single check that is ok if there is none.
+    """
     fix = "senergy config check"
     if findings.config_error:
         return [CheckResult("configuration", CheckState.FAILED, findings.config_error, _NO_CONFIG, fix)]
@@ -247,7 +250,10 @@ def _config(findings: HostFindings) -> list[CheckResult]:
 
 
 def _meter(findings: HostFindings) -> list[CheckResult]:
-    """Check section node_power of the configuration; its error names the remedy."""
+    """Return a check of the section `node_power` of the configuration.
+
+    An empty list if the section is valid.
+    """
     if not findings.meter_error:
         return []
     cost = "the node's power comes from another source, or from none"
@@ -284,7 +290,12 @@ def _agent(findings: HostFindings) -> list[CheckResult]:
 
 
 def _devices_of_agent(findings: HostFindings, answer: Mapping[str, Any]) -> CheckResult:
-    """Compare the devices with those that the agent found at its start: devices may have appeared later."""
+    """Compare the devices present now with those that the agent found when it started.
+
+    Args:
+        findings: findings on the host.
+        answer: the agent's response to `status`.
+    """
     devices = answer.get("devices")
     measured = devices.get("counters") if isinstance(devices, Mapping) else None
     present = {counter.key for counter in findings.counters}
@@ -315,7 +326,11 @@ def _spool(findings: HostFindings, answer: Mapping[str, Any]) -> CheckResult:
 
 
 def _undelivered(answer: Mapping[str, Any]) -> list[CheckResult]:
-    """Return checks of deferred and rejected records, if there are any."""
+    """Return checks of the records that the controller deferred or rejected; an empty list if there are none.
+
+    Args:
+        answer: the agent's response to `status`.
+    """
     checks = []
     if deferred := answer.get("deferred"):
         cost = "they stay on this node until the controller accepts them"

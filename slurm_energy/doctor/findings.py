@@ -1,4 +1,4 @@
-"""The findings of `senergy doctor` on a host, as plain data between `inspection` and `diagnosis`."""
+"""Findings of `senergy doctor` on a host: plain data that `inspection` collects and `diagnosis` reads."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from slurm_energy.devices.hardware import NodeHardware
 
 @dataclass(frozen=True, slots=True)
 class CounterFinding:
-    """An energy counter.
+    """Finding on an energy counter.
 
     Attributes:
         key, component, source: as in `devices.driver.EnergyCounter`.
         quality: `measured`, `modelled` or `partial`.
-        energy_uj: its value in microjoules; None if it cannot be read.
-        error: why it cannot be read.
-        watts: mean power during the inspection; None if it could not be read twice.
-        wraps_after_s: shortest time until a wrap; None if it does not wrap.
+        energy_uj: reading of the counter in microjoules; None if it cannot be read.
+        error: why the counter cannot be read; empty if it can.
+        wraps_after_s: minimum time between two wraps in seconds; None if the counter does not wrap.
+        watts: mean power during the inspection; None if the counter could not be read twice.
     """
 
     key: str
@@ -36,12 +36,12 @@ class CounterFinding:
 
 @dataclass(frozen=True, slots=True)
 class KnobFinding:
-    """A knob.
+    """Finding on a knob (a value of the hardware that can be set).
 
     Attributes:
         key, name: as in `devices.driver.Knob`.
         value: current value with its unit; None if it cannot be read.
-        writable: this process may set it.
+        writable: whether this process may write the knob.
     """
 
     key: str
@@ -52,16 +52,16 @@ class KnobFinding:
 
 @dataclass(frozen=True, slots=True)
 class InterfaceFinding:
-    """A hardware interface of the kernel or of a library.
+    """Finding on a hardware interface of the kernel or of a vendor's library.
 
     Attributes:
-        name: for example `powercap`.
-        present: the kernel exposes it.
-        in_use: counters or knobs of it are used.
-        expected: the hardware is present, so that the interface should be.
-        cost: cost of its absence.
-        fix: how to enable it.
-        reason: why it cannot be used although it is present; empty if it can, or if unknown.
+        name: name of the interface, for example `powercap`.
+        present: whether the kernel exposes the interface.
+        in_use: whether counters or knobs of the interface are used.
+        expected: whether the hardware should have the interface.
+        cost: consequence if the interface is missing; empty if unknown.
+        fix: how to enable the interface; empty if unknown.
+        reason: why the interface cannot be used although it is present; empty if it can, or if unknown.
     """
 
     name: str
@@ -74,7 +74,7 @@ class InterfaceFinding:
 
 
 class FileUse(StrEnum):
-    """How Slurm uses a file, which decides what happens without it."""
+    """How Slurm uses a file, which determines the consequence of a fault in the file."""
 
     PROLOG = "Prolog"
     EPILOG = "Epilog"
@@ -87,7 +87,7 @@ class FileUse(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileFault:
-    """A file in Slurm's configuration that Slurm cannot use, or should not use.
+    """A file named in Slurm's configuration that Slurm cannot use, or that other users could change.
 
     Attributes:
         path: the file.
@@ -107,20 +107,22 @@ class SlurmFileFindings:
     """The content of slurm.conf and plugstack.conf that concerns slurm-energy.
 
     Attributes:
-        conf: the slurm.conf that was read; empty if none was found.
-        error: why it could not be read.
-        prolog, epilog: programs of slurm-energy; empty if there is none.
-        prolog_at_alloc: PrologFlags has Alloc, so that nodes are set before the first task.
+        conf: path of slurm.conf; empty if none was found.
+        error: why slurm.conf could not be read; empty if it could.
+        prolog, epilog: Prolog and Epilog program that calls slurm-energy; empty if there is none.
+        prolog_at_alloc: whether PrologFlags has Alloc, so that settings are applied before the first task
+            starts.
         faults: files that are named but unusable, or that other users could change.
-        spank: the plugstack line of the flags plugin; empty if there is none.
-        spank_required: one of our lines says `required`.
-        hooks: the plugstack line of the plugin that announces jobs; empty if there is none.
-        policy_file: policy file named on the plugin's line; empty for none.
-        policy_file_missing: that file does not exist.
-        job_submit: job_submit.lua, if it calls our check; otherwise empty.
-        release: the installed Slurm; empty if unknown.
-        is_compute_node: slurm.conf lists this host as a node; None if unknown.
-        is_controller: slurm.conf lists this host as the host of slurmctld.
+        spank: path of the SPANK plugin energy.so in plugstack.conf; empty if it is not listed.
+        spank_required: whether one of the two plugins of slurm-energy is marked `required`.
+        hooks: path of energy_hooks.so, which announces jobs to the agent, in plugstack.conf; empty if not
+            listed.
+        policy_file: policy file named in the line of energy.so; empty for none.
+        policy_file_missing: whether that file does not exist.
+        job_submit: path of job_submit.lua if it loads senergy_submit.lua; otherwise empty.
+        release: installed Slurm release; empty if unknown.
+        is_compute_node: whether slurm.conf lists this host as a node; None if unknown.
+        is_controller: whether slurm.conf lists this host as a host of slurmctld.
     """
 
     conf: str = ""
@@ -142,20 +144,25 @@ class SlurmFileFindings:
 
 @dataclass(frozen=True, slots=True)
 class HostFindings:
-    """All findings on a host; errors are texts, empty without an error.
+    """All findings on a host. The fields for errors hold text, which is empty if there is no error.
 
     Attributes:
-        root: the inspection ran as root, so that an unreadable file is unreadable for every user.
-        virtual: the host is a virtual machine.
-        agent: the response to `status`, or why there is none.
-        controller: the response to `GET /v1/status`, or why there is none.
+        node: name of the node.
+        version: release of slurm-energy that made the inspection.
+        time: Unix time of the inspection.
+        root: whether the inspection ran as root, so that no user can read what it could not read.
+        throttles: components with a throttle sensor.
+        virtual: whether the host is a virtual machine.
+        agent: the agent's response to `status`, or text that says why there is none.
+        controller: the controller's response to `GET /v1/status`, or text that says why there is none.
         config_error: why the configuration cannot be read at all.
-        config_findings: findings of its check, as `senergy config check` prints them.
-        meter_error: error in section node_power of the configuration.
-        sampling_interval_s: seconds between samples while jobs run, as configured or as the counters need.
-        clock_offset_s: this host's clock minus the controller's; None if unknown.
-        clock_uncertainty_s: half the duration of the request.
-        state_free_mb: free space in the agent's state directory; None if unknown.
+        config_findings: errors and warnings in the configuration, as `senergy config check` prints them.
+        meter_error: error in the section `node_power` of the configuration.
+        sampling_interval_s: seconds between samples while jobs run, as configured or as the counters require.
+        spool_limit_mb: maximum size of the agent's spool in megabytes.
+        clock_offset_s: this host's clock minus the controller's clock; None if unknown.
+        clock_uncertainty_s: uncertainty of that offset, half the duration of the request.
+        state_free_mb: free space in the agent's state directory in megabytes; None if unknown.
     """
 
     node: str

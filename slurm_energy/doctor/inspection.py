@@ -1,4 +1,4 @@
-"""Inspection of a host for `senergy doctor`: devices, daemons, files. Read-only, without any judgement."""
+"""Inspection of a host for `senergy doctor`: devices, daemons, files. It changes and judges nothing."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def inspect(
     """Return the findings on this host.
 
     Args:
-        config_argument: --config as given; a faulty file is a finding.
-        ask_agent: requests the agent's status.
-        ask_controller: requests the controller's status.
+        config_argument: value of --config; None for the default path. A faulty file is reported as a finding.
+        ask_agent: function that requests the agent's status.
+        ask_controller: function that requests the controller's status.
         root: directory that contains sys, proc and dev.
-        slurm_conf: None searches the usual paths.
+        slurm_conf: path of slurm.conf; None searches the usual paths.
     """
     config, config_error, config_findings = _config(config_argument)
     agent = _answer(ask_agent, config)
@@ -99,11 +99,11 @@ def inspect(
 
 
 def interfaces(root: Path, used: NodeDevices | None = None) -> list[InterfaceFinding]:
-    """Return every supported hardware interface, and whether this host's kernel exposes it.
+    """Return one finding per hardware interface that slurm-energy supports, present or not.
 
     Args:
         root: directory that contains sys, proc and dev.
-        used: the devices in use; None for none.
+        used: the devices of this node that are in use; None for none.
     """
     sources = {counter.source for counter in _all_counters(used)} if used else set()
     knob_names = {knob.name for knob in used.knobs.values()} if used else set()
@@ -140,7 +140,7 @@ _REMEDIES = {
 
 
 def _expected(root: Path) -> set[str]:
-    """Return the interfaces that the hardware of a host should have."""
+    """Return the names of the interfaces that the host should have according to its hardware."""
     cpuinfo = read_optional(root / "proc/cpuinfo") or ""
     vendors = _display_vendors(root / "sys")
     expected = set()
@@ -160,7 +160,11 @@ def _all_counters(devices: NodeDevices) -> list[EnergyCounter]:
 
 
 def _counters(devices: NodeDevices) -> list[CounterFinding]:
-    """Read every counter twice to show its power; polled sources need a moment for the first value."""
+    """Return one finding per energy counter.
+
+    Each counter is read at least twice, 0.5 s or more apart, to compute its power. The function waits up to 4
+    s for the first reading of sensors that are polled in threads.
+    """
     counters = _all_counters(devices)
     first: dict[str, _Reading] = {}
     last: dict[str, _Reading] = {}
@@ -189,7 +193,7 @@ def _counters(devices: NodeDevices) -> list[CounterFinding]:
 
 
 class _Reading(NamedTuple):
-    """A counter's value at a time between `time_s - uncertainty_s` and `time_s + uncertainty_s`."""
+    """Reading of a counter at a time between `time_s - uncertainty_s` and `time_s + uncertainty_s`."""
 
     time_s: float
     value_uj: int
@@ -197,10 +201,12 @@ class _Reading(NamedTuple):
 
 
 def _read(counter: EnergyCounter) -> _Reading:
-    """Return the fastest of a few readings: a machine that stalls during a reading makes its time uncertain.
+    """Read a counter up to three times and return the reading that took the shortest time.
+
+    The time of a slow reading is uncertain, for example if the machine stalled during the reading.
 
     Raises:
-        DeviceError: not readable now.
+        DeviceError: the counter cannot be read now.
     """
     quickest: _Reading | None = None
     for _ in range(_ATTEMPTS):
@@ -253,13 +259,13 @@ def _knob(knob: Knob) -> KnobFinding:
 
 
 def _writable(knob: Knob) -> bool:
-    """Return whether this process may write; libraries require root."""
+    """Return whether this process may write a knob. Knobs of vendor libraries require root."""
     files = knob.files()
     return all(os.access(path, os.W_OK) for path in files) if files else os.geteuid() == 0
 
 
 def _is_virtual(root: Path) -> bool:
-    """Return whether the processor reports a hypervisor (x86 only)."""
+    """Return whether the host is a virtual machine: the processor reports a hypervisor (x86 only)."""
     for line in (read_optional(root / "proc/cpuinfo") or "").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "flags":
@@ -268,7 +274,11 @@ def _is_virtual(root: Path) -> bool:
 
 
 def _display_vendors(system: Path) -> set[str]:
-    """Return the vendors of display and accelerator devices (PCI class 03 and 12)."""
+    """Return the PCI vendor ids of display and accelerator devices (PCI class 03 and 12), such as `0x10de`.
+
+    Args:
+        system: the directory /sys.
+    """
     vendors = set()
     for path in system.glob("bus/pci/devices/*/class"):
         if (read_optional(path) or "")[:4] in ("0x03", "0x12"):
@@ -277,9 +287,9 @@ def _display_vendors(system: Path) -> set[str]:
 
 
 def _config(argument: Path | str | None) -> tuple[Config, str, tuple[Finding, ...]]:
-    """Return the configuration, why it cannot be read at all, and the findings of its check.
+    """Return (configuration, why it cannot be read at all, errors and warnings in it).
 
-    A configuration with errors counts as the defaults, since no daemon follows it.
+    If the configuration has errors, the defaults are returned instead, because no daemon uses such a file.
     """
     try:
         checked = check_file(argument)
@@ -289,7 +299,11 @@ def _config(argument: Path | str | None) -> tuple[Config, str, tuple[Finding, ..
 
 
 def _meter(config: Config, node: str) -> tuple[NodePowerOptions | None, str]:
-    """Return the configured source of node power and the error in it; only root may use a BMC."""
+    """Return (the site's options for node power, the error in their configuration).
+
+    The options are None if there is an error, or if the process is not root, because only root may use the
+    BMC.
+    """
     if os.geteuid() != 0:
         return None, ""
     try:
@@ -306,7 +320,14 @@ def _answer(ask: Ask, config: Config) -> Mapping[str, Any] | str:
 
 
 def _offset_s(controller: Mapping[str, Any] | str, now: float) -> float | None:
-    """Return how far this clock is ahead of the controller's: its start time plus its uptime."""
+    """Return how many seconds this host's clock is ahead of the controller's; None if unknown.
+
+    The controller's time is the sum of its start time and its uptime.
+
+    Args:
+        controller: the controller's response to `GET /v1/status`, or text that says why there is none.
+        now: Unix time of this host when the controller responded.
+    """
     if isinstance(controller, str):
         return None
     started, up_s = controller.get("started"), controller.get("uptime_s")

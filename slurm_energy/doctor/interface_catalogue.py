@@ -1,6 +1,6 @@
-"""Every supported hardware interface: how the kernel exposes it, and the counters and knobs from it.
+"""Catalogue of the supported hardware interfaces: how the kernel exposes each, and its counters and knobs.
 
-Data for `senergy doctor` and docs/interfaces.md. `devices.discovery` opens the devices.
+`senergy doctor` and docs/interfaces.md use this data. `devices.discovery` opens the devices.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from slurm_energy.devices.hwmon import chip_names
 
 @dataclass(frozen=True, slots=True)
 class HardwareInterface:
-    """A hardware interface of the kernel, of a library or of a management controller.
+    """A hardware interface of the kernel, of a vendor's library or of a management controller (BMC).
 
     Attributes:
         name: name in reports.
-        paths: patterns below the root; a match shows that the kernel exposes the interface.
-        chips: names of hwmon chips, any of which shows the same.
-        sources: `source` of its counters.
+        paths: glob patterns relative to the root directory. A match shows that the kernel exposes the
+            interface.
+        chips: names of hwmon chips; the presence of any of them shows the same.
+        sources: `source` of its energy counters.
         knobs: first words of the names of its knobs, for example `cpufreq`.
     """
 
@@ -31,7 +32,11 @@ class HardwareInterface:
     knobs: tuple[str, ...] = ()
 
     def present(self, root: Path) -> bool:
-        """Return whether the kernel exposes it below `root`; always false for a network interface."""
+        """Return whether the kernel exposes the interface; always False for an interface over the network.
+
+        Args:
+            root: directory that contains sys, proc and dev.
+        """
         if any(True for pattern in self.paths for _ in root.glob(pattern)):
             return True
         return not chip_names(root).isdisjoint(self.chips)
@@ -78,6 +83,12 @@ INTERFACES = (
 
 
 def is_used(interface: HardwareInterface, sources: Iterable[str], knob_names: Iterable[str]) -> bool:
-    """Return whether counters of these sources or knobs of these names come from an interface."""
+    """Return whether any counter or knob in use belongs to an interface.
+
+    Args:
+        interface: the interface.
+        sources: `source` of the counters in use.
+        knob_names: names of the knobs in use, for example `cpufreq.governor`.
+    """
     families = {name.partition(".")[0] for name in knob_names}
     return not families.isdisjoint(interface.knobs) or not set(sources).isdisjoint(interface.sources)

@@ -1,4 +1,4 @@
-"""The doctor's report: for a terminal, as JSON, and as single lines for monitoring."""
+"""Report of `senergy doctor`: for a terminal, as JSON, and as single lines for monitoring."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurm_energy.doctor.verdict import CheckResult, CheckState
 
 
 def document(findings: HostFindings, checks: Iterable[CheckResult]) -> dict[str, Any]:
-    """Return the report as JSON-ready data."""
+    """Return the report as a dict for JSON."""
     listed = list(checks)
     return {
         "node": findings.node,
@@ -34,7 +34,7 @@ def document(findings: HostFindings, checks: Iterable[CheckResult]) -> dict[str,
 
 
 def lines(findings: HostFindings, checks: Iterable[CheckResult]) -> list[str]:
-    """Return the report for a terminal."""
+    """Return the lines of the report for a terminal."""
     listed = list(checks)
     hardware = findings.hardware
     gpus = Counter(gpu.name for gpu in hardware.gpus)
@@ -56,13 +56,13 @@ def lines(findings: HostFindings, checks: Iterable[CheckResult]) -> list[str]:
 
 
 def faults(checks: Iterable[CheckResult]) -> list[str]:
-    """Return one line per check that needs action."""
+    """Return one line per check that is degraded or failed."""
     bad = [check for check in checks if check.state in (CheckState.DEGRADED, CheckState.FAILED)]
     return [": ".join(filter(None, (check.state, check.name, check.finding, check.fix))) for check in bad]
 
 
 def _is_silent(check: CheckResult) -> bool:
-    """Return whether a check concerns an absent interface and needs no line of its own."""
+    """Return whether a check concerns an interface that this node lacks, and needs no line of its own."""
     absent = check.state is CheckState.ABSENT and check.name.startswith("interface ")
     return absent and check.finding == NOT_HERE
 

@@ -22,7 +22,7 @@ _ON_CONTROLLER: Final = (FileUse.JOB_SUBMIT, FileUse.CHECK_MODULE, FileUse.SITE_
 
 
 def slurm_checks(slurm: SlurmFileFindings) -> list[CheckResult]:
-    """Return the checks of Slurm's configuration that matter on this host."""
+    """Return the results of the checks of Slurm's configuration files that apply to this host's role."""
     if not slurm.conf or slurm.error:
         what = f"{slurm.conf}: {slurm.error}" if slurm.error else "no slurm.conf found"
         return [
@@ -42,7 +42,7 @@ def slurm_checks(slurm: SlurmFileFindings) -> list[CheckResult]:
 
 
 def _hooks(slurm: SlurmFileFindings) -> list[CheckResult]:
-    """Check whether and how jobs are announced to the agent."""
+    """Check whether the Prolog and Epilog or energy_hooks.so announce jobs to the agent, and when."""
     checks = []
     programs = (("Prolog", slurm.prolog), ("Epilog", slurm.epilog))
     if slurm.hooks and (slurm.prolog or slurm.epilog):
@@ -75,7 +75,7 @@ def _program(key: str, program: str) -> CheckResult:
 
 
 def _matters(fault: FileFault, slurm: SlurmFileFindings) -> bool:
-    """Return whether this host uses the file."""
+    """Return whether a host with this role uses the faulty file."""
     if fault.use in _ON_NODES:
         return slurm.is_compute_node is not False
     return slurm.is_controller if fault.use in _ON_CONTROLLER else True

@@ -1,4 +1,4 @@
-"""Inspection of Slurm's configuration files on this host; runs no command and contacts no daemon."""
+"""Inspection of Slurm's configuration files on this host. It runs no command and contacts no daemon."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ Settings = Mapping[str, list[str]]
 
 
 def inspect_slurm_files(conf: Path | None, names: Iterable[str] | None = None) -> SlurmFileFindings:
-    """Return the findings in Slurm's files.
+    """Return the content of Slurm's configuration files that concerns slurm-energy, and the faults in it.
 
     Args:
-        conf: slurm.conf; None if there is none.
+        conf: path of slurm.conf; None if there is none.
         names: names of this host; None reads them from the system.
     """
     if conf is None:
@@ -87,7 +87,11 @@ def _is_controller(settings: Settings, names: set[str]) -> bool:
 
 
 def _is_compute_node(settings: Settings, names: set[str]) -> bool | None:
-    """Return whether slurm.conf has a node of this name; None if nodes may join without a line."""
+    """Return whether slurm.conf lists a node with one of `names`.
+
+    None means unknown: nodes may join the cluster without a line in slurm.conf, and this host is not a
+    controller.
+    """
     for line in settings.get("nodename", []):
         nodes, *rest = line.split()
         words = [word.partition("=")[::2] for word in rest]
@@ -106,7 +110,10 @@ def _is_in(name: str, hosts: str) -> bool:
 
 
 def _programs(conf: Path, settings: Settings, key: str) -> list[Path]:
-    """Return the programs that a key names; a pattern without a match counts as a missing file."""
+    """Return the paths of the programs that a key of slurm.conf names, such as `prolog`.
+
+    A pattern without a match is returned as it is, so that it counts as a missing file.
+    """
     programs: list[Path] = []
     for value in settings.get(key, []):
         path = conf.parent / value  # Slurm sends a name without a directory to configless nodes
@@ -140,7 +147,7 @@ def _plugin_faults(
 def _site_factor_faults(
     settings: Settings, directories: Iterable[Path], release: Release | None
 ) -> Iterator[FileFault]:
-    """Return the faults of the site factor plugin, whose version must match slurmctld's exactly."""
+    """Yield the faults of the site factor plugin, which must be built for exactly the installed Slurm."""
     if "site_factor/energy" not in settings.get("prioritysitefactorplugin", [])[-1:]:
         return
     path = _in_one_of(directories, Path("site_factor_energy.so"))
@@ -160,7 +167,14 @@ def _in_one_of(directories: Iterable[Path], name: Path) -> Path:
 
 
 def _file_faults(path: Path, use: FileUse, *, executable: bool, ours: bool) -> Iterator[FileFault]:
-    """Return the faults of a file that Slurm executes or loads."""
+    """Yield the faults of a file that Slurm executes or loads.
+
+    Args:
+        path: the file.
+        use: how Slurm uses the file.
+        executable: whether the file must be executable.
+        ours: whether the file belongs to slurm-energy, so that owner and mode are also checked.
+    """
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -185,7 +199,11 @@ def _file_faults(path: Path, use: FileUse, *, executable: bool, ours: bool) -> I
 
 
 def _job_submit(conf: Path, settings: Settings) -> tuple[str, list[FileFault]]:
-    """Return job_submit.lua if it calls our check, and its faults."""
+    """Return the path of job_submit.lua and its faults.
+
+    The path is an empty text if slurm.conf does not use the script, or if it does not load
+    senergy_submit.lua.
+    """
     plugins = ",".join(settings.get("jobsubmitplugins", [])).replace(" ", "").split(",")
     if not {"lua", "job_submit/lua"}.intersection(plugins):
         return "", []
@@ -208,7 +226,10 @@ def _job_submit(conf: Path, settings: Settings) -> tuple[str, list[FileFault]]:
 
 
 def _plugin_directories(settings: Settings) -> list[Path]:
-    """Return the plugin directories of Slurm: PluginDir, beside the commands, the usual paths."""
+    """Return the existing directories that may hold Slurm's plugins.
+
+    These are PluginDir, the directories beside Slurm's commands, and the usual paths.
+    """
     named = [Path(part) for value in settings.get("plugindir", []) for part in value.split(":") if part]
     if program := shutil.which("scontrol"):
         prefix = Path(program).resolve().parent.parent
@@ -223,7 +244,7 @@ def _line_of(lines: Iterable[conf_files.PlugstackLine], name: str) -> conf_files
 
 
 def _ours(programs: Iterable[Path]) -> str:
-    """Return the program that calls our hook; empty if there is none."""
+    """Return the path of the first program that calls slurm-energy; an empty text if there is none."""
     return next((str(program) for program in programs if _is_ours(program)), "")
 
 

@@ -7,7 +7,11 @@ from enum import StrEnum
 
 
 class CheckState(StrEnum):
-    """State of a check: `absent` is a lack without a fault; `degraded` and `failed` need action."""
+    """State of a check.
+
+    `absent` means that something is missing that this host need not have. `degraded` and `failed` require
+    action.
+    """
 
     OK = "ok"
     ABSENT = "absent"
@@ -17,13 +21,13 @@ class CheckState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One line of the report.
+    """Result of one check, which is one line of the report.
 
     Attributes:
         name: name of the check.
-        state: its state.
-        finding: the observation.
-        cost: cost of the fault in accuracy or control; empty if none.
+        state: state of the check.
+        finding: what the inspection found.
+        cost: effect of the fault on accuracy or control; empty if there is none.
         fix: a command to run or a line to write; empty if there is nothing to do.
     """
 

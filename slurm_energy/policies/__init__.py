@@ -1,7 +1,7 @@
-"""Energy policies: turn the flags of a job into an ordered list of settings within the bounds of the site.
+"""Energy policies: turn the energy flags of a job into hardware settings within the bounds of the site.
 
-All functions are pure: they use no file, no hardware and no clock. The node agent and the controller run the
-same checks.
+All functions are pure: they use no file, no hardware and no clock. The node agent and the controller call the
+same functions, so that both accept the same flags.
 """
 
 from slurm_energy.policies.catalogue import PolicyInfo, catalogue, default_policy

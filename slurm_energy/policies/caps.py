@@ -1,4 +1,4 @@
-"""Division of a node's cap among the packages and GPUs whose power can be limited."""
+"""Division of a node's power cap among its packages and GPUs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class LimitRange:
     """The range of power limits of a package or GPU.
 
     Attributes:
-        name: any unique name.
-        min_watts: lowest useful limit.
-        max_watts: highest permitted limit: the limit in force before the job, or less.
+        name: name that is unique among the parts of the node.
+        min_watts: minimum useful limit.
+        max_watts: maximum permitted limit: the limit in force before the job, or less.
     """
 
     name: str
@@ -23,13 +23,14 @@ class LimitRange:
 
 
 def split_cap(cap_watts: float, parts: Sequence[LimitRange]) -> dict[str, float]:
-    """Divide a cap: each part gets its minimum, and the rest is divided in proportion to the parts' ranges.
+    """Divide a power cap among parts.
 
+    Each part gets its minimum. The rest is divided among the parts in proportion to their ranges.
     All parts are then at the same fraction of their own range. The limits add up to the cap if it lies
-    between the sum of the minima and the sum of the maxima; otherwise all parts are at the nearer bound.
+    between the sum of the minima and the sum of the maxima. Otherwise all parts are at the nearer bound.
 
     Args:
-        cap_watts: power of all parts together.
+        cap_watts: cap on the power of all parts together.
         parts: ranges with min_watts <= max_watts.
 
     Returns:

@@ -19,15 +19,15 @@ BUILT_IN = {
 
 @dataclass(frozen=True, slots=True)
 class PolicyInfo:
-    """One policy that a job may request.
+    """One energy policy that a job may request.
 
     Attributes:
         name: value of --energy-policy.
-        base: built-in policy that this policy is based on; the name itself for a built-in policy.
+        base: built-in policy on which this policy is based; the name itself for a built-in policy.
         description: one line of text.
-        users: users that may request it; empty means every user.
-        cap_watts: node cap in watts if the job gives none; None for no cap.
-        gpu_cap_watts: cap per GPU in watts if the job gives none; None for no cap.
+        users: users that may request the policy; empty if every user may.
+        cap_watts: power cap of the node in watts if the job gives none; None for no cap.
+        gpu_cap_watts: power cap per GPU in watts if the job gives none; None for no cap.
     """
 
     name: str
@@ -38,25 +38,29 @@ class PolicyInfo:
     gpu_cap_watts: float | None = None
 
     def allows(self, user: str | None) -> bool:
-        """Return whether a user may request the policy; an unknown user may request what every user may."""
+        """Return whether a user may request the policy.
+
+        Args:
+            user: login name. None, an unknown user, may request only the policies that every user may.
+        """
         return not self.users or user in self.users
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether this is `monitor` itself, under which a cap has no meaning."""
+        """Whether this is the built-in policy `monitor`; a cap then has no meaning."""
         return self.name == self.base == MONITOR
 
     @property
     def needs_cap(self) -> bool:
-        """Whether the policy enforces a cap but defines none, so that the job must give one."""
+        """Whether the policy enforces a power cap but defines none, so that the job must give one."""
         return self.base == "cap" and not (self.cap_watts or self.gpu_cap_watts)
 
 
 def catalogue(config: Config) -> dict[str, PolicyInfo]:
-    """Return all policies by name: first the built-in ones, then those of the site.
+    """Return all energy policies by name: first the built-in policies, then those of the site.
 
-    A site policy with the name of a built-in policy replaces it, for example to restrict its users. Its base
-    is then the built-in policy, unless it names another base.
+    If a site policy has the name of a built-in policy, it replaces that policy, for example to restrict its
+    users. Its base is then the built-in policy, unless it names another base.
     """
     policies = {name: PolicyInfo(name, name, text) for name, text in BUILT_IN.items()}
     for name, site in config.policies.items():
@@ -69,13 +73,22 @@ def catalogue(config: Config) -> dict[str, PolicyInfo]:
 
 
 def policy_caps(config: Config) -> dict[str, tuple[float | None, float | None]]:
-    """Return the caps per node and per GPU in watts of each policy that defines a cap."""
+    """Return (power cap of the node, power cap per GPU) in watts for each energy policy that defines a cap.
+
+    A cap of None means that the policy does not define this cap.
+    """
     caps = {name: (info.cap_watts, info.gpu_cap_watts) for name, info in catalogue(config).items()}
     return {name: pair for name, pair in caps.items() if pair != (None, None)}
 
 
 def default_policy(config: Config, user: str | None, partition: str | None) -> str:
-    """Return the policy of a job that requests none: the default of its user, its partition, or the site."""
+    """Return the energy policy of a job that requests none: that of its user, its partition, or the site.
+
+    Args:
+        config: configuration with the defaults.
+        user: owner of the job; None if unknown.
+        partition: partition of the job; None if unknown.
+    """
     defaults = config.defaults
     if user is not None and user in defaults.user:
         return defaults.user[user]

@@ -1,9 +1,9 @@
-"""Table of the best known settings by energy-delay product, and its lookup by device and workload.
+"""Table of the settings with the best known energy-delay product (EDP), by device and workload.
 
-The entries below were measured in the literature. The thesis measured each kernel under two frameworks; an
-entry uses the framework with the larger gain. GPU rows under JAX whose kernels drew about 50-110 W of 400 W
-(Table 3.27: spmv, stencil, triad) give no information about a cap, so the TensorFlow rows are used instead.
-`model` is the workload named by --energy-model.
+The entries of DEFAULTS come from the literature. The thesis measured each kernel under two frameworks; an
+entry uses the framework with the larger gain. The GPU rows under JAX are not used where the kernels drew only
+about 50-110 W of 400 W (Table 3.27: spmv, stencil, triad), because they give no information about a cap; the
+TensorFlow rows are used instead. `model` in an entry is the workload, as named by --energy-model.
 """
 
 from __future__ import annotations
@@ -49,9 +49,15 @@ DEFAULTS: tuple[EdpEntry, ...] = (
 def cpu_entry(
     config: Config, cpu_model: str, gpu_names: Sequence[str], workload: str | None
 ) -> EdpEntry | None:
-    """Return the entry whose CPU settings apply to this processor; None if there is none.
+    """Return the entry whose CPU settings apply to a node; None if there is none.
 
     An entry that names a GPU applies only to nodes that have a GPU of that name.
+
+    Args:
+        config: configuration with the site's entries.
+        cpu_model: model name of the processor.
+        gpu_names: product names of the node's GPUs.
+        workload: value of --energy-model; None if the job gave none.
     """
     candidates = [
         entry
@@ -64,9 +70,15 @@ def cpu_entry(
 
 
 def gpu_entry(config: Config, cpu_model: str, gpu_name: str, workload: str | None) -> EdpEntry | None:
-    """Return the entry whose GPU settings apply to this GPU; None if there is none.
+    """Return the entry whose GPU settings apply to a GPU; None if there is none.
 
     An entry that names a processor applies only to nodes with that processor.
+
+    Args:
+        config: configuration with the site's entries.
+        cpu_model: model name of the node's processor.
+        gpu_name: product name of the GPU.
+        workload: value of --energy-model; None if the job gave none.
     """
     candidates = [
         entry
@@ -83,11 +95,15 @@ def _entries(config: Config) -> tuple[EdpEntry, ...]:
 
 
 def _most_specific(entries: Sequence[EdpEntry], workload: str | None) -> EdpEntry | None:
-    """Return the entry that applies.
+    """Return the most specific of the entries that fit a workload; None if none fits.
 
-    An entry for the workload precedes a general one, then an entry that names a device precedes one that
-    names none, then the site's entries precede ours. Among the remaining entries the longer device name
-    wins, then the first entry.
+    An entry for the workload precedes an entry for any workload. Next, an entry that names a device precedes
+    one that names none, and then the site's entries precede DEFAULTS. Among the remaining entries the one
+    with the longest device name is returned, and the first of several such entries.
+
+    Args:
+        entries: entries that fit the hardware.
+        workload: value of --energy-model; None if the job gave none.
     """
     candidates = [e for e in entries if not e.model or e.model.lower() == (workload or "").lower()]
     ranked = [

@@ -26,12 +26,12 @@ _WORD = re.compile(r"[A-Za-z0-9_.:/+-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class PolicyRequest:
-    """Validated flags of a job. None means that the flag was not given.
+    """Validated energy flags of a job. None means that the job did not give the flag.
 
     Attributes:
-        policy: name of the policy that applies, which may be the default policy.
-        cap_watts: cap in watts of the node's packages, memory and GPUs together.
-        gpu_cap_watts: cap in watts of each GPU.
+        policy: name of the energy policy that applies, which may be the default policy.
+        cap_watts: cap in watts on the power of the node's packages, memory and GPUs together.
+        gpu_cap_watts: cap in watts on the power of each GPU.
         model: name of the workload.
         tag: text chosen by the user.
     """
@@ -46,17 +46,18 @@ class PolicyRequest:
 def validate_flags(
     raw: Mapping[str, str], config: Config, user: str | None = None, partition: str | None = None
 ) -> PolicyRequest:
-    """Validate the flags of a job.
+    """Validate the energy flags of a job.
 
     Args:
         raw: values by name in the job-control environment (`ENERGY_POLICY`, `ENERGY_CAP`, ...). Other names
-            are ignored, and an empty value means that the flag was not given.
+            are ignored. An empty value means that the flag was not given.
         config: bounds, policies and defaults.
         user: owner of the job; None if unknown.
         partition: partition of the job; None if unknown.
 
     Returns:
-        The validated request. A cap without a policy requests the policy `cap` if the default is `monitor`.
+        The validated request. A cap without a policy requests the policy `cap` if the default policy is
+            `monitor`.
 
     Raises:
         UsageError: a value is malformed or out of bounds, the policy is unknown, or flags contradict each

@@ -1,4 +1,4 @@
-"""Plan of settings: turns a validated request into the list of settings for one node."""
+"""Plan of settings: turns the validated energy flags of a job into the hardware settings for one node."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class SettingsPlan:
     """The settings of a job on one node.
 
     Attributes:
-        policy: name of the policy.
-        settings: one setting per knob; the devices determine the order of the writes.
-        cap_watts: cap in watts that the node is held to; None for no cap.
-        gpu_cap_watts: cap in watts that each GPU is held to; None for no cap.
-        notes: remarks for the record, one line each.
+        policy: name of the energy policy.
+        settings: one setting per knob. The order has no meaning; the knobs determine the order of the writes.
+        cap_watts: power cap of the node in watts; None for no cap.
+        gpu_cap_watts: power cap of each GPU in watts; None for no cap.
+        notes: remarks for the energy record, one line each.
     """
 
     policy: str
@@ -59,7 +59,7 @@ class _CpuTarget:
 
 @dataclass(slots=True)
 class _Targets:
-    """Intermediate result of the planning steps, from which the settings are made."""
+    """Values that the planning steps choose; `_gpu_settings` and `_cpu_settings` turn them into settings."""
 
     cpus: dict[str, _CpuTarget]
     packages: dict[str, float] = field(default_factory=dict)
@@ -78,9 +78,10 @@ class _Targets:
 def make_plan(
     request: PolicyRequest, hardware: NodeHardware, config: Config, scope: JobScope
 ) -> SettingsPlan:
-    """Return the settings that a request yields on this node.
+    """Return the settings that a job's request yields on this node.
 
-    No power limit is set above the limit in force before the job, and nothing outside `scope` is changed.
+    No power limit is set above the limit in force before the job. Nothing outside the job's part of the node
+    is changed.
 
     Args:
         request: validated flags, see `validate_flags`.
@@ -168,7 +169,19 @@ def _edp(
     model: str | None,
     gpu_job: bool,
 ) -> None:
-    """Use the values of the EDP table. Its CPU values were measured with the work on CPUs, not on GPUs."""
+    """Add the values of the EDP table to the targets.
+
+    The CPU values in the table were measured with the work on CPUs. They are therefore not used for a GPU job
+    whose GPU has an entry in the table.
+
+    Args:
+        targets: targets to change.
+        hardware: hardware of the node.
+        gpus: GPUs of the job.
+        config: configuration with the site's entries.
+        model: name of the workload; None if the job gave none.
+        gpu_job: whether the job requested GPUs.
+    """
     has_gpu_entry = _edp_gpus(targets, gpus, hardware.cpu_model, config, model)
     if gpu_job and has_gpu_entry:
         targets.notes.append("the job computes on GPUs: CPU not changed")
@@ -190,10 +203,15 @@ def _edp_cpus(targets: _Targets, hardware: NodeHardware, config: Config, model: 
 
 
 def _bound_frequency(targets: _Targets, hardware: NodeHardware, max_frequency_mhz: float) -> None:
-    """Set the upper frequency bound; where the bound excludes only boost, switch boost off instead.
+    """Set the upper frequency bound; switch boost off if the bound excludes only boost frequencies.
 
-    In a table driver the highest entry stands for all boost frequencies, so a bound inside the boost range
-    cannot be enforced.
+    In a driver with a frequency table the highest entry of the table stands for all boost frequencies. A
+    bound inside the boost range can therefore not be enforced.
+
+    Args:
+        targets: targets to change.
+        hardware: hardware of the node.
+        max_frequency_mhz: the bound.
     """
     for policy in hardware.policies:
         target = targets.cpus[policy.name]
@@ -251,10 +269,17 @@ def _gpu_caps(targets: _Targets, gpus: Iterable[GpuInfo], cap_watts: float) -> N
 def _node_cap(
     targets: _Targets, hardware: NodeHardware, gpus: list[GpuInfo], cap_watts: float, scope: JobScope
 ) -> None:
-    """Divide the cap, less the maximum power of memory, among the packages and the job's GPUs.
+    """Divide the node's power cap, less the maximum power of memory, among packages and the job's GPUs.
 
-    Of a package that a job shares, only the part that belongs to the job's CPUs takes part in the division.
-    The requested limit is the one at which all CPUs of the package get as much power as those of the job.
+    If a job shares a package, only the part of the package that belongs to the job's CPUs takes part in the
+    division. The limit that is set gives all CPUs of the package as much power as those of the job.
+
+    Args:
+        targets: targets to change.
+        hardware: hardware that the job may change.
+        gpus: GPUs of the job.
+        cap_watts: power cap of the node.
+        scope: part of the node that is allocated to the job.
     """
     job_share = {package.name: scope.fraction(package, hardware.cpu_count) for package in hardware.packages}
     parts = [

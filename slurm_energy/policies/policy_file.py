@@ -1,4 +1,7 @@
-"""Text of the policy file, which the submission checks read. Contract: docs/reference/protocol.md."""
+"""Text of the policy file, which the checks of submitted jobs read (Slurm plugin and job_submit.lua).
+
+The format is described in docs/reference/protocol.md.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ CHANGING_MODES: Final = ("plugin", "portable")
 
 
 def policy_file_text(config: Config) -> str:
-    """Return the policy file of a configuration.
+    """Return the text of the policy file for a configuration.
 
     Raises:
-        ConfigError: the file would exceed the length that its readers accept.
+        ConfigError: the text is longer than its readers accept.
     """
     lines = ["senergy-policies 1", *(_policy_line(policy) for policy in catalogue(config).values())]
     for field in dataclasses.fields(config.bounds):
@@ -38,9 +41,10 @@ def policy_file_text(config: Config) -> str:
 
 
 def _copies_flags(config: Config) -> bool:
-    """Return whether submission copies a job's flags to its AdminComment, where the queue engine reads them.
+    """Return whether submission copies a job's energy flags to its AdminComment.
 
-    In shadow mode nothing of a job is changed unless the site configures `priority.shadow_flags`.
+    The queue engine reads them there. In shadow mode nothing of a job is changed unless the site sets
+    `priority.shadow_flags`.
     """
     priority = config.priority
     return priority.mode == "portable" or (priority.mode == "shadow" and priority.shadow_flags)
@@ -58,5 +62,5 @@ def _policy_line(policy: PolicyInfo) -> str:
 
 
 def _decimal(value: float) -> str:
-    """Format a number without exponent, for readers in C and Lua."""
+    """Format a number without an exponent, for readers in C and Lua."""
     return f"{value:.6f}".rstrip("0").rstrip(".")

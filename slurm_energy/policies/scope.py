@@ -12,13 +12,14 @@ WAITING_FOR_CPUS = "CPU settings not applied: the job shares the node, and no st
 
 @dataclass(frozen=True, slots=True)
 class JobScope:
-    """The part of the node that is allocated to a job.
+    """The part of a node that is allocated to a job.
 
     Attributes:
-        whole_node: no other job runs on the node, so that the settings of all CPUs and packages are the
-            job's.
+        whole_node: no other job runs on the node, so that the job may change the settings of all CPUs and
+            packages.
         gpus: indices of the job's GPUs.
-        gpu_job: the job requested GPUs from Slurm; they do its work, and the CPUs only feed them.
+        gpu_job: the job requested GPUs from Slurm. Its work is then done by GPUs, which the CPUs only supply
+            with data.
         cpus: logical CPUs of a job that shares the node; None until they are known.
     """
 
@@ -29,11 +30,19 @@ class JobScope:
 
     @property
     def knows_cpus(self) -> bool:
-        """Whether the CPUs of the job are known."""
+        """Whether it is known which CPUs the job may change."""
         return self.whole_node or self.cpus is not None
 
     def fraction(self, package: CpuPackage, cpu_count: int) -> float:
-        """Return the job's share of a package's CPUs, or of the node's CPUs if the package's are unknown."""
+        """Return the fraction (0 to 1) of a package's CPUs that belong to the job.
+
+        1 if the job's CPUs are unknown. If the CPUs of the package are unknown, return the job's fraction of
+        the node's CPUs.
+
+        Args:
+            package: the package.
+            cpu_count: number of CPUs of the node.
+        """
         if self.whole_node or self.cpus is None:
             return 1.0
         if not package.cpus:
@@ -42,10 +51,11 @@ class JobScope:
 
 
 def job_hardware(hardware: NodeHardware, scope: JobScope) -> tuple[NodeHardware, tuple[str, ...]]:
-    """Return the hardware that a job's settings may change, and remarks for the record.
+    """Return (copy of `hardware` with only the parts that a job's settings may change, notes for the record).
 
-    A job that shares the node changes the cpufreq policies whose CPUs are all its own, and the packages on
-    which it has CPUs. On these packages its claims are merged with those of the other jobs.
+    A job that shares the node may change the cpufreq policies whose CPUs are all its own, and the packages on
+    which it has CPUs. On these packages its claims are merged with those of the other jobs. The maximum power
+    of memory is reduced to the job's share of the CPUs.
     """
     if scope.whole_node or scope.cpus is None:
         return hardware, ()

@@ -1,4 +1,4 @@
-"""Shapes that a job offers to run in: lists of `gpu:KIND:COUNT`, as --energy-alternatives takes them."""
+"""GPU shapes in which a job can run: lists of `gpu:TYPE:COUNT`, the value of --energy-alternatives."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MAX_SHAPES_CHARS: Final = 335
 
 @dataclass(frozen=True, slots=True)
 class GpuShape:
-    """A number of GPUs of one kind on each node of a job, as in `--gres`.
+    """A number of GPUs of one type on each node of a job, as in `--gres`.
 
     Attributes:
-        gpu_kind: Slurm's type of the GPU.
+        gpu_kind: Slurm's type of the GPU, for example `a100`.
         gpus: number of GPUs per node, at least 1.
     """
 
@@ -30,7 +30,7 @@ class GpuShape:
 
     @property
     def text(self) -> str:
-        """The shape in the form of the flag: `gpu:a100:4`."""
+        """The shape as --energy-alternatives takes it, for example `gpu:a100:4`."""
         return f"gpu:{self.gpu_kind}:{self.gpus}"
 
 
@@ -38,8 +38,8 @@ def parse_shapes(text: str, name: str = "shapes") -> tuple[GpuShape, ...]:
     """Parse the value of `--energy-alternatives`. The text comes from users and is not trusted.
 
     Args:
-        text: one to eight `gpu:KIND:COUNT`, separated by commas; empty means no shapes.
-        name: flag or key that the error message names.
+        text: one to eight `gpu:TYPE:COUNT`, separated by commas; empty means no shapes.
+        name: flag or configuration key, for the error message.
 
     Returns:
         The shapes in the given order, without duplicates.
@@ -61,9 +61,10 @@ def parse_shapes(text: str, name: str = "shapes") -> tuple[GpuShape, ...]:
 
 
 def expand_ranges(text: str) -> str:
-    """Expand ranges by doubling: `gpu:a100:1-6` becomes `gpu:a100:1,gpu:a100:2,gpu:a100:4,gpu:a100:6`.
+    """Expand ranges in a list of shapes by doubling the number of GPUs.
 
-    Parts without a range remain as they are, and `parse_shapes` validates them.
+    For example, `gpu:a100:1-6` becomes `gpu:a100:1,gpu:a100:2,gpu:a100:4,gpu:a100:6`. Parts without a range
+    remain as they are; `parse_shapes` validates them.
     """
     shapes: list[str] = []
     for part in text.split(","):

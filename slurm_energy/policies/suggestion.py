@@ -1,4 +1,4 @@
-"""The nearest allowed name to a misspelt one, by the rules of spank/flags.c and senergy_submit.lua."""
+"""Suggestion of an allowed name for a misspelt one, by the rules of spank/flags.c and senergy_submit.lua."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ _MAX_BYTES = 32
 
 
 def nearest_name(misspelt: str, names: Iterable[str]) -> str | None:
-    """Return the name with the fewest edits, ignoring case; None if more than a third would change.
+    """Return the allowed name with the fewest edits, ignoring case; None if no name is near enough.
+
+    A name is near enough if at most a third of its letters are edited, or one letter of a name shorter than
+    six.
 
     Args:
         misspelt: the misspelt name; only its first 32 bytes count.
@@ -27,7 +30,10 @@ def nearest_name(misspelt: str, names: Iterable[str]) -> str | None:
 
 
 def _bytes(text: str) -> bytes:
-    """Encode a name. Lone surrogates, which JSON can carry but UTF-8 cannot encode, become question marks."""
+    """Encode a name in UTF-8.
+
+    Lone surrogates, which JSON can carry but UTF-8 cannot encode, become question marks.
+    """
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -35,6 +41,9 @@ def _bytes(text: str) -> bytes:
 
 
 def _distance(misspelt: bytes, name: bytes) -> int:
-    """Count the edits; an abbreviation, that is the first letters of a name, counts as one edit."""
+    """Return the number of edits between two names; an abbreviation of `name` counts as at most one edit.
+
+    An abbreviation consists of at least two first letters of the name.
+    """
     count = edit_distance(misspelt, name)
     return min(count, 1) if len(misspelt) >= 2 and name.startswith(misspelt) else count

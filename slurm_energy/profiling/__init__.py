@@ -1,7 +1,7 @@
 """Energy of the sections of a program, measured by the program itself.
 
-In a job the figures come from the node's agent, elsewhere directly from the energy counters. Measuring never
-stops or slows the program; a figure that is not known is None.
+In a job the node's agent supplies the energy; elsewhere the library reads the energy counters directly.
+Measuring never stops or slows the program. An unknown value is None.
 """
 
 from slurm_energy.profiling.profiler import flush, profile, results

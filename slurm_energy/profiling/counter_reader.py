@@ -1,4 +1,4 @@
-"""Energy read directly from the counters, where this process may read them. Wraps are added up."""
+"""Energy of the whole node, read directly from its energy counters, where this process may read them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _READS_PER_WRAP = 3
 
 
 class CounterEnergyReader(EnergyReader):
-    """Sums of all counters by component. A thread reads often enough to notice every wrap.
+    """Reader that adds up all counters of a component and continues the sums when counters wrap.
 
-    A component in which a wrap or a reset may have been missed is None from then on.
+    A thread reads the counters often enough to notice every wrap. If a counter may have missed a wrap, was
+    reset or could not be read, the energy of its component is None from then on.
     """
 
     name = "devices"
@@ -38,7 +39,7 @@ class CounterEnergyReader(EnergyReader):
             threading.Thread(target=self._watch, args=arguments, daemon=True, name="senergy-wraps").start()
 
     def read(self) -> EnergyReading | None:
-        """Return the energy of each component since this reader was opened."""
+        """Return the joules of each component since this reader was created."""
         with self._lock:
             for counter in self._devices.counters:
                 self._add(counter)
@@ -83,7 +84,7 @@ class CounterEnergyReader(EnergyReader):
 
 
 def open_counter_reader(root: Path = Path("/")) -> CounterEnergyReader | None:
-    """Return a reader of the node's counters; None if this process may read none of them.
+    """Return a reader of the node's energy counters; None if this process may read none of them.
 
     Args:
         root: directory that contains /sys and /proc.

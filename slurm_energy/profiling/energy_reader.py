@@ -1,4 +1,4 @@
-"""Readers of energy for the profiler: their common interface, and the reader that asks the node's agent."""
+"""Readers of energy for the profiler: their base class, and the reader that queries the node's agent."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class EnergyReading:
-    """Energy up to one instant.
+    """Energy from an arbitrary start up to one instant.
 
     Attributes:
-        joules: joules by component; None if unknown.
-        age_s: seconds between the requested instant and the agent's sample.
+        joules: joules by component; None for a component whose energy is unknown.
+        age_s: seconds between the requested instant and the sample that the agent used.
     """
 
     joules: Mapping[str, float | None]
@@ -47,8 +47,10 @@ class EnergyReading:
 class _PendingRequest:
     """A request to the agent for the energy at the time when the request was created.
 
-    `requested_s` is that time in seconds of CLOCK_BOOTTIME. `reading` is the response once `done` is true;
-    it is None if no response will come.
+    Attributes:
+        requested_s: that time in seconds of CLOCK_BOOTTIME.
+        done: whether the response has arrived, or none will come.
+        reading: the response; None if there is none.
     """
 
     requested_s: float = field(default_factory=lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
@@ -60,8 +62,8 @@ class EnergyReader(ABC):
     """Source of energy readings. Only differences between two readings are meaningful.
 
     Attributes:
-        name: value of `source` in the lines: `agent` (energy of the job on this node), `devices` (energy of
-            the whole node) or `none`.
+        name: value of `source` in the recorded sections: `agent` (energy of the job on this node), `devices`
+            (energy of the whole node) or `none`.
     """
 
     name: str
@@ -71,30 +73,39 @@ class EnergyReader(ABC):
         """Return the energy up to now; None if it is unknown."""
 
     def start_reading(self) -> Callable[[], EnergyReading | None]:
-        """Start a reading for this instant, and return a function that returns its result."""
+        """Start a reading of the energy at this instant.
+
+        Returns:
+            Function that waits for the reading and returns it; it returns None if the energy is unknown.
+        """
         reading = self.read()
         return lambda: reading
 
     def close(self) -> None:
-        """Release sockets and files."""
+        """Close the reader's sockets and files."""
         return
 
 
 class NullEnergyReader(EnergyReader):
-    """Reader for processes that can measure nothing."""
+    """Reader for processes that cannot measure energy."""
 
     name = "none"
 
     def read(self) -> EnergyReading | None:
-        """Return None."""
+        """Return None, because the energy is unknown."""
         return None
 
 
 class AgentEnergyReader(EnergyReader):
     """Reader that sends the `energy` message to the node's senergyd over one persistent connection.
 
-    The job id only names the job; the agent authenticates the sender. Responses arrive in the order of the
-    requests, so `start_reading` sends a request, and the next caller that reads collects the response.
+    The agent authenticates the sender; the job id in the message grants no rights. Responses arrive in the
+    order of the requests. `start_reading` therefore only sends a request. The responses are received later,
+    when a result is needed.
+
+    Args:
+        path: socket of senergyd.
+        job_id: Slurm job whose energy is requested.
     """
 
     name = "agent"
@@ -111,21 +122,28 @@ class AgentEnergyReader(EnergyReader):
         self._not_before = 0.0
 
     def start_reading(self) -> Callable[[], EnergyReading | None]:
-        """Send a request without waiting, and return a function that waits for the response."""
+        """Send a request without waiting for the response.
+
+        Returns:
+            Function that waits for the response and returns it; it returns None if there is none.
+        """
         request = _PendingRequest()
         self._guarded(lambda: self._send_without_waiting(request))
         return lambda: request.reading if request.done else self._guarded(lambda: self._collect(request))
 
     def read(self) -> EnergyReading | None:
-        """Return the energy up to now. After a failure the agent is left alone for some seconds."""
+        """Return the energy of the job up to now; None if it is unknown.
+
+        After a failure no request is sent for five seconds.
+        """
         return self._guarded(self.ask)
 
     def ask(self) -> EnergyReading:
-        """Return the agent's response.
+        """Request the energy from the agent and return its response.
 
         Raises:
             UnavailableError: the agent does not respond.
-            EnergyError: the agent refused the request, with its reason.
+            EnergyError: the agent refused the request; the error holds its reason.
         """
         was_open = self._connection is not None
         try:
@@ -139,7 +157,7 @@ class AgentEnergyReader(EnergyReader):
             raise self._unreachable() from None
 
     def close(self) -> None:
-        """Close the connection; pending requests end without a response."""
+        """Close the connection. Requests without a response then have the result None."""
         connection, self._connection, self._buffer = self._connection, None, b""
         while self._pending:
             self._pending.popleft().done = True
@@ -215,7 +233,7 @@ class AgentEnergyReader(EnergyReader):
         self._pending.append(request)
 
     def _collect(self, request: _PendingRequest) -> EnergyReading | None:
-        """Receive responses up to that of `request`."""
+        """Receive responses until that of `request` has arrived, and return it; None if it will not come."""
         try:
             while not request.done and self._pending and self._connection is not None:
                 self._receive(self._connection)
@@ -227,7 +245,7 @@ class AgentEnergyReader(EnergyReader):
         return request.reading
 
     def _receive(self, connection: socket.socket) -> None:
-        """Receive the next response, which belongs to the oldest pending request."""
+        """Receive the next response and store it in the oldest pending request, to which it belongs."""
         response = json.loads(self._line(connection))
         request = self._pending.popleft()
         request.done = True

@@ -1,6 +1,6 @@
-"""The process that is measured: its job, step, node, rank and process id, and the directory of its lines.
+"""Identity of the measured process (job, step, node, rank, process id), and the directory of its output file.
 
-These are names taken from the environment. They grant no rights.
+The identity comes from environment variables. It grants no rights.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]")
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process of a job.
+    """Identity of a process of a job.
 
     Attributes:
         job_id: Slurm's job id; None outside Slurm.
-        step: Slurm's step number; None outside steps.
-        node: Slurm's name of the node; outside Slurm the name of the host.
+        step: Slurm's step number; None outside Slurm steps.
+        node: Slurm's name of the node; outside Slurm the host name.
         rank: rank of the task; None if the environment does not name it.
         pid: process id.
     """
@@ -37,7 +37,7 @@ class ProcessIdentity:
 
     @property
     def file_name(self) -> str:
-        """Name of the file with this process's lines; no other process has the same name."""
+        """Name of the file to which this process writes its sections. No other process uses the same name."""
         parts = [f"job{self.job_id}" if self.job_id is not None else "nojob"]
         parts += [f"step{self.step}"] if self.step is not None else []
         parts += [f"rank{self.rank}"] if self.rank is not None else []
@@ -57,10 +57,15 @@ def current_process(environment: Mapping[str, str] = os.environ) -> ProcessIdent
 
 
 def profile_directory(process: ProcessIdentity, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the directory for the lines; None if they are not written.
+    """Return the directory of the file to which a process writes its sections; None to write no file.
 
-    $SENERGY_PROFILE_DIR names the directory; if it is empty, nothing is written. Without the variable a job
-    writes to a directory of its own, and a program outside Slurm writes nothing.
+    The variable SENERGY_PROFILE_DIR names the directory; if it is set but empty, no file is written. If it is
+    not set, a job writes to `senergy-profile.JOBID` in its working directory, and a program outside Slurm
+    writes no file.
+
+    Args:
+        process: identity of the process.
+        environment: environment variables of the process.
     """
     configured = environment.get(DIRECTORY_KEY)
     if configured is not None:

@@ -1,9 +1,9 @@
 """Interface of the profiler for programs: `with profile("phase"):` and `@profile("phase")`.
 
-The energy of a section is that of the whole job on this node while the section ran (outside Slurm that of the
-whole node), not that of the calling process alone. Exceptions pass through, and a failure to measure never
-reaches the program. Both ends of a section only send a request; the program waits for the responses when it
-reads the energy.
+The energy of a section is the energy of the whole job on this node while the section ran, not only that of
+the calling process. Outside Slurm it is the energy of the whole node. Exceptions of the program pass through.
+A failure to measure never raises an error in the program. The start and the end of a section only send a
+request. The program waits for the responses when it reads the energy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class _Process:
-    """State shared by the sections of one process. A forked child starts with a new state."""
+    """State that all sections of one process share. A forked child starts with a new state."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -67,14 +67,14 @@ os.register_at_fork(after_in_child=_process.reset_after_fork)
 
 
 class profile:  # noqa: N801 (used like a function, as a context manager and as a decorator)
-    """Measure a section of the program.
+    """Measure the energy of a section of the program.
 
-    `with profile("solve") as section:` measures a block, `@profile("solve")` each call of a function,
-    including coroutines and generators. Sections nest. Each thread and each asyncio task has its own stack
-    of sections.
+    `with profile("solve") as section:` measures the `with` block. `@profile("solve")` measures each call of a
+    function, including coroutines and generators. Sections can be nested. Each thread and each asyncio task
+    has its own stack of sections.
 
     Args:
-        name: name of the section, up to 200 printable characters.
+        name: name of the section, 1 to 200 printable characters.
 
     Raises:
         UsageError: the name is not valid.
@@ -117,7 +117,7 @@ class profile:  # noqa: N801 (used like a function, as a context manager and as 
             _process.recorder.add(section, reader.name)
 
     def __call__(self, function: _Function) -> _Function:
-        """Return `function` wrapped so that each call is measured."""
+        """Return a wrapper of `function` that measures each call as a section."""
         name = self._name
         wrapper: Any
         if inspect.iscoroutinefunction(function):
@@ -145,25 +145,32 @@ class profile:  # noqa: N801 (used like a function, as a context manager and as 
 
 
 def results() -> list[dict[str, Any]]:
-    """Return the lines of the last sections of this process, up to 10,000; see docs/user-guide.md."""
+    """Return the last sections of this process as dicts, up to 10,000.
+
+    See docs/user-guide.md for the keys.
+    """
     return [] if _process.recorder is None else _process.recorder.lines()
 
 
 def flush() -> None:
-    """Write the waiting lines to the file now. This also happens every second and at exit."""
+    """Write the finished sections to the file now.
+
+    Without this call they are written about every second while sections finish, and at exit.
+    """
     if _process.recorder is not None:
         _process.recorder.flush()
 
 
 def process_identity() -> ProcessIdentity:
-    """Return the identity that the lines of this process carry."""
+    """Return the identity of this process that is recorded with its sections."""
     return current_process() if _process.recorder is None else _process.recorder.process
 
 
 def _open_energy_reader(job_id: int | None) -> EnergyReader:
-    """Return the energy reader of this process; warn once if nothing can be measured.
+    """Return an energy reader for this process; log a warning if nothing can be measured.
 
-    In a job the reader asks the node's agent. Where no agent answers, the counters are read directly.
+    In a job the reader queries the node's agent. If no agent responds, or outside Slurm, the counters are
+    read directly. If these are unreadable too, the returned reader has no readings until the agent responds.
 
     Args:
         job_id: job that the environment names; None outside Slurm.

@@ -26,7 +26,13 @@ _FLUSH_AFTER_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _FinishedSection:
-    """A finished section whose energy has not been read yet, and the reader and thread that measured it."""
+    """A finished section whose energy has not been read yet.
+
+    Attributes:
+        section: the section.
+        source: name of the energy reader that measured it.
+        thread: name of the thread that ran it.
+    """
 
     section: Section
     source: str
@@ -34,7 +40,10 @@ class _FinishedSection:
 
 
 def _line(finished: _FinishedSection, process: ProcessIdentity) -> dict[str, Any]:
-    """Return a section as JSON-ready data, null for unknown values. Waits for its energy."""
+    """Return a finished section as a dict for JSON; unknown values are None.
+
+    The function waits for the agent's responses, which contain the energy of the section.
+    """
     section = finished.section
     return {
         "section": section.name,
@@ -57,12 +66,15 @@ def _line(finished: _FinishedSection, process: ProcessIdentity) -> dict[str, Any
 
 
 class SectionRecorder:
-    """Recorder of the lines of a process. It writes them with a delay: sections do not wait for a disk.
+    """Recorder of the finished sections of a process.
+
+    It writes them with a delay, so that sections need not wait for a disk.
 
     Args:
         process: identity of the process.
-        directory: directory of the file, created if absent; None keeps the lines in memory only.
-        eager: write each line at once. Forked processes need this, because most end without running atexit.
+        directory: directory of the file, created if absent; None keeps the sections in memory only.
+        eager: write each section at once. Forked processes need this, because most of them end without
+            running atexit functions.
     """
 
     def __init__(self, process: ProcessIdentity, directory: Path | None, *, eager: bool = False) -> None:
@@ -77,7 +89,12 @@ class SectionRecorder:
         atexit.register(self.flush)
 
     def add(self, section: Section, source: str) -> None:
-        """Add a finished section without waiting for its energy, which may still be on its way."""
+        """Add a finished section without waiting for its energy, which the agent may not have sent yet.
+
+        Args:
+            section: the section.
+            source: name of the energy reader that measured it.
+        """
         self._finished.append(_FinishedSection(section, source, threading.current_thread().name))
         if self._eager:
             self.flush()
@@ -85,16 +102,19 @@ class SectionRecorder:
             self._flush(leave=1)
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the last `MAX_LINES` lines."""
+        """Return the last `MAX_LINES` sections as dicts, after writing those that are not in the file yet."""
         self.flush()
         return list(self._lines)
 
     def flush(self) -> None:
-        """Append the waiting lines to the file. If that fails, warn once and write no more."""
+        """Append the finished sections to the file.
+
+        If that fails, log a warning and write nothing from then on.
+        """
         self._flush(leave=0)
 
     def _flush(self, leave: int) -> None:
-        """Write all but the last `leave` sections."""
+        """Write the finished sections except the last `leave` ones, whose energy may not have arrived yet."""
         with self._lock:
             self._flushed_s = time.monotonic()
             count = max(0, len(self._finished) - leave)
@@ -117,7 +137,7 @@ class SectionRecorder:
             self._path = None
 
     def abandon(self) -> None:
-        """Drop all lines in a forked child, because they belong to the parent."""
+        """Drop all sections in a forked child, because the parent process records them."""
         self._lock = threading.Lock()
         self._path = None
         self._finished.clear()

@@ -1,4 +1,4 @@
-"""One run of a section of a program, and its energy. Programs mark sections through `profiler`."""
+"""One execution of a section of a program, and its energy. Programs mark sections with `profiler.profile`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from slurm_energy.profiling.energy_reader import EnergyReading
 
 @dataclass(slots=True)
 class Section:
-    """One run of a section.
+    """One execution of a section.
 
     Attributes:
-        path: names from the outermost section to this one.
-        start_unix: Unix time of its begin in seconds.
-        seconds: duration; None while it runs.
-        failed: name of the exception that ended it; None if it ended normally.
+        path: names of the nested sections, from the outermost one to this one.
+        start_unix: Unix time of the start in seconds.
+        seconds: duration; None while the section runs.
+        failed: name of the exception that ended the section; None if it ended normally.
     """
 
     path: tuple[str, ...]
@@ -34,23 +34,25 @@ class Section:
 
     @property
     def name(self) -> str:
-        """Name of the section itself, without the enclosing sections."""
+        """Name of this section, without the names of the enclosing sections."""
         return self.path[-1]
 
     @property
     def energy_joules(self) -> dict[str, float | None]:
-        """Joules by component; empty before the section has ended, None for an unknown component.
+        """Joules by component; None for a component whose energy is unknown.
 
-        The property waits for the agent's responses.
+        The dict is empty before the section has ended, and if the energy of the whole section is unknown.
+        Reading this property waits for the agent's responses.
         """
         self._settle()
         return self._joules
 
     @property
     def age_s(self) -> float | None:
-        """Seconds by which the agent's samples missed the two ends of the section, added up.
+        """Sum of the seconds by which the agent's samples missed the start and the end of the section.
 
-        The joules belong to a window that is shifted by at most this much.
+        The joules belong to a time that is shifted by at most this much. None: the section has not ended, or
+        its energy is unknown.
         """
         self._settle()
         return self._age_s
@@ -62,12 +64,15 @@ class Section:
 
     @property
     def mean_watts(self) -> float | None:
-        """Mean power; None if the energy is unknown or no time passed."""
+        """Mean power; None if the energy or the duration is unknown, or the duration is 0."""
         joules = self.total_joules
         return joules / self.seconds if joules is not None and self.seconds else None
 
     def _settle(self) -> None:
-        """Read the responses for both ends; two threads that do so at once compute the same result."""
+        """Compute the energy from the responses for the start and the end of the section, if it has ended.
+
+        Two threads that do so at the same time compute the same result.
+        """
         if self._end is None:
             return
         begin, end = self._begin() if self._begin is not None else None, self._end()
@@ -77,7 +82,13 @@ class Section:
 
 
 def total_joules(joules: Mapping[str, float | None]) -> float | None:
-    """Return the sum of all components, or the value of `node`, which includes them; None if unknown."""
+    """Return the energy of all components together; None if any component is unknown.
+
+    If there is a component `node`, its value is returned, because it includes the others.
+
+    Args:
+        joules: joules by component; None for an unknown component.
+    """
     if "node" in joules:
         return joules["node"]
     known_values = [value for value in joules.values() if value is not None]

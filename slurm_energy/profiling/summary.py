@@ -1,7 +1,7 @@
-"""Summaries of the sections of a job: the lines of all its processes, as JSON, CSV or a pandas frame.
+"""Summaries of the sections of a job over all its processes, and their export to CSV and pandas.
 
-Processes on one node measure the same joules, so adding them up over processes would count these joules
-several times. `summarise` describes the rule that avoids this.
+All processes of a job on one node measure the same joules. A sum over the processes would therefore count
+these joules several times; `summarise` describes how this is avoided.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ SEPARATOR = "/"
 
 @dataclass(frozen=True, slots=True)
 class SectionSummary:
-    """One section over all processes of a job.
+    """Summary of one section over all processes of a job.
 
     Attributes:
-        path: names from the outermost section to this one.
-        calls: number of runs in all processes.
-        processes: number of processes with a run.
-        nodes: number of nodes with a run.
-        seconds: longest total time of one process in the section.
-        energy_joules: joules by component over all nodes; None if unknown.
+        path: names of the nested sections, from the outermost one to this one.
+        calls: number of executions in all processes.
+        processes: number of threads of processes that executed the section.
+        nodes: number of nodes on which the section was executed.
+        seconds: maximum over these threads of the total time in the section.
+        energy_joules: joules by component over all nodes; None for a component whose energy is unknown.
         total_joules: joules of all components; None if any is unknown.
-        failed: number of runs that ended in an exception.
+        failed: number of executions that ended in an exception.
     """
 
     path: tuple[str, ...]
@@ -50,17 +50,20 @@ class SectionSummary:
     failed: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON-ready data."""
+        """Return the summary as a dict for JSON."""
         return {name: getattr(self, name) for name in self.__slots__} | {"path": list(self.path)}
 
 
 def read_lines(directory: Path | str) -> list[dict[str, Any]]:
-    """Return the lines of all files in a directory, ordered by start.
+    """Return the sections that the files `*.jsonl` in a directory contain, ordered by start.
 
     Incomplete lines, which killed programs leave behind, are skipped.
 
+    Returns:
+        One dict per section, with the keys described in docs/user-guide.md.
+
     Raises:
-        NotFoundError: the directory does not exist or contains no line.
+        NotFoundError: the directory does not exist or contains no section.
     """
     folder = Path(directory)
     lines: list[dict[str, Any]] = []
@@ -94,11 +97,14 @@ def _number_or_none(value: Any) -> bool:
 
 
 def summarise(lines: Iterable[dict[str, Any]]) -> list[SectionSummary]:
-    """Return one summary per section, in the order of first appearance.
+    """Return one summary per section, in the order in which the sections first appear.
 
-    Runs of a section that overlap in time on one node count once, with the value of the process that
-    measured most among them. Runs one after the other add up, and so do nodes. Where runs overlap only in
-    part the result is a lower bound.
+    If executions of a section overlap in time on one node, their energy counts once, with the value of the
+    process that measured most energy among them. The energies of executions one after the other, and of
+    different nodes, are added up. If executions overlap only in part, the result is a lower bound.
+
+    Args:
+        lines: sections, as `read_lines` returns them.
     """
     sections: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for line in lines:
@@ -133,7 +139,11 @@ def _process(line: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _overlapping(lines: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Yield groups of runs that overlap, directly or through other runs."""
+    """Yield groups of executions that overlap in time, directly or through other executions of the group.
+
+    Args:
+        lines: executions of one section on one node.
+    """
     group: list[dict[str, Any]] = []
     end = -math.inf
     for line in sorted(lines, key=lambda line: line["start"]):
@@ -162,14 +172,24 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def flat(line: dict[str, Any]) -> dict[str, Any]:
-    """Return a line as one row: the path as text, and a column `joules.NAME` per component."""
+    """Return a section as one row of a table.
+
+    The row contains the path as text, and a column `joules.NAME` for each component.
+
+    Args:
+        line: section, as `read_lines` returns it.
+    """
     row = {"section": SEPARATOR.join(line["path"])} | {key: line.get(key) for key in _KEYS}
     row |= {f"joules.{name}": joules for name, joules in line["energy_joules"].items()}
     return row | {key: line.get(key) for key in _TAIL}
 
 
 def to_csv(lines: Iterable[dict[str, Any]]) -> str:
-    """Return CSV text with a header; unknown values are empty."""
+    """Return sections as CSV text with a header. Unknown values are empty.
+
+    Args:
+        lines: sections, as `read_lines` returns them.
+    """
     rows = [flat(line) for line in lines]
     columns = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO()
@@ -180,10 +200,10 @@ def to_csv(lines: Iterable[dict[str, Any]]) -> str:
 
 
 def frame(directory: Path | str) -> Any:
-    """Return the lines of a directory as a pandas DataFrame, one row per run of a section.
+    """Return the sections in a directory as a pandas DataFrame, one row per execution of a section.
 
     Raises:
         ImportError: pandas is not installed.
-        NotFoundError: see `read_lines`.
+        NotFoundError: the directory does not exist or contains no section.
     """
     return importlib.import_module("pandas").DataFrame([flat(line) for line in read_lines(directory)])
