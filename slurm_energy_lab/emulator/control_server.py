@@ -1,7 +1,8 @@
-"""Server of an emulated node's control socket: kernels, exact energies, jobs, faults.
+"""Server of an emulated node's control socket, through which clients run kernels and read exact energies.
 
-One thread serves all connections. It also runs periodic work: the end of kernels, the CPU throttle's
-ticks and the power meter's intervals. The protocol is in docs/reference/protocol.md.
+Clients also register jobs and inject faults. One thread serves all connections. It also performs periodic
+work: it reports the end of kernels, runs the CPU throttle and ends the power meter's intervals. The protocol
+is in docs/reference/protocol.md.
 """
 
 from __future__ import annotations
@@ -32,7 +33,14 @@ _STALE_CHECK_S = 10.0
 
 
 class _Connection:
-    """One client connection: received bytes of an incomplete line, and the kernel that the client awaits."""
+    """One client connection.
+
+    Attributes:
+        peer: the socket.
+        uid: uid of the client, as reported by the kernel.
+        buffer: received bytes of lines that are not processed yet.
+        run_id: run id of the kernel whose end the client awaits; None if there is none.
+    """
 
     def __init__(self, peer: socket.socket) -> None:
         self.peer = peer
@@ -42,7 +50,7 @@ class _Connection:
         self.run_id: int | None = None
 
     def next_line(self) -> bytes | None:
-        """Return the next complete line, None if there is none yet.
+        """Return the next complete line; None if there is none yet.
 
         Raises:
             UsageError: the line is too long.
@@ -57,7 +65,10 @@ class _Connection:
 
 
 class _Timer:
-    """A periodic action that runs while the condition `condition` holds."""
+    """A periodic action.
+
+    It runs only while the function `condition` returns True.
+    """
 
     def __init__(self, interval_s: float, action: Callable[[], None], condition: Callable[[], bool]) -> None:
         self.interval_s = interval_s
@@ -66,7 +77,11 @@ class _Timer:
         self._due_s = time.monotonic() + interval_s
 
     def run(self) -> float | None:
-        """Run the action if it is due; return the seconds until it is due again, None if not wanted."""
+        """Run the action if it is due.
+
+        Returns:
+            Seconds until the action is due again; None while its condition does not hold.
+        """
         if not self._condition():
             self._due_s = time.monotonic() + self.interval_s
             return None
@@ -78,7 +93,10 @@ class _Timer:
 
 
 class ControlServer:
-    """Server of the control socket, active from `start` to `stop`."""
+    """The server of an emulated node's control socket.
+
+    It serves from `start` to `stop`.
+    """
 
     def __init__(
         self,
@@ -104,14 +122,14 @@ class ControlServer:
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
     def start(self) -> None:
-        """Start to serve in a new thread."""
+        """Start a thread that serves the control socket."""
         self._listener.setblocking(False)
         for source in (self._listener, self._realtime_model.change_event_fd, self._stop_fd):
             self._selector.register(source, selectors.EVENT_READ)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, close all connections, remove the CPU quotas and the socket."""
+        """End the thread, close all connections, and remove the CPU quotas and the socket."""
         if self._thread.is_alive():
             os.eventfd_write(self._stop_fd, 1)
             self._thread.join(timeout=5)
@@ -141,7 +159,11 @@ class ControlServer:
             self._receive(self._connections[key.fd])
 
     def _run_due_work(self) -> float:
-        """Send results of finished kernels and run due timers; return the seconds until the next is due."""
+        """Send the results of finished kernels and run the timers that are due.
+
+        Returns:
+            Seconds until the next work is due.
+        """
         waits = [wait for timer in self._timers if (wait := timer.run()) is not None]
         waiting = [item for item in self._connections.values() if item.run_id is not None]
         if waiting:
@@ -189,7 +211,10 @@ class ControlServer:
         self._serve_lines(connection)
 
     def _serve_lines(self, connection: _Connection) -> None:
-        """Process complete lines. While a client's kernel runs, its next lines wait."""
+        """Process the complete lines of a connection.
+
+        While a kernel of its client runs, further lines are not processed.
+        """
         while connection.run_id is None and connection.peer.fileno() >= 0:
             try:
                 line = connection.next_line()
@@ -218,7 +243,10 @@ class ControlServer:
         return self._requests.answer(message, connection.uid)
 
     def _send(self, connection: _Connection, answer: dict[str, Any]) -> None:
-        """Send one line. The connection of a client that does not read is closed."""
+        """Send one line.
+
+        If the client does not read it, the connection is closed.
+        """
         try:
             connection.peer.setblocking(True)
             connection.peer.settimeout(1.0)
@@ -228,7 +256,7 @@ class ControlServer:
             self._hang_up(connection)
 
     def _hang_up(self, connection: _Connection) -> None:
-        """Close a connection and cancel the kernel that its client awaited, as if the process had died."""
+        """Close a connection and cancel the kernel that its client awaits, as if the client had died."""
         if connection.run_id is not None:
             self._requests.cancel_kernel(connection.run_id)
             connection.run_id = None
@@ -246,7 +274,9 @@ def _refusal(error: EnergyError) -> dict[str, Any]:
 
 
 def _listen(path: Path) -> socket.socket:
-    """Bind the socket, world-writable; replace a socket without a server.
+    """Create the listening control socket, to which every user may connect.
+
+    An existing socket without a server is replaced.
 
     Raises:
         AlreadyRunningError: another emulator serves the socket.

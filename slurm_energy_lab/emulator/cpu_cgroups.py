@@ -1,4 +1,4 @@
-"""Control groups that limit and count CPU time on this machine: version 1, version 2, or none.
+"""Control groups (version 1 or 2) that limit and count CPU time on this machine.
 
 The module handles files and paths; `cpu_throttle` sets the quotas.
 """
@@ -14,28 +14,38 @@ _ATTEMPTS = 1000
 
 
 class CpuCgroups(Protocol):
-    """Control groups of jobs, one group per job."""
+    """Control groups of jobs, one group per job.
+
+    Attributes:
+        kind: `v1` or `v2`.
+    """
 
     kind: str
 
     def create(self, name: str) -> list[Path]:
-        """Create a group; return the `cgroup.procs` files to which process ids must be written."""
+        """Create a group and return the `cgroup.procs` files to which its process ids must be written."""
 
     def limit(self, name: str, quota_us: int, period_us: int) -> None:
-        """Limit a group to `quota_us` of CPU time per period."""
+        """Limit a group to `quota_us` microseconds of CPU time in every `period_us` microseconds."""
 
     def cpu_seconds(self, name: str) -> float:
-        """Return the CPU time that a group has used since its creation."""
+        """Return the CPU seconds that a group has used since its creation."""
 
     def remove(self, name: str) -> bool:
-        """Remove a group if it has no process; return whether it no longer exists."""
+        """Remove a group if it has no process.
+
+        Return whether the group no longer exists.
+        """
 
     def close(self) -> None:
-        """Move remaining processes to the root group and remove all groups created by this object."""
+        """Move remaining processes to the root group and remove all groups that this object created."""
 
 
 class CpuCgroupsV1:
-    """Controllers `cpu` and `cpuacct` of version 1, co-mounted or not. Stale groups are removed first."""
+    """Control groups of the version 1 controllers `cpu` and `cpuacct`, which may be mounted together.
+
+    The constructor removes groups that an earlier emulator left behind.
+    """
 
     kind = "v1"
 
@@ -48,35 +58,45 @@ class CpuCgroupsV1:
             _make(path)
 
     def create(self, name: str) -> list[Path]:
-        """Create a group under each controller."""
+        """Create a group under each controller and return its `cgroup.procs` files."""
         for base in self._bases:
             (base / name).mkdir(exist_ok=True)
         return [base / name / "cgroup.procs" for base in self._bases]
 
     def limit(self, name: str, quota_us: int, period_us: int) -> None:
-        """Set period and quota. The quota is removed in between, because some pairs would be rejected."""
+        """Set the period and the quota of a group in microseconds.
+
+        The old quota is removed first, because the kernel would reject some combinations of old and new
+        values.
+        """
         group = self._cpu / name
         _write(group / "cpu.cfs_quota_us", _UNLIMITED)
         _write(group / "cpu.cfs_period_us", str(period_us))
         _write(group / "cpu.cfs_quota_us", str(quota_us))
 
     def cpu_seconds(self, name: str) -> float:
-        """Return the CPU time in cpuacct.usage."""
+        """Return the CPU seconds that cpuacct.usage contains."""
         return int((self._cpuacct / name / "cpuacct.usage").read_text()) / 1e9
 
     def remove(self, name: str) -> bool:
-        """Remove the group under each controller."""
+        """Remove a group under each controller if it has no process.
+
+        Return whether it no longer exists.
+        """
         gone = [_rmdir(base / name) for base in self._bases]
         return all(gone)
 
     def close(self) -> None:
-        """Remove groups and base group; move processes to the controller's root."""
+        """Move processes to the root group of their controller, and remove all groups and the base group."""
         for home, base in zip(self._homes, self._bases, strict=True):
             _clear(base, home / "cgroup.procs", home)
 
 
 class CpuCgroupsV2:
-    """The unified hierarchy with its `cpu` controller. Stale groups are removed first."""
+    """Control groups of the unified hierarchy with its `cpu` controller.
+
+    The constructor removes groups that an earlier emulator left behind.
+    """
 
     kind = "v2"
 
@@ -88,16 +108,16 @@ class CpuCgroupsV2:
             _write(root / path / "cgroup.subtree_control", "+cpu")
 
     def create(self, name: str) -> list[Path]:
-        """Create a group."""
+        """Create a group and return its `cgroup.procs` file."""
         (self._base / name).mkdir(exist_ok=True)
         return [self._base / name / "cgroup.procs"]
 
     def limit(self, name: str, quota_us: int, period_us: int) -> None:
-        """Set cpu.max."""
+        """Set the quota and the period of a group in microseconds in cpu.max."""
         _write(self._base / name / "cpu.max", f"{quota_us} {period_us}")
 
     def cpu_seconds(self, name: str) -> float:
-        """Return the CPU time in cpu.stat."""
+        """Return the CPU seconds that cpu.stat contains."""
         for line in (self._base / name / "cpu.stat").read_text().splitlines():
             key, _, value = line.partition(" ")
             if key == "usage_usec":
@@ -105,23 +125,26 @@ class CpuCgroupsV2:
         return 0.0
 
     def remove(self, name: str) -> bool:
-        """Remove the group."""
+        """Remove a group if it has no process.
+
+        Return whether it no longer exists.
+        """
         return _rmdir(self._base / name)
 
     def close(self) -> None:
-        """Remove groups and base group; move processes to the root of the hierarchy."""
+        """Move processes to the root of the hierarchy, and remove all groups and the base group."""
         _clear(self._base, self._root / "cgroup.procs", self._root)
 
 
 def find_groups(base: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> tuple[CpuCgroups | None, str]:
-    """Find a usable CPU controller and create the base group below it.
+    """Find a usable CPU controller and create the base group of a node below it.
 
     Args:
-        base: path of the base group below the controller's root, e.g. `senergy-lab/n1`.
+        base: path of the base group below the controller's root, for example `senergy-lab/n1`.
         mountinfo: the kernel's list of mounts.
 
     Returns:
-        The groups and an empty text, or None and the reason why CPU time cannot be throttled.
+        The control groups and an empty text, or None and the reason why CPU time cannot be throttled.
     """
     v1, unified = _mounts(mountinfo)
     try:
@@ -135,7 +158,10 @@ def find_groups(base: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> tu
 
 
 def _mounts(mountinfo: Path) -> tuple[dict[str, Path], Path | None]:
-    """Return the mount points of version 1 by controller, and the mount point of version 2."""
+    """Return the mount points of version 1 by controller, and the mount point of version 2.
+
+    The latter is None if version 2 is not mounted.
+    """
     v1: dict[str, Path] = {}
     unified = None
     for line in mountinfo.read_text().splitlines():
@@ -158,7 +184,10 @@ def _write(path: Path, text: str) -> None:
 
 
 def _make(path: Path) -> None:
-    """Create a group and its parents. Retry, because emulators of other nodes remove empty parents."""
+    """Create a group and its parents.
+
+    The creation is retried, because emulators of other nodes may remove empty parents at the same time.
+    """
     for _ in range(_ATTEMPTS):
         try:
             path.mkdir(parents=True)
@@ -182,7 +211,10 @@ def _rmdir(path: Path) -> bool:
 
 
 def _clear(base: Path, refuge: Path, top: Path) -> None:
-    """Remove `base` with its groups, and its empty parents up to `top`."""
+    """Remove the group `base` with its subgroups, and its empty parents up to `top`.
+
+    Their processes are moved by writing the process ids to the file `refuge`.
+    """
     for group in [path for path in base.iterdir() if path.is_dir()] if base.is_dir() else []:
         for pid in (group / "cgroup.procs").read_text().split():
             try:

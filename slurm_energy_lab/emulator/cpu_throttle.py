@@ -1,7 +1,7 @@
-"""Throttling of real programs: CPU quotas that follow the effective frequency, and measured utilisation.
+"""Throttling of real programs with CPU quotas that follow the effective frequency of the emulated CPUs.
 
-The share of its quota that a job uses is the utilisation passed to the model. An emulated core is a fixed
-fraction of a real core. Kernels of `senergy lab run` are not throttled here.
+The share of its quota that a job uses is its utilisation, which is passed to the node model. An emulated core
+is a fixed fraction of a real core. Kernels of `senergy lab run` are not throttled.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _RELATIVE_CHANGE = 0.01
 
 
 def quota_us(real_cores: float) -> tuple[int, int]:
-    """Return (quota, period) in microseconds for a share of real CPU time.
+    """Return the CPU quota and the period in microseconds that limit programs to a share of real CPU time.
 
-    The kernel rejects quotas below a millisecond, so a small share needs a long period. Short periods
-    enforce the share more exactly and stall programs for shorter times.
+    The kernel rejects quotas below a millisecond, so a small share needs a long period. Short periods enforce
+    the share more exactly and stall programs for shorter times.
 
     Args:
         real_cores: CPU seconds per second, at least 0.001.
@@ -40,12 +40,17 @@ def quota_us(real_cores: float) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class _Job:
-    """Control group of one job: its CPUs, its quota, and its CPU time at the last sample.
+    """A job with a control group.
 
     Attributes:
         cpus: logical CPUs of the job.
         cores: number of these CPUs per core, by the number of the core's first CPU.
-        reported: utilisation last passed to the model. None: it was passed for other CPUs.
+        registered_s: time of the last registration in seconds.
+        allowed_cores: current quota in real cores.
+        sampled_s: time of the last measurement in seconds.
+        used_s: CPU seconds of the group at the last measurement.
+        measured: utilisation at the last measurement, 0 to 1.
+        reported: utilisation last passed to the node model; None if it was passed for other CPUs.
     """
 
     cpus: tuple[int, ...]
@@ -59,7 +64,10 @@ class _Job:
 
 
 class CpuThrottle:
-    """CPU quotas and utilisation of the real programs of one node. Not thread-safe."""
+    """CPU quotas and utilisation of the real programs of one node.
+
+    The class is not thread-safe.
+    """
 
     def __init__(
         self,
@@ -73,8 +81,8 @@ class CpuThrottle:
 
         Args:
             realtime_model: the node's model.
-            groups: control groups of jobs. None: programs run at the speed of the host.
-            reason: why control groups are not available.
+            groups: control groups of jobs; None if programs run at the speed of the host.
+            reason: why control groups are not available; empty if they are.
             share_cores: real cores for all emulated CPUs together at full frequency.
             clock: monotonic clock in seconds.
         """
@@ -87,11 +95,11 @@ class CpuThrottle:
 
     @property
     def busy(self) -> bool:
-        """Whether the next tick has jobs to process."""
+        """Whether there are jobs that `tick` must process."""
         return bool(self._jobs)
 
     def status(self) -> dict[str, object]:
-        """Return mode, share of real cores and jobs for the `status` message."""
+        """Return mode, share of real cores and utilisation of jobs for the response to `status`."""
         return {
             "mode": self._groups.kind if self._groups else "none",
             "reason": self._reason,
@@ -100,15 +108,15 @@ class CpuThrottle:
         }
 
     def has_job(self, job_id: int) -> bool:
-        """Return whether a job's real programs have a control group."""
+        """Return whether the real programs of a job have a control group."""
         return job_id in self._jobs
 
     def register(self, job_id: int, cpus: tuple[int, ...] | None) -> list[str]:
-        """Create the control group of a job.
+        """Create the control group of a job, or update its CPUs.
 
         Args:
-            job_id: Slurm's job number.
-            cpus: the job's logical CPUs. None: all CPUs of the node.
+            job_id: Slurm's job id.
+            cpus: the job's logical CPUs; None for all CPUs of the node.
 
         Returns:
             `cgroup.procs` files to which the ids of the job's processes must be written; empty without
@@ -141,7 +149,7 @@ class CpuThrottle:
         return [str(path) for path in files]
 
     def tick(self) -> None:
-        """Measure all jobs, pass their load to the model, update their quotas, remove empty groups."""
+        """Measure all jobs, pass their load to the node model, update quotas and remove empty groups."""
         measured = [job_id for job_id in list(self._jobs) if self._try(self._measure, job_id)]
         if measured:
             with self._realtime_model.modify() as model:
@@ -157,14 +165,17 @@ class CpuThrottle:
                 self._remove_if_empty(job_id)
 
     def close(self) -> None:
-        """Remove all quotas and groups."""
+        """Remove all quotas and control groups."""
         for job_id in list(self._jobs):
             self._drop(job_id)
         if self._groups:
             self._groups.close()
 
     def _try(self, act: Callable[..., bool], job_id: int, *arguments: float) -> bool:
-        """Call `act` for a job and return its result; drop the job if its group no longer exists."""
+        """Call `act` for a job and return its result.
+
+        If the job's group no longer exists, remove the job.
+        """
         try:
             return act(job_id, *arguments)
         except OSError:
@@ -172,7 +183,10 @@ class CpuThrottle:
             return False
 
     def _measure(self, job_id: int) -> bool:
-        """Measure the share of its quota that a job used; return whether the model needs an update."""
+        """Measure the share of its quota that a job used.
+
+        Return whether the node model needs an update.
+        """
         assert self._groups is not None
         job, now_s = self._jobs[job_id], self._clock()
         _, period_us = quota_us(job.allowed_cores)
@@ -187,7 +201,7 @@ class CpuThrottle:
         return job.measured != job.reported
 
     def _allowed_cores(self) -> dict[int, float]:
-        """Return the real cores that each job may use at its current frequencies."""
+        """Return how many real cores each job may use at the current frequencies of its CPUs, by job id."""
         max_khz = self._realtime_model.profile.cpufreq.max_khz
         with self._realtime_model.now() as model:
             cycles = {
@@ -197,7 +211,13 @@ class CpuThrottle:
         return {job_id: max(1e-3, self._share_per_cpu * khz / max_khz) for job_id, khz in cycles.items()}
 
     def _limit(self, job_id: int, allowed_cores: float) -> bool:
-        """Set a job's quota. Small changes are skipped, because every write refills the quota."""
+        """Set the quota of a job.
+
+        Small changes are skipped, because every write refills the quota.
+
+        Returns:
+            Whether the quota was written.
+        """
         assert self._groups is not None
         job = self._jobs[job_id]
         if abs(allowed_cores - job.allowed_cores) <= _RELATIVE_CHANGE * job.allowed_cores:
@@ -221,5 +241,8 @@ def _unavailable(job_id: int, error: OSError) -> UnavailableError:
 
 
 def _name(job_id: int) -> str:
-    """Return the name of a job's group, unlike those of Slurm: it counts real, not emulated CPU time."""
+    """Return the name of a job's control group.
+
+    It differs from Slurm's names, because the group counts real and not emulated CPU time.
+    """
     return f"tasks_of_{job_id}"

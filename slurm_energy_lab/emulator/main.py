@@ -38,7 +38,7 @@ _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line's parser."""
+    """Return the parser of the emulator's command line."""
     made = argparse.ArgumentParser(prog="slurm_energy_lab.emulator.main", description=__doc__)
     made.add_argument("--name", required=True, help="node name")
     made.add_argument("--profile", required=True, help="profile name or TOML file")
@@ -74,7 +74,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the emulator until SIGTERM; return the exit code."""
+    """Run the emulator with the given arguments, by default those of the process, until SIGTERM.
+
+    Return the exit code.
+    """
     args = parser().parse_args(argv)
     try:
         return _run(args)
@@ -125,7 +128,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def free_mountpoint(path: Path) -> None:
-    """Create the directory, and detach the mount that a killed emulator left there.
+    """Create the mount point, and detach the mount that a killed emulator left there.
 
     Raises:
         UnavailableError: the path cannot be used as a mount point.
@@ -145,7 +148,7 @@ def free_mountpoint(path: Path) -> None:
 
 
 def _override(text: str) -> tuple[str, Any]:
-    """Parse KEY=VALUE with a TOML value; a value that is not TOML is text."""
+    """Return the key and the value of a text KEY=VALUE, where the value is TOML or else plain text."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UsageError(f"--set {text[:40]}: not KEY=VALUE")
@@ -156,7 +159,11 @@ def _override(text: str) -> tuple[str, Any]:
 
 
 def _prepare_process(title: str) -> None:
-    """Lower the priority, shorten the thread switch interval, exclude the static tree from collection."""
+    """Prepare this process for its work as an emulator.
+
+    Its priority is lowered, the thread switch interval is shortened, and the file tree is excluded from
+    garbage collection. `title` becomes the name of the process.
+    """
     os.nice(NICENESS)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.collect()

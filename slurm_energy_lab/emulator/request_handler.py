@@ -1,4 +1,7 @@
-"""Execution of messages from the control socket on one node. The module uses no sockets."""
+"""Execution of messages to one emulated node.
+
+The control server receives the messages and sends the responses.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ Message = dict[str, Any]
 
 
 class EmulatorRequestHandler:
-    """Handler of the messages to one emulated node."""
+    """Executes the messages to one emulated node."""
 
     def __init__(
         self,
@@ -38,11 +41,15 @@ class EmulatorRequestHandler:
         self._running: set[int] = set()
 
     def answer(self, message: Message, uid: int) -> Message:
-        """Execute any message except `kernel`.
+        """Execute any message except `kernel` and return the response.
+
+        Args:
+            message: the message.
+            uid: uid of the client.
 
         Raises:
-            UsageError: unknown operation or invalid argument.
-            ForbiddenError: the operation is for root only and the caller is another user.
+            UsageError: the operation is unknown or an argument is invalid.
+            ForbiddenError: the operation is for root only, and the client is another user.
         """
         operation = message.get("op")
         if operation == "truth":
@@ -56,10 +63,10 @@ class EmulatorRequestHandler:
         raise UsageError(f"op: unknown operation {str(operation)[:40]!r}")
 
     def start_kernel(self, message: Message) -> int:
-        """Start a kernel and return its run id.
+        """Start the kernel that a message requests and return its run id.
 
         Raises:
-            UsageError: unknown kernel or device, invalid size or numbers.
+            UsageError: the kernel or device is unknown, or a number is invalid.
         """
         request = _kernel_request(message)
         with self._realtime_model.modify() as model:
@@ -70,7 +77,10 @@ class EmulatorRequestHandler:
         return run_id
 
     def finished_kernel(self, run_id: int) -> Message | None:
-        """Return the response for a finished kernel, None while it runs."""
+        """Return the response for a finished kernel; None while it runs.
+
+        The result is deleted, so a finished kernel can be reported only once.
+        """
         with self._realtime_model.now() as model:
             result = model.result(run_id)
             if result is None:
@@ -87,7 +97,7 @@ class EmulatorRequestHandler:
             model.forget(run_id)
 
     def remove_stale_groups(self) -> None:
-        """Remove the emulated control groups of jobs that ended long ago."""
+        """Remove the emulated control groups of jobs that ended at least a minute ago."""
         if self._groups.has_groups:
             self._groups.remove_stale(self._throttle.has_job)
 
