@@ -28,8 +28,8 @@ EPILOG = """\
 MEASUREMENTS is a CSV file with the columns model,batch,gpus,precision,optimizer,cap_watts,step_s,power_watts
 (model: a workload profile or the .json file of one; cap_watts empty: no limit; power_watts of one GPU,
 empty: not measured), or a file of the Zeus power-limit study. The search is seeded: the same measurements and
-options give the same result with any number of --workers. With --checkpoint an interrupted search resumes
-within its last twenty generations.
+options give the same result with any number of --workers. With --checkpoint the search saves its state
+every 20 generations and resumes from there after an interruption.
 
 A search needs sweeps: configurations measured at four power limits or more, which span 40 % of the design
 power; at least four sweeps, and most measurements in them. With fewer (one measurement is enough) the
