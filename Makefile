@@ -47,7 +47,7 @@ $(VENV)/.installed-lab: setup.cfg pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.installed-check: setup.cfg pyproject.toml | $(VENV)/bin/python
 	@echo "Installing slurm-energy and the needs of its unit tests into $(VENV)"
-	@$(PIP) --editable '.[check]' && touch $@ $(VENV)/.installed-lab
+	@$(PIP) --no-compile --editable '.[check]' && touch $@ $(VENV)/.installed-lab
 
 $(VENV)/.installed-dev: setup.cfg pyproject.toml | $(VENV)/bin/python
 	@echo "Installing slurm-energy and its development needs into $(VENV)"
@@ -78,10 +78,15 @@ demo: deps-build deps-lab $(VENV)/.installed-lab build
 # Without apt: tests of what this machine lacks (a C compiler, root, Slurm, munge) are skipped and say why.
 CHECK_WORKERS ?= $(shell nproc)
 check: DEB :=
-check: $(VENV)/.installed-check lint-python
-	@if command -v clang-format >/dev/null; then clang-format --dry-run --Werror $(C_SOURCES); else \
-		echo "C sources not checked: no clang-format (make lint does)"; fi
-	$(BIN)/python -m pytest -q -n $(CHECK_WORKERS) --dist worksteal --hypothesis-profile=check -m 'not slow and not soak' $(PYTEST_ARGS) tests/unit tests/lab
+# Lint runs beside the tests, because neither keeps two cores busy.
+check: $(VENV)/.installed-check
+	@log=$$(mktemp); $(MAKE) --no-print-directory lint-python >$$log 2>&1 & lint=$$!; \
+	$(BIN)/python -m pytest -q -n $(CHECK_WORKERS) --dist worksteal --hypothesis-profile=check -m 'not slow and not soak' \
+		$(PYTEST_ARGS) tests/unit tests/lab; tests=$$?; \
+	wait $$lint; lint=$$?; cat $$log; rm -f $$log; \
+	if command -v clang-format >/dev/null; then clang-format --dry-run --Werror $(C_SOURCES) || lint=1; else \
+		echo "C sources not checked: no clang-format (make lint does)"; fi; \
+	[ $$tests = 0 ] && [ $$lint = 0 ]
 
 # Tests wait for sampled seconds and for slurmctld most of their time, so that four workers suit two cores; each
 # has labs of its own. A file's tests stay together, and the cluster's files, the longest, come first.
