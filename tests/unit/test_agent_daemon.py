@@ -31,6 +31,8 @@ from slurm_energy.config import AgentConfig, ClusterConfig, Config
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.records import ComponentEnergy, EnergyRecord
 
+pytestmark = pytest.mark.slow
+
 SENERGYD = [sys.executable, "-m", "slurm_energy.agent.main"]
 
 

@@ -15,6 +15,8 @@ from slurm_energy.devices.driver import DeviceError
 from slurm_energy.devices.node import redfish
 from slurm_energy.devices.node.redfish import RedfishClient
 
+pytestmark = pytest.mark.slow
+
 lab = pytest.importorskip("slurm_energy_lab.bmc", reason="pyghmi is not installed")
 CHASSIS = "/redfish/v1/Chassis/1"
 

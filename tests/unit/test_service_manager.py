@@ -19,6 +19,8 @@ import pytest
 from slurm_energy import service_manager
 from slurm_energy.cli.main import main as cli
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 60.0
 MODULES = {"senergyd": "slurm_energy.agent.main", "senergyctld": "slurm_energy.controller.main"}
 

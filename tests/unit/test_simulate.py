@@ -30,6 +30,8 @@ from slurm_energy.simulator.mean_power import power_by_interval
 from slurm_energy.simulator.model_predictions import predict as oracle
 from slurm_energy.simulator.workload_generator import ShapePrediction, generate, rigid
 
+pytestmark = pytest.mark.slow
+
 JOBS = "job_id,user,submit_s,units,time_s,power_watts,deadline_s\n" + "\n".join(
     f"{i},u{i % 3},{10 * i},{1 + i % 4},{60 + 7 * (i % 5)},{100 * (1 + i % 4)},"
     + (f"{10 * i + 400}" if i % 6 == 0 else "")

@@ -23,6 +23,8 @@ from slurm_energy.simulator.simulation_result import JobOutcome
 from slurm_energy.simulator.step_function import StepFunction, integral_of_product
 from slurm_energy.simulator.workload import workload
 
+pytestmark = pytest.mark.slow
+
 
 def rigid(jobs, kinds=None, **columns):
     """Return a workload of (submit, units, run time[, limit[, watts]]) rows, one shape each."""
