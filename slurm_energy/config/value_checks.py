@@ -78,7 +78,7 @@ def socket_path(extra: str) -> Check:
 
 
 def user_names(value: list[str]) -> str | None:
-    """Accept a list of user names or uids; group names are rejected."""
+    """Check a list of user names or uids: return None, or the fault. Group names are rejected."""
     wrong = [name for name in value if not _USER.fullmatch(name)]
     if any(name.startswith(GROUP_MARK) for name in wrong):
         return "must be users: groups can be named in controller.operators only"
@@ -86,7 +86,7 @@ def user_names(value: list[str]) -> str | None:
 
 
 def keyed_words(value: dict[str, str]) -> str | None:
-    """Accept a table whose keys are names without blanks and commas."""
+    """Check a table whose keys must be names without blanks and commas: return None, or the fault."""
     wrong = [name for name in value if not _USER.fullmatch(name)]
     return "must have names without blanks and commas" if wrong else None
 
@@ -95,29 +95,29 @@ _USER = re.compile(r"[^\s,%][^\s,]{0,255}")
 
 
 def model_name(value: str) -> str | None:
-    """Accept the values of --energy-model, and the empty name."""
+    """Check a value of --energy-model, which may be empty: return None, or the fault."""
     fits = re.fullmatch(r"[A-Za-z0-9_.:/+-]{0,64}", value)  # as for --energy-model
     return None if fits else "must be at most 64 characters of A-Z a-z 0-9 _ . : / + -"
 
 
 def cluster_name(value: str) -> str | None:
-    """Accept the cluster names that Slurm accepts."""
+    """Check a cluster name by the rule of Slurm: return None, or the fault."""
     fits = re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", value)  # 40: slurm.conf(5), ClusterName
     return None if fits else "must be 1 to 40 characters of A-Z a-z 0-9 _ . -"
 
 
 def ascending(value: tuple[float, float]) -> str | None:
-    """Accept (low, high) with 0 <= low <= high."""
+    """Check that 0 <= low <= high in `value`, the pair (low, high): return None, or the fault."""
     return None if 0 <= value[0] <= value[1] else "must be [low, high] with 0 <= low <= high"
 
 
 def at_least_one_user(value: list[str]) -> str | None:
-    """Accept a list of at least one user name or uid."""
+    """Check a list of user names or uids, which must not be empty: return None, or the fault."""
     return user_names(value) if value else "must name at least one user"
 
 
 def users_and_groups(value: list[str]) -> str | None:
-    """Accept a list of user names, and of group names with the prefix `GROUP_MARK`."""
+    """Check a list of user names and of groups with the prefix `GROUP_MARK`: return None, or the fault."""
     names = [name.removeprefix(GROUP_MARK) for name in value]
     return user_names(names) and f"must be user names, or {GROUP_MARK} and a group's name, without blanks"
 
@@ -126,7 +126,10 @@ NODE_PARTS = ("cpu", "dram", "gpu", "rest")
 
 
 def component_watts(value: dict[str, float]) -> str | None:
-    """Accept a table of maximum power in watts by component: cpu, dram, gpu, other and node."""
+    """Check a table of maximum power in watts by component: return None, or the fault.
+
+    Components are cpu, dram, gpu, other and node.
+    """
     wrong = [name for name in value if name not in ("cpu", "dram", "gpu", "other", "node")]
     if wrong:
         return f"'{wrong[0]}' is not one of cpu, dram, gpu, other, node"
@@ -134,7 +137,10 @@ def component_watts(value: dict[str, float]) -> str | None:
 
 
 def idle_watts(value: dict[str, float]) -> str | None:
-    """Accept a table of idle power in watts by component: cpu, dram, gpu and other."""
+    """Check a table of idle power in watts by component: return None, or the fault.
+
+    Components are cpu, dram, gpu and other.
+    """
     wrong = [name for name in value if name not in ("cpu", "dram", "gpu", "other")]
     if wrong:
         return f"'{wrong[0]}' is not one of cpu, dram, gpu, other"
@@ -142,13 +148,13 @@ def idle_watts(value: dict[str, float]) -> str | None:
 
 
 def node_parts(value: list[str]) -> str | None:
-    """Accept a list of parts of a node, as in `NODE_PARTS`."""
+    """Check a list of parts of a node, which must be in `NODE_PARTS`: return None, or the fault."""
     wrong = [part for part in value if part not in NODE_PARTS]
     return f"'{wrong[0]}' is not one of {', '.join(NODE_PARTS)}" if wrong else None
 
 
 def bmc_address(value: str) -> str | None:
-    """Accept the URL of a BMC (`ipmi://`, `https://` or `http://`), and the empty text."""
+    """Check the URL of a BMC (`ipmi://`, `https://`, `http://`) or empty text: return None, or the fault."""
     if value and not value.startswith(("ipmi://", "https://", "http://")):
         return "must begin with ipmi://, https:// or http://"
     try:
@@ -159,11 +165,14 @@ def bmc_address(value: str) -> str | None:
 
 
 def one_line(value: str) -> str | None:
-    """Accept text without line breaks and control characters."""
+    """Check text that must have no line breaks and control characters: return None, or the fault."""
     return None if value.isprintable() else "must be one line without control characters"
 
 
 def product_name(value: str) -> str | None:
-    """Accept a name with at least one letter or digit, and the empty text, which stands for every product."""
+    """Check a product name, which needs a letter or digit: return None, or the fault.
+
+    The empty text is valid and stands for every product.
+    """
     named = not value or any(character.isalnum() for character in value)
     return None if named else "must have a letter or a digit"

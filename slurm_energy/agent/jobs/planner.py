@@ -167,12 +167,12 @@ def learn_cpus(session: Session, job_cores: str | None, hardware: NodeHardware) 
     """Set the CPUs of a job on a shared node from the cores that a Slurm step reports.
 
     Args:
-        session: the job.
+        session: the job, in which the CPUs are stored.
         job_cores: list of the job's cores in Slurm's numbering; None if the step does not report them.
         hardware: the node's hardware.
 
     Returns:
-        Whether the CPUs became known, so that the job's settings have to be planned again.
+        True if the CPUs became known, so that the job's settings have to be planned again.
     """
     if session.whole_node or session.cpu_list is not None or job_cores is None:
         return False

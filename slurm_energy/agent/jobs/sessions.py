@@ -54,7 +54,10 @@ class JobStep:
 
     @property
     def is_container(self) -> bool:
-        """Whether the step lasts as long as the job, so that other steps run beside it."""
+        """Whether the step is the batch, extern or interactive step.
+
+        Such a step lasts as long as the job, and other steps run beside it.
+        """
         return self.name in ("batch", "extern", "interactive")
 
     def dump(self) -> dict[str, Any]:
@@ -175,9 +178,10 @@ class Session:
         return MeteredJob(self.owner, start, JobProcesses(self.job_id, self.sluid, pids))
 
     def unix_at(self, boottime: float) -> float:
-        """Return the Unix seconds of a boot time since the job's start.
+        """Return the Unix time, in seconds, of a boot time (in seconds) after the job's start.
 
-        Jumps of the wall clock have no effect.
+        Jumps of the wall clock have no effect, because the time is computed from the start and the boot
+        clock.
         """
         return self.start_unix + max(0.0, boottime - self.meter.start)
 

@@ -1,4 +1,4 @@
-"""Application of a job's settings: when it starts, when its CPUs become known, and when its caps change."""
+"""Application of a job's settings: at the job's start, and when its CPUs become known or its caps change."""
 
 from __future__ import annotations
 

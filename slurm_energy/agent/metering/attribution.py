@@ -198,7 +198,7 @@ def rest_of_node(node_uj: int, parts_uj: int, debt_uj: int = 0) -> tuple[int, in
 
 
 def _static(energy_uj: int, held: _Weights) -> _Piece:
-    """Divide static energy in proportion to allocated resources.
+    """Divide static energy (microjoules) in proportion to allocated resources.
 
     The part of the free resources is idle energy.
     """
@@ -207,7 +207,7 @@ def _static(energy_uj: int, held: _Weights) -> _Piece:
 
 
 def _dynamic(energy_uj: int, used: _Weights) -> _Piece:
-    """Divide dynamic energy in proportion to resource use.
+    """Divide dynamic energy (microjoules) in proportion to resource use.
 
     The part of the rest of the node is unattributed.
     """
@@ -265,6 +265,11 @@ def _other(interval: NodeMeasurement, held: _Weights, dynamic: _Piece) -> _Piece
 
     Static energy is divided in proportion to allocated resources, the rest in proportion to the dynamic
     energy of the other components.
+
+    Args:
+        interval: the measured energy of the node.
+        held: share of the node that each job holds.
+        dynamic: dynamic energy of the other components.
     """
     energy_uj = interval.energy_uj[OTHER]
     static_uj = min(energy_uj, interval.static_uj.get(OTHER, 0))

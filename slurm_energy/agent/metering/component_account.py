@@ -150,7 +150,7 @@ class ComponentAccount:
     def dump(self) -> dict[str, Any]:
         """Return the energy account as a dict that JSON can hold.
 
-        The counter keys are left out.
+        `keys`, the keys of the counters, are left out, because they follow from the node's hardware.
         """
         data = {name: getattr(self, name) for name in self.__slots__ if name != "keys"}
         return {**data, "open_interval": self.open_interval.dump() if self.open_interval else None}

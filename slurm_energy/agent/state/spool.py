@@ -321,10 +321,7 @@ class Spool:
         self._failures.report(_DISK, f"{error.strerror}: power traces are dropped, records are kept")
 
     def _settle_disk(self, size: int) -> None:
-        """Report that the disk has space again.
-
-        It must have space for 16 times `size` bytes, the size of a trace.
-        """
+        """Clear the disk-full state, and log this, once the disk has space for 16 traces of `size` bytes."""
         if not self._disk_full:
             return
         free = os.statvfs(self.folder)
