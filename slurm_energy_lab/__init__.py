@@ -1,8 +1,9 @@
-"""The lab: emulated power hardware and a real Slurm cluster on one machine. No product module imports it.
+"""The lab: emulated power hardware and a real Slurm cluster on one machine.
 
-`senergy lab` is the entry point `slurm_energy_lab.cli` of the group `slurm_energy.subcommands`.
+No module of the product imports it. `senergy lab` is the entry point `slurm_energy_lab.cli` of the group
+`slurm_energy.subcommands`.
 
-Rooms: `model` (physics of a node), `tree` (its emulated files), `emulator` (the process that serves them),
-`cluster` (Slurm and its daemons in namespaces). `etc` holds templates of configuration files, `profiles` the
-hardware profiles, `native` the C sources of the vendor libraries and of the task plugin.
+Packages: `model` (physics of a node), `tree` (its emulated files), `emulator` (the process that serves them)
+and `cluster` (Slurm and its daemons in namespaces). Directories: `etc` (templates of configuration files),
+`profiles` (hardware profiles) and `native` (C sources of the vendor libraries and of the task plugin).
 """

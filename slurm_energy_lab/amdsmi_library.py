@@ -1,7 +1,8 @@
-"""Stub of libamd_smi.so for the lab, generated from the installed `amdsmi` package, and its GPU state.
+"""Stub of the library libamd_smi.so for the lab, and the GPU state that it shows.
 
-The package binds every symbol of the library at import. The generator takes the list of symbols from the
-package's source and the layout of structures from its ctypes declarations, so it supports any release.
+The stub is generated from the installed `amdsmi` package, which binds every symbol of the library when it is
+imported. The generator takes the symbols from the package's source and the layout of structures from its
+ctypes declarations, so it supports any release.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ _TIMEOUT_S = 60
 
 @dataclass(frozen=True, slots=True)
 class AmdGpuState:
-    """State of one GPU: powers in microwatts; energy in microjoules is accumulator x resolution."""
+    """State of one GPU.
+
+    Powers are in microwatts; the energy in microjoules is accumulator x resolution.
+    """
 
     accumulator: int = 0
     resolution_uj: float = 15.3
@@ -55,17 +59,19 @@ class AmdGpuState:
 
 
 def build(directory: Path, compiler: str = "gcc") -> Path:
-    """Build the library in `directory`/lib. Programs load it if ROCM_PATH is `directory`.
+    """Generate and compile the stub into the subdirectory `lib` of a directory.
+
+    Programs load the stub if ROCM_PATH is this directory.
 
     Args:
-        directory: created if missing.
+        directory: the directory; created if missing.
         compiler: C compiler to call.
 
     Returns:
         Path of the library.
 
     Raises:
-        UnavailableError: package or compiler is missing or failed.
+        UnavailableError: the `amdsmi` package or the compiler is missing, or the compiler failed.
     """
     wrapper = _wrapper()
     names = sorted(set(_BOUND.findall(wrapper.read_text())))
@@ -100,20 +106,23 @@ print(json.dumps(layout))
 
 
 class SharedGpus:
-    """The state file: values that the library shows to every process, and values set through it."""
+    """The state file of the stub.
+
+    It holds values that the stub shows, and values that processes set.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Open a file created by `write`."""
+        """Open a state file that `write` created."""
         self.path = path
         with path.open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), 0)
 
     @classmethod
     def write(cls, path: Path, gpus: Sequence[AmdGpuState]) -> SharedGpus:
-        """Create the file.
+        """Create a state file.
 
         Args:
-            path: path of the file; processes find it through SENERGY_LAB_AMDSMI.
+            path: path of the file. Processes find it through SENERGY_LAB_AMDSMI.
             gpus: initial state of each GPU.
         """
         path.write_bytes(_HEADER.pack(_MAGIC, len(gpus)) + b"".join(map(_pack, gpus)))
@@ -121,17 +130,17 @@ class SharedGpus:
         return cls(path)
 
     def get(self, index: int) -> AmdGpuState:
-        """Return the current state of a GPU."""
+        """Return the current state of the GPU with this index."""
         *numbers, name = _GPU.unpack_from(self._memory, self._offset(index))
         values = dict(zip(_NUMBERS, numbers, strict=True))
         return AmdGpuState(**values, name=name.rstrip(b"\0").decode())
 
     def put(self, index: int, gpu: AmdGpuState) -> None:
-        """Replace the state of a GPU."""
+        """Replace the state of the GPU with this index."""
         _GPU.pack_into(self._memory, self._offset(index), *_values(gpu))
 
     def close(self) -> None:
-        """Unmap the file without deleting it."""
+        """Unmap the state file without deleting it."""
         self._memory.close()
 
     def _offset(self, index: int) -> int:

@@ -1,8 +1,8 @@
-"""Management controller (BMC) of an emulated node: IPMI over LAN with DCMI power readings, and Redfish.
+"""Emulated management controller (BMC) of a node: IPMI over LAN with DCMI power readings, and Redfish.
 
-The IPMI service is `pyghmi`'s server with Get Power Reading added, so it works with any client. The Redfish
-service has the few resources that contain a node's power. Both show whole watts, as BMCs do. The BMC is a
-process of its own.
+The IPMI service is the server of `pyghmi` with Get Power Reading added, so it works with any client. The
+Redfish service has the few resources that contain a node's power. Both show whole watts, as BMCs do. The BMC
+is a separate process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Watts = Callable[[], float]
 
 @dataclass(slots=True)
 class DcmiPowerStatistics:
-    """Power as reported by DCMI: current value, and minimum, maximum and mean since the BMC started."""
+    """Power in watts as DCMI reports it: current value, and minimum, maximum and mean since the BMC started."""
 
     watts: Watts
     active: bool = True
@@ -62,17 +62,17 @@ class DcmiPowerStatistics:
 
 
 class PowerBmc(pyghmi_bmc.Bmc):  # type: ignore[misc]
-    """An IPMI 2.0 BMC that supports only Get Power Reading."""
+    """An IPMI 2.0 BMC that supports only the command Get Power Reading."""
 
     def __init__(self, watts: Watts, user: str, password: str, address: str, port: int) -> None:
-        """Bind the UDP port.
+        """Bind the UDP port of the BMC.
 
         Args:
-            watts: function that returns the node's current power.
-            user: account that may log in.
-            password: password of the account.
-            address: numeric address to bind.
-            port: UDP port; 0 for any.
+            watts: returns the node's current power in watts.
+            user: user name that may log in.
+            password: password of the user.
+            address: numeric IP address to bind.
+            port: UDP port; 0 for any free port.
         """
         super().__init__({user: password}, port=port, address=address)
         self.port = int(self.serversocket.getsockname()[1])
@@ -83,7 +83,7 @@ class PowerBmc(pyghmi_bmc.Bmc):  # type: ignore[misc]
         return "on"
 
     def handle_raw_request(self, request: dict[str, Any], session: Any) -> None:
-        """Answer one request."""
+        """Respond to one IPMI request."""
         if request["netfn"] != _GROUP_NETFN:
             super().handle_raw_request(request, session)
             return
@@ -99,13 +99,16 @@ class PowerBmc(pyghmi_bmc.Bmc):  # type: ignore[misc]
 
 
 def serve_ipmi(stop: threading.Event) -> None:
-    """Serve IPMI requests to all BMCs of this process until `stop` is set."""
+    """Serve the IPMI requests to all BMCs of this process until the event `stop` is set."""
     while not stop.is_set():
         Session.wait_for_rsp(_POLL_S)
 
 
 class RedfishServer(ThreadingHTTPServer):
-    """The Redfish service of one node. `resources` may change while it serves."""
+    """The Redfish service of one node.
+
+    `resources` may change while the server runs.
+    """
 
     daemon_threads = True
 
@@ -117,13 +120,13 @@ class RedfishServer(ThreadingHTTPServer):
         address: tuple[str, int],
         certificate: Path | None = None,
     ) -> None:
-        """Bind the TCP port.
+        """Bind the TCP port of the service.
 
         Args:
-            watts: function that returns the node's current power.
-            user: account that may log in.
-            password: password of the account.
-            address: host and port; port 0 for any.
+            watts: returns the node's current power in watts.
+            user: user name that may log in.
+            password: password of the user.
+            address: host and port; port 0 stands for any free port.
             certificate: PEM file with certificate and key; None for plain HTTP.
         """
         super().__init__(address, _Handler)
@@ -178,7 +181,10 @@ def _link(path: str) -> dict[str, str]:
 
 
 def _resource(path: str, kind: str, **more: Any) -> dict[str, Any]:
-    """Return a resource with the mandatory properties; `kind` is its schema and version."""
+    """Return a Redfish resource with the mandatory properties.
+
+    `kind` is its schema and version.
+    """
     schema = kind.partition(".")[0]
     common = {"@odata.type": f"#{kind}.{schema}", "Id": path.rsplit("/", 1)[-1], "Name": schema}
     return {**_link(path), **common, **more}
@@ -196,7 +202,7 @@ def _collection(kind: str, schema: str, *members: str) -> dict[str, Any]:
 
 
 def _resources(watts: Watts) -> dict[str, Callable[[], dict[str, Any]]]:
-    """Return the resources of a server with one chassis (DSP0268)."""
+    """Return the Redfish resources of a server with one chassis (DSP0268)."""
     root = _resource(
         _ROOT,
         "ServiceRoot.v1_9_0",

@@ -1,6 +1,7 @@
-"""`senergy lab`: a real Slurm cluster with emulated power hardware. Argument parsing and printing only.
+"""Command line of `senergy lab`, a real Slurm cluster with emulated power hardware.
 
-Each subcommand imports its own modules, because `run` starts inside jobs and must start quickly.
+The module only parses arguments and prints. Each subcommand imports the modules that it needs, because `run`
+starts inside jobs and must start quickly.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ EPILOG = "examples:\n" + "\n".join(_EXAMPLES.values()) + "\n\ndocs/lab.md explai
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the subcommands."""
+    """Add the subcommands of `senergy lab` to its parser."""
     parser.epilog = EPILOG
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _configure_up(_add(commands, "up", "bring the lab up"))
@@ -76,7 +77,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _add(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
 ) -> argparse.ArgumentParser:
-    """Add a subcommand with its examples. All subcommands except `run` take the lab's directory."""
+    """Add a subcommand with its examples.
+
+    All subcommands except `run` accept the lab's directory.
+    """
     command = commands.add_parser(
         name,
         help=text,
@@ -154,7 +158,7 @@ def _configure_kernel(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one subcommand."""
+    """Run one subcommand and return its exit code."""
     commands = {
         "up": _up,
         "down": _down,
@@ -215,9 +219,9 @@ def _up(args: argparse.Namespace) -> int:
 
 
 def _command(args: argparse.Namespace, name: str) -> str:
-    """Return the command line of a subcommand for this lab, to paste into the caller's shell.
+    """Return the command line of a subcommand for this lab, which users can paste into their shell.
 
-    It names the program's path if that is not in PATH, as under `make`.
+    The program is given by its path if it is not in $PATH, as it is under `make`.
     """
     named = Path(sys.argv[0]).name == "senergy" and not shutil.which("senergy")
     program = shlex.quote(sys.argv[0]) if named else "senergy"
@@ -226,7 +230,10 @@ def _command(args: argparse.Namespace, name: str) -> str:
 
 
 def _start_lab(layout: LabLayout, spec: LabSpec) -> Lab:
-    """Start a lab, printing a line per step; on failure print the end of the failed step's log."""
+    """Start a lab and print one line per startup step.
+
+    If a step fails, print the end of its log.
+    """
     from slurm_energy.slurm import plugin_build
     from slurm_energy_lab.cluster import lifecycle
     from slurm_energy_lab.cluster.lab import artifacts_for
@@ -251,7 +258,10 @@ def _start_lab(layout: LabLayout, spec: LabSpec) -> Lab:
 
 
 def _demo(args: argparse.Namespace) -> int:
-    """Run the demonstration on a new lab, which ends with this process unless --keep was given."""
+    """Run the demonstration on a new lab.
+
+    The lab ends with this process unless --keep was given.
+    """
     from slurm_energy_lab.cluster import lifecycle
     from slurm_energy_lab.cluster.specification import LabSpec
     from slurm_energy_lab.demo import run_demo
@@ -292,7 +302,7 @@ def _energy_settings(settings: list[str]) -> dict[str, Any]:
 
 
 def _user(text: str) -> tuple[str, int]:
-    """Parse `NAME` or `NAME=SHARES`."""
+    """Parse the text `NAME` or `NAME=SHARES` of an option into a user name and the user's raw shares."""
     name, _, shares = text.partition("=")
     if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", name) or not re.fullmatch(r"(\d{1,6})?", shares):
         raise UsageError(f"--user {text!r}", "is not NAME or NAME=SHARES", "e.g. --user games=3")

@@ -1,6 +1,6 @@
 """Client of an emulated node's control socket: run a kernel, read the exact energies, register a job.
 
-The module is imported inside every job and therefore imports little.
+Every job imports the module. It therefore imports little itself.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ def run_kernel(
         socket_path: the node's control socket; `DEFAULT_SOCKET` inside the node.
         kernel: gemm, spmv, triad, stencil, monte_carlo, dist or train.
         device: `cpu` or `gpu`.
-        size: problem size in the kernel's own unit. None: see `full_speed_s`.
-        cpus: logical CPUs that share the problem, or feed the GPUs; empty: all CPUs of the node.
-        gpus: GPUs that each run the whole problem; empty: all GPUs of the node.
-        full_speed_s: run time at full speed, which determines the size. None without a size: 10 s.
-        job_id: Slurm's number of the job that the kernel belongs to.
+        size: problem size in the kernel's own unit; None if `full_speed_s` determines it.
+        cpus: logical CPUs that share the problem or feed the GPUs; empty for all CPUs of the node.
+        gpus: GPUs, each of which runs the whole problem; empty for all GPUs of the node.
+        full_speed_s: seconds that the kernel takes at full speed. It determines the size if `size` is None.
+            If both are None, it is 10 seconds.
+        job_id: Slurm's id of the job to which the kernel belongs; None for no job.
 
     Returns:
         `seconds` in the device's own time, `size`, `flops`, `bytes`, `start` and `end` (Unix seconds) and
@@ -73,17 +74,19 @@ def truth(socket_path: str | os.PathLike[str] = DEFAULT_SOCKET, jobs: bool = Fal
 
 
 def status(socket_path: str | os.PathLike[str] = DEFAULT_SOCKET) -> dict[str, Any]:
-    """Return profile, throttling and model state of the node."""
+    """Return profile, throttling and model state of an emulated node."""
     return ask(socket_path, {"op": "status"})
 
 
 def register_job(socket_path: str | os.PathLike[str], job_id: int, cpus: str | None = None) -> list[str]:
-    """Register a job with the emulator; root only.
+    """Register a job with the emulator.
+
+    Only root may do this.
 
     Args:
         socket_path: the node's control socket.
-        job_id: Slurm's job number.
-        cpus: CPU list such as `0-3`. None: all CPUs of the node.
+        job_id: Slurm's job id.
+        cpus: CPU list such as `0-3`; None for all CPUs of the node.
 
     Returns:
         `cgroup.procs` files to which the ids of the job's processes must be written; empty without

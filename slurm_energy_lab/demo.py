@@ -1,6 +1,6 @@
-"""The demonstration: a dozen jobs under different energy policies on a lab, and a report of the results.
+"""Demonstration on a lab: a dozen jobs under different energy policies, and a report of the results.
 
-It uses only commands available to users: `senergy template`, `sbatch`, `squeue`, `senergy acct` and
+It uses only commands that are available to users: `senergy template`, `sbatch`, `squeue`, `senergy acct` and
 `senergy job`.
 """
 
@@ -25,9 +25,10 @@ COLUMNS = "JobID%5,JobName%-22,Policy,NodeList%8,Elapsed,ConsumedEnergy,AvePower
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """One job of the demonstration: a kernel on a node under a policy.
+    """One job of the demonstration: a kernel on a node under an energy policy.
 
-    `machine` is a readable name of the node's hardware, `size_s` the run time of the kernel at full speed.
+    `machine` is a readable name of the node's hardware. `size_s` is the run time of the kernel at full speed
+    in seconds.
     """
 
     kernel: str
@@ -41,11 +42,11 @@ class DemoJob:
 
     @property
     def name(self) -> str:
-        """Name of the job, e.g. `gemm-a100-cap200`."""
+        """Name of the job, for example `gemm-a100-cap200`."""
         return f"{self.kernel}-{self.machine}-{self.policy}{self.gpu_cap_watts or ''}"
 
     def settings(self) -> dict[str, str]:
-        """Return the values for the `cpu` or `gpu` batch template."""
+        """Return the values for the batch script template `cpu` or `gpu`."""
         values = {
             "job_name": self.name,
             "command": f"senergy lab run {self.kernel} --{self.device} --seconds {self.size_s:g}",
@@ -77,15 +78,15 @@ JOBS = (
 
 
 def run_demo(environment: Mapping[str, str], page: Path, say: Callable[[str], None] = print) -> list[int]:
-    """Submit the jobs, show progress, print the report and write the page.
+    """Submit the jobs, show their progress, print the report and write the HTML page.
 
     Args:
         environment: environment variables of the lab's login node.
         page: HTML file to write.
-        say: function called with each line of output.
+        say: called with each line of output.
 
     Returns:
-        The job ids.
+        The ids of the jobs.
 
     Raises:
         EnergyError: a command failed, or the jobs did not end within the timeout.
@@ -113,10 +114,10 @@ def run_demo(environment: Mapping[str, str], page: Path, say: Callable[[str], No
 
 
 def explain(jobs: list[dict[str, Any]]) -> list[str]:
-    """Summarise the figures of `senergy acct --json` in five lines.
+    """Return a summary in five lines of the jobs as `senergy acct --json` reports them.
 
     Args:
-        jobs: objects with `name`, `elapsed_s`, `energy_joules` and `components` (joules per component).
+        jobs: objects with `name`, `elapsed_s`, `energy_joules` and `components` (joules by component).
     """
     by_name = {job["name"]: job for job in jobs}
 
@@ -189,7 +190,7 @@ def _follow(shell: _Shell, ids: Mapping[int, DemoJob], say: Callable[[str], None
 
 
 def _records(shell: _Shell, ids: list[int]) -> list[dict[str, Any]]:
-    """Wait until the records of all jobs, with Slurm's own data about them, have arrived."""
+    """Wait for the energy records of all jobs and for Slurm's own data about the jobs, and return the records."""
     selection = ",".join(str(number) for number in ids)
     for _ in range(60):
         jobs = json.loads(shell("senergy", "acct", "--json", "-X", "-j", selection))["jobs"]

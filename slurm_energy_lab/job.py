@@ -1,4 +1,7 @@
-"""Execution of a kernel on the CPUs and GPUs of the calling job. It imports little to start quickly."""
+"""Execution of a kernel on the CPUs and GPUs of the calling job.
+
+The module imports little to start quickly.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,13 @@ _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 def run_in_job(
     kernel: str, device: str, size: float | None = None, full_speed_s: float | None = None
 ) -> dict[str, Any]:
-    """Run a kernel on the job's CPUs or GPUs; outside a job, on all CPUs or GPUs of the node.
+    """Run a kernel on the CPUs or GPUs of the calling job; outside a job, on all CPUs or GPUs of the node.
 
     Returns:
-        See `client.run_kernel`.
+        The result as `client.run_kernel` returns it.
 
     Raises:
-        UsageError: the job has no GPU, or an environment variable holds no list of numbers.
+        UsageError: the job has no GPU, or an environment variable contains no list of numbers.
         UnavailableError: the process is not inside a lab node.
     """
     cpus = cpus_of_job(os.environ)
@@ -34,18 +37,20 @@ def run_in_job(
 
 
 def cpus_of_job(environment: Mapping[str, str]) -> list[int]:
-    """Return the CPUs of the job step; empty: all CPUs of the node."""
+    """Return the logical CPUs of the calling Slurm step; empty stands for all CPUs of the node."""
     return _numbers(_CPU_VARIABLE, environment.get(_CPU_VARIABLE, ""))
 
 
 def job_number(environment: Mapping[str, str]) -> int | None:
-    """Return Slurm's job number; None outside a job."""
+    """Return Slurm's id of the calling job; None outside a job."""
     text = environment.get("SLURM_JOB_ID", "")
     return int(text) if text.isdecimal() and text.isascii() and int(text) > 0 else None
 
 
 def gpus_of_job(environment: Mapping[str, str]) -> list[int]:
-    """Return the indices of the GPUs of the job step. Outside a job the list is empty: all of the node.
+    """Return the indices of the GPUs of the calling Slurm step.
+
+    Outside a job the list is empty, which stands for all GPUs of the node.
 
     Raises:
         UsageError: the job has no GPU.

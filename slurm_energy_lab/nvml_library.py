@@ -1,4 +1,7 @@
-"""Compilation of the NVML stub, once per version of its source."""
+"""Compilation of the NVML stub.
+
+A library that was built from the same source is used again.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,13 @@ _COMPILE_TIMEOUT_S = 60
 
 
 def build_nvml(directory: Path, compiler: str = "gcc") -> Path:
-    """Compile the NVML stub into `directory` unless a library from the same source is there.
+    """Compile the NVML stub into a directory, unless a library from the same source is there.
 
-    The library is readable for all users, whatever the umask.
+    All users can read the library, whatever the umask.
 
     Args:
-        directory: created if missing. Programs load the stub if it is in their LD_LIBRARY_PATH.
+        directory: the directory; created if missing. Programs load the stub if it is in their
+            LD_LIBRARY_PATH.
         compiler: C compiler to call.
 
     Returns:

@@ -1,6 +1,6 @@
-"""Node model in real time: clock, lock and notification of changes.
+"""Node model in real time, with a clock, a lock and notification of changes.
 
-Threads access the model only within `with realtime_model.now() as model:`.
+Threads access the node model only within `with realtime_model.now() as model:`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Clock = Callable[[], float]
 
 
 class RealtimeModel:
-    """A node model in real time.
+    """A node model whose model time is the machine's monotonic clock.
 
-    Model time is the machine's monotonic clock; `unix_s` converts it to Unix time.
+    `unix_s` converts this time to Unix time.
     """
 
     def __init__(self, profile: NodeProfile, clock: Clock = time.monotonic) -> None:
@@ -31,41 +31,50 @@ class RealtimeModel:
 
     @contextmanager
     def now(self) -> Iterator[NodeModel]:
-        """Lock the model and advance it to the current time."""
+        """Context manager that locks the node model, advances it to the current time and yields it."""
         with self._lock:
             self._model.advance(self.clock())
             yield self._model
 
     def unix_s(self, moment_s: float) -> float:
-        """Convert a time of the model's clock to Unix seconds."""
+        """Return the Unix seconds of a time of the model's clock."""
         return time.time() - (self.clock() - moment_s)
 
     @contextmanager
     def modify(self) -> Iterator[NodeModel]:
-        """Lock the model to change a setting, then wake the thread that waits for its next event."""
+        """Context manager that locks the node model for a change of settings and yields it.
+
+        At its end it wakes up the thread that waits for the model's next event.
+        """
         with self.now() as model:
             yield model
         os.eventfd_write(self._change_event_fd, 1)
 
     @property
     def change_event_fd(self) -> int:
-        """File descriptor that is readable after a change until `clear_change_event` is called."""
+        """File descriptor that becomes readable after a change.
+
+        `clear_change_event` makes it unreadable again.
+        """
         return self._change_event_fd
 
     def clear_change_event(self) -> None:
-        """Reset `change_event_fd` until the next change."""
+        """Make `change_event_fd` unreadable until the next change."""
         try:
             os.eventfd_read(self._change_event_fd)
         except BlockingIOError:
             return
 
     def close(self) -> None:
-        """Close the file descriptor."""
+        """Close the file descriptor `change_event_fd`."""
         os.close(self._change_event_fd)
 
 
 class SteppedCounter:
-    """A counter that the hardware refreshes at intervals. Reads in between return the old value."""
+    """A counter that the hardware updates at intervals.
+
+    Reads between two updates return the old value.
+    """
 
     __slots__ = ("_due_s", "_interval_s", "_read", "_value")
 
@@ -73,8 +82,8 @@ class SteppedCounter:
         """Create a counter.
 
         Args:
-            read: function that returns the exact value from a model at its current time.
-            interval_s: minimum time between two refreshes.
+            read: returns the exact value from a node model at its current time.
+            interval_s: minimum seconds between two updates.
         """
         self._read = read
         self._interval_s = interval_s
@@ -82,7 +91,7 @@ class SteppedCounter:
         self._value = 0
 
     def value(self, model: NodeModel) -> int:
-        """Return the value that the hardware shows at the model's time."""
+        """Return the value that the hardware shows at the model's current time."""
         if model.now_s >= self._due_s:
             self._value = self._read(model)
             self._due_s = model.now_s + self._interval_s

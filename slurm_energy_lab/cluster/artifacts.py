@@ -1,4 +1,7 @@
-"""Built parts of slurm-energy that a lab runs: C libraries, hooks and daemons; and the machine's packages."""
+"""The built parts of slurm-energy that a lab runs, such as C libraries, hooks and daemons.
+
+The module also determines whether the packages that a lab needs are installed.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +35,17 @@ _SPANK_HEADER = Path("include/slurm/spank.h")
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """Built parts of slurm-energy; None for a part that is not built.
+    """Built parts of slurm-energy.
+
+    A part that is not built is None.
 
     Attributes:
-        submit_module: directory with senergy_submit.lua.
-        agent, controller: commands that start the daemons.
+        spank: the SPANK plugin.
+        prolog: the prolog hook.
+        epilog: the epilog hook.
+        submit_module: directory that contains senergy_submit.lua.
+        agent: command that starts senergyd.
+        controller: command that starts senergyctld.
         absent: names of missing parts, to show to the user.
     """
 
@@ -50,7 +59,7 @@ class Artifacts:
 
 
 def find_artifacts() -> Artifacts:
-    """Find the built parts in $SENERGY_PARTS_DIR, or else in the checkout."""
+    """Return the built parts in $SENERGY_PARTS_DIR, or in the source checkout if this variable is not set."""
     base = Path(os.environ.get(PARTS_KEY) or Path(slurm_energy.__file__).parent.parent)
     hooks = base / "prolog_epilog"
     files = {
@@ -75,7 +84,10 @@ def find_artifacts() -> Artifacts:
 
 
 def _daemon(package: str, script: str) -> tuple[str, ...] | None:
-    """Return the command of an installed daemon: the script beside this interpreter; None if missing."""
+    """Return the command of an installed daemon; None if the daemon is not installed.
+
+    The command is the script in the directory of the running Python interpreter.
+    """
     command = Path(sys.executable).with_name(script)
     try:
         module_spec = importlib.util.find_spec(f"slurm_energy.{package}.main")
@@ -85,7 +97,12 @@ def _daemon(package: str, script: str) -> tuple[str, ...] | None:
 
 
 def missing_packages(search: str | None = None) -> list[str]:
-    """Return the Debian packages that a lab needs and whose programs are not in the path `search`."""
+    """Return the Debian packages that a lab needs and that are not installed.
+
+    Args:
+        search: directories in which the packages' programs are searched, separated by colons; None for $PATH
+            and the system's directories.
+    """
     search = search or f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
     missing = {package for program, package in _PROGRAMS.items() if not shutil.which(program, path=search)}
     controller = shutil.which("slurmctld", path=search)

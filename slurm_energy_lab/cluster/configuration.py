@@ -34,7 +34,18 @@ _GPU_TYPE = re.compile(r"(rtx|gtx)? ?([a-z]{0,3}\d+)")
 
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
-    """Description of a node in slurm.conf."""
+    """The description of a node in slurm.conf.
+
+    Attributes:
+        name: Slurm's name of the node.
+        port: TCP port of its slurmd.
+        sockets: number of CPU packages.
+        cores: cores per package.
+        threads: threads per core.
+        memory_mb: memory in MB.
+        gpus: number of GPUs.
+        gpu_type: Slurm's type of the GPUs; empty without GPUs.
+    """
 
     name: str
     port: int
@@ -47,7 +58,13 @@ class SlurmNode:
 
 
 def slurm_node(name: str, port: int, profile: NodeProfile) -> SlurmNode:
-    """Return the slurm.conf description of a profile's hardware."""
+    """Return the slurm.conf description of a node with the hardware of a profile.
+
+    Args:
+        name: Slurm's name of the node.
+        port: TCP port of its slurmd.
+        profile: the hardware profile.
+    """
     cpu, gpu = profile.cpu, profile.gpu
     return SlurmNode(
         name=name,
@@ -68,10 +85,14 @@ def gpu_type(name: str) -> str:
 
 
 def with_settings(text: str, settings: Iterable[str]) -> str:
-    """Return slurm.conf with `Key=Value` lines replaced, or appended if the key is new.
+    """Return the text of slurm.conf with `Key=Value` lines replaced, or appended if the key is new.
+
+    Args:
+        text: the text of slurm.conf.
+        settings: the `Key=Value` lines.
 
     Raises:
-        UsageError: a setting is not `Key=Value`, or its key must have the lab's value.
+        UsageError: a setting is not `Key=Value`, or the lab needs its own value of the key.
     """
     lines = text.splitlines()
     for setting in settings:
@@ -88,7 +109,10 @@ def with_settings(text: str, settings: Iterable[str]) -> str:
 
 
 def merged(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with the tables of `extra` merged into it and other values replaced."""
+    """Return a copy of `base` into which the tables of `extra` are merged.
+
+    Other values are replaced.
+    """
     result = dict(base)
     for key, value in extra.items():
         old = result.get(key)
@@ -98,7 +122,10 @@ def merged(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def toml_document(data: Mapping[str, Any]) -> str:
-    """Return a TOML document: plain values and lists of tables first, then tables."""
+    """Return data as the text of a TOML document.
+
+    Plain values and lists of tables come first, then tables.
+    """
     lines = [f"{name} = {toml(value)}" for name, value in data.items() if not isinstance(value, Mapping)]
     for name, table in data.items():
         if isinstance(table, Mapping):
@@ -161,7 +188,10 @@ def render(
 
 
 def write(texts: Mapping[Path, str]) -> None:
-    """Write the configuration files. Only root can read files with secrets."""
+    """Write the configuration files, given as text by path.
+
+    Only root can read files with secrets.
+    """
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         private = path.name == "slurmdbd.conf"

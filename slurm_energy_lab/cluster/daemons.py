@@ -34,7 +34,7 @@ _DATABASE_OPTIONS = (
 
 @dataclass(frozen=True)
 class DaemonPlan:
-    """Input of the declarations: paths, specification, built parts and ports of a lab."""
+    """What the startup steps of a lab depend on: its paths, specification, built parts and TCP ports."""
 
     layout: LabLayout
     spec: LabSpec
@@ -42,12 +42,15 @@ class DaemonPlan:
     ports: Mapping[str, int]
 
     def log(self, name: str) -> Path:
-        """Return the log file of a step."""
+        """Return the log file of the startup step with this name."""
         return self.layout.log / f"{name.replace(' ', '-')}.log"
 
 
 def steps(plan: DaemonPlan) -> list[StartupStep]:
-    """Return all steps of this lab in a readable order."""
+    """Return all startup steps of a lab in an order that is easy to read.
+
+    The order has no effect.
+    """
     all_steps = [_munge(plan), _nvml(plan), _linker_cache(plan), _task_plugin(plan)]
     if plan.spec.accounting:
         all_steps += _accounting(plan)
@@ -86,9 +89,11 @@ def _task_plugin(plan: DaemonPlan) -> StartupStep:
 
 
 def _compiling(plan: DaemonPlan) -> dict[str, str]:
-    """Return the environment of a compiler: its temporary files are in the lab's directory.
+    """Return the environment variables for a compiler.
 
-    A compiler that is killed leaves its temporary files behind; there `down` removes them.
+    Its temporary files are in the lab's directory.
+
+    A compiler that is killed leaves its temporary files behind. In this directory `down` removes them.
     """
     return {"TMPDIR": str(plan.layout.lib)}
 
@@ -139,9 +144,9 @@ def _accounting(plan: DaemonPlan) -> list[StartupStep]:
 
 
 def _priority_plugin(plan: DaemonPlan) -> StartupStep:
-    """Return the step that installs the priority plugin.
+    """Return the startup step that installs the priority plugin.
 
-    All users read slurm.conf, so the plugin's directory must be readable for all.
+    All users read slurm.conf, so the plugin's directory must be readable for all users.
     """
     target = plan.layout.slurm_plugins / PLUGIN
     argv = ["install", "-D", "-m", "0755", str(plugin_sources() / PLUGIN), str(target)]
@@ -149,7 +154,7 @@ def _priority_plugin(plan: DaemonPlan) -> StartupStep:
 
 
 def _slurmctld(plan: DaemonPlan) -> StartupStep:
-    """Return the step of slurmctld. It registers the cluster with slurmdbd, which must run first."""
+    """Return the startup step of slurmctld, which registers the cluster with a slurmdbd that already runs."""
     needs = ["munged", "task plugin"]
     needs += ["slurmdbd"] if plan.spec.accounting else []
     needs += ["priority plugin"] if plan.spec.priority == "plugin" else []
@@ -236,9 +241,9 @@ def _senergyd(plan: DaemonPlan, name: str, command: Sequence[str]) -> StartupSte
 
 
 def _slurmd(plan: DaemonPlan, name: str) -> StartupStep:
-    """Return the step of a slurmd, which has a log of its own in addition to its output.
+    """Return the startup step of a node's slurmd, which writes its own log in addition to its output.
 
-    HWLOC_COMPONENTS prevents hwloc from reading CPUID of the real processor.
+    HWLOC_COMPONENTS prevents hwloc from reading the CPUID of the real processor.
     """
     return StartupStep(
         f"{name} slurmd",
@@ -252,7 +257,7 @@ def _slurmd(plan: DaemonPlan, name: str) -> StartupStep:
 
 
 def lab_mounts(layout: LabLayout) -> dict[str, object]:
-    """Return the mounts of the namespace of the lab's daemons, for their supervisor."""
+    """Return the mounts for the namespace of the lab's daemons, in the form that a supervisor reads."""
     return {
         "tree": None,
         "stage": str(layout.stage),
@@ -262,7 +267,7 @@ def lab_mounts(layout: LabLayout) -> dict[str, object]:
 
 
 def node_mounts(layout: LabLayout, name: str, spec: LabSpec) -> dict[str, object]:
-    """Return the mounts of the namespace of a node, for its supervisor."""
+    """Return the mounts for the namespace of a node, in the form that a supervisor reads."""
     own = layout.node(name)
     binds = {
         "/run/senergy": own / "run" / "senergy",
@@ -283,7 +288,7 @@ def node_mounts(layout: LabLayout, name: str, spec: LabSpec) -> dict[str, object
 
 
 def daemon_environment(layout: LabLayout) -> dict[str, str]:
-    """Return the environment of all processes that supervisors start."""
+    """Return the environment variables of all processes that supervisors start."""
     return {
         SUPERVISOR_MARK: str(layout.root),
         "PATH": f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

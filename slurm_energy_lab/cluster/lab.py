@@ -1,4 +1,4 @@
-"""A running lab: its nodes, daemons and environment, and commands inside its nodes."""
+"""A running lab: its nodes, daemons and environment, and the execution of commands inside its nodes."""
 
 from __future__ import annotations
 
@@ -43,14 +43,17 @@ class Lab:
         return [node.name for node in self.record.spec.nodes]
 
     def detach(self) -> None:
-        """Detach the lab from this process. Before, its processes end when this process ends."""
+        """Keep the lab running when this process ends.
+
+        Without this call the lab's processes end too.
+        """
         if self._lifeline_fd is not None:
             os.write(self._lifeline_fd, DETACH)
             os.close(self._lifeline_fd)
             self._lifeline_fd = None
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables to add to a shell to make it the lab's login node."""
+        """Return the environment variables that make a shell a login node of the lab."""
         path = [str(Path(sys.executable).parent)]
         path += [*os.environ.get("PATH", "").split(":"), *SYSTEM_PATH.split(":")]
         return {
@@ -61,7 +64,9 @@ class Lab:
         }
 
     def exec_argv(self, node: str, argv: list[str], directory: Path | None = None) -> list[str]:
-        """Return the command that runs `argv` inside a node, in `directory` or the caller's directory.
+        """Return the command that runs the command `argv` inside a node.
+
+        Its working directory is `directory`, or the caller's directory if that is None.
 
         Raises:
             NotFoundError: the lab has no such node.
@@ -76,7 +81,7 @@ class Lab:
         return ["nsenter", "-t", str(pid), "-m", "-u", "-p", "--", *inner]
 
     def daemon_pid(self, daemon: str, node: str | None = None) -> int | None:
-        """Return the PID of a daemon in the caller's namespace, e.g. `slurmd` of `n1`; None: not running.
+        """Return the process id of a daemon in the caller's namespace; None if the daemon does not run.
 
         Raises:
             NotFoundError: the lab has no such daemon.
@@ -92,25 +97,25 @@ class Lab:
         return processes.host_pid(supervisor_pid, child["pid"])
 
     def start_daemon(self, daemon: str, node: str | None = None) -> None:
-        """Restart a daemon that has ended, and wait until it is ready.
+        """Start a daemon that has ended, and wait until it is ready.
 
         Raises:
             NotFoundError: the lab has no such daemon.
-            StepError: the daemon does not start, e.g. because it still runs.
+            StepError: the daemon does not start, for example because it still runs.
         """
         self.startup([replace(self._step(daemon, node), needs=())]).run()
 
     def startup(self, chosen: list[StartupStep], report: StepReport = ignore) -> Startup:
-        """Return an object that runs these steps in this lab."""
+        """Return an object that runs startup steps in this lab."""
         environment = daemon_environment(self.layout)
         return Startup(chosen, self._supervisor, environment, report)
 
     def steps(self) -> list[StartupStep]:
-        """Return all daemons and tasks of this lab."""
+        """Return the startup steps of all daemons and tasks of this lab."""
         return list(self._steps.values())
 
     def node_states(self) -> dict[str, str]:
-        """Return Slurm's state per node (`idle`, `allocated`, ...); empty if slurmctld does not respond."""
+        """Return Slurm's state of each node, such as `idle`; empty if slurmctld does not respond."""
         result = subprocess.run(
             ["sinfo", "-h", "-N", "-p", "all", "-o", "%N %T"],
             env={**os.environ, **self.environment()},
@@ -124,7 +129,10 @@ class Lab:
         return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
     def status(self) -> dict[str, Any]:
-        """Return directory, ports, daemons with PIDs (None: not running), and nodes with Slurm's state."""
+        """Return directory, ports, daemons and nodes of the lab as data that JSON can hold.
+
+        A daemon has its process id, or None if it does not run. A node has Slurm's state.
+        """
         pids = {step.name: self.daemon_pid(step.name) for step in self.steps() if step.argv and step.ready}
         states = self.node_states() if pids["slurmctld"] else {}
         nodes = {}
@@ -158,14 +166,14 @@ class Lab:
 
 
 def artifacts_for(spec: LabSpec) -> Artifacts:
-    """Return the built parts of slurm-energy that a lab of this specification runs."""
+    """Return the built parts of slurm-energy that a lab with this specification runs."""
     return find_artifacts() if spec.product else Artifacts()
 
 
 def is_up(layout: LabLayout, record: LabRecord) -> bool:
-    """Return whether a lab came up and still runs.
+    """Return whether the start of a lab was completed and the lab still runs.
 
-    Only root can connect to the supervisor; for other users an existing socket is evidence enough.
+    Only root can connect to the supervisor. For other users an existing socket counts as a running lab.
     """
     socket = layout.supervisor_socket(None)
     return record.complete and (

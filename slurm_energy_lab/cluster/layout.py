@@ -1,4 +1,7 @@
-"""Paths of a lab, all in one directory. The module does not access the file system."""
+"""Paths of a lab, all of them in one directory.
+
+The module does not access the file system.
+"""
 
 from __future__ import annotations
 
@@ -19,58 +22,64 @@ _SHADOWED = ("/run", "/var/run", "/dev", "/sys", "/proc")
 
 @dataclass(frozen=True, slots=True)
 class LabLayout:
-    """Paths below one lab's directory."""
+    """The paths below a lab's directory."""
 
     root: Path
 
     @property
     def etc(self) -> Path:
-        """Configuration of every daemon."""
+        """Directory with the configuration of every daemon."""
         return self.root / "etc"
 
     @property
     def log(self) -> Path:
-        """One file per daemon."""
+        """Directory with one log file per daemon."""
         return self.root / "log"
 
     @property
     def state(self) -> Path:
-        """State of the lab's own daemons."""
+        """Directory with the state of the lab's own daemons."""
         return self.root / "state"
 
     @property
     def lib(self) -> Path:
-        """Compiled C parts of the lab, among them libnvidia-ml.so.1."""
+        """Directory with the compiled C parts of the lab, among them libnvidia-ml.so.1."""
         return self.root / "lib"
 
     @property
     def record(self) -> Path:
-        """lab.json: specification and state of this lab. Its presence marks the directory as a lab's."""
+        """The file lab.json with specification and state of this lab.
+
+        Its presence marks a lab's directory.
+        """
         return self.root / "lab.json"
 
     @property
     def slurm_conf(self) -> Path:
-        """slurm.conf of users and tools."""
+        """The slurm.conf for users and tools."""
         return self.root / "etc" / "slurm.conf"
 
     @property
     def daemon_conf(self) -> Path:
-        """slurm.conf of the daemons: includes the other one, and listens on the loopback interface only."""
+        """The slurm.conf for the daemons.
+
+        It includes the slurm.conf for users and makes the daemons listen on the loopback interface only.
+        """
         return self.root / "etc" / "daemon" / "slurm.conf"
 
     @property
     def energy_toml(self) -> Path:
-        """Configuration of slurm-energy."""
+        """Configuration file of slurm-energy."""
         return self.root / "etc" / "energy.toml"
 
     @property
     def hosts(self) -> Path:
-        """The file shown as /etc/hosts to the lab's daemons and nodes."""
+        """The file that the lab's daemons and nodes see as /etc/hosts."""
         return self.root / "etc" / "hosts"
 
     @property
     def linker_cache(self) -> Path:
-        """The file shown as /etc/ld.so.cache to nodes with GPUs."""
+        """The file that nodes with GPUs see as /etc/ld.so.cache."""
         return self.root / "etc" / "ld.so.cache"
 
     @property
@@ -85,70 +94,81 @@ class LabLayout:
 
     @property
     def policies(self) -> Path:
-        """The policy file that senergyctld writes."""
+        """File with the energy policies, which senergyctld writes."""
         return self.root / "run" / "policies"
 
     @property
     def priority_table(self) -> Path:
-        """Table with the order of the queue, read by slurmctld's plugin."""
+        """File with the order of the queue, which slurmctld's priority plugin reads."""
         return self.root / "run" / "senergyctld" / "priority.table"
 
     @property
     def queue_table(self) -> Path:
-        """Table with the jobs in the queue, written by slurmctld's plugin."""
+        """File with the jobs in the queue, which slurmctld's priority plugin writes."""
         return self.root / "run" / "queue" / "queue.table"
 
     @property
     def slurm_plugins(self) -> Path:
-        """Directory of Slurm plugins, readable for all users."""
+        """Directory of the lab's Slurm plugins, which all users can read."""
         return self.root / "lib" / "slurm"
 
     @property
     def agent_state(self) -> Path:
-        """Mount point inside each node of that node's own state directory."""
+        """Path inside each node at which the state directory of the node's agent is mounted."""
         return self.root / "state" / "agent"
 
     @property
     def cgroup(self) -> str:
-        """Name of the parent control group of all groups of this lab."""
+        """Name of the control group that contains all control groups of this lab."""
         return f"senergy-lab-{zlib.crc32(str(self.root).encode()):08x}"
 
     def supervisor_socket(self, node: str | None) -> Path:
-        """Return the socket of the supervisor of a node, or with None of the lab's daemons."""
+        """Return the supervisor's socket of a node.
+
+        None stands for the supervisor of the lab's daemons.
+        """
         return self.node_run(node) / "supervisor.sock" if node else self.root / "run" / "supervisor.sock"
 
     def node(self, name: str) -> Path:
-        """Return a node's own directory."""
+        """Return the directory of a node."""
         return self.root / "nodes" / name
 
     def node_run(self, name: str) -> Path:
-        """Return the directory of senergy and senergy-lab of the node's /run, and the supervisor's socket."""
+        """Return the directory whose subdirectories `senergy` and `senergy-lab` a node sees in its /run.
+
+        It also contains the supervisor's socket of the node.
+        """
         return self.node(name) / "run"
 
     @property
     def stage(self) -> Path:
-        """Empty directory in which the lab's supervisor assembles directories to mount."""
+        """Empty directory in which the supervisor of the lab's daemons assembles directories to mount."""
         return self.root / "run" / "stage"
 
     def view(self, node: str | None) -> Path:
-        """Return the file with the mounts of a node, or with None of the lab's daemons."""
+        """Return the file with the mounts of a node.
+
+        None stands for the lab's daemons.
+        """
         return self.node(node) / "view.json" if node else self.root / "run" / "view.json"
 
     def tree(self, name: str) -> Path:
-        """Return the mount point of the node's emulated files (visible only to the lab's processes)."""
+        """Return the mount point of a node's emulated files, which only the lab's processes see."""
         return self.node(name) / "fuse"
 
     def emulator_socket(self, name: str) -> Path:
-        """Return the emulator's control socket as seen outside the node."""
+        """Return the path of an emulator's control socket outside the node."""
         return self.node_run(name) / "senergy-lab" / "emulator.sock"
 
 
 def locate_lab(argument: Path | str | None = None) -> LabLayout:
-    """Return the layout of the lab in `argument`, else in $SENERGY_LAB_DIR, else in the default directory.
+    """Return the paths of the lab in the directory `argument`.
+
+    If it is None, the directory is $SENERGY_LAB_DIR, or the default directory if that is not set.
 
     Raises:
-        UsageError: the path is too long for sockets, hidden inside nodes, or has a character with a meaning
-            in slurm.conf.
+        UsageError: the path is too long for sockets, is hidden inside nodes, or contains a character with a
+            meaning in slurm.conf.
     """
     root = Path(os.path.abspath(argument or os.environ.get(ENVIRONMENT_KEY) or DEFAULT_ROOT))  # noqa: PTH100
     layout = LabLayout(root)

@@ -1,4 +1,4 @@
-"""Life cycle of a lab: start and removal, each under the lock of its directory."""
+"""Life cycle of a lab: its start and its removal, each of which locks the lab's directory."""
 
 from __future__ import annotations
 
@@ -34,20 +34,22 @@ _FIRST_PORT, _PORT_SPREAD = 17000, 12000
 
 
 def up(layout: LabLayout, spec: LabSpec, report: StepReport = ignore) -> Lab:
-    """Start a lab; on failure remove everything that was started.
+    """Start a lab.
+
+    If that fails, remove everything that was started.
 
     Args:
         layout: paths of the lab.
         spec: specification of the lab.
-        report: called with each finished step and its duration in seconds.
+        report: called with each finished startup step and its duration in seconds.
 
     Returns:
-        The lab. It ends with this process until `Lab.detach()` is called.
+        The lab. It ends with this process unless `Lab.detach()` is called.
 
     Raises:
         AlreadyRunningError: a lab already runs there, or another command starts or removes it.
-        StepError: a daemon failed; the error holds the last lines of its log.
-        UnavailableError: the specification asks for the plugin, which cannot be built.
+        StepError: a daemon failed; the error contains the last lines of its log.
+        UnavailableError: the specification requests the priority plugin, which cannot be built.
     """
     require_machine()
     if spec.priority == "plugin":
@@ -79,16 +81,18 @@ def _start(lab: Lab, report: StepReport) -> Lab:
 
 
 def running_lab(layout: LabLayout) -> Lab | None:
-    """Return the lab that runs in a directory, if any."""
+    """Return the lab that runs in a directory; None if none runs."""
     record = read_record(layout.record)
     return Lab(layout, record) if record and is_up(layout, record) else None
 
 
 def down(layout: LabLayout) -> bool:
-    """Remove a lab, complete or not; return whether there was one.
+    """Remove a lab, whether complete or not.
+
+    Return whether there was one.
 
     Raises:
-        AlreadyRunningError: another `up` or `down` is in progress.
+        AlreadyRunningError: another command starts or removes the lab.
         UsageError: the directory is not a lab's.
     """
     if not layout.root.exists() and not processes.lab_processes(layout.root):
@@ -100,7 +104,7 @@ def down(layout: LabLayout) -> bool:
 
 
 def _clear(layout: LabLayout) -> None:
-    """Remove the remains of a lab that was not taken down, to start a new one."""
+    """Remove the remains of a lab that was not removed with `down`, so that a new lab can start."""
     record = read_record(layout.record)
     if record and is_up(layout, record):
         names = " ".join(node.name for node in record.spec.nodes)
@@ -117,7 +121,7 @@ def _refuse_foreign(layout: LabLayout) -> None:
 
 @contextmanager
 def _locked(layout: LabLayout) -> Iterator[None]:
-    """Hold a lock on the directory itself, which needs no lock file."""
+    """Context manager that locks the lab's directory itself, so that no lock file is needed."""
     layout.root.mkdir(parents=True, exist_ok=True)
     handle = os.open(layout.root, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -131,7 +135,7 @@ def _locked(layout: LabLayout) -> Iterator[None]:
 
 @contextmanager
 def _ports(layout: LabLayout, spec: LabSpec) -> Iterator[dict[str, int]]:
-    """Yield a reserved TCP port for each daemon, by name."""
+    """Context manager that reserves a free TCP port for each daemon and yields the ports by daemon name."""
     names = ["slurmctld", "senergyctld", *(f"slurmd.{node.name}" for node in spec.nodes)]
     if spec.accounting:
         names.append("slurmdbd")
@@ -183,7 +187,7 @@ def _make_directories(layout: LabLayout, spec: LabSpec) -> None:
 def _start_supervisor(layout: LabLayout) -> int:
     """Start the supervisor of the lab's daemons and return the write end of its lifeline pipe.
 
-    If the pipe is closed before `DETACH` is written to it, the lab ends.
+    If the pipe is closed before the caller writes `DETACH` to it, the lab ends.
     """
     reader, writer = os.pipe()
     log = layout.log / "supervisor.log"

@@ -50,10 +50,12 @@ def _call(name: str, what: str, *arguments: object) -> None:
 
 
 def unshare() -> None:
-    """Enter new mount, host name and (for children) PID namespaces; mounts become private.
+    """Enter new mount and host name namespaces, and a new PID namespace for the caller's children.
+
+    Mounts become private to the new namespace.
 
     Raises:
-        UnavailableError: the kernel or container does not allow new namespaces.
+        UnavailableError: the kernel or the container does not allow new namespaces.
     """
     try:
         _call("unshare", "unshare", _NEW_MOUNTS | _NEW_HOST_NAME | _NEW_PIDS)
@@ -64,7 +66,10 @@ def unshare() -> None:
 
 
 def mount(source: str | Path, target: Path, kind: str = "none", flags: int = 0, data: str = "") -> None:
-    """Call the system call of this name. An OSError names the target."""
+    """Mount a file system with the system call `mount`.
+
+    An OSError names the target.
+    """
     raw = (str(source).encode(), str(target).encode(), kind.encode(), flags, data.encode() or None)
     _call("mount", str(target), *raw[:3], ctypes.c_ulong(flags), raw[4])
 
@@ -75,23 +80,26 @@ def bind(source: Path, target: Path) -> None:
 
 
 def detach(target: Path) -> None:
-    """Detach the topmost mount at `target` even if it is busy. No mount is not an error."""
+    """Detach the topmost mount at `target`, even if it is busy.
+
+    It is no error if there is no mount.
+    """
     _libc.umount2(str(target).encode(), _DETACH)
 
 
 def set_host_name(name: str) -> None:
-    """Set the host name of the namespace."""
+    """Set the host name of the caller's namespace."""
     raw = name.encode()
     _call("sethostname", name, raw, len(raw))
 
 
 def mount_proc() -> None:
-    """Mount a /proc for the PID namespace of the caller."""
+    """Mount a /proc that shows the PID namespace of the caller."""
     mount("proc", Path("/proc"), "proc", _NO_SUID | _NO_DEV | _NO_EXEC)
 
 
 def enter_lab(binds: Mapping[Path, Path], stage: Path) -> None:
-    """Build the file system of the lab's own daemons: their /proc and the mounts in `binds`."""
+    """Build the file system of the lab's daemons: a /proc of their namespace, and the mounts in `binds`."""
     mount_proc()
     _bind_all(binds, stage)
 
@@ -123,10 +131,12 @@ def enter_node(tree: Path, binds: Mapping[Path, Path], stage: Path) -> None:
 
 
 def _bind_all(binds: Mapping[Path, Path], stage: Path) -> None:
-    """Apply all bind mounts. A directory of the host that lacks the target, or has a file there, is rebuilt.
+    """Apply all bind mounts.
 
-    No mount is made on a file of the host: the kernel removes such a mount, in all namespaces, when the host
-    renames another file over it, as ldconfig does with /etc/ld.so.cache.
+    If the host's directory lacks the target, or has a file there, rebuild the directory.
+
+    No mount is made on a file of the host. The kernel removes such a mount, in all namespaces, when the host
+    renames another file over that file, as ldconfig does with /etc/ld.so.cache.
     """
     rebuilt = {target.parent for target in binds if not target.is_dir()}
     for directory in rebuilt:
@@ -138,9 +148,10 @@ def _bind_all(binds: Mapping[Path, Path], stage: Path) -> None:
 
 
 def _rebuild(stage: Path, directory: Path, added: Mapping[str, Path]) -> None:
-    """Mount over a directory of the host one with the same entries and the added ones.
+    """Mount a directory with the same entries and the additional ones over a directory of the host.
 
-    Files of the host become symbolic links to the original directory, so that changes on the host show.
+    Files of the host become symbolic links to the original directory, so that changes on the host are
+    visible.
     """
     entries = {name: path for name, path in _entries(directory).items() if name not in added}
     files = {name for name, path in entries.items() if _is_plain(path)}
@@ -192,7 +203,12 @@ def _assemble(
 
 
 def _show(source: Path, target: Path) -> None:
-    """Add one entry to a directory. An entry removed meanwhile (e.g. another lab's group) is skipped."""
+    """Add one entry to a directory.
+
+    An entry that has been removed meanwhile is skipped.
+
+    An example is the control group of another lab.
+    """
     with contextlib.suppress(FileNotFoundError):
         mode = source.lstat().st_mode
         target.parent.mkdir(parents=True, exist_ok=True)

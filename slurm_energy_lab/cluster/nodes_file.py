@@ -1,4 +1,7 @@
-"""Reader of the nodes of a lab: the default four, or the `[[node]]` tables of a TOML file."""
+"""Reader of a nodes file: a TOML file whose `[[node]]` tables describe the nodes of a lab.
+
+Without such a file a lab has four default nodes.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class NodeSpec:
 
 
 def from_profiles(profiles: Iterable[str]) -> tuple[NodeSpec, ...]:
-    """Return nodes n1, n2, ... with these profiles."""
+    """Return nodes with the names n1, n2 and so on, one for each of these hardware profiles."""
     return tuple(NodeSpec(f"n{number}", profile) for number, profile in enumerate(profiles, 1))
 
 
@@ -41,7 +44,7 @@ def read(path: Path) -> tuple[NodeSpec, ...]:
     """Read a nodes file.
 
     Raises:
-        ConfigError: unreadable, not TOML, or a node without a usable name or profile.
+        ConfigError: the file is unreadable or not TOML, or a node has no usable name or profile.
     """
     try:
         return parse(path.read_text(encoding="utf-8"), str(path))
@@ -51,7 +54,10 @@ def read(path: Path) -> tuple[NodeSpec, ...]:
 
 
 def parse(text: str, name: str = "nodes file") -> tuple[NodeSpec, ...]:
-    """Parse the text of a nodes file; `name` appears in error messages."""
+    """Parse the text of a nodes file.
+
+    `name`, the name of the file, appears in error messages.
+    """
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -42,7 +42,10 @@ def is_running(pid: int) -> bool:
 
 
 def _state_and_flags(pid: int) -> tuple[str, int]:
-    """Return fields 3 and 9 of /proc/PID/stat (proc(5)); ("", 0) if the process does not exist."""
+    """Return the state and the flags of a process (fields 3 and 9 of /proc/PID/stat, see proc(5)).
+
+    The result is ("", 0) if the process does not exist.
+    """
     fields = _read(pid, "stat").rpartition(b") ")[2].split()
     return (fields[0].decode(), int(fields[6])) if len(fields) > 6 else ("", 0)
 
@@ -50,7 +53,8 @@ def _state_and_flags(pid: int) -> tuple[str, int]:
 def _environment(pid: int) -> list[bytes]:
     """Return the initial environment of a process; b"" if it is not readable.
 
-    During execve() a process briefly has neither environment nor arguments. The function waits for its end.
+    During execve() a process briefly has neither environment nor arguments. The function waits for the end of
+    execve().
     """
     deadline = time.monotonic() + _EXEC_TIMEOUT_S
     while not (data := _read(pid, "environ")) and not _read(pid, "cmdline"):
@@ -62,13 +66,13 @@ def _environment(pid: int) -> list[bytes]:
 
 
 def lab_processes(root: Path) -> list[int]:
-    """Return the running processes of this lab: its supervisors and all processes that they started."""
+    """Return the ids of the lab's running processes: its supervisors and all processes that they started."""
     variable = f"{SUPERVISOR_MARK}={root}".encode()
     return [pid for pid in _pids() if variable in _environment(pid) and is_running(pid)]
 
 
 def slurm_clients(slurm_conf: Path) -> list[int]:
-    """Return the Slurm clients, such as srun and salloc, that use this lab from outside."""
+    """Return the ids of Slurm clients outside the lab, such as srun and salloc, that use this lab."""
     variable = f"SLURM_CONF={slurm_conf}".encode()
     return [
         pid
@@ -80,7 +84,7 @@ def slurm_clients(slurm_conf: Path) -> list[int]:
 
 
 def send_signal(pids: Iterable[int], how: signal.Signals = signal.SIGKILL) -> None:
-    """Send a signal to each process that still exists."""
+    """Send a signal to each of these processes that still exists."""
     for pid in pids:
         try:
             os.kill(pid, how)
@@ -89,7 +93,7 @@ def send_signal(pids: Iterable[int], how: signal.Signals = signal.SIGKILL) -> No
 
 
 def host_pid(supervisor_pid: int, inner_pid: int) -> int | None:
-    """Translate the PID of a supervisor's child from the supervisor's to the caller's namespace."""
+    """Return the process id, in the caller's namespace, of a child of a supervisor; None if there is none."""
     for pid in _pids():
         fields = dict(
             line.split(":\t", 1)
@@ -103,7 +107,7 @@ def host_pid(supervisor_pid: int, inner_pid: int) -> int | None:
 
 
 def listens(port: int) -> bool:
-    """Return whether a process listens on this TCP port of the loopback interface or of all interfaces."""
+    """Return whether a process listens on a TCP port of the loopback interface or of all interfaces."""
     for name in ("tcp", "tcp6"):
         for line in _read(os.getpid(), f"net/{name}").decode().splitlines()[1:]:
             fields = line.split()
@@ -124,10 +128,15 @@ def accepts(path: Path) -> bool:
 
 
 def reserve_ports(count: int, start: int) -> list[socket.socket]:
-    """Return sockets bound to the next `count` free TCP ports of the loopback interface from `start` upwards.
+    """Return sockets that are bound to the next free TCP ports of the loopback interface.
 
-    While a socket is open, no other process can bind its port unless it sets SO_REUSEADDR. Slurm's daemons
-    and ours set it and can listen. Two labs that start at the same time therefore use different ports.
+    While such a socket is open, no other process can bind its port unless that process sets SO_REUSEADDR. The
+    daemons of Slurm and of slurm-energy set SO_REUSEADDR and can listen. Two labs that start at the same time
+    therefore use different ports.
+
+    Args:
+        count: number of ports.
+        start: first port that may be used.
 
     Raises:
         UnavailableError: fewer ports are free.
@@ -149,7 +158,7 @@ def reserve_ports(count: int, start: int) -> list[socket.socket]:
 
 
 def release(sockets: Iterable[socket.socket]) -> None:
-    """Release reserved ports."""
+    """Close the sockets of reserved ports."""
     for probe in sockets:
         probe.close()
 
@@ -165,7 +174,7 @@ class SupervisorClient:
         self.path = path
 
     def pid(self) -> int | None:
-        """Return the supervisor's PID in the caller's namespace; None if no process serves the socket."""
+        """Return the supervisor's process id in the caller's namespace; None if nothing serves its socket."""
         with socket.socket(socket.AF_UNIX) as connection:
             try:
                 connection.connect(str(self.path))
@@ -175,7 +184,7 @@ class SupervisorClient:
             return int(struct.unpack("3i", raw)[0]) or None
 
     def spawn(self, name: str, argv: list[str], env: dict[str, str], log: Path) -> int:
-        """Start a process in the supervisor's namespaces; return its PID there.
+        """Start a process in the supervisor's namespaces and return its process id in them.
 
         Raises:
             UnavailableError: the supervisor does not respond or cannot start the process.
@@ -184,7 +193,11 @@ class SupervisorClient:
         return int(self._ask(request)["pid"])
 
     def children(self) -> dict[str, dict[str, Any]]:
-        """Return the started processes by name: `pid` (in the namespace) and `exit` (None while it runs)."""
+        """Return the processes that the supervisor started, by name.
+
+        Each entry has `pid`, the process id in the namespace, and `exit`, the exit code or None while the
+        process runs.
+        """
         return {child["name"]: child for child in self._ask({"op": "list"})["processes"]}
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -204,10 +217,13 @@ class SupervisorClient:
 
 
 def kill_until_gone(find: Callable[[], list[int]], timeout_s: float) -> list[int]:
-    """Kill the processes that `find` returns until all have ended; return those left after `timeout_s`.
+    """Kill the processes that the function `find` returns until all of them have ended.
 
-    All processes seen are tracked by PID: a killed first process of a namespace has no readable environment
-    while it waits for the namespace's last process, so `find` no longer returns it.
+    All processes seen are tracked by process id. A killed first process of a namespace has no readable
+    environment while it waits for the last process of the namespace, so `find` no longer returns it.
+
+    Returns:
+        The ids of processes that are left after `timeout_s` seconds.
     """
     deadline = time.monotonic() + timeout_s
     pids_seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""Specification of a lab, and its record on disk (lab.json). Plain data."""
+"""Specification of a lab, and its record on disk (lab.json), as plain data."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ PRIORITIES = ("off", "plugin", "portable")
 
 @dataclass(frozen=True)
 class LabSpec:
-    """Lab requested by the user.
+    """The lab that a user requests.
 
     Attributes:
         nodes: the nodes to emulate.
         slurm: lines `Key=Value` for slurm.conf; an existing key is replaced.
-        energy: tables to merge into energy.toml, e.g. `{"agent": {"sampling_hz": 10.0}}`.
+        energy: tables to merge into energy.toml, for example `{"agent": {"sampling_hz": 10.0}}`.
         accounting: whether slurmdbd and its database run.
-        priority: component that orders the queue: `off`: Slurm; `plugin`: slurmctld's plugin with
-            senergyctld's table; `portable`: senergyctld through scontrol.
-        product: whether slurm-energy runs; without it the lab is Slurm on emulated hardware.
-        cpu_share: real cores for all emulated CPUs of a node together. None: the emulator's default.
-        users: users of this machine, in addition to root, that have an account, and their raw shares.
+        priority: component that orders the queue. `off`: Slurm. `plugin`: slurmctld's plugin with
+            senergyctld's table. `portable`: senergyctld through scontrol.
+        product: whether slurm-energy runs. Without it the lab is Slurm on emulated hardware.
+        cpu_share: real cores for all emulated CPUs of a node together; None for the emulator's default.
+        users: raw shares of the users that have a Slurm account, in addition to root. They must be users of
+            this machine.
     """
 
     nodes: tuple[NodeSpec, ...] = field(default_factory=lambda: from_profiles(DEFAULT_PROFILES))
@@ -44,7 +45,7 @@ class LabSpec:
         """Validate the specification.
 
         Raises:
-            UsageError: an unknown value of `priority`, or the plugin without accounting.
+            UsageError: the value of `priority` is unknown, or the plugin is requested without accounting.
         """
         if self.priority not in PRIORITIES:
             raise UsageError(f"priority '{self.priority}'", "unknown", f"one of {', '.join(PRIORITIES)}")
@@ -57,10 +58,11 @@ class LabRecord:
     """Content of lab.json: specification and state of a lab.
 
     Attributes:
+        spec: the specification.
         ports: TCP port by daemon; the key of a node's slurmd is `slurmd.NAME`.
         complete: whether `up` finished.
-        started: Unix time of `up`.
-        starter: PID of `up`.
+        started: Unix time of `up` in seconds.
+        starter: process id of `up`.
     """
 
     spec: LabSpec
@@ -70,14 +72,14 @@ class LabRecord:
     complete: bool = False
 
     def write(self, path: Path) -> None:
-        """Replace the file atomically."""
+        """Replace the file lab.json atomically."""
         aside = path.with_suffix(".new")
         aside.write_text(json.dumps(asdict(self), indent=1, default=str) + "\n")
         os.replace(aside, path)  # noqa: PTH105
 
 
 def read_record(path: Path) -> LabRecord | None:
-    """Return the record of a lab; None if the file is missing or invalid."""
+    """Return the record of a lab; None if the file lab.json is missing or invalid."""
     try:
         data = json.loads(path.read_text())
         spec = data.pop("spec")

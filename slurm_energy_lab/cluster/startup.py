@@ -1,4 +1,6 @@
-"""Start of a lab: steps run in parallel, each as soon as its dependencies are ready.
+"""Start of a lab in steps that run in parallel.
+
+Each step starts as soon as the steps it needs are ready.
 
 `daemons` declares the steps.
 """
@@ -22,12 +24,15 @@ class StartupStep:
     """A daemon to start, a task to run, or (without `argv`) a condition to wait for.
 
     Attributes:
-        name: unique name; `n1 slurmd` for a daemon of a node.
-        node: node in whose namespaces the process runs. None: the namespaces of the lab's daemons.
-        needs: steps that must be ready first.
-        log: file for its output.
-        ready: function that returns whether a daemon is ready. None for a task, which is ready when it has
-            ended with exit code 0.
+        name: unique name, for example `n1 slurmd` for a daemon of a node.
+        log: file for the output of the process.
+        argv: command of the process; empty for a condition.
+        node: node in whose namespaces the process runs; None for the namespaces of the lab's daemons.
+        needs: names of steps that must be ready first.
+        env: additional environment variables of the process.
+        ready: returns whether a daemon is ready. None for a task, which is ready when it has ended with exit
+            code 0.
+        timeout_s: seconds after which a step that is not ready fails.
     """
 
     name: str
@@ -45,11 +50,14 @@ StepReport = Callable[[StartupStep, float], None]
 
 
 def ignore(step: StartupStep, took_s: float) -> None:
-    """Report nothing."""
+    """Do nothing.
+
+    Use it as `report` to ignore finished startup steps.
+    """
 
 
 class StepError(UnavailableError):
-    """A step failed.
+    """A startup step failed.
 
     Attributes:
         log_tail: last lines of the step's log.
@@ -62,7 +70,7 @@ class StepError(UnavailableError):
 
 
 def tail(path: Path, lines: int = LOG_TAIL_LINES) -> list[str]:
-    """Return the last lines of a file; empty if it is not readable."""
+    """Return the last lines of a file; empty if the file is not readable."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 16384))
@@ -72,11 +80,11 @@ def tail(path: Path, lines: int = LOG_TAIL_LINES) -> list[str]:
 
 
 class Startup:
-    """State of one start: waiting, running and ready steps.
+    """One run of startup steps, with the steps that wait, run and are ready.
 
     Args:
-        supervisor: function that returns the supervisor of a node (None: of the lab's daemons).
-        environment: environment of every process; a step's own variables are added.
+        supervisor: returns the supervisor of a node, or for None that of the lab's daemons.
+        environment: environment variables of every process. Those of a step are added.
         report: called with each step that becomes ready and its duration in seconds.
     """
 
@@ -95,7 +103,7 @@ class Startup:
         self._report = report
 
     def run(self) -> None:
-        """Run all steps.
+        """Run all startup steps.
 
         Raises:
             StepError: a step ended, was not ready within its timeout, or could not be started.

@@ -39,7 +39,10 @@ class _Child:
 
 
 class Supervisor:
-    """Serve requests on a listening socket. The process ends when its lifeline pipe is closed."""
+    """Serves requests on a listening socket.
+
+    The process ends when its lifeline pipe is closed.
+    """
 
     def __init__(self, listener: socket.socket, lifeline_fd: int | None) -> None:
         self._listener = listener
@@ -57,7 +60,7 @@ class Supervisor:
             self._selector.register(lifeline_fd, selectors.EVENT_READ, self._read_lifeline)
 
     def serve(self) -> None:
-        """Serve requests forever."""
+        """Serve requests until the process ends."""
         while True:
             for key, _ in self._selector.select():
                 key.data(key.fileobj)
@@ -145,7 +148,10 @@ def _enter(arguments: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Enter new namespaces; return in the starter's process once the supervisor in them serves."""
+    """Enter new namespaces and start the supervisor in them.
+
+    The starting process returns when the supervisor serves.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--host-name", required=True)

@@ -1,4 +1,4 @@
-"""Removal of a lab: processes, mounts, control groups and files, in any state."""
+"""Removal of a lab in any state: its processes, mounts, control groups and files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ _PAUSE_S = 0.05
 
 
 def teardown(layout: LabLayout, *, keep_directory: bool = False) -> None:
-    """Remove a lab completely; with `keep_directory` leave its empty directory. No lab is not an error.
+    """Remove a lab completely.
+
+    It is no error if there is none.
+
+    Args:
+        layout: paths of the lab.
+        keep_directory: leave the lab's directory, which is empty then.
 
     Raises:
         EnergyError: a process does not end, or a directory cannot be removed.
@@ -39,14 +45,17 @@ def teardown(layout: LabLayout, *, keep_directory: bool = False) -> None:
 
 
 def _mounts_below(root: Path) -> list[Path]:
-    """Return mount points below `root` in the caller's namespace, deepest first. Normally there is none."""
+    """Return the mount points below `root` in the caller's namespace, deepest first.
+
+    Usually there are none.
+    """
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     targets = [Path(line.split()[4].encode().decode("unicode_escape")) for line in lines]
     return sorted((path for path in targets if path.is_relative_to(root)), reverse=True)
 
 
 def _groups(name: str) -> list[Path]:
-    """Return this lab's control groups in the v2 hierarchy and in each v1 hierarchy."""
+    """Return the control groups of this lab in the v2 hierarchy and in each v1 hierarchy."""
     return [path for path in (_CGROUPS / name, *_CGROUPS.glob(f"*/{name}")) if path.is_dir()]
 
 
@@ -63,7 +72,10 @@ def _remove_group(group: Path) -> None:
 
 
 def _remove_idle(group: Path) -> None:
-    """Remove one control group. Wait while ending processes keep it busy."""
+    """Remove one control group.
+
+    If ending processes keep it busy, wait for them.
+    """
     deadline = time.monotonic() + _TIMEOUT_S
     while True:
         try:
@@ -75,7 +87,7 @@ def _remove_idle(group: Path) -> None:
 
 
 def _empty(layout: LabLayout) -> None:
-    """Remove all files, the record last, so that an interrupted removal can be resumed."""
+    """Remove all files of a lab. lab.json is removed last, so that an interrupted removal can be resumed."""
     for entry in layout.root.iterdir():
         if entry == layout.record:
             continue
