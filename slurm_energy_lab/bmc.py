@@ -39,7 +39,7 @@ Watts = Callable[[], float]
 
 @dataclass(slots=True)
 class DcmiPowerStatistics:
-    """Power in watts as DCMI reports it: current value, and minimum, maximum and mean since the BMC started."""
+    """Power in watts as DCMI reports it: current value, and minimum, maximum and mean since the start."""
 
     watts: Watts
     active: bool = True

@@ -190,7 +190,10 @@ def _follow(shell: _Shell, ids: Mapping[int, DemoJob], say: Callable[[str], None
 
 
 def _records(shell: _Shell, ids: list[int]) -> list[dict[str, Any]]:
-    """Wait for the energy records of all jobs and for Slurm's own data about the jobs, and return the records."""
+    """Return the records of all jobs.
+
+    The function waits until these energy records and Slurm's own data about the jobs have arrived.
+    """
     selection = ",".join(str(number) for number in ids)
     for _ in range(60):
         jobs = json.loads(shell("senergy", "acct", "--json", "-X", "-j", selection))["jobs"]

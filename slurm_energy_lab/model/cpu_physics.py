@@ -1,7 +1,7 @@
 """Power and progress of a CPU package and its memory as a function of core loads and maximum frequency.
 
-All functions depend on the profile only. The equations are in docs/lab-physics.md, sections 2 and 3. Power
-limits and time are in `package`; `node` assigns loads to cores.
+Nothing in this module keeps state. The equations are in docs/lab-physics.md, sections 2 and 3. Power limits
+and time are in `package`; `node` assigns loads to cores.
 """
 
 from __future__ import annotations

@@ -111,7 +111,14 @@ def _active_driver_khz(request: FrequencyRequest, low: int, high: int, utilisati
 
 
 def _generic_governor_khz(request: FrequencyRequest, low: int, high: int, utilisation: float) -> float:
-    """Return the target frequency in kHz of the kernel's generic governors in the steady state."""
+    """Return the frequency in kHz that a generic governor of Linux selects in the steady state.
+
+    Args:
+        request: settings of the CPU.
+        low: minimum frequency in kHz.
+        high: maximum frequency in kHz.
+        utilisation: busy share of the core, 0 to 1.
+    """
     if request.governor == "performance":
         return high
     if request.governor == "powersave":

@@ -1,7 +1,7 @@
 """Power and progress of a GPU as a function of its kernel parts and clocks.
 
-All functions depend on the profile only. The equations are in docs/lab-physics.md, section 5. Power limits
-and time are in `gpu`.
+Nothing in this module keeps state. The equations are in docs/lab-physics.md, section 5. Power limits and time
+are in `gpu`.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class RaplUnits:
 
     @classmethod
     def of(cls, profile: NodeProfile) -> RaplUnits:
-        """Return the units of a node profile."""
+        """Return the register units of the processor that a node profile describes."""
         rapl = profile.rapl
         dram = rapl.dram_energy_unit_exponent
         dram_nj = 10**9 >> (rapl.energy_unit_exponent if dram is None else dram)
