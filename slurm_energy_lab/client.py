@@ -63,12 +63,16 @@ def run_kernel(
 
 
 def truth(socket_path: str | os.PathLike[str] = DEFAULT_SOCKET, jobs: bool = False) -> dict[str, Any]:
-    """Return the model's exact `energy_joules` and `power_watts` by component at `time` (Unix seconds).
+    """Return the model's exact energy and power of an emulated node.
 
     Args:
         socket_path: the node's control socket.
-        jobs: add usage per job: `jobs` by number (as text) and `no_job`, each with `cpu_seconds` and
-            `dynamic_joules` by component; `idle_joules` by component; `system_cpu_seconds`.
+        jobs: whether to include the usage of each job.
+
+    Returns:
+        `energy_joules` and `power_watts` by component, and `time`, the Unix seconds for which they hold. With
+        usage also `jobs` by job id (as text) and `no_job`, each with `cpu_seconds` and `dynamic_joules` by
+        component, `idle_joules` by component, and `system_cpu_seconds`.
     """
     return ask(socket_path, {"op": "truth", "jobs": jobs})
 
