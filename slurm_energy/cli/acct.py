@@ -103,7 +103,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_selection(select: argparse._ArgumentGroup) -> None:
-    """Add the options that select jobs; `query` translates them."""
+    """Add the options that select jobs. `query` translates them into request parameters."""
     select.add_argument(
         "-j", "--jobs", metavar="JOB[.STEP],...", action="append", help="12, 12.batch, 12_3, 12_[1-4], 14+0"
     )
@@ -130,7 +130,7 @@ def add_selection(select: argparse._ArgumentGroup) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table or the JSON document."""
+    """Request the records from the controller and print them as a table or as a JSON document."""
     from slurm_energy.reports.fields import DEFAULT_FORMAT, FIELDS, LONG_FORMAT, Style
     from slurm_energy.reports.figure_format import DisplayUnits
     from slurm_energy.reports.job_filter import filter_jobs, job_states
@@ -174,6 +174,10 @@ def run(args: argparse.Namespace) -> int:
 def query(args: argparse.Namespace, now: datetime) -> dict[str, str]:
     """Translate the options into parameters of `GET /v1/records`.
 
+    Args:
+        args: parsed options.
+        now: current local time, for relative times.
+
     Raises:
         UsageError: a job id, node list or time is invalid, or the window ends before it starts.
     """
@@ -203,9 +207,9 @@ def query(args: argparse.Namespace, now: datetime) -> dict[str, str]:
 
 
 def _users(args: argparse.Namespace, has_jobs: bool) -> str:
-    """Return the users whose jobs are requested.
+    """Return the users whose jobs are requested, as a comma list; empty: all users.
 
-    The default is the caller's own jobs, unless jobs or accounts are named or the caller is root.
+    The default is the caller's own jobs, unless jobs or Slurm accounts are named or the caller is root.
     """
     if args.user:
         return str(args.user)
@@ -224,11 +228,11 @@ def note_hidden(answer: Mapping[str, Any], parameters: Mapping[str, str]) -> Non
 
 
 def job_ids(text: str, name: str = "--jobs") -> list[str]:
-    """Split a list of job ids; `12_[1-3,7]` becomes one id per array task.
+    """Split a list of job ids. `12_[1-3,7]` becomes one id per array task.
 
     Args:
-        text: comma list.
-        name: of the option or argument, for the message.
+        text: ids separated by commas.
+        name: name of the option or argument, for the error message.
 
     Raises:
         UsageError: not a list of ids, or more than 5000.

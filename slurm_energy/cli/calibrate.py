@@ -175,7 +175,7 @@ def _check_values(args: argparse.Namespace) -> None:
     """Check the values of the options.
 
     Raises:
-        UsageError: names the option.
+        UsageError: names the option that has an invalid value.
     """
     from slurm_energy.oracle.calibration.fitting import METHODS
     from slurm_energy.oracle.hardware import PRECISIONS
@@ -196,7 +196,7 @@ def _check_values(args: argparse.Namespace) -> None:
 
 
 def _check_search_options(args: argparse.Namespace, method: str) -> None:
-    """Refuse search options if no search runs.
+    """Refuse options of the parameter search if `method` runs no search.
 
     Raises:
         UsageError: names the option.
@@ -238,7 +238,10 @@ def _prior(args: argparse.Namespace, hardware: str) -> Transfer:
 
 
 def _bar(began_s: float) -> Progress:
-    """Return a function that draws a progress bar on standard error if it is a terminal."""
+    """Return a function that draws a progress bar on standard error, or nothing if that is no terminal.
+
+    `began_s` is the start time in monotonic seconds.
+    """
 
     def draw(done: int, planned: int, loss: float) -> None:
         if not sys.stderr.isatty():

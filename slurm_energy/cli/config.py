@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the action."""
+    """Run the requested action and return the exit code."""
     from slurm_energy.config import schema_document
 
     if args.action == "example":
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Print all findings; return the exit code."""
+    """Print all errors and warnings about the configuration file; return the exit code."""
     from slurm_energy.validation import check_file
 
     checked = check_file(args.config)

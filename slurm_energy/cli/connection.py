@@ -1,4 +1,4 @@
-"""Configuration option and controller connection, shared by the subcommands."""
+"""The --config option and the connection to the controller, shared by the subcommands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def add_config_option(parser: argparse.ArgumentParser) -> None:
-    """Add --config."""
+    """Add the option --config to a parser."""
     parser.add_argument(
         "--config",
         metavar="FILE",

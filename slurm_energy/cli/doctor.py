@@ -1,4 +1,4 @@
-"""`senergy doctor`: the devices and daemons of this host, the cost of each fault, and its remedy."""
+"""`senergy doctor`: report devices and daemons of this host, the effect of each fault, and its remedy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `senergy doctor`."""
+    """Add the options to `senergy doctor`."""
     parser.epilog = EPILOG
     parser.add_argument("--json", action="store_true", help="print all findings as one JSON object")
     parser.add_argument("--quiet", action="store_true", help="print only degraded and failed checks")
@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Inspect the host and print the report; the exit code says whether the host is healthy."""
+    """Inspect the host and print the report. The exit code states whether the host is healthy."""
     from slurm_energy.doctor import diagnosis, report
     from slurm_energy.doctor.inspection import inspect
 

@@ -1,4 +1,4 @@
-"""`senergy job`: the energy label of a job on the terminal, as JSON, as a picture or as a page."""
+"""`senergy job`: the energy label of a job on the terminal, as JSON, as PNG or as an HTML page."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fetch the jobs and show them in the requested form."""
+    """Fetch the records of the jobs and show their labels in the requested form."""
     ids = job_ids(",".join(args.jobs), "JOBID")
     if (args.title or args.note) and not args.html:
         raise UsageError("--title, --note", "they require --html", "add --html FILE")
@@ -108,9 +108,13 @@ def _fetch(
     decisions_by_job: dict[int, list[dict[str, Any]]],
     scopes: list[str | None],
 ) -> list[list[JobUsage]]:
-    """Return the runs of each job with this id, oldest run first. The id of an array stands for several jobs.
+    """Return the runs of each job with this id, oldest run first. An array id selects all its tasks.
 
-    Adds the decisions of the queue engine to `decided`, by job id, and the scope of the answer to `scopes`.
+    Args:
+        args: parsed options.
+        job_id: the id as the user wrote it.
+        decisions_by_job: the decisions of the queue engine about each job are added here.
+        scopes: the `scope` field of the controller's response is appended here.
     """
     from slurm_energy.reports.usage import AccountedRecord, summarise
 
@@ -147,7 +151,10 @@ def _print_labels(
 
 
 def _explained(job_id: str, error: NotFoundError) -> NotFoundError:
-    """Add Slurm's state of a job without a record to the error; unchanged if Slurm does not answer."""
+    """Return a copy of the error that also states the state of the job in Slurm.
+
+    If Slurm does not answer, the error is returned unchanged.
+    """
     from slurm_energy.slurm.job_state import PENDING, RUNNING, read_job_state
 
     subject, state = f"job {job_id}", read_job_state(job_id)
@@ -169,7 +176,10 @@ def _explained(job_id: str, error: NotFoundError) -> NotFoundError:
 
 
 def _still_running(args: argparse.Namespace, job_id: str) -> bool:
-    """Print the energy so far of a job that runs on this node. Return False if the node has no such job."""
+    """Print the energy used so far by a job that runs on this node.
+
+    Return False if the node has no such job.
+    """
     if not job_id.isdecimal():
         return False
     from slurm_energy.reports.figure_format import with_unit

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _discard_output() -> None:
-    """Discard buffered output. Otherwise the interpreter reports a broken pipe when it exits."""
+    """Discard buffered output. The interpreter would otherwise report a broken pipe when it exits."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -25,13 +25,16 @@ def emit(lines: Iterable[str]) -> None:
 
 
 def emit_verbatim(lines: Iterable[str]) -> None:
-    """Print lines with their control characters: files for programs, and screens with cursor movements."""
+    """Print lines without escaping control characters, for files and for screens with cursor movements."""
     for line in lines:
         print(encodable(line, sys.stdout.encoding))
 
 
 def encodable(text: str, encoding: str | None) -> str:
-    """Replace characters missing from an encoding by `?`. An encoding of None means ASCII."""
+    """Return the text with `?` for each character that the encoding lacks.
+
+    An encoding of None means ASCII.
+    """
     encoding = encoding or "ascii"
     return text.encode(encoding, "replace").decode(encoding)
 
@@ -57,7 +60,7 @@ def print_error(error: EnergyError) -> None:
 
 
 def note_scope(answer: Mapping[str, Any]) -> None:
-    """Print a note that rows of other users are hidden if the scope of the answer is not `all`."""
+    """Print a note that rows of other users are hidden, unless the response's `scope` is `all`."""
     scope = answer.get("scope", "all")
     if scope == "all":
         return
@@ -78,7 +81,10 @@ def note(text: str) -> None:
 
 
 def add_parsable_options(group: argparse._ArgumentGroup) -> None:
-    """Add -p and -P with the meaning of sacct: `args.parsable` is `p`, `P` or None."""
+    """Add -p and -P with the meaning of sacct.
+
+    The option used is stored in `args.parsable`; None: neither.
+    """
     for letter, name, trailing in (("p", "parsable", "with"), ("P", "parsable2", "without")):
         group.add_argument(
             f"-{letter}",
@@ -91,7 +97,7 @@ def add_parsable_options(group: argparse._ArgumentGroup) -> None:
 
 
 def add_field_options(group: argparse._ArgumentGroup, *, short: bool = True) -> None:
-    """Add --helpformat and -v, and with `short` also -e as in sacct."""
+    """Add --helpformat and -v; if `short` is True, also add -e as in sacct."""
     names = ("-e", "--helpformat") if short else ("--helpformat",)
     group.add_argument(*names, action="store_true", help="list the fields; with -v also their meaning")
     group.add_argument(

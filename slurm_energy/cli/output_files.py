@@ -22,7 +22,7 @@ def write_file(path: Path, text: str) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Check before a long calculation that its result can be written. Leaves no file behind.
+    """Check before a long calculation that its result can be written to a file. No file is left behind.
 
     Raises:
         EnergyError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""Argument parser of all commands: each error is one line with a suggestion."""
+"""Argument parser of all commands. It reports each error as one line with a suggestion."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class CommandParser(argparse.ArgumentParser):
         return namespace
 
     def explain_actions(self) -> None:
-        """Copy the examples of each action, such as `config check`, to the help of the action."""
+        """Add to the help of each action, such as `config check`, the examples that concern this action."""
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
                 for name, child in action.choices.items():
@@ -64,11 +64,11 @@ class CommandParser(argparse.ArgumentParser):
                         child.formatter_class = argparse.RawDescriptionHelpFormatter
 
     def error(self, message: str) -> Any:
-        """Raise the message that argparse would print."""
+        """Raise a UsageError with the message that argparse would print."""
         raise UsageError(self.prog, message.removeprefix("argument "), f"see {self.prog} --help")
 
     def _joined(self, words: Sequence[str]) -> Iterator[str]:
-        """Yield the arguments. A value that begins with a dash is joined to its option."""
+        """Yield the arguments, with each option value that begins with a dash joined to its option."""
         rest = iter(words)
         for word in rest:
             value = next(rest, None) if word in self.dashed_values else None
@@ -112,6 +112,6 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _examples_of(command: str, epilog: str) -> str | None:
-    """Return the examples in an epilog that begin with `command`, or None."""
+    """Return the examples in an epilog that begin with `command`; None: there are none."""
     lines = [line for line in epilog.splitlines() if line.startswith(f"  {command}")]
     return "\n".join(["examples:", *lines]) if lines else None

@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table."""
+    """Request the energy policies from the controller and print them."""
     answer = connection.connect(args).get("/v1/policies")
     if args.json:
         emit_json(answer)

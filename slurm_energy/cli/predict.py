@@ -93,7 +93,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Predict and print the table of alternatives."""
+    """Predict the alternatives of a training job, or a batch script, and print the result."""
     if args.job:
         return predict_job.run(args)
     try:
@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _site(args: argparse.Namespace) -> SiteCalibrations:
-    """Return the site's calibrations, and register its hardware files."""
+    """Return the site's calibrations. The site's hardware files are registered as well."""
     from slurm_energy.oracle.site_files import use_site
 
     settings = connection.configuration(args).oracle
@@ -172,7 +172,7 @@ def _profile(args: argparse.Namespace) -> WorkloadProfile | None:
 
 
 def _traced(text: str) -> WorkloadProfile:
-    """Run the user's function and trace the model that it returns."""
+    """Call the user's function and trace the PyTorch model that it returns. `text` names the function."""
     import runpy
 
     path, colon, function = text.rpartition(":")
@@ -199,7 +199,10 @@ def _traced(text: str) -> WorkloadProfile:
 
 
 def _users(path: str, call: Callable[[], Any]) -> Any:
-    """Run the user's code. Report each of its errors as one line."""
+    """Return the result of `call`, which runs the user's code in the file `path`.
+
+    Each error of that code is reported as one line.
+    """
     try:
         return call()
     except (Exception, SystemExit) as error:

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def lines(script: BatchScript, request: PredictionRequest, prediction: Prediction) -> list[str]:
-    """Return the lines to print: the job, the predicted values, and their source."""
+    """Return the lines to print: the job, the predicted values, and the source of the prediction."""
     from slurm_energy.oracle.history.history_oracle import age_text
     from slurm_energy.reports.figure_format import with_unit
 
@@ -102,7 +102,10 @@ def _read(path: Path, arguments: list[str], sbatch: str) -> BatchScript:
 
 
 def _prediction_request(args: argparse.Namespace, script: BatchScript, notes: list[str]) -> PredictionRequest:
-    """Return the prediction request of the script. Add a note if submission would refuse its flags."""
+    """Return the prediction request for a batch script.
+
+    A message is added to `notes` if submission would refuse the script's flags.
+    """
     from slurm_energy.oracle.prediction import PredictionRequest
     from slurm_energy.policies.catalogue import policy_caps
     from slurm_energy.policies.flags import PolicyRequest, validate_flags
@@ -149,11 +152,11 @@ def _predict(args: argparse.Namespace, request: PredictionRequest, notes: list[s
 
 
 def _calibrated(path: Path, args: argparse.Namespace, request: PredictionRequest) -> Prediction:
-    """Return the prediction of the model with one calibration. History is not used.
+    """Return the training model's prediction with the calibration in the file `path`. History is not used.
 
     Raises:
-        UsageError: the script does not name a model and a kind of GPU that the training model knows, or names
-            another kind than the calibration.
+        UsageError: the script does not name a model and a GPU type that the training model knows, or names
+            a GPU type other than that of the calibration.
     """
     flag = f"--calibration {path}"
     if not request.model or not request.gpu_kind:
@@ -177,7 +180,10 @@ def _calibrated(path: Path, args: argparse.Namespace, request: PredictionRequest
 
 
 def _model(args: argparse.Namespace, request: PredictionRequest, notes: list[str]) -> list[Oracle]:
-    """Return the training model if it can predict the job. Otherwise note the reason."""
+    """Return the training model in a list if it can predict the job. Otherwise return an empty list.
+
+    The reason is then added to `notes`.
+    """
     if not request.gpu_kind:
         notes.append("the model was not used: no kind of GPU is named (--gpus=a100:4)")
         return []
@@ -202,19 +208,19 @@ def _model(args: argparse.Namespace, request: PredictionRequest, notes: list[str
 
 
 class _Controller:
-    """Predictions from history, requested from the controller.
+    """Prediction source that requests predictions from the controller's history of measured runs.
 
-    Without a controller the other sources predict, and a note is printed.
+    If the controller does not answer, the other sources are used and a note is printed.
     """
 
     def __init__(self, args: argparse.Namespace, notes: list[str]) -> None:
         self._args, self._notes = args, notes
 
     def predict(self, request: PredictionRequest) -> Prediction | None:
-        """Query the controller.
+        """Request a prediction from the controller; None: it has no similar runs or does not answer.
 
         Raises:
-            ForbiddenError: another user's job.
+            ForbiddenError: the job belongs to another user.
         """
         from slurm_energy.oracle.prediction import Prediction
 

@@ -50,7 +50,7 @@ examples:
 
 
 def configure(parser: CommandParser) -> None:
-    """Add the options to `senergy prio`. As in sprio, -h omits the header."""
+    """Add the options to `senergy prio`. -h omits the header, as in sprio."""
     parser.epilog = EPILOG
     parser.dashed_values = ("-S", "--sort")
     parser.conflict_handler = "resolve"
@@ -89,7 +89,7 @@ def configure(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table, the weights or the page of one job."""
+    """Print the queue as a table, the weights of the score, or the details of one job."""
     if args.helpformat:
         return _print_fields(args.verbose)
     answer = connection.connect(args).get("/v1/priority", query(args))
@@ -178,7 +178,7 @@ def _rows_of(job_id: str, jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str
 
 
 def _base(job: Mapping[str, Any]) -> str:
-    """Return the id of the array or heterogeneous job that a job belongs to, else its own id."""
+    """Return the id of the array or heterogeneous job that a job belongs to, or the job's own id if none."""
     return str(job.get("display_id")).split("_")[0].split("+")[0]
 
 

@@ -1,4 +1,4 @@
-"""`senergy profile`: measure a command, or collect the measurements of a program's sections."""
+"""`senergy profile`: measure a command, or collect the measurements of the sections of a program."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure a command, or collect measurements."""
+    """Measure a command, or collect the measurements of sections, and print the result."""
     argv = args.command[1:] if args.command[:1] == ["--"] else args.command
     if args.gather is not None:
         if argv:
@@ -98,7 +98,7 @@ def _measure(args: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    """Run a command to its end and forward signals to it."""
+    """Run a command to its end and forward signals to it; return its exit code."""
     with _forwarded_signals() as set_child:
         try:
             child = subprocess.Popen(argv)

@@ -1,4 +1,4 @@
-"""`senergy report`: energy, throughput and completion times of a cluster's jobs, modelled on sreport."""
+"""`senergy report`: energy, throughput and completion times of a cluster's jobs. Modelled on sreport."""
 
 from __future__ import annotations
 
@@ -106,7 +106,10 @@ def run(args: argparse.Namespace) -> int:
 def _earlier_runs(
     controller: ControllerClient, query: Mapping[str, str], records: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the records of requeued jobs from before the window, because their energy is included."""
+    """Return records of earlier runs of requeued jobs that ended before the window.
+
+    The energy of all runs of a job counts. `records` are those in the window.
+    """
     if "start" not in query:
         return []
     record_ids = {record["record_id"] for record in records}

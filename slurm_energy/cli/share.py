@@ -40,7 +40,7 @@ _TODO = "check the spelling; senergy share -a lists all names"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options to `senergy share`. As in sshare, -h omits the header."""
+    """Add the options to `senergy share`. -h omits the header, as in sshare."""
     parser.epilog = EPILOG
     parser.conflict_handler = "resolve"
     show = parser.add_argument_group("output")
@@ -63,7 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the tree."""
+    """Print the tree of Slurm accounts and users."""
     from slurm_energy.reports import share_page
     from slurm_energy.reports.table import TableLayout, field_lines
 
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _names(text: str | None) -> list[str] | None:
-    """Split a comma list. Return None if the option is absent."""
+    """Split a comma-separated list. Return None if the option was not given."""
     return [name for name in (text or "").split(",") if name] or None
 
 

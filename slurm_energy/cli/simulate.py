@@ -138,7 +138,10 @@ def _simulate(args: argparse.Namespace) -> None:
 
 
 def _one_part(variants: list[Scenario], args: argparse.Namespace) -> None:
-    """Run every Nth task of all variants; the results stay in the folder."""
+    """Run the tasks of one array part: every Nth task of all variants. Results go to the output folder.
+
+    A task is one policy with one seed.
+    """
     from slurm_energy.simulator import campaign, job_array
 
     part, parts = job_array.split(args.part)
@@ -150,7 +153,10 @@ def _one_part(variants: list[Scenario], args: argparse.Namespace) -> None:
 
 
 def _submit(variants: list[Scenario], args: argparse.Namespace) -> None:
-    """Run the missing tasks as a job array; afterwards every result is in the folder."""
+    """Run the tasks without a result as a Slurm job array and wait for it.
+
+    Afterwards the output folder holds every result.
+    """
     from slurm_energy.simulator import campaign, job_array
 
     def missing() -> int:
@@ -187,7 +193,7 @@ def _report_array(array: JobArray, parts: int) -> None:
 
 
 class _Progress:
-    """Progress of a job array: every change on a terminal, else a line at intervals if it has changed."""
+    """Progress of a job array. A terminal shows every change; elsewhere a line is printed at intervals."""
 
     def __init__(self, total: int) -> None:
         self._total, self._reported, self._next = total, -1, 0.0
@@ -250,7 +256,7 @@ def _campaign(scenario: Scenario, args: argparse.Namespace) -> list[RunResult]:
 
 
 def _oracle(scenario: Scenario) -> Predict | None:
-    """Return the oracle for scenarios with models; None for those with files only."""
+    """Return the function that predicts the jobs of a scenario; None: the scenario names no models."""
     if not scenario.models:
         return None
     from slurm_energy.simulator.model_predictions import predict

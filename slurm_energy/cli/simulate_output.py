@@ -24,10 +24,12 @@ def write_variant(
     args: argparse.Namespace,
     predict: Predict | None,
 ) -> dict[str, Any]:
-    """Write results and plots of one variant; jobs and power are those of the first seed of each policy.
+    """Write result files and plots of one variant of a scenario.
+
+    Files of jobs and power show the first seed of each policy.
 
     Returns:
-        The result of each policy; empty if no file is requested.
+        The simulation result of each policy; empty if no file is to be written.
     """
     if not (args.out or args.html or args.plots):
         return {}
@@ -70,7 +72,7 @@ def _draw(scenario: Scenario, results: list[RunResult], outcomes: dict[str, Any]
 
 
 def write_page(outputs: list[tuple[Scenario, list[RunResult], dict[str, Any]]], path: Path) -> None:
-    """Write one page with all variants."""
+    """Write one HTML page with all variants of a scenario."""
     from slurm_energy.reports import simulation_page
     from slurm_energy.simulator.summary_table import means
 
@@ -94,7 +96,7 @@ def _report_written(path: Path, content: str) -> None:
 
 
 def check_outputs(args: argparse.Namespace) -> None:
-    """Check before a long simulation that its results can be drawn and written.
+    """Check before a long simulation that its plots can be drawn and its files written.
 
     Raises:
         UnavailableError: matplotlib is not installed, or a file or folder cannot be written.

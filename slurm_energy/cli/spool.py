@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Query the agent of this node and print the records."""
+    """Query the agent of this node about its spool and print the records."""
     if args.record and args.action != "resend":
         args.usage_error("records can be named only with resend")
     message: dict[str, Any] = {"op": "spool"}

@@ -42,12 +42,12 @@ EXTRAS = {"lab": "lab"}
 
 
 def listing() -> dict[str, str]:
-    """Return name and help of each installed subcommand, those of this package first."""
+    """Return the help line of each installed subcommand by name. Those of this package come first."""
     return BUILT_IN | {name: _help_of(entry) for name, entry in _entry_points().items()}
 
 
 def module_of(name: str) -> Any:
-    """Import the module of a subcommand; return None if no subcommand has this name.
+    """Import and return the module of a subcommand; None: no subcommand has this name.
 
     Raises:
         UnavailableError: an extra or another package provides the subcommand, and it cannot be imported.
@@ -63,7 +63,7 @@ def module_of(name: str) -> Any:
 
 
 def _entry_points() -> dict[str, EntryPoint]:
-    """Return the entry points of other packages. This package's own subcommands cannot be replaced."""
+    """Return the subcommands of other packages by name. They cannot replace a subcommand of this package."""
     from importlib.metadata import entry_points  # slow to import, and most commands do not need it
 
     return {

@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the action."""
+    """Run the requested action and return the exit code."""
     from slurm_energy.templates import find, render
 
     folder = connection.configuration(args).templates.folder
@@ -102,7 +102,7 @@ def _list(folder: Path, *, as_json: bool) -> int:
 
 
 def _object(template: Template) -> dict[str, Any]:
-    """Return the JSON object of a template. A `default` of null means that a value is required."""
+    """Return a template as a dict for JSON. A `default` of null means that a value is required."""
     return {
         "name": template.name,
         "group": template.group,

@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Refresh until interrupted."""
+    """Refresh the screen until interrupted."""
     if not MIN_INTERVAL_S <= args.interval <= MAX_INTERVAL_S:
         raise UsageError(f"--interval {args.interval:g}", f"must be {MIN_INTERVAL_S:g} to {MAX_INTERVAL_S:g}")
     path = connection.configuration(args).agent.socket

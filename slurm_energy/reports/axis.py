@@ -10,7 +10,7 @@ _TIME_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 
 
 
 def nice_step(span: float, count: int) -> float:
-    """Return 1, 2 or 5 times a power of ten such that about `count` steps cover `span`."""
+    """Return an axis step of 1, 2 or 5 times a power of ten, of which about `count` cover `span`."""
     if not span > 0:
         return 1.0
     raw = span / max(1, count)
@@ -19,13 +19,13 @@ def nice_step(span: float, count: int) -> float:
 
 
 def value_ticks(top: float, count: int = 4) -> list[float]:
-    """Return ticks from 0 to the first one at or above `top`."""
+    """Return axis ticks from 0 to the first round value at or above `top`, in about `count` steps."""
     step = nice_step(top, count)
     return [step * i for i in range(max(1, math.ceil(top / step - 1e-9)) + 1)]
 
 
 def range_ticks(low: float, high: float, count: int = 4) -> list[float]:
-    """Return at least two ticks from the last one at or below `low` to the first one at or above `high`."""
+    """Return axis ticks at round values that cover the range from `low` to `high`; at least two."""
     step = nice_step(high - low, count) if high > low else nice_step(abs(high) or 1.0, count)
     first = math.floor(low / step + 1e-9)
     last = max(first + 1, math.ceil(high / step - 1e-9))
@@ -33,7 +33,7 @@ def range_ticks(low: float, high: float, count: int = 4) -> list[float]:
 
 
 def time_ticks(duration_s: float, count: int = 6) -> list[float]:
-    """Return ticks in seconds from 0 to at most `duration_s`, at steps of a clock such as 15 s or 1 h."""
+    """Return axis ticks in seconds from 0 to at most `duration_s`, in steps such as 15 s or 1 h."""
     raw = duration_s / max(1, count)
     step: float
     if raw < 1:

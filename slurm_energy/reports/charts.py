@@ -234,7 +234,7 @@ def _bar_text(bar: Bar, x: float, y: float) -> str:
 
 
 def share_chart(parts: Sequence[Bar], title: str, size: tuple[int, int] = (1040, 26)) -> str:
-    """Draw one bar divided in proportion to the values of the parts, with a thin gap between parts."""
+    """Draw one bar that is divided among the parts in proportion to their values, with thin gaps."""
     drawable = [part for part in parts if part.value]
     total = math.fsum(part.value or 0.0 for part in drawable)
     shapes: list[str] = []

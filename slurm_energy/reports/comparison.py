@@ -1,4 +1,4 @@
-"""Comparison of jobs that did the same work under different policies.
+"""Comparison of jobs that did the same work under different energy policies.
 
 Pure grouping and arithmetic for the comparison page.
 """
@@ -34,14 +34,20 @@ class PolicyVariant:
     jobs: tuple[JobUsage, ...]
 
     def mean(self, figure: Callable[[JobUsage], float | None]) -> float | None:
-        """Return the mean of a figure over the runs where it is known, or None if it is unknown for all."""
+        """Return the mean of a figure over the runs for which it is known; None: unknown for all runs.
+
+        `figure` returns the figure of one run, or None.
+        """
         known_values = [value for value in map(figure, self.jobs) if value is not None]
         return math.fsum(known_values) / len(known_values) if known_values else None
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedWork:
-    """The same work on the same nodes under several policies. The first variant is the baseline."""
+    """The same work, done on the same nodes under several energy policies.
+
+    The first variant is the baseline.
+    """
 
     name: str
     variants: tuple[PolicyVariant, ...]
@@ -53,12 +59,12 @@ class ComparedWork:
 
 
 def work_name(job: JobUsage) -> str:
-    """Return a name for the work of a job: its --energy-model, else its tag, else its name, else its id."""
+    """Return a name for the work of a job: its --energy-model, or else its tag, its name or its id."""
     return job.first.model or job.first.tag or job.job.name or f"job {job.display_id}"
 
 
 def variant_name(job: JobUsage) -> str:
-    """Return policy and caps: `edp`, `cap 400 W`, `cap 200 W per GPU`."""
+    """Return energy policy and power caps as a label: `edp`, `cap 400 W`, `cap 200 W per GPU`."""
     caps = []
     if (watts := requested_cap(job, "cap_watts")) is not None:
         caps.append(f"{plain(watts)} W")
@@ -68,7 +74,7 @@ def variant_name(job: JobUsage) -> str:
 
 
 def compare(jobs: Iterable[JobUsage]) -> list[ComparedWork]:
-    """Group jobs by work and nodes, then by policy and caps, in the given order.
+    """Group jobs by work and nodes, then by energy policy and power caps. The given order is kept.
 
     Within the same work, an untuned variant comes first.
     """
@@ -87,7 +93,7 @@ def compare(jobs: Iterable[JobUsage]) -> list[ComparedWork]:
 
 
 def _colors(jobs: Sequence[JobUsage]) -> dict[str, str]:
-    """Assign a colour to each variant. Built-in policies always have the same colour."""
+    """Return the colour of each variant by name. Built-in energy policies always have the same colour."""
     labels = {variant_name(job): job.first.policy for job in jobs}
     numbers: dict[str, int] = {}
     for label, policy in labels.items():
@@ -102,7 +108,7 @@ def _colors(jobs: Sequence[JobUsage]) -> dict[str, str]:
 
 
 def change_percent(value: float | None, base: float | None) -> float | None:
-    """Return by how many percent `value` exceeds `base`, or None if either is unknown."""
+    """Return by how many percent `value` exceeds `base`; None: one of them is unknown."""
     if value is None or not base:
         return None
     return 100 * (value / base - 1)

@@ -45,7 +45,7 @@ class Style:
     def parsable(
         cls, units: DisplayUnits = PLAIN, time_format: str = "", now: datetime | None = None
     ) -> Style:
-        """Return the style of output for programs: one unit per column, unknown values empty."""
+        """Return the style for output that programs read: one unit per column, and unknown values empty."""
         return cls(units if units.fixed else PLAIN, time_format, now, unknown="")
 
 
@@ -114,7 +114,7 @@ class Field(Generic[Row]):
 
 
 def _job_only(value: Callable[[JobUsage], Value]) -> Callable[[JobUsage], Value]:
-    """Leave the column empty for steps, as sacct does."""
+    """Return a copy of a column's value function that yields None for Slurm steps, as in sacct."""
     return lambda usage: value(usage) if usage.first.step is None else None
 
 

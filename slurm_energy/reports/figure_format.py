@@ -25,7 +25,7 @@ class DisplayUnits:
 
     @classmethod
     def parse(cls, units: str | None, noconvert: bool) -> DisplayUnits:
-        """Read --units and --noconvert.
+        """Return the display units that the options --units and --noconvert select.
 
         Raises:
             UsageError: the unit is not one of K, M, G, T, P.
@@ -40,7 +40,7 @@ class DisplayUnits:
         return bool(self.prefix) or not self.convert
 
     def name(self, unit: str) -> str:
-        """Return the unit of a column with its prefix: `kJ`."""
+        """Return the name of a unit with the fixed prefix of the column: `kJ` for `J`."""
         return si_prefix(self.prefix) + unit
 
     def text(self, value: float | None, unit: str) -> str:
@@ -60,7 +60,7 @@ class DisplayUnits:
 
 
 def si_prefix(prefix: str) -> str:
-    """Return the SI spelling of a prefix: sacct writes K for k."""
+    """Return the SI spelling of a prefix. K, as in sacct, becomes k."""
     return "k" if prefix == "K" else prefix
 
 
@@ -118,7 +118,7 @@ def figure(value: float | None) -> str:
 
 
 def percent(part: float | None, whole: float | None, decimals: int = 1) -> str:
-    """Write a share in percent; empty if unknown."""
+    """Return the share of `part` in `whole` in percent; an empty string if one of them is unknown."""
     if part is None or not whole:
         return ""
     return f"{100 * part / whole:.{decimals}f} %"

@@ -1,7 +1,7 @@
 """Rendering of self-contained HTML pages from templates with a common frame.
 
-A page is one file without external resources. Its content security policy allows only the script of this
-package, by its hash, so that a script injected through text from a user does not run.
+A page is one file without external resources. Its content security policy allows only this package's script,
+which it identifies by a hash. A script injected through text from a user therefore does not run.
 """
 
 from __future__ import annotations

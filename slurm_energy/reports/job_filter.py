@@ -31,7 +31,7 @@ STATES: Final = {
 
 
 def job_states(text: str) -> frozenset[str]:
-    """Read a list of states such as `completed,F`.
+    """Parse a comma-separated list of job states such as `completed,F`.
 
     Raises:
         UsageError: not a state of Slurm.

@@ -69,7 +69,10 @@ def page(
 
 
 def embed(chart: Chart) -> dict[str, Markup]:
-    """Return drawing and values as markup for the page. `<` is escaped so that no text can end the script."""
+    """Return a chart's drawing and tooltip values as markup.
+
+    `<` is escaped so that no text can end the script.
+    """
     data = json.dumps(chart.data, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c")
     return {"svg": Markup(chart.svg), "data": Markup(data)}
 
@@ -276,7 +279,7 @@ def _bar_groups(works: Sequence[ComparedWork], figure: _Figure, unit: str) -> li
 
 
 def _change_text(change: float | None) -> str:
-    """Return a change such as `+12 %` or `−3 %` with a true minus sign, or an empty text."""
+    """Return a change as text, `+12 %` or `−3 %` with a true minus sign; empty if it is None."""
     if change is None:
         return ""
     return f"{change:+.0f} %".replace("-0 %", "0 %").replace("+0 %", "0 %").replace("-", "\N{MINUS SIGN}")

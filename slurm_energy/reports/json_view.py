@@ -34,7 +34,7 @@ def document(
 
 
 def job_object(job: JobUsage) -> dict[str, Any]:
-    """Return one job with `nodes` and `steps`."""
+    """Return one job as a dict for JSON, with its `nodes` and `steps`."""
     first = job.first
     return {
         "job_id": first.job_id,

@@ -134,7 +134,7 @@ _CAPS = (
 
 
 def policy_text(job: JobUsage) -> str:
-    """Return the policy with its origin, and how much of it was applied if not all."""
+    """Return the job's energy policy and its origin; also whether no settings or only some were applied."""
     origin = "requested" if "policy" in job.first.requested else "default"
     done = {"none": ", not set", "part": ", partly set"}.get(applied_part(job.records) or "", "")
     return f"{job.first.policy} ({origin}{done})"
@@ -264,7 +264,7 @@ def _steps(job: JobUsage) -> list[str]:
 
 
 def combined_trace(job: JobUsage, points: int) -> PowerTrace | None:
-    """Return the power of all nodes on one time axis, or None without a trace."""
+    """Return the power of all nodes in at most `points` intervals; None: the job has no trace."""
     traces = [decode_trace(trace) for trace in job.traces.values()]
     filled = [trace for trace in traces if trace.length]
     return combine(filled, points) if filled else None

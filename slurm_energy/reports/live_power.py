@@ -15,12 +15,15 @@ _BAR = 30
 
 
 def node_watts(status: Mapping[str, Any]) -> float | None:
-    """Return the power of the node in watts; see `total`."""
+    """Return the power of the node in the agent's `status` response, in watts; None: unknown."""
     return total(status.get("watts") or {})
 
 
 def total(watts: Mapping[str, float | None]) -> float | None:
-    """Return the reading of the node's meter, which includes all components, else the sum of components."""
+    """Return the power of a node in watts, given the watts by component; None: unknown.
+
+    It is the reading of the node's meter, which includes all components, or else the sum of the components.
+    """
     if not watts:
         return None
     if "node" in watts:

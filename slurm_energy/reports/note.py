@@ -1,4 +1,4 @@
-"""A note below the energy label. Data only."""
+"""Data type of a note below the energy label."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def distribution_chart(series: Sequence[Distribution], title: str, size: tuple[i
 
 
 def schedule_chart(spans: Sequence[ChartSpan], title: str, size: tuple[int, int] = (480, 280)) -> str:
-    """Draw each job as a bar from start to end in a row of its own."""
+    """Draw each job as a bar from its start to its end. Each job has a row of its own."""
     max_s = max((span.end_s for span in spans), default=1.0) or 1.0
     rows = max((span.row for span in spans), default=0) + 1
     frame = Frame(*size, *_MARGINS)
@@ -153,7 +153,7 @@ def schedule_chart(spans: Sequence[ChartSpan], title: str, size: tuple[int, int]
 
 
 def _extent(values: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the range of values with their deviations."""
+    """Return (minimum, maximum) of the values, given with their standard deviations, which are included."""
     return min(v - d for v, d in values), max(v + d for v, d in values)
 
 

@@ -18,13 +18,13 @@ _MAX_PRIORITY: Final = 2**32 - 1
 
 
 def state(job: Job) -> str:
-    """Return why the place of the job has no effect, for example `held`, or `ready`."""
+    """Return why the place of the job has no effect, for example `held`; `ready` if it has an effect."""
     words = [word for word in ("fixed", "held", "dependent") if job.get(word)]
     return ",".join(words) or "ready"
 
 
 def shape(job: Job) -> str | None:
-    """Return the shape that the policy chose, if the job offers several."""
+    """Return the GPU shape that the scheduling policy chose; None: the job offers no alternatives."""
     shapes = job.get("shapes") or []
     return (
         next((offered["text"] for offered in shapes if offered.get("chosen")), None)
@@ -125,12 +125,12 @@ _LONG_LAST_COLUMNS: Final = (
 
 
 def term_names(jobs: Iterable[Job]) -> list[str]:
-    """Return the names of all terms, in the order of their first appearance."""
+    """Return the names of all score terms of the jobs, in the order of their first appearance."""
     return list(dict.fromkeys(term["name"] for job in jobs for term in job.get("terms") or ()))
 
 
 def column_name(term: str) -> str:
-    """Return the column name of a term: its own name, unless another column has it."""
+    """Return the column name of a score term: the term's own name, unless another column has it."""
     name = term.upper()
     return f"{name}TERM" if any(field.name == name for field in FIELDS) else name
 
@@ -170,7 +170,7 @@ def term_of(job: Job, name: str) -> Mapping[str, Any]:
 
 
 def default_format(jobs: Sequence[Job], *, long: bool) -> str:
-    """Return the default columns."""
+    """Return the names of the default columns, or of more columns if `long` is True."""
     terms = [column_name(name) for name in term_names(jobs)]
     first_columns = (*_LONG_FIRST_COLUMNS, *_LONG_SCORE_COLUMNS) if long else _FIRST_COLUMNS
     return ",".join((*first_columns, *terms, *(_LONG_LAST_COLUMNS if long else _LAST_COLUMNS)))

@@ -75,7 +75,10 @@ def _predicted_cap(job: JobUsage, config: Config) -> Note | None:
 
 
 def _agrees(job: JobUsage, predicted: Prediction) -> bool:
-    """Return whether the GPUs drew about the predicted power; else the job does not match its model."""
+    """Return whether the job's GPUs drew about the predicted power.
+
+    If not, the job does not match its model.
+    """
     joules = job.component_joules("gpu")
     if joules is None:
         return False
@@ -94,7 +97,13 @@ def _is_capped(job: JobUsage) -> bool:
 
 
 def _caps(low: float, limit: float, bounds: tuple[float, float]) -> list[int]:
-    """Return caps below the current limit that the GPUs accept and the site allows."""
+    """Return candidate GPU power caps in watts that the GPUs accept and the site allows.
+
+    Args:
+        low: minimum cap that the GPUs accept.
+        limit: current power limit; the candidates are below it.
+        bounds: minimum and maximum cap that the site allows.
+    """
     first = math.ceil(max(low, bounds[0]) / _CAP_STEP_WATTS) * _CAP_STEP_WATTS
     return [cap for cap in range(first, math.ceil(limit), _CAP_STEP_WATTS) if cap <= bounds[1]]
 
@@ -158,7 +167,7 @@ def _processor(devices: Sequence[JobDevice]) -> str:
 
 
 def _gpu_settings(entry: EdpEntry, gpus: Sequence[JobDevice]) -> str:
-    """Return the settings of an entry; empty if one of the GPUs would not accept them."""
+    """Return the GPU settings of an EDP table entry; empty if one of the GPUs would not accept them."""
     cap = entry.gpu_cap_watts
     if cap is None:
         return f"at most {entry.gpu_clock_mhz:g} MHz on the GPUs" if entry.gpu_clock_mhz else ""
@@ -172,9 +181,15 @@ def _gpu_settings(entry: EdpEntry, gpus: Sequence[JobDevice]) -> str:
 
 
 def _binds(entry: EdpEntry, job: JobUsage, count: int) -> bool:
-    """Return whether the GPUs of the job drew more on average than the cap of an entry, if it has one.
+    """Return whether the job's GPUs drew more power on average than the cap of an EDP table entry.
 
-    Otherwise the cap would hardly affect the job, and the saving measured for the entry would not apply.
+    Otherwise the cap would hardly affect the job, and the saving measured for the entry would not apply. An
+    entry without a cap always counts as binding.
+
+    Args:
+        entry: the entry of the table.
+        job: the job.
+        count: number of GPUs of the job.
     """
     joules = job.component_joules("gpu")
     if entry.gpu_cap_watts is None:

@@ -17,7 +17,7 @@ _LONG_ONLY: Final = ("UsagePerShare", "GPUHours")
 
 
 def _account(row: Row) -> str:
-    """Return the indented account name; users are indented one level further, as in sshare."""
+    """Return the account name, indented by its level. Users are indented one level further, as in sshare."""
     return f" {row['account']}" if row.get("user") is not None else str(row["account"])
 
 

@@ -43,15 +43,15 @@ _BARS = (
 
 @dataclass(frozen=True, slots=True)
 class SimulationVariant:
-    """One variant of a scenario.
+    """Results of one variant of a scenario, by scheduling policy.
 
     Attributes:
-        label: what makes it differ from the others; empty if it is the only one.
-        means: mean and deviation of each figure by policy.
-        outcomes: of the first seed, by policy.
-        budget: of the cluster's power, watts; None: there is none.
-        seeds: how many runs the means are of.
-        notes: remarks of the runs.
+        label: how the variant differs from the others; empty if it is the only one.
+        means: mean and standard deviation of each figure, by policy.
+        outcomes: simulation result of the first seed, by policy.
+        budget: power budget of the cluster over time, watts; None: there is none.
+        seeds: number of runs from which the means are computed.
+        notes: remarks on the runs.
     """
 
     label: str
@@ -86,7 +86,10 @@ def page(title: str, variants: Sequence[SimulationVariant], now: datetime | None
 
 
 def _scheduled_jobs(charts: int) -> int:
-    """Return how many jobs each chart of a schedule shows, so that a page of many charts stays small."""
+    """Return how many jobs each schedule chart shows if the page has `charts` such charts.
+
+    The number is limited so that the page stays small.
+    """
     return min(_SCHEDULED_JOBS, max(_MIN_SCHEDULED_JOBS, _ALL_SCHEDULED_JOBS // charts))
 
 
@@ -137,7 +140,7 @@ def _bar_group(
 
 
 def _power(variant: SimulationVariant, colors: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return a chart per policy; all charts of a variant share one axis for comparison."""
+    """Return a chart of power over time for each policy. The charts of a variant share one axis."""
     lines = {name: _power_lines(o, variant.budget, colors[name]) for name, o in variant.outcomes.items()}
     top_watts = max(map(max_watts, lines.values()), default=1.0) * 1.03
     return [
@@ -178,7 +181,10 @@ def _completion(variant: SimulationVariant, colors: Mapping[str, str]) -> str:
 
 
 def _thinned(values: Floats) -> Floats:
-    """Return ascending values, reduced to some hundred at equal steps that include the last value."""
+    """Return ascending values, reduced to some hundred at equal steps if there are very many.
+
+    The last value is always kept.
+    """
     if len(values) <= _DISTRIBUTION_POINTS:
         return values
     positions = np.linspace(0, len(values), _DISTRIBUTION_POINTS + 1)[1:] - 1
@@ -187,7 +193,7 @@ def _thinned(values: Floats) -> Floats:
 
 
 def _schedule(policy: str, outcome: SimulationResult, count: int) -> str:
-    """Draw the first jobs, a row each in the order of their start, coloured by user."""
+    """Draw the first `count` jobs as bars in the order of their start. The colour shows the user."""
     accounts, work = outcome.accounts, outcome.workload
     started = np.flatnonzero(~np.isnan(accounts.start_s))
     order = started[np.argsort(accounts.start_s[started], kind="stable")][:count].tolist()

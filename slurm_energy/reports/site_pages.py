@@ -53,7 +53,7 @@ def policies_lines(answer: Mapping[str, Any]) -> list[str]:
 
 
 def policy_text(policy: Mapping[str, Any]) -> str:
-    """Return the description of a policy with the values configured by the site."""
+    """Return the description of an energy policy with the values that the site configured."""
     settings = policy.get("settings") or {}
     values = [
         text.format(plain(value) if isinstance(value, (int, float)) else value)
@@ -105,7 +105,7 @@ def controller_lines(url: str, answer: Mapping[str, Any] | str, now: float) -> l
 
 
 def _queue_text(state: Mapping[str, Any], now: float) -> str:
-    """Return the state of the last ranking of the queue."""
+    """Return one line about the last ranking of the queue. `now` is in Unix seconds."""
     if state.get("mode") == "off":
         return "not ordered by senergyctld (priority.mode is off)"
     parts = [f"{state.get('policy')}, {state.get('mode')}"]

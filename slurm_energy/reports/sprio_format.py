@@ -1,6 +1,7 @@
 """Parser of sprio's column notation: `%.15i %9r %Y` in formats, single letters in sort lists.
 
-Letters of Slurm's own factors have no column, because the order follows from the terms of the policy.
+sprio's letters for Slurm's own factors have no column here, because the order follows from the terms of the
+scheduling policy.
 """
 
 from __future__ import annotations

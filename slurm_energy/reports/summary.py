@@ -32,7 +32,7 @@ class WholeJob:
 
     @property
     def last(self) -> JobUsage:
-        """The last run, which determines state and names."""
+        """The last run, which determines state and names of the job."""
         return self.runs[-1]
 
     @property
@@ -116,27 +116,27 @@ class Summary:
 
     @property
     def mean_jct_s(self) -> float | None:
-        """Mean of end - submission of completed jobs."""
+        """Mean completion time of completed jobs in seconds: end minus submission."""
         return _mean(self.jct_s)
 
     @property
     def p95_jct_s(self) -> float | None:
-        """95th percentile of end - submission."""
+        """95th percentile of the completion time of completed jobs in seconds: end minus submission."""
         return _quantile(self.jct_s, 0.95)
 
     @property
     def mean_wait_s(self) -> float | None:
-        """Mean of first start - submission of completed jobs."""
+        """Mean waiting time of completed jobs in seconds: first start minus submission."""
         return _mean(self.wait_s)
 
     @property
     def p95_wait_s(self) -> float | None:
-        """95th percentile of first start - submission."""
+        """95th percentile of the waiting time of completed jobs in seconds: first start minus submission."""
         return _quantile(self.wait_s, 0.95)
 
     @property
     def edp_js(self) -> float | None:
-        """Energy of all jobs times mean completion time, in J s: the simulator's definition."""
+        """Energy of all jobs times mean completion time, in J s. The simulator defines it in the same way."""
         if self.energy_joules is None or self.mean_jct_s is None:
             return None
         return self.energy_joules * self.mean_jct_s
@@ -215,12 +215,12 @@ def totals(jobs: Sequence[WholeJob]) -> Summary:
 
 
 def user_of(job: WholeJob) -> str:
-    """Return the name of the owner, else the uid."""
+    """Return the name of the job's owner, or the uid as text if the name is unknown."""
     return job.last.job.user or job.last.first.user or str(job.last.first.uid)
 
 
 def gpu_of(job: WholeJob) -> str | None:
-    """Return the GPU type that the job requested; `any` without a type, None without GPUs."""
+    """Return the GPU type that the job requested; `any`: GPUs of any type; None: no GPUs."""
     gpu_type = parse_tres(job.last.job.requested).gpu_kind
     return gpu_type or ("any" if any(record.gpus for record in job.last.records) else None)
 

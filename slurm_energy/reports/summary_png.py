@@ -21,7 +21,9 @@ _PANELS: Final[Mapping[str, Callable[[Summary], float | None]]] = {
 
 
 def write_png(report: Report, path: Path) -> None:
-    """Draw a panel per figure with a bar per group. Of many groups, those with the most energy are shown.
+    """Draw a panel per figure with a bar per group. If there are many groups, only the largest are shown.
+
+    The size of a group is its energy.
 
     Raises:
         UnavailableError: matplotlib is not installed.

@@ -33,7 +33,7 @@ def element(name: str, *children: str, text: str = "", **attributes: Attribute) 
 
 
 def number(value: float) -> str:
-    """Write a coordinate with at most two decimals."""
+    """Return a coordinate as text with at most two decimals."""
     text = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if text in ("-0", "") else text
 
@@ -60,12 +60,12 @@ class Scale:
 
 
 def line_path(xs: Sequence[float], ys: Sequence[float]) -> str:
-    """Return path data of a line through the points, broken where y is NaN."""
+    """Return SVG path data of a line through the points. The line is interrupted where y is NaN."""
     return " ".join("M" + " L".join(_point(*p) for p in run) for run in _runs(xs, ys))
 
 
 def band_path(xs: Sequence[float], lower: Sequence[float], upper: Sequence[float]) -> str:
-    """Return path data of the area between two lines, broken where `upper` is NaN."""
+    """Return SVG path data of the area between two lines, interrupted where `upper` is NaN."""
     parts = []
     floor = dict(zip(xs, lower, strict=True))
     for run in _runs(xs, upper):
@@ -75,7 +75,7 @@ def band_path(xs: Sequence[float], lower: Sequence[float], upper: Sequence[float
 
 
 def bar_path(x: float, y: float, width: float, height: float, radius: float = 3) -> str:
-    """Return path data of a horizontal bar from `x`, rounded at its far end."""
+    """Return SVG path data of a horizontal bar that starts at `x` and is rounded at its far end."""
     r = max(0.0, min(radius, width, height / 2))
     return (
         f"M{number(x)} {number(y)} h{number(width - r)} q{number(r)} 0 {number(r)} {number(r)} "
@@ -101,7 +101,7 @@ def _runs(xs: Sequence[float], ys: Sequence[float]) -> Iterator[list[tuple[float
 
 
 def drawing(size: tuple[float, float], title: str, *children: str, class_: str, **attributes: str) -> str:
-    """Return a complete drawing that scales with its container and has a title for screen readers."""
+    """Return a complete SVG drawing. It scales with its container and has a title for screen readers."""
     return element(
         "svg",
         *children,

@@ -39,7 +39,7 @@ class Column(Generic[Row]):
     fixed: bool = False
 
     def widened(self, header: str) -> Column[Row]:
-        """Return the column at least as wide as its header, unless the user requested its width."""
+        """Return a copy of the column at least as wide as its header, unless the user requested its width."""
         return self if self.fixed else dataclasses.replace(self, width=max(self.width, len(header)))
 
 
@@ -142,7 +142,7 @@ def _totals(rows: Sequence[Any], columns: list[Column[Row]], style: Style) -> li
 
 
 def _total_quality(rows: Sequence[JobUsage]) -> str:
-    """Return the quality of a sum, which is partial if the energy of a job is unknown."""
+    """Return the quality of the sum over the rows. It is partial if the energy of a job is unknown."""
     return str(worst_quality(row.quality or Quality.PARTIAL for row in rows))
 
 
@@ -157,7 +157,7 @@ def _line(values: Sequence[str], columns: Sequence[Column[Row]], layout: TableLa
 
 
 def delimited(values: Sequence[str], delimiter: str) -> str:
-    """Join values; control characters and delimiters inside a value are escaped.
+    """Join values to one line. Control characters and delimiters inside a value are escaped.
 
     A job name that contains the delimiter would otherwise shift the columns of its row.
     """

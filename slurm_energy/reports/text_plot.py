@@ -91,7 +91,7 @@ def _row(watts: Sequence[float], top: float, height: int, row: int, glyphs: Glyp
 
 
 def _time_axis(width: int, duration_s: float) -> str:
-    """Place time labels below their columns. Labels that would touch are left out."""
+    """Return a line with time labels below their columns. Labels that would touch are left out."""
     text = ""
     for tick in time_ticks(duration_s, max(2, width // 12)):
         column = round(width * tick / duration_s) if duration_s > 0 else 0
@@ -102,7 +102,7 @@ def _time_axis(width: int, duration_s: float) -> str:
 
 
 def sparkline(watts: Sequence[float], top: float, glyphs: Glyphs) -> str:
-    """Return one line of levels, 0 to `top`; blanks where unknown."""
+    """Return one line of characters for levels from 0 to `top` watts; a blank where the power is unknown."""
     steps = len(glyphs.levels) - 1
     return "".join(
         " "
@@ -113,7 +113,7 @@ def sparkline(watts: Sequence[float], top: float, glyphs: Glyphs) -> str:
 
 
 def share_bar(share: float | None, width: int, glyphs: Glyphs) -> str:
-    """Return a bar of `width` characters filled to `share` (0 to 1); only empty cells if unknown."""
+    """Return a bar of `width` characters filled to `share` (0 to 1); empty if the share is None."""
     filled = 0 if share is None else max(0, min(width, round(share * width)))
     if share is not None and share > 0:
         filled = max(1, filled)

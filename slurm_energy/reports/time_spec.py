@@ -58,7 +58,7 @@ def parse_time(text: str, now: datetime, name: str = "time") -> float:
 
 
 class _Reading:
-    """Date and time of day that were read from a text so far."""
+    """Date and time of day that have been read from a text so far."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now.replace(microsecond=0)
@@ -135,7 +135,7 @@ def _clock(match: re.Match[str]) -> tuple[int, int, int]:
 
 
 def start_of_day(now: datetime) -> float:
-    """Return today's midnight in Unix seconds: the default start of sacct's window."""
+    """Return today's midnight in Unix seconds, which is the default start of sacct's window."""
     return now.replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
 
 

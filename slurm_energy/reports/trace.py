@@ -45,11 +45,11 @@ class PowerTrace:
 
     @property
     def duration_s(self) -> float:
-        """Seconds from the begin of the first interval to the end of the last."""
+        """Seconds from the start of the first interval to the end of the last one."""
         return self.length * self.interval_s
 
     def total(self) -> array[float]:
-        """Return the total power: `node` where known, else the sum of the known parts."""
+        """Return the total power in watts: column `node` where known, or else the sum of known components."""
         parts = [column for name, column in self.watts.items() if component_type(name) != "node"]
         added = _add(parts, self.length)
         node = self.watts.get("node")
@@ -87,7 +87,7 @@ def _decode_column(text: str) -> array[float]:
 
 
 def encode_trace(start: float, interval_s: float, watts: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Encode a trace; the inverse of `decode_trace`, for examples and tests."""
+    """Return a trace in the form that `decode_trace` reads, for examples and tests."""
     columns = {}
     for name, values in watts.items():
         column = array("f", values)
@@ -167,7 +167,11 @@ def _add(columns: Sequence[array[float]], length: int) -> array[float]:
 def _resample(
     column: array[float], offset_s: float, interval_s: float, step: float, count: int
 ) -> array[float]:
-    """Average `column` into `count` intervals of `step` seconds, starting `offset_s` after its begin."""
+    """Return the means of `column` over `count` intervals of `step` seconds.
+
+    The first interval starts `offset_s` seconds after the start of the column; `interval_s` is the column's
+    own.
+    """
     weight, amount = [0.0] * count, [0.0] * count
     for index, watts in enumerate(column):
         if math.isnan(watts):

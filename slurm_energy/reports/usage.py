@@ -52,7 +52,10 @@ class JobInfo:
 
     @classmethod
     def from_json(cls, data: Any) -> JobInfo:
-        """Read the controller's `job` object. None and unknown keys are accepted."""
+        """Return the accounting data in the `job` object of a controller response.
+
+        If `data` is None, no value of the result is known. Unknown keys are ignored.
+        """
         field_names = {f.name for f in dataclasses.fields(cls)}
         return cls(**{key: value for key, value in (data or {}).items() if key in field_names})
 
@@ -67,7 +70,7 @@ class AccountedRecord:
 
     @classmethod
     def from_json(cls, data: Any) -> AccountedRecord:
-        """Read one element of the controller's `records`.
+        """Return the record in one element of a controller response's `records` list.
 
         Raises:
             UsageError: this release does not understand the record.
@@ -96,7 +99,7 @@ class JobUsage:
 
     @property
     def first(self) -> EnergyRecord:
-        """The first record, for values that all nodes share: ids, user, policy, flags."""
+        """The first record. It is used for values that all nodes share: ids, user, energy policy, flags."""
         return self.records[0]
 
     @property
@@ -107,7 +110,7 @@ class JobUsage:
 
     @property
     def raw_id(self) -> str:
-        """The numeric id, with the step."""
+        """The numeric job id, followed by the step if this is a Slurm step."""
         step = self.first.step
         return str(self.first.job_id) if step is None else f"{self.first.job_id}.{step}"
 
@@ -146,11 +149,14 @@ class JobUsage:
 
     @property
     def energy_joules(self) -> float | None:
-        """Joules of all nodes and components."""
+        """Energy of all nodes and components in joules; None: unknown."""
         return _sum_known(record.energy_joules for record in self.records)
 
     def component_joules(self, component: str) -> float | None:
-        """Return joules of `cpu`, `dram`, `gpu` (all of them), `gpu[2]`, `other` or `node` on all nodes."""
+        """Return the energy of one component on all nodes in joules; None: unknown.
+
+        `component` is `cpu`, `dram`, `gpu` (all GPUs), `gpu[2]`, `other` or `node`.
+        """
         return _sum_known(
             c.energy_joules for c in self.components if component in (c.name, component_type(c.name))
         )
@@ -219,18 +225,18 @@ class JobUsage:
 
     @property
     def energy_kwh(self) -> float | None:
-        """Energy in kWh."""
+        """Energy of all nodes and components in kWh; None: unknown."""
         energy = self.energy_joules
         return None if energy is None else energy / JOULES_PER_KWH
 
     @property
     def seconds_above_cap(self) -> float | None:
-        """Seconds above the cap on the node with the most; None without a cap."""
+        """Seconds for which the power cap was exceeded, on the node with the most; None: there is no cap."""
         return _max_known(record.seconds_above_cap for record in self.records)
 
     @property
     def throttled_seconds(self) -> float | None:
-        """Throttled seconds on the node with the most."""
+        """Seconds for which a device was throttled, on the node with the most; None: unknown."""
         return _max_known(record.throttled_seconds for record in self.records)
 
     @property
@@ -257,18 +263,18 @@ class JobUsage:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Interfaces of the known figures, up to the colon: `nvml`, `powercap`."""
+        """Names of the interfaces from which the known figures were read: `nvml`, `powercap`."""
         names = (c.source for c in self.components if c.energy_joules is not None and c.source)
         return tuple(sorted({source.split(":")[0] for source in names}))
 
 
 def component_type(component: str) -> str:
-    """Return `gpu` for `gpu[3]`, other names as they are."""
+    """Return the type of a component: `gpu` for `gpu[3]`, and the name itself otherwise."""
     return component.split("[")[0]
 
 
 def worst_quality(qualities: Iterable[Quality]) -> Quality | None:
-    """Return the worst of the given qualities, or None without any."""
+    """Return the worst of the given qualities; None: there are none."""
     present = set(qualities)
     return next((quality for quality in _WORST_FIRST if quality in present), None)
 
@@ -347,7 +353,7 @@ def _usage(answers: Sequence[AccountedRecord]) -> JobUsage:
 
 
 def _step_order(usage: JobUsage) -> tuple[int, int, str]:
-    """Return the sort key of a step: batch and extern first, as in sacct, then numbered steps."""
+    """Return the sort key of a Slurm step: batch and extern first, as in sacct, then numbered steps."""
     step = usage.first.step or ""
     names = ("batch", "extern", "interactive")
     rank = names.index(step) if step in names else len(names)
