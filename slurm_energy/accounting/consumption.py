@@ -22,12 +22,12 @@ _COLUMNS: Final = """
 
 
 class ConsumptionRecord(NamedTuple):
-    """The consumption of one job on one node.
+    """The consumption of one run of a job on one node.
 
     Attributes:
         row: row id in the database; later records have higher ids.
         user: login name; the uid as text if the name is unknown.
-        account: account of the job; empty: unknown.
+        account: Slurm account of the job; empty: unknown.
         start, end: Unix seconds.
         energy_joules: energy; None: unknown.
         gpus: number of GPUs.

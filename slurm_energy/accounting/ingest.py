@@ -81,7 +81,7 @@ class DeliveredRecord:
 
 
 class RefusalOutcome(StrEnum):
-    """Outcome for a delivered record that is not stored completely.
+    """What happens to a delivered record that is not stored completely.
 
     Attributes:
         REJECTED: the record is invalid and will never be stored.
@@ -180,8 +180,7 @@ def store(
 
     Returns:
         The ids of all given records that are now in the database, including those that were stored before,
-            and
-        the records that the database rejected.
+        and the records that the database rejected.
     """
     with transaction(connection):
         refusals = _insert(connection, items, received)

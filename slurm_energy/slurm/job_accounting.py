@@ -117,8 +117,8 @@ def read_job_facts(job_ids: Collection[int], run: Runner = run_command) -> dict[
 
     Returns:
         By job id, the runs of the job in the order of their starts. There are several after a requeue, or
-            after
-        Slurm has reused the id; squeue shows only the current run. Ids that Slurm does not know are missing.
+        after Slurm has reused the id; squeue shows only the current run. Ids that Slurm does not know are
+        missing.
 
     Raises:
         UnavailableError: neither slurmdbd nor slurmctld answers.

@@ -35,8 +35,7 @@ def read_job_state(job_id: str, run: Runner | None = None) -> str | None:
 
     Returns:
         The state. It is empty if Slurm does not know the job. It is None if the state is unknown, because
-            Slurm
-        does not answer or keeps no accounting of finished jobs.
+        Slurm does not answer or keeps no accounting of finished jobs.
     """
     run = run or CommandRunner(TIMEOUT_S)
     try:

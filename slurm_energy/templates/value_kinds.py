@@ -61,12 +61,12 @@ def check(kind: str, name: str, value: str) -> str:
 
 
 def names() -> list[str]:
-    """Return all kinds."""
+    """Return the names of all kinds."""
     return [*_FORMS, *ENERGY_KINDS]
 
 
 def known(kind: str) -> bool:
-    """Return whether a kind exists."""
+    """Return whether `kind` is the name of a kind."""
     return kind in names()
 
 
@@ -82,6 +82,7 @@ def check_energy(values: dict[str, str], checker: EnergyCheck) -> None:
             as `ENERGY_GPU_CAP`, to values.
 
     Raises:
-        UsageError, ForbiddenError: the errors of a submission.
+        UsageError: a value is invalid, or values contradict each other.
+        ForbiddenError: this user may not use the energy policy.
     """
     checker({f"ENERGY_{kind.upper()}": value for kind, value in values.items()})

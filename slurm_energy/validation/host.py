@@ -83,7 +83,7 @@ class Host:
 
 
 def this_host() -> Host:
-    """Return the facts about this host."""
+    """Return this host's names and the contents of its slurm.conf."""
     name = socket.gethostname().lower()
     return Host(frozenset({name, name.partition(".")[0]}), _slurm_conf())
 

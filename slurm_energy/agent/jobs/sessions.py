@@ -148,10 +148,7 @@ class Session:
 
     @property
     def owner(self) -> str:
-        """Unique name of the job, for example `123.0`.
-
-        The settings journal and the energy ledger use it.
-        """
+        """Unique name of the job in the settings journal and the energy ledger, for example `123.0`."""
         return f"{self.job_id}.{self.restart_count}"
 
     @property

@@ -150,8 +150,7 @@ class JobUpdater:
 
         Returns:
             The result. If slurmctld becomes unavailable after some jobs were requeued, no error is raised,
-                because
-            the caller must know these jobs. The job whose request failed is then in `refused`.
+            because the caller must know these jobs. The job whose request failed is then in `refused`.
 
         Raises:
             UnavailableError: scontrol is missing or does not answer, and no job was requeued.

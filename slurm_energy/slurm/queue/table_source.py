@@ -122,7 +122,7 @@ class QueueTableSource:
 
         Returns:
             The queue; None if no `read` has succeeded, or the journal is missing, because new jobs would be
-                missing.
+            missing.
         """
         journal = _journal(journal_path(self._path))
         if self._last is None or journal is None or int(journal["generation"]) != self._last.generation:
