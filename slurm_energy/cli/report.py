@@ -76,7 +76,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report."""
+    """Request the records from the controller, compute the totals and print the report."""
     query = acct.query(args, datetime.now())
     controller = connection.connect(args)
     answer = controller.get("/v1/records", query)

@@ -21,12 +21,12 @@ _COLORS = 8
 
 @dataclass(frozen=True, slots=True)
 class PolicyVariant:
-    """Runs of the same work under one policy with the same caps.
+    """Runs of the same work under one energy policy with the same power caps.
 
     Attributes:
-        name: policy and caps, e.g. `cap 200 W per GPU`.
-        color: CSS variable without dashes.
-        jobs: one run, or repetitions whose means are shown.
+        name: energy policy and power caps, e.g. `cap 200 W per GPU`.
+        color: name of a CSS variable, without the leading dashes.
+        jobs: one run, or several repetitions, whose means are shown.
     """
 
     name: str

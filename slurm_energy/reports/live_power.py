@@ -33,13 +33,13 @@ def total(watts: Mapping[str, float | None]) -> float | None:
 
 
 def screen(status: Mapping[str, Any], clock: str, glyphs: Glyphs, full_bar_watts: float) -> list[str]:
-    """Return the whole screen.
+    """Return the lines of the whole `senergy top` screen.
 
     Args:
-        status: the agent's response.
+        status: the agent's response to `status`.
         clock: time of day, as text.
         glyphs: characters for bars.
-        full_bar_watts: power of a full bar.
+        full_bar_watts: power in watts that fills a bar.
     """
     window_s = status.get("watts_window_s")
     mean = f", mean of {window_s:.1f} s" if window_s else ""

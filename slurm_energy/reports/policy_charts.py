@@ -35,7 +35,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Values of one policy in ascending order. `color` is a CSS variable without dashes."""
+    """Values of one scheduling policy in ascending order. `color` is a CSS variable without dashes."""
 
     name: str
     color: str
@@ -56,7 +56,7 @@ class ChartSpan:
 def scatter_chart(
     points: Sequence[Point], title: str, axes: tuple[str, str], size: tuple[int, int] = (480, 280)
 ) -> str:
-    """Draw a point per policy. The axes cover the range of the points and need not include 0.
+    """Draw a point per scheduling policy. The axes cover the range of the points and need not include 0.
 
     Args:
         points: at least one.

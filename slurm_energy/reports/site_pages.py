@@ -24,7 +24,7 @@ WIDTH = 100
 
 
 def policies_lines(answer: Mapping[str, Any]) -> list[str]:
-    """Return a table of policies, the bounds of the flags and the defaults.
+    """Return a table of the energy policies, the bounds of the flags and the defaults, as lines.
 
     Args:
         answer: response to `GET /v1/policies`.
@@ -73,11 +73,11 @@ def _default_lines(defaults: Mapping[str, Any]) -> list[str]:
 
 
 def controller_lines(url: str, answer: Mapping[str, Any] | str, now: float) -> list[str]:
-    """Return the section of the controller on the status page.
+    """Return the lines about the controller on the status page.
 
     Args:
-        url: of the controller.
-        answer: response to `GET /v1/status`, or the reason for its absence.
+        url: address of the controller.
+        answer: response to `GET /v1/status`, or the reason why there is none.
         now: Unix seconds.
     """
     if isinstance(answer, str):
@@ -153,11 +153,11 @@ def _ago(seconds: float) -> str:
 
 
 def agent_lines(socket: str, answer: Mapping[str, Any] | str) -> list[str]:
-    """Return the section of this node's agent on the status page.
+    """Return the lines about this node's agent on the status page.
 
     Args:
-        socket: of senergyd.
-        answer: to `status`, or the reason for its absence.
+        socket: path of senergyd's socket.
+        answer: response to `status`, or the reason why there is none.
     """
     if isinstance(answer, str):
         return [f"agent       none on this node ({socket}): {answer}"]

@@ -22,10 +22,10 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class WholeJob:
-    """A job with all its runs; several if it was requeued. Never empty.
+    """A job with all its runs. A requeued job has several runs.
 
     Attributes:
-        runs: in the order of their starts.
+        runs: runs in the order of their starts; never empty.
     """
 
     runs: tuple[JobUsage, ...]
@@ -53,13 +53,13 @@ class WholeJob:
 
     @property
     def start(self) -> float:
-        """First start according to Slurm, else of the first record, Unix seconds."""
+        """Start of the first run, Unix seconds: according to Slurm, or else to the first record."""
         first = self.runs[0]
         return first.start if first.job.start is None else first.job.start
 
     @property
     def end(self) -> float:
-        """Last end according to Slurm, else of the last record, Unix seconds."""
+        """End of the last run, Unix seconds: according to Slurm, or else to the last record."""
         return self.last.end if self.last.job.end is None else self.last.job.end
 
 
@@ -92,24 +92,24 @@ class Summary:
 
     @property
     def completed(self) -> int:
-        """Jobs that ended as `COMPLETED`."""
+        """Number of jobs that ended in the state `COMPLETED`."""
         return self.states.get(COMPLETED, 0)
 
     @property
     def makespan_s(self) -> float | None:
-        """Seconds from the first submission to the last end."""
+        """Seconds from the first submission to the last end; None: unknown."""
         if self.first_submit is None or self.last_end is None:
             return None
         return self.last_end - self.first_submit
 
     @property
     def jobs_per_hour(self) -> float | None:
-        """Completed jobs per hour of the makespan."""
+        """Completed jobs per hour of the makespan; None: the makespan is unknown."""
         return self.completed / (self.makespan_s / 3600) if self.makespan_s else None
 
     @property
     def mean_watts(self) -> float | None:
-        """Mean power of these jobs together: energy over makespan."""
+        """Mean power of all jobs together in watts: energy divided by makespan. None: unknown."""
         if self.energy_joules is None or not self.makespan_s:
             return None
         return self.energy_joules / self.makespan_s
@@ -169,10 +169,10 @@ class Summary:
 
 
 def whole_jobs(usages: Iterable[JobUsage]) -> list[WholeJob]:
-    """Join the runs of requeued jobs.
+    """Return one `WholeJob` for each job, with all its runs.
 
     Args:
-        usages: jobs as `usage.summarise(..., duplicates=True)` gives them; rows of steps are left out.
+        usages: jobs as returned by `usage.summarise(..., duplicates=True)`; rows of Slurm steps are left out.
     """
     by_id: dict[tuple[str, int], list[list[JobUsage]]] = defaultdict(list)
     for usage in sorted(usages, key=lambda usage: usage.start):

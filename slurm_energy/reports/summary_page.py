@@ -49,11 +49,11 @@ def document(report: Report) -> dict[str, Any]:
 def lines(
     report: Report, *, header: bool = True, delimiter: str | None = None, trailing: bool = False
 ) -> list[str]:
-    """Return the table with its header and notes.
+    """Return the table of the report with its header and notes, one text per line.
 
     Args:
         report: report to show.
-        header: print title and names.
+        header: print the title and the column names.
         delimiter: None for columns of fixed width, else the text between values.
         trailing: also put the delimiter after the last value.
     """

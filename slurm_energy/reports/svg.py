@@ -40,11 +40,11 @@ def number(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A linear map from data to pixels.
+    """A linear map from data values to pixel coordinates.
 
     Attributes:
         low, high: data values at the two ends.
-        at_low, at_high: their pixel coordinates.
+        at_low, at_high: pixel coordinates of these two values.
     """
 
     low: float
@@ -116,7 +116,7 @@ def drawing(size: tuple[float, float], title: str, *children: str, class_: str, 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The plot area of a drawing, in pixels."""
+    """Size of a drawing, and the margins between its edges and the plot area, in pixels."""
 
     width: float
     height: float

@@ -26,12 +26,12 @@ COMPONENT_ORDER = ("cpu", "dram", "gpu", "other", "node")
 
 @dataclass(frozen=True, slots=True)
 class PowerTrace:
-    """Mean power per interval in watts, NaN where unknown.
+    """Mean power of a job on one node, or of several nodes together, per interval.
 
     Attributes:
-        start: begin of the first interval, Unix seconds.
+        start: start of the first interval, Unix seconds.
         interval_s: seconds per interval.
-        watts: one sequence per component or part, all of equal length.
+        watts: mean watts per interval by component, NaN where unknown; all columns have the same length.
     """
 
     start: float
@@ -59,7 +59,7 @@ class PowerTrace:
 
 
 def decode_trace(data: Mapping[str, Any]) -> PowerTrace:
-    """Decode a trace as defined in docs/reference/protocol.md.
+    """Return the power trace in a JSON object, whose form is defined in docs/reference/protocol.md.
 
     Raises:
         UsageError: the object is malformed, or its columns differ in length or are too long.
@@ -120,11 +120,11 @@ def smoothed(values: Sequence[float], width: float) -> array[float]:
 
 
 def combine(traces: Sequence[PowerTrace], points: int) -> PowerTrace:
-    """Sum the traces of the nodes on one time axis of at most `points` intervals. All GPUs become `gpu`.
+    """Return the sum of the traces of several nodes on one time axis. All GPUs are summed as `gpu`.
 
-    The axis runs from the first start to the last end. Each new interval holds the time-weighted mean of
-    the known watts in it; a node without known values in an interval contributes
-    nothing to it.
+    The axis runs from the first start to the last end and has at most `points` intervals. Each new interval
+    holds the time-weighted mean of the known watts in it. A node without known values in an interval
+    contributes nothing to it.
     """
     start = min(trace.start for trace in traces)
     end = max(trace.start + trace.duration_s for trace in traces)
@@ -153,7 +153,7 @@ def combine(traces: Sequence[PowerTrace], points: int) -> PowerTrace:
 
 
 def _add(columns: Sequence[array[float]], length: int) -> array[float]:
-    """Sum columns element by element. The sum is NaN only if all columns are NaN."""
+    """Return the sum of columns, element by element. The sum is NaN only if all columns are NaN."""
     if len(columns) == 1:
         return columns[0]
     sums = array("d", [math.nan]) * length

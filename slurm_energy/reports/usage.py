@@ -29,7 +29,7 @@ _WORST_FIRST = (Quality.PARTIAL, Quality.MODELLED, Quality.MEASURED)
 
 @dataclass(frozen=True, slots=True)
 class JobInfo:
-    """Data of a job from Slurm's accounting. None means not known (yet).
+    """Data of a job from Slurm's accounting. None means that a value is not known, or not yet.
 
     Attributes:
         display_id: the id as Slurm shows it, `12_3` or `14+0`.
@@ -128,22 +128,22 @@ class JobUsage:
 
     @property
     def start(self) -> float:
-        """Earliest start of its records, Unix seconds."""
+        """Earliest start of the records, Unix seconds."""
         return min(record.start for record in self.records)
 
     @property
     def end(self) -> float:
-        """Latest end of its records, Unix seconds."""
+        """Latest end of the records, Unix seconds."""
         return max(record.end for record in self.records)
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds from start to end."""
+        """Seconds from the earliest start to the latest end of the records."""
         return self.end - self.start
 
     @property
     def cpus(self) -> int | None:
-        """CPUs on all nodes."""
+        """Number of CPUs on all nodes; None: unknown."""
         counts = [record.cpus for record in self.records if record.cpus is not None]
         return sum(counts) if counts else None
 
@@ -176,7 +176,7 @@ class JobUsage:
 
     @property
     def incomplete_components(self) -> tuple[str, ...]:
-        """Component types with an interface whose counters returned nothing on some node."""
+        """Component types that have an interface, but whose counters returned no value on some node."""
         without_energy = {component_type(c.name) for c in self.components if c.energy_joules is None}
         return tuple(component for component in COMPONENTS if component in without_energy)
 
@@ -202,24 +202,27 @@ class JobUsage:
 
     @property
     def mean_watts(self) -> float | None:
-        """Mean power of all nodes together in watts: energy over elapsed time."""
+        """Mean power of all nodes together in watts: energy divided by elapsed time. None: unknown."""
         energy = self.energy_joules
         return energy / self.elapsed_s if energy is not None and self.elapsed_s > 0 else None
 
     @property
     def peak_watts(self) -> float | None:
-        """Sum of the nodes' peaks: an upper bound for several nodes, whose peaks need not coincide."""
+        """Sum of the nodes' peak watts; None: unknown.
+
+        For several nodes this is an upper bound, because their peaks need not coincide.
+        """
         return _sum_known(record.peak_watts for record in self.records)
 
     @property
     def edp_joule_seconds(self) -> float | None:
-        """Energy-delay product E*T in J*s. Source: thesis 2.1."""
+        """Energy-delay product in J s: energy times elapsed time. None: unknown. Source: thesis 2.1."""
         energy = self.energy_joules
         return None if energy is None else energy * self.elapsed_s
 
     @property
     def ed2p_joule_seconds2(self) -> float | None:
-        """Energy-delay-squared product E*T^2 in J*s^2. Source: thesis 2.1."""
+        """Energy times the square of the elapsed time, in J s^2. None: unknown. Source: thesis 2.1."""
         energy = self.energy_joules
         return None if energy is None else energy * self.elapsed_s**2
 
