@@ -11,10 +11,11 @@ MAX_INTERVALS: Final = 16
 
 
 class BusyTime:
-    """Sum of the time of runs, where at most `depth` simultaneous runs count.
+    """Sum of the seconds of a group's runs, where at most `depth` simultaneous runs count.
 
-    A gap that is no longer stored counts as busy. A later run in this gap adds too little time, never too
-    much, so no sequence of runs can account for more time than has passed.
+    Only `MAX_INTERVALS` intervals are stored. A gap between runs that is no longer stored counts as busy. A
+    later run in this gap adds too little time, never too much. Therefore the sum never exceeds `depth` times
+    the time that has passed.
 
     Args:
         depth: maximum number of simultaneous runs that count.
@@ -27,7 +28,7 @@ class BusyTime:
         self._layers = tuple(array("d") for _ in range(depth))
 
     def add(self, start_s: float, end_s: float) -> float:
-        """Add a run and return its seconds that count in addition to the earlier runs.
+        """Add a run and return how many seconds it adds to the sum, at most its own length.
 
         Args:
             start_s: start in Unix seconds.
@@ -41,12 +42,18 @@ class BusyTime:
 
     @property
     def last_end_s(self) -> float:
-        """Latest end in Unix seconds; 0 without runs."""
+        """Latest end of a run in Unix seconds; 0 if no run was added."""
         return self._layers[0][-1] if self._layers[0] else 0.0
 
 
 def _insert(edges: array[float], start_s: float, end_s: float) -> list[tuple[float, float]]:
-    """Merge an interval into disjoint intervals and return the parts of it that they already covered."""
+    """Merge an interval into `edges` in place and return the parts of it that were already covered.
+
+    Args:
+        edges: start and end of each disjoint interval in turn, in ascending order, in Unix seconds.
+        start_s: start of the new interval.
+        end_s: end of the new interval.
+    """
     first, last = bisect_left(edges, start_s), bisect_right(edges, end_s)
     # An odd number of edges before a time means that it lies inside an interval.
     inside = [*([start_s] if first % 2 else []), *edges[first:last], *([end_s] if last % 2 else [])]

@@ -21,7 +21,7 @@ from slurm_energy.oracle.hardware import find_hardware
 
 
 class CapResponse(NamedTuple):
-    """Constants of the model.
+    """Constants of the model that this module describes, all between 0 and 1 except the exponent.
 
     Attributes:
         static_share: share of the watts of an uncapped run that does not depend on the clock.
@@ -50,7 +50,7 @@ _MIN_DYNAMIC_SHARE: Final = 0.05  # minimum share of the power above the static 
 
 
 class Caps(NamedTuple):
-    """Power caps of a job in watts; infinity: none.
+    """Power caps of a job in watts. Infinity means that there is no such cap.
 
     Attributes:
         gpu_watts: cap of each GPU.
@@ -67,13 +67,14 @@ NO_CAPS: Final = Caps()
 def caps_of(
     cap_watts: float | None, gpu_cap_watts: float | None, nodes: int | None, gpus: int | None
 ) -> Caps:
-    """Return the caps per unit of a job.
+    """Return a job's power caps, converted to watts per GPU and per unit (see `similarity.units`).
 
     Args:
-        cap_watts: cap per node; None: none.
-        gpu_cap_watts: cap per GPU; None: none. It is ignored for a job without GPUs.
-        nodes: number of nodes; None: one.
-        gpus: number of GPUs on all nodes; None or 0: none.
+        cap_watts: cap per node in watts; None: the job has no such cap.
+        gpu_cap_watts: cap per GPU in watts; None: the job has no such cap. It is ignored for a job without
+            GPUs.
+        nodes: number of nodes; None counts as one node.
+        gpus: number of GPUs on all nodes; None or 0: the job has no GPUs.
     """
     if cap_watts is None and gpu_cap_watts is None:
         return NO_CAPS
@@ -85,7 +86,12 @@ def caps_of(
 
 
 def time_factor(power_share: float, response: CapResponse = RESPONSE) -> float:
-    """Return the ratio of the time at this share of the uncapped watts (0 to 1) to the uncapped time."""
+    """Return the ratio of a capped run's time to the time of the uncapped run, at least 1.
+
+    Args:
+        power_share: watts of the capped run divided by the watts of the uncapped run, 0 to 1.
+        response: constants of the model.
+    """
     dynamic = (min(1.0, power_share) - response.static_share) / (1.0 - response.static_share)
     clock: float = max(dynamic, _MIN_DYNAMIC_SHARE) ** (1.0 / response.clock_exponent)
     return 1.0 - response.compute_share + response.compute_share / clock
@@ -98,16 +104,16 @@ def convert_part(
     tdp_watts: float = math.inf,
     response: CapResponse = RESPONSE,
 ) -> tuple[float, float]:
-    """Return the watts of a component under another cap, and the ratio of the times.
+    """Return a component's mean watts under another cap, and the ratio of the new time to the old time.
 
-    Equal caps change nothing, except that the watts are limited to the cap. As `after` rises, watts never
-    fall and time never rises.
+    If both caps are equal, the time ratio is 1 and the watts are only limited to the cap. As `after` rises,
+    the watts never fall and the time never rises.
 
     Args:
-        watts: mean watts under `before`.
-        before: cap of the run; infinity: none.
-        after: cap to predict for; infinity: none.
-        tdp_watts: design power of the component; a higher cap does not raise the watts above it.
+        watts: mean watts under the cap `before`.
+        before: cap of the run in watts; infinity: none.
+        after: cap to predict for in watts; infinity: none.
+        tdp_watts: design power of the component. A higher cap does not raise the watts above it.
         response: constants of the model.
     """
     if after <= before:
@@ -124,11 +130,11 @@ def convert_part(
 def convert_run(
     watts: float, gpu_watts: float, before: Caps, after: Caps, tdp_watts: float = math.inf
 ) -> tuple[float, float]:
-    """Return the watts per unit of a run under other caps, and the ratio of the times.
+    """Return a run's mean watts per unit under other caps, and the ratio of the new time to the old time.
 
     Args:
         watts: mean watts per unit of all measured components.
-        gpu_watts: watts of the GPU among them.
+        gpu_watts: part of `watts` that the GPU draws; 0 without GPUs.
         before: caps of the run.
         after: caps to predict for.
         tdp_watts: design power of one GPU; infinity: unknown.
@@ -144,7 +150,10 @@ def convert_run(
 
 @lru_cache(maxsize=256)
 def tdp_watts(gpu_kind: str | None) -> float:
-    """Return the design power of a kind of GPU; infinity if no hardware file has this name."""
+    """Return the design power (TDP) of a GPU model in watts.
+
+    It is infinite if `gpu_kind` is None, a path, or not the name of a hardware file.
+    """
     if gpu_kind is None or gpu_kind.endswith(".toml"):
         return math.inf
     try:

@@ -27,16 +27,17 @@ QUARTER: Final = ATOMS // 4
 def mix(
     observations: Iterable[Observation], general: Grid | None = None, general_weight: float = 0.0
 ) -> Grid:
-    """Return the predictive distribution of the next value.
+    """Return the predictive distribution of the next value, given weighted observations.
 
-    It is that of a Dirichlet process: observations count with their weights, and the distribution of more
-    general cases (`general`) counts as `general_weight` observations. The mass of a censored observation is
+    It is the predictive distribution of a Dirichlet process. Each observation counts with its weight, and the
+    distribution `general` counts as `general_weight` observations. The mass of a censored observation is
     redistributed to larger values in proportion to their mass. The largest value keeps its mass.
 
     Args:
-        observations: at least one of positive weight, unless `general` has weight.
-        general: distribution of more general cases.
-        general_weight: at least 0.
+        observations: values, weights and censoring flags. At least one weight must be positive, unless
+            `general_weight` is.
+        general: distribution of the values in a more general group of cases; None: not available.
+        general_weight: weight of `general` in observations, at least 0.
 
     Raises:
         ValueError: there are no observations and no general distribution.
@@ -54,7 +55,11 @@ def mix(
 
 
 def _quantiles(pooled: Sequence[tuple[float, bool, float]]) -> Grid:
-    """Return the quantiles of the Kaplan-Meier estimate of (value, censored, weight) in ascending order."""
+    """Return the `ATOMS` quantiles of the Kaplan-Meier estimate of a distribution.
+
+    Args:
+        pooled: observations as (value, whether it is censored, weight), in ascending order.
+    """
     at_risk = sum(weight for _, _, weight in pooled)
     negligible = at_risk * 1e-9
     survival, target = 1.0, 0.5 / ATOMS
@@ -71,33 +76,36 @@ def _quantiles(pooled: Sequence[tuple[float, bool, float]]) -> Grid:
 
 
 def scale_grid(grid: Grid, factor: float) -> Grid:
-    """Return the distribution of the value times `factor` (at least 0)."""
+    """Return the distribution of X times `factor` (at least 0), if `grid` is the distribution of X."""
     return tuple(value * factor for value in grid)
 
 
 def spread_by(grid: Grid, factors: Sequence[float]) -> Grid:
-    """Return the distribution of the value times one of `factors`, which are equally likely."""
+    """Return the distribution of X times a random factor, if `grid` is the distribution of X.
+
+    Each of `factors` is equally likely.
+    """
     return mix((value * factor, 1.0, False) for value in grid for factor in factors)
 
 
 def low(grid: Sequence[float]) -> float:
-    """Return the 5 % quantile."""
+    """Return the 5 % quantile of a distribution of `ATOMS` equally likely values."""
     return (grid[TAIL - 1] + grid[TAIL]) / 2
 
 
 def high(grid: Sequence[float]) -> float:
-    """Return the 95 % quantile."""
+    """Return the 95 % quantile of a distribution of `ATOMS` equally likely values."""
     return (grid[-TAIL] + grid[-TAIL - 1]) / 2
 
 
 def middle(grid: Sequence[float]) -> float:
-    """Return the median."""
+    """Return the median of a distribution of `ATOMS` equally likely values."""
     return (grid[ATOMS // 2 - 1] + grid[ATOMS // 2]) / 2
 
 
 def mean(grid: Sequence[float]) -> float:
-    """Return the interquartile mean: the mean of the middle half.
+    """Return the interquartile mean of a distribution, which is the mean of the middle half of its values.
 
-    It lies between the 5 and 95 % quantiles, and a single run of a week does not change a mean of minutes.
+    It lies between the 5 and 95 % quantiles. A single outlier does not change it.
     """
     return min(max(sum(grid[QUARTER:-QUARTER]) / (ATOMS - 2 * QUARTER), low(grid)), high(grid))

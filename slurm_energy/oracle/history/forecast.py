@@ -24,15 +24,19 @@ class Forecast:
     """Forecast of the next run from the runs of one key and of the more general keys.
 
     Attributes:
-        level: index of the key's level in `LEVELS`.
-        seconds: seconds of the run; with `by_limit`, shares of its time limit.
-        watts: mean watts per unit (see `similarity.units`); None: the energy of no run is known.
-        joules: joules per unit, with `by_limit` also per second of the time limit; None as for `watts`.
+        level: index of the key's similarity level in `LEVELS`.
+        seconds: distribution of the run time in seconds. If `by_limit` is true, it is a share of the time
+            limit instead.
+        watts: distribution of the mean watts per unit (see `similarity.units`); None: the energy of no run is
+            known.
+        joules: distribution of the joules per unit. If `by_limit` is true, they are also divided by the
+            seconds of the time limit. None: the energy of no run is known.
         runs: number of runs of this key.
         newest: end of the newest run in Unix seconds.
-        endings: number of runs by ending.
+        endings: number of runs by the way in which they ended.
         by_limit: whether times are shares of the time limit.
-        converted: number of runs under other caps than the job's, see `cap_response`.
+        converted: number of runs that had other power caps than the job. They were converted to its caps
+            (`cap_response`).
     """
 
     level: int
@@ -54,13 +58,13 @@ def make_forecast(
     second_factors: Sequence[float],
     watt_factors: Sequence[float],
 ) -> Forecast:
-    """Return the forecast of a key.
+    """Return the forecast of the next run of one similarity key.
 
     Args:
-        level: index in `LEVELS`.
-        runs: runs of the key, oldest first, at least one.
-        general: forecast of the next more general key, for the same caps.
-        caps: caps of the job to predict; runs under other caps are converted.
+        level: index of the key's similarity level in `LEVELS`.
+        runs: runs of the key, oldest first. There must be at least one.
+        general: forecast of the next more general key for the same caps; None: there is none.
+        caps: power caps of the job to predict. Runs under other caps are converted to these.
         second_factors: typical ratios of the times of successive runs at this level.
         watt_factors: typical ratios of the watts of successive runs at this level.
     """
@@ -101,10 +105,17 @@ def make_forecast(
 def _grid(
     observations: Sequence[Observation], general: Grid | None, general_weight: float, factors: Sequence[float]
 ) -> Grid:
-    """Return the distribution from observations, their typical variation, and the more general keys.
+    """Return the distribution of a key's next value.
 
-    A single run of a key determines only the middle of the distribution, because it is unknown whether runs
-    repeat exactly.
+    A single run determines only the middle of the distribution, because it is unknown whether runs repeat
+    exactly.
+
+    Args:
+        observations: values of the key's runs, newest first. There must be at least one.
+        general: distribution of the next more general key; None: there is none.
+        general_weight: weight of `general` in runs.
+        factors: equally likely ratios of the values of successive runs. The newest values are multiplied by
+            them.
     """
     total = sum(weight for _, weight, _ in observations)
     alike = max(0.0, total - 1) / total
@@ -122,14 +133,17 @@ def _grid(
 
 
 def run_scale(run: ObservedRun, by_limit: bool) -> float:
-    """Return the divisor of a run's seconds: its time limit if shares of it are compared, else 1."""
+    """Return the divisor of a run's seconds: its time limit in seconds if `by_limit` is true, else 1.
+
+    It is also 1 for a run without a time limit.
+    """
     return (run.time_limit_s or 1.0) if by_limit else 1.0
 
 
 def watts_of(run: ObservedRun) -> float | None:
-    """Return the mean watts per unit, or None if unknown or implausible.
+    """Return a run's mean watts per unit (see `similarity.units`), or None if unknown or implausible.
 
-    They are unknown e.g. for a run that was too short for any sample.
+    The watts are unknown, for example, for a run that was too short for any power sample.
     """
     if run.energy_joules is None or run.duration_s <= 0:
         return None
@@ -138,7 +152,10 @@ def watts_of(run: ObservedRun) -> float | None:
 
 
 def _convert(run: ObservedRun, caps: Caps) -> tuple[float | None, float]:
-    """Return a run's watts per unit under other caps, and the ratio of the times."""
+    """Return a run's mean watts per unit under `caps`, and the ratio of its time under `caps` to its time.
+
+    If the watts are unknown, the result is (None, 1.0).
+    """
     watts_per_unit = watts_of(run)
     if watts_per_unit is None:
         return None, 1.0
@@ -147,7 +164,11 @@ def _convert(run: ObservedRun, caps: Caps) -> tuple[float | None, float]:
 
 
 def _max_watts(runs: Sequence[ObservedRun], caps: Caps) -> float:
-    """Return the maximum watts per unit under the caps: those of the GPUs and the highest other watts."""
+    """Return the maximum watts per unit that a job under `caps` may draw; infinity if nothing limits them.
+
+    It is the unit's cap, or the GPU's cap plus the highest watts of the other components in any of the runs,
+    whichever is lower.
+    """
     beside = [
         watts_per_unit - gpu_watts(run, watts_per_unit)
         for run in runs

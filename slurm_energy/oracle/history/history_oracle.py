@@ -20,9 +20,10 @@ class HistoryOracle:
 
     Args:
         history: runs in memory.
-        power: oracle for the watts if the energy of no run is known; None: no prediction for such a job.
-        clock: current time in Unix seconds.
-        own_only: whether to use only runs of the job's user.
+        power: oracle that predicts the watts if the energy of no similar run is known. None: such a job is
+            not predicted.
+        clock: function that returns the current time in Unix seconds.
+        own_only: whether only runs of the job's own user are used.
     """
 
     def __init__(
@@ -36,7 +37,11 @@ class HistoryOracle:
         self._history, self._power, self._clock, self._own_only = history, power, clock, own_only
 
     def predict(self, request: PredictionRequest) -> Prediction | None:
-        """Return the prediction, or None if no run is similar to the job."""
+        """Return the prediction for a job, or None.
+
+        It is None if no run is similar to the job. It is also None if the energy of no similar run is known
+        and the `power` oracle is missing or cannot predict the watts.
+        """
         forecast = self._history.forecast(request, own_only=self._own_only)
         if forecast is None:
             return None
@@ -66,7 +71,7 @@ class HistoryOracle:
 
 
 def age_text(seconds: float) -> str:
-    """Return an age in its largest suitable unit, e.g. `3 days`."""
+    """Return an age in seconds as text in its largest suitable unit, e.g. `3 days`."""
     unit_s, unit = next((size, name) for least, size, name in _AGES if seconds >= least)
     return f"{seconds / unit_s:.0f} {unit}"
 
@@ -81,7 +86,11 @@ def _power(forecast: Forecast, request: PredictionRequest) -> Estimate | None:
 
 
 def _energy(forecast: Forecast, request: PredictionRequest, duration: Estimate, power: Estimate) -> Estimate:
-    """Return the joules from runs if their energy is known, else from time and power with combined ranges."""
+    """Return the predicted joules of the job that `request` describes.
+
+    They follow from the joules of the runs. If the energy of no run is known, mean, low and high are the
+    products of those of `duration` (seconds) and `power` (watts).
+    """
     if forecast.joules is None:
         return Estimate(*(getattr(duration, at) * getattr(power, at) for at in ("mean", "low", "high")))
     limit_s = request.time_limit_s

@@ -35,13 +35,14 @@ _USER, _PARTITION, _NODES, _CPUS, _GPUS = map(
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bounds of many jobs; each array has one value per job.
+    """Lower bounds of many jobs' predictions. Each array has one value per job.
 
     Attributes:
-        time_s: minimum predicted time, before the misprediction factor.
-        power_watts: minimum predicted watts without a cap.
-        overrun_sum: see `track_record.UserRecord`, of the job's user.
-        overrun_size_seconds: see `track_record.UserRecord`, of the job's user.
+        time_s: minimum predicted run time in seconds, before multiplication by the misprediction factor.
+        power_watts: minimum predicted watts of the whole job without a power cap.
+        overrun_sum: `UserRecord.overrun_sum` of the job's user, decayed to now; 0 if the user is unknown.
+        overrun_size_seconds: `UserRecord.overrun_size_seconds` of the job's user, decayed to now; 0 if the
+            user is unknown.
     """
 
     time_s: Numbers
@@ -57,14 +58,14 @@ def bounds_many(
     prior_watts: Sequence[float],
     now: float,
 ) -> Bounds:
-    """Return the bounds of many jobs.
+    """Return the lower bounds of many jobs' run times and watts.
 
     Args:
         history: runs in memory.
-        jobs: columns as in `queue_forecast.predict_many`.
-        limit_s: time limit of each job, or the assumed one.
-        prior_watts: nameplate watts of each job, without any cap.
-        now: Unix seconds.
+        jobs: columns of job attributes, as in `queue_forecast.predict_many`.
+        limit_s: time limit of each job in seconds. For a job without one, the caller assumes a limit.
+        prior_watts: watts of each whole job according to the nameplate prediction, without any power cap.
+        now: current time in Unix seconds.
     """
     count = len(limit_s)
     columns = np.empty((4, count))

@@ -26,9 +26,9 @@ class RunEnding(StrEnum):
 
     @classmethod
     def of_state(cls, state: str) -> RunEnding:
-        """Return the ending for a final state of Slurm, e.g. `CANCELLED by 1001`.
+        """Return the ending that a final Slurm job state means, e.g. `CANCELLED by 1001`.
 
-        Unknown states are interrupted.
+        The ending of an unknown state is `INTERRUPTED`.
         """
         return _ENDINGS.get(state.partition(" ")[0], cls.INTERRUPTED)
 
@@ -49,9 +49,9 @@ class ObservedRun:
 
     Attributes:
         end: end in Unix seconds.
-        duration_s: seconds that it ran.
+        duration_s: seconds from start to end.
         ending: way in which it ended.
-        energy_joules: joules of all its nodes.
+        energy_joules: joules that the run used on all its nodes.
         gpu_joules: part of `energy_joules` that the GPUs used.
         predicted_s: seconds that the queue engine predicted at the start of the run, before the misprediction
             factor of its user.

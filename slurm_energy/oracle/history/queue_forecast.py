@@ -21,14 +21,16 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class QueueForecast:
-    """Forecasts with one value per job in each array; NaN means unknown.
+    """Forecasts of many jobs. Each array has one value per job; NaN means unknown.
 
     Attributes:
-        duration_s, duration_low_s, duration_high_s: seconds: mean, 5 % and 95 %.
-        power_watts, power_low_watts, power_high_watts: mean watts of the job: mean, 5 % and 95 %.
-        energy_joules, energy_low_joules, energy_high_joules: joules: mean, 5 % and 95 %.
-        runs: number of runs behind the forecast; 0: unknown.
-        level: index in `similarity.LEVELS`; -1: unknown.
+        duration_s, duration_low_s, duration_high_s: expected run time in seconds, its 5 % and 95 % quantile.
+        power_watts, power_low_watts, power_high_watts: expected time-averaged watts of the whole job, their
+            5 % and 95 % quantile.
+        energy_joules, energy_low_joules, energy_high_joules: expected joules of the whole job, their 5 % and
+            95 % quantile.
+        runs: number of runs behind the forecast; 0: no run is similar to the job.
+        level: index of the similarity level in `similarity.LEVELS`; -1: no run is similar to the job.
     """
 
     duration_s: Numbers
@@ -45,15 +47,16 @@ class QueueForecast:
 
 
 def predict_many(history: History, jobs: Mapping[str, Sequence[Any]]) -> QueueForecast:
-    """Return the forecasts of many jobs. They equal those of `HistoryOracle` for each job, without notes.
+    """Return the forecasts of many jobs. The values equal those that `HistoryOracle` predicts for each job.
 
     Args:
         history: runs in memory.
-        jobs: columns of equal length, named as the attributes of `PredictionRequest` in
-            `similarity.ATTRIBUTES`; None: unknown. A missing column is unknown for all jobs.
+        jobs: attributes of the jobs as columns of equal length. The names of the columns are those in
+            `similarity.ATTRIBUTES`, and their values are those of `PredictionRequest`. The value None means
+            unknown. If a column is missing, the attribute is unknown for all jobs.
 
     Raises:
-        ValueError: columns of different lengths, an unknown name, or no column.
+        ValueError: the columns have different lengths, a name is unknown, or there is no column.
     """
     count = _length(jobs)
     rows = zip(*(jobs.get(name, repeat(None, count)) for name in ATTRIBUTES), strict=False)
@@ -102,7 +105,16 @@ def _summary(
     factor: Numbers,
     max_value: Numbers,
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """Return mean, 5 % and 95 % quantiles as in `distribution`, computed for one block of jobs at a time."""
+    """Return the mean, 5 % quantile and 95 % quantile of each job, three arrays of shape (jobs,).
+
+    They are computed for one block of jobs at a time to limit the memory in use.
+
+    Args:
+        grids: distribution of each forecast; None: unknown, which gives NaN.
+        forecast_index: index in `grids` of each job, shape (jobs,).
+        factor: factor on the values of each job, shape (jobs,).
+        max_value: upper limit of the values of each job, shape (jobs,).
+    """
     table = np.array([_UNKNOWN if grid is None else grid for grid in grids], dtype=np.float64)
     result = np.empty((3, len(forecast_index)))
     for first in range(0, len(forecast_index), 16384):

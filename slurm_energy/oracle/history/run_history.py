@@ -41,7 +41,15 @@ _SHRINK_TO: Final = 0.9
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """The runs of a key and their forecasts, by the more general forecast they include."""
+    """The stored runs of one similarity key and the forecasts made from them.
+
+    Attributes:
+        level: index of the key's similarity level in `LEVELS`.
+        runs: stored runs, oldest first.
+        run_count: number of runs ever added, including those that are no longer stored.
+        forecasts: cached forecasts by the more general forecast that each includes and by the job's caps.
+        record: weighted sums over all runs of the key; None for keys of different programs.
+    """
 
     level: int
     runs: list[ObservedRun] = field(default_factory=list)  # a deque would take 0.6 kB for a single run
@@ -50,9 +58,10 @@ class _Entry:
     record: ProgramRecord | None = None
 
     def add(self, run: ObservedRun) -> None:
-        """Add a run and drop the oldest one above the limit.
+        """Add a run. Drop the oldest run if more than `RUNS_PER_KEY` are stored.
 
-        If several users share the key, the limit holds per user.
+        If several users share the key, the oldest run of the same user is dropped when more than
+        `RUNS_PER_USER` of that user are stored.
         """
         self.runs.append(run)
         if self.level > USER_LEVEL:
@@ -66,7 +75,10 @@ class _Entry:
             self.record.add(run)
 
     def has_the_runs_of(self, other: _Entry) -> bool:
-        """Return whether this entry has only the runs of a more specific key, which would count twice."""
+        """Return whether this entry contains exactly the runs of the more specific entry `other`.
+
+        Such an entry is skipped. Otherwise its runs would count twice.
+        """
         return self.run_count == other.run_count and self.runs[-1] is other.runs[-1]
 
 
@@ -74,9 +86,10 @@ class History:
     """Runs in memory and their forecasts. Not thread-safe.
 
     Args:
-        max_keys: bound on memory, which is about 1 kB per key including runs. If every job has its own name,
-            there are several keys per run. Above the bound, the users with the most keys lose their oldest
-            ones, so no user can displace the history of others.
+        max_keys: maximum number of similarity keys. It bounds the memory, which is about 1 kB per key
+            including its runs. If every job has its own name, there are several keys per run. Above the
+            maximum, the oldest keys of the users with the most keys are dropped. Therefore no user can
+            displace the history of other users.
     """
 
     def __init__(self, max_keys: int = MAX_KEYS) -> None:
@@ -89,13 +102,13 @@ class History:
         self.runs_learned = 0
 
     def __len__(self) -> int:
-        """Return the number of keys."""
+        """Return the number of similarity keys in memory."""
         return len(self._entries)
 
     def learn(self, run: ObservedRun) -> None:
-        """Add a run.
+        """Add a finished run.
 
-        Runs are added in the order of their ends; minor deviations from this order are harmless.
+        Add the runs in the order in which they ended. Minor deviations from this order are harmless.
         """
         self._paths.clear()
         for key in keys(row_of(run)):
@@ -118,7 +131,7 @@ class History:
     def _shrink(self) -> None:
         """Drop the oldest keys of the users with the most keys.
 
-        A tenth of all keys is dropped, so that this is rarely needed.
+        The number of keys falls to 90 % of the maximum, so this method rarely runs.
         """
         self._paths.clear()
         counts = Counter(user_of(key) for key in self._entries)
@@ -139,21 +152,33 @@ class History:
             partition.forget(before)
 
     def user_record(self, user: str | None) -> UserRecord | None:
-        """Return the record of all runs of a user."""
+        """Return the weighted sums over all runs of a user; None if no run of the user is known."""
         return None if user is None else self._users.get(user)
 
     def partition_record(self, partition: str | None, *, on_gpus: bool) -> PartitionRecord | None:
-        """Return the record of all runs in a partition, either those with GPUs or those without."""
+        """Return the record of all runs in a partition with GPUs, or without GPUs if `on_gpus` is false.
+
+        It is None if no such run is known.
+        """
         return None if partition is None else self._partitions.get((partition, on_gpus))
 
     def program_records(self, row: Row) -> Iterator[ProgramRecord]:
-        """Yield the records of the job's own programs, the most general first."""
+        """Yield the records of the job's keys that identify a program of its user, the most general first.
+
+        Args:
+            row: attributes of the job, from `similarity.row_of`.
+        """
         for entry in self._path(row):
             if entry.record is not None:
                 yield entry.record
 
     def forecast(self, job: Job, *, own_only: bool = False) -> Forecast | None:
-        """Return the forecast for a job, or None; with `own_only`, from the runs of its user only."""
+        """Return the forecast for a job, or None if no run is similar to the job.
+
+        Args:
+            job: the job to predict.
+            own_only: whether only runs of the job's own user are used.
+        """
         row = row_of(job)
         if not own_only:
             return self.forecast_of(row)
@@ -161,7 +186,10 @@ class History:
         return self._walk(path, caps_of_row(row)) if path else None
 
     def forecast_of(self, row: Row) -> Forecast | None:
-        """Return the forecast for a job in the form of `similarity.row_of`."""
+        """Return the forecast for the job with the attributes `row` (`similarity.row_of`).
+
+        It is None if no run is similar to the job.
+        """
         path, caps = self._path(row), caps_of_row(row)
         forecast = self._paths.get((path, caps))
         if forecast is None and path:
@@ -171,12 +199,17 @@ class History:
         return forecast
 
     def _path(self, row: Row) -> tuple[_Entry, ...]:
-        """Return the entries of the job's keys, the most general first."""
+        """Return the stored entries of the job's similarity keys, the most general first."""
         get = self._entries.get
         return tuple([entry for key in keys(row) if (entry := get(key)) is not None])
 
     def _walk(self, path: tuple[_Entry, ...], caps: Caps) -> Forecast:
-        """Combine the forecasts from the most general entry to the most specific."""
+        """Return the forecast of the last entry of `path`, which includes those of the more general entries.
+
+        Args:
+            path: entries of the job's keys, the most general first. There must be at least one.
+            caps: power caps of the job.
+        """
         forecast: Forecast | None = None
         for entry, following in pairwise(path):
             if not entry.has_the_runs_of(following):

@@ -15,12 +15,14 @@ _INITIAL_FACTORS: Final = (0.2, 0.45, 0.75, 0.92, 1.0, 1.08, 1.3, 2.2, 5.0)
 
 
 class RunVariability:
-    """The newest ratios of a run's value to that of the preceding run of the same key.
+    """Distribution of the ratio of a run's value (seconds or watts) to that of the preceding run of its key.
+
+    It is learned from the newest `_MAX_RATIOS` ratios of all keys of one similarity level.
 
     Attributes:
-        factors: equally likely ratios in ascending order; a broad assumption until enough ratios are
-            recorded. They are updated rarely. A ratio and its inverse count alike: longer runs are followed
-            by shorter ones.
+        factors: equally likely ratios in ascending order. They are a broad assumption until `_MIN_RATIOS`
+            ratios are recorded. Afterwards they are recomputed only when the number of recorded ratios has
+            grown by a quarter. A ratio and its inverse are assumed equally likely.
     """
 
     __slots__ = ("_added", "_counts", "_ratios", "_renew_at", "_users", "factors")
@@ -33,15 +35,16 @@ class RunVariability:
         self._added, self._renew_at = 0, _MIN_RATIOS
 
     def add(self, before: float, after: float, user: str | None = None) -> None:
-        """Record a pair of successive runs; values that are not above 0 are ignored.
+        """Record the ratio of the values of two successive runs. Values that are not above 0 are ignored.
 
-        All users share the ratios. Ratios of a user who has a quarter of them are ignored while other users
-        have enough.
+        The ratios of all users form one distribution. If a quarter of the maximum number of ratios belong to
+        one user, further ratios of this user are ignored, provided that the other users have at least
+        `_MIN_RATIOS`.
 
         Args:
-            before: value of a run.
-            after: value of the next run.
-            user: owner of the next run.
+            before: value of a run, in seconds, share of the time limit, or watts.
+            after: value of the next run in the same unit.
+            user: owner of the next run; None: unknown.
         """
         own_count = self._counts[user]
         over_quota = own_count >= _MAX_RATIOS_PER_USER and len(self._ratios) - own_count >= _MIN_RATIOS

@@ -32,13 +32,13 @@ class Level:
     """One level of similarity.
 
     Attributes:
-        text: description for users of the common attributes of such runs.
-        required: attributes of the job without which the level does not apply.
-        optional: further attributes of the key, which may be unknown.
+        text: description of the attributes that such runs have in common, shown to users.
+        required: attributes that the runs share. The level applies only to jobs in which all are known.
+        optional: further attributes that the runs share. They may be unknown.
         general_weight: weight of the next more general level, in runs.
-        by_limit: whether the runs may be of different programs, so that their lengths count as shares of the
-            time limit, if there is one. A user's margin in time limits varies less than the length of the
-            jobs (Tsafrir, Etsion, Feitelson 2007).
+        by_limit: whether runs of different programs share a key of this level. Their lengths are then
+            compared as shares of the time limit if there is one. A user's margin in time limits varies less
+            than the length of the jobs (Tsafrir, Etsion, Feitelson 2007).
     """
 
     text: str
@@ -72,28 +72,33 @@ _IS_OWN = tuple("user" in level.required for level in LEVELS)
 
 
 def user_of(key: Key) -> str | None:
-    """Return the user of a key, or None for a key that several users share."""
+    """Return the login name to which a similarity key belongs, or None if several users share the key."""
     return str(key[3][0]) if _IS_OWN[key[0]] else None
 
 
 def units(job: Job) -> float:
-    """Return the number of units by which power is counted: GPUs if the job has some, else nodes.
+    """Return the number of units to which a job's power is proportional.
 
-    Twice the GPUs or nodes draw about twice the watts. Cores of a node do not: one busy core already causes
-    most of the node's power, so no value is scaled by cores.
+    It is the number of GPUs. For a job without GPUs it is the number of nodes, and 1 if that is unknown.
+    Power is not proportional to the number of cores, because one busy core already causes most of a node's
+    power.
     """
     return float(job.gpus or job.nodes or 1)
 
 
 def caps_of_row(row: Row) -> Caps:
-    """Return the caps per unit of a job."""
+    """Return the power caps per GPU and per unit of the job with the attributes `row` (`row_of`)."""
     return caps_of(*_CAPS(row))
 
 
 def keys(row: Row) -> list[Key]:
-    """Return the job's key at each level that applies, the most general first.
+    """Return the similarity keys of a job, one per level that applies to it, the most general first.
 
-    The first item of a key is its level.
+    A key is (index in `LEVELS`, whether the job has GPUs, whether lengths are shares of the time limit,
+    values of the level's attributes).
+
+    Args:
+        row: attributes of the job, from `row_of`.
     """
     on_gpus, limited = bool(row[_GPUS]), row[_TIME_LIMIT] is not None
     return [
@@ -104,7 +109,7 @@ def keys(row: Row) -> list[Key]:
 
 
 def _getter(names: Sequence[str]) -> Callable[[Row], tuple[Any, ...]]:
-    """Return a function that extracts these attributes from a row as a tuple, even a single one."""
+    """Return a function that extracts the attributes `names` from a row. It always returns a tuple."""
     indices = [ATTRIBUTES.index(name) for name in names]
     return itemgetter(*indices) if len(indices) > 1 else itemgetter(slice(indices[0], indices[0] + 1))
 

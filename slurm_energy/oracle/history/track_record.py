@@ -46,8 +46,10 @@ class ResourceRequest(NamedTuple):
     """Maximum resources that a job may use.
 
     Attributes:
-        limit_s: time limit, or the assumed one.
-        nodes, cpus, gpus: as requested, at least 1 except `gpus`.
+        limit_s: time limit in seconds. For a job without one, the caller assumes a limit.
+        nodes: requested nodes, at least 1.
+        cpus: requested CPUs on all nodes, at least 1.
+        gpus: requested GPUs on all nodes; 0: none.
     """
 
     limit_s: float
@@ -58,16 +60,17 @@ class ResourceRequest(NamedTuple):
 
 @dataclass(slots=True)
 class ResourceUse:
-    """Resources that runs have used; the sums decay with `HALF_LIFE_S`.
+    """Resources that a group of runs has used. All sums decay with the half-life `HALF_LIFE_S`.
 
     Attributes:
-        seconds: time in which any of the runs was running: simultaneous runs count once.
+        seconds: seconds in which at least one of the runs was running. Simultaneous runs count once.
         node_seconds: seconds of the runs times their nodes.
         cpu_seconds: seconds of the runs times their CPUs.
         gpu_seconds: seconds of the runs times their GPUs.
-        size_seconds: seconds of the runs times their GPUs, or CPUs without GPUs: the weight of a run in
-            means.
-        limit_sum: `size_seconds` times the time limit, or times the run time if a run had no limit.
+        size_seconds: seconds of the runs times their GPUs, or times their CPUs for runs without GPUs. These
+            are the weights of the runs in mean values.
+        limit_sum: sum over the runs of size seconds times the time limit in seconds. The run time replaces
+            the limit of a run without one.
         newest: end of the newest run in Unix seconds.
         busy: intervals in which the runs were running.
     """
@@ -82,15 +85,16 @@ class ResourceUse:
     busy: BusyTime = field(default_factory=BusyTime)
 
     def add(self, run: ObservedRun, new_s: float | None = None) -> tuple[float, float]:
-        """Add a run.
+        """Add a finished run to the sums.
 
         Args:
-            run: the run.
-            new_s: seconds of the run that count in addition to simultaneous runs; None: determined from
-                `busy`.
+            run: the finished run.
+            new_s: seconds that the run adds to `seconds`. They exclude the time that simultaneous runs
+            already
+                cover. None: they are computed from `busy`.
 
         Returns:
-            The factor on sums over older runs, and the run's size seconds.
+            The factor by which sums over earlier runs have decayed, and the decayed size seconds of this run.
         """
         if new_s is None:
             new_s = self.busy.add(run.end - run.duration_s, run.end)
@@ -107,12 +111,13 @@ class ResourceUse:
         return fade, weight
 
     def share_of(self, need: ResourceRequest) -> float:
-        """Return the used resources as a share of the job's request, at least 0.
+        """Return the resources used by the runs as a share of the request `need`, at least 0.
 
-        The scarcest resource determines the share: neither many simultaneous runs nor a short run on many
-        nodes are evidence for a large or long job. Time is a resource of its own because a job may occupy
-        more than it requests, as with `--exclusive` or `--mem=0`. Runs with shorter time limits count less,
-        in proportion: by the other limit, the user declares a different job.
+        The share is computed for time, node, CPU and GPU seconds, and the smallest one is returned. Therefore
+        neither many simultaneous runs nor a short run on many nodes are evidence for a large or long job.
+        Time counts separately because a job may occupy more than it requests, as with `--exclusive` or
+        `--mem=0`. Runs with a shorter time limit than `need` count less in proportion to the limit, because a
+        user who sets another limit describes another job.
         """
         if self.size_seconds <= 0:
             return 0.0
@@ -125,15 +130,15 @@ class ResourceUse:
 
 @dataclass(slots=True)
 class ProgramRecord(ResourceUse):
-    """Weighted sums over the runs of one key.
+    """Weighted sums over the runs of one similarity key.
 
-    Runs with a long time limit are more relevant to a job with a long time limit, so means are also weighted
-    by the limit.
+    The weight of a run is its size seconds times its time limit, because runs with a long limit are more
+    relevant to a job with a long limit. The sum of the weights is `limit_sum`.
 
     Attributes:
-        time_sum: `limit_sum` times the seconds without any cap.
-        measured_sum: part of `limit_sum` that belongs to runs with known energy.
-        watts_sum: `measured_sum` times the watts per unit.
+        time_sum: weighted sum of the seconds that the runs take without a power cap.
+        measured_sum: sum of the weights of the runs with known energy.
+        watts_sum: weighted sum of their watts per unit (see `similarity.units`).
     """
 
     time_sum: float = 0.0
@@ -153,17 +158,17 @@ class ProgramRecord(ResourceUse):
 
     @property
     def measured_part(self) -> float:
-        """Fraction of the evidence with known energy, 0 to 1."""
+        """Fraction of the weight of all runs that belongs to runs with known energy, 0 to 1."""
         return self.measured_sum / self.limit_sum if self.limit_sum > 0 else 0.0
 
     @property
     def time_s(self) -> float | None:
-        """Weighted mean of the seconds of the runs; None without evidence."""
+        """Weighted mean of the runs' seconds without a power cap; None without runs."""
         return self.time_sum / self.limit_sum if self.limit_sum > 0 else None
 
     @property
     def unit_watts(self) -> float | None:
-        """Weighted mean of the watts per unit; None without evidence."""
+        """Weighted mean of the runs' watts per unit (see `similarity.units`); None if no energy is known."""
         return self.watts_sum / self.measured_sum if self.measured_sum > 0 else None
 
 
@@ -172,10 +177,12 @@ class UserRecord(ResourceUse):
     """Weighted sums over all runs of one user.
 
     Attributes:
-        fraction_sum: `limit_sum` times the used fraction of the time limit.
-        overrun_size_seconds: size seconds of the runs with a predicted time.
-        overrun_sum: these times the logarithm of actual over predicted time, 0 for shorter runs. It decays
-            twice as fast, so that the logarithm of the misprediction factor halves, too.
+        fraction_sum: sum over the runs of the weight in `limit_sum` times the used fraction of the time
+            limit.
+        overrun_size_seconds: size seconds of the runs whose time was predicted.
+        overrun_sum: sum over the runs of size seconds times the natural logarithm of actual over predicted
+            time. The logarithm counts as 0 for a run that took less time than predicted. This sum decays with
+            half the half-life, so that the logarithm of the misprediction factor decays, too.
     """
 
     fraction_sum: float = 0.0
@@ -194,23 +201,24 @@ class UserRecord(ResourceUse):
 
     @property
     def fraction(self) -> float | None:
-        """Weighted mean of the used fraction of the time limit; None without evidence."""
+        """Weighted mean of the fraction of the time limit that the runs used, 0 to 1; None without runs."""
         return self.fraction_sum / self.limit_sum if self.limit_sum > 0 else None
 
     def overruns_at(self, now: float) -> tuple[float, float]:
-        """Return the decayed `overrun_sum` and `overrun_size_seconds` at a time in Unix seconds."""
+        """Return `overrun_sum` and `overrun_size_seconds`, decayed to the time `now` (Unix seconds)."""
         fade = _fade(now - self.newest)
         return self.overrun_sum * fade * fade, self.overrun_size_seconds * fade
 
 
 @dataclass(slots=True)
 class PartitionRecord:
-    """Record of the runs of all users in a partition, which is the same for every job there.
+    """Weighted sums over the runs of all users in a Slurm partition.
 
     Attributes:
-        limits: used fractions of time limits.
-        programs: watts of the runs.
-        busy: intervals of the runs by user; the key None is for runs of unknown users.
+        limits: sums of the used fractions of time limits.
+        programs: sums of the runs' seconds and watts.
+        busy: intervals in which runs were running, by login name. The key None holds the runs of unknown
+            users.
     """
 
     limits: UserRecord = field(default_factory=UserRecord)
@@ -218,7 +226,7 @@ class PartitionRecord:
     busy: dict[str | None, BusyTime] = field(default_factory=dict)
 
     def add(self, run: ObservedRun) -> None:
-        """Add a run, which counts beside at most `PARTITION_DEPTH` - 1 simultaneous runs of its user."""
+        """Add a finished run. At most `PARTITION_DEPTH` simultaneous runs of one user count as time."""
         busy = self.busy.get(run.user)
         if busy is None:
             busy = self.busy[run.user] = BusyTime(PARTITION_DEPTH)
@@ -227,14 +235,17 @@ class PartitionRecord:
         self.programs.add(run, new_s)
 
     def forget(self, before: float) -> None:
-        """Drop the intervals of users whose last run ended before the time `before`; the sums remain."""
+        """Drop the intervals of users whose last run ended before the Unix time `before`; keep the sums."""
         self.busy = {user: busy for user, busy in self.busy.items() if busy.last_end_s >= before}
 
 
 def overrun(actual_s: float, predicted_s: float) -> float:
-    """Return the logarithm of actual over predicted time, 0 for a run that ended early.
+    """Return the natural logarithm of actual over predicted time, or 0.
 
-    Early ends do not compensate overruns, because a user could produce them with cheap jobs.
+    It is 0 if the run took less time than predicted, or if its time was not predicted.
+
+    Runs that take less time than predicted do not compensate for overruns, because a user could produce such
+    runs with cheap jobs. The ratio is limited to `LARGEST_OVERRUN`.
     """
     if predicted_s <= 0 or actual_s <= predicted_s:
         return 0.0
@@ -245,27 +256,30 @@ def misprediction_factor(overrun_sum: float, size_seconds: float) -> float:
     """Return the factor, at least 1, by which a user's predicted times are multiplied.
 
     Args:
-        overrun_sum: size seconds times `overrun`.
-        size_seconds: size seconds of the runs in `overrun_sum`.
+        overrun_sum: sum over the user's runs of size seconds times `overrun`.
+        size_seconds: size seconds of these runs.
     """
     return math.exp(overrun_sum / (size_seconds + _OVERRUN_PRIOR_SIZE_SECONDS))
 
 
 def size(nodes: int | None, cpus: int | None, gpus: int | None) -> float:
-    """Return the weight of a run per second: its GPUs, else its CPUs, else its nodes."""
+    """Return the weight per second of a run: its number of GPUs, else of CPUs, else of nodes.
+
+    None and 0 both mean that the number does not apply. The weight is at least 1.
+    """
     return float(gpus or cpus or nodes or 1)
 
 
 def bounded(prior: float, value: float | None, share: float) -> float:
-    """Return the weighted mean of evidence and prior.
+    """Return the weighted mean of a value learned from runs and its prior.
 
     Args:
-        prior: value without evidence.
-        value: mean of the evidence; None: no evidence.
-        share: weight of the evidence, see `ResourceUse.share_of`.
+        prior: value that is assumed without runs.
+        value: mean over the runs; None: there are no runs.
+        share: weight of the runs, from `ResourceUse.share_of`.
 
     Returns:
-        `prior` itself while the evidence is below `IGNORED_SHARE`.
+        The weighted mean, or `prior` itself if `share` is at most `IGNORED_SHARE` or `value` is None.
     """
     counted = share - IGNORED_SHARE
     if value is None or counted <= 0:
@@ -274,10 +288,10 @@ def bounded(prior: float, value: float | None, share: float) -> float:
 
 
 def rounded_up(value: float, anchor: float) -> float:
-    """Round up to `anchor` times a power of the eighth root of 2.
+    """Return `value`, rounded up to `anchor` times a power of the eighth root of 2.
 
-    Values that differ slightly become equal, so a small difference does not move a job ahead of jobs with the
-    same prior.
+    Values that differ slightly become equal. Therefore a small difference does not move a job ahead of jobs
+    with the same prior. `value` is unchanged if it or `anchor` is not above 0.
     """
     if value <= 0 or anchor <= 0 or not math.isfinite(anchor):
         return value
@@ -286,7 +300,10 @@ def rounded_up(value: float, anchor: float) -> float:
 
 
 def uncapped_s(run: ObservedRun) -> float:
-    """Return the seconds that a run would have taken without a cap."""
+    """Return the seconds that a run would have taken without a power cap.
+
+    These are its own seconds if it had no cap or if its energy is unknown.
+    """
     before = caps_of(run.cap_watts, run.gpu_cap_watts, run.nodes, run.gpus)
     if before == NO_CAPS or run.energy_joules is None or run.duration_s <= 0:
         return run.duration_s
@@ -296,7 +313,10 @@ def uncapped_s(run: ObservedRun) -> float:
 
 
 def gpu_watts(run: ObservedRun, watts: float) -> float:
-    """Return the GPUs' part of a run's watts per unit; all of them if the part is unknown."""
+    """Return the part of `watts` (a run's mean watts per unit) that its GPUs draw.
+
+    It is 0 for a run without GPUs, and `watts` if the energy of the GPUs is unknown.
+    """
     if not run.gpus:
         return 0.0
     if run.gpu_joules is None or not run.energy_joules:
@@ -305,7 +325,12 @@ def gpu_watts(run: ObservedRun, watts: float) -> float:
 
 
 def _fading(run: ObservedRun, newest: float) -> tuple[float, float, float]:
-    """Return the factor on older runs, the factor on this run, and the latest end."""
+    """Return the decay factor of the earlier runs' sums, that of this run, and the latest end.
+
+    Args:
+        run: the run to add. It may have ended before `newest`.
+        newest: latest end of the earlier runs in Unix seconds.
+    """
     if run.end >= newest:
         return _fade(run.end - newest), 1.0, run.end
     return 1.0, _fade(newest - run.end), newest
