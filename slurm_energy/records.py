@@ -160,7 +160,7 @@ class EnergyRecord:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds from start to end."""
+        """Seconds from the start to the end of the record."""
         return self.end - self.start
 
     @property

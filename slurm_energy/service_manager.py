@@ -80,7 +80,7 @@ class ServiceManager:
         self._send("READY=1", _status(status))
 
     def status(self, status: str) -> None:
-        """Set the status line in `systemctl status`."""
+        """Set the text that `systemctl status` shows for the daemon."""
         self._send(_status(status))
 
     @contextlib.contextmanager

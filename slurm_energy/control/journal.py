@@ -116,9 +116,9 @@ class SettingsJournal:
         return journal
 
     def update(self, changed: Iterable[JournalEntry], deleted: Iterable[str] = ()) -> None:
-        """Replace and delete entries. On return the file is on disk; it is not written if nothing changes.
+        """Replace and delete entries, and write the journal to disk before returning.
 
-        An entry that exists already keeps its original value.
+        Nothing is written if no entry changes. An entry that exists already keeps its original value.
 
         Args:
             changed: new entries, and entries that replace those of the same key.
@@ -170,7 +170,7 @@ class SettingsJournal:
         ]
 
     def owners(self) -> set[str]:
-        """Return the jobs that have claims in the journal."""
+        """Return the jobs (`JOBID.RESTART`) that have claims in the journal."""
         return {owner for entry in self.entries.values() for owner in entry.claims}
 
     def _save(self, entries: dict[str, JournalEntry]) -> None:

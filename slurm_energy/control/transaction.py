@@ -141,7 +141,7 @@ class SettingsTransaction:
                     self.entries[dependent] = entry.with_written(None)
 
     def commit(self) -> None:
-        """Perform the scheduled writes in the order of their stages, and read each value back."""
+        """Write the scheduled values in the order of the stages, read each back, and fill `outcomes`."""
         knobs = sorted((self.devices.knobs[key] for key in self.writes), key=lambda knob: knob.stage)
         stale: set[str] = set()
         for knob in knobs:

@@ -87,11 +87,11 @@ class NodeDevices:
 
 
 def discover(root: Path = Path("/"), node_power: NodePowerOptions | None = None) -> NodeDevices:
-    """Return the node's devices. Absent interfaces contribute nothing.
+    """Return the node's devices. Interfaces that the node lacks add none.
 
     Args:
         root: directory that contains /sys, /proc and /dev.
-        node_power: the site's options for the power of the whole node.
+        node_power: the site's options for the power of the whole node; None for the defaults.
     """
     policies, cpu_knobs = cpufreq.discover(root)
     node_sources = sources.find_sources(root, node_power)

@@ -74,7 +74,7 @@ class EnergyCounter(ABC):
 
     @abstractmethod
     def read(self) -> int:
-        """Return the count in microjoules.
+        """Return the energy count in microjoules.
 
         Raises:
             DeviceError: the counter cannot be read now.
@@ -135,7 +135,7 @@ class Knob(ABC):
 
     @abstractmethod
     def read(self) -> str:
-        """Return the current value.
+        """Return the current value as text in the unit of the knob.
 
         Raises:
             DeviceError: the value cannot be read.
@@ -158,11 +158,19 @@ class Knob(ABC):
         return self.dependents
 
     def files(self) -> tuple[Path, ...]:
-        """Return the files that a write changes; empty if the knob is written through a library."""
+        """Return the files to which `write` writes.
+
+        Empty if the knob is written through a vendor's library.
+        """
         return ()
 
     def is_equivalent(self, requested: str, actual: str) -> bool:
-        """Return whether `actual` equals `requested` within the rounding of the hardware."""
+        """Return whether `actual` equals `requested` within the rounding of the hardware.
+
+        Args:
+            requested: value to write.
+            actual: value read back.
+        """
         return requested == actual
 
     def satisfies(self, requested: str, actual: str) -> bool:

@@ -73,11 +73,11 @@ class HwmonChip:
 
 
 def find_chips(root: Path, *names: str) -> list[HwmonChip]:
-    """Return the chips with one of these names, ordered by device.
+    """Return the hwmon chips with one of the given names, ordered by the path of their device.
 
     Args:
         root: directory that contains /sys.
-        names: values of `name` to look for.
+        names: names of chips, for example `power_meter`.
     """
     try:
         entries = list((root / _CLASS).iterdir())
@@ -92,7 +92,11 @@ def find_chips(root: Path, *names: str) -> list[HwmonChip]:
 
 
 def chip_names(root: Path) -> frozenset[str]:
-    """Return the names of all chips below `root`."""
+    """Return the names of all hwmon chips of the node.
+
+    Args:
+        root: directory that contains /sys.
+    """
     paths = sorted((root / _CLASS).glob("hwmon*"))
     names = (read_optional(path / "name") or read_optional(path / "device/name") for path in paths)
     return frozenset(name for name in names if name)
@@ -124,5 +128,5 @@ class HwmonPowerSensor(PowerSensor):
         return PowerReading(boottime_s(), watts)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file of the attribute."""
         self._file.close()

@@ -195,5 +195,5 @@ class IntegratedPowerCounter(EnergyCounter):
         self._integral.load(data)
 
     def close(self) -> None:
-        """Close the sensor."""
+        """Close the power sensor."""
         self._sensor.close()

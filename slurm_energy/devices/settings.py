@@ -39,7 +39,7 @@ def frequency_range_setting(policy: str, low_khz: int, high_khz: int) -> Setting
 
 
 def boost_off_setting() -> Setting:
-    """Return the setting that forbids frequencies above the base frequency."""
+    """Return the setting that forbids frequencies above the base frequency on all CPUs of the node."""
     return Setting("cpufreq.boost[all]", "0")
 
 

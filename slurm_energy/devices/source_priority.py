@@ -16,7 +16,7 @@ from slurm_energy.quantities import shown
 
 
 class NodePart(StrEnum):
-    """Part of a node that uses energy."""
+    """Part of a node whose energy a source may include; `rest` is everything except CPU, memory and GPUs."""
 
     CPU = "cpu"
     DRAM = "dram"
@@ -95,7 +95,7 @@ class SourceCounter(Protocol):
 
     @property
     def key(self) -> str:
-        """Unique name."""
+        """Unique name of the counter, for example `powercap:package-0`."""
 
     @property
     def component(self) -> str:

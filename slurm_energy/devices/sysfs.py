@@ -39,7 +39,7 @@ def read_text(path: str | Path) -> str:
 
 
 def read_optional(path: str | Path) -> str | None:
-    """Return the text of a file; None if it is absent, empty or unreadable."""
+    """Return the text of a file without surrounding white space; None if absent, empty or unreadable."""
     try:
         return read_text(path) or None
     except DeviceError:

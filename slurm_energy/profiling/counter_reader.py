@@ -46,7 +46,7 @@ class CounterEnergyReader(EnergyReader):
             return EnergyReading(self._joules(self._devices.counters))
 
     def close(self) -> None:
-        """Stop the thread and close the counters."""
+        """Stop the reader's thread and close the energy counters."""
         self._done.set()
         self._devices.close()
 

@@ -70,7 +70,7 @@ class EnergyReader(ABC):
 
     @abstractmethod
     def read(self) -> EnergyReading | None:
-        """Return the energy up to now; None if it is unknown."""
+        """Return the energy from the reader's arbitrary start up to now; None if it is unknown."""
 
     def start_reading(self) -> Callable[[], EnergyReading | None]:
         """Start a reading of the energy at this instant.
@@ -200,7 +200,10 @@ class AgentEnergyReader(EnergyReader):
             self._send(request)
 
     def _receive_available(self) -> None:
-        """Receive the responses that have arrived; close a connection that the agent has closed."""
+        """Receive the responses that have arrived, without waiting.
+
+        Close the connection if the agent closed it.
+        """
         if self._connection is None:
             return
         self._connection.settimeout(0)

@@ -59,7 +59,7 @@ class Section:
 
     @property
     def total_joules(self) -> float | None:
-        """Joules of all components together; None if any component is unknown or there is none."""
+        """Joules of all components together; None if any component is unknown or the section has none yet."""
         return total_joules(self.energy_joules)
 
     @property

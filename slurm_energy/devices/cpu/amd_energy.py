@@ -40,7 +40,7 @@ class AmdEnergyCounter(EnergyCounter):
         return self._file.read()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the counter's energyN_input file."""
         self._file.close()
 
 

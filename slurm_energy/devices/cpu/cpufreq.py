@@ -102,12 +102,12 @@ class CpufreqBoost(_FileKnob):
         self.inverted = inverted
 
     def read(self) -> str:
-        """Return `1` if boost is allowed, `0` if not."""
+        """Return `1` if frequencies above the base frequency are allowed, `0` if not."""
         value = super().read()
         return {"0": "1", "1": "0"}.get(value, value) if self.inverted else value
 
     def write(self, value: str) -> None:
-        """Allow (`1`) or forbid (`0`) boost."""
+        """Allow (`1`) or forbid (`0`) frequencies above the base frequency."""
         super().write({"0": "1", "1": "0"}[value] if self.inverted else value)
 
 

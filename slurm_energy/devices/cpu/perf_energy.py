@@ -109,7 +109,7 @@ class PerfEnergyCounter(EnergyCounter):
             raise DeviceError(self.key, error_reason(error)) from None
 
     def close(self) -> None:
-        """Close the event."""
+        """Close the perf event, which ends its count."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

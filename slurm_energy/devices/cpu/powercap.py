@@ -39,13 +39,13 @@ _DEFAULT_MAX_WATTS = {"cpu": 1000.0, "dram": 250.0, "node": 30_000.0}
 
 @dataclass(frozen=True, slots=True)
 class RaplZone:
-    """One RAPL zone.
+    """One RAPL zone: a part of the processor or platform whose energy the kernel reports.
 
     Attributes:
         path: directory of the zone.
         provider: driver that provides the zone: `intel-rapl` or `intel-rapl-mmio`.
         name: content of the file `name`, for example `package-0` or `dram`.
-        package: name of the package that contains a sub-zone; empty for other zones.
+        package: for a zone inside a package, the name of that package; empty for other zones.
     """
 
     path: Path

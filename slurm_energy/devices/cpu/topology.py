@@ -129,7 +129,10 @@ def _numa_nodes(root: Path) -> list[frozenset[int]]:
 
 
 def _last_level_caches(root: Path, cores: Iterable[frozenset[int]]) -> list[frozenset[int]]:
-    """Return the CPUs of each level-3 cache, because Slurm makes hwloc ignore all other cache levels."""
+    """Return the CPUs that share each level-3 cache.
+
+    Other cache levels do not matter, because Slurm makes hwloc ignore them.
+    """
     caches: list[frozenset[int]] = []
     covered: set[int] = set()
     for core in cores:

@@ -84,7 +84,7 @@ class AmdSmiLibrary:
             return None
 
     def close(self) -> None:
-        """Close the library."""
+        """Close the AMD SMI library."""
         with contextlib.suppress(self._library.AmdSmiException):
             self._library.amdsmi_shut_down()
 
@@ -94,7 +94,7 @@ def _reason(error: Any) -> str:
 
 
 class AmdSmiEnergyCounter(EnergyCounter):
-    """Energy accumulator of a GPU."""
+    """Counter that reads the energy accumulator of one GPU."""
 
     range_uj = None
     source = "amdsmi:energy"

@@ -49,7 +49,7 @@ class IntelGpuEnergyCounter(EnergyCounter):
         return self._file.read()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the counter's energyN_input file."""
         self._file.close()
 
 

@@ -140,7 +140,7 @@ class NvmlLibrary:
             return None
 
     def close(self) -> None:
-        """Close the library."""
+        """Close the NVML library. If it is being opened again, wait up to 5 s for that."""
         if self._reopening is not None:
             self._reopening.join(_MIN_PAUSE_S)
         with contextlib.suppress(self._library.NVMLError):

@@ -82,6 +82,9 @@ class DcmiPowerReading:
 def decode_power_reading(response: bytes) -> DcmiPowerReading:
     """Decode the response to DCMI Get Power Reading.
 
+    Args:
+        response: data of the response, without its completion code.
+
     Raises:
         DeviceError: the data is not such a response.
     """

@@ -54,7 +54,7 @@ class CounterFileGroup:
         return self._numbers.pop(name)
 
     def close(self) -> None:
-        """Close the files; the next round opens them again."""
+        """Close the counter files; the next call of `next_number` opens them again."""
         for descriptor in self._descriptors.values():
             os.close(descriptor)
         self._descriptors.clear()
