@@ -9,7 +9,7 @@ from slurm_energy.scheduling.ranking import AGED, Ranking
 
 
 def fits(table: Alternatives, free: Ints) -> Bools:
-    """Return which alternatives fit in the free resources, shape (m,).
+    """Return for each alternative whether it fits in the free resources, as an array of shape (m,).
 
     Args:
         table: the alternatives.

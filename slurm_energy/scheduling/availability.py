@@ -19,9 +19,9 @@ class AvailabilityProfile:
     """Free resources as a step function of time; the last step has no end.
 
     Args:
-        now_s: begin of the profile.
+        now_s: start of the profile, in seconds on the caller's clock.
         free: resources that are free now, shape (r,).
-        releases: (time, resources) pairs: resources that become free at a time.
+        releases: pairs of a time in seconds and the resources, shape (r,), that become free at that time.
     """
 
     def __init__(self, now_s: float, free: Floats, releases: Iterable[tuple[float, Floats]]) -> None:
@@ -35,11 +35,17 @@ class AvailabilityProfile:
         self._free: Floats = np.array(rows)
 
     def fits_now(self, need: Floats, length_s: float) -> bool:
-        """Return whether a job can start now without using reserved resources."""
+        """Return whether a job that needs `need` for `length_s` seconds can start now.
+
+        Resources that are reserved in this period count as not free.
+        """
         return self._fits(0, need, length_s)
 
     def earliest(self, need: Floats, length_s: float) -> float | None:
-        """Return the earliest time at which a job can start; None: never."""
+        """Return the earliest start time, in seconds, of a job that needs `need` for `length_s` seconds.
+
+        None if the resources are never sufficient.
+        """
         for index in range(len(self._times)):
             if self._fits(index, need, length_s):
                 return self._times[index]

@@ -1,4 +1,7 @@
-"""Backfill: which ranked jobs start now under a scheduling discipline. Decides only; starts nothing."""
+"""Backfill: selection of the ranked jobs that start now under a scheduling discipline.
+
+The module only selects jobs. The caller starts them.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ class Candidate:
     Attributes:
         job, shape: rows of the workload.
         need: required resources, shape (r,), as in `availability`, if all its nodes are on.
-        limit_s: expected time for which the job holds them.
-        aged: it waited longer than the bound: no job that passes it may delay it.
+        limit_s: expected time in seconds for which the job holds these resources.
+        aged: whether the job has waited longer than the bound on waiting. If so, no other job may delay it.
     """
 
     job: int
@@ -113,7 +116,8 @@ def _backfill(
 ) -> Iterator[Candidate]:
     """Start jobs in order; give a reservation to a job that cannot start and must not be delayed.
 
-    Easy reserves for the first such job, conservative for all, packing for jobs beyond the bound on waiting.
+    Discipline easy makes a reservation for the first such job, conservative for every such job, and packing
+    only for jobs that have waited longer than the bound on waiting.
     """
     left = free.copy()
     profile: AvailabilityProfile | None = None

@@ -25,7 +25,7 @@ def decayed(usage: Floats, elapsed_s: float, half_life_s: float) -> Floats:
 
 
 def usage_to_share_ratio(usage: Floats, users: Users) -> Floats:
-    """Return usage divided by share, shape (u,).
+    """Return the ratio of usage to share for each user, shape (u,).
 
     Shares are scaled to a mean of 1, so that the ratio equals the usage where all shares are equal.
     """
@@ -53,7 +53,7 @@ def fair_share_factor(usage: Floats, users: Users) -> Floats:
 def jain(values: Floats) -> float:
     """Return Jain's fairness index (sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if one has everything.
 
-    NaN without values; 1 if all are 0. Source: Jain, Chiu, Hawe 1984, DEC-TR-301.
+    NaN if there are no values; 1 if all values are 0. Source: Jain, Chiu, Hawe 1984, DEC-TR-301.
     """
     if len(values) == 0:
         return float("nan")

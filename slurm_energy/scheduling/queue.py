@@ -59,7 +59,7 @@ class Jobs:
 
 
 def jobs(job_id: Ints, submit_s: Floats, **columns: Column) -> Jobs:
-    """Return a table of jobs; omitted columns get neutral values.
+    """Return a table of pending jobs. Each omitted column gets a neutral value.
 
     Raises:
         UsageError: a column has another length or an unknown name.
@@ -129,12 +129,12 @@ class Alternatives:
 
     @property
     def energy_joules(self) -> Floats:
-        """Predicted energy, shape (m,)."""
+        """Predicted energy of each alternative in joules, shape (m,)."""
         return self.power_watts * self.time_s
 
 
 def alternatives(first: Ints, time_s: Floats, power_watts: Floats, **columns: Column) -> Alternatives:
-    """Return a table of alternatives; omitted columns get neutral values.
+    """Return a table of alternatives. Each omitted column gets a neutral value.
 
     Raises:
         UsageError: columns differ in length, a job has no alternative, or a time or power is not positive.
@@ -187,6 +187,6 @@ class Queue:
 
     @property
     def wait_s(self) -> Floats:
-        """Seconds since submission, shape (n,)."""
+        """Seconds since the submission of each job, shape (n,)."""
         waited: Floats = np.maximum(0.0, self.now_s - self.jobs.submit_s)
         return waited

@@ -18,7 +18,7 @@ class Options:
     """Parameters of a site, the same for every policy.
 
     Attributes:
-        age_weight: W_age of the thesis (5.4), per second.
+        age_weight: weight of a job's waiting time, per second (W_age in the thesis, 5.4).
         wait_bound_s: bound on waiting. Jobs that waited longer go before all others in order of submission,
             and no job may delay them. No wait exceeds this bound plus the time in which the running jobs and
             the jobs that waited even longer finish.
@@ -35,7 +35,7 @@ class Options:
     aged_jobs_per_user: int | None = None
 
     def weight(self, name: str, default: float) -> float:
-        """Return a weight, or its default."""
+        """Return the site's weight `name`, or `default` if the site does not set it."""
         return self.weights.get(name, default)
 
 
@@ -66,7 +66,7 @@ class Ranking:
     """Result of a policy; columns have shape (n,).
 
     Attributes:
-        tier: lower tiers go first.
+        tier: group of the job (see `tiers`). Jobs of a lower tier start first.
         score: within a tier the lower score goes first; +inf for a job that cannot run now.
         choice: row of the alternative to run; -1 if none is possible now.
         terms: components of the score by name, before jobs beyond the bound on waiting are put first. The
@@ -80,13 +80,16 @@ class Ranking:
     terms: Mapping[str, Term] = field(default_factory=dict)
 
     def order(self, job_id: Ints) -> Ints:
-        """Return the rows of jobs in starting order; ties go by job id. Shape (n,)."""
+        """Return the rows of the jobs in the order in which they start, shape (n,).
+
+        Among jobs with the same tier and score, the lower job id comes first.
+        """
         rows: Ints = np.lexsort((job_id, self.score, self.tier)).astype(np.int64)
         return rows
 
 
 def fault(ranking: Ranking, queue: Queue) -> str:
-    """Return what makes a ranking invalid for a queue, in one line; empty for a valid ranking."""
+    """Return the reason why a ranking is invalid for a queue, in one line; an empty string if it is valid."""
     if not isinstance(ranking, Ranking):
         return f"it returned {type(ranking).__name__}, not a Ranking"
     count, first = queue.jobs.count, queue.alternatives.first
@@ -175,7 +178,7 @@ def ranked(
 
 
 def edp_term(edp: Floats) -> Term:
-    """Return the energy-delay product as a term."""
+    """Return a term for explanations that contains the energy-delay product `edp` in joule seconds."""
     return Term(edp, "J s", power=1.0)
 
 
@@ -192,7 +195,10 @@ def chosen(values: Floats, choice: Ints) -> Floats:
 
 
 def slack_s(queue: Queue, time_s: Floats) -> Floats:
-    """Return deadline - (now + time): NaN for jobs without deadline. Source: thesis, 5.4.1, Chronos."""
+    """Return the slack of each job in seconds: deadline - (now + time_s); NaN without a deadline.
+
+    Source: thesis, 5.4.1, Chronos.
+    """
     slack: Floats = queue.jobs.deadline_s - (queue.now_s + time_s)
     return slack
 
@@ -206,9 +212,10 @@ def over_all(values: Floats, table: Alternatives) -> Floats:
 
 
 def in_time(queue: Queue) -> Bools:
-    """Return which alternatives respect the deadline of their job, shape (m,).
+    """Return for each alternative whether its job meets its deadline if it starts now in it, shape (m,).
 
-    All alternatives do for a job without deadline, and for a job that meets its deadline in none.
+    The value is True for every alternative of a job without a deadline, and of a job that would miss its
+    deadline in every alternative.
     """
     table = queue.alternatives
     counts = np.diff(table.first)

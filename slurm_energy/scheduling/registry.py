@@ -29,7 +29,7 @@ class Policy:
     Attributes:
         name: name in commands and configuration, lower case.
         function: the ranking function; `rank` checks its result.
-        summary: first line of its docstring.
+        summary: first line of the ranking function's docstring.
         keeps_budget: the policy starts a job only if the predicted power stays within the cluster's budget.
         preempts: the policy may interrupt jobs without a deadline for jobs with one.
         weights: names of the weights that it reads; None: not declared.
@@ -43,7 +43,7 @@ class Policy:
     weights: frozenset[str] | None = None
 
     def rank(self, queue: Queue, options: Options) -> Ranking:
-        """Return the ranking of a queue.
+        """Return the ranking of the pending jobs in a queue.
 
         Raises:
             UsageError: the function failed or returned an invalid ranking; the message gives the reason on
@@ -103,7 +103,7 @@ def register(
 
 
 def policy(name: str) -> Policy:
-    """Return the policy of a name.
+    """Return the scheduling policy registered under `name`.
 
     Raises:
         NotFoundError: the name is unknown; the message suggests the nearest names.
@@ -118,13 +118,13 @@ def policy(name: str) -> Policy:
 
 
 def names() -> list[str]:
-    """Return the names of all policies, sorted."""
+    """Return the names of all registered scheduling policies, sorted."""
     _load_built_in()
     return sorted(_policies)
 
 
 def check_weights(weights: Collection[str]) -> None:
-    """Reject a weight that no policy reads.
+    """Check that every given weight name is read by at least one registered policy.
 
     Any weight is accepted while a site's own policy is loaded, since such a policy may read any weight.
 
@@ -166,7 +166,7 @@ def load_file(path: Path) -> list[str]:
 
 
 def _line(error: BaseException, path: Path) -> str:
-    """Return `:LINE` of the line of the file that raised an error; empty if it is unknown."""
+    """Return `:LINE`, the number of the line in `path` that raised the error; empty if it is unknown."""
     line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else None
     trace = error.__traceback__
     while line is None and trace is not None:

@@ -61,7 +61,7 @@ def tasks(scenario: Scenario) -> list[CampaignTask]:
 def workload_of(
     scenario: Scenario, seed: int, predict: Predict | None
 ) -> tuple[Workload, LoadedWorkload | None]:
-    """Return the jobs of a scenario.
+    """Return the jobs of a scenario for one seed.
 
     The second value is the loaded file with its problems; None if the jobs come from models only.
     """
@@ -226,7 +226,7 @@ def _part(work: Workload, jobs: int, seed: int) -> Workload:
 
 
 def _scaled(work: Workload, factor: float) -> Workload:
-    """Return a workload with all times multiplied by a factor."""
+    """Return a workload in which all times are multiplied by `factor`."""
     if factor == 1:
         return work
     names = ("submit_s", "deadline_s", "time_limit_s", "time_s", "predicted_time_s")

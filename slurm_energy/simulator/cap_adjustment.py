@@ -1,4 +1,7 @@
-"""Selection of power caps of running jobs to lower or restore when the budget changes. Decides only."""
+"""Selection of the running jobs whose power caps are lowered or restored when the power budget changes.
+
+The module only selects changes. The engine carries them out.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,10 @@ Change = tuple[RunningJob, int]
 
 
 def lower_caps(jobs: Workload, runs: Iterable[RunningJob], needed_watts: float) -> list[Change]:
-    """Lower power caps until `needed_watts` are saved.
+    """Return changes of power caps that together save `needed_watts` of power.
 
-    The change that saves most watts per slowdown comes first. Less is saved if no lower caps are left.
+    The change that saves the most watts per slowdown comes first. If no lower caps are left, the changes
+    save less than `needed_watts`.
     """
     shapes = {run.job: run.shape for run in runs}
     by_job = {run.job: run for run in runs}

@@ -90,7 +90,7 @@ class Cluster:
             self._nodes.append(range(start, start + kind.nodes))
 
     def allocate(self, kind: int, units: int) -> Allocation | None:
-        """Allocate the units that `plan` chooses; None if there are not enough."""
+        """Allocate the units that `plan` chooses and return the allocation; None if there are too few."""
         planned = self.plan(kind, units)
         if planned is not None:
             self.take(planned)
@@ -137,7 +137,7 @@ class Cluster:
         return self.state[node] in (NodePowerState.ON, NodePowerState.OFF, NodePowerState.BOOTING)
 
     def is_free(self, node: int) -> bool:
-        """Return whether no job holds units of a node."""
+        """Return whether the node `node` has no units that a job holds."""
         return self.node_free[node] == self.kinds[self.kind_of[node]].units
 
     def change(self, node: int, state: NodePowerState) -> None:

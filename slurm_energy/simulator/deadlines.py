@@ -1,4 +1,7 @@
-"""Selection of jobs to preempt for a pending job whose deadline is at risk. Decides only."""
+"""Selection of the jobs to preempt for a pending job whose deadline is at risk.
+
+The module only selects jobs. The engine interrupts them.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class EnergyIntegral:
         self._joules: list[float] = []
 
     def change(self, now_s: float, watts: float) -> None:
-        """Set the power from now on."""
+        """Record that the cluster draws `watts` from the time `now_s` on."""
         if watts == self.watts:
             return
         self._settle(now_s)

@@ -34,7 +34,8 @@ class Simulation:
         kinds: the nodes.
         policy: order of the jobs and choice of their shapes.
         settings: all other settings.
-        watch: called with time and watts after the events of each point in time; for checks.
+        watch: function for checks, called with the time in seconds and the power in watts after all events
+            of one point in time. None: no checks.
     """
 
     def __init__(

@@ -34,11 +34,14 @@ class EventQueue:
 
     @property
     def next_s(self) -> float:
-        """Time of the next event; infinity if there is none."""
+        """Time of the next event in seconds; infinity if there is none."""
         return self._heap[0][0] if self._heap else math.inf
 
     def add(self, time_s: float, kind: EventKind, act: Callable[..., None], argument: object) -> None:
-        """Schedule `act(argument)`; an event at infinity never happens and is dropped."""
+        """Schedule the call `act(argument)` at `time_s`.
+
+        An event at infinity never happens and is not stored.
+        """
         if not math.isinf(time_s):
             self._count += 1
             heapq.heappush(self._heap, (time_s, kind, self._count, act, argument))

@@ -20,7 +20,7 @@ from slurm_energy.simulator.workload import Workload
 
 
 def supports(jobs: Workload, kinds: Sequence[NodeKind], policy: Policy, settings: ScheduleSettings) -> bool:
-    """Return whether this module can simulate a run."""
+    """Return whether this module can simulate these jobs with these nodes, policy and settings."""
     plain = (
         policy.name == "fcfs"
         and settings.discipline in (Discipline.STRICT, Discipline.EASY)

@@ -107,7 +107,7 @@ class NodePower:
             self._turn_off(node)
 
     def _at(self, time_s: float, change: Callable[[int], None], node: int) -> None:
-        """Schedule a change of one node."""
+        """Schedule the call `change(node)` at the simulated time `time_s`."""
         self._events.add(time_s, EventKind.NODE, self._run_change, (change, node))
 
     def _run_change(self, event: tuple[Callable[[int], None], int]) -> None:
@@ -128,7 +128,7 @@ class NodePower:
         self._at(self._settled_s[node], then, node)
 
     def _settle(self, node: int, state: NodePowerState) -> None:
-        """Put a node into a permanent state."""
+        """Put a node into a power state that lasts until the next change, such as on or off."""
         self._cluster.change(node, state)
         del self._settled_s[node]
 

@@ -50,7 +50,7 @@ class RunningJob:
     working: bool = False
 
     def worked_s(self, now_s: float) -> float:
-        """Return the seconds for which it has drawn power."""
+        """Return the seconds until `now_s` for which the job has drawn power in this run."""
         return max(0.0, now_s - self.ready_s)
 
 
@@ -173,12 +173,12 @@ class RunningJobs:
         return lost_joules, saved
 
     def users(self, now_s: float) -> Users:
-        """Return the users' usage until now."""
+        """Return the decayed usage of each user at the time `now_s`."""
         self._settle(now_s)
         return Users(self._shares, self._unit_s.copy(), self._joules.copy())
 
     def extra_watts(self, shape: int) -> float:
-        """Return the power that a job in a shape adds to the cluster."""
+        """Return the watts that a job in the shape `shape` adds to the cluster's power."""
         return float(self.more_watts(np.array([shape]))[0])
 
     def more_watts(self, shapes: Ints) -> Floats:

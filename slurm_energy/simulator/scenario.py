@@ -64,7 +64,7 @@ class Scenario:
 
     @property
     def heading(self) -> str:
-        """Title with the label of the variant."""
+        """Title of the scenario, followed by the label of the sweep variant."""
         return f"{self.title}: {self.label}" if self.label else self.title
 
     def variant_folder(self, folder: Path) -> Path:
@@ -104,7 +104,7 @@ class Scenario:
         return StepFunction.constant(self.power.budget_watts) if self.power.budget_watts else None
 
     def beside(self, name: str) -> Path:
-        """Return the path of a file that the scenario names."""
+        """Return the path of the file `name`, which is relative to the folder of the scenario file."""
         return self.path.parent / name
 
 

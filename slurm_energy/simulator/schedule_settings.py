@@ -14,7 +14,8 @@ class Preemption:
     """Preemption of running jobs for jobs whose deadline is at risk.
 
     Attributes:
-        checkpoint_s: interval of checkpoints; infinity: an interrupted job loses all its work; 0: no work.
+        checkpoint_s: interval of checkpoints in seconds. Infinity: an interrupted job loses all its work.
+            0: it loses no work.
         restart_s: extra time of each start after an interruption.
         margin_s: a job with less slack than this is at risk.
     """
@@ -29,13 +30,13 @@ class ScheduleSettings:
     """Settings of one simulation in addition to cluster, workload and policy.
 
     Attributes:
-        discipline: see `Discipline`.
+        discipline: rule by which ranked jobs may start.
         interval_s: time between two scheduling passes; 0: a pass at each event.
         horizon_s: end of the simulation; None: when all jobs are done.
         budget_watts: power budget over time; None: no budget.
         hard_budget: the budget holds under every policy, not only under policies that declare to keep it.
         preemption: for policies that preempt; None: no job is preempted.
-        idle_off_s: idle time after which a node is switched off; None: never.
+        idle_off_s: idle time in seconds after which a node is switched off. None: nodes stay on.
         half_life_s: half life of usage for fair shares.
         shares: shares by user name; other users have 1.
         options: options of the policy.

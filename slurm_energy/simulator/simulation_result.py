@@ -159,13 +159,13 @@ class SimulationResult:
         return float(np.sum(self.accounts.unit_s)) / unit_s if unit_s else None
 
     def jain_of_jct(self) -> float | None:
-        """Return Jain's index of the users' mean completion times; None without completed jobs."""
+        """Return Jain's fairness index of the users' mean completion times; None without completed jobs."""
         jct, users = self.jct_s(), self.workload.user[self.done]
         means = [float(np.mean(jct[users == user])) for user in np.unique(users)]
         return jain(np.array(means)) if means else None
 
     def jain_of_energy(self) -> float | None:
-        """Return Jain's index of the users' energies; None without energy."""
+        """Return Jain's fairness index of the users' energies; None if no energy was used."""
         users = len(self.workload.users)
         sums: Floats = np.bincount(self.workload.user, self.accounts.energy_joules, users).astype(np.float64)
         return jain(sums) if np.any(sums) else None

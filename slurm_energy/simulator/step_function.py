@@ -29,16 +29,16 @@ class StepFunction:
 
     @classmethod
     def constant(cls, value: float) -> StepFunction:
-        """Return a function with one value."""
+        """Return a step function with the same value at all times."""
         return cls([0.0], [value])
 
     def at(self, time_s: float) -> float:
-        """Return the value at a time."""
+        """Return the value of the step function at the time `time_s`."""
         index = int(np.searchsorted(self.times_s, time_s, "right"))
         return float(self.values[max(0, index - 1)])
 
     def after(self, time_s: float) -> float:
-        """Return the time of the next change; infinity: never."""
+        """Return the time in seconds of the first change after `time_s`; infinity if there is none."""
         index = int(np.searchsorted(self.times_s, time_s, "right"))
         return float(self.times_s[index]) if index < len(self.times_s) else math.inf
 

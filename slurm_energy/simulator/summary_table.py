@@ -71,7 +71,7 @@ def aligned(lines: Sequence[Sequence[str]], left: int) -> list[str]:
 
 
 def _is_informative(value: tuple[float, float] | None, name: str) -> bool:
-    """Return whether a quantity deserves a column."""
+    """Return whether the table has a column for the quantity `name`."""
     return value is not None and (name not in _ONLY_IF_ANY or value[0] > 0)
 
 

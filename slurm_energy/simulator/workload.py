@@ -53,7 +53,7 @@ class Workload:
 
     @property
     def count(self) -> int:
-        """Number of jobs."""
+        """Number of jobs in the workload."""
         return len(self.job_id)
 
     def shapes(self, job: int) -> range:
@@ -141,7 +141,10 @@ def workload(first: Ints, job: dict[str, Any], shape: dict[str, Any], **more: An
 
 
 def _in_order(submit_s: Floats, first: Ints) -> tuple[Ints, Ints | None, Ints | None]:
-    """Return `first` and the rows of jobs and shapes in order of submission; None: rows are in order."""
+    """Return `first` and the row numbers of jobs and of shapes, all in order of submission.
+
+    The row numbers are None if the rows are already in this order.
+    """
     if np.all(submit_s[1:] >= submit_s[:-1]):
         return first, None, None
     order = np.argsort(submit_s, kind="stable")

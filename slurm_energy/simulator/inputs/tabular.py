@@ -144,7 +144,7 @@ def _rows(lines: Iterable[Line], problems: InputProblems) -> WorkloadRows:
 
 
 def _unreadable(row: Mapping[str, Any]) -> str:
-    """Return the problem of a line's values; empty if there is none."""
+    """Return the problem that makes a line's values unusable; an empty string if there is none."""
     if None in row or None in row.values():
         return "not as many columns as the header has"
     for name in NUMBERS:
@@ -156,7 +156,7 @@ def _unreadable(row: Mapping[str, Any]) -> str:
 
 
 def _number(value: Any) -> float:
-    """Parse a number; empty text is NaN."""
+    """Return a value as a float. An empty text is unknown and gives NaN."""
     if value in (None, "", "Unknown", "None"):
         return float("nan")
     return float(value)
