@@ -51,8 +51,9 @@ class KnobDomains:
     def affects(self, key: str, allocation: JobAllocation) -> bool:
         """Return whether a knob controls a part of the node that is allocated to a job.
 
-        If the CPUs of the job are unknown, it is assumed to have CPUs on every package, but none that knobs
-        of single cores control. Slurm gives a core to one job only, unless the site lets jobs share cores.
+        If the CPUs of the job are unknown, knobs of packages are assumed to control CPUs of the job. Knobs of
+        single cores are assumed not to, because Slurm gives a core to one job only, unless the site lets jobs
+        share cores.
 
         Args:
             key: key of the knob, for example `cpufreq.governor[policy0]`.

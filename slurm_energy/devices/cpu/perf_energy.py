@@ -116,7 +116,7 @@ class PerfEnergyCounter(EnergyCounter):
 
 
 def energy_events(root: Path) -> list[tuple[str, int, Fraction]]:
-    """Return (name, config, microjoules per count) of each energy event of the node."""
+    """Return the RAPL energy events of the node as (name, number of the event, microjoules per count)."""
     events = []
     for name in _EVENTS:
         text = read_optional(root / _PMU / "events" / name) or ""
