@@ -191,9 +191,18 @@ class OfferedShapeProvider:
         kinds: list[str],
         shape: list[GpuShape | None],
     ) -> QueuePredictions:
-        """Return a prediction for each table row.
+        """Return a prediction for each of the m rows of a shape table.
 
-        Rows with an offered GPU shape get a new prediction; the other rows keep that of the original request.
+        Rows with an offered GPU shape get a new prediction. The other rows keep that of the original request.
+
+        Args:
+            queue: all jobs.
+            rows: queue rows of the ranked jobs.
+            as_asked: predictions of all jobs as requested, by queue row.
+            at: index of each table row's job among the ranked jobs, shape (m,).
+            gpus: number of GPUs by table row, shape (m,).
+            kinds: GPU type by table row.
+            shape: offered GPU shape by table row; None: the original request.
         """
         offered = np.array([row for row, one in enumerate(shape) if one is not None], np.int64)
         own, count, gpu_kind = rows[at[offered]], gpus[offered], [kinds[row] for row in offered.tolist()]

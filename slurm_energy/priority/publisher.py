@@ -61,7 +61,7 @@ class NullPublisher:
         return None
 
     def close(self, successor: Publisher | None) -> None:
-        """Do nothing."""
+        """Do nothing, because nothing was published."""
 
 
 class TablePublisher:

@@ -41,7 +41,7 @@ class MergedSetting:
 
     @property
     def name(self) -> str:
-        """Type with its instances, `cpufreq.governor[policy0-63]`."""
+        """Type of the setting, with its merged instances in brackets: `cpufreq.governor[policy0-63]`."""
         if not self.instances:
             return self.setting_type
         plain = all(_NUMBERED_INSTANCE.fullmatch(instance) for instance in self.instances)

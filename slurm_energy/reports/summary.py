@@ -116,22 +116,22 @@ class Summary:
 
     @property
     def mean_jct_s(self) -> float | None:
-        """Mean completion time of completed jobs in seconds: end minus submission."""
+        """Mean completion time (end minus submission) of completed jobs in seconds; None: there are none."""
         return _mean(self.jct_s)
 
     @property
     def p95_jct_s(self) -> float | None:
-        """95th percentile of the completion time of completed jobs in seconds: end minus submission."""
+        """95th percentile of the completion time (end minus submission) of completed jobs, s; None: none."""
         return _quantile(self.jct_s, 0.95)
 
     @property
     def mean_wait_s(self) -> float | None:
-        """Mean waiting time of completed jobs in seconds: first start minus submission."""
+        """Mean waiting time (first start minus submission) of completed jobs in seconds; None: no jobs."""
         return _mean(self.wait_s)
 
     @property
     def p95_wait_s(self) -> float | None:
-        """95th percentile of the waiting time of completed jobs in seconds: first start minus submission."""
+        """95th percentile of the waiting time (first start - submission) of completed jobs, s; None: none."""
         return _quantile(self.wait_s, 0.95)
 
     @property

@@ -24,13 +24,13 @@ _ITEM = re.compile(r"(?P<name>[A-Za-z0-9]+)(?:%(?P<left>-)?(?P<width>\d{1,5}))?"
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """A field with the width and justification of this output.
+    """A field with the width and justification that one output table uses for it.
 
     Attributes:
         field: the field to show.
-        width: terminal columns; 0 gives each text its natural width, as in sprio.
-        left: left-justified.
-        fixed: the user requested this width.
+        width: width in terminal columns; 0 gives each text its natural width, as in sprio.
+        left: whether the text is left-justified.
+        fixed: whether the user requested this width.
     """
 
     field: Field[Row]
@@ -110,7 +110,10 @@ def table_lines(
     layout: TableLayout,
     total_of: Sequence[Row] | None = None,
 ) -> Iterator[str]:
-    """Yield header, rows and, if `total_of` is given, a line with the sums of its additive columns."""
+    """Yield the lines of a table: the header and the rows.
+
+    If `total_of` is given, the last line holds the sums of the additive columns over these rows.
+    """
     names = [column.field.header(style) for column in columns]
     columns = [column.widened(name) for column, name in zip(columns, names, strict=True)]
     rule = " ".join("-" * column.width for column in columns)

@@ -305,7 +305,7 @@ def summarise(answers: Iterable[AccountedRecord], *, duplicates: bool = False) -
 
 
 def _job_order(run: _Run, answers: Sequence[AccountedRecord]) -> tuple[int, int]:
-    """Return the sort key of a job: array tasks and components by number below their common id."""
+    """Return the sort key of a job: its id, or for array tasks and components (common id, number)."""
     display_id = next((answer.job.display_id for answer in answers if answer.job.display_id), "")
     match = _ARRAY_OR_HETEROGENEOUS_ID.fullmatch(display_id)
     return (int(match["base"]), int(match["number"])) if match else (run.job_id, 0)
