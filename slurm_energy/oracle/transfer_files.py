@@ -23,7 +23,7 @@ _OFFSETS: Final = tuple(spec.name for spec in dataclasses.fields(WorkloadOffsets
 
 
 def transfer_lines(name: str, transfer: Transfer) -> list[str]:
-    """Return the TOML lines of a table that `read_transfer` reads."""
+    """Return the lines of the TOML table `name`, which `read_transfer` reads."""
     lines = ["", f"[{name}]", f"sources = [{', '.join(map(toml, transfer.sources))}]"]
     lines.append(f"cap_share = {_number(transfer.cap_share)}")
     lines += [f"{key} = {_numbers(getattr(transfer, key))}" for key in _SCORES]
@@ -34,17 +34,22 @@ def transfer_lines(name: str, transfer: Transfer) -> list[str]:
 
 
 def evidence_lines(evidence: Evidence) -> list[str]:
-    """Return the TOML lines of [evidence]."""
+    """Return the lines of the TOML table [evidence], which `read_evidence` reads."""
     lines = ["", "[evidence]", f"models = [{', '.join(map(toml, evidence.models))}]"]
     lines += [f"{name} = {_numbers(evidence.columns.get(name, ()))}" for name in COLUMNS]
     return lines + transfer_lines("evidence.prior", evidence.prior)
 
 
 def read_transfer(path: Path, name: str, data: Any) -> Transfer:
-    """Check a [transfer] table and return its data.
+    """Check a table of a calibration file that `transfer_lines` wrote, and return its content.
+
+    Args:
+        path: calibration file, for error messages.
+        name: name of the table, for error messages.
+        data: parsed table.
 
     Raises:
-        ConfigError: a value is invalid; names file and key.
+        ConfigError: a key or value is invalid. The message names the file and the key.
     """
     where = f"{path}: {name}"
     values = _table(where, data, (*_TRANSFER, *_SCORES), optional=("workloads", *_SCORES))
@@ -65,10 +70,14 @@ def read_transfer(path: Path, name: str, data: Any) -> Transfer:
 
 
 def read_evidence(path: Path, data: Any) -> Evidence:
-    """Check [evidence] and return its data.
+    """Check the table [evidence] of a calibration file and return its content.
+
+    Args:
+        path: calibration file, for error messages.
+        data: parsed table.
 
     Raises:
-        ConfigError: a value is invalid; names file and key.
+        ConfigError: a key or value is invalid. The message names the file and the key.
     """
     where = f"{path}: evidence"
     values = _table(where, data, ("models", *COLUMNS, "prior"))

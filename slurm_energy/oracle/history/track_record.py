@@ -89,9 +89,8 @@ class ResourceUse:
 
         Args:
             run: the finished run.
-            new_s: seconds that the run adds to `seconds`. They exclude the time that simultaneous runs
-            already
-                cover. None: they are computed from `busy`.
+            new_s: seconds that the run adds to `seconds`. Time that simultaneous runs cover is excluded.
+                None: they are computed from `busy`.
 
         Returns:
             The factor by which sums over earlier runs have decayed, and the decayed size seconds of this run.

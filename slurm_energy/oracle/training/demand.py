@@ -19,7 +19,9 @@ GROUPED_TENSORS = 64.0
 
 @dataclass(frozen=True, slots=True)
 class StepDemand:
-    """Demand of one forward and backward pass of one micro-batch, and of one optimizer step.
+    """Demand of one forward and backward pass of one micro-batch, and of one optimizer step, on one device.
+
+    The values are numbers or arrays over the batch sizes.
 
     Attributes:
         gemm_flops: operations of matrix products, forward and backward.
@@ -27,12 +29,12 @@ class StepDemand:
         alu_flops: all other operations, forward and backward.
         bytes_moved: bytes that the pass reads and writes.
         kernels: kernels that the pass launches.
-        gemm_dims: mean rows, columns and inner size of matrix products (thesis, Eq. 4.6).
-        conv_dims: mean pixels, input channels and output channels of convolutions.
-        optimizer_flops: operations of the update.
-        optimizer_bytes: bytes of the update (Eq. 4.4 and 4.5).
-        optimizer_kernels: kernels of the update.
-        gradient_bytes: bytes that all-reduce exchanges.
+        gemm_dims: mean rows, columns and inner size of the matrix products (thesis, Eq. 4.6).
+        conv_dims: mean pixels, input channels and output channels of the convolutions.
+        optimizer_flops: operations of the optimizer step.
+        optimizer_bytes: bytes that the optimizer step reads and writes (thesis, Eq. 4.4 and 4.5).
+        optimizer_kernels: kernels that the optimizer step launches.
+        gradient_bytes: size of all gradients in bytes, which all-reduce exchanges between devices.
         low_precision: 1.0 if the matrix units work in 16 bits, else 0.0.
         batch: samples per device and pass.
     """
@@ -55,12 +57,12 @@ class StepDemand:
 def demand(
     profile: WorkloadProfile, batch: Any, precision: str, optimizer: Optimizer, *, looping: bool = False
 ) -> StepDemand:
-    """Return the demand of one profile at one or many batch sizes.
+    """Return the demand of a training step of one workload at one or many batch sizes.
 
     Args:
-        profile: the workload.
+        profile: profile of the workload.
         batch: samples per device and pass, a number or an array.
-        precision: precision of matrix products; `bf16` and `fp16` also halve the bytes of activations.
+        precision: number format of matrix products. `bf16` and `fp16` also halve the bytes of activations.
         optimizer: the update rule.
         looping: whether the framework updates one tensor after the other (PyTorch before 2.0).
     """
@@ -91,14 +93,14 @@ def demand(
 
 
 def _amount(batch: Any, *parts: Affine) -> Any:
-    """Return the sum of affine quantities, at least 0.
+    """Return the sum of affine functions of the batch size, at least 0.
 
-    Far from the traced batches a line may become negative.
+    Far from the traced batch sizes, an affine function may become negative.
     """
     line = sum(part.fixed for part in parts) + sum(part.per_sample for part in parts) * batch
     return np.maximum(0.0, line)
 
 
 def _size(batch: Any, mean: Affine) -> Any:
-    """Return the mean size along an axis, at least 1, even without any such operation."""
+    """Return the mean size of operations along one axis at a batch size, at least 1."""
     return np.maximum(1.0, mean.at(batch))

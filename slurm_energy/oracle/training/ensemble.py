@@ -37,9 +37,10 @@ def members(
 
     Args:
         calibration: calibration of the kind of device.
-        profile: the workload; one with shared weights and no own factors uses `[workloads.shared-weights]`.
-        device: peak rates.
-        precision: precision of matrix products.
+        profile: the workload. If it has shared weights but no own factors, the factors of
+            `[workloads.shared-weights]` are used.
+        device: peak rates of the device.
+        precision: number format of matrix products.
         optimizer: the update rule.
     """
     own_factors = calibration.workloads.get(profile.name)
@@ -66,7 +67,10 @@ def device_sample_s(
     optimizer: Optimizer,
     factors: Scalars,
 ) -> float:
-    """Return the device's seconds per sample at the reference batch and the maximum clock."""
+    """Return the device's seconds per sample at batch size `REFERENCE_BATCH` and the maximum clock.
+
+    Communication and waiting for the host are not included.
+    """
     work = demand(profile, REFERENCE_BATCH, precision, optimizer)
     times = step_times(work, device, calibration.theta, factors, SATURATIONS[calibration.saturation])
     return float(device_s(times, calibration.theta)) / REFERENCE_BATCH

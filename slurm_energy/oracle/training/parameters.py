@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Interval of a parameter.
+    """Interval of the values that a model parameter may have.
 
     Attributes:
         low: minimum.
         high: maximum.
-        logarithmic: whether the search uses the logarithm, for scales that span decades.
+        logarithmic: whether the calibration searches over the logarithm of the parameter. This is used for
+            intervals that span decades.
     """
 
     low: float
@@ -111,7 +112,7 @@ class Scalars:
 
 
 def bounds_of(cls: type[Any]) -> dict[str, Bound]:
-    """Return the bounds of all parameters of `Theta` or `Scalars`."""
+    """Return the bound of each parameter of the class `cls` (`Theta` or `Scalars`) by parameter name."""
     return {spec.name: spec.metadata["bound"] for spec in dataclasses.fields(cls)}
 
 
@@ -154,9 +155,10 @@ class Calibration:
         basis: one line that states the data of the fit.
         fitted_unix_s: time of the fit in Unix seconds; None: unknown.
         rows: number of measurements.
-        transfer: knowledge for the prediction of other kinds; None: too few measurements.
-        evidence: data that predict workloads outside `workloads` by transfer; None: these are predicted by
-            the mean over `workloads`.
+        transfer: what these measurements contribute to predictions for other kinds of device. None: there
+            are too few measurements.
+        evidence: data by which transfer predicts workloads that are not in `workloads`. None: such workloads
+            are predicted by the mean over all factors in `workloads`.
     """
 
     hardware: str

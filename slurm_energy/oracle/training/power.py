@@ -13,19 +13,31 @@ _HALVINGS = 8
 
 
 def phase_watts(static_watts: Any, tdp_watts: Any, utilisation: Any, scale: Any) -> Any:
-    """Return the power of one phase. Source: thesis, Eq. 4.14."""
+    """Return the watts of a device in one phase of a step: static watts plus a share of the dynamic range.
+
+    Args:
+        static_watts: watts without work.
+        tdp_watts: design power.
+        utilisation: share of the range from `static_watts` to `tdp_watts`.
+        scale: factor on the watts above `static_watts`.
+
+    Source: thesis, Eq. 4.14.
+    """
     return static_watts + utilisation * (tdp_watts - static_watts) * scale
 
 
 def mean_watts(phases: tuple[tuple[Any, Any], ...], total_s: Any) -> Any:
-    """Return the mean power over phases (watts, seconds). Source: thesis, Eq. 4.15."""
+    """Return the mean watts over `total_s` seconds, given the watts and seconds of each phase.
+
+    Source: thesis, Eq. 4.15.
+    """
     return sum(watts * seconds for watts, seconds in phases) / total_s
 
 
 def voltage_square(clock: Any, theta: Theta) -> Any:
-    """Return (V / V_max)^2 at a share of the maximum clock.
+    """Return (V / V_max)^2 at `clock`, a share of the maximum clock.
 
-    The voltage is constant up to the knee and rises linearly above it.
+    The voltage V is constant up to the clock `theta.voltage_knee` and rises linearly above it.
     """
     risen = np.maximum(0.0, clock - theta.voltage_knee) / (1.0 - theta.voltage_knee)
     volts = theta.voltage_floor + (1.0 - theta.voltage_floor) * risen
@@ -44,7 +56,9 @@ def _weighted_memory_s(times: StepTimes, theta: Theta, scalars: Scalars) -> Any:
 
 
 def utilisation(times: StepTimes, theta: Theta, scalars: Scalars, clock: Any = 1.0) -> Any:
-    """Return the utilisation U of Eq. 4.14 during work: weighted compute and memory time over working time.
+    """Return the utilisation of a device during work: weighted compute and memory time over working time.
+
+    It is U in Eq. 4.14 of the thesis.
 
     An operation takes the same number of switchings at any clock, each at the voltage of that clock. Its
     energy is therefore proportional to V^2 and its power to V^2 f. The energy of memory does not depend on
@@ -55,7 +69,10 @@ def utilisation(times: StepTimes, theta: Theta, scalars: Scalars, clock: Any = 1
 
 
 def working_watts(times: StepTimes, theta: Theta, scalars: Scalars, tdp_watts: Any, clock: Any = 1.0) -> Any:
-    """Return the watts of the device during work."""
+    """Return the mean watts of a device while it works, without communication and waiting.
+
+    `clock` is a share of the maximum clock.
+    """
     used = utilisation(times, theta, scalars, clock)
     return phase_watts(theta.static_share * tdp_watts, tdp_watts, used, theta.power_scale)
 
@@ -63,16 +80,16 @@ def working_watts(times: StepTimes, theta: Theta, scalars: Scalars, tdp_watts: A
 def clock_under(
     times: StepTimes, theta: Theta, scalars: Scalars, tdp_watts: Any, cap_watts: Any, highest: Any = 1.0
 ) -> Any:
-    """Return the highest clock at which the working device keeps a power limit.
+    """Return the highest clock at which the watts of the working device do not exceed a power limit.
 
-    If no clock keeps it, the lowest clock is returned.
+    If the limit is exceeded at every clock, the lowest clock is returned.
 
     Args:
         times: parts of the step at the maximum clock.
         theta: parameters of the device.
         scalars: factors of the workload.
         tdp_watts: design power, which also acts as a limit.
-        cap_watts: power limit.
+        cap_watts: power limit in watts; infinite: none.
         highest: clock limit as a share of the maximum clock.
 
     Returns:
@@ -85,7 +102,7 @@ def clock_under(
     core, stream = _weighted_compute_s(times, theta, scalars), _weighted_memory_s(times, theta, scalars)
 
     def excess(clock: Any) -> Any:
-        """Return the excess over the limit. It rises with the clock and is 0 where the limit is met."""
+        """Return a value that rises with the clock and is 0 where the watts equal the limit."""
         return core * voltage_square(clock, theta) + stream - budget * device_s(times, theta, clock)
 
     high = np.maximum(highest, theta.clock_floor)
@@ -110,7 +127,8 @@ def clock_under(
 def step_watts(times: StepTimes, theta: Theta, scalars: Scalars, tdp_watts: Any, clock: Any = 1.0) -> Any:
     """Return the mean watts of one device over a step, at most its design power.
 
-    The phases are work, communication and waiting for the host (Eq. 4.15).
+    They are the mean over work, communication and waiting for the host (thesis, Eq. 4.15). `clock` is a share
+    of the maximum clock.
     """
     static_watts = theta.static_share * tdp_watts
     total_s, busy_s = step_s(times, theta, clock), device_s(times, theta, clock)

@@ -43,7 +43,12 @@ class Residuals:
     power: Sequence[Sequence[float]]
 
     def at(self, batch: Any, cap_watts: Any) -> tuple[Array, Array]:
-        """Return the factors on time and power at batches and limits of equal shape."""
+        """Return the factors on seconds per step and on watts at given configurations.
+
+        Args:
+            batch: samples per device and step, an array.
+            cap_watts: power limits in watts, an array of the same shape. The results have this shape, too.
+        """
         batch_position = np.interp(np.log2(batch), np.log2(self.batches), np.arange(len(self.batches)))
         cap_position = np.interp(cap_watts, self.caps_watts, np.arange(len(self.caps_watts)))
         row_below = np.minimum(batch_position.astype(np.int64), len(self.batches) - 2)
@@ -60,9 +65,12 @@ class Residuals:
         return np.asarray(time), np.asarray(power)
 
     def support(self, batch: Any) -> Array:
-        """Return the proximity of measurements to each batch.
+        """Return how close each batch size is to a measured one, from 0 (far) to 1 (measured).
 
-        It is 1 at a measured batch and 0 from half a doubling of the batch on.
+        It falls linearly with the logarithm of the batch size and is 0 from half a doubling on.
+
+        Args:
+            batch: samples per device and step, an array. The result has its shape.
         """
         measured = np.log2(self.batches[EXTRAPOLATION_NODES:-EXTRAPOLATION_NODES])
         distance = np.abs(np.log2(np.asarray(batch, dtype=np.float64))[..., None] - measured).min(axis=-1)

@@ -34,7 +34,15 @@ class DeviceParameters:
 
 
 def saturation_product(dims: tuple[Any, ...], references: tuple[Any, ...], function: Saturation) -> Any:
-    """Return the product of the saturations along all dimensions. Source: thesis, Eq. 4.11."""
+    """Return the product of `function(size / reference)` over all dimensions of an operation, 0 to 1.
+
+    Args:
+        dims: size of the operation along each dimension.
+        references: size at which the operation saturates along each dimension.
+        function: saturation function.
+
+    Source: thesis, Eq. 4.11.
+    """
     product: Any = 1.0
     for size, reference in zip(dims, references, strict=True):
         product = product * function(size / reference)
@@ -42,7 +50,15 @@ def saturation_product(dims: tuple[Any, ...], references: tuple[Any, ...], funct
 
 
 def efficiency(beta: Any, saturated: Any, *scalars: Any) -> Any:
-    """Return the share of the peak rate that an operation reaches. Source: thesis, Eq. 4.10."""
+    """Return the share of the peak rate that an operation reaches.
+
+    Args:
+        beta: share that a large operation reaches.
+        saturated: result of `saturation_product`.
+        scalars: further factors.
+
+    Source: thesis, Eq. 4.10.
+    """
     share = beta * saturated
     for scalar in scalars:
         share = share * scalar
@@ -50,22 +66,52 @@ def efficiency(beta: Any, saturated: Any, *scalars: Any) -> Any:
 
 
 def operation_s(flops: Any, peak_flops_per_s: Any, share: Any, factor: Any) -> Any:
-    """Return the seconds of the operations of one unit. Source: thesis, Eq. 4.9."""
+    """Return the seconds that operations take on one unit of the device (matrix units or ALU).
+
+    Args:
+        flops: number of operations.
+        peak_flops_per_s: peak rate of the unit.
+        share: share of the peak rate that the operations reach.
+        factor: factor on the time.
+
+    Source: thesis, Eq. 4.9.
+    """
     return flops / (peak_flops_per_s * share) * factor
 
 
 def miss_share(working_set_bytes: Any, l2_bytes: Any, miss_floor: Any) -> Any:
-    """Return the share of memory accesses that miss the cache. Source: thesis, Eq. 4.13 (f_L2)."""
+    """Return the share of memory accesses that miss the last-level cache, from `miss_floor` to 1.
+
+    Source: thesis, Eq. 4.13 (f_L2).
+    """
     return np.minimum(1.0, np.maximum(miss_floor, working_set_bytes / l2_bytes))
 
 
 def memory_s(moved_bytes: Any, bytes_per_s: Any, missed: Any, factor: Any) -> Any:
-    """Return the seconds of memory traffic. Source: thesis, Eq. 4.13."""
+    """Return the seconds of memory traffic.
+
+    Args:
+        moved_bytes: bytes read and written.
+        bytes_per_s: memory bandwidth.
+        missed: share of accesses that miss the cache.
+        factor: factor on the time.
+
+    Source: thesis, Eq. 4.13.
+    """
     return moved_bytes / bytes_per_s * missed * factor
 
 
 def all_reduce_s(gpus: Any, hop_s: Any, gradient_bytes: Any, bytes_per_s: Any) -> Any:
-    """Return the seconds of a ring all-reduce among `gpus` devices; 0 for one. Source: thesis, Eq. 4.8."""
+    """Return the seconds of a ring all-reduce among `gpus` devices; 0 for one device.
+
+    Args:
+        gpus: number of devices.
+        hop_s: latency of one hop of the ring.
+        gradient_bytes: size of all gradients on one device.
+        bytes_per_s: bandwidth to the neighbours in the ring.
+
+    Source: thesis, Eq. 4.8.
+    """
     others = gpus - 1.0
     return 2.0 * others * hop_s + 2.0 * others / gpus * gradient_bytes / bytes_per_s
 
@@ -105,12 +151,12 @@ class StepTimes:
 
     @property
     def host_s(self) -> Any:
-        """Seconds of the host."""
+        """Seconds of the host per step, for launches and for supplying data."""
         return self.launch_s + self.supply_s
 
     @property
     def compute_s(self) -> Any:
-        """Seconds of all operations of the passes."""
+        """Seconds of matrix products, convolutions and other operations together at the maximum clock."""
         return self.gemm_s + self.conv_s + self.alu_s
 
 
@@ -174,7 +220,7 @@ def _operations_s(
 
 
 def _traffic_s(work: StepDemand, device: DeviceParameters, theta: Theta) -> Any:
-    """Return the seconds of the memory traffic of a pass."""
+    """Return the seconds of the memory traffic of one forward and backward pass."""
     missed = miss_share(work.bytes_moved / np.maximum(work.kernels, 1.0), device.l2_bytes, theta.miss_floor)
     return memory_s(work.bytes_moved, device.memory_bytes_per_s, missed, theta.time_memory)
 

@@ -46,8 +46,8 @@ class Evidence:
     """Data on a kind of device with few measurements or none.
 
     Attributes:
-        prior: knowledge from other kinds.
-        models: profile of each measurement.
+        prior: what measurements on other kinds of device contribute.
+        models: profile name of each measurement.
         columns: by name in `COLUMNS`, one value per measurement. The slopes are those of the model at the
             most likely latent quantities, so that no profile is needed to use them.
     """
@@ -57,19 +57,20 @@ class Evidence:
     columns: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def count(self, workload: str) -> int:
-        """Return the number of measurements of a workload."""
+        """Return the number of measurements of the workload with the profile name `workload`."""
         return self.models.count(workload)
 
     def effective_count(self, workload: str) -> float:
-        """Return the effective number of measurements.
+        """Return the effective number of measurements for the prediction of one workload (a profile name).
 
-        Each measurement of another workload counts as `OTHER_WORKLOAD_WEIGHT`.
+        Each measurement of this workload counts as one. Each measurement of another workload counts as
+        `OTHER_WORKLOAD_WEIGHT`.
         """
         own_count = self.count(workload)
         return own_count + OTHER_WORKLOAD_WEIGHT * (len(self.models) - own_count)
 
     def posterior(self) -> Posterior | None:
-        """Return the Gaussian process given the measurements, or None without any."""
+        """Return the Gaussian process given the measurements, or None if there are no measurements."""
         if not self.models:
             return None
         columns = {name: np.asarray(self.columns[name], dtype=np.float64) for name in COLUMNS}
@@ -88,13 +89,20 @@ class Evidence:
 
 
 def steps_at(prior: Transfer, models: Sequence[str], batch: Array, cap_share: Array) -> StepPositions:
-    """Return the positions of steps from profile, batch and power limit over design power."""
+    """Return the positions of n training steps in the input space of the Gaussian process.
+
+    Args:
+        prior: knowledge from other kinds of device.
+        models: profile names, n entries.
+        batch: samples per device and step, shape (n,).
+        cap_share: power limit divided by the design power, shape (n,).
+    """
     measured_elsewhere = np.array([model in prior.workloads for model in models])
     return StepPositions(np.array(models), measured_elsewhere, np.log2(batch), np.log(cap_share))
 
 
 def fit_evidence(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> Evidence:
-    """Return the evidence from a prior and measurements.
+    """Return the evidence on a kind of device from a prior and from measurements.
 
     Gauss-Newton iterations of limited and decreasing length approach the most likely latent quantities
     (iterated extended Kalman filter).
@@ -132,7 +140,17 @@ def fit_evidence(hardware: Hardware, rows: Sequence[Measurement], prior: Transfe
 def latent_values(
     hardware: Hardware, rows: Sequence[Measurement], evidence: Evidence, name: str
 ) -> tuple[Array, Array]:
-    """Return the most likely latent quantity of each row, and its standard deviation."""
+    """Return the most likely value of a latent quantity for each row, and its standard deviation.
+
+    Args:
+        hardware: the kind of device.
+        rows: measured configurations, n entries.
+        evidence: evidence on the kind of device.
+        name: latent quantity, one of `LATENTS`.
+
+    Returns:
+        Two arrays of shape (n,); all latent quantities are logarithms.
+    """
     positions, posterior = _step_positions(hardware, rows, evidence.prior), evidence.posterior()
     own_variance = latent_covariance(positions, positions)[name].diagonal()
     mean = _means(evidence.prior, rows, name)

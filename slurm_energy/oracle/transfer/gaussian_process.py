@@ -71,7 +71,10 @@ class Linearised:
 
 
 def latent_covariance(first: StepPositions, second: StepPositions) -> dict[str, Array]:
-    """Return the covariance of each latent quantity between n and m positions, shape (n, m)."""
+    """Return the prior covariance of each latent quantity, by its name in `LATENTS`.
+
+    Each array has the shape (n, m) for n positions `first` and m positions `second`.
+    """
     same = first.workload[:, None] == second.workload[None]
     near = _matern(first.batch, second.batch, BATCH_RANGE)
     covariances = {}
@@ -83,7 +86,10 @@ def latent_covariance(first: StepPositions, second: StepPositions) -> dict[str, 
 
 
 def covariance(first: Linearised, second: Linearised) -> Array:
-    """Return the covariance of all observations without noise, times before powers, shape (2 n, 2 m)."""
+    """Return the prior covariance of the logarithms of time and power between n and m steps, without noise.
+
+    The shape is (2 n, 2 m). Rows and columns contain first all times, then all powers.
+    """
     latents = latent_covariance(first.positions, second.positions)
     same = first.positions.workload[:, None] == second.positions.workload[None]
     along = _matern(first.positions.cap, second.positions.cap, CAP_RANGE)
@@ -96,7 +102,13 @@ def covariance(first: Linearised, second: Linearised) -> Array:
 
 
 def latent_observation_covariance(latents: Array, second: Linearised, name: str) -> Array:
-    """Return the covariance of one latent quantity at n positions with the observations, shape (n, 2 m)."""
+    """Return the covariance of one latent quantity at n positions with m observed steps, shape (n, 2 m).
+
+    Args:
+        latents: covariance of this latent quantity between the positions, shape (n, m).
+        second: the observed steps. The columns contain first their times, then their powers.
+        name: latent quantity, one of `LATENTS`.
+    """
     return np.hstack([latents * slope[None] for slope in second.slopes[name]])
 
 
@@ -143,26 +155,50 @@ class Posterior:
         return np.array([[half_width(*column)] for column in columns])
 
     def latent_mean(self, latents: Array, name: str) -> Array:
-        """Return the posterior minus the prior mean of a latent quantity, from its `latent_covariance`."""
+        """Return the posterior mean minus the prior mean of a latent quantity at n positions, shape (n,).
+
+        Args:
+            latents: covariance of the quantity between these positions and the m observed steps,
+                shape (n, m).
+            name: latent quantity, one of `LATENTS`.
+        """
         mean: Array = latent_observation_covariance(latents, self.at, name)[:, self.observed] @ self.weights
         return mean
 
     def latent_root(self, latents: Array, name: str) -> Array:
-        """Return a matrix whose column products are the covariances that the observations remove."""
+        """Return a matrix R; the observations reduce the covariance of a latent quantity by R^T R.
+
+        Args:
+            latents: covariance of the quantity between n positions and the m observed steps, shape (n, m).
+            name: latent quantity, one of `LATENTS`.
+
+        Returns:
+            Shape (number of observed values, n).
+        """
         root: Array = (
             self._inverse_root @ latent_observation_covariance(latents, self.at, name)[:, self.observed].T
         )
         return root
 
     def predict(self, at: Linearised) -> tuple[Array, Array]:
-        """Return the mean and the removed variance of the logarithms of time and power, shape (2, n) each."""
+        """Return the predicted logarithms of time and power of n steps, and the removed variance.
+
+        Both arrays have the shape (2, n). The logarithms are relative to the linearised model, and the
+        posterior variance is the prior variance minus the removed one.
+        """
         between = covariance(at, self.at)[:, self.observed]
         explained = np.square(self._inverse_root @ between.T).sum(axis=0)
         return (between @ self.weights).reshape(2, -1), explained.reshape(2, -1)
 
 
 def _scatter(full: Array, values: Array, own: NDArray[np.bool_]) -> float:
-    """Return the ratio of observed to expected scatter of some observations, at least 1."""
+    """Return the ratio of observed to expected scatter of the observations in `own`, at least 1.
+
+    Args:
+        full: prior covariance of all observations with noise.
+        values: all observations minus their prior means.
+        own: mask of the observations to use.
+    """
     length = values[own] @ np.linalg.solve(full[np.ix_(own, own)], values[own]) if own.any() else 0.0
     return float(np.sqrt(max(1.0, (SCALE_WEIGHT + length) / (SCALE_WEIGHT + own.sum()))))
 

@@ -24,7 +24,7 @@ _MAX_STATIC: Final = 0.98
 
 @dataclass(frozen=True, slots=True)
 class LatentModel:
-    """Steps under power limits.
+    """Default training model of n steps under power limits, as a function of the latent quantities.
 
     Attributes:
         times: parts of the steps at the maximum clock, from `DEFAULTS` and `NEUTRAL`.
@@ -39,7 +39,10 @@ class LatentModel:
     clock: Any = 1.0
 
     def at(self, demand: Any, supply: Any, idle: Any) -> tuple[Array, Array, Array]:
-        """Return seconds, watts and clock in the shape of the arguments."""
+        """Return the seconds per step, mean watts of a device, and clock as a share of the maximum clock.
+
+        The arguments are the latent quantities of `prior.LATENTS`. The results have their shape.
+        """
         factor = np.exp(demand)
         static = np.minimum(DEFAULTS.static_share * factor, _MAX_STATIC)
         scale = DEFAULTS.power_scale * factor * (1.0 - DEFAULTS.static_share) / (1.0 - static)
@@ -54,12 +57,20 @@ class LatentModel:
         return seconds, np.minimum(watts, self.tdp_watts), clock
 
     def logarithms(self, **latents: Array) -> tuple[Array, Array, Array]:
-        """Return the logarithms of seconds, watts and slowdown (inverse of the clock)."""
+        """Return the logarithms of seconds per step, watts and slowdown (maximum clock over clock).
+
+        Args:
+            latents: demand, supply and idle.
+        """
         seconds, watts, clock = self.at(**latents)
         return np.log(seconds), np.log(watts), -np.log(clock)
 
     def slopes(self, latents: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
-        """Return the effect of each latent quantity on the logarithms of time and of power."""
+        """Return the derivatives of the logarithms of time and power by each latent quantity, by its name.
+
+        Args:
+            latents: values of demand, supply and idle at which the derivatives are taken, shape (n,) each.
+        """
         count = len(latents["demand"])
         slopes_of = {"time": (np.ones(count), np.zeros(count))}
         for name, step in _STEPS.items():

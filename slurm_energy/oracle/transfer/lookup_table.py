@@ -56,7 +56,7 @@ class LookupTable:
     widths: Array
 
     def latents_at(self, batch: Array, deviation: tuple[float, float]) -> tuple[Array, Array, Array]:
-        """Return demand, supply and idle.
+        """Return the latent quantities demand, supply and idle at n batch sizes, shape (n,) each.
 
         Args:
             batch: samples per device and pass, shape (n,).
@@ -76,7 +76,7 @@ class LookupTable:
         return self._interpolated(self.offsets, batch, cap_share)
 
     def widths_at(self, batch: Array, cap_share: Array) -> Array:
-        """Return the half widths of the ranges of these logarithms, shape (2, n)."""
+        """Return half the width of the 90 % ranges of the logarithms of time and power, shape (2, n)."""
         return self._interpolated(self.widths, batch, cap_share)
 
     def _interpolated(self, values: Array, batch: Array, cap_share: Array) -> Array:
@@ -100,7 +100,7 @@ def tabulate(
     """Return the lookup table of one workload.
 
     Args:
-        workload: profile.
+        workload: profile name.
         tdp_watts: design power of the device.
         step_times: function from batches to the parts of steps on one device at the maximum clock.
         evidence: evidence on the kind of device.

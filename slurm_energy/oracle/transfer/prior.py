@@ -68,7 +68,12 @@ class WorkloadOffsets:
     supply: Sequence[float]
 
     def at(self, quantity: str, batch: Array) -> Array:
-        """Return `time` or `supply` at other batches; constant beyond the measured ones."""
+        """Return the offset `time` or `supply` at any batch sizes. It is constant beyond the measured ones.
+
+        Args:
+            quantity: `time` or `supply`.
+            batch: samples per device and step; the result has its shape.
+        """
         values: Sequence[float] = getattr(self, quantity)
         return np.asarray(np.interp(np.log2(batch), np.log2(self.batches), values))
 
@@ -93,11 +98,17 @@ class Transfer:
 
     @property
     def scores(self) -> tuple[Sequence[float], Sequence[float]]:
-        """Quantiles of the scores of time and of power."""
+        """`time_scores` and `power_scores`."""
         return self.time_scores, self.power_scores
 
     def mean(self, latent: str, workload: str, batch: Array) -> Array:
-        """Return the expected value of a latent quantity of one workload at some batches."""
+        """Return the expected value of a latent quantity of one workload at each batch size, shape (n,).
+
+        Args:
+            latent: one of `LATENTS`; the values are logarithms.
+            workload: profile name.
+            batch: samples per device and step, shape (n,).
+        """
         if latent in ("time", "supply"):
             known_offsets = self.workloads.get(workload)
             usual = 0.0 if latent == "time" else TYPICAL_SUPPLY
@@ -109,7 +120,10 @@ NO_TRANSFER: Final = Transfer()
 
 
 def combined(transfers: Sequence[Transfer]) -> Transfer:
-    """Return the mean over several kinds; each workload is averaged over the kinds that measured it."""
+    """Return the mean of the knowledge from several kinds of device; `NO_TRANSFER` for none.
+
+    Each workload is averaged over the kinds on which it was measured.
+    """
     if not transfers:
         return NO_TRANSFER
     time_scores, power_scores = (

@@ -37,7 +37,7 @@ _NORMAL_95: Final = 1.6448536269514722
 
 
 def prior_half_width(scores: Sequence[float]) -> float:
-    """Return the half width without observations.
+    """Return the half width of the 90 % range, in predicted standard deviations, without observations.
 
     Args:
         scores: quantiles at `SCORE_LEVELS` of the scores between other kinds.
@@ -46,7 +46,9 @@ def prior_half_width(scores: Sequence[float]) -> float:
 
 
 def half_width(scores: Sequence[float], own_scores: Array, count: int, scatter: float) -> float:
-    """Return the geometric mean of the two estimates.
+    """Return the half width of the 90 % range in predicted standard deviations.
+
+    It is the geometric mean of the estimates by Student's t and by the conformal quantile.
 
     Args:
         scores: quantiles at `SCORE_LEVELS` of the scores between other kinds.
@@ -68,7 +70,7 @@ def conformal_quantile(scores: Sequence[float], own_scores: Array) -> float:
 
     Args:
         scores: quantiles at `SCORE_LEVELS` of the scores between other kinds.
-        own_scores: scores of observations.
+        own_scores: scores of the observations, each predicted from all others, shape (n,).
     """
     if not len(own_scores):
         return prior_half_width(scores)
@@ -80,7 +82,7 @@ def conformal_quantile(scores: Sequence[float], own_scores: Array) -> float:
 
 
 def student_95(free: float) -> float:
-    """Return the 95 % quantile of Student's t, for at least 4 degrees of freedom.
+    """Return the 95 % quantile of Student's t distribution with `free` degrees of freedom, at least 4.
 
     Source: Abramowitz and Stegun, 26.7.5.
     """
