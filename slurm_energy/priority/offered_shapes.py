@@ -198,7 +198,7 @@ class OfferedShapeProvider:
         Args:
             queue: all jobs.
             rows: queue rows of the ranked jobs.
-            as_asked: predictions of all jobs as requested, by queue row.
+            as_asked: predictions of the ranked jobs as requested, one row per job.
             at: index of each table row's job among the ranked jobs, shape (m,).
             gpus: number of GPUs by table row, shape (m,).
             kinds: GPU type by table row.
