@@ -243,7 +243,7 @@ def _clock_share(kind: Hardware, clock_mhz: float) -> float:
 
 
 def to_json(result: Sweep, names: dict[str, Any]) -> dict[str, Any]:
-    """Return a sweep as JSON data.
+    """Return a sweep as a dict that JSON can hold.
 
     Args:
         result: the sweep.

@@ -37,7 +37,7 @@ class NameplateOracle:
         self._cpu = _hardware(cpu_kind)
 
     def predict(self, request: PredictionRequest) -> Prediction:
-        """Return the prediction."""
+        """Return the prediction for a job. Every job can be predicted."""
         limit_s, notes = request.time_limit_s, []
         if limit_s is None:
             limit_s = NO_LIMIT_S
@@ -67,10 +67,10 @@ class NameplateOracle:
         return Estimate(*figures), hardware is not None
 
     def _cpus(self, request: PredictionRequest) -> Estimate:
-        """Return the watts of the CPUs.
+        """Return the watts of the job's CPUs on all nodes.
 
-        The lowest value is that of idle cores, the highest that of whole nodes: a job may have a node to
-        itself.
+        The lower end of the range is the power of idle cores. The upper end is the power of all CPUs of the
+        nodes, because the job may use the nodes exclusively.
         """
         nodes = request.nodes or 1
         node_watts = 2 * self._cpu.tdp_watts if self._cpu else _NODE_TDP_WATTS

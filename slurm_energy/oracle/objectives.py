@@ -55,5 +55,5 @@ def pareto_front(duration_s: Array, energy_joules: Array) -> NDArray[np.bool_]:
 
 
 def first_minimum(values: Array, tolerance: float = 0.0) -> int:
-    """Return the index of the first value that exceeds the minimum by at most the share `tolerance`."""
+    """Return the index of the first value that exceeds the minimum by at most `tolerance` (0.02: 2 %)."""
     return int(np.flatnonzero(values <= values.min() * (1.0 + tolerance))[0])

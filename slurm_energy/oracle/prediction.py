@@ -50,7 +50,7 @@ class Estimate:
         return cls(mean, mean * max(0.0, 1 - share), mean * (1 + share))
 
     def to_json(self) -> dict[str, float]:
-        """Return the estimate as JSON data."""
+        """Return the estimate as a dict that JSON can hold."""
         return {"mean": self.mean, "low": self.low, "high": self.high}
 
 
@@ -60,7 +60,7 @@ class PredictionRequest:
 
     Attributes:
         user: login name of the owner.
-        account: account that is charged.
+        account: Slurm account that is charged.
         partition: requested partition.
         name: job name.
         fingerprint: digest of the batch script and its arguments.
@@ -69,7 +69,7 @@ class PredictionRequest:
         gpus: GPUs on all nodes together.
         gpu_kind: name of a hardware file, e.g. `a100-sxm4-40gb`.
         time_limit_s: requested time limit in seconds.
-        policy: energy policy.
+        policy: name of the requested energy policy.
         cap_watts: power cap per node in watts.
         gpu_cap_watts: power cap per GPU in watts.
         model: workload profile (`--energy-model`), e.g. `resnet50`.
@@ -132,7 +132,7 @@ class Prediction:
         return self.energy_joules.mean * self.duration_s.mean
 
     def to_json(self) -> dict[str, Any]:
-        """Return the prediction as JSON data."""
+        """Return the prediction as a dict that JSON can hold."""
         return {
             "duration_s": self.duration_s.to_json(),
             "power_watts": self.power_watts.to_json(),
@@ -146,10 +146,10 @@ class Prediction:
 
     @classmethod
     def from_json(cls, data: Any) -> Prediction:
-        """Read the output of `to_json`.
+        """Return the prediction that the output of `to_json` describes.
 
         Raises:
-            ValueError: the data have another form.
+            ValueError: `data` is not such an output.
         """
         try:
             estimates = {
@@ -177,13 +177,13 @@ class Oracle(Protocol):
 
 
 class FallbackOracle:
-    """Oracle that queries other oracles in order and returns the first prediction."""
+    """Oracle that queries other oracles in order, until one of them can predict the job."""
 
     def __init__(self, oracles: Iterable[Oracle]) -> None:
         self._oracles = tuple(oracles)
 
     def predict(self, request: PredictionRequest) -> Prediction | None:
-        """Return the first prediction, or None if no oracle can predict the job."""
+        """Return the prediction of the first oracle that can predict the job, or None if none of them can."""
         for oracle in self._oracles:
             prediction = oracle.predict(request)
             if prediction is not None:
@@ -191,7 +191,7 @@ class FallbackOracle:
         return None
 
     def require(self, request: PredictionRequest) -> Prediction:
-        """Return the first prediction.
+        """Return the prediction of the first oracle that can predict the job.
 
         Raises:
             NotFoundError: no oracle can predict the job.

@@ -48,11 +48,14 @@ From the same number on, a search fits factors of the workload.
 
 
 def expected_objective(values: Sequence[Array], probabilities: Sequence[float] = PROBABILITIES) -> Array:
-    """Return the expected objective of each alternative, in units of the minimum of each case.
+    """Return the expected objective of each of n alternatives, shape (n,); lower is better.
+
+    In each case, the objective is divided by the minimum of that case.
 
     Args:
-        values: objectives of the alternatives in each case; infinite: not selectable.
-        probabilities: probabilities of the cases.
+        values: objectives of the alternatives in each case, shape (n,) each. An infinite value excludes the
+            alternative.
+        probabilities: probability of each case.
     """
     pairs = zip(probabilities, values, strict=True)
     return np.asarray(sum(share * case / case.min() for share, case in pairs))

@@ -15,12 +15,12 @@ from slurm_energy.quantities import shown
 
 @dataclass(frozen=True, slots=True)
 class SiteCalibrations:
-    """Calibrations by kind of device, with the shipped calibrations as the fallback."""
+    """Calibrations of a site by hardware name, with the shipped calibrations as the fallback."""
 
     own: Mapping[str, Calibration] = field(default_factory=dict)
 
     def of(self, hardware: str) -> Calibration:
-        """Return the calibration of a kind of device."""
+        """Return the calibration of the kind `hardware`, from the site or else the shipped one."""
         own = self.own.get(hardware)
         return shipped_calibration(hardware) if own is None else own
 

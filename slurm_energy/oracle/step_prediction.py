@@ -99,7 +99,7 @@ class StepPredictor:
         configurations: Configurations,
         deviation: Deviation = (0.0, 0.0),
     ) -> StepPredictions:
-        """Return the predicted steps of one workload.
+        """Return the predicted training steps of one workload on one kind of device.
 
         Args:
             profile: the workload.
@@ -207,10 +207,10 @@ class StepPredictor:
 
 
 def device_of(kind: Hardware, precision: str) -> DeviceParameters:
-    """Return the peak rates for one precision.
+    """Return the peak rates of a kind of device for one number format of matrix products.
 
     Raises:
-        UsageError: the device has no unit for it.
+        UsageError: the device does not support this precision.
     """
     return DeviceParameters(
         matrix_flops_per_s=kind.matrix_flops_per_s(precision),
@@ -223,7 +223,10 @@ def device_of(kind: Hardware, precision: str) -> DeviceParameters:
 
 
 def support_of(calibration: Calibration, profile: WorkloadProfile, precision: str, batch: Any) -> Array:
-    """Return the proximity of measurements to each job (`Residuals.support`)."""
+    """Return how close each batch size is to a measured one, from 0 (far) to 1 (measured).
+
+    It is 0 for all if the workload has no residuals in this precision. See `Residuals.support`.
+    """
     residuals = calibration.residuals.get((profile.name, precision))
     count = np.shape(batch)
     return np.zeros(count) if residuals is None else residuals.support(batch)

@@ -73,7 +73,7 @@ class TrainingAlternatives:
         return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(order) else []
 
     def names(self, row: int) -> tuple[WorkloadProfile, Hardware, str]:
-        """Return the profile, kind and precision of a row."""
+        """Return the workload profile, kind of device and precision of the alternative with index `row`."""
         return (
             self.profiles[self.profile[row]],
             self.kinds[self.kind[row]],
@@ -81,12 +81,12 @@ class TrainingAlternatives:
         )
 
     def configurations(self, rows: NDArray[np.int64]) -> Configurations:
-        """Return the remaining columns of the given rows."""
+        """Return the other columns of the alternatives with the indices `rows`."""
         columns = (self.batch, self.gpus, self.accumulation, self.cap_watts, self.clock)
         return Configurations(*(values[rows] for values in columns))
 
     def subset(self, rows: NDArray[np.int64]) -> TrainingAlternatives:
-        """Return the given rows."""
+        """Return the alternatives with the indices `rows`."""
         columns = ("profile", "kind", "precision", "batch", "gpus", "samples", "cap_watts", "clock")
         return replace(self, **{name: getattr(self, name)[rows] for name in (*columns, "accumulation")})
 
@@ -207,7 +207,7 @@ class TrainingOracle:
         return flags
 
     def support(self, alternatives: TrainingAlternatives) -> Array:
-        """Return the proximity of measurements to each job (`Residuals.support`), shape (n,)."""
+        """Return how close each batch size is to a measured one, 0 (far) to 1, shape (n,)."""
         support = np.zeros(len(alternatives))
         for rows in alternatives.groups():
             profile, kind, precision = alternatives.names(rows[0])

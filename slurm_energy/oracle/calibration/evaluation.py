@@ -25,7 +25,10 @@ from slurm_energy.oracle.workload import Optimizer, WorkloadProfile, find_optimi
 def predict_rows(
     hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration
 ) -> tuple[Array, Array]:
-    """Return the seconds per step and watts of rows, as `step_prediction.StepPredictor` predicts them."""
+    """Return the predicted seconds per step and watts of one device for n measured rows, shape (n,) each.
+
+    The values equal those of `step_prediction.StepPredictor`.
+    """
     seconds, watts = np.empty(len(rows)), np.empty(len(rows))
     for kind in {(row.model, row.precision) for row in rows}:
         indices = [index for index, row in enumerate(rows) if (row.model, row.precision) == kind]
@@ -54,7 +57,14 @@ def transferred(
     calibration: Calibration,
     deviation: Deviation = (0.0, 0.0),
 ) -> StepPredictions:
-    """Return the transferred predictions for rows of one workload in one precision."""
+    """Return the predictions by transfer for measured rows of one workload in one precision.
+
+    Args:
+        hardware: the kind of device.
+        rows: measured rows, at least one.
+        calibration: calibration of the kind of device, with evidence.
+        deviation: deviation of the predicted jobs from the expected ones, in standard deviations.
+    """
     predictor = StepPredictor(lambda name: calibration, looping=rows[0].looping)
     configurations = Configurations(
         column(rows, "batch"),
@@ -76,7 +86,7 @@ def host_wait_shares(hardware: Hardware, rows: Sequence[Measurement], calibratio
 
 
 def errors(rows: Sequence[Measurement], seconds: Array, watts: Array) -> tuple[float, float]:
-    """Return the MAPE of time and of power, as shares."""
+    """Return the mean absolute relative errors of predicted seconds and watts, as shares (0.1: 10 %)."""
     return float(mape(seconds, column(rows, "step_s"))), float(mape(watts, column(rows, "power_watts")))
 
 

@@ -47,7 +47,10 @@ def mape(predicted: Array, measured: Array, smoothing: float = 0.0) -> Array:
 
 
 def combined(time_error: Array, power_error: Array) -> Array:
-    """Return the weighted error. Source: thesis, Eq. 4.18."""
+    """Return the sum of the errors of time and power, weighted by `TIME_WEIGHT` and `POWER_WEIGHT`.
+
+    Source: thesis, Eq. 4.18.
+    """
     return TIME_WEIGHT * time_error + POWER_WEIGHT * power_error
 
 
@@ -158,14 +161,26 @@ class Problem:
         return np.asarray(np.broadcast_to(share, len(self.rows)))
 
     def errors(self, unknowns: Sequence[Unknown], vectors: Array) -> tuple[Array, Array]:
-        """Return the MAPE of time and of power for each vector."""
+        """Return the mean absolute relative errors of time and power, shape (vectors,) each.
+
+        Args:
+            unknowns: the unknowns, n entries.
+            vectors: values that the search varies, shape (vectors, n).
+        """
         seconds, watts, _ = self.predict(unknowns, vectors)
         return mape(seconds, self.measured_s), mape(watts, self.measured_watts)
 
     def loss(
         self, unknowns: Sequence[Unknown], vectors: Array, weights: Weights, smoothing: float = 0.0
     ) -> Array:
-        """Return the objective of the search for each vector."""
+        """Return the objective that the search minimises, shape (vectors,).
+
+        Args:
+            unknowns: the unknowns, n entries.
+            vectors: values that the search varies, shape (vectors, n).
+            weights: weights of the terms that are added to the error.
+            smoothing: see `mape`.
+        """
         seconds, watts, _ = self.predict(unknowns, vectors)
         total = combined(
             mape(seconds, self.measured_s, smoothing), mape(watts, self.measured_watts, smoothing)

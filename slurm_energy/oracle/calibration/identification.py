@@ -52,7 +52,7 @@ def sweeps_determine_response(hardware: Hardware, rows: Sequence[Measurement]) -
 
 
 def workloads_with_own_factors(hardware: Hardware, rows: Sequence[Measurement]) -> list[str]:
-    """Return the workloads whose factors the measurements determine."""
+    """Return the profile names of the workloads whose factors the measurements determine."""
     models = [row.model for row in rows]
     swept = [rows[indices[0]].model for indices in sweeps(hardware, rows)]
     return [
@@ -98,7 +98,7 @@ def usual_cap_share(hardware: Hardware, rows: Sequence[Measurement]) -> float | 
 
 
 def learn_transfer(hardware: Hardware, rows: Sequence[Measurement]) -> Transfer:
-    """Return the knowledge for other kinds of device from measurements on one kind."""
+    """Return what measurements on one kind of device contribute to predictions for other kinds."""
     evidence = fit_evidence(hardware, rows, NO_TRANSFER)
     time, supply = (latent_values(hardware, rows, evidence, name)[0] for name in ("time", "supply"))
     batch, models = column(rows, "batch"), np.array([row.model for row in rows])

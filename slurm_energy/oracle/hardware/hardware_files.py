@@ -24,13 +24,13 @@ _BELOW = (("min_cap_watts", "max_cap_watts"), ("min_clock_mhz", "max_clock_mhz")
 
 
 def hardware_names() -> dict[str, str]:
-    """Return names and aliases of all kinds, each with the name of its kind."""
+    """Return the names and aliases of all kinds of device, each mapped to the name of its kind."""
     return _shipped_names() | {name: kind.name for name, kind in _Site.kinds.items()}
 
 
 @functools.cache
 def _shipped_names() -> dict[str, str]:
-    """Return names and aliases of the shipped kinds, each with the name of its file."""
+    """Return the names and aliases of the shipped kinds, each mapped to its file name without suffix."""
     names: dict[str, str] = {}
     for path in sorted(_DIRECTORY.glob("*.toml")):
         hardware = load_hardware(path)
@@ -53,10 +53,10 @@ def use_site_hardware(kinds: Iterable[Hardware]) -> None:
 
 
 def find_hardware(name_or_path: str) -> Hardware:
-    """Return a kind by name, alias or path of a `.toml` file.
+    """Return the kind of device with a name or alias, or the kind that a `.toml` file describes.
 
     Raises:
-        NotFoundError: no such kind; the message lists similar names.
+        NotFoundError: there is no such kind. The message lists similar names.
         ConfigError: the file is invalid.
     """
     own = _Site.kinds
@@ -70,7 +70,10 @@ def find_hardware(name_or_path: str) -> Hardware:
 
 @functools.cache
 def _find_shipped(name_or_path: str) -> Hardware:
-    """Return a shipped kind by name, or the kind that a `.toml` file describes."""
+    """Return the shipped kind with a name or alias, or the kind that a `.toml` file describes.
+
+    It raises the errors of `find_hardware`.
+    """
     if name_or_path.endswith(".toml"):
         return load_hardware(Path(name_or_path))
     names = _shipped_names()

@@ -15,7 +15,7 @@ _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
 def _shape(module: Any, data: Any) -> tuple[int, int]:
-    """Return (time steps, sequences) of the input of a recurrent layer."""
+    """Return the number of time steps and of sequences in the input `data` of a recurrent layer."""
     if data.dim() == 2:
         return data.shape[0], 1
     steps, batch = data.shape[:2]
