@@ -52,7 +52,7 @@ class AvailabilityProfile:
         return None
 
     def take(self, start_s: float, length_s: float, need: Floats) -> None:
-        """Reserve resources for `length_s` seconds from a step of the profile on."""
+        """Reserve the resources `need` for `length_s` seconds from the time `start_s` on."""
         first = self._split(start_s)
         last = len(self._times) if np.isinf(length_s) else self._split(start_s + length_s)
         self._free[first:last] -= need
@@ -65,7 +65,7 @@ class AvailabilityProfile:
         return bool(np.all(self._free[index:last] + _SLACK >= need))
 
     def _split(self, time_s: float) -> int:
-        """Return the index of the step that begins at a time; insert the step if it is missing."""
+        """Return the index of the profile's step that starts at `time_s`; insert a missing step."""
         index = int(np.searchsorted(self._times, time_s, "left"))
         if index < len(self._times) and self._times[index] == time_s:
             return index

@@ -46,8 +46,8 @@ class Term:
     Attributes:
         value: shape (n,); NaN for a job that the term does not concern.
         unit: unit of the value; empty for a factor.
-        weight: factor of the value where the score is a sum; None otherwise.
-        power: exponent of the value where the score is a product; None otherwise.
+        weight: factor by which the value is multiplied in a score that is a sum; None in other scores.
+        power: exponent of the value in a score that is a product; None in other scores.
     """
 
     value: Floats
@@ -134,7 +134,10 @@ def least(values: Floats, table: Alternatives) -> tuple[Ints, Floats]:
 
 
 def tiers(queue: Queue, options: Options, *, urgent_first: bool = False) -> Ints:
-    """Return the tier of each job: AGED, URGENT (jobs with a deadline, if `urgent_first`) or NORMAL."""
+    """Return the tier of each job, shape (n,): AGED, URGENT or NORMAL.
+
+    AGED are jobs beyond the bound on waiting. URGENT are jobs with a deadline, if `urgent_first` is set.
+    """
     tier = np.full(queue.jobs.count, NORMAL, np.int64)
     if urgent_first:
         tier[queue.jobs.urgent] = URGENT

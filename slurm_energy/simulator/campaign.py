@@ -31,20 +31,20 @@ _JOULES_PER_MWH, _JOULES_PER_KWH = 3.6e9, 3.6e6
 
 @dataclass(frozen=True, slots=True)
 class CampaignTask:
-    """One run: a policy and a seed."""
+    """One simulation of a campaign: the name of a scheduling policy and a seed of the random numbers."""
 
     policy: str
     seed: int
 
     @property
     def name(self) -> str:
-        """Name of the result file, without ending."""
+        """Name of the file that stores this simulation's result, without the ending."""
         return f"{self.policy}-{self.seed}"
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Summary of one run, without its jobs."""
+    """Totals of one simulation by name, and its remarks for the user. It contains no data of single jobs."""
 
     policy: str
     seed: int
@@ -129,7 +129,7 @@ class ResultCache:
             self._folder.mkdir(parents=True, exist_ok=True)
 
     def recall(self, task: CampaignTask) -> RunResult | None:
-        """Return the stored result of a task; None if the task has to run."""
+        """Return the stored result of a task; None if there is no valid one."""
         if self._folder is None:
             return None
         try:
@@ -139,7 +139,7 @@ class ResultCache:
             return None
 
     def keep(self, result: RunResult) -> None:
-        """Store a result atomically."""
+        """Store the result of one simulation atomically; without a folder do nothing."""
         if self._folder is None:
             return
         path = self._folder / f"{result.policy}-{result.seed}.json"

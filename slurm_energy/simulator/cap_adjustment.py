@@ -60,7 +60,7 @@ def _lower_shapes(jobs: Workload, shape: int, job: int) -> list[int]:
 
 
 def _slowdown(jobs: Workload, fast: int, slow: int) -> float:
-    """Return the ratio of run times of two shapes."""
+    """Return the run time in the shape `slow` divided by that in the shape `fast`."""
     return float(jobs.time_s[slow] / jobs.time_s[fast])
 
 

@@ -45,7 +45,7 @@ class NodeKind:
     repair_s: float = 3600.0
 
     def watts(self, state: NodePowerState) -> float:
-        """Return the power of a node without jobs in a power state."""
+        """Return the watts that a node of this kind draws in a power state without any job."""
         powers = {
             NodePowerState.ON: self.idle_watts,
             NodePowerState.OFF: self.off_watts,

@@ -38,7 +38,7 @@ class EnergyIntegral:
             self._powers.append(watts)
 
     def energy_joules(self, now_s: float) -> float:
-        """Return the energy from the start until now."""
+        """Return the energy in joules from the start of the simulation until `now_s`."""
         return math.fsum([*self._joules, self.watts * (now_s - self._since_s)])
 
     def series(self, end_s: float) -> tuple[Floats, Floats]:

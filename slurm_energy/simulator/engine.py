@@ -133,7 +133,10 @@ class Simulation:
             self._events.add(max(self._events.now_s, risk_s), EventKind.NODE, self._recheck_deadline, job)
 
     def _recheck_deadline(self, job: int) -> None:
-        """Request a pass if a job whose deadline is at risk from now on is still pending."""
+        """Request a scheduling pass if the job `job` is still pending.
+
+        Its deadline is at risk from now on.
+        """
         if job in self._pending:
             self._request_pass()
 
@@ -195,7 +198,7 @@ class Simulation:
         return left_watts < 0 or watts <= left_watts
 
     def _left_watts(self) -> float:
-        """Return the part of the budget that the committed power leaves."""
+        """Return the power budget minus the committed power, in watts; infinity without a budget."""
         if self._budget is None:
             return math.inf
         return self._budget.at(self._events.now_s) + _BUDGET_SLACK - self._commitment.watts()
@@ -319,7 +322,7 @@ class Simulation:
         return added_watts
 
     def _sizes(self) -> Floats:
-        """Return the share of the cluster that the first shape of each job requests."""
+        """Return the share of the cluster, 0 to 1, that each job requests in its first shape."""
         first = self._jobs.first[:-1]
         total = self._cluster.total[self._jobs.hardware[first]] if len(first) else np.ones(0)
         sizes: Floats = np.minimum(1.0, self._jobs.units[first] / np.maximum(1, total))

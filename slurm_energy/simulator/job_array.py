@@ -188,7 +188,7 @@ def _is_active(array: JobArray) -> bool:
 
 
 def _cancel(array: JobArray) -> bool:
-    """Cancel an array; return whether Slurm accepted the request."""
+    """Cancel a job array and return whether Slurm accepted the request."""
     result = _run_slurm_command(array.scancel)
     return result is not None and result.returncode == 0
 

@@ -133,7 +133,7 @@ def _figure(title: str, x: str, y: str) -> tuple[Figure, Any]:
 
 
 def _colour(index: int) -> str:
-    """Return the colour of a policy, the same in all figures."""
+    """Return the colour of the policy number `index`. It is the same in all figures."""
     return _COLOURS[index % len(_COLOURS)]
 
 

@@ -51,7 +51,7 @@ def job_columns(outcome: SimulationResult, kinds: Sequence[str]) -> dict[str, li
 
 
 def power_columns(outcome: SimulationResult) -> dict[str, list[Any]]:
-    """Return the cluster's power; each value holds until the next time."""
+    """Return times in seconds and the cluster's watts as columns. Each power holds until the next time."""
     times, watts = outcome.power
     return {"time_s": times.tolist(), "watts": watts.tolist()}
 

@@ -32,7 +32,7 @@ class RunningJob:
         earlier: (seconds of work, run time of the whole job in seconds, watts) under earlier caps, in order.
         restart_joules: energy of restarts under earlier caps.
         chosen: shape in which it was started, before its cap was changed.
-        working: whether it draws power; other events at `ready_s` may precede the begin of its work.
+        working: whether it draws power; other events at `ready_s` may precede the start of its work.
     """
 
     job: int
@@ -102,7 +102,7 @@ class RunningJobs:
         return run
 
     def work(self, run: RunningJob, now_s: float) -> None:
-        """Begin the work of a run: from now on it draws power and its usage counts for the user."""
+        """Start the work of a run. From `now_s` on it draws power and counts as usage of its user."""
         run.working = True
         self._rate(run, now_s, 1.0)
 
@@ -153,7 +153,7 @@ class RunningJobs:
         return new
 
     def truncate(self, run: RunningJob, now_s: float) -> None:
-        """End the accounts of a run that is still running at the end of the simulation."""
+        """Account for a run that is still running when the simulation ends at `now_s`."""
         self._stop(run, now_s)
 
     def loss(self, run: RunningJob, now_s: float) -> tuple[float, float]:
@@ -182,7 +182,7 @@ class RunningJobs:
         return float(self.more_watts(np.array([shape]))[0])
 
     def more_watts(self, shapes: Ints) -> Floats:
-        """Return the power that jobs in these shapes add to the cluster, each alone."""
+        """Return for each shape the watts that one job in this shape would add to the cluster's power."""
         idle = self._idle_watts[self._workload.hardware[shapes]] * self._workload.units[shapes]
         added: Floats = self._workload.power_watts[shapes] - idle
         return added
@@ -211,7 +211,10 @@ class RunningJobs:
         self._watts[user] += sign * run.watts
 
     def _settle(self, now_s: float) -> None:
-        """Update the users' usage until now; exact for constant rates and exponential decay."""
+        """Bring every user's decayed usage up to `now_s`.
+
+        The result is exact, since rates of use are constant in between and decay is exponential.
+        """
         elapsed_s = now_s - self._settled_s
         if elapsed_s <= 0:
             return
@@ -227,7 +230,12 @@ class RunningJobs:
 
 
 def _saved_s(useful_s: float, checkpoint_s: float) -> float:
-    """Return the seconds of work up to the last checkpoint."""
+    """Return the seconds of work that were done before the last checkpoint.
+
+    Args:
+        useful_s: seconds of work done.
+        checkpoint_s: interval of checkpoints in seconds. 0: all work is saved; infinity: none.
+    """
     if checkpoint_s == 0:
         return useful_s
     return 0.0 if math.isinf(checkpoint_s) else checkpoint_s * (useful_s // checkpoint_s)

@@ -39,7 +39,7 @@ class Scenario:
     Attributes:
         name: name of the file without ending.
         path: path of the file.
-        text: its text and that of the files that it extends; identifies stored results.
+        text: text of the file and of the files that it extends. Stored results are found by it.
         title: title for people.
         kinds: kinds of nodes by name.
         workload: section of the workload.
@@ -73,7 +73,7 @@ class Scenario:
         return folder / name if name else folder
 
     def nodes(self) -> list[NodeKind]:
-        """Return the kinds of nodes for the engine."""
+        """Return the kinds of nodes of the scenario as the simulation engine takes them."""
         return [_kind(name, section) for name, section in self.kinds.items()]
 
     def settings(self, seed: int) -> ScheduleSettings:
@@ -210,7 +210,7 @@ def _sweep(table: object, reader: TableReader) -> tuple[str, tuple[Any, ...]]:
 
 
 def _check(scenario: Scenario, reader: TableReader) -> None:
-    """Check conditions that involve several keys."""
+    """Check the conditions that involve several keys of a scenario; `reader` reports a violation."""
     discipline = scenario.schedule.discipline
     if discipline not in set(Discipline):
         raise reader.fail(

@@ -32,7 +32,7 @@ _ONLY_IF_ANY = ("preemptions", "over_budget_s")
 
 
 def means(results: Iterable[RunResult]) -> dict[str, Means]:
-    """Return mean and deviation of each quantity by policy."""
+    """Return the mean and the standard deviation over the seeds of each quantity, by policy name."""
     grouped: dict[str, list[dict[str, Any]]] = {}
     for result in results:
         grouped.setdefault(result.policy, []).append(result.summary)

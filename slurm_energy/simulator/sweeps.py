@@ -16,7 +16,7 @@ _SECTIONS = ("workload", "schedule", "power")
 
 
 def parse(text: str) -> tuple[str, tuple[Any, ...]]:
-    """Parse `SECTION.KEY=VALUE,VALUE,...` with values in TOML syntax.
+    """Return the key and the values of `SECTION.KEY=VALUE,VALUE,...`, with values in TOML syntax.
 
     Raises:
         UsageError: the text has another form.

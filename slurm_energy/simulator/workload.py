@@ -57,11 +57,11 @@ class Workload:
         return len(self.job_id)
 
     def shapes(self, job: int) -> range:
-        """Return the rows of a job's shapes."""
+        """Return the row numbers of the shapes of the job in row `job`."""
         return range(int(self.first[job]), int(self.first[job + 1]))
 
     def limit_s(self, job: int, shape: int) -> float:
-        """Return the expected run time of a job in a shape: its time limit, else the predicted time."""
+        """Return the expected run time in seconds: the job's time limit, else the predicted time."""
         limit = float(self.time_limit_s[job])
         return float(self.predicted_time_s[shape]) if limit != limit else limit
 

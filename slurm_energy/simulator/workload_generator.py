@@ -25,7 +25,7 @@ class ShapePrediction:
     """Prediction of an oracle for a model in one shape.
 
     Attributes:
-        time_s: time of the whole training.
+        time_s: time of the whole training in seconds.
         power_watts: power of all GPUs together.
         max_watts: maximum power of all GPUs together (thermal design power or cap).
     """
@@ -152,7 +152,7 @@ def _scale(scenario: Scenario, tables: list[Table], model_of: np.ndarray, trace:
 
 
 def _arrivals(random: np.random.Generator, rate_per_s: float, length_s: float) -> Floats:
-    """Return the arrival times of a Poisson process."""
+    """Return the arrival times, in seconds from 0 to `length_s`, of a Poisson process."""
     times: list[Floats] = []
     now_s, block = 0.0, max(16, int(1.2 * rate_per_s * length_s))
     while now_s < length_s:

@@ -12,7 +12,8 @@ from slurm_energy.scheduling.registry import register
 def rank(queue: Queue, options: Options) -> Ranking:
     """Order of Zeus; a job starts only if the power of the cluster stays within the budget.
 
-    The code that starts jobs enforces the budget, see `slurm_energy.scheduling.admission`.
+    This function does not enforce the budget. The code that starts jobs does, see
+    `slurm_energy.scheduling.admission`.
     Source: thesis, 5.4.3, Algorithm 8.
     """
     return zeus.rank(queue, options)

@@ -71,7 +71,7 @@ def _chunks(path: Path) -> Iterator[tuple[int, list[bytes]]]:
 
 
 def _table(first: int, texts: list[bytes], problems: InputProblems) -> tuple[np.ndarray, Floats]:
-    """Return line numbers and values of the lines with jobs."""
+    """Return the line numbers and the values of the lines that describe jobs."""
     numbered = [
         (number, words)
         for number, text in enumerate(texts, first)

@@ -250,7 +250,10 @@ def _requested_cpus(job: Mapping[str, Any]) -> float | None:
 
 
 def _plain(value: Any) -> float | None:
-    """Return a number, also from the `{"set": true, "number": 5}` of newer releases."""
+    """Return the number in a JSON value of sacct; None if the value has none.
+
+    Newer releases of Slurm print numbers as `{"set": true, "number": 5}`.
+    """
     if isinstance(value, Mapping):
         return float(value["number"]) if value.get("set") else None
     return float(value) if isinstance(value, (int, float)) else None

@@ -100,7 +100,10 @@ def build(
 
 
 def _usable(rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str]) -> np.ndarray:
-    """Return which rows are usable; each unusable row is recorded once, with its first problem."""
+    """Return for each row whether it is usable.
+
+    Each unusable row is recorded once in `problems`, with its first problem.
+    """
     usable = np.ones(len(rows.line), np.bool_)
     available = np.array([not name or name in kinds for name in rows.hardware], np.bool_)
     wrong: Mapping[str, np.ndarray] = {
@@ -134,7 +137,7 @@ def _usable(rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str]) -
 
 
 def _whole(values: Floats) -> np.ndarray:
-    """Return which values are whole numbers within bounds, or unknown."""
+    """Return for each value whether it is a whole number within bounds or is unknown (NaN)."""
     whole: np.ndarray = np.isnan(values) | (
         (values >= 0) & (values <= _MAX_UNITS) & (np.floor(values) == values)
     )
