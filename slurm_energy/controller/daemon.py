@@ -73,8 +73,8 @@ def serve(
 
     Args:
         config: the configuration at the start.
-        argument: configuration file named on the command line, which a reload reads again; None: the default.
-        manager: the service manager to notify; None: the one named by the environment, if any.
+        argument: configuration file named on the command line, which a reload reads; None: the default path.
+        manager: the service manager to notify; None: none is notified.
         log_level: the level named on the command line; None: the level in the configuration.
 
     Raises:

@@ -103,7 +103,7 @@ class HistoryCache:
         return total
 
     async def predict(self, requests: list[PredictionRequest], own_only: bool) -> list[dict[str, Any] | None]:
-        """Return a prediction as JSON for each request; None if no run is similar to the job.
+        """Return a prediction as JSON for each request; None: neither history nor `model` can predict it.
 
         The work is split into chunks, so that other callers and the priority engine are served in between.
 
