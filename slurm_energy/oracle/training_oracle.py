@@ -319,7 +319,7 @@ class TrainingOracle:
 
 
 def _transfer_notes(profile: WorkloadProfile, kind: Hardware, calibration: Calibration) -> list[str]:
-    """Return a note if the workload has no own factors."""
+    """Return a note if the workload has no own factors on this kind of device, else an empty list."""
     if profile.name in calibration.workloads:
         return []
     count = 0 if calibration.evidence is None else calibration.evidence.count(profile.name)

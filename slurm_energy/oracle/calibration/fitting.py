@@ -66,9 +66,9 @@ class Fit:
 
     Attributes:
         calibration: parameters, factors and residuals.
-        time_error: MAPE of time, a share.
-        power_error: MAPE of power, a share.
-        model_error: combined error without residuals.
+        time_error: mean absolute relative error of seconds per step, as a share (0.1: 10 %).
+        power_error: mean absolute relative error of watts, as a share.
+        model_error: weighted sum of both errors if the residuals are not applied.
         method: `search` or `transfer`.
     """
 
@@ -80,14 +80,15 @@ class Fit:
 
     @property
     def combined_error(self) -> float:
-        """Weighted error (thesis, Eq. 4.18)."""
+        """Weighted sum of the errors of time and power, as a share. Source: thesis, Eq. 4.18."""
         return float(combined(np.array(self.time_error), np.array(self.power_error)))
 
 
 def choose_unknowns(hardware: Hardware, rows: Sequence[Measurement]) -> list[Unknown]:
-    """Return the unknowns that these measurements determine: e.g. none of the link if only one GPU ran.
+    """Return the unknowns that these measurements determine.
 
-    The parameters of the response to power limits are unknowns only if sweeps over limits determine them.
+    If only one GPU ran, for example, parameters of the link between GPUs are not unknowns. The parameters of
+    the response to power limits are unknowns only if sweeps over limits determine them.
     """
     profiles = [find_profile(row.model) for row in rows]
     names = list(_ALWAYS)
@@ -206,7 +207,7 @@ def _with_transfer(
 
 
 def _transferred(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> Fit:
-    """Return a fit that corrects the knowledge from other kinds by the measurements."""
+    """Return a fit in which the measurements correct the knowledge from other kinds of device."""
     count = len({row.model for row in rows})
     sources = ", ".join(prior.sources) or "the defaults"
     calibration = Calibration(

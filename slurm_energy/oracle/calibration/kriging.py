@@ -99,7 +99,7 @@ class _GaussianField:
             self._sizes = result.x
 
     def mean(self, batch: Array, cap_watts: Array) -> Array:
-        """Return the mean at other positions, given the measurements."""
+        """Return the posterior mean of the logarithm of measured over predicted at any positions."""
         if not len(self._values):
             return np.zeros(len(batch))
         parts = _parts(np.log2(batch), np.log(cap_watts), self._batch, self._cap, self._sizes)
@@ -158,7 +158,7 @@ def _matern(places: Array, others: Array, length_scale: float) -> tuple[Array, A
 
 
 def _noises(sizes: Array, host_wait_share: Array) -> Sequence[Array]:
-    """Return the variances: of every measurement, of the host, and a small one for numerical stability."""
+    """Return the noise variances of every measurement, of the host, and for numerical stability."""
     plain, of_host = np.exp(2 * sizes[4:6])
     return (
         np.full(len(host_wait_share), plain),

@@ -45,7 +45,7 @@ class Measurement:
     """One measured configuration.
 
     Attributes:
-        model: profile.
+        model: profile name of the workload.
         batch: samples per device and step.
         gpus: devices that train together.
         precision: precision of matrix products.
@@ -164,7 +164,7 @@ def column(rows: Iterable[Measurement], name: str) -> NDArray[np.float64]:
 
 
 def write_measurements(rows: Iterable[Measurement], path: Path) -> None:
-    """Write the native CSV format."""
+    """Write measurements to a CSV file with the columns `COLUMNS`. Unknown and infinite values are empty."""
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, COLUMNS, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()

@@ -80,12 +80,12 @@ def search(
     checkpoint: Path | None = None,
     progress: Progress = lambda done, planned, loss: None,
 ) -> Array:
-    """Return the vector of least loss.
+    """Return the values of the unknowns that minimise the loss, shape (n,) for n unknowns.
 
     Args:
         problem: measurements and model.
-        unknowns: the unknowns.
-        start: initial guess.
+        unknowns: the unknowns, n entries.
+        start: initial values, shape (n,).
         settings: settings of the search.
         checkpoint: file for the state; an existing one of the same problem and settings is resumed.
         progress: called after each segment.
@@ -145,7 +145,7 @@ class _State:
         return state
 
     def save(self) -> None:
-        """Write the state atomically."""
+        """Write the state to its file atomically. Without a file or a population, nothing is written."""
         if self.path is None or self.population is None:
             return
         temporary = self.path.with_name(self.path.name + ".new")

@@ -31,7 +31,7 @@ def traffic(tensor: Any) -> float:
 
 
 def needs_gradient(tensor: Any) -> bool:
-    """Return whether a gradient flows to a tensor."""
+    """Return whether the backward pass computes a gradient for a tensor."""
     return bool(getattr(tensor, "requires_grad", False))
 
 
@@ -61,14 +61,14 @@ def product(
 
 @handles_operator("aten.mm")
 def matrix_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of (m x k) (k x n)."""
+    """Return the cost of one matrix product of shapes (m x k) and (k x n)."""
     (rows, inner), columns = args[0].shape, args[1].shape[1]
     return product(args[0], args[1], rows, columns, inner)
 
 
 @handles_operator("aten.addmm")
 def biased_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of a bias + (m x k) (k x n), e.g. `nn.Linear`.
+    """Return the cost of a matrix product plus a bias, e.g. of `nn.Linear`.
 
     The bias costs one addition per output on the ALU.
     """
@@ -89,14 +89,14 @@ def biased_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> O
 
 @handles_operator("aten.bmm")
 def batched_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of a batch of (m x k) (k x n), e.g. the two products of attention (thesis, Eq. 4.3)."""
+    """Return the cost of a batch of matrix products, e.g. the two of attention (thesis, Eq. 4.3)."""
     (count, rows, inner), columns = args[0].shape, args[1].shape[2]
     return product(args[0], args[1], rows, columns, inner, count)
 
 
 @handles_operator("aten.baddbmm")
 def biased_batched_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of a bias + a batch of products."""
+    """Return the cost of a batch of matrix products plus a bias. The cost of adding the bias is neglected."""
     return batched_product(args[1:], kwargs, out)
 
 
@@ -233,7 +233,7 @@ def embedding(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operat
     )
 )
 def pooling(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of pooling: it reads an image and writes a smaller one."""
+    """Return the cost of a pooling operator, which reads an image and writes a smaller one."""
     image, result = args[0], out[0] if isinstance(out, tuple) else out
     gradient = 1.0 if needs_gradient(image) else 0.0
     return OperationCost(

@@ -13,7 +13,7 @@ GRADIENT_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """One update rule.
+    """Cost of one optimizer of neural networks.
 
     Attributes:
         name: name, e.g. `adamw`.
@@ -62,10 +62,10 @@ OPTIMIZERS = {
 
 
 def find_optimizer(name: str) -> Optimizer:
-    """Return an optimizer by name.
+    """Return the optimizer with a name, e.g. `adamw`.
 
     Raises:
-        NotFoundError: no such optimizer.
+        NotFoundError: there is no such optimizer.
     """
     if name not in OPTIMIZERS:
         raise NotFoundError(f"optimizer '{shown(name)}'", "not known", f"one of {', '.join(OPTIMIZERS)}")

@@ -18,12 +18,12 @@ class Affine:
     per_sample: float
 
     def at(self, batch: float) -> float:
-        """Return the quantity at a batch size."""
+        """Return the quantity at a batch size (samples per device and step, a number or an array)."""
         return self.fixed + self.per_sample * batch
 
     @classmethod
     def through(cls, first: tuple[float, float], second: tuple[float, float]) -> Affine:
-        """Return the line through two points (batch, quantity) of different batches."""
+        """Return the affine function through two points (batch size, quantity) with different batch sizes."""
         slope = (second[1] - first[1]) / (second[0] - first[0])
         fixed = first[1] - slope * first[0]
         return cls(0.0 if abs(fixed) < 1e-9 * abs(first[1]) else fixed, slope)
@@ -92,7 +92,7 @@ class WorkloadProfile:
         return math.fsum(unit.at(batch) for unit in units)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the profile as JSON data, with affine quantities as [fixed, per sample]."""
+        """Return the profile as a dict for JSON. Affine quantities are lists [fixed, per sample]."""
         plain: dict[str, Any] = {"schema": SCHEMA}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)

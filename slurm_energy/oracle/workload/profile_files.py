@@ -29,10 +29,10 @@ def profile_names() -> tuple[str, ...]:
 
 
 def find_profile(name_or_path: str) -> WorkloadProfile:
-    """Return a profile by name, or from a `.json` file.
+    """Return the workload profile with a name, or the profile in a `.json` file.
 
     Raises:
-        NotFoundError: no such profile; the message lists similar names.
+        NotFoundError: there is no such profile. The message lists similar names.
         ConfigError: the file is invalid.
     """
     if name_or_path.endswith(".json"):
@@ -74,7 +74,7 @@ def _shipped(name: str) -> WorkloadProfile:
 
 
 def load_profile(path: Path) -> WorkloadProfile:
-    """Read a profile.
+    """Read a workload profile from a JSON file.
 
     Raises:
         ConfigError: the file is unreadable or not JSON, a key is missing, or a value is invalid.
@@ -97,7 +97,7 @@ def load_profile(path: Path) -> WorkloadProfile:
 
 
 def save_profile(profile: WorkloadProfile, path: Path) -> None:
-    """Write a profile with one key per line.
+    """Write a workload profile to a JSON file with one key per line.
 
     Raises:
         ConfigError: the file cannot be written.

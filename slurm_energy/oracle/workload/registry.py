@@ -68,10 +68,13 @@ def handles_layer(*classes: str) -> Callable[[LayerHandler], LayerHandler]:
 
 
 def operator_handler(name: str) -> OperatorHandler | None:
-    """Return the handler of an operator, or None."""
+    """Return the cost function registered for an operator name, e.g. `aten.mm`; None if there is none."""
     return _operators.get(name)
 
 
 def layer_handler(cls: type) -> LayerHandler | None:
-    """Return the handler of a module class, or None; subclasses are not included."""
+    """Return the handler registered for a PyTorch module class; None if there is none.
+
+    Handlers registered for a base class are not used.
+    """
     return _layers.get(cls.__name__)

@@ -83,7 +83,7 @@ def profile_module(module: Any, inputs: Callable[[int], Any], labels: ProfileLab
 
 
 def _one_pass(module: Any, inputs: Any) -> dict[str, float]:
-    """Return all quantities of `QUANTITIES` for one batch."""
+    """Trace the forward pass of one batch and return the values of all `QUANTITIES` by name."""
     counting = _CountingMode()
     state = {name: _on_meta(tensor) for name, tensor in _named_tensors(module)}
     args = tuple(_on_meta(item) for item in inputs) if isinstance(inputs, (tuple, list)) else ()
@@ -172,7 +172,7 @@ class _CountingMode(TorchDispatchMode):  # type: ignore[misc]
         self._saved_elements += elements
 
     def saved(self) -> float:
-        """Return the number of all saved elements."""
+        """Return the number of elements saved for the backward pass, in elements of four bytes."""
         return self._saved_elements + sum(
             operators.traffic(tensor) for tensor in self._saved_tensors.values()
         )
@@ -187,7 +187,10 @@ class _CountingMode(TorchDispatchMode):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def _layer_hooks(module: Any, counting: _CountingMode) -> Iterator[None]:
-    """Report the start and end of layers, and replace the forward of handled layers by their handlers."""
+    """Context manager that reports the start and end of each layer of a PyTorch module to `counting`.
+
+    It also replaces the `forward` of layers with a handler. Both changes are undone at the end.
+    """
     undo = []
     for name, layer in module.named_modules():
         label = f"{name or '(model)'} ({type(layer).__name__})"
@@ -219,7 +222,10 @@ def _restorer(layer: Any, original: Any) -> Callable[[], None]:
 def _counting_forward(
     layer: Any, forward: Any, handler: LayerHandler, counting: _CountingMode
 ) -> Callable[..., Any]:
-    """Return a forward that counts by the handler and ignores the operators inside."""
+    """Return a replacement for a layer's `forward` that counts the costs returned by the layer's handler.
+
+    The operators that run inside the layer are not counted.
+    """
 
     def forward_and_count(*inputs: Any, **kwargs: Any) -> Any:
         arguments = (*inputs, *kwargs.values())
