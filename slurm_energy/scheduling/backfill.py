@@ -63,8 +63,8 @@ def choose(
     Args:
         discipline: scheduling discipline.
         candidates: pending jobs in the order of the policy.
-        now_s: current time.
-        free: free resources, shape (r,).
+        now_s: current time in seconds.
+        free: free resources, shape (r,), as in `availability`.
         need_now: returns the resources that a job takes if it starts now, nodes to boot included; called
             only with jobs whose units are free. None: no node has to boot.
         releases: returns the expected ends of running jobs and the resources that they release; called only

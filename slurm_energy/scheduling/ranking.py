@@ -192,7 +192,10 @@ def minus_sum(terms: Mapping[str, Term]) -> Floats:
 
 
 def chosen(values: Floats, choice: Ints) -> Floats:
-    """Return the values of the chosen alternatives, +inf where a job has none. Shape (n,)."""
+    """Return for each job the value of its chosen alternative, shape (n,).
+
+    The value is +inf for a job without a choice.
+    """
     picked: Floats = np.where(choice >= 0, values[choice], np.inf) if len(values) else np.zeros(0)
     return picked
 

@@ -81,8 +81,8 @@ def register(
 
     Args:
         name: name in commands and configuration.
-        keeps_budget: see `Policy`.
-        preempts: see `Policy`.
+        keeps_budget: whether the policy starts a job only if the predicted power stays within the budget.
+        preempts: whether the policy may interrupt jobs without a deadline for jobs with one.
         weights: names of the weights that the function reads; None: not declared.
 
     Raises:

@@ -115,7 +115,9 @@ def summary(scenario: Scenario, outcome: SimulationResult) -> dict[str, Any]:
 
 
 class ResultCache:
-    """Cache of results in a folder, so that an interrupted campaign can resume; empty without one.
+    """Cache of results in a folder, so that an interrupted campaign can resume.
+
+    Without a folder the cache stores nothing.
 
     A stored result is valid only for the same release and the same scenario text; the contents of files that
     the scenario names are not compared.

@@ -212,7 +212,7 @@ class Simulation:
             self._events.add(due_s, EventKind.PASS, self._pass, due_s)
 
     def _pass(self, due_s: float) -> None:
-        """Rank the pending jobs and start those that may start."""
+        """Run one scheduling pass: rank the pending jobs and start those that may start."""
         if due_s != self._pass_due:
             return
         self._pass_due = math.inf

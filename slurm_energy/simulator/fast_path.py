@@ -136,7 +136,10 @@ def _merge(
     times: Floats,
     powers: Floats,
 ) -> int:
-    """Merge starts and ends in order of time into steps of power; return the number of steps."""
+    """Merge job starts and ends in order of time into steps of the cluster's power.
+
+    Return the number of steps; `times` and `powers` receive their start times and watts.
+    """
     times[0], powers[0] = 0.0, idle_watts
     size, power = 1, idle_watts
     begun, ended = 0, 0

@@ -34,7 +34,7 @@ class PowerCommitment:
         self._events = events
 
     def watts(self) -> float:
-        """Return the committed power in watts."""
+        """Return the committed power, the highest power without further job starts, in watts."""
         return self._peak_watts([])
 
     def added_watts(self, kinds: Ints, units: Ints, job_watts: Floats) -> Floats:

@@ -49,7 +49,7 @@ def summary_rows(by_policy: Mapping[str, Means], *, several: bool) -> list[list[
 
     Args:
         by_policy: mean and deviation of each quantity.
-        several: show standard deviations, for several seeds.
+        several: whether there are several seeds, so that the table shows standard deviations.
     """
     shown = [
         name for name in _COLUMNS if any(_is_informative(row.get(name), name) for row in by_policy.values())

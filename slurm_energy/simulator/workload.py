@@ -105,10 +105,10 @@ def workload(first: Ints, job: dict[str, Any], shape: dict[str, Any], **more: An
     """Return a workload in order of submission, omitted columns with defaults.
 
     Args:
-        first: see `Workload`.
+        first: shape (n + 1,): the shapes of job i are the rows first[i] to first[i + 1] - 1.
         job: columns of jobs; `submit_s` is required.
         shape: columns of shapes; `units` and `time_s` are required.
-        **more: `users`, `names`.
+        **more: names of the users as `users` and names of the jobs as `names`.
 
     Raises:
         UsageError: a time or power is impossible; the message names the job.

@@ -56,7 +56,7 @@ Table = list[tuple[ModelShape, ShapePrediction]]
 
 
 def generate(scenario: Scenario, seed: int, predict: Predict, trace: Workload | None = None) -> Workload:
-    """Return a random workload; the same for the same seed, whatever the policy.
+    """Return a random workload. Equal arguments give equal jobs, whatever the scheduling policy.
 
     Args:
         scenario: a scenario with models.

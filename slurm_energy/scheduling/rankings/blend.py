@@ -39,7 +39,7 @@ def rank(queue: Queue, options: Options) -> Ranking:
 
 
 def _edp_factor(edp: Floats) -> Floats:
-    """Return M / (M + EDP), M being the median of the finite EDPs."""
+    """Return M / (M + EDP) for each energy-delay product; M is the median of the finite ones."""
     finite = edp[np.isfinite(edp)]
     if len(finite) == 0:
         return np.zeros(len(edp))

@@ -46,7 +46,7 @@ def read_csv(path: Path, problems: InputProblems, renamed: Mapping[str, str], un
         path: the file.
         problems: records skipped lines.
         renamed: name of each column in the file, by our name.
-        units: for sacct: `nodes` or `cpus`.
+        units: unit of job sizes in sacct output, `nodes` or `cpus`; not used for a CSV file with a header.
 
     Raises:
         UsageError: the file is empty or not text, or has an unknown column or lacks a required one.
@@ -116,14 +116,14 @@ def _file_columns(names: list[str], renamed: Mapping[str, str], path: Path) -> d
 
 
 def _refuse_repeated(names: list[str], path: Path) -> None:
-    """Reject a header with a repeated name: the choice of one of its columns would be a guess."""
+    """Reject a header in which a column name is repeated, since the choice of a column would be a guess."""
     repeated = [name for name in names if name and names.count(name) > 1]
     if repeated:
         raise UsageError(f"{path}:1: column '{shown(repeated[0])}' occurs twice", todo="remove one")
 
 
 def _rows(lines: Iterable[Line], problems: InputProblems) -> WorkloadRows:
-    """Return rows; lines with unreadable values are skipped."""
+    """Return workload rows for the lines of a file. Lines with unreadable values are skipped."""
     numbers: list[int] = []
     values: list[list[float]] = []
     texts: list[list[str]] = []
