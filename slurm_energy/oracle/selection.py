@@ -90,9 +90,9 @@ def select_near_usual_cap(values: Array, cap_watts: Array, usual_watts: float) -
     """Return the index of the power limit to select for one job whose response is transferred.
 
     Args:
-        values: expected objective at each limit; lower is better.
-        cap_watts: the limits; the design power stands for no limit.
-        usual_watts: limit that is best on average on other kinds of device.
+        values: expected objective at each of n power limits, shape (n,); lower is better.
+        cap_watts: the limits in watts, shape (n,); the design power stands for no limit.
+        usual_watts: limit in watts that is best on average on other kinds of device.
     """
     candidates = np.flatnonzero(values <= values.min() * (1.0 + USUAL_CAP_TOLERANCE))
     return int(candidates[np.argmin(np.abs(cap_watts[candidates] - usual_watts))])

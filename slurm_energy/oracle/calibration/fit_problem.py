@@ -128,7 +128,15 @@ class Problem:
         }
 
     def parameters(self, unknowns: Sequence[Unknown], vectors: Array) -> tuple[Theta, Scalars]:
-        """Return parameters and factors, shaped to broadcast over (vectors, measurements)."""
+        """Return the parameters of the device and the factors of each measurement's workload.
+
+        Args:
+            unknowns: the unknowns, n entries.
+            vectors: values that the search varies, shape (vectors, n).
+
+        Returns:
+            Values that broadcast to the shape (vectors, measurements).
+        """
         changes: dict[str, Any] = {}
         special: dict[str, Any] = dict(self._fixed)
         for index, unknown in enumerate(unknowns):
@@ -141,7 +149,7 @@ class Problem:
         return dataclasses.replace(self.theta, **changes), Scalars(**special)
 
     def predict(self, unknowns: Sequence[Unknown], vectors: Array) -> tuple[Array, Array, Array]:
-        """Return seconds per step, watts and clock, each of shape (vectors, measurements)."""
+        """Return seconds per step, watts and relative clock, each of shape (vectors, measurements)."""
         theta, scalars = self.parameters(unknowns, vectors)
         times = step_times(self._demand, self._device, theta, scalars, self._function, self._gpus)
         tdp_watts = self._device.tdp_watts

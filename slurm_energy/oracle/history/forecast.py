@@ -1,4 +1,4 @@
-"""The forecast from the runs of one similarity key: grids of seconds, watts and joules."""
+"""The forecast from the runs of one similarity key: distributions of seconds, watts and joules."""
 
 from __future__ import annotations
 

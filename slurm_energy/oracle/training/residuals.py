@@ -25,13 +25,14 @@ _SUPPORT_DOUBLINGS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Residuals:
-    """Measured over predicted values of one workload in one precision, freed of noise as far as possible.
+    """Table of factors by which the predictions for one workload in one precision are multiplied.
 
-    Between nodes, the factors are linear in the logarithm of the batch and in the limit. Beyond the outermost
-    limits they are constant, beyond the outermost batches they are 1.
+    A factor is a measured value divided by the predicted one, with noise removed as far as possible. Between
+    the entries of the table, the factors are linear in the logarithm of the batch size and in the power
+    limit. Beyond the outermost limits they are constant, and beyond the outermost batch sizes they are 1.
 
     Attributes:
-        batches: nodes in rising order; `EXTRAPOLATION_NODES` on each side are not measured.
+        batches: batch sizes in rising order. The first and last `EXTRAPOLATION_NODES` are not measured.
         caps_watts: power limits in rising order; the design power stands for no limit.
         time: factors on seconds per step, shape (batches, limits).
         power: factors on watts, shape (batches, limits).

@@ -37,11 +37,11 @@ NOISES = (TIME_NOISE, POWER_NOISE)
 
 @dataclass(frozen=True, slots=True)
 class StepPositions:
-    """Positions of n steps in the input space.
+    """Positions of n training steps in the input space of the Gaussian process.
 
     Attributes:
         workload: profile names, shape (n,).
-        measured_elsewhere: whether the workload was measured on other kinds.
+        measured_elsewhere: whether the workload was measured on other kinds of device.
         batch: logarithm to base 2 of the samples per device and step.
         cap: logarithm of the power limit over the design power.
     """
@@ -228,7 +228,15 @@ def variance(at: Linearised) -> Array:
 def _latent_block(
     latents: Mapping[str, Array], first: Linearised, second: Linearised, row: int, column: int
 ) -> Array:
-    """Return the covariance of observations (0: time, 1: power) caused by the latent quantities."""
+    """Return the covariance of observations caused by the latent quantities, shape (n, m).
+
+    Args:
+        latents: covariance of each latent quantity between the steps, shape (n, m).
+        first: the n steps.
+        second: the m steps.
+        row: quantity observed of `first` (0: time, 1: power).
+        column: quantity observed of `second`.
+    """
     return np.asarray(
         sum(
             first.slopes[name][row][:, None] * values * second.slopes[name][column][None]

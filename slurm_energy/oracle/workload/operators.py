@@ -201,15 +201,15 @@ def softmax(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operatio
 
 @handles_operator("aten.native_dropout")
 def dropout(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of a random mask and a product; the mask is written beside the result."""
+    """Return the cost of a dropout, which draws a random mask, writes it, and multiplies the input by it."""
     return _sweeps(args[0], flops=3.0, back_flops=1.0, writes=1.25, back_reads=1.25)
 
 
 @handles_operator("aten.embedding")
 def embedding(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of copying rows.
+    """Return the cost of copying rows from the table of an embedding.
 
-    The gradient has the size of the table, which is cleared and then added to.
+    The backward pass clears a gradient of the table's size and then adds the gradients of the rows to it.
     """
     table, indices = args[:2]
     gradient = 1.0 if needs_gradient(table) else 0.0
@@ -258,7 +258,7 @@ def pooling(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Operatio
     )
 )
 def reduction(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of a reduction: it reads all elements and writes few; its backward pass writes all."""
+    """Return the cost of a reduction, which reads all elements; its backward pass writes all gradients."""
     result = out[0] if isinstance(out, tuple) else out
     gradient = 1.0 if needs_gradient(args[0]) else 0.0
     return OperationCost(

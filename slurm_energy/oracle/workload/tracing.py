@@ -1,7 +1,7 @@
 """Tracing of a PyTorch module: a forward pass on the `meta` device gives its profile.
 
-Neither weights nor a GPU are needed. Needs PyTorch. Every operator and every handled layer is counted by its
-handler in the registry.
+The trace needs PyTorch, but neither weights nor a GPU. Every operator and every handled layer is counted by
+its handler in the registry.
 """
 
 from __future__ import annotations
