@@ -23,7 +23,7 @@ _WEIGHTS = {"excess": 1.8, "patience": 8.0}
 
 @register("kairos", preempts=True, weights=_WEIGHTS)
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Rank as Zeus does, but let a job wait for a shape with a low energy-delay product (EDP).
+    """Order of Zeus, but a job waits for a shape with a low energy-delay product (EDP), not any free one.
 
     A shape is good if its EDP is at most 1 + `excess` times the job's lowest EDP over all shapes, free now or
     not. Without a free good shape the job waits, at most `patience` times its shortest run time; a job with a

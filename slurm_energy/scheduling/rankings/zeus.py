@@ -9,7 +9,7 @@ from slurm_energy.scheduling.registry import register
 
 @register("zeus")
 def rank(queue: Queue, options: Options) -> Ranking:
-    """Rank jobs by predicted energy-delay product over all their shapes, the lowest first, with ageing.
+    """Lowest predicted energy-delay product over all shapes of a job first, with ageing.
 
     score = min(P T^2) / (1 + W_age (now - submit))
     Source: thesis, 5.4.3, Algorithm 6.
