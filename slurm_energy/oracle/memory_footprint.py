@@ -17,7 +17,7 @@ _WIDTHS = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0}
 def footprint_bytes(profile: WorkloadProfile, batch: Any, precision: str, optimizer: Optimizer) -> Any:
     """Return the bytes of device memory that a training step needs on one device.
 
-    They hold weights, gradients, optimizer states, saved activations and the context of the framework.
+    They hold weights, gradients, optimizer states, saved activations, and the driver's context and libraries.
 
     Args:
         profile: the workload.

@@ -41,7 +41,8 @@ class LatentModel:
     def at(self, demand: Any, supply: Any, idle: Any) -> tuple[Array, Array, Array]:
         """Return the seconds per step, mean watts of a device, and clock as a share of the maximum clock.
 
-        The arguments are the latent quantities of `prior.LATENTS`. The results have their shape.
+        `demand`, `supply` and `idle` are the latent quantities of these names in `prior.LATENTS`. The results
+        have their shape.
         """
         factor = np.exp(demand)
         static = np.minimum(DEFAULTS.static_share * factor, _MAX_STATIC)
