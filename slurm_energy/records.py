@@ -175,7 +175,7 @@ class EnergyRecord:
         return math.fsum(known.values()) if known else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as a dict for JSON, with the schema version and the keys of a newer release."""
+        """Return the record as a dict for JSON, with schema version and unknown keys of a newer release."""
         data = _with_extra(dataclasses.asdict(self))
         data["components"] = [_with_extra(component) for component in data["components"]]
         data["applied"] = [_with_extra(setting) for setting in data["applied"]]

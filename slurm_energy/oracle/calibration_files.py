@@ -53,7 +53,7 @@ def shipped_calibration(hardware: str) -> Calibration:
 
 @functools.cache
 def shipped_prior(hardware: str) -> Transfer:
-    """Return the knowledge for one kind of device from the shipped calibrations of all other kinds."""
+    """Return the transfer prior of one kind of device, from the shipped calibrations of all other kinds."""
     others = [load_calibration(path) for path in sorted(_DIRECTORY.glob("*.toml")) if path.stem != hardware]
     return combined([other.transfer for other in others if other.transfer is not None])
 

@@ -172,7 +172,7 @@ def _cases(
     reference: TrainingPredictions,
     k: float,
 ) -> list[dict[str, Array]]:
-    """Return the objectives of all alternatives in each case over which a choice is averaged."""
+    """Return the objectives of all alternatives, one dict of arrays for each assumed prediction error."""
     objectives = []
     for _, deviation in oracle.cases(alternatives):
         likeliest = deviation == (0.0, 0.0)

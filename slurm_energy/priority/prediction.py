@@ -45,14 +45,14 @@ _OWN_PROGRAM: Final = tuple(not level.by_limit for level in LEVELS)
 
 @dataclass(frozen=True, slots=True)
 class QueuePredictions:
-    """Predictions for m rows, which are jobs or GPU shapes of jobs. Every row has a number in every array.
+    """Predictions for m rows. A row is a job, or one of the GPU shapes that a job offers. No array has NaN.
 
     Attributes:
         time_s: mean run time in seconds, above 0 and at most the time limit.
         power_watts: mean watts of the whole job.
         source: index into `SOURCES`.
         runs: number of measured runs behind the prediction; 0 for sources other than history.
-        level: index into `oracle.history.similarity.LEVELS`, -1 for other sources.
+        level: index into `oracle.history.similarity.LEVELS` if the source is history, else -1.
         source_time_s: run time predicted by the source, before lower bound and factor are applied.
         lower_bound_s: lower bound on the run time (see `prediction_guard`); 0: none.
         misprediction: factor on the run time, at least 1: the ratio by which the user's jobs exceeded their

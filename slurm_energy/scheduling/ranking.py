@@ -136,7 +136,8 @@ def least(values: Floats, table: Alternatives) -> tuple[Ints, Floats]:
 def tiers(queue: Queue, options: Options, *, urgent_first: bool = False) -> Ints:
     """Return the tier of each job, shape (n,): AGED, URGENT or NORMAL.
 
-    AGED are jobs beyond the bound on waiting. URGENT are jobs with a deadline, if `urgent_first` is set.
+    AGED are jobs that waited longer than the bound: each owner's oldest, up to `aged_jobs_per_user`. URGENT
+    are jobs with a deadline, if `urgent_first` is set.
     """
     tier = np.full(queue.jobs.count, NORMAL, np.int64)
     if urgent_first:

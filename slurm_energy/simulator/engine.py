@@ -314,7 +314,7 @@ class Simulation:
             self._start(job, selection.shape)
 
     def _preemption_watts(self, selection: deadlines.PreemptionSelection) -> float:
-        """Return the increase of the committed power by an urgent job on the nodes of its victims."""
+        """Return by how many watts the committed power grows if the urgent job replaces its victims."""
         held = [pair for victim in selection.victims for pair in self._runs.running[victim].allocation]
         self._cluster.release(held)
         added_watts = float(self._added_watts(np.array([selection.shape]))[0])

@@ -1,4 +1,4 @@
-"""Running jobs: allocations, progress, power and accounts, including interruptions and changes of caps."""
+"""State of the running jobs: allocation, progress, power and energy, with interruptions and new caps."""
 
 from __future__ import annotations
 

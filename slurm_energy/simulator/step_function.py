@@ -47,8 +47,8 @@ def integral_of_product(times_s: Floats, watts: Floats, weights: StepFunction) -
     """Return the exact integral of power times a step function, e.g. a price.
 
     Args:
-        times_s: ascending times, see `EnergyIntegral.series`.
-        watts: power from each time on.
+        times_s: ascending times in seconds; the last one ends the integral.
+        watts: power from each of these times until the next one.
         weights: the step function.
 
     Returns:

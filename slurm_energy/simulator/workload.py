@@ -17,7 +17,10 @@ _WHOLE_NUMBERS = frozenset({"job_id", "user", "hardware", "units", "batch"})
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """All jobs in order of submission; job columns have shape (n,), shape columns have shape (m,).
+    """All n jobs in order of submission, with their m shapes.
+
+    A shape is one way to run a job: a kind of hardware, a number of units, a batch size and a power cap. Job
+    columns have n elements, shape columns have m elements.
 
     Attributes:
         job_id: unique numbers.
@@ -25,7 +28,7 @@ class Workload:
         user: row in `users`.
         deadline_s: deadline on the same clock; NaN for none.
         time_limit_s: requested time limit, on which backfill relies; NaN: the predicted time.
-        first: shape (n + 1,): the shapes of job i are first[i] to first[i + 1] - 1.
+        first: n + 1 indices; the shapes of job i are at first[i] to first[i + 1] - 1.
         hardware, units, batch, cap_watts: a shape: kind of hardware, number of GPUs (or nodes), batch size,
             power cap.
         time_s, power_watts: real run time and real power of all units in this shape.

@@ -172,7 +172,7 @@ class JobManager:
         return key in self._sessions or any(session.key == key for session in self._finalizer.sessions)
 
     def record_unmeasured_job(self, env: Mapping[str, str], began: float, ended: float) -> None:
-        """Record a job that ran from boot time `began` to `ended` (seconds) while the agent was stopped.
+        """Record a job that ran from `began` to `ended` (seconds since boot) while the agent was stopped.
 
         Raises:
             UsageError: the environment does not describe a job.

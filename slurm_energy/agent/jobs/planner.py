@@ -66,7 +66,7 @@ def new_session(
         node: Slurm's name of this node.
         devices: the node's hardware.
         config: the configuration.
-        started: start of the job in Unix seconds, and the same instant as boot time in seconds.
+        started: start of the job in Unix seconds, and the same instant in seconds since boot.
     """
     hardware = devices.hardware
     gpus = components.job_gpus(context, hardware.gpus, whole)

@@ -99,8 +99,8 @@ class Session:
         steps: running Slurm steps by name.
         phase: `starting`, `open` or `closing`.
         end_unix: Unix time of the job's end in seconds; None before phase `closing`.
-        steps_ended_at: boot time in seconds at which the job's batch or extern step was known to have ended,
-            so that the epilog should follow; None before.
+        steps_ended_at: time in seconds since boot at which the job's batch or extern step was known to have
+            ended, so that the epilog should follow; None before.
         record_id: id of the job's energy record.
         trace: power over time, which is written to its own file; None if there is none.
     """
@@ -175,7 +175,7 @@ class Session:
         return MeteredJob(self.owner, start, JobProcesses(self.job_id, self.sluid, pids))
 
     def unix_at(self, boottime: float) -> float:
-        """Return the Unix time, in seconds, of a boot time (in seconds) after the job's start.
+        """Return the Unix time, in seconds, of a time in seconds since boot after the job's start.
 
         Jumps of the wall clock have no effect, because the time is computed from the start and the boot
         clock.
@@ -186,7 +186,7 @@ class Session:
         """Start the job's energy meter and its power trace.
 
         Args:
-            boottime: boot time in seconds from which energy is counted.
+            boottime: time in seconds since boot from which energy is counted.
             interval_s: seconds per interval of the trace.
         """
         self.meter = JobMeter(boottime)
@@ -223,7 +223,7 @@ class Session:
 
         Args:
             name: Slurm's name of the step.
-            boottime: boot time of the step's start in seconds.
+            boottime: time of the step's start, in seconds since boot.
             pid: process id of the step's slurmstepd; None if not reported.
         """
         if name in self.steps or len(self.steps) >= MAX_OPEN_STEPS:

@@ -22,7 +22,7 @@ def stale_jobs(sessions: Iterable[Session], root: Path, now: float) -> list[Sess
     Args:
         sessions: running jobs. The time of a detected end is stored in them.
         root: directory that contains `proc`.
-        now: boot time in seconds.
+        now: time in seconds since boot.
     """
     stale = []
     for session in sessions:

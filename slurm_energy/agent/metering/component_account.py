@@ -21,9 +21,10 @@ class ComponentAccount:
     Attributes:
         keys: keys of the component's counters.
         uncharged_uj: microjoules that the counters reported and that are not charged yet.
-        late_since: counters without a current reading; maps each to the boot time of its last reading.
+        late_since: counters without a current reading; maps each to the time of its last reading, in seconds
+            since boot.
         excluded_until: counters excluded because they stayed unreadable while others were read; maps each to
-            the boot time up to which energy was charged without it.
+            the time, in seconds since boot, up to which energy was charged without it.
         uncertain_spans: start and end of spans of the uncharged time in which energy may be missing, as boot
             times.
         open_interval: the time before the current sample interval that is not charged yet; None if there is
@@ -75,7 +76,7 @@ class ComponentAccount:
         return not self.late_since
 
     def mark_uncertain(self, start: float, end: float) -> None:
-        """Record a span in which energy may be missing, given by two boot times in seconds.
+        """Record a span in which energy may be missing, given by two times in seconds since boot.
 
         A span that continues the last one extends it.
         """
@@ -101,7 +102,7 @@ class ComponentAccount:
         Args:
             key: key of the counter.
             delta: what the counter counted.
-            end: boot time of the end of the delta in seconds.
+            end: time of the end of the delta, in seconds since boot.
         """
         charged_until = self.excluded_until.pop(key, delta.start)
         if charged_until <= delta.start or end <= delta.start:
@@ -136,7 +137,7 @@ class ComponentAccount:
 
         Args:
             job: unique name of the job.
-            since: boot time in seconds from which the job was on the node.
+            since: time in seconds since boot from which the job was on the node.
         """
         total_s, counted_until = 0.0, self.lost_since.get(job, since)
         for start, end in sorted(self.uncertain_spans):

@@ -54,8 +54,8 @@ class MeteredJob:
 
     Attributes:
         name: unique name of the job.
-        start: boot time in seconds at which the job started, with no CPU time used; None if the agent did not
-            observe the start.
+        start: time in seconds since boot at which the job started, with no CPU time used; None if the agent
+            did not observe the start.
         processes: identifies the job's processes.
     """
 
@@ -91,7 +91,7 @@ class CpuTimeMeter:
         """Return the CPU time of the node and its jobs since the last complete reading.
 
         Args:
-            now: boot time in seconds.
+            now: time in seconds since boot.
             jobs: the jobs on the node.
             reason: why the sample is taken. If reading would take too long for it, the result has
                 `complete=False` and a later sample reads the CPU time of this interval.
@@ -189,7 +189,7 @@ class CpuTimeMeter:
         """Return a job's CPU time in nanoseconds since the last complete reading.
 
         None if the job was on the node at that reading but its CPU time was not read then. `time_ns` is the
-        job's total CPU time in nanoseconds, `now` the boot time of this reading in seconds.
+        job's total CPU time in nanoseconds, `now` the time of this reading, in seconds since boot.
         """
         last = self._last.get(job.name)
         self._last[job.name] = time_ns, now

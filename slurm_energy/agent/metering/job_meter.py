@@ -23,9 +23,9 @@ class Charge:
     """The energy that one sample interval adds to one job.
 
     Attributes:
-        start, end: boot times of the interval in seconds.
+        start, end: times of the interval, in seconds since boot.
         energy_uj: microjoules of each component that is charged now.
-        since: start of the charged time as boot time in seconds, for components charged from before `start`.
+        since: start of the charged time in seconds since boot, for components charged from before `start`.
         waiting: components whose energy of this interval will be charged later.
         component_uncertain_s: seconds by component in which the counter could not be read, or may have
             wrapped or been reset unnoticed.
@@ -52,7 +52,7 @@ class Charge:
 
 @dataclass(slots=True)
 class JobMeter:
-    """The energy of a job since boot time `start` in seconds.
+    """The energy of a job since `start`, in seconds since boot.
 
     Attributes:
         energy_uj: microjoules by component.

@@ -120,7 +120,7 @@ class Ledger:
         return charges.charges()
 
     def remove_job(self, job: str, now: float) -> dict[str, float]:
-        """Remove a job that ended at boot time `now`.
+        """Remove a job that ended at `now`, in seconds since boot.
 
         Energy reported later for its time stays unattributed.
 

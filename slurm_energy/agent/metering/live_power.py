@@ -25,8 +25,9 @@ class _Window:
 
     Attributes:
         watts: mean power of the last complete window; None if unknown.
-        end, length_s: boot time of the end of that window, and its length, in seconds.
-        open_from: boot time at which the current, incomplete window started; None if it has no energy yet.
+        end, length_s: time of the end of that window, in seconds since boot, and its length in seconds.
+        open_from: time since boot at which the current, incomplete window started; None if it has no energy
+            yet.
         energy_uj: microjoules of the incomplete window.
     """
 
@@ -86,8 +87,8 @@ class LivePower:
         None stands for unknown power.
 
         Args:
-            now: boot time in seconds. The power of a counter is unknown if its last window ended more than
-                MAX_WINDOW_S before.
+            now: time in seconds since boot. The power of a counter is unknown if its last window ended more
+                than MAX_WINDOW_S before.
         """
         power: dict[str, float | None] = {}
         for name in dict.fromkeys(counter.component for counter in self._counters):

@@ -59,7 +59,7 @@ class NodeEnergyMeter:
     def sampled_at(self) -> float:
         """Boot time of the last sample in seconds.
 
-        Before the first sample it is the current boot time.
+        Before the first sample it is the current time, in seconds since boot.
         """
         return self._clock.boottime() if self._sampler.time is None else self._sampler.time
 

@@ -52,12 +52,12 @@ class OccupancyInterval:
     """A time interval with the resources that each job held and used.
 
     Attributes:
-        start: boot time in seconds.
+        start: time in seconds since boot.
         length_ns: length in nanoseconds.
         capacity_ns: length times the logical CPUs of the node.
         busy_ns: CPU time used by all processes; None if unknown.
         sole: name of the job that had the whole node for the whole interval; None if there was none.
-        since: boot time in seconds by job from which the job was on the node.
+        since: time in seconds since boot by job from which the job was on the node.
         held_ns: allocated CPU time by job.
         cpu_ns: used CPU time by job; None if unknown.
         gpu_ns: time for which each GPU was allocated, by job and GPU index. It is multiplied by the allocated
@@ -162,8 +162,8 @@ def occupancy_of(
     """Return the interval for jobs that were on the node from its start to its end.
 
     Args:
-        start: boot time in seconds.
-        end: boot time in seconds.
+        start: time in seconds since boot.
+        end: time in seconds since boot.
         cpus: number of logical CPUs of the node.
         gpus: indices of the node's GPUs.
         occupants: the jobs.

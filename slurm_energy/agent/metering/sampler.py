@@ -38,8 +38,8 @@ class CounterDelta(NamedTuple):
     """The energy that one counter counted up to the end of a sample interval.
 
     Attributes:
-        start: boot time of the counter's previous reading in seconds. It lies before the start of the sample
-            interval if the counter is not read with every sample.
+        start: time of the counter's previous reading, in seconds since boot. It lies before the start of the
+            sample interval if the counter is not read with every sample.
         energy_uj: microjoules; a lower bound if `certain` is False.
         certain: True if the counter cannot have wrapped or been reset unnoticed.
     """
@@ -60,7 +60,7 @@ class SampleInterval:
     delta is then marked uncertain.
 
     Attributes:
-        start, end: boot times in seconds.
+        start, end: times in seconds since boot.
         deltas: what each counter counted, by counter key.
         throttled_s: seconds of throttling by component, for components with a throttle sensor.
         unknown: keys of counters that were unreadable at the end of the interval or were first read there.
@@ -139,10 +139,10 @@ class _CounterState:
     """The last reading of one counter.
 
     Attributes:
-        time: boot time of the reading in seconds; None if there is no reading to count from.
+        time: time of the reading, in seconds since boot; None if there is no reading to count from.
         timing_uncertainty_s: uncertainty of `time` in seconds.
-        changed: boot time at which the current value was first read.
-        last_attempt: boot time of the last attempt to read the counter.
+        changed: time since boot at which the current value was first read.
+        last_attempt: time, in seconds since boot, of the last attempt to read the counter.
         max_uj_per_s: maximum rate of the counter in microjoules per second.
     """
 
@@ -172,7 +172,7 @@ class _CounterState:
         """Store a first reading, from which energy is counted.
 
         Args:
-            now: boot time of the reading in seconds.
+            now: time of the reading, in seconds since boot.
             value_uj: the reading in microjoules.
             timing_uncertainty_s: uncertainty of `now` in seconds.
         """
@@ -182,15 +182,15 @@ class _CounterState:
     def move(self, now: float, value_uj: int, timing_uncertainty_s: float, suspended: bool) -> CounterDelta:
         """Store a reading and return the energy since the previous one.
 
-        The check against the maximum power assumes the longest time that the uncertainty of both readings
-        allows.
+        Energy that exceeds the maximum power of the counter is implausible. Its power is computed with the
+        longest interval that the uncertainties of the two readings allow.
 
         Args:
-            now: boot time of the reading in seconds.
+            now: time of the reading, in seconds since boot.
             value_uj: the reading in microjoules.
             timing_uncertainty_s: uncertainty of `now` in seconds.
             suspended: whether the machine was suspended since the previous reading. The energy is then a
-                minimum.
+                lower bound.
         """
         start, last_uj = self.time, self.value_uj
         assert start is not None
@@ -213,7 +213,7 @@ class Sampler:
     """Reads all counters and keeps the last reading of each.
 
     Attributes:
-        time: boot time of the last sample in seconds; None before the first.
+        time: time of the last sample, in seconds since boot; None before the first.
         max_interval_s: maximum seconds between two samples. With a longer interval a counter could wrap
             unnoticed.
     """
@@ -337,8 +337,8 @@ class Sampler:
 
         Args:
             values: the readings in microjoules.
-            last: boot time of the last sample; None for the first sample.
-            now: boot time of this sample.
+            last: time, in seconds since boot, of the last sample; None for the first sample.
+            now: time, in seconds since boot, of this sample.
             timing_uncertainty_s: uncertainty of `now`. The earlier of two readings may have happened that
                 much earlier, the later one that much later.
             unreadable: keys of the counters that could not be read in the last sample.

@@ -29,14 +29,14 @@ class ThrottleSampler:
         self._next = 0
 
     def seconds(self, now: float, start: float | None, everything: bool) -> dict[str, float]:
-        """Return the seconds by component for which the component was throttled between two boot times.
+        """Return for each component how many seconds it was throttled between two samples.
 
         If a component has several sensors, their maximum counts. A component without a readable sensor is
         absent.
 
         Args:
-            now: boot time of this sample in seconds.
-            start: boot time of the previous sample in seconds; None for the first sample.
+            now: time of this sample, in seconds since boot.
+            start: time of the previous sample, in seconds since boot; None for the first sample.
             everything: read all sensors, not only those whose turn it is.
         """
         if not self._sensors:
@@ -62,8 +62,8 @@ class ThrottleSampler:
 
         Args:
             index: index of the sensor.
-            now: boot time of this sample in seconds.
-            start: boot time of the previous sample in seconds; None for the first sample.
+            now: time of this sample, in seconds since boot.
+            start: time of the previous sample, in seconds since boot; None for the first sample.
         """
         since, before = self._read_at[index], self._shares[index]
         since = start if since is None else since

@@ -23,7 +23,7 @@ class TraceBuilder:
     It holds the energy per interval and component.
 
     Args:
-        start: boot time of the first interval in seconds.
+        start: time of the first interval, in seconds since boot.
         interval_s: seconds per interval. It doubles whenever the trace would exceed MAX_POINTS intervals.
         columns: component names.
     """
@@ -37,11 +37,11 @@ class TraceBuilder:
         self._covered = {name: array("d") for name in columns}
 
     def add(self, start: float, end: float, joules: Mapping[str, float]) -> None:
-        """Spread energy evenly over the trace intervals between two boot times.
+        """Spread energy evenly over the trace intervals between two times.
 
         Args:
-            start: boot time in seconds from which on the energy was used.
-            end: boot time in seconds until which the energy was used.
+            start: time in seconds since boot from which on the energy was used.
+            end: time in seconds since boot until which the energy was used.
             joules: energy by component. The power of an absent component is unknown in this time, unless
                 another call adds its energy.
         """

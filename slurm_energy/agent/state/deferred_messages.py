@@ -37,7 +37,7 @@ class HookMessage:
 
     Attributes:
         path: file of the message.
-        sent: boot time in seconds at which the hook ran.
+        sent: time in seconds since boot at which the hook ran.
         operation: `begin` or `end`.
         env: the hook's environment.
         key: job id and restart count.

@@ -159,9 +159,9 @@ class Problem:
         return np.broadcast_to(seconds, shape), np.broadcast_to(watts, shape), np.broadcast_to(clock, shape)
 
     def host_wait_shares(self) -> Array:
-        """Return the share of each step in which the device waits for its host.
+        """Return for each measured training step the fraction of its time that the device waits for its host.
 
-        It holds for steps without power limits, at the given parameters.
+        The fractions are computed without power limits, and with no parameter changed by the search.
         """
         theta, scalars = self.parameters([], np.zeros((1, 0)))
         times = step_times(self._demand, self._device, theta, scalars, self._function, self._gpus)
@@ -254,7 +254,10 @@ def start_vector(unknowns: Sequence[Unknown], theta: Theta, scalars: dict[str, S
 
 
 def _deviation(unknowns: Sequence[Unknown], vectors: Array) -> Array:
-    """Return the mean squared distance from the defaults, each in units of its typical deviation."""
+    """Return for each vector the mean squared distance of its unknowns from their defaults.
+
+    The distance of an unknown is measured in units of its typical deviation.
+    """
     usual = np.array([0.7 if unknown.workload else np.ptp(unknown.limits) / 2 for unknown in unknowns])
     free = np.array([unknown.name not in _NO_DEFAULT for unknown in unknowns])
     distance = (vectors - start_vector(unknowns, Theta(), {})) / usual

@@ -63,7 +63,11 @@ def workloads_with_own_factors(hardware: Hardware, rows: Sequence[Measurement]) 
 
 
 def with_own_cap(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> Transfer:
-    """Return a prior whose usual power limit includes the measured configurations."""
+    """Return a copy of the prior with its usual power limit adjusted to the measurements.
+
+    The new limit, a share of the design power, is the mean of the prior's and of `usual_cap_share`, weighted
+    by the number of measured configurations with at least three limits.
+    """
     own = usual_cap_share(hardware, rows)
     if own is None:
         return prior

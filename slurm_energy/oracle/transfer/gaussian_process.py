@@ -213,7 +213,7 @@ def _left_out_scores(full: Array, values: Array, own: NDArray[np.bool_]) -> Arra
 
 
 def variance(at: Linearised) -> Array:
-    """Return the prior variances of the logarithms of time and power, shape (2, n)."""
+    """Return the prior variances of the logarithms of time (row 0) and power (row 1), shape (2, n)."""
     variances = np.zeros((2, len(at.positions)))
     for name in LATENTS:
         of_known, of_others = MEASURED_ELSEWHERE[name], NEVER_MEASURED[name]

@@ -183,5 +183,5 @@ def _step_positions(workload: str, batch: Array, cap_share: Array, evidence: Evi
 
 
 def cap_shares(cap_watts: Any, tdp_watts: float) -> Array:
-    """Return power limits as shares of the design power, which stands for no limit."""
+    """Return power limits as shares of the design power. Limits above the design power count as 1."""
     return np.asarray(np.minimum(cap_watts, tdp_watts) / tdp_watts)

@@ -135,9 +135,9 @@ def fused_attention(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> 
 
 @handles_operator("aten.convolution", "aten._convolution")
 def convolution(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of a convolution with any number of dimensions, with groups, also transposed.
+    """Return the cost of a convolution, with any number of dimensions and groups, or of its transpose.
 
-    A multiply-add counts as 2.
+    A multiply-add counts as two operations.
     """
     image, weight, bias = args[:3]
     transposed = bool(args[6])

@@ -47,9 +47,10 @@ class WorkloadProfile:
         dataset: the usual training set.
         samples_per_epoch: samples in the training set; None: unknown.
         shared_weights: whether layers use the same weights repeatedly (ALBERT in the thesis).
-        gemm_flops_forward: operations of matrix products; equally the other `*_flops_*`.
-        read_forward: elements read; equally the other `read_*` and `write_*`.
-        kernels_forward: kernels launched; equally backward.
+        gemm_flops_forward: operations of matrix products in the forward pass. The other `*_flops_*` count the
+            operations of other kinds, forward or backward.
+        read_forward: elements read in the forward pass. The other `read_*` and `write_*` have the same form.
+        kernels_forward, kernels_backward: kernels launched in the forward and the backward pass.
         elements: elements of generic operations.
         saved: elements saved by the forward pass for the backward pass.
         gemm_m: mean rows of matrix products, weighted by operations; equally the other `gemm_*` and `conv_*`.

@@ -14,7 +14,7 @@ def is_ours(document: object) -> bool:
 
 
 def lines(document: Mapping[str, Any], units: str) -> Sequence[Line]:
-    """Return one line per job.
+    """Return one input line per job: its number, from 1, and its values by column name.
 
     Args:
         document: the JSON document.

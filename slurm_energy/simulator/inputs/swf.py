@@ -60,7 +60,7 @@ def _names(numbers: Floats) -> list[str]:
 
 
 def _chunks(path: Path) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield (number of the first line, lines) of each chunk."""
+    """Yield the lines of the file in chunks, each with the number of its first line, from 1."""
     with path.open("rb") as file:
         number = 1
         if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
