@@ -41,6 +41,8 @@ from slurm_energy.protocol.response_proof import ResponseVerifier
 from slurm_energy.reports.trace import encode_trace
 from slurm_energy.slurm.roles import Roles
 
+pytestmark = pytest.mark.slow
+
 AGENT, OPERATOR, ALICE, BOB, CAROL = 0, 64001, 64002, 64003, 64004
 CONFIG = f"""
 [cluster]

@@ -44,6 +44,8 @@ from slurm_energy.oracle.transfer.evidence import OTHER_WORKLOAD_WEIGHT, Evidenc
 from slurm_energy.oracle.transfer.prior import NO_TRANSFER, Transfer, WorkloadOffsets, combined  # noqa: E402
 from slurm_energy.oracle.workload import find_profile  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 A40 = find_hardware("a40")
 CAPS = tuple(100.0 + 25.0 * step for step in range(9))
 MODELS = ("resnet50", "bert-base", "shufflenetv2-32", "deepspeech2")

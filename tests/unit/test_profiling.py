@@ -21,6 +21,8 @@ from hardware_tree import Tree
 
 from slurm_energy.profiling import counter_reader, summary
 
+pytestmark = pytest.mark.slow
+
 PATIENT = "from slurm_energy.profiling import energy_reader; energy_reader._TIMEOUT_S = 20.0\n"
 """For answers that come: whoever gives them may have to wait for a core."""
 
