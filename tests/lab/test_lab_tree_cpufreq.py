@@ -7,6 +7,8 @@ import errno
 import pytest
 from lab_bench import CPUFREQ, INTEL, Bench
 
+pytestmark = pytest.mark.slow
+
 DRIVERS = ("acpi-cpufreq", "intel_pstate", "intel_cpufreq", "amd-pstate", "amd-pstate-epp", "cppc_cpufreq")
 ACTIVE = ("intel_pstate", "amd-pstate-epp")
 

@@ -14,6 +14,8 @@ from lab_bench import Bench
 from slurm_energy_lab.tree.node_tree import NodeOptions
 from slurm_energy_lab.tree.rapl_registers import window_from_raw, window_to_raw
 
+pytestmark = pytest.mark.slow
+
 RAPL = "/sys/devices/virtual/powercap/intel-rapl"
 PACKAGE = f"{RAPL}/intel-rapl:0"
 DRAM = f"{PACKAGE}/intel-rapl:0:0"

@@ -23,6 +23,8 @@ from slurm_energy.agent.sockets.server import AgentServer
 from slurm_energy.errors import UsageError
 from slurm_energy.protocol.agent_socket import root_socket_path
 
+pytestmark = pytest.mark.slow
+
 STATUS = b'{"op":"status"}\n'
 USER = 4711
 

@@ -28,6 +28,8 @@ from slurm_energy.policies.flags import FLAGS, PolicyRequest
 from slurm_energy.records import EnergyRecord
 from slurm_energy.reports.fields import FIELDS
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(slurm_energy.__file__).parent
 # What checks or prints a key gives it no effect.
 NO_READERS = ("config", "validation", "cli/config.py")

@@ -25,6 +25,8 @@ from slurm_energy.validation import DaemonRole, check_file, load_for_daemon
 from slurm_energy.validation.checker import CHECKS
 from slurm_energy.validation.host import Host, SlurmConf
 
+pytestmark = pytest.mark.slow
+
 SLURM_CONF = """
 ClusterName=Sirius
 SlurmctldHost=head(10.0.0.1)
