@@ -60,7 +60,7 @@ class Sent:
     at_unix_s: float
 
 
-class Cluster:
+class LiveCluster:
     """A running lab."""
 
     def __init__(self, lab: Lab) -> None:
@@ -131,19 +131,19 @@ class Cluster:
 
 
 @contextmanager
-def cluster(progress: Progress) -> Iterator[Cluster]:
+def cluster(progress: Progress) -> Iterator[LiveCluster]:
     """Run a lab."""
     lab_layout = layout.locate_lab(tempfile.mkdtemp(prefix="senergy-live-", dir="/var/tmp"))
     spec = LabSpec(workload.NODES, _SETTINGS, cpu_share=CPU_SHARE)
     progress(f"bringing up a lab in {lab_layout.root}")
     lab = lifecycle.up(lab_layout, spec)
     try:
-        yield Cluster(lab)
+        yield LiveCluster(lab)
     finally:
         lifecycle.down(lab_layout)
 
 
-def calibrate(on: Cluster, progress: Progress) -> Json:
+def calibrate(on: LiveCluster, progress: Progress) -> Json:
     """Run every model once in every shape, the longest first to save time.
 
     Returns:
@@ -169,7 +169,7 @@ def calibrate(on: Cluster, progress: Progress) -> Json:
     return {"idle_watts": idle, "launch_s": statistics.median(waits), "waits_s": waits, "jobs": jobs}
 
 
-def run(on: Cluster, jobs: Sequence[workload.LiveJob], wish: workload.Wish, progress: Progress) -> Json:
+def run(on: LiveCluster, jobs: Sequence[workload.LiveJob], wish: workload.Wish, progress: Progress) -> Json:
     """Submit the jobs at their times and wait for their end.
 
     Returns:
@@ -207,7 +207,7 @@ def _joules(begin: Mapping[str, Any], end: Mapping[str, Any], origin: float, las
     return float(whole - before * begin["power_watts"]["node"] - after * end["power_watts"]["node"])
 
 
-def _drain(on: Cluster, sent: Sequence[Sent], progress: Progress) -> None:
+def _drain(on: LiveCluster, sent: Sequence[Sent], progress: Progress) -> None:
     begin, reported = time.monotonic(), 0.0
     while left := on.queued():
         now_s = time.monotonic() - begin

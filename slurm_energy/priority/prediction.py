@@ -143,22 +143,8 @@ class QueuePredictor:
         requests = self._request_columns(queue, rows, gpus, gpu_kind)
         count = len(requests["gpus"])
         limit = np.array([np.inf if value is None else value for value in requests["time_limit_s"]])
-        time_s, watts = np.full(count, np.nan), np.full(count, np.nan)
-        source, runs, level = (np.full(count, value, np.int64) for value in (NAMEPLATE, 0, -1))
         models = requests.pop("model")
-        if self._history is not None and count:
-            forecast = self._history(requests)
-            time_s, watts, runs, level = (
-                forecast.duration_s.copy(),
-                forecast.power_watts.copy(),
-                forecast.runs,
-                forecast.level,
-            )
-            if self._guard is not None:
-                # Runs of other users do not count: users could help each other by cheap jobs.
-                others = level > USER_LEVEL
-                time_s[others], watts[others], runs = np.nan, np.nan, np.where(others, 0, runs)
-            source = np.where(runs > 0, HISTORY, NAMEPLATE)
+        time_s, watts, source, runs, level = self._from_history(requests, count)
         self._fill_from_model(requests, models, time_s, watts, source, level)
         # Impossible figures of one job must not prevent the ranking of all others.
         wrong = ~((time_s >= 0) & (time_s <= _MAX_FIGURE)) | (watts < 0) | (watts > _MAX_FIGURE)
@@ -185,6 +171,26 @@ class QueuePredictor:
             guarded.lower_bound_s,
             guarded.misprediction,
         )
+
+    def _from_history(
+        self, requests: dict[str, list[Any]], count: int
+    ) -> tuple[Floats, Floats, Ints, Ints, Ints]:
+        """Return time in seconds, watts, source, number of runs and level of each request, from earlier runs.
+
+        Time and watts are NaN, and the source is the nameplate, where no run is similar.
+        """
+        time_s, watts = np.full(count, np.nan), np.full(count, np.nan)
+        source, runs, level = (np.full(count, value, np.int64) for value in (NAMEPLATE, 0, -1))
+        if self._history is None or not count:
+            return time_s, watts, source, runs, level
+        forecast = self._history(requests)
+        time_s, watts = forecast.duration_s.copy(), forecast.power_watts.copy()
+        runs, level = forecast.runs, forecast.level
+        if self._guard is not None:
+            # Runs of other users do not count: users could help each other by cheap jobs.
+            others = level > USER_LEVEL
+            time_s[others], watts[others], runs = np.nan, np.nan, np.where(others, 0, runs)
+        return time_s, watts, np.where(runs > 0, HISTORY, NAMEPLATE), runs, level
 
     def predict_by_model(
         self, queue: QueueColumns, rows: Ints, gpus: Ints, gpu_kind: Sequence[str]
