@@ -1,0 +1,49 @@
+"""Objectives of tuning: the cost of a relative time and power, and the slowdown limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from slurm_energy.errors import UsageError
+
+TIME_EXPONENTS: Final = {"energy": 1, "edp": 2, "ed2p": 3}
+"""Exponent of the relative time by objective. Energy is time times power; each delay is one more factor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """An objective with its slowdown limit.
+
+    Attributes:
+        name: `edp` (energy-delay product), `ed2p` (energy times the square of the delay) or `energy`.
+        slowdown_limit: maximum relative increase of the job's time against its own untuned speed, for example
+            0.05 for 5 %; None for no limit.
+    """
+
+    name: str
+    slowdown_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            UsageError: the objective is unknown, or the limit is negative.
+        """
+        if self.name not in TIME_EXPONENTS:
+            raise UsageError(f"objective '{self.name}' is not one of {', '.join(TIME_EXPONENTS)}")
+        if self.slowdown_limit is not None and not self.slowdown_limit >= 0:
+            raise UsageError(f"slowdown limit {self.slowdown_limit} is negative")
+
+    def cost(self, time_ratio: float, power_ratio: float) -> float:
+        """Return the objective relative to the untuned job; 1 for the untuned job, lower is better.
+
+        Args:
+            time_ratio: time divided by the time of the untuned job.
+            power_ratio: mean power divided by the mean power of the untuned job.
+        """
+        return power_ratio * time_ratio ** TIME_EXPONENTS[self.name]
+
+    def allows(self, time_ratio: float) -> bool:
+        """Return whether a relative time is within the slowdown limit."""
+        return self.slowdown_limit is None or time_ratio <= 1.0 + self.slowdown_limit
