@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from slurm_energy.tuning.operating_point import OperatingPoint
+from slurm_energy.policies.operating_point import OperatingPoint
 
 
 class ProgressSource(StrEnum):

@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import Any
 
 from slurm_energy.errors import UsageError
+from slurm_energy.policies.operating_point import OperatingPoint
 from slurm_energy.quantities import is_number, shown
-from slurm_energy.tuning.operating_point import OperatingPoint
 
 MAX_POINTS = 256
 _MAX_NAME = 256

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.errors import UsageError
+from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.objective import Objective
-from slurm_energy.tuning.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve, ResponsePoint, hardware_kind
 
 watts = st.none() | st.floats(1, 2000)
