@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import is_number
+from slurm_energy.tuning_record import check_tuning
 
 SCHEMA_VERSION = 1
 MAX_GPUS: Final = 1000
@@ -124,8 +125,9 @@ class EnergyRecord:
     lists the hardware settings. `uncertain_seconds` is the time in which a counter was unreadable or may have
     wrapped unnoticed. `fingerprint` is the digest of the batch script and its arguments; it is set only on
     the node that ran the script. `peak_watts` is the sum of two powers: the maximum mean power over a second
-    or more of the components that are sampled fast, and the mean power of `other`. `extra` holds keys of a
-    newer release that this release does not know.
+    or more of the components that are sampled fast, and the mean power of `other`. `tuning` describes how the
+    job was tuned to its objective, see `tuning_record`; None if the job has no objective. `extra` holds keys
+    of a newer release that this release does not know.
     """
 
     cluster: str
@@ -154,6 +156,7 @@ class EnergyRecord:
     seconds_above_cap: float | None = None
     throttled_seconds: float | None = None
     uncertain_seconds: float = 0.0
+    tuning: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
     record_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     extra: Extra = ()
@@ -228,6 +231,7 @@ def _record_from_json(cls: type[EnergyRecord], data: Any) -> EnergyRecord:
     values["notes"] = tuple(_list(values, "notes", lambda note: _is_text(note, MAX_SETTING_TEXT)))
     values["components"] = tuple(_component(item) for item in _list(values, "components"))
     values["applied"] = tuple(_setting(item) for item in _list(values, "applied"))
+    values["tuning"] = check_tuning(values.get("tuning"))
     values["devices"] = tuple(_device(item) for item in _list(values, "devices"))
     names = [component.name for component in values["components"]]
     if len(set(names)) < len(names):

@@ -107,6 +107,7 @@ def _node_object(record: EnergyRecord) -> dict[str, Any]:
         "components": {component.name: _component_object(component) for component in record.components},
         "devices": [_device_object(device) for device in record.devices],
         "settings": [_setting_object(setting) for setting in record.applied],
+        "tuning": record.tuning,
         "notes": list(record.notes),
     }
 

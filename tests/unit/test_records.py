@@ -33,6 +33,32 @@ def test_record_survives_json():
     assert EnergyRecord.from_json(json.loads(json.dumps(RECORD.to_json()))) == RECORD
 
 
+def test_tuning_survives_json_with_keys_of_a_newer_release():
+    point = {
+        "point": {"gpu_limit_watts": 250.0},
+        "time_ratio": 1.02,
+        "power_ratio": 0.8,
+        "source": "this run",
+    }
+    tuning = {
+        "mode": "on",
+        "objective": "energy",
+        "slowdown_limit": 0.05,
+        "progress": "reported",
+        "reference": {"units_per_s": 3.5, "watts": 410.0},
+        "points": [point],
+        "chosen": {"gpu_limit_watts": 250.0},
+        "chosen_source": "this run",
+        "probes": 3,
+        "estimated_saving": 0.16,
+        "exploration": False,
+        "later": {"nested": [1, None]},
+    }
+    record = EnergyRecord.from_json(RECORD.to_json() | {"tuning": tuning})
+    assert record.tuning == tuning
+    assert EnergyRecord.from_json(json.loads(json.dumps(record.to_json()))) == record
+
+
 def test_energy_is_the_sum_of_known_components_and_node_takes_precedence():
     assert RECORD.energy_joules == 1500.25
     node = EnergyRecord.from_json(
@@ -49,6 +75,15 @@ def test_energy_is_the_sum_of_known_components_and_node_takes_precedence():
         ({"schema": 99}, "schema 99"),
         ({"schema": None}, "schema"),
         ({"surprise": float("inf")}, "surprise"),
+        ({"tuning": "on"}, "tuning"),
+        ({"tuning": {"mode": "on"}}, "objective"),
+        ({"tuning": {"mode": "maybe", "objective": "edp"}}, "mode"),
+        ({"tuning": {"mode": "on", "objective": "edp", "probes": -1}}, "probes"),
+        ({"tuning": {"mode": "on", "objective": "edp", "slowdown_limit": float("nan")}}, "slowdown_limit"),
+        ({"tuning": {"mode": "on", "objective": "edp", "points": [{"point": {}}]}}, "points"),
+        ({"tuning": {"mode": "on", "objective": "edp", "reference": {"watts": 0}}}, "reference"),
+        ({"tuning": {"mode": "on", "objective": "edp", "later": [0] * 300}}, "later"),
+        ({"tuning": {"mode": "on", "objective": "edp", "later": "x" * 2000}}, "later"),
         ({"node": "n1\x1b[2J"}, "node"),
         ({"notes": ["x" * 20_000]}, "notes"),
         ({"requested": {"cap": "x" * 2000}}, "requested"),

@@ -45,6 +45,7 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
         seconds_above_cap=session.power_monitor.above_cap_s,
         throttled_seconds=session.meter.throttled_s,
         uncertain_seconds=session.meter.uncertain_s,
+        tuning=session.tuning,
         notes=tuple(session.notes),
         record_id=session.record_id,
     )

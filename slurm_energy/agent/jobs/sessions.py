@@ -88,7 +88,8 @@ class Session:
         requested: the job's energy flags, for its record.
         model, tag: energy flags that are only recorded; None if absent.
         fingerprint: digest of the batch script and its arguments; None if not reported.
-        plan: planned settings.
+        plan: planned settings, without those of tuning.
+        tuning: the key `tuning` of the job's record so far; None for a policy without an objective.
         outcomes: results of applying the plan.
         restored: results of restoring the original settings.
         notes: notes for the record.
@@ -135,6 +136,7 @@ class Session:
     gpu_job: bool = False
     cpu_list: tuple[int, ...] | None = None
     late: bool = False
+    tuning: dict[str, Any] | None = None
     phase: str = STARTING
     end_unix: float | None = None
     steps_ended_at: float | None = None
