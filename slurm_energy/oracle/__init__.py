@@ -1,5 +1,5 @@
 """Predictions of run time, power and energy of jobs before they run.
 
-Each source of predictions is a module or a sub-package: the run history, the model of training jobs, and the
-nameplate.
+There are three sources of predictions, each in its own module or sub-package: the history of earlier runs, an
+analytical model of training jobs, and the design power of the requested hardware (nameplate).
 """

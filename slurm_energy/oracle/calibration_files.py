@@ -1,4 +1,4 @@
-"""Calibration files (TOML): reading, checking and writing of the shipped ones and of those of a site."""
+"""Calibration files (TOML): read, checked and written. Some come with the package, others from sites."""
 
 from __future__ import annotations
 
@@ -33,9 +33,13 @@ _TABLES: dict[str, type[Any]] = {"theta": Theta, "measured_spread": Spread, "unm
 
 @functools.cache
 def shipped_calibration(hardware: str) -> Calibration:
-    """Return the shipped calibration of a kind of device.
+    """Return the calibration of a kind of device that comes with the package.
 
-    A GPU without measurements is predicted by transfer from the measured kinds.
+    A GPU without measurements gets a calibration that predicts from the measured kinds of device
+    (`oracle.transfer`).
+
+    Args:
+        hardware: name of the hardware file.
     """
     path = _DIRECTORY / f"{hardware}.toml"
     if path.exists():
@@ -53,7 +57,11 @@ def shipped_calibration(hardware: str) -> Calibration:
 
 @functools.cache
 def shipped_prior(hardware: str) -> Transfer:
-    """Return the transfer prior of one kind of device, from the shipped calibrations of all other kinds."""
+    """Return the knowledge about one kind of device from the shipped calibrations of all other kinds.
+
+    Args:
+        hardware: name of the hardware file.
+    """
     others = [load_calibration(path) for path in sorted(_DIRECTORY.glob("*.toml")) if path.stem != hardware]
     return combined([other.transfer for other in others if other.transfer is not None])
 
@@ -111,7 +119,7 @@ def check_writable(path: Path) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace a file atomically. A pipe or terminal is written to directly."""
+    """Replace a file atomically. If `path` is a pipe or a terminal, the text is written to it directly."""
     if _is_special(path):
         path.write_text(text, encoding="utf-8")
         return
@@ -141,11 +149,11 @@ def _numbers(values: Any) -> str:
 
 
 def load_calibration(path: Path) -> Calibration:
-    """Read a calibration.
+    """Read a calibration file.
 
     Raises:
-        ConfigError: the file is unreadable or not TOML, a key is unknown, or a value is out of bounds; names
-            file and key.
+        ConfigError: the file is unreadable or not TOML, a key is unknown, or a value is out of bounds. The
+            message names the file and the key.
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -224,9 +232,10 @@ def _check_tables(where: str, tables: dict[str, Any]) -> None:
 
 
 def _is_quantile(key: str, value: float) -> bool:
-    """Return whether a quantile is on its side of 1, and not too far from it.
+    """Return whether `value` is plausible for the quantile of measured / predicted named by `key`.
 
-    So a prediction lies in its own range, and products stay finite.
+    A low quantile must be at most 1 and a high one at least 1, so that a prediction lies in its own range.
+    Neither may be too far from 1, so that products stay finite.
     """
     return 1e-6 <= value <= 1.0 if key.endswith("_low") else 1.0 <= value <= 1e6
 

@@ -1,4 +1,4 @@
-"""All alternatives of one training job: predictions, objectives, the best of each, and the Pareto front."""
+"""Comparison of all alternatives of one training job: predictions, objectives, best ones, Pareto front."""
 
 from __future__ import annotations
 
@@ -32,17 +32,20 @@ _OF_CAPS = ("edp", "eds")
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Alternatives and their predictions, in the order of the request.
+    """Alternatives of one training job and their predictions.
+
+    All lists and arrays have one entry per alternative.
 
     Attributes:
-        rows: kind, number of GPUs, batch and cap in watts (infinite: none) of each alternative.
+        rows: kind of device, number of devices, samples per device and step, and power limit per device in
+            watts (infinite: none).
         predictions: predictions with their ranges.
         step_s: seconds per update.
         clock: clock as a share of the maximum clock.
         objectives: by name in `OBJECTIVES`, the values of all alternatives; lower is better.
         best: by objective, the index of the best alternative. If any alternative fits the memory, those that
             do not are excluded.
-        front: whether no other alternative is better in time and energy.
+        front: whether no other alternative is better in both time and energy.
         fits: whether the batch fits the memory of the device.
     """
 
@@ -70,10 +73,10 @@ def sweep(
     clock_mhz: float = np.inf,
     accumulation: float = 1.0,
 ) -> Sweep:
-    """Predict every combination of the given settings.
+    """Predict every combination of the given settings of a training job.
 
     Args:
-        oracle: the model.
+        oracle: oracle of training jobs.
         profile: the workload.
         kinds: kinds of device.
         gpus: numbers of devices.
@@ -81,9 +84,9 @@ def sweep(
         caps_watts: power limits per device; infinite: none.
         precision: precision of matrix products.
         samples: training samples of the whole job.
-        k: constant of the energy-delay sum.
+        k: constant of the energy-delay sum (see `objectives.eds`).
         clock_mhz: clock limit of all devices; infinite: none.
-        accumulation: passes per update.
+        accumulation: forward and backward passes per update of the weights.
 
     Raises:
         UsageError: too many combinations, a limit that a device does not support, or an unknown precision.
@@ -141,10 +144,10 @@ def _best(
     reference: TrainingPredictions,
     k: float,
 ) -> dict[str, int]:
-    """Return the index to select for each objective.
+    """Return the index of the alternative to select for each objective, by the objective's name.
 
-    Time is selected by its predicted value, the other objectives by their expected value. If any alternative
-    fits the memory, those that do not are excluded.
+    Time is selected by its predicted value, the other objectives by their expected value under uncertain
+    predictions. If any alternative fits the memory, those that do not are excluded.
     """
     selectable = predicted.fits if predicted.fits.any() else np.ones(len(alternatives), dtype=bool)
     probabilities = [probability for probability, _ in oracle.cases(alternatives)]
@@ -172,7 +175,11 @@ def _cases(
     reference: TrainingPredictions,
     k: float,
 ) -> list[dict[str, Array]]:
-    """Return the objectives of all alternatives, one dict of arrays for each assumed prediction error."""
+    """Return the objectives of all alternatives for each assumed error of the predictions.
+
+    The list has one dict per assumed error. It maps the name of an objective to an array with one value per
+    alternative.
+    """
     objectives = []
     for _, deviation in oracle.cases(alternatives):
         likeliest = deviation == (0.0, 0.0)
@@ -191,18 +198,20 @@ def _near_usual_cap(
     values: list[Array],
     best: int,
 ) -> int:
-    """Return the index of the power limit to select for the job at `best`, whose response is transferred.
+    """Return the index of the alternative to select instead of `best`, which differs only in the power limit.
 
-    The prediction without measurements has the more weight, the fewer measurements there are.
+    It is used for jobs whose response to power limits is known from other kinds of device only, or corrected
+    by few measurements. The fewer the measurements, the closer the result is to the limit that is best on
+    average elsewhere.
 
     Args:
-        oracle: the model.
+        oracle: oracle of training jobs.
         alternatives: all alternatives.
-        reference_job: reference of the energy-delay sum.
+        reference_job: the job to which the energy-delay sum refers.
         k: constant of the energy-delay sum.
         name: name of the objective.
-        values: objective of all alternatives in each case; infinite: not selectable.
-        best: index of the alternative of least expected objective.
+        values: by assumed error, the objective of all alternatives; infinite: not selectable.
+        best: index of the alternative with the least expected objective.
     """
     columns = (
         alternatives.profile,
@@ -247,7 +256,7 @@ def to_json(result: Sweep, names: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         result: the sweep.
-        names: the inputs, which are copied to the front.
+        names: entries that describe the inputs. They are put first in the dict.
     """
     alternatives = []
     for row, (kind, gpus, batch, cap) in enumerate(result.rows):

@@ -17,12 +17,14 @@ _WIDTHS = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0}
 def footprint_bytes(profile: WorkloadProfile, batch: Any, precision: str, optimizer: Optimizer) -> Any:
     """Return the bytes of device memory that a training step needs on one device.
 
-    They hold weights, gradients, optimizer states, saved activations, and the driver's context and libraries.
+    They include weights, gradients, optimizer states, saved activations, and the context and libraries of the
+    driver.
 
     Args:
         profile: the workload.
-        batch: samples per device and pass, a number or an array.
-        precision: a 16-bit format adds a copy of the weights in that format and halves the activations.
+        batch: samples per device and pass, a number or an array. The result has its shape.
+        precision: precision of matrix products. A 16-bit format adds a copy of the weights in that format and
+            halves the activations.
         optimizer: the update rule.
     """
     width = _WIDTHS[precision]

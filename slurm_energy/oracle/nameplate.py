@@ -1,6 +1,6 @@
-"""Predictions from the time limit and the design power (TDP) of the requested hardware: the last fallback.
+"""Predictions from the time limit and the design power (TDP) of the requested hardware.
 
-Nothing is measured, so the ranges are wide.
+They are used if no other source can predict a job. Nothing is measured, so the ranges are wide.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ _UNKNOWN_FACTOR = 2.5  # largest ratio between the TDP of an unnamed kind of GPU
 class NameplateOracle:
     """Oracle that predicts every job from its time limit and the TDP of the requested hardware.
 
-    Any fraction of the time limit is assumed equally likely. The power is a fraction of the TDP.
+    Every run time up to the time limit is assumed equally likely. The power is assumed to be a fraction of
+    the TDP.
 
     Args:
-        cpu_kind: hardware file of the CPU sockets, two per node; None: unknown.
+        cpu_kind: name of the hardware file of the CPU sockets, of which each node is assumed to have two;
+            None: unknown.
     """
 
     def __init__(self, cpu_kind: str | None = None) -> None:
@@ -67,7 +69,7 @@ class NameplateOracle:
         return Estimate(*figures), hardware is not None
 
     def _cpus(self, request: PredictionRequest) -> Estimate:
-        """Return the watts of the job's CPUs on all nodes.
+        """Return the watts of the CPUs on all nodes of the job.
 
         The lower end of the range is the power of idle cores. The upper end is the power of all CPUs of the
         nodes, because the job may use the nodes exclusively.

@@ -12,22 +12,22 @@ OBJECTIVES = ("time", "energy", "edp", "eds")
 
 
 def edp_js(duration_s: Array, energy_joules: Array) -> Array:
-    """Return the energy-delay product in joule seconds."""
+    """Return the energy-delay product of each alternative in joule seconds."""
     return energy_joules * duration_s
 
 
 def eds(
     duration_s: Array, energy_joules: Array, reference_s: float, reference_joules: float, k: float
 ) -> Array:
-    """Return the energy-delay sum, which is 1 for the reference; lower is better.
+    """Return the energy-delay sum of each alternative, which is 1 for the reference job; lower is better.
 
     Args:
         duration_s: seconds of the alternatives.
         energy_joules: joules of the alternatives.
-        reference_s: seconds of the reference, usually the job without a power limit.
-        reference_joules: joules of the reference.
-        k: ratio to the time of the reference at which a job without any energy use would be as good as the
-            reference; above 1.
+        reference_s: seconds of the reference job, usually the same job without a power limit.
+        reference_joules: joules of the reference job.
+        k: weight of time. A job that used no energy and ran k times as long as the reference would be as good
+            as the reference; above 1.
 
     Source: power-capping, section 3: alpha E + beta t with alpha = (k - 1) / (k E_ref), beta = 1 / (k t_ref).
     """
@@ -37,7 +37,7 @@ def eds(
 
 
 def pareto_front(duration_s: Array, energy_joules: Array) -> NDArray[np.bool_]:
-    """Return a mask of the alternatives that no other alternative dominates in time and energy."""
+    """Return a mask of the alternatives that no other one dominates in time and energy, shape (n,)."""
     order = np.lexsort((energy_joules, duration_s))
     lowest_joules = np.minimum.accumulate(energy_joules[order])
     before = np.concatenate(([np.inf], lowest_joules[:-1]))
@@ -55,5 +55,10 @@ def pareto_front(duration_s: Array, energy_joules: Array) -> NDArray[np.bool_]:
 
 
 def first_minimum(values: Array, tolerance: float = 0.0) -> int:
-    """Return the index of the first value that exceeds the minimum by at most `tolerance` (0.02: 2 %)."""
+    """Return the index of the first value that exceeds the minimum by at most a relative tolerance.
+
+    Args:
+        values: positive values, at least one.
+        tolerance: permitted excess as a share of the minimum (0.02: 2 %).
+    """
     return int(np.flatnonzero(values <= values.min() * (1.0 + tolerance))[0])

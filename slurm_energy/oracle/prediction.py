@@ -1,6 +1,7 @@
-"""The request to an oracle, the prediction that it returns, and the fallback from one source to the next.
+"""The request to an oracle, the prediction that it returns, and the order in which oracles are queried.
 
-This module holds plain data only. It contains no arithmetic of a single source and does not need numpy.
+This module holds plain data only. It does no arithmetic for any source of predictions and does not need
+numpy.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ LOW_QUANTILE, HIGH_QUANTILE = 0.05, 0.95
 
 
 class PredictionSource(StrEnum):
-    """Source of a prediction, from the most to the least specific."""
+    """Source of a prediction. The members are ordered from the most to the least specific."""
 
     HISTORY = "history"
     MODEL = "model"
@@ -26,7 +27,7 @@ class PredictionSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Estimate of one quantity with its 90 % range.
+    """Estimate of one quantity with its 90 % range, in the unit of the quantity.
 
     Attributes:
         mean: expected value.
@@ -46,7 +47,7 @@ class Estimate:
 
     @classmethod
     def within(cls, mean: float, share: float) -> Estimate:
-        """Return `mean` with a range of the fraction `share` to both sides (0.1: 10 %)."""
+        """Return an estimate whose range is `mean` plus and minus the fraction `share` of it (0.1: 10 %)."""
         return cls(mean, mean * max(0.0, 1 - share), mean * (1 + share))
 
     def to_json(self) -> dict[str, float]:
@@ -111,8 +112,8 @@ class Prediction:
         energy_joules: joules over the run. Its mean is not the product of the other two means if time and
             power are correlated.
         source: kind of oracle that made the prediction.
-        basis: one line for users that states what the prediction is based on.
-        age_s: seconds since the newest observation was learned; None: the source does not age.
+        basis: one line for users that states on which data the prediction is based.
+        age_s: seconds since the newest measurement behind the prediction; None: the source does not age.
         observations: number of measurements behind the prediction; None: not counted.
         notes: warnings, e.g. that the batch may exceed the GPU's memory.
     """
@@ -128,7 +129,7 @@ class Prediction:
 
     @property
     def edp_js(self) -> float:
-        """Energy-delay product of the means in joule seconds."""
+        """Energy-delay product in joule seconds, from the means of energy and duration."""
         return self.energy_joules.mean * self.duration_s.mean
 
     def to_json(self) -> dict[str, Any]:

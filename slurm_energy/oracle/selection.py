@@ -1,4 +1,4 @@
-"""Selection of the alternative of least expected objective under uncertain predictions. Pure functions.
+"""Selection of the best alternative when predictions are uncertain. Pure functions.
 
 The choice between power limits depends mainly on the uncertain power demand of the job: a limit that is too
 low costs far more than one that is too high. A job drawing k times the predicted power under a limit L
@@ -50,7 +50,8 @@ From the same number on, a search fits factors of the workload.
 def expected_objective(values: Sequence[Array], probabilities: Sequence[float] = PROBABILITIES) -> Array:
     """Return the expected objective of each of n alternatives, shape (n,); lower is better.
 
-    In each case, the objective is divided by the minimum of that case.
+    A case is one assumption about the errors of the predictions. In each case, the objective is divided by
+    its minimum over the alternatives. The result is the mean over the cases, weighted by their probabilities.
 
     Args:
         values: objectives of the alternatives in each case, shape (n,) each. An infinite value excludes the
@@ -62,10 +63,11 @@ def expected_objective(values: Sequence[Array], probabilities: Sequence[float] =
 
 
 def measurement_weight(rows: float) -> float:
-    """Return the weight of the prediction with measurements against the one from other kinds of device alone.
+    """Return the weight, 0 to 1, of the prediction that uses measurements on this kind of device.
 
-    The weight is quadratic in the number of rows, which keeps the weight of a few rows small. The errors of
-    few rows are correlated, because they share power limits, batches and the form of the model.
+    The rest of the weight belongs to the prediction from other kinds of device alone. The weight is quadratic
+    in the number of measurements, which keeps the weight of a few measurements small. The errors of few
+    measurements are correlated, because they share power limits, batches and the form of the model.
 
     Args:
         rows: effective number of measurements (`Evidence.effective_count`).
@@ -74,12 +76,12 @@ def measurement_weight(rows: float) -> float:
 
 
 def select_alternative(values: Array, support: Array) -> int:
-    """Return the index of the alternative to select.
+    """Return the index of the alternative to select: the first one whose value is nearly the minimum.
 
     Args:
-        values: expected objectives; lower is better.
-        support: proximity of measurements to each job, 0 to 1 (`Residuals.support`); the tolerance shrinks as
-            it grows.
+        values: expected objectives of n alternatives, shape (n,); lower is better.
+        support: how close the batch size of each alternative is to a measured one, 0 (far) to 1 (measured),
+            shape (n,). The tolerance shrinks as it grows.
     """
     best = int(np.argmin(values))
     tolerance = TOLERANCE * (1.0 - float(support[best]))
@@ -87,11 +89,13 @@ def select_alternative(values: Array, support: Array) -> int:
 
 
 def select_near_usual_cap(values: Array, cap_watts: Array, usual_watts: float) -> int:
-    """Return the index of the power limit to select for one job whose response is transferred.
+    """Return the index of the power limit to select for a job whose response was never measured on this kind.
+
+    The response is known from other kinds of device.
 
     Args:
         values: expected objective at each of n power limits, shape (n,); lower is better.
-        cap_watts: the limits in watts, shape (n,); the design power stands for no limit.
+        cap_watts: the limits in watts, shape (n,). The design power stands for no limit.
         usual_watts: limit in watts that is best on average on other kinds of device.
     """
     candidates = np.flatnonzero(values <= values.min() * (1.0 + USUAL_CAP_TOLERANCE))

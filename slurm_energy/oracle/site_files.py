@@ -1,4 +1,4 @@
-"""Hardware files and calibrations of a site, which extend and override those of the package."""
+"""Hardware files and calibration files of a site, which extend and override those of the package."""
 
 from __future__ import annotations
 
@@ -20,16 +20,23 @@ class SiteCalibrations:
     own: Mapping[str, Calibration] = field(default_factory=dict)
 
     def of(self, hardware: str) -> Calibration:
-        """Return the calibration of the kind `hardware`, from the site or else the shipped one."""
+        """Return the calibration of a kind of device: the site's if it has one, else the shipped one.
+
+        Args:
+            hardware: name of the hardware file.
+        """
         own = self.own.get(hardware)
         return shipped_calibration(hardware) if own is None else own
 
 
 def use_site(calibrations: Sequence[Path], hardware: Sequence[Path]) -> SiteCalibrations:
-    """Load the files that the configuration names and register the hardware.
+    """Load the site's calibration and hardware files and register the hardware.
 
-    The keys are `oracle.calibrations` and `oracle.hardware`. From now on `find_hardware` finds the kinds of
-    these hardware files instead of those of an earlier call.
+    `find_hardware` then finds the kinds of these hardware files; those of an earlier call are removed.
+
+    Args:
+        calibrations: files in the configuration key `oracle.calibrations`.
+        hardware: files in the configuration key `oracle.hardware`.
 
     Raises:
         ConfigError: as in `read_site`; the registered hardware is unchanged.

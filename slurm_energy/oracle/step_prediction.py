@@ -1,8 +1,9 @@
 """Predictions of the training steps of one workload on one kind of device, for many configurations at once.
 
-A prediction includes time, watts and their ranges. A workload with its own factors is predicted by the
-calibrated model and its residuals. Any other workload is predicted by transfer if the calibration has
-evidence (`transfer`), otherwise by the mean over the factors of all measured workloads.
+A prediction includes time, watts and their ranges. A workload with fitted factors of its own is predicted by
+the calibrated model, times the measured deviations from the model (residuals). Any other workload is
+predicted from other kinds of device (`transfer`) if the calibration contains the data for it, otherwise by
+the mean over the factors of all measured workloads.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ Deviation = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Configurations:
-    """Configurations of one workload on one kind of device, as columns of length n.
+    """Settings of n training steps of one workload on one kind of device, as columns of shape (n,).
 
-    They are the rows of `TrainingAlternatives` that share profile, kind and precision.
+    They are taken from the rows of `TrainingAlternatives` that share profile, kind of device and precision.
 
     Attributes:
         batch: samples per device and pass.
         gpus: devices that train together.
         accumulation: passes per update.
-        cap_watts: power limits; infinite: none.
+        cap_watts: power limits per device; infinite: none.
         clock: clock limits as shares of the maximum clock.
     """
 
@@ -56,13 +57,14 @@ class Configurations:
 
 @dataclass(frozen=True, slots=True)
 class StepPredictions:
-    """Predictions of training steps, as columns of length n.
+    """Predictions of n training steps, as columns of shape (n,) unless stated otherwise.
 
     Attributes:
         step_s: seconds per update.
         power_watts: mean watts of one device.
         clock: clock during work as a share of the maximum clock.
-        spread: 5 and 95 % quantiles of measured over predicted, shape (n, 4), columns as in `Spread`.
+        spread: 5 and 95 % quantiles of measured / predicted, shape (n, 4): those of time, then those of
+            power, as in `Spread`.
     """
 
     step_s: Array
@@ -72,7 +74,7 @@ class StepPredictions:
 
 
 class StepPredictor:
-    """Predictor of training steps from the calibrations of the kinds of device.
+    """Predictor of training steps. It uses the calibration of the kind of device.
 
     Args:
         calibration_of: function from the name of a kind of device to its calibration.
@@ -87,7 +89,7 @@ class StepPredictor:
         ] = {}
 
     def is_transferred(self, profile: WorkloadProfile, kind: Hardware) -> bool:
-        """Return whether a workload is predicted by transfer."""
+        """Return whether a workload is predicted from measurements on other kinds of device (`transfer`)."""
         calibration = self.calibration_of(kind.name)
         return calibration.evidence is not None and profile.name not in calibration.workloads
 
@@ -106,7 +108,8 @@ class StepPredictor:
             kind: the kind of device.
             precision: precision of matrix products.
             configurations: configurations to predict.
-            deviation: deviation of the predicted job from the expected one.
+            deviation: assumed error of the expected demand and of the expected host share of the job, in
+                standard deviations.
         """
         work = demand(
             profile, configurations.batch, precision, find_optimizer(profile.optimizer), looping=self._looping
@@ -177,7 +180,7 @@ class StepPredictor:
         )
 
     def _table(self, profile: WorkloadProfile, kind: Hardware, precision: str) -> LookupTable:
-        """Return the lookup table of a workload, which is computed once."""
+        """Return the lookup table of a workload on a kind of device. It is computed once and cached."""
         key, calibration = (kind.name, profile.name, precision), self.calibration_of(kind.name)
         cached = self._tables.get(key)
         if cached is not None and cached[0] is calibration and cached[1] is profile and cached[2] is kind:

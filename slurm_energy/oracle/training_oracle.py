@@ -1,4 +1,4 @@
-"""The oracle of training jobs. It predicts many alternatives at once.
+"""The oracle of training jobs. It predicts many alternatives of a job at once.
 
 Its inputs are workload profiles, hardware files and calibrations. It needs numpy but not PyTorch.
 """
@@ -67,7 +67,7 @@ class TrainingAlternatives:
         return len(self.profile)
 
     def groups(self) -> list[NDArray[np.int64]]:
-        """Return groups of row indices; the rows of a group share profile, kind and precision."""
+        """Return the row indices in groups that share profile, kind of device and precision."""
         codes = (self.profile * len(self.kinds) + self.kind) * len(PRECISIONS) + self.precision
         order = np.argsort(codes, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(order) else []
@@ -81,7 +81,7 @@ class TrainingAlternatives:
         )
 
     def configurations(self, rows: NDArray[np.int64]) -> Configurations:
-        """Return the other columns of the alternatives with the indices `rows`."""
+        """Return batch, devices, accumulation and limits of the alternatives with the indices `rows`."""
         columns = (self.batch, self.gpus, self.accumulation, self.cap_watts, self.clock)
         return Configurations(*(values[rows] for values in columns))
 
@@ -94,7 +94,12 @@ class TrainingAlternatives:
     def of(
         cls, combinations: Iterable[tuple[WorkloadProfile, Hardware, str, float, float, float, float]]
     ) -> TrainingAlternatives:
-        """Return alternatives from rows (profile, kind, precision, batch, gpus, samples, cap in watts)."""
+        """Return alternatives without a clock limit or accumulation.
+
+        Args:
+            combinations: workload profile, kind of device, precision, samples per device and pass, number of
+                devices, samples of the job, and power limit in watts (infinite: none) of each alternative.
+        """
         rows = list(combinations)
         profiles = {id(row[0]): row[0] for row in rows}
         kinds = {id(row[1]): row[1] for row in rows}
@@ -117,17 +122,18 @@ class TrainingAlternatives:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPredictions:
-    """Predictions as columns, in the order of the alternatives.
+    """Predictions of n training jobs as columns of shape (n,), in the order of the alternatives.
 
     Attributes:
         step_s: seconds per update.
         duration_s: seconds of the job.
-        power_watts: mean watts of all its devices together.
-        energy_joules: joules of all its devices.
+        power_watts: mean watts of all devices of the job together.
+        energy_joules: joules of all devices of the job.
         clock: clock during work as a share of the maximum clock.
         footprint_bytes: estimated device memory that the job needs.
         fits: whether the device has this much memory.
-        spread: quantiles of measured / predicted, columns as in `Spread`, shape (n, 4).
+        spread: 5 and 95 % quantiles of measured / predicted, shape (n, 4): those of time, then those of
+            power, as in `Spread`.
     """
 
     step_s: Array
@@ -162,7 +168,8 @@ class TrainingOracle:
 
         Args:
             alternatives: the alternatives.
-            deviation: deviation of the predicted jobs from the expected ones; see `cases`.
+            deviation: assumed error of the expected demand and of the expected host share of the jobs, in
+                standard deviations. (0, 0) predicts the expected jobs.
 
         Raises:
             UsageError: a device has no unit for the requested precision.
@@ -191,15 +198,16 @@ class TrainingOracle:
         )
 
     def cases(self, alternatives: TrainingAlternatives) -> list[tuple[float, Deviation]]:
-        """Return probability and deviation of each case over which a choice is averaged (see `selection`).
+        """Return the assumed prediction errors over which a choice between alternatives is averaged.
 
-        The host's share is uncertain only where the prediction is transferred from other kinds of device.
+        Each entry is the probability of an error and the error itself, in standard deviations of demand and
+        host share. The host share is uncertain only for predictions from other kinds of device.
         """
         second = CASES if self.transferred(alternatives).any() else ((0.0, 1.0),)
         return [(one * two, (first, other)) for first, one in CASES for other, two in second]
 
     def transferred(self, alternatives: TrainingAlternatives) -> NDArray[np.bool_]:
-        """Return a mask of the alternatives that are predicted by transfer, shape (n,)."""
+        """Return a mask of the alternatives predicted by `oracle.transfer`, shape (n,)."""
         flags = np.zeros(len(alternatives), dtype=bool)
         for rows in alternatives.groups():
             profile, kind, _ = alternatives.names(rows[0])
@@ -225,7 +233,7 @@ class TrainingOracle:
         return caps_watts
 
     def effective_rows(self, alternatives: TrainingAlternatives) -> Array:
-        """Return the effective numbers of measurements (`Evidence.effective_count`), shape (n,)."""
+        """Return the effective number of measurements behind each alternative, shape (n,)."""
         counts = np.zeros(len(alternatives))
         for rows in alternatives.groups():
             profile, kind, _ = alternatives.names(rows[0])
@@ -235,13 +243,13 @@ class TrainingOracle:
 
     @cached_property
     def prior(self) -> TrainingOracle:
-        """Oracle that transfers from other kinds of device only, without measurements of the same kind."""
+        """Oracle that predicts from other kinds of device only and ignores measurements on the same kind."""
         return TrainingOracle(self._prior_calibration, looping=self._looping)
 
     def _prior_calibration(self, name: str) -> Calibration:
-        """Return a calibration without its transferred measurements.
+        """Return a kind's calibration in which `evidence` holds no measurements of this kind.
 
-        The result is the same object until the calibration is replaced.
+        The same object is returned until the calibration is replaced. `name` is that of the hardware file.
         """
         calibration = self._calibration_of(name)
         cached = self._priors.get(name)
@@ -280,7 +288,7 @@ class TrainingOracle:
     def predictions(
         self, alternatives: TrainingAlternatives, predicted: TrainingPredictions
     ) -> list[Prediction]:
-        """Return the predictions one by one, with ranges, basis and warnings."""
+        """Return one `Prediction` per alternative, with ranges, basis and warnings."""
         return [self._prediction(alternatives, predicted, row) for row in range(len(alternatives))]
 
     def _prediction(
@@ -333,7 +341,7 @@ def _transfer_notes(profile: WorkloadProfile, kind: Hardware, calibration: Calib
 def _assumption_notes(
     request: PredictionRequest, profile: WorkloadProfile, precision: str
 ) -> tuple[str, ...]:
-    """Return the values assumed for missing attributes as one part of the basis; empty if none is."""
+    """Return the values assumed for attributes missing in the request, as one text; empty tuple if none."""
     parts = []
     if not request.samples:
         parts.append(f"one epoch of {profile.dataset or 'its data set'}")
@@ -378,11 +386,11 @@ def _estimate(mean: float, low: float, high: float, max_value: float = np.inf) -
 
 
 def _joint_quantile(first: float, second: float) -> float:
-    """Return the quantile of a product of two independent errors.
+    """Return the quantile of a product of two independent ratios measured / predicted.
 
     Args:
-        first: quantile of the first error.
-        second: quantile of the second error, on the same side of 1.
+        first: quantile of the first ratio.
+        second: quantile of the second ratio, on the same side of 1.
     """
     width = float(np.hypot(np.log(first), np.log(second)))
     return float(np.exp(width if first * second >= 1 else -width))

@@ -1,4 +1,4 @@
-"""The tables [transfer] and [evidence] of calibration files."""
+"""Reading and writing of the TOML tables [transfer] and [evidence] in calibration files."""
 
 from __future__ import annotations
 

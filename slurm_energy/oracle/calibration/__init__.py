@@ -1,1 +1,4 @@
-"""Calibration of the model from measurements: search, residuals and evaluation. Needs numpy and scipy."""
+"""Calibration of the analytical training model: fitting its parameters to measured training steps.
+
+Needs numpy and scipy.
+"""

@@ -1,4 +1,4 @@
-"""Predictions of measured rows by a calibration, and their errors. Nothing is fitted here."""
+"""Predictions of measured training steps by a calibration, and their errors. Nothing is fitted here."""
 
 from __future__ import annotations
 
@@ -25,9 +25,14 @@ from slurm_energy.oracle.workload import Optimizer, WorkloadProfile, find_optimi
 def predict_rows(
     hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration
 ) -> tuple[Array, Array]:
-    """Return the predicted seconds per step and watts of one device for n measured rows, shape (n,) each.
+    """Return the predicted seconds per step and watts of one device for n measurements, shape (n,) each.
 
     The values equal those of `step_prediction.StepPredictor`.
+
+    Args:
+        hardware: the kind of device on which the measurements were taken.
+        rows: the measured configurations; their measured times and watts are not used.
+        calibration: fitted parameters of this kind of device.
     """
     seconds, watts = np.empty(len(rows)), np.empty(len(rows))
     for kind in {(row.model, row.precision) for row in rows}:
@@ -57,13 +62,14 @@ def transferred(
     calibration: Calibration,
     deviation: Deviation = (0.0, 0.0),
 ) -> StepPredictions:
-    """Return the predictions by transfer for measured rows of one workload in one precision.
+    """Predict measured configurations from measurements of other workloads and other kinds of device.
 
     Args:
         hardware: the kind of device.
-        rows: measured rows, at least one.
-        calibration: calibration of the kind of device, with evidence.
-        deviation: deviation of the predicted jobs from the expected ones, in standard deviations.
+        rows: measured configurations, at least one, all of the same workload and precision.
+        calibration: calibration of the kind of device. Its `evidence` must not be None.
+        deviation: assumed error of the expected demand and of the expected host share of the job, in standard
+            deviations. (0, 0) predicts the expected job.
     """
     predictor = StepPredictor(lambda name: calibration, looping=rows[0].looping)
     configurations = Configurations(
@@ -79,7 +85,10 @@ def transferred(
 
 
 def host_wait_shares(hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration) -> Array:
-    """Return the share of each step in which the device waits for its host, without a power limit."""
+    """Return the fraction of each of n training steps in which the device waits for its host, shape (n,).
+
+    The fractions are computed for steps without a power limit.
+    """
     return Problem(
         hardware, rows, calibration.theta, dict(calibration.workloads), calibration.saturation
     ).host_wait_shares()
@@ -91,9 +100,15 @@ def errors(rows: Sequence[Measurement], seconds: Array, watts: Array) -> tuple[f
 
 
 def spread(rows: Sequence[Measurement], seconds: Array, watts: Array) -> Spread:
-    """Return the 5 and 95 % quantiles of measured / predicted, extended to include 1.
+    """Return the range of measured / predicted time and power: 5 and 95 % quantiles, widened to include 1.
 
-    Without any measured power, its range is that of an unmeasured kind of device.
+    If no power was measured, the range of power is the default range of a kind of device without
+    measurements.
+
+    Args:
+        rows: n measurements.
+        seconds: predicted seconds per step, shape (n,).
+        watts: predicted mean watts of one device, shape (n,).
     """
     time = _quantiles(column(rows, "step_s") / seconds)
     ratio = column(rows, "power_watts") / watts
@@ -109,6 +124,15 @@ def _quantiles(ratio: Array) -> tuple[float, float]:
 def prediction_inputs(
     hardware: Hardware, row: Measurement
 ) -> tuple[WorkloadProfile, DeviceParameters, str, Optimizer]:
-    """Return the other inputs of the prediction of a row: profile, device, precision and optimizer."""
+    """Return what the prediction of a measurement needs besides the calibration.
+
+    Args:
+        hardware: the kind of device.
+        row: the measured configuration.
+
+    Returns:
+        Workload profile, peak rates of the device in the row's precision, the precision's name, and the
+        optimizer.
+    """
     device = device_of(hardware, row.precision)
     return find_profile(row.model), device, row.precision, find_optimizer(row.optimizer)

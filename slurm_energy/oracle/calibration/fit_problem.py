@@ -1,6 +1,7 @@
-"""The objective of the calibration: errors of the model on measurements as a function of the unknowns.
+"""The objective that the calibration minimises: the model's error on measurements.
 
-Pure functions. Many vectors are evaluated at once: values have shape (vectors, measurements).
+It is a function of the unknowns. All functions here are pure and evaluate many vectors of unknowns at once:
+values have the shape (vectors, measurements).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def mape(predicted: Array, measured: Array, smoothing: float = 0.0) -> Array:
 
 
 def combined(time_error: Array, power_error: Array) -> Array:
-    """Return the sum of the errors of time and power, weighted by `TIME_WEIGHT` and `POWER_WEIGHT`.
+    """Return the sum of a time error and a power error, weighted by `TIME_WEIGHT` and `POWER_WEIGHT`.
 
     Source: thesis, Eq. 4.18.
     """
@@ -56,9 +57,14 @@ def combined(time_error: Array, power_error: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """One unknown of the search: a parameter of the device, or a factor of one workload.
+    """One unknown of the calibration: a parameter of the device, or a factor of one workload.
 
-    The search varies the parameter itself, or its logarithm if the bound is logarithmic.
+    The search varies the parameter itself, or its logarithm if `bound.logarithmic` is true.
+
+    Attributes:
+        name: field name in `Theta` (device) or `Scalars` (workload).
+        workload: profile name of the workload; None for a parameter of the device.
+        bound: permitted values.
     """
 
     name: str
@@ -67,16 +73,24 @@ class Unknown:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Minimum and maximum of the number that the search varies."""
+        """Minimum and maximum of the number that the search varies for this unknown."""
         low, high = self.bound.low, self.bound.high
         return (float(np.log(low)), float(np.log(high))) if self.bound.logarithmic else (low, high)
 
     def value(self, searched: Any) -> Any:
-        """Return the parameter for a number that the search varies."""
+        """Return the value of the parameter.
+
+        Args:
+            searched: number that the search varies for this unknown, or an array of such numbers.
+        """
         return np.exp(searched) if self.bound.logarithmic else searched
 
     def searched(self, value: float) -> float:
-        """Return the number that the search varies for a parameter, clipped to the limits."""
+        """Return the number that the search varies for this unknown, clipped to `limits()`.
+
+        Args:
+            value: value of the parameter.
+        """
         low, high = self.limits
         searched = float(np.log(max(value, 1e-300))) if self.bound.logarithmic else value
         return min(max(searched, low), high)
@@ -85,7 +99,13 @@ class Unknown:
 def list_unknowns(
     parameters: Sequence[str], workloads: Sequence[str], scalars: Sequence[str]
 ) -> list[Unknown]:
-    """Return the unknowns: parameters of the device, then all factors of each workload."""
+    """Return the unknowns of a calibration: the device's parameters first, then all factors of each workload.
+
+    Args:
+        parameters: field names in `Theta` that the measurements determine.
+        workloads: profile names of the workloads that get their own factors.
+        scalars: field names in `Scalars` that are fitted for each of these workloads.
+    """
     theta, special = bounds_of(Theta), bounds_of(Scalars)
     result = [Unknown(name, None, theta[name]) for name in parameters]
     result += [Unknown(name, workload, special[name]) for workload in workloads for name in scalars]
@@ -93,16 +113,17 @@ def list_unknowns(
 
 
 class Problem:
-    """Measurements on one kind of device, and the error of the model for given unknowns.
+    """The measurements on one kind of device and the model, whose error they define for given unknowns.
 
-    `origin` contains all inputs except the measurements. It identifies the problem in a checkpoint.
+    The attribute `origin` describes all inputs except the measurements. A search that resumes from a
+    checkpoint compares it, to verify that the checkpoint belongs to the same problem.
 
     Args:
         hardware: the kind of device.
-        rows: measurements on it, at least one.
-        theta: values of the parameters that are not unknown.
-        scalars: factors of workloads that are not unknown.
-        saturation: name of the saturation function.
+        rows: measurements on this kind of device, at least one.
+        theta: parameters of the device. They apply where a parameter is not an unknown.
+        scalars: factors of workloads by profile name. They apply where a factor is not an unknown.
+        saturation: name of the saturation function, a key of `SATURATIONS`.
     """
 
     def __init__(
@@ -149,7 +170,10 @@ class Problem:
         return dataclasses.replace(self.theta, **changes), Scalars(**special)
 
     def predict(self, unknowns: Sequence[Unknown], vectors: Array) -> tuple[Array, Array, Array]:
-        """Return seconds per step, watts and relative clock, each of shape (vectors, measurements)."""
+        """Return predicted seconds per step, watts of one device and clock, each (vectors, measurements).
+
+        The clock is a share of the maximum clock. The arguments are those of `parameters`.
+        """
         theta, scalars = self.parameters(unknowns, vectors)
         times = step_times(self._demand, self._device, theta, scalars, self._function, self._gpus)
         tdp_watts = self._device.tdp_watts
@@ -159,9 +183,10 @@ class Problem:
         return np.broadcast_to(seconds, shape), np.broadcast_to(watts, shape), np.broadcast_to(clock, shape)
 
     def host_wait_shares(self) -> Array:
-        """Return for each measured training step the fraction of its time that the device waits for its host.
+        """Return the fraction of each measured step in which the device waits for its host.
 
-        The fractions are computed without power limits, and with no parameter changed by the search.
+        The shape is (measurements,). The fractions are computed without power limits, from the fixed
+        parameters and not from the unknowns of the search.
         """
         theta, scalars = self.parameters([], np.zeros((1, 0)))
         times = step_times(self._demand, self._device, theta, scalars, self._function, self._gpus)
@@ -181,13 +206,14 @@ class Problem:
     def loss(
         self, unknowns: Sequence[Unknown], vectors: Array, weights: Weights, smoothing: float = 0.0
     ) -> Array:
-        """Return the objective that the search minimises, shape (vectors,).
+        """Return the value that the search minimises for each vector, shape (vectors,).
 
         Args:
             unknowns: the unknowns, n entries.
             vectors: values that the search varies, shape (vectors, n).
-            weights: weights of the terms that are added to the error.
-            smoothing: see `mape`.
+            weights: weights of the terms that are added to the error of the thesis.
+            smoothing: replaces |x| by sqrt(x^2 + smoothing^2) in the errors, for searches that follow a
+                gradient.
         """
         seconds, watts, _ = self.predict(unknowns, vectors)
         total = combined(
@@ -202,12 +228,13 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Weights of the terms that the search adds to Eq. 4.18. Both 0 give the objective of the thesis.
+    """Weights of two terms that the search adds to the error of the thesis (Eq. 4.18).
+
+    Both 0 give the error of the thesis.
 
     Attributes:
-        shape: weight of the shape error. It is the error of the energy-delay product relative to its mean
-            over the power limits of one configuration. Measurements near the minimum of the product have the
-            largest weight.
+        shape: weight of the error of the curve of the energy-delay product over the power limit. Each curve
+            is divided by its mean first. Measurements near the minimum of a curve have the largest weight.
         restraint: weight of the mean squared distance of the unknowns from their defaults. It keeps unknowns
             near their defaults if the measurements contain little information on them.
     """
@@ -233,10 +260,15 @@ class _Groups:
         self._mean = mean / np.maximum(mean.sum(axis=0), 1e-300)
 
     def error(self, seconds: Array, watts: Array, smoothing: float) -> Array:
-        """Return the shape error of each vector.
+        """Return for each vector the error of the predicted curves of energy-delay product over power limit.
 
-        It is the weighted mean error of the logarithm of the energy-delay product, relative to the mean of
-        its group.
+        Each curve is compared with the measured one of its group on a logarithmic scale, after both are
+        divided by their means. The result is the weighted mean of the absolute differences, shape (vectors,).
+
+        Args:
+            seconds: predicted seconds per step, shape (vectors, measurements).
+            watts: predicted watts, of the same shape.
+            smoothing: replaces |x| by sqrt(x^2 + smoothing^2).
         """
         error = np.nan_to_num(np.log(seconds * seconds * watts) - self._product)
         error = error - (error @ self._mean) @ self._spread
@@ -244,7 +276,14 @@ class _Groups:
 
 
 def start_vector(unknowns: Sequence[Unknown], theta: Theta, scalars: dict[str, Scalars]) -> Array:
-    """Return the start of the search: given parameters and factors, and the defaults of the others."""
+    """Return the vector from which the search starts, shape (n,) for n unknowns.
+
+    Args:
+        unknowns: the unknowns, n entries.
+        theta: start values of the device's parameters.
+        scalars: start values of the workloads' factors, by profile name. Factors of workloads that are
+            missing here start at their defaults.
+    """
     sources = [
         theta if unknown.workload is None else scalars.get(unknown.workload, Scalars())
         for unknown in unknowns
@@ -254,7 +293,7 @@ def start_vector(unknowns: Sequence[Unknown], theta: Theta, scalars: dict[str, S
 
 
 def _deviation(unknowns: Sequence[Unknown], vectors: Array) -> Array:
-    """Return for each vector the mean squared distance of its unknowns from their defaults.
+    """Return for each vector the mean squared distance of its unknowns from their defaults, shape (vectors,).
 
     The distance of an unknown is measured in units of its typical deviation.
     """
@@ -265,7 +304,7 @@ def _deviation(unknowns: Sequence[Unknown], vectors: Array) -> Array:
 
 
 def demands(rows: Sequence[Measurement]) -> StepDemand:
-    """Return the stacked demands of the measured steps."""
+    """Return the demands of the n measured steps as one `StepDemand` of arrays of shape (n,)."""
     each = [
         demand(
             find_profile(row.model),
@@ -291,7 +330,7 @@ def _stacked(values: list[Any]) -> Any:
 
 
 def devices(hardware: Hardware, rows: Sequence[Measurement]) -> DeviceParameters:
-    """Return the peak rates of a kind of device in the precision of each measurement."""
+    """Return the peak rates of a device as arrays of shape (n,), each in the precision of its row."""
     return DeviceParameters(
         matrix_flops_per_s=np.array([hardware.matrix_flops_per_s(row.precision) for row in rows]),
         alu_flops_per_s=hardware.alu_flops_per_s,

@@ -1,4 +1,4 @@
-"""Calibration of one kind of device: selection of unknowns, search, residuals and error statistics."""
+"""Calibration of one kind of device: selection and search of the unknowns, residuals, error statistics."""
 
 from __future__ import annotations
 
@@ -62,14 +62,15 @@ _MIN_WORKLOADS = 3
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A calibration and its errors on its own measurements.
+    """A calibration and its errors on the measurements to which it was fitted.
 
     Attributes:
-        calibration: parameters, factors and residuals.
+        calibration: fitted parameters, factors and residuals.
         time_error: mean absolute relative error of seconds per step, as a share (0.1: 10 %).
         power_error: mean absolute relative error of watts, as a share.
-        model_error: weighted sum of both errors if the residuals are not applied.
-        method: `search` or `transfer`.
+        model_error: weighted sum of the two errors if the residuals are not applied.
+        method: `search` (parameters were searched) or `transfer` (measurements correct the knowledge from
+            other kinds of device).
     """
 
     calibration: Calibration
@@ -85,10 +86,11 @@ class Fit:
 
 
 def choose_unknowns(hardware: Hardware, rows: Sequence[Measurement]) -> list[Unknown]:
-    """Return the unknowns that these measurements determine.
+    """Return the unknowns of the model that these measurements determine.
 
-    If only one GPU ran, for example, parameters of the link between GPUs are not unknowns. The parameters of
-    the response to power limits are unknowns only if sweeps over limits determine them.
+    Parameters of the link between GPUs, for example, are no unknowns if all measurements used one GPU.
+    Parameters of the response to power limits are unknowns only if the same job was measured under several
+    limits.
     """
     profiles = [find_profile(row.model) for row in rows]
     names = list(_ALWAYS)
@@ -119,15 +121,17 @@ def fit(
         hardware: the kind of device.
         rows: measurements on it.
         settings: settings of the search.
-        start: calibration from which the search starts; None: defaults.
-        saturation: name of the saturation function.
-        checkpoint: see `search`.
-        progress: see `search`.
+        start: calibration from which the search starts; None: the defaults of the model.
+        saturation: name of the saturation function, a key of `SATURATIONS`.
+        checkpoint: file in which the search stores its state and from which it resumes; None: no file.
+        progress: function that the search calls after each segment with the finished and the planned
+            generations and the current loss.
         residuals: whether to fit residuals, too. Those of `start` belong to other parameters and are never
             kept.
-        method: `search` finds the parameters of the device. `transfer` corrects the knowledge from other
-            kinds of device. `auto` searches if sweeps over power limits determine the response of the device,
-            else it transfers. After a search, workloads without sweeps are predicted by transfer.
+        method: `search` searches the parameters of the device. `transfer` corrects the knowledge from other
+            kinds of device. `auto` searches if enough jobs were measured under several power limits to
+            determine the device's response, else it transfers. After a search, workloads that were measured
+            under one limit only are predicted by transfer.
         prior: knowledge from other kinds of device.
 
     Raises:
@@ -161,7 +165,20 @@ def _searched(
     checkpoint: Path | None,
     progress: Progress,
 ) -> tuple[Calibration, int]:
-    """Return the calibration with the parameters that the search finds, and the number of unknowns."""
+    """Search the parameters of the device.
+
+    Args:
+        hardware: the kind of device.
+        rows: measurements on it.
+        settings: settings of the search.
+        first: calibration from which the search starts.
+        saturation: name of the saturation function.
+        checkpoint: file for the state of the search; None: no file.
+        progress: function that the search calls after each segment.
+
+    Returns:
+        The calibration with the parameters found, without residuals, and the number of unknowns.
+    """
     problem = Problem(hardware, rows, first.theta, dict(first.workloads), saturation)
     unknowns = choose_unknowns(hardware, rows)
     guess = start_vector(unknowns, first.theta, dict(first.workloads))
@@ -181,10 +198,15 @@ def _searched(
 
 
 def _widened(spread: Spread, rows: Sequence[Measurement], unknown_count: int) -> Spread:
-    """Return a range for unseen rows, from the range of the rows to which the unknowns were fitted.
+    """Return the range of measured / predicted that is expected for measurements that were not fitted.
 
-    The logarithms of its ends are multiplied by the square root of the observations over the observations
-    less the unknowns. The difference is at least a quarter of the observations.
+    The logarithms of the ends of `spread` are multiplied by sqrt(n / max(n - unknown_count, n / 4)), where n
+    is the number of observations.
+
+    Args:
+        spread: range of the measurements to which the unknowns were fitted.
+        rows: these measurements.
+        unknown_count: number of fitted unknowns.
     """
     measured_watts = int(np.count_nonzero(np.isfinite(column(rows, "power_watts"))))
     count = len(rows) + measured_watts
@@ -198,7 +220,11 @@ def _widened(spread: Spread, rows: Sequence[Measurement], unknown_count: int) ->
 def _with_transfer(
     hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration, prior: Transfer
 ) -> Calibration:
-    """Return a searched calibration with knowledge for other kinds, and for workloads without sweeps."""
+    """Return a copy of a searched calibration with the fields `transfer` and `evidence`.
+
+    They let it predict other kinds of device, and workloads on this device that were not measured under
+    several power limits.
+    """
     evidence = None
     lacking = any(row.model not in calibration.workloads for row in rows)
     if lacking or len(calibration.workloads) < _MIN_WORKLOADS:
@@ -207,7 +233,10 @@ def _with_transfer(
 
 
 def _transferred(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> Fit:
-    """Return a fit in which the measurements correct the knowledge from other kinds of device."""
+    """Return a fit in which measurements correct the knowledge from other kinds of device.
+
+    Nothing is searched.
+    """
     count = len({row.model for row in rows})
     sources = ", ".join(prior.sources) or "the defaults"
     calibration = Calibration(
@@ -226,10 +255,10 @@ def _transferred(hardware: Hardware, rows: Sequence[Measurement], prior: Transfe
 
 
 def with_residuals(hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration) -> Calibration:
-    """Return a calibration with residuals and with its spread.
+    """Return a copy of a calibration with residuals and with the error range that results from them.
 
-    The spread consists of the errors of the measurements if each is predicted from the other batch sizes of
-    its workload.
+    For the range, each measurement is predicted with residuals that were fitted to the other batch sizes of
+    its workload only.
     """
     plain = dataclasses.replace(calibration, residuals={})
     seconds, watts = predict_rows(hardware, rows, plain)
@@ -271,13 +300,13 @@ def _values(
 
 @dataclass(frozen=True, slots=True)
 class HeldOutPredictions:
-    """Predictions of measurements by calibrations without these measurements.
+    """Predictions of measurements, each by a calibration that was fitted without it.
 
     Attributes:
         rows: the measurements.
-        seconds: predicted seconds per step, in the order of the rows.
-        watts: predicted watts.
-        calibrations: by fold, the calibration without it.
+        seconds: predicted seconds per step, in the order of `rows`.
+        watts: predicted mean watts of one device, in the order of `rows`.
+        calibrations: the calibrations, by the fold of measurements that each was fitted without.
     """
 
     rows: list[Measurement]
@@ -286,7 +315,7 @@ class HeldOutPredictions:
     calibrations: dict[Hashable, Calibration]
 
     def errors(self) -> tuple[float, float]:
-        """Return the MAPE of time and of power, as shares."""
+        """Return the mean absolute relative errors of time and of power, as shares (0.1: 10 %)."""
         return errors(self.rows, self.seconds, self.watts)
 
 
@@ -300,18 +329,18 @@ def leave_out(
     forget_workload: bool = False,
     progress: Progress = lambda done, planned, loss: None,
 ) -> HeldOutPredictions:
-    """Calibrate without each fold in turn and predict the fold.
+    """Predict each fold of the measurements by a calibration fitted to all other folds (cross-validation).
 
     Args:
         hardware: the kind of device.
-        rows: measurements.
-        fold: function that returns the fold of a row, e.g. its power limit.
+        rows: measurements on it.
+        fold: function that returns the fold of a measurement, e.g. its power limit.
         settings: settings of each search.
         start: start of each search; None: defaults. A calibration of all rows makes the search fast, but it
-            contains information on the fold.
-        forget_workload: the fold is a workload, which is predicted as one that was never measured.
-        progress: called after each fold with the finished folds, all folds, and the time error of the last
-            fold.
+            contains information on the withheld fold.
+        forget_workload: whether each fold is a workload that is predicted as one that was never measured.
+        progress: function called after each fold with the number of finished folds, the number of all folds,
+            and the time error of the last fold.
     """
     folds = sorted({fold(row) for row in rows}, key=str)
     seconds, watts = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
@@ -333,7 +362,10 @@ def leave_out(
 def supply_ratios(
     hardware: Hardware, rows: Sequence[Measurement], calibration: Calibration
 ) -> dict[str, float]:
-    """Return the host's seconds per sample over the device's for each measured workload with factors."""
+    """Return the host's seconds per sample divided by the device's, by profile name.
+
+    The dict has one entry per measured workload that has factors in the calibration.
+    """
     ratios = {}
     for name, factors in calibration.workloads.items():
         own = next((row for row in rows if row.model == name), None)

@@ -1,4 +1,4 @@
-"""Identifiability: the parameters, and the knowledge on other kinds, that measurements determine."""
+"""Decisions on which parameters measurements determine, and what they say on other kinds of device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ _CAP_SHARES: Final = np.arange(0.3, 1.0001, 0.005)
 
 
 def configurations(rows: Sequence[Measurement]) -> dict[tuple[Any, ...], list[int]]:
-    """Return the indices of measurements that differ only in the power limit, ordered by the limit."""
+    """Return groups of measurements that differ only in the power limit.
+
+    Returns:
+        By configuration (all attributes except the limit), the indices of its measurements in ascending order
+        of the limit.
+    """
     groups: dict[tuple[Any, ...], list[int]] = {}
     for index in np.argsort(column(rows, "cap_watts"), kind="stable").tolist():
         row = rows[index]
@@ -36,7 +41,11 @@ def configurations(rows: Sequence[Measurement]) -> dict[tuple[Any, ...], list[in
 
 
 def sweeps(hardware: Hardware, rows: Sequence[Measurement]) -> list[list[int]]:
-    """Return the configurations whose measurements determine the response to power limits."""
+    """Return the groups of measurements that show how a job responds to power limits.
+
+    Each group is a list of indices into `rows`. Its measurements differ only in the power limit. It has at
+    least `SWEEP_CAPS` different limits that span at least `SWEEP_RANGE` of the design power.
+    """
     caps = np.minimum(column(rows, "cap_watts"), hardware.tdp_watts)
     return [
         indices
@@ -46,7 +55,10 @@ def sweeps(hardware: Hardware, rows: Sequence[Measurement]) -> list[list[int]]:
 
 
 def sweeps_determine_response(hardware: Hardware, rows: Sequence[Measurement]) -> bool:
-    """Return whether the measurements suffice for a search: enough sweeps, with at least half of the rows."""
+    """Return whether the measurements suffice to search the parameters of the response to power limits.
+
+    There must be enough groups (`sweeps`), and at least half of the measurements must belong to them.
+    """
     sweep_groups = sweeps(hardware, rows)
     return len(sweep_groups) >= MIN_SWEEPS and 2 * sum(map(len, sweep_groups)) >= len(rows)
 
@@ -63,10 +75,16 @@ def workloads_with_own_factors(hardware: Hardware, rows: Sequence[Measurement]) 
 
 
 def with_own_cap(hardware: Hardware, rows: Sequence[Measurement], prior: Transfer) -> Transfer:
-    """Return a copy of the prior with its usual power limit adjusted to the measurements.
+    """Return a copy of `prior` in which the usual power limit is adjusted to the measurements.
 
-    The new limit, a share of the design power, is the mean of the prior's and of `usual_cap_share`, weighted
-    by the number of measured configurations with at least three limits.
+    The usual limit is the power limit that is best on average, as a share of the design power. The new one is
+    the mean of the prior's and of `usual_cap_share`, weighted by the number of jobs measured under at least
+    three limits.
+
+    Args:
+        hardware: the kind of device.
+        rows: measurements on it.
+        prior: knowledge from other kinds of device.
     """
     own = usual_cap_share(hardware, rows)
     if own is None:
@@ -77,10 +95,11 @@ def with_own_cap(hardware: Hardware, rows: Sequence[Measurement], prior: Transfe
 
 
 def usual_cap_share(hardware: Hardware, rows: Sequence[Measurement]) -> float | None:
-    """Return the single limit of least mean energy-delay product, as a share of the design power.
+    """Return the power limit with the least mean energy-delay product over all jobs.
 
-    Each configuration with at least three limits uses the limit nearest to it. The result is the middle of
-    the optimal range of shares, or None without such a configuration.
+    It is a share of the design power. A job for which this limit was not measured counts with its nearest
+    measured limit. If a range of shares is equally good, its middle is returned. The result is None if no job
+    was measured under at least three limits.
     """
     caps = np.minimum(column(rows, "cap_watts"), hardware.tdp_watts)
     products = column(rows, "step_s") ** 2 * column(rows, "power_watts")
@@ -102,7 +121,12 @@ def usual_cap_share(hardware: Hardware, rows: Sequence[Measurement]) -> float | 
 
 
 def learn_transfer(hardware: Hardware, rows: Sequence[Measurement]) -> Transfer:
-    """Return what measurements on one kind of device contribute to predictions for other kinds."""
+    """Return what measurements on one kind of device contribute to predictions for other kinds of device.
+
+    Args:
+        hardware: the measured kind of device.
+        rows: measurements on it.
+    """
     evidence = fit_evidence(hardware, rows, NO_TRANSFER)
     time, supply = (latent_values(hardware, rows, evidence, name)[0] for name in ("time", "supply"))
     batch, models = column(rows, "batch"), np.array([row.model for row in rows])

@@ -1,13 +1,14 @@
-"""Kriging of the model's errors on one workload over batch size and power limit, which gives its residuals.
+"""Residuals of one workload: the model's errors interpolated over batch size and power limit by kriging.
 
-Needs numpy and scipy. The functions take arrays and return factors; they use neither model nor files.
+Needs numpy and scipy. The functions take arrays and return factors; they use neither the model nor files.
 
 The logarithm of measured over predicted is modelled as a Gaussian process. Its covariance is the sum of a
-term in the batch, a term in batch and limit, and the noise of each measurement. Both terms decrease with
-distance (Matern, 3/2). The noise grows with the share of the step in which the device waits for its host.
-Sizes and length scales maximise the likelihood of the measurements (Rasmussen and Williams, Gaussian
-Processes for Machine Learning, Eq. 5.8 and 5.9) times a wide prior. The result is the mean of the process
-given the measurements (Eq. 2.25): noise is reduced, and far from all measurements the factor is 1.
+term in the batch size, a term in batch size and limit, and the noise of each measurement. Both terms decrease
+with distance (Matern, 3/2). The noise grows with the share of the step in which the device waits for its
+host. The magnitudes and length scales of the terms maximise the likelihood of the measurements (Rasmussen and
+Williams, Gaussian Processes for Machine Learning, Eq. 5.8 and 5.9) times a wide prior. The result is the mean
+of the process given the measurements (Eq. 2.25): noise is reduced, and far from all measurements the factor
+is 1.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ _DIGITS = 5
 
 @dataclass(frozen=True, slots=True)
 class KrigingResult:
-    """Result of kriging for one workload.
+    """Interpolated errors of the model on one workload.
 
     Attributes:
-        residuals: table of factors.
-        held_out_time: measured over predicted time of each measurement, estimated from those of other batches
-            only.
-        held_out_power: the same for power.
+        residuals: table of factors by which predictions are multiplied.
+        held_out_time: measured over predicted time of each measurement, estimated only from the measurements
+            with other batch sizes, shape (n,).
+        held_out_power: measured over predicted power, estimated in the same way, shape (n,).
     """
 
     residuals: Residuals
@@ -52,12 +53,12 @@ class KrigingResult:
 
 
 def krige(batch: Array, cap_watts: Array, host_wait_share: Array, time: Array, power: Array) -> KrigingResult:
-    """Return the residuals of one workload.
+    """Return the residuals of one workload from n measurements. All arguments have the shape (n,).
 
     Args:
-        batch: samples per device and step, shape (n,).
+        batch: samples per device and step.
         cap_watts: power limits, finite.
-        host_wait_share: share of the step in which the device waits for its host without a limit.
+        host_wait_share: share of the step in which the device waits for its host if there is no power limit.
         time: measured over predicted seconds.
         power: measured over predicted watts; NaN if not measured.
     """
@@ -82,7 +83,10 @@ def krige(batch: Array, cap_watts: Array, host_wait_share: Array, time: Array, p
 
 
 class _GaussianField:
-    """Gaussian process over the logarithms of batch and limit, fitted to n measurements (n may be 0)."""
+    """Gaussian process of the logarithm of measured over predicted.
+
+    Its inputs are the logarithms of batch size and power limit. It is fitted to n measurements; n may be 0.
+    """
 
     def __init__(self, batch: Array, cap_watts: Array, host_wait_share: Array, values: Array) -> None:
         self._batch, self._cap, self._host_wait_share, self._values = (
@@ -99,14 +103,19 @@ class _GaussianField:
             self._sizes = result.x
 
     def mean(self, batch: Array, cap_watts: Array) -> Array:
-        """Return the posterior mean of the logarithm of measured over predicted at any positions."""
+        """Return the posterior mean of the logarithm of measured over predicted at m positions, shape (m,).
+
+        Args:
+            batch: batch sizes, shape (m,).
+            cap_watts: power limits in watts, shape (m,).
+        """
         if not len(self._values):
             return np.zeros(len(batch))
         parts = _parts(np.log2(batch), np.log(cap_watts), self._batch, self._cap, self._sizes)
         return np.asarray(sum(parts[:2]) @ np.linalg.solve(self._covariance(), self._values))
 
     def held_out_by_batch(self) -> Array:
-        """Return the mean at each measurement, given the measurements of other batches only.
+        """Return the posterior mean at each measurement, given only those with other batch sizes, shape (n,).
 
         Source: Rasmussen and Williams, section 5.4.2, for blocks.
         """
@@ -124,7 +133,11 @@ class _GaussianField:
         return np.asarray(parts[0] + parts[1] + np.diag(sum(_noises(self._sizes, self._host_wait_share))))
 
     def _negative_log_posterior(self, sizes: Array) -> tuple[float, Array]:
-        """Return minus the logarithm of likelihood times prior, up to a constant, and its gradient."""
+        """Return minus the logarithm of likelihood times prior, up to a constant, and its gradient.
+
+        Args:
+            sizes: logarithms of the magnitudes and length scales of the covariance (the hyperparameters).
+        """
         of_batch, of_both, wider_batch, wider_cap = _parts(
             self._batch, self._cap, self._batch, self._cap, sizes
         )
@@ -140,7 +153,17 @@ class _GaussianField:
 
 
 def _parts(batch: Array, cap: Array, to_batch: Array, to_cap: Array, sizes: Array) -> tuple[Array, ...]:
-    """Return both terms of the covariance, and the derivatives by the logarithms of both length scales."""
+    """Return the two terms of the covariance, then their derivatives by the logarithm of each length scale.
+
+    Each is an array of shape (n, m) for n positions (`batch`, `cap`) and m positions (`to_batch`, `to_cap`).
+
+    Args:
+        batch: logarithms of batch sizes, shape (n,).
+        cap: logarithms of power limits, shape (n,).
+        to_batch: logarithms of batch sizes, shape (m,).
+        to_cap: logarithms of power limits, shape (m,).
+        sizes: logarithms of the magnitudes and length scales.
+    """
     of_batch, of_both, batch_range, cap_range = np.exp(sizes[:4])
     near, wider = _matern(batch, to_batch, batch_range)
     along, wider_along = _matern(cap, to_cap, cap_range)
@@ -158,7 +181,11 @@ def _matern(places: Array, others: Array, length_scale: float) -> tuple[Array, A
 
 
 def _noises(sizes: Array, host_wait_share: Array) -> Sequence[Array]:
-    """Return the noise variances of every measurement, of the host, and for numerical stability."""
+    """Return three noise variances of each of n measurements, shape (n,) each.
+
+    They are the noise of every measurement, the noise caused by host waits, and a small constant for
+    numerical stability.
+    """
     plain, of_host = np.exp(2 * sizes[4:6])
     return (
         np.full(len(host_wait_share), plain),

@@ -1,4 +1,4 @@
-"""Measured training steps as columns, and the CSV formats in which they are stored."""
+"""Measured training steps as Python objects, and the CSV formats in which they are stored."""
 
 from __future__ import annotations
 
@@ -68,20 +68,22 @@ class Measurement:
 
     @property
     def row(self) -> tuple[str, float, str]:
-        """Profile, batch and optimizer: the configuration without its power limit."""
+        """Profile name, batch and optimizer, which identify the configuration without its power limit."""
         return self.model, self.batch, self.optimizer
 
 
 def read_measurements(path: Path, precision: str = "fp32") -> list[Measurement]:
-    """Read the native CSV format, or that of the power-limit study; the header distinguishes them.
+    """Read measurements from a CSV file in our format or in that of the power-limit study.
+
+    The header line distinguishes the two formats.
 
     Args:
         path: the file.
-        precision: number format of the study's runs, which its file does not state.
+        precision: precision of matrix products in the study's runs, which its files do not state.
 
     Raises:
-        UsageError: the file cannot be read or a value is invalid; names file and line.
-        NotFoundError: a model or optimizer is unknown.
+        UsageError: the file cannot be read or a value is invalid. The message names the file and the line.
+        NotFoundError: a workload profile or optimizer is unknown.
     """
     try:
         with path.open(newline="", encoding="utf-8") as stream:
@@ -164,7 +166,10 @@ def column(rows: Iterable[Measurement], name: str) -> NDArray[np.float64]:
 
 
 def write_measurements(rows: Iterable[Measurement], path: Path) -> None:
-    """Write measurements to a CSV file with the columns `COLUMNS`. Unknown and infinite values are empty."""
+    """Write measurements to a CSV file with the columns `COLUMNS`.
+
+    Unknown power (NaN) and a missing power limit (infinity) become empty cells.
+    """
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, COLUMNS, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()

@@ -1,7 +1,8 @@
-"""The search for the unknowns: differential evolution in resumable segments, then L-BFGS-B.
+"""The search for the values that minimise the calibration's loss.
 
-Source: thesis, 4.3.6 and Algorithm 2. The result depends on the seed only, not on the number of workers or on
-interruptions.
+Differential evolution runs in segments that can be resumed; then L-BFGS-B refines its best result. Source:
+thesis, 4.3.6 and Algorithm 2. The result depends on the seed only, not on the number of worker processes or
+on interruptions.
 """
 
 from __future__ import annotations
@@ -45,19 +46,20 @@ Progress = Callable[[int, int, float], None]
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """Settings of the search.
+    """Settings of the search: differential evolution, then refinement by L-BFGS-B ("polishing").
 
     Attributes:
         seed: seed of all random numbers.
         generations: generations of differential evolution.
         population: members per generation.
-        workers: number of processes.
-        weights: weights of the objective.
+        workers: number of worker processes.
+        weights: weights of the terms in the loss.
         mutation: range of the mutation factor.
         recombination: probability of crossover.
-        spread: standard deviation of the first population around the start, as a share of each range.
+        spread: standard deviation of the first population around the start, as a share of each unknown's
+            range.
         polish: iterations of L-BFGS-B at each of three degrees of smoothing.
-        kicks: number of random moves off the best vector, each followed by polishing.
+        kicks: number of random moves away from the best vector, each followed by polishing.
     """
 
     seed: int = 1
@@ -80,15 +82,17 @@ def search(
     checkpoint: Path | None = None,
     progress: Progress = lambda done, planned, loss: None,
 ) -> Array:
-    """Return the values of the unknowns that minimise the loss, shape (n,) for n unknowns.
+    """Return the values of the n unknowns that minimise the loss, shape (n,).
 
     Args:
         problem: measurements and model.
         unknowns: the unknowns, n entries.
         start: initial values, shape (n,).
         settings: settings of the search.
-        checkpoint: file for the state; an existing one of the same problem and settings is resumed.
-        progress: called after each segment.
+        checkpoint: file in which the state is stored after each segment. If the file exists and belongs to
+            the same problem and settings, the search resumes from it. None: no file.
+        progress: function called after each segment with the finished and the planned generations and the
+            current loss.
 
     Raises:
         UsageError: the checkpoint belongs to another problem, or it cannot be read or written.
@@ -107,7 +111,15 @@ def search(
 
 @dataclass(slots=True)
 class _State:
-    """State from which a search resumes: the population after the last complete segment."""
+    """State from which an interrupted search resumes.
+
+    Attributes:
+        digest: digest of the problem, unknowns, start and the settings that affect the random numbers. A
+            stored state with another digest is rejected.
+        path: checkpoint file; None: the state is not stored.
+        done: number of finished generations.
+        population: population after the last complete segment; None: no segment has finished.
+    """
 
     digest: str
     path: Path | None
@@ -123,7 +135,10 @@ class _State:
         settings: SearchSettings,
         path: Path | None,
     ) -> _State:
-        """Return the state in a file, or that of a search that has not started."""
+        """Return the state stored in the checkpoint file, or the state of a search that has not started.
+
+        It is the latter if `path` is None or the file does not exist.
+        """
         problem_parts = (problem.rows, problem.origin, unknowns, start.tolist())
         setting_parts = (settings.seed, settings.population, settings.weights, settings.mutation)
         text = repr((problem_parts, setting_parts, settings.recombination, settings.spread))
@@ -145,7 +160,7 @@ class _State:
         return state
 
     def save(self) -> None:
-        """Write the state to its file atomically. Without a file or a population, nothing is written."""
+        """Write the state to its checkpoint file atomically. Do nothing without a file or a population."""
         if self.path is None or self.population is None:
             return
         temporary = self.path.with_name(self.path.name + ".new")
@@ -207,7 +222,10 @@ def _planned(settings: SearchSettings) -> int:
 def _refine(
     problem: Problem, unknowns: Sequence[Unknown], best: Array, settings: SearchSettings, progress: Progress
 ) -> Array:
-    """Polish the best vector, then repeat from positions near it; return the best of all."""
+    """Polish the best vector, then repeat from random positions near it.
+
+    The result is the vector with the least loss.
+    """
     if not settings.polish:
         return best
     limits = np.array([unknown.limits for unknown in unknowns])
@@ -238,7 +256,7 @@ def _polish(
     settings: SearchSettings,
     smoothings: Sequence[float],
 ) -> Array:
-    """Follow the gradient while the smoothing of the objective decreases."""
+    """Refine a vector by L-BFGS-B, once for each degree of smoothing, and return the result."""
     limits = np.array([unknown.limits for unknown in unknowns])
     steps = np.diag(_STEP * np.ptp(limits, axis=1))
     for smoothing in smoothings:
@@ -258,7 +276,10 @@ def _polish(
 def _evaluator(
     problem: Problem, unknowns: Sequence[Unknown], settings: SearchSettings
 ) -> Iterator[Callable[[Array], Array]]:
-    """Yield a function from vectors to losses, which distributes them over the workers."""
+    """Yield a function that computes the losses of many vectors, distributed over the worker processes.
+
+    The function takes vectors of shape (m, n) and returns losses of shape (m,).
+    """
     if settings.workers <= 1:
         yield lambda vectors: problem.loss(unknowns, vectors, settings.weights)
         return
@@ -274,7 +295,10 @@ def _evaluator(
 
 
 def _socket_path_fits() -> bool:
-    """Return whether a fork server can create its socket here: socket paths are limited to 107 bytes."""
+    """Return whether the server process that forks workers can create its socket in the temporary directory.
+
+    Socket paths are limited to 107 bytes.
+    """
     path_length = len("/pymp-xxxxxxxx/listener-xxxxxxxx")
     return (
         os.name == "posix" and len(os.fsencode(tempfile.gettempdir())) + path_length <= _MAX_SOCKET_PATH_BYTES

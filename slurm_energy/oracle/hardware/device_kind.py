@@ -1,4 +1,4 @@
-"""The data of one kind of device. `hardware_files` reads them."""
+"""Data of one kind of device: peak rates, limits and names. `hardware_files` reads them."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ class Hardware:
     """Peak rates and limits of one kind of GPU or CPU socket.
 
     Attributes:
-        name: name of the file, e.g. `a100-sxm4-40gb`.
+        name: name of the hardware file without suffix, e.g. `a100-sxm4-40gb`.
         description: name given by the manufacturer.
         kind: `gpu` or `cpu`.
         aliases: other common names.
-        fp32_flops_per_s: dense matrix products in single precision.
-        tf32_flops_per_s: matrix products in TF32; None: no such unit. Equally bf16 and fp16.
-        alu_flops_per_s: single precision outside the matrix units.
+        fp32_flops_per_s: peak rate of dense matrix products in single precision.
+        tf32_flops_per_s, bf16_flops_per_s, fp16_flops_per_s: peak rate of dense matrix products in this
+            format; None: the device has no unit for it.
+        alu_flops_per_s: peak rate in single precision outside the matrix units.
         memory_bytes: device memory.
         memory_bytes_per_s: peak bandwidth of the device memory.
         l2_bytes: size of the last-level cache.
         link_bytes_per_s: bandwidth to the other devices of the node, in one direction.
-        link_latency_s: latency of one hop.
-        tdp_watts: design power: maximum sustained power.
+        link_latency_s: latency of one hop to another device.
+        tdp_watts: design power, which is the maximum sustained power.
         min_cap_watts: lowest supported power limit.
         max_cap_watts: highest supported power limit.
         max_clock_mhz: maximum graphics or core clock.
         min_clock_mhz: minimum graphics or core clock.
-        processors: streaming multiprocessors, compute units or cores.
-        figure_sources: source of each value.
+        processors: number of streaming multiprocessors, compute units or cores.
+        figure_sources: by field name, the source of the value.
     """
 
     name: str
@@ -64,14 +65,14 @@ class Hardware:
 
     @property
     def precisions(self) -> tuple[str, ...]:
-        """Number formats that the matrix units support."""
+        """Number formats that the matrix units support, e.g. `fp32`."""
         return tuple(name for name in PRECISIONS if self._peak(name) is not None)
 
     def matrix_flops_per_s(self, precision: str) -> float:
-        """Return the peak rate of matrix products in `precision`.
+        """Return the peak rate of matrix products in the number format `precision`, in operations per second.
 
         Raises:
-            UsageError: the device has no such unit, or the precision does not exist.
+            UsageError: the device has no unit for this format, or the format does not exist.
         """
         peak = self._peak(precision) if precision in PRECISIONS else None
         if peak is None:

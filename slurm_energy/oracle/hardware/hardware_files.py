@@ -1,4 +1,4 @@
-"""Reader of hardware files (TOML). Its errors name file, line and key."""
+"""Reader of hardware files (TOML), which describe kinds of device. Its errors name file, line and key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _BELOW = (("min_cap_watts", "max_cap_watts"), ("min_clock_mhz", "max_clock_mhz")
 
 
 def hardware_names() -> dict[str, str]:
-    """Return the names and aliases of all kinds of device, each mapped to the name of its kind."""
+    """Return all names and aliases of kinds of device, each mapped to the name of its kind.
+
+    They are those of the package and of the site.
+    """
     return _shipped_names() | {name: kind.name for name, kind in _Site.kinds.items()}
 
 
@@ -39,16 +42,19 @@ def _shipped_names() -> dict[str, str]:
 
 
 class _Site:
-    """The kinds of the site by lower-case name and alias.
+    """Registry of the kinds of device that a site has defined, by lower-case name and alias.
 
-    Other threads read the dictionary, so it is replaced as a whole.
+    The dictionary is replaced by a new one on a change, because other threads read it.
     """
 
     kinds: ClassVar[dict[str, Hardware]] = {}
 
 
 def use_site_hardware(kinds: Iterable[Hardware]) -> None:
-    """Register the kinds of a site for `find_hardware`. They take precedence over the shipped ones."""
+    """Register a site's kinds of device for `find_hardware`. They take precedence over the shipped ones.
+
+    Kinds of an earlier call are removed.
+    """
     _Site.kinds = {name.lower(): kind for kind in kinds for name in (kind.name, *kind.aliases)}
 
 
@@ -72,7 +78,8 @@ def find_hardware(name_or_path: str) -> Hardware:
 def _find_shipped(name_or_path: str) -> Hardware:
     """Return the shipped kind with a name or alias, or the kind that a `.toml` file describes.
 
-    It raises the errors of `find_hardware`.
+    Raises:
+        NotFoundError, ConfigError: as `find_hardware`.
     """
     if name_or_path.endswith(".toml"):
         return load_hardware(Path(name_or_path))
@@ -90,10 +97,14 @@ def _find_shipped(name_or_path: str) -> Hardware:
 
 
 def _by_words(requested: str, names: dict[str, str]) -> str:
-    """Return the name that consists of the same words as `requested`, or `requested` if there is none.
+    """Return the entry of `names` that has the same words as `requested`, or `requested` if there is none.
 
-    Drivers and AutoDetect in Slurm write names with other separators. `nvidia_a100-sxm4-80gb` is
-    `a100-sxm4-80gb`, while `NVIDIA H100 PCIe` is not among the shipped kinds.
+    Drivers, and Slurm with `AutoDetect`, write device names with other separators. `nvidia_a100-sxm4-80gb` is
+    found as `a100-sxm4-80gb`. `NVIDIA H100 PCIe` is not found, because no shipped kind has these words.
+
+    Args:
+        requested: name to look up.
+        names: known names and aliases, each mapped to the name of its kind.
     """
     words = gpu_product_words(requested)
     return next((name for name in names if words and gpu_product_words(name) == words), requested)
@@ -118,7 +129,7 @@ def load_hardware(path: Path) -> Hardware:
 
 
 class _Reader:
-    """Validator of one file, which returns a `Hardware`."""
+    """Parser and validator of one hardware file. It returns a `Hardware`."""
 
     def __init__(self, path: Path, text: str) -> None:
         self._path, self._lines = path, text.splitlines()
@@ -178,7 +189,14 @@ class _Reader:
                 raise self._fault(f"{prefix}{name}", "unknown key", todo=hint)
 
     def _fault(self, key: str, why: str, look_for: str | None = None, todo: str = "") -> ConfigError:
-        """Return an error for the line that contains the key, or for the table that lacks it."""
+        """Return an error for the line of the file that contains a key, or for the table that lacks it.
+
+        Args:
+            key: the faulty or missing key.
+            why: what is wrong.
+            look_for: text to find in the file instead of `key`; None: `key`.
+            todo: advice for the user; empty: none.
+        """
         word = re.escape(look_for or key.rpartition(".")[2])
         pattern = re.compile(rf"\s*\[?\s*\"?{word}\"?\s*[\]=.]")
         line = next((i for i, text in enumerate(self._lines, 1) if pattern.match(text)), 1)

@@ -42,17 +42,20 @@ class BusyTime:
 
     @property
     def last_end_s(self) -> float:
-        """Latest end of a run in Unix seconds; 0 if no run was added."""
+        """Latest end of all runs added so far, in Unix seconds; 0 if no run was added."""
         return self._layers[0][-1] if self._layers[0] else 0.0
 
 
 def _insert(edges: array[float], start_s: float, end_s: float) -> list[tuple[float, float]]:
-    """Merge an interval into `edges` in place and return the parts of it that were already covered.
+    """Merge an interval into `edges` in place and return the parts of the interval that were already covered.
 
     Args:
         edges: start and end of each disjoint interval in turn, in ascending order, in Unix seconds.
         start_s: start of the new interval.
         end_s: end of the new interval.
+
+    Returns:
+        Start and end of each part that an interval in `edges` covered before the call.
     """
     first, last = bisect_left(edges, start_s), bisect_right(edges, end_s)
     # An odd number of edges before a time means that it lies inside an interval.

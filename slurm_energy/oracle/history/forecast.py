@@ -1,4 +1,7 @@
-"""The forecast from the runs of one similarity key: distributions of seconds, watts and joules."""
+"""The forecast from the runs of one similarity key: distributions of seconds, watts and joules.
+
+A similarity key groups runs that have attributes such as the user and the script in common (`similarity`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The oracle of the run history: it converts forecasts per unit to a prediction for one job."""
+"""The oracle that predicts a job from the history of similar runs.
+
+It converts a forecast per unit (GPU or node, see `similarity.units`) to a prediction for the whole job.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,13 @@ def _energy(forecast: Forecast, request: PredictionRequest, duration: Estimate, 
     """Return the predicted joules of the job that `request` describes.
 
     They follow from the joules of the runs. If the energy of no run is known, mean, low and high are the
-    products of those of `duration` (seconds) and `power` (watts).
+    products of the corresponding values of `duration` and `power`.
+
+    Args:
+        forecast: forecast per unit.
+        request: the job to predict.
+        duration: predicted run time in seconds.
+        power: predicted watts of the whole job.
     """
     if forecast.joules is None:
         return Estimate(*(getattr(duration, at) * getattr(power, at) for at in ("mean", "low", "high")))

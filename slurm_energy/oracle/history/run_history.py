@@ -1,4 +1,4 @@
-"""The runs in memory by similarity key, the newest runs of each key, and the forecasts from them."""
+"""The run history in memory: the newest runs of each similarity key, and forecasts from them."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class _Entry:
     record: ProgramRecord | None = None
 
     def add(self, run: ObservedRun) -> None:
-        """Add a run. Drop the oldest run if more than `RUNS_PER_KEY` are stored.
+        """Add a run, and drop the oldest run if more than `RUNS_PER_KEY` are stored.
 
-        If several users share the key, the oldest run of the same user is dropped when more than
-        `RUNS_PER_USER` of that user are stored.
+        If several users share the key and more than `RUNS_PER_USER` runs of the run's user are stored, the
+        oldest run of this user is dropped.
         """
         self.runs.append(run)
         if self.level > USER_LEVEL:
@@ -77,7 +77,7 @@ class _Entry:
     def has_the_runs_of(self, other: _Entry) -> bool:
         """Return whether this entry contains exactly the runs of the more specific entry `other`.
 
-        Such an entry is skipped. Otherwise its runs would count twice.
+        The caller skips such an entry, because its runs would count twice in a forecast.
         """
         return self.run_count == other.run_count and self.runs[-1] is other.runs[-1]
 
@@ -106,9 +106,9 @@ class History:
         return len(self._entries)
 
     def learn(self, run: ObservedRun) -> None:
-        """Add a finished run.
+        """Add a finished run to all similarity keys that apply to it.
 
-        Add the runs in the order in which they ended. Minor deviations from this order are harmless.
+        Runs are expected in the order in which they ended. Minor deviations from this order are harmless.
         """
         self._paths.clear()
         for key in keys(row_of(run)):
@@ -156,9 +156,11 @@ class History:
         return None if user is None else self._users.get(user)
 
     def partition_record(self, partition: str | None, *, on_gpus: bool) -> PartitionRecord | None:
-        """Return the record of all runs in a partition with GPUs, or without GPUs if `on_gpus` is false.
+        """Return the weighted sums over all runs in a Slurm partition, or None if no such run is known.
 
-        It is None if no such run is known.
+        Args:
+            partition: name of the partition; None: unknown.
+            on_gpus: whether runs with GPUs are meant; otherwise runs without GPUs.
         """
         return None if partition is None else self._partitions.get((partition, on_gpus))
 

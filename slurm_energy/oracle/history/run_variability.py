@@ -1,4 +1,4 @@
-"""Variation between successive runs of a key, learned from all keys of a level together."""
+"""Variation between successive runs of a similarity key, learned from all keys of a level together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Similarity of runs to a job: keys from the most specific to the most general."""
+"""Similarity of runs to a job: keys that group runs by common attributes, from specific to general."""
 
 from __future__ import annotations
 

@@ -89,11 +89,12 @@ class ResourceUse:
 
         Args:
             run: the finished run.
-            new_s: seconds that the run adds to `seconds`. Time that simultaneous runs cover is excluded.
-                None: they are computed from `busy`.
+            new_s: seconds that the run adds to `seconds`, which exclude the time that simultaneous runs
+                cover. None: they are computed from `busy`.
 
         Returns:
-            The factor by which sums over earlier runs have decayed, and the decayed size seconds of this run.
+            The factor by which the sums over earlier runs have decayed, and the decayed size seconds of this
+            run.
         """
         if new_s is None:
             new_s = self.busy.add(run.end - run.duration_s, run.end)
@@ -145,7 +146,7 @@ class ProgramRecord(ResourceUse):
     watts_sum: float = 0.0
 
     def add(self, run: ObservedRun, new_s: float | None = None) -> tuple[float, float]:
-        """Add a run; see `ResourceUse.add`."""
+        """Add a finished run to the sums. Arguments and result are those of `ResourceUse.add`."""
         fade, weight = ResourceUse.add(self, run, new_s)
         limited = weight * (run.time_limit_s or run.duration_s)
         measured = limited if run.energy_joules is not None and run.duration_s > 0 else 0.0
@@ -189,7 +190,7 @@ class UserRecord(ResourceUse):
     overrun_sum: float = 0.0
 
     def add(self, run: ObservedRun, new_s: float | None = None) -> tuple[float, float]:
-        """Add a run; see `ResourceUse.add`."""
+        """Add a finished run to the sums. Arguments and result are those of `ResourceUse.add`."""
         fade, weight = ResourceUse.add(self, run, new_s)
         limit_s, predicted_s = run.time_limit_s or run.duration_s, run.predicted_s or 0.0
         fraction = min(1.0, run.duration_s / limit_s) if limit_s > 0 else 0.0
@@ -262,9 +263,9 @@ def misprediction_factor(overrun_sum: float, size_seconds: float) -> float:
 
 
 def size(nodes: int | None, cpus: int | None, gpus: int | None) -> float:
-    """Return the weight per second of a run: its number of GPUs, else of CPUs, else of nodes.
+    """Return the weight of one second of a run: its number of GPUs, else of CPUs, else of nodes; at least 1.
 
-    None and 0 both mean that the number does not apply. The weight is at least 1.
+    None and 0 both mean that the run has none or that the number is unknown.
     """
     return float(gpus or cpus or nodes or 1)
 
@@ -324,11 +325,14 @@ def gpu_watts(run: ObservedRun, watts: float) -> float:
 
 
 def _fading(run: ObservedRun, newest: float) -> tuple[float, float, float]:
-    """Return the decay factor of the earlier runs' sums, that of this run, and the latest end.
+    """Return the factors by which old sums and a new run decay, and the new reference time.
 
     Args:
         run: the run to add. It may have ended before `newest`.
         newest: latest end of the earlier runs in Unix seconds.
+
+    Returns:
+        Factor on the sums over the earlier runs, factor on this run, and the latest end of all runs.
     """
     if run.end >= newest:
         return _fade(run.end - newest), 1.0, run.end

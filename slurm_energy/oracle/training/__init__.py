@@ -1,4 +1,4 @@
-"""The analytical model of training: seconds and watts of a step from profile, device and settings.
+"""The analytical model of training: seconds and watts of a training step, from profile, device and settings.
 
-It needs numpy. It reads no files and fits nothing.
+It needs numpy. It reads no files and fits no parameters.
 """

@@ -1,4 +1,4 @@
-"""Demand of a training step on one device: operations, bytes and kernel launches of a profile at a batch.
+"""Demand of a training step on one device: operations, bytes and kernel launches at a given batch size.
 
 Pure functions. Every value is a number or an array over the alternatives.
 """
@@ -93,7 +93,7 @@ def demand(
 
 
 def _amount(batch: Any, *parts: Affine) -> Any:
-    """Return the sum of affine functions of the batch size, at least 0.
+    """Return the sum of affine functions at a batch size, at least 0.
 
     Far from the traced batch sizes, an affine function may become negative.
     """
@@ -102,5 +102,8 @@ def _amount(batch: Any, *parts: Affine) -> Any:
 
 
 def _size(batch: Any, mean: Affine) -> Any:
-    """Return the mean size of operations along one axis at a batch size, at least 1."""
+    """Return the mean size of operations along one axis at a batch size, at least 1.
+
+    An axis is, for example, the rows of matrix products.
+    """
     return np.maximum(1.0, mean.at(batch))

@@ -1,6 +1,7 @@
-"""Selection of the factors that predict a workload: its own, or those of all measured workloads.
+"""Selection of the sets of factors that predict a workload: its own set, or those of all measured workloads.
 
-Pure functions.
+A set of factors (`Scalars`) describes how one workload deviates from the model on one kind of device. Pure
+functions.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def device_sample_s(
 
 
 def geometric_mean(values: Sequence[Any]) -> Any:
-    """Return the elementwise geometric mean of the predictions of several members."""
+    """Return the elementwise geometric mean of predictions of the same steps by several sets of factors."""
     if len(values) == 1:
         return values[0]
     return np.exp(sum(np.log(value) for value in values) / len(values))

@@ -1,4 +1,4 @@
-"""The parameters of the model for one kind of device: meaning, bounds and defaults. Plain data."""
+"""The parameters of the training model for one kind of device: meaning, bounds and defaults. Plain data."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def _parameter(default: float, low: float, high: float, meaning: str, *, decades
 
 @dataclass(frozen=True, slots=True)
 class Theta:
-    """Parameters of a device and its software, found by calibration. Numbers or arrays that broadcast.
+    """Parameters of a device and its software in the training model, found by calibration.
 
-    The symbols in brackets are those of the thesis (4.3.5).
+    The values are numbers, or arrays that broadcast. The symbols in brackets are those of the thesis (4.3.5).
     """
 
     beta_gemm: Any = _parameter(0.7, 0.05, 1.0, "share of peak that matrix products reach [beta]")
@@ -89,9 +89,10 @@ class Theta:
 
 @dataclass(frozen=True, slots=True)
 class Scalars:
-    """Factors of one workload on one kind of device [S]; neutral for a workload that was never measured.
+    """Factors of one workload on one kind of device (S in the thesis), by which it deviates from the model.
 
-    Source: thesis, 4.3.5.2 and Table 4.2 (ALBERT); the other factors are additions to the thesis.
+    The defaults are neutral; they apply to a workload that was never measured. Source: thesis, 4.3.5.2 and
+    Table 4.2 (ALBERT); the other factors are additions to the thesis.
     """
 
     compute: Any = _parameter(1.0, 0.1, 10.0, "factor on compute time", decades=True)
@@ -118,7 +119,7 @@ def bounds_of(cls: type[Any]) -> dict[str, Bound]:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Relative errors observed by the calibration, as 5 and 95 % quantiles of measured / predicted.
+    """Range of the model's errors on measurements: 5 and 95 % quantiles of measured / predicted.
 
     Attributes:
         time_low: 5 % quantile of measured / predicted time.
@@ -141,24 +142,24 @@ UNMEASURED = Spread(0.3, 3.0, 0.6, 1.6)
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Fitted parameters and error statistics of one kind of device.
+    """Parameters of the training model fitted for one kind of device, and statistics of the model's errors.
 
     Attributes:
         hardware: name of the hardware file.
         theta: parameters of the device, plain numbers.
-        workloads: by profile, the factors of the workloads measured on the device.
-        supply_ratios: by profile, the host's seconds per sample over the device's, at batch 32.
-        residuals: by profile and precision, the measured deviations from the model.
-        saturation: name in `SATURATIONS`.
-        measured_spread: spread of the workloads in `workloads`.
-        unmeasured_spread: spread of all other workloads.
+        workloads: by profile name, the factors of the workloads measured on the device.
+        supply_ratios: by profile name, the host's seconds per sample over the device's, at batch size 32.
+        residuals: by profile name and precision, the measured deviations from the model.
+        saturation: name of the saturation function, a key of `SATURATIONS`.
+        measured_spread: error range of predictions for the workloads in `workloads`.
+        unmeasured_spread: error range of predictions for all other workloads.
         basis: one line that states the data of the fit.
         fitted_unix_s: time of the fit in Unix seconds; None: unknown.
         rows: number of measurements.
-        transfer: what these measurements contribute to predictions for other kinds of device. None: there
-            are too few measurements.
-        evidence: data by which transfer predicts workloads that are not in `workloads`. None: such workloads
-            are predicted by the mean over all factors in `workloads`.
+        transfer: what these measurements contribute to predictions for other kinds of device. None: there are
+            too few measurements.
+        evidence: data from which workloads that are not in `workloads` are predicted (`oracle.transfer`).
+            None: such workloads are predicted by the mean over all factors in `workloads`.
     """
 
     hardware: str

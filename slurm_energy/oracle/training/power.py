@@ -56,13 +56,19 @@ def _weighted_memory_s(times: StepTimes, theta: Theta, scalars: Scalars) -> Any:
 
 
 def utilisation(times: StepTimes, theta: Theta, scalars: Scalars, clock: Any = 1.0) -> Any:
-    """Return the utilisation of a device during work: weighted compute and memory time over working time.
+    """Return the utilisation of a device during work, which determines its power.
 
-    It is U in Eq. 4.14 of the thesis.
+    It is the sum of compute and memory time, weighted by parameters, divided by the working time.
 
-    An operation takes the same number of switchings at any clock, each at the voltage of that clock. Its
+    An operation takes the same number of switchings at any clock, each at the voltage V of that clock. Its
     energy is therefore proportional to V^2 and its power to V^2 f. The energy of memory does not depend on
     the clock.
+
+    Args:
+        times: parts of the step at the maximum clock.
+        theta: parameters of the device.
+        scalars: factors of the workload.
+        clock: share f of the maximum clock.
     """
     switched = _weighted_compute_s(times, theta, scalars) * voltage_square(clock, theta)
     return (switched + _weighted_memory_s(times, theta, scalars)) / device_s(times, theta, clock)

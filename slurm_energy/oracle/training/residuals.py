@@ -1,6 +1,6 @@
-"""Measured deviations of one workload from the model: factors over batch size and power limit.
+"""Measured deviations of one workload from the training model: factors over batch size and power limit.
 
-Pure functions. The factors are fitted in `calibration.kriging`; this module looks them up.
+Pure functions. `calibration.kriging` fits the factors; this module interpolates between them.
 """
 
 from __future__ import annotations

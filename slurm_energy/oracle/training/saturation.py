@@ -1,4 +1,4 @@
-"""The saturation functions: efficiency as a function of the size of an operation. Pure functions."""
+"""Saturation functions: the efficiency of an operation as a function of its size. Pure functions."""
 
 from __future__ import annotations
 

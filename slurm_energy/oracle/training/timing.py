@@ -1,4 +1,4 @@
-"""Time of one training step, term by term. Pure functions; values are numbers or arrays that broadcast."""
+"""Time of one training step, as the sum of its parts. Pure functions of numbers or arrays that broadcast."""
 
 from __future__ import annotations
 
@@ -117,10 +117,10 @@ def all_reduce_s(gpus: Any, hop_s: Any, gradient_bytes: Any, bytes_per_s: Any) -
 
 
 def overlapped_s(first_s: Any, second_s: Any, overlap: Any) -> Any:
-    """Return the time of two activities if the share `overlap` of the shorter one is hidden.
+    """Return the time of two activities if the fraction `overlap` of the shorter one is hidden.
 
-    An overlap of 1 gives the maximum (thesis, Eq. 4.7: compute and memory), 0 the sum (Eq. 4.7: device and
-    launches).
+    An overlap of 1 gives the maximum, as the thesis assumes for compute and memory (Eq. 4.7). An overlap of 0
+    gives the sum, as the thesis assumes for device and kernel launches.
     """
     return np.maximum(first_s, second_s) + (1.0 - overlap) * np.minimum(first_s, second_s)
 
@@ -201,7 +201,7 @@ def step_times(
 def _operations_s(
     work: StepDemand, device: DeviceParameters, theta: Theta, factor: Any, function: Saturation
 ) -> tuple[Any, Any, Any]:
-    """Return the seconds of matrix products, convolutions and other operations, each times `factor`."""
+    """Return the seconds of matrix products, of convolutions and of other operations, each times `factor`."""
     gemm_references = (theta.ref_gemm_m, theta.ref_gemm_n, theta.ref_gemm_k)
     conv_references = (theta.ref_conv_pixels, theta.ref_conv_in, theta.ref_conv_out)
     gemm = efficiency(theta.beta_gemm, saturation_product(work.gemm_dims, gemm_references, function))
@@ -233,17 +233,18 @@ def _update_s(work: StepDemand, device: DeviceParameters) -> Any:
 
 
 def _raised(base: Any, exponent: Any) -> Any:
-    """Return base ** exponent. The exponent 0 needs no computation."""
+    """Return base ** exponent. If the exponent is 0, the power is not computed."""
     return 1.0 if isinstance(exponent, float) and exponent == 0.0 else base**exponent
 
 
 def device_s(times: StepTimes, theta: Theta, clock: Any = 1.0) -> Any:
-    """Return the working seconds of the device, without communication.
+    """Return the seconds in which the device works during a step, without communication.
 
     Args:
         times: parts of the step at the maximum clock.
         theta: parameters of the device.
-        clock: share of the maximum clock; it scales operations, and memory only below a knee.
+        clock: share of the maximum clock. Operations slow down with it; memory does so only below
+            `theta.memory_knee`.
     """
     slowed = 1.0 / np.minimum(1.0, clock / theta.memory_knee)
     passes = overlapped_s(times.compute_s / clock, times.memory_s * slowed, theta.overlap)
@@ -251,8 +252,13 @@ def device_s(times: StepTimes, theta: Theta, clock: Any = 1.0) -> Any:
 
 
 def step_s(times: StepTimes, theta: Theta, clock: Any = 1.0) -> Any:
-    """Return the seconds of a step.
+    """Return the seconds of a step at a clock.
 
-    Source: thesis, Eq. 4.7, where `overlap` is 1 and `overlap_host` is 0.
+    Source: thesis, Eq. 4.7, in which the parameters `overlap` and `overlap_host` are 1 and 0.
+
+    Args:
+        times: parts of the step at the maximum clock.
+        theta: parameters of the device.
+        clock: share of the maximum clock.
     """
     return overlapped_s(device_s(times, theta, clock) + times.link_s, times.host_s, theta.overlap_host)

@@ -1,4 +1,7 @@
-"""Evidence on a kind of device: the prior from other kinds and linearised measurements. Fit and result."""
+"""Evidence on a kind of device: expectations from other kinds, corrected by linearised measurements.
+
+The module fits the evidence to measurements and holds the result.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +46,12 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Data on a kind of device with few measurements or none.
+    """Data from which a kind of device with few measurements or none is predicted.
 
     Attributes:
         prior: what measurements on other kinds of device contribute.
-        models: profile name of each measurement.
-        columns: by name in `COLUMNS`, one value per measurement. The slopes are those of the model at the
+        models: profile name of the workload of each measurement on this kind.
+        columns: by name in `COLUMNS`, one value per measurement. They include the slopes of the model at the
             most likely latent quantities, so that no profile is needed to use them.
     """
 
@@ -70,7 +73,7 @@ class Evidence:
         return own_count + OTHER_WORKLOAD_WEIGHT * (len(self.models) - own_count)
 
     def posterior(self) -> Posterior | None:
-        """Return the Gaussian process given the measurements, or None if there are no measurements."""
+        """Return the Gaussian process conditioned on the measurements, or None without measurements."""
         if not self.models:
             return None
         columns = {name: np.asarray(self.columns[name], dtype=np.float64) for name in COLUMNS}
@@ -168,7 +171,18 @@ def _linearise(
     means: Mapping[str, Array],
     latents: dict[str, Array],
 ) -> tuple[Linearised, Array]:
-    """Return the model linearised at latent quantities, and the observed minus the expected logarithms."""
+    """Linearise the model of time and power at given values of the latent quantities.
+
+    Args:
+        response: the model of the measured steps.
+        positions: positions of the steps in the input space of the Gaussian process.
+        observed: logarithms of the measured times and powers.
+        means: prior means of the latent quantities.
+        latents: values at which the model is linearised.
+
+    Returns:
+        The linearised model, and the observed minus the expected logarithms.
+    """
     seconds, watts, slowdown = response.logarithms(**latents)
     slopes = response.slopes(latents)
     expected = np.stack((seconds + means["time"], watts))

@@ -113,12 +113,13 @@ def latent_observation_covariance(latents: Array, second: Linearised, name: str)
 
 
 class Posterior:
-    """The Gaussian process given observations.
+    """The Gaussian process conditioned on observed steps.
 
     Args:
         at: the observed steps, linearised at the most likely latent quantities.
         residuals: logarithm of observed over expected time and power, shape (2, n); NaN: not observed.
-        scores: quantiles of the scores of time and of power between kinds (`ranges.SCORE_LEVELS`).
+        scores: quantiles of the scores of time and of power between kinds of device (`ranges.SCORE_LEVELS`).
+            A score is an error in predicted standard deviations.
     """
 
     def __init__(
@@ -166,7 +167,9 @@ class Posterior:
         return mean
 
     def latent_root(self, latents: Array, name: str) -> Array:
-        """Return a matrix R; the observations reduce the covariance of a latent quantity by R^T R.
+        """Return a matrix R, by which the observations reduce the uncertainty of a latent quantity.
+
+        The posterior covariance of the quantity at n positions is its prior covariance minus R^T R.
 
         Args:
             latents: covariance of the quantity between n positions and the m observed steps, shape (n, m).
@@ -181,7 +184,7 @@ class Posterior:
         return root
 
     def predict(self, at: Linearised) -> tuple[Array, Array]:
-        """Return the predicted logarithms of time and power of n steps, and the removed variance.
+        """Return the predicted logarithms of time and power of n steps, and the variance removed.
 
         Both arrays have the shape (2, n). The logarithms are relative to the linearised model, and the
         posterior variance is the prior variance minus the removed one.
@@ -192,7 +195,7 @@ class Posterior:
 
 
 def _scatter(full: Array, values: Array, own: NDArray[np.bool_]) -> float:
-    """Return the ratio of observed to expected scatter of the observations in `own`, at least 1.
+    """Return the ratio of the observed to the expected scatter of some observations, at least 1.
 
     Args:
         full: prior covariance of all observations with noise.
@@ -204,7 +207,14 @@ def _scatter(full: Array, values: Array, own: NDArray[np.bool_]) -> float:
 
 
 def _left_out_scores(full: Array, values: Array, own: NDArray[np.bool_]) -> Array:
-    """Return the scores (`ranges`) of some observations, each predicted from the others of them.
+    """Return the scores of the observations in `own`, each predicted from the others in `own`.
+
+    A score is an error in predicted standard deviations (`ranges`).
+
+    Args:
+        full: prior covariance of all observations with noise.
+        values: all observations minus their prior means.
+        own: mask of the observations to use.
 
     Source: Rasmussen and Williams, Eq. 5.12.
     """

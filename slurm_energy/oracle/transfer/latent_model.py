@@ -1,4 +1,7 @@
-"""The default training model as a function of the latent quantities in `prior`. Pure; arrays broadcast."""
+"""The training model with default parameters, as a function of the latent quantities in `prior`.
+
+Pure functions of numbers or arrays that broadcast.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lookup tables of one workload on one kind of device, for fast prediction of many alternatives. Pure."""
+"""Lookup tables that predict many alternatives of one workload on one kind of device fast. Pure functions."""
 
 from __future__ import annotations
 
@@ -36,16 +36,18 @@ _UNCERTAIN_LATENTS: Final = ("demand", "supply")
 
 @dataclass(frozen=True, slots=True)
 class LookupTable:
-    """Predicted quantities of one workload on one kind of device over B batches and C power limits.
+    """Predicted quantities of one workload on one kind of device at B batch sizes and C power limits.
 
     Attributes:
-        batches: logarithms to base 2, in rising order, shape (B,).
-        caps: logarithms of shares of the design power, in rising order, shape (C,).
-        latents: most likely demand, supply and idle, shape (B, 3).
+        batches: logarithms to base 2 of the batch sizes, in rising order, shape (B,).
+        caps: logarithms of the power limits as shares of the design power, in rising order, shape (C,).
+        latents: most likely values of the latent quantities demand, supply and idle (`prior.LATENTS`), shape
+            (B, 3).
         root: lower triangular root of the covariance of demand and supply, shape (B, 2, 2).
-        offsets: offsets of the logarithms of time and power from the model with these latents, shape (2, B,
-            C).
-        widths: distances of their 5 and 95 % quantiles from the mean, shape (2, B, C).
+        offsets: what is added to the model's logarithms of time and power at these latent quantities, shape
+            (2, B, C).
+        widths: distances of the 5 and 95 % quantiles of the logarithms of time and power from their means,
+            shape (2, B, C).
     """
 
     batches: Array
@@ -72,11 +74,21 @@ class LookupTable:
         return np.clip(demand, *LIMITS["demand"]), np.clip(supply, *LIMITS["supply"]), idle
 
     def offsets_at(self, batch: Array, cap_share: Array) -> Array:
-        """Return the offsets of the logarithms of time and power, shape (2, n)."""
+        """Return what is added to the model's logarithms of time (row 0) and power (row 1), shape (2, n).
+
+        Args:
+            batch: samples per device and pass, shape (n,).
+            cap_share: power limits as shares of the design power, shape (n,).
+        """
         return self._interpolated(self.offsets, batch, cap_share)
 
     def widths_at(self, batch: Array, cap_share: Array) -> Array:
-        """Return half the width of the 90 % ranges of the logarithms of time and power, shape (2, n)."""
+        """Return half the width of the 90 % ranges of the logarithms of time and power, shape (2, n).
+
+        Args:
+            batch: samples per device and pass, shape (n,).
+            cap_share: power limits as shares of the design power, shape (n,).
+        """
         return self._interpolated(self.widths, batch, cap_share)
 
     def _interpolated(self, values: Array, batch: Array, cap_share: Array) -> Array:
@@ -97,14 +109,15 @@ def tabulate(
     evidence: Evidence,
     posterior: Posterior | None,
 ) -> LookupTable:
-    """Return the lookup table of one workload.
+    """Return the lookup table of one workload on one kind of device.
 
     Args:
         workload: profile name.
         tdp_watts: design power of the device.
-        step_times: function from batches to the parts of steps on one device at the maximum clock.
-        evidence: evidence on the kind of device.
-        posterior: result of `evidence.posterior()`, which is slow to compute.
+        step_times: function from batch sizes to the parts of training steps on one device at the maximum
+            clock.
+        evidence: data on the kind of device.
+        posterior: result of `evidence.posterior()`, which is slow to compute; None without measurements.
     """
     own_batches = [
         batch
@@ -141,7 +154,12 @@ def tabulate(
 def _latents(
     workload: str, batches: Array, evidence: Evidence, posterior: Posterior | None
 ) -> tuple[Array, Array]:
-    """Return the latent quantities at each batch, and the covariance root of the uncertain ones."""
+    """Return the latent quantities of a workload at B batch sizes, and their uncertainty.
+
+    Returns:
+        Most likely demand, supply and idle, shape (B, 3), and the lower triangular root of the covariance of
+        demand and supply, shape (B, 2, 2).
+    """
     at = _step_positions(workload, 2.0**batches, np.ones(len(batches)), evidence)
     values = {name: evidence.prior.mean(name, workload, 2.0**batches) for name in NONLINEAR_LATENTS}
     spread = np.zeros((len(batches), 2, 2))
@@ -159,9 +177,9 @@ def _latents(
 
 
 def _root(spread: Array) -> Array:
-    """Return the lower triangular root of each 2 x 2 covariance.
+    """Return the lower triangular root of each of B covariances, shape (B, 2, 2).
 
-    Rounding may have made a covariance indefinite.
+    Negative variances, which rounding may cause, count as 0.
     """
     root = np.zeros_like(spread)
     first = np.sqrt(np.maximum(0.0, spread[:, 0, 0]))

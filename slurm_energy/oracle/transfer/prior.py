@@ -1,4 +1,7 @@
-"""Knowledge from other kinds of device, and the variances between kinds. Plain data."""
+"""Expectations on a kind of device from measurements on other kinds, and the variances between kinds.
+
+Plain data.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ Array = NDArray[np.float64]
 
 
 class Deviations(NamedTuple):
-    """Standard deviations of a quantity between devices, workloads, and batches of a workload."""
+    """Standard deviations of a latent quantity between devices, workloads, and batch sizes of a workload."""
 
     device: float
     workload: float
@@ -55,12 +58,12 @@ TIME_NOISE, POWER_NOISE = 0.03, 0.016
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOffsets:
-    """Offsets of one workload, measured on other kinds of device.
+    """Offsets of one workload from the default training model, measured on other kinds of device.
 
     Attributes:
         batches: samples per device and step, in rising order.
-        time: logarithm of measured over predicted seconds at each batch.
-        supply: logarithm of the host's seconds over the device's at each batch.
+        time: logarithm of measured over predicted seconds at each batch size.
+        supply: logarithm of the host's seconds over the device's at each batch size.
     """
 
     batches: Sequence[float]
@@ -80,14 +83,16 @@ class WorkloadOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Knowledge from some kinds of device that predicts another kind.
+    """What measurements on some kinds of device contribute to predictions for another kind.
 
     Attributes:
         sources: names of the measured kinds.
-        cap_share: single power limit of least mean energy-delay product, as a share of the design power.
-        workloads: offsets by profile; other workloads are expected to follow the default model.
-        time_scores: quantiles of the scores of time between kinds of device (`ranges.SCORE_LEVELS`).
-        power_scores: quantiles of the scores of power between kinds of device.
+        cap_share: power limit with the least mean energy-delay product, as a share of the design power.
+        workloads: offsets by profile name. A workload without an entry is expected to follow the default
+            model.
+        time_scores: quantiles of the errors of predicted times between kinds of device, in predicted standard
+            deviations (`ranges.SCORE_LEVELS`).
+        power_scores: the same quantiles for power.
     """
 
     sources: tuple[str, ...] = ()
@@ -98,7 +103,7 @@ class Transfer:
 
     @property
     def scores(self) -> tuple[Sequence[float], Sequence[float]]:
-        """`time_scores` and `power_scores`."""
+        """`time_scores` and `power_scores` as a tuple."""
         return self.time_scores, self.power_scores
 
     def mean(self, latent: str, workload: str, batch: Array) -> Array:
@@ -120,7 +125,7 @@ NO_TRANSFER: Final = Transfer()
 
 
 def combined(transfers: Sequence[Transfer]) -> Transfer:
-    """Return the mean of the knowledge from several kinds of device; `NO_TRANSFER` for none.
+    """Return the mean of what several kinds of device contribute; `NO_TRANSFER` if there are none.
 
     Each workload is averaged over the kinds on which it was measured.
     """

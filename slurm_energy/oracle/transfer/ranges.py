@@ -1,12 +1,8 @@
-"""Half width of the 90 % range in predicted standard deviations. Pure functions.
+"""Half width of the 90 % range of a prediction, in predicted standard deviations. Pure functions.
 
-A score is the absolute error of the logarithm of a prediction over its predicted standard deviation. The half
-width is the 90 % quantile of the scores of unseen rows. Two estimates of it are averaged:
-
-- Student's t for normal errors, scaled where observations scatter more than the prior predicts.
-- The conformal quantile of the observations' own scores, each predicted from all others, pooled with the
-  scores between other kinds of device. It assumes no distribution, but is based on few scores. Source: Vovk
-  et al., Algorithmic Learning in a Random World, section 2.2.
+A score is the absolute error of the logarithm of a prediction, divided by the predicted standard deviation.
+The half width is the 90 % quantile of the scores that measurements not yet taken would have. Two estimates of
+it are averaged:
 """
 
 from __future__ import annotations
@@ -46,12 +42,12 @@ def prior_half_width(scores: Sequence[float]) -> float:
 
 
 def half_width(scores: Sequence[float], own_scores: Array, count: int, scatter: float) -> float:
-    """Return the half width of the 90 % range in predicted standard deviations.
+    """Return the half width of the 90 % range of time or power, in predicted standard deviations.
 
     It is the geometric mean of the estimates by Student's t and by the conformal quantile.
 
     Args:
-        scores: quantiles at `SCORE_LEVELS` of the scores between other kinds.
+        scores: quantiles at `SCORE_LEVELS` of the scores between other kinds of device.
         own_scores: scores of the observations of the quantity, each predicted from all others.
         count: number of observations behind `scatter`.
         scatter: ratio of observed to expected scatter of the observations.
@@ -63,13 +59,15 @@ def half_width(scores: Sequence[float], own_scores: Array, count: int, scatter: 
 
 
 def conformal_quantile(scores: Sequence[float], own_scores: Array) -> float:
-    """Return the quantile of the pooled scores that covers one more row with probability `COVERAGE`.
+    """Return the value that the score of a new row does not exceed with probability `COVERAGE`.
 
-    It has rank COVERAGE (n + 1) among n scores. The scores between kinds have the total weight
+    It is a quantile of the pooled scores of both sources.
+
+    Its rank among n scores is COVERAGE (n + 1). The scores between kinds of device have the total weight
     `SCORES_WEIGHT`.
 
     Args:
-        scores: quantiles at `SCORE_LEVELS` of the scores between other kinds.
+        scores: quantiles at `SCORE_LEVELS` of the scores between other kinds of device.
         own_scores: scores of the observations, each predicted from all others, shape (n,).
     """
     if not len(own_scores):

@@ -1,7 +1,7 @@
-"""Workload profiles: the demand of a training step, computed once from a module and shipped as files.
+"""Workload profiles: the demand of a training step of a network, computed once and stored in files.
 
-`tracing` needs PyTorch; `operators` and `layers` process its tensors. No other module may import these three
-when it is loaded.
+`tracing` computes a profile from a PyTorch module and needs PyTorch; `operators` and `layers` process its
+tensors. No other module may import these three when it is loaded.
 """
 
 from slurm_energy.oracle.workload.optimizers import OPTIMIZERS, Optimizer, find_optimizer

@@ -1,6 +1,7 @@
-"""Handlers of layers that run as one library call on a GPU instead of the operators of their definition.
+"""Cost functions of PyTorch layers that run as one library call on a GPU, e.g. recurrent layers.
 
-Importing this module fills the registry.
+For such a layer the operators in its Python definition are not counted. Importing this module registers the
+functions in `registry`.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ def _shape(module: Any, data: Any) -> tuple[int, int]:
 
 
 def _recurrent_work(module: Any, inputs: tuple[Any, ...], output: Any) -> list[OperationCost]:
-    """Return the costs of a recurrent layer.
+    """Return the costs of all operations of a recurrent layer.
 
-    They are one product for the inputs of all steps, then a small product and pointwise work for each step.
+    They are one matrix product for the inputs of all time steps, then a small product and pointwise
+    operations for each time step.
     """
     steps, batch = _shape(module, inputs[0])
     gates = _GATES[module.mode.split("_")[0]] * module.hidden_size
@@ -97,7 +99,7 @@ def _recurrent_output(module: Any, inputs: tuple[Any, ...]) -> Any:
 
 
 def _recurrent_saved(module: Any, inputs: tuple[Any, ...], output: Any) -> float:
-    """Return the saved elements: gates and states of every step are kept until the backward pass."""
+    """Return the number of elements saved for the backward pass: gates and states of every time step."""
     steps, batch = _shape(module, inputs[0])
     directions = 2 if module.bidirectional else 1
     gates = _GATES[module.mode.split("_")[0]]

@@ -1,4 +1,7 @@
-"""The cost of single operations, and its sum over a pass. Plain arithmetic without PyTorch."""
+"""The cost of one operation of a network, and the sum of costs over a pass.
+
+Plain arithmetic without PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,22 @@ the input channels of a group, and the output channels.
 
 @dataclass(frozen=True, slots=True)
 class OperationCost:
-    """Cost of one operation, forward and backward.
+    """Cost of one operation of a network in the forward and the backward pass.
 
     Attributes:
-        unit: unit that runs its main operations: `gemm`, `conv` or `alu`.
-        forward_flops: operations on that unit in the forward pass; a multiply-add counts as 2.
+        unit: unit of the device that runs its main operations: `gemm` (matrix products), `conv`
+            (convolutions) or `alu`.
+        forward_flops: floating-point operations on that unit in the forward pass; a multiply-add counts as 2.
         backward_flops: the same in the backward pass.
-        forward_alu: further operations on the ALU, e.g. adding a bias.
+        forward_alu: further floating-point operations on the ALU, e.g. adding a bias.
         backward_alu: the same in the backward pass.
-        forward_read: elements read from memory.
-        forward_write: elements written to memory.
+        forward_read: elements read from memory in the forward pass.
+        forward_write: elements written to memory in the forward pass.
         backward_read: elements read in the backward pass.
         backward_write: elements written in the backward pass.
-        forward_kernels: kernels launched.
+        forward_kernels: kernels launched in the forward pass.
         backward_kernels: kernels launched in the backward pass.
-        dims: sizes along `AXES[unit]`; empty for `alu`.
+        dims: sizes along the axes `AXES[unit]`; empty for `alu`.
         elements: elements that a generic operation processes; 0 for matrix products.
     """
 
@@ -53,7 +57,7 @@ NO_WORK = OperationCost(forward_kernels=0.0, backward_kernels=0.0)
 
 @dataclass(slots=True)
 class Tally:
-    """Sums over the operations of one pass."""
+    """Sums of the costs of all operations of one pass, by the names of the quantities."""
 
     sums: dict[str, float] = field(default_factory=dict)
 
@@ -70,9 +74,9 @@ class Tally:
             self._more(f"{work.unit}_{axis}_weighted", work.forward_flops * size)
 
     def mean_dim(self, unit: str, axis: str) -> float:
-        """Return the mean size along an axis, weighted by forward operations; 0 without any.
+        """Return the mean size of the operations of a unit along an axis, weighted by forward operations.
 
-        Source: thesis, Eq. 4.6.
+        It is 0 if the unit has no operations. Source: thesis, Eq. 4.6.
         """
         flops = self.sums.get(f"{unit}_flops_forward", 0.0)
         return self.sums.get(f"{unit}_{axis}_weighted", 0.0) / flops if flops else 0.0

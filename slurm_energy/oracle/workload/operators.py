@@ -1,7 +1,7 @@
-"""Handlers of PyTorch's operators: the cost of each, forward and backward, from the shapes of its tensors.
+"""Cost functions of PyTorch's operators: forward and backward cost from the shapes of the tensors.
 
-Importing this module fills the registry. Pointwise operators need no entry: `tracing` counts every operator
-that PyTorch tags as pointwise.
+Importing this module registers the functions in `registry`. Pointwise operators need no entry: `tracing`
+counts every operator that PyTorch tags as pointwise.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ def size(tensor: Any) -> float:
 
 
 def traffic(tensor: Any) -> float:
-    """Return the cost of reading a tensor in elements of four bytes (masks less, indices more)."""
+    """Return the memory traffic of reading a tensor, in elements of four bytes.
+
+    An element of another size counts in proportion: one of a mask less, one of an index tensor more.
+    """
     return size(tensor) * _DTYPE_WEIGHT.get(str(getattr(tensor, "dtype", "")), 1.0)
 
 
@@ -38,9 +41,9 @@ def needs_gradient(tensor: Any) -> bool:
 def product(
     left: Any, right: Any, rows: float, columns: float, inner: float, count: float = 1.0
 ) -> OperationCost:
-    """Return the cost of `count` matrix products (rows x inner) (inner x columns).
+    """Return the cost of `count` matrix products of shapes (rows x inner) and (inner x columns).
 
-    The backward pass has one product for each factor that needs a gradient. Source: thesis, 4.3.4
+    The backward pass has one product for each of the two factors that needs a gradient. Source: thesis, 4.3.4
     (`nn.Linear`).
     """
     forward = 2.0 * count * rows * columns * inner
@@ -109,7 +112,7 @@ def biased_batched_product(args: tuple[Any, ...], kwargs: dict[str, Any], out: A
 def fused_attention(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
     """Return the cost of attention in one kernel.
 
-    Scores stay on the chip; the backward pass recomputes them.
+    The attention scores are not written to memory. The backward pass recomputes them.
     """
     query, key, value = args[:3]
     *batch, length, width = query.shape
@@ -181,9 +184,10 @@ def batch_norm(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Opera
 
 @handles_operator("aten.native_layer_norm", "aten.native_group_norm", "aten._fused_rms_norm", "aten.rms_norm")
 def layer_norm(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperationCost:
-    """Return the cost of a layer normalisation, whose rows fit on the chip.
+    """Return the cost of a layer normalisation whose rows fit into the cache.
 
-    The forward pass has one sweep, the backward pass one for the input and one for the weights.
+    The forward pass reads the input once. The backward pass reads input and gradient twice, for the gradient
+    of the input and for those of the weights.
     """
     from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The cost of an optimizer step from the number of weights: memory traffic, operations and kernels."""
+"""The cost of the update of a network's weights: memory traffic, operations and kernels by optimizer."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ GRADIENT_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """Cost of one optimizer of neural networks.
+    """Cost of one optimizer of neural networks, e.g. AdamW.
 
     Attributes:
         name: name, e.g. `adamw`.
-        states: FP32 state tensors per weight tensor, of the same size (moments).
-        flops: operations per weight.
-        kernels: kernels per tensor if the framework loops over tensors.
+        states: number of FP32 state values per weight, e.g. 2 for the moments of Adam.
+        flops: floating-point operations per weight.
+        kernels: kernels per weight tensor if the framework loops over tensors.
     """
 
     name: str
@@ -28,21 +28,25 @@ class Optimizer:
     kernels: int
 
     def read_bytes(self, trainable: float, precision: str) -> float:
-        """Return the bytes read in one step: weights, gradients and states.
+        """Return the bytes that one update reads: weights, gradients and optimizer states.
+
+        Args:
+            trainable: number of trainable weights.
+            precision: precision of matrix products.
 
         Source: thesis, Eq. 4.4.
         """
         return trainable * (FP32_BYTES * (1 + self.states) + GRADIENT_BYTES[precision])
 
     def write_bytes(self, trainable: float) -> float:
-        """Return the bytes written in one step: weights and states.
+        """Return the bytes that one update of `trainable` weights writes: weights and optimizer states.
 
         Source: thesis, Eq. 4.5.
         """
         return trainable * FP32_BYTES * (1 + self.states)
 
     def total_flops(self, trainable: float) -> float:
-        """Return the operations of one step, all on the ALU.
+        """Return the floating-point operations of one update of `trainable` weights, all on the ALU.
 
         Source: thesis, 4.3.4 (18 per weight for AdamW).
         """

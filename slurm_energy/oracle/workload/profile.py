@@ -1,4 +1,4 @@
-"""The workload profile: demand of one training step of a network as functions of the batch size."""
+"""The workload profile: the demand of one training step of a network, as functions of the batch size."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class WorkloadProfile:
     conv_out: Affine = _ZERO
 
     def flops(self, batch: float) -> float:
-        """Return all operations of the forward pass."""
+        """Return the floating-point operations of the forward pass at a batch size."""
         units = (self.gemm_flops_forward, self.conv_flops_forward, self.alu_flops_forward)
         return math.fsum(unit.at(batch) for unit in units)
 

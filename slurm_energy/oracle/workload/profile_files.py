@@ -1,4 +1,4 @@
-"""Profile files: the shipped ones and those of users."""
+"""Profile files of workloads (JSON): those of the package and those of users."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def find_profile(name_or_path: str) -> WorkloadProfile:
 
 
 def adopt_profile(path: Path) -> WorkloadProfile:
-    """Read a profile and register it, so that `find_profile` finds it by the name that calibrations use.
+    """Read a profile file and register the profile, so that `find_profile` finds it by its name.
+
+    Calibrations refer to workloads by this name.
 
     Raises:
         ConfigError: the file is invalid, or another profile has the same name.

@@ -1,4 +1,7 @@
-"""Registry of the handlers of operators and layers. Sites and users can add handlers. It needs no PyTorch."""
+"""Registry of the cost functions of PyTorch operators and layers. It needs no PyTorch.
+
+Sites and users can register further functions.
+"""
 
 from __future__ import annotations
 

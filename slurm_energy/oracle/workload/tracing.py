@@ -1,7 +1,7 @@
-"""Tracing of a PyTorch module: a forward pass on the `meta` device gives its profile.
+"""Tracing of a PyTorch module: one forward pass on the `meta` device gives its workload profile.
 
-The trace needs PyTorch, but neither weights nor a GPU. Every operator and every handled layer is counted by
-its handler in the registry.
+The trace needs PyTorch, but neither weights nor a GPU. The registered functions return the cost of every
+operator and of every registered layer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BATCHES = (2, 4)
 
 @dataclass(frozen=True, slots=True)
 class ProfileLabels:
-    """Descriptive fields of a profile; see `WorkloadProfile`."""
+    """Descriptive fields of a workload profile. Their meaning is that of the fields of `WorkloadProfile`."""
 
     name: str
     description: str = ""
@@ -111,20 +111,27 @@ def _one_pass(module: Any, inputs: Any) -> dict[str, float]:
 
 
 def _named_tensors(module: Any) -> Iterator[tuple[str, Any]]:
-    """Yield weights and buffers, tied ones once: `functional_call` ties them again."""
+    """Yield names and tensors of all weights and buffers of a module.
+
+    A tensor that the module uses under several names is yielded once; `functional_call` replaces all its
+    uses.
+    """
     yield from module.named_parameters()
     yield from module.named_buffers()
 
 
 def _on_meta(item: Any) -> Any:
-    """Return a tensor of the same shape on the meta device; other objects unchanged."""
+    """Return a tensor of the same shape and type on the `meta` device, or `item` if it is no tensor."""
     if not isinstance(item, torch.Tensor):
         return item
     return torch.empty_like(item, device="meta").requires_grad_(item.requires_grad)
 
 
 class _CountingMode(TorchDispatchMode):  # type: ignore[misc]
-    """Dispatch mode that receives every operator of a pass, tracks the current layer, and sums the costs."""
+    """PyTorch dispatch mode that receives every operator of a pass and sums the operators' costs.
+
+    It also tracks the current layer for error messages.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,23 +159,23 @@ class _CountingMode(TorchDispatchMode):  # type: ignore[misc]
         return out
 
     def enter(self, layer: str) -> None:
-        """Record the start of a layer. Errors name it until the layer ends."""
+        """Record the start of the layer named `layer`. Error messages name it until the layer ends."""
         self.layers.append(layer)
         self.current_layer = layer
 
     def leave(self) -> None:
-        """Record the end of a layer."""
+        """Record the end of the current layer."""
         self.layers.pop()
         self.current_layer = self.layers[-1] if self.layers else ""
 
     def record_saved(self, tensor: Any) -> Any:
-        """Record a tensor that the backward pass needs; weights are not counted."""
+        """Record that the backward pass needs a tensor, and return the tensor. Weights are not counted."""
         if not self.muted and not isinstance(tensor, torch.nn.Parameter):
             self._saved_tensors.setdefault(tensor.untyped_storage()._cdata, tensor.detach())
         return tensor
 
     def add_saved(self, elements: float) -> None:
-        """Add the elements that a handled layer saves."""
+        """Add the number of elements that a registered layer saves for the backward pass."""
         self._saved_elements += elements
 
     def saved(self) -> float:
