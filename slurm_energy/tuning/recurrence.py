@@ -1,0 +1,389 @@
+"""Recurring jobs: choice of the operating point of the next run from the measurements of earlier runs.
+
+The prior is a set of hypotheses, each a complete response of the job: log ratios of time and power against
+the untuned job at every candidate point. Measurements weight the hypotheses and correct them at the measured
+points. The next point is chosen by Thompson sampling among the points that keep the slowdown limit.
+
+Everything here is pure: no clock, no storage, and random numbers only from the generator of the caller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
+from slurm_energy.tuning.objective import TIME_EXPONENTS, Objective
+
+Floats = NDArray[np.float64]
+
+MIN_ERROR: Final = 0.005
+"""Minimum standard error of a logarithm. Equal measurements must never give infinite precision."""
+_SCALE_VARIANCE: Final = 100.0  # an unknown scale: a factor of e^10 to either side
+
+
+@dataclass(frozen=True, slots=True)
+class RunMeasurement:
+    """Time and power of a recurring job at one operating point, from a whole run or from windows of a run.
+
+    Attributes:
+        point: the operating point.
+        time: time per unit of work. Any unit: `scale` says what it is comparable with.
+        power: mean power of the job's components.
+        time_error: relative standard error of `time`.
+        power_error: relative standard error of `power`.
+        scale: name of the unknown scale of `time` and `power`, which measurements with the same name share.
+            Whole runs in the same shape (nodes, GPUs, CPUs) share one. None: `time` and `power` are ratios
+            against the untuned job.
+    """
+
+    point: OperatingPoint
+    time: float
+    power: float
+    time_error: float = 0.02
+    power_error: float = 0.02
+    scale: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrenceOptions:
+    """Constants of the choice.
+
+    Attributes:
+        min_discrepancy: minimum standard deviation of the log ratio of a real job from the best hypothesis.
+        max_violation: maximum probability that the slowdown exceeds the limit by more than `tolerance`.
+        max_excess: maximum probability that the slowdown exceeds the limit at all.
+        tolerance: slowdown above the limit that counts as a violation; 0.01 is one percentage point.
+        regret: maximum expected excess of the cost of a point over that of the best point, to be explored.
+        min_gain: minimum expected saving for a point other than the untuned one.
+        drift_deviations: number of standard deviations from the prediction beyond which the job has drifted.
+        min_drift: minimum deviation of a log ratio that counts as drift.
+    """
+
+    min_discrepancy: float = 0.01
+    max_violation: float = 0.005
+    max_excess: float = 0.25
+    tolerance: float = 0.01
+    regret: float = 0.15
+    min_gain: float = 0.002
+    drift_deviations: float = 4.0
+    min_drift: float = 0.05
+
+
+class PriorResponses(Protocol):
+    """Hypotheses about the response of a job: K hypotheses, J points. `ensemble.Ensemble` implements it.
+
+    Attributes:
+        points: the candidate points, J. The untuned point is among them.
+        log_time: natural logarithm of the time ratio, shape (K, J); 0 at the untuned point.
+        log_power: natural logarithm of the power ratio, shape (K, J).
+        log_weights: unnormalised logarithms of the weights, shape (K,).
+        time_discrepancy, power_discrepancy: standard deviation of a real job from the best hypothesis, (J,).
+        correlation: correlation of these deviations between the points, shape (J, J).
+    """
+
+    points: tuple[OperatingPoint, ...]
+    log_time: Floats
+    log_power: Floats
+    log_weights: Floats
+    time_discrepancy: Floats
+    power_discrepancy: Floats
+    correlation: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class PointChoice:
+    """The operating point of the next run.
+
+    Attributes:
+        point: the point.
+        exploration: whether it differs from the point of least expected cost.
+        violation: probability that the slowdown exceeds the limit by more than the tolerance; 0 without one.
+        cost: expected cost relative to the untuned job, see `Objective.cost`.
+    """
+
+    point: OperatingPoint
+    exploration: bool
+    violation: float
+    cost: float
+
+
+class RecurrencePosterior:
+    """Distribution of the job's response after its measurements.
+
+    Args:
+        prior: hypotheses before the measurements.
+        measurements: measurements at candidate points; others are ignored.
+        options: constants.
+
+    Attributes:
+        points: the candidate points, J.
+        weights: probability of each hypothesis, shape (K,).
+        log_time, log_power: conditional means under each hypothesis, shape (K, J).
+        time_covariance, power_covariance: conditional covariances, shape (J, J).
+        counts: number of measurements at each candidate point, shape (J,).
+    """
+
+    def __init__(
+        self,
+        prior: PriorResponses,
+        measurements: Sequence[RunMeasurement],
+        options: RecurrenceOptions | None = None,
+    ) -> None:
+        self._options = options or RecurrenceOptions()
+        self.points = prior.points
+        index = {point: position for position, point in enumerate(prior.points)}
+        self._used = [one for one in measurements if one.point in index]
+        self._at = np.array([index[one.point] for one in self._used], np.int64)
+        self._untuned = index.get(UNTUNED)
+        self.counts = np.bincount(self._at, minlength=len(prior.points))
+        time = ([one.time for one in self._used], [one.time_error for one in self._used])
+        power = ([one.power for one in self._used], [one.power_error for one in self._used])
+        correlation = prior.correlation
+        self.log_time, self.time_covariance, time_likelihood = self._condition(
+            prior.log_time, self._deviation(prior.time_discrepancy, correlation), *time
+        )
+        self.log_power, self.power_covariance, power_likelihood = self._condition(
+            prior.log_power, self._deviation(prior.power_discrepancy, correlation), *power
+        )
+        log_weights = prior.log_weights + time_likelihood + power_likelihood
+        weights = np.exp(log_weights - log_weights.max())
+        self.weights = weights / weights.sum()
+
+    def _deviation(self, discrepancy: Floats, correlation: Floats) -> Floats:
+        """Return the covariance of the deviations of a real job from the best hypothesis, shape (J, J)."""
+        sd = np.maximum(discrepancy, self._options.min_discrepancy)
+        if self._untuned is not None:
+            sd = sd.copy()
+            sd[self._untuned] = 0.0  # the ratio of the untuned job to itself
+        return np.asarray(correlation * sd[:, None] * sd[None, :])
+
+    def _condition(
+        self, means: Floats, covariance: Floats, values: Sequence[float], errors: Sequence[float]
+    ) -> tuple[Floats, Floats, Floats]:
+        """Condition the log ratios at all points on measured values.
+
+        Args:
+            means: log ratios of the hypotheses, shape (K, J).
+            covariance: covariance of the deviations from the hypotheses, shape (J, J).
+            values: measured values, n.
+            errors: relative standard errors of the values, n.
+
+        Returns:
+            Conditional means (K, J), conditional covariance (J, J), log likelihoods (K,).
+        """
+        if not values:
+            return means, covariance, np.zeros(len(means))
+        link = covariance[self._at]
+        noise = np.diag(np.maximum(np.array(errors), MIN_ERROR) ** 2)
+        scales = [one.scale for one in self._used]
+        same = np.array([[a is not None and a == b for b in scales] for a in scales], np.float64)
+        inverse = np.linalg.inv(link[:, self._at] + noise + _SCALE_VARIANCE * same)
+        residuals = np.log(np.array(values)) - means[:, self._at]
+        solved = residuals @ inverse
+        likelihood = -0.5 * np.einsum("kn,kn->k", solved, residuals)
+        return means + solved @ link, covariance - link.T @ inverse @ link, likelihood
+
+    @property
+    def time_sd(self) -> Floats:
+        """Conditional standard deviation of the log time ratio under each hypothesis, shape (J,)."""
+        return np.sqrt(np.maximum(np.diag(self.time_covariance), 0.0))
+
+    @property
+    def power_sd(self) -> Floats:
+        """Conditional standard deviation of the log power ratio under each hypothesis, shape (J,)."""
+        return np.sqrt(np.maximum(np.diag(self.power_covariance), 0.0))
+
+    def expected_costs(self, objective: Objective) -> Floats:
+        """Return the expected cost of each point relative to the untuned job, shape (J,)."""
+        exponent = TIME_EXPONENTS[objective.name]
+        variance = (exponent * self.time_sd) ** 2 + self.power_sd**2
+        logs = exponent * self.log_time + self.log_power + 0.5 * variance
+        return np.asarray(self.weights @ np.exp(logs))
+
+    def exceedance(self, log_ratio: float) -> Floats:
+        """Return the probability that the time ratio of each point exceeds e to the `log_ratio`, (J,)."""
+        sd = np.maximum(self.time_sd, 1e-9)
+        deviations = (self.log_time - log_ratio) / sd
+        return np.asarray(self.weights @ _normal_cdf(deviations))
+
+    def allowed(self, objective: Objective) -> NDArray[np.bool_]:
+        """Return whether each point keeps the slowdown limit with the required probabilities, shape (J,)."""
+        mask = np.ones(len(self.points), np.bool_)
+        limit = objective.slowdown_limit
+        if limit is not None:
+            options = self._options
+            mask = self.exceedance(math.log1p(limit + options.tolerance)) <= options.max_violation
+            mask &= self.exceedance(math.log1p(limit)) <= options.max_excess
+        if self._untuned is not None:
+            mask[self._untuned] = True
+        return mask
+
+    def sample_costs(self, objective: Objective, random: np.random.Generator) -> Floats:
+        """Draw one response from the distribution and return its cost at each point, shape (J,)."""
+        hypothesis = int(random.choice(len(self.weights), p=self.weights))
+        time = self.log_time[hypothesis] + _draw(self.time_covariance, random)
+        power = self.log_power[hypothesis] + _draw(self.power_covariance, random)
+        return np.asarray(np.exp(TIME_EXPONENTS[objective.name] * time + power))
+
+
+def _draw(covariance: Floats, random: np.random.Generator) -> Floats:
+    """Draw from a normal distribution with mean 0. The covariance need not be of full rank."""
+    values, vectors = np.linalg.eigh(covariance)
+    return np.asarray(vectors @ (np.sqrt(np.maximum(values, 0.0)) * random.standard_normal(len(values))))
+
+
+def choose_point(
+    posterior: RecurrencePosterior,
+    objective: Objective,
+    random: np.random.Generator,
+    *,
+    explore: bool = True,
+    options: RecurrenceOptions | None = None,
+) -> PointChoice:
+    """Choose the operating point of the next run.
+
+    Without exploration it is the allowed point of least expected cost. With exploration a response is drawn
+    from the posterior (Thompson sampling), and the point of its least cost is chosen among the allowed
+    points whose expected cost is at most `RecurrenceOptions.regret` above the least.
+
+    Args:
+        posterior: distribution of the job's response.
+        objective: objective with its slowdown limit.
+        random: generator of random numbers; with a seed the choice is reproducible.
+        explore: False if another run of the same job is exploring now.
+        options: constants.
+    """
+    options = options or RecurrenceOptions()
+    allowed, expected = posterior.allowed(objective), posterior.expected_costs(objective)
+    expected = np.where(allowed, expected, np.inf)
+    best = int(np.argmin(expected))
+    untuned = next((i for i, point in enumerate(posterior.points) if point == UNTUNED), None)
+    if untuned is not None and allowed[untuned] and expected[best] > 1.0 - options.min_gain:
+        best = untuned
+    chosen = best
+    if explore:
+        near = expected <= expected[best] * (1.0 + options.regret)
+        sampled = np.where(near, posterior.sample_costs(objective, random), np.inf)
+        chosen = int(np.argmin(sampled))
+    violation = 0.0
+    if objective.slowdown_limit is not None:
+        violation = float(
+            posterior.exceedance(math.log1p(objective.slowdown_limit + options.tolerance))[chosen]
+        )
+    return PointChoice(posterior.points[chosen], chosen != best, violation, float(expected[chosen]))
+
+
+class RecurringJob:
+    """A recurring job: its measurements so far, and the operating point of its next run.
+
+    senergyctld builds one from its stored runs for each job that starts. A replay calls `next_point` and
+    `record` in turn, once per run:
+
+        job = RecurringJob(prior, Objective("edp"), np.random.default_rng(1))
+        for _ in range(10):
+            choice = job.next_point()
+            seconds, watts = run_at(choice.point)
+            job.record(RunMeasurement(choice.point, seconds, watts, scale="whole runs"))
+
+    A run that measured several points against its own untuned reference is recorded as one measurement per
+    point, with ratios and without a scale.
+
+    Args:
+        prior: hypotheses before any measurement; an `Ensemble` for this hardware and draw.
+        objective: objective with its slowdown limit.
+        random: generator of random numbers.
+        measurements: measurements of earlier runs in the order of time.
+        options: constants.
+    """
+
+    def __init__(
+        self,
+        prior: PriorResponses,
+        objective: Objective,
+        random: np.random.Generator,
+        measurements: Sequence[RunMeasurement] = (),
+        options: RecurrenceOptions | None = None,
+    ) -> None:
+        self._prior, self._objective, self._random = prior, objective, random
+        self._options = options or RecurrenceOptions()
+        self._measurements = after_drift(measurements, self._options)
+
+    @property
+    def measurements(self) -> tuple[RunMeasurement, ...]:
+        """The measurements since the last drift."""
+        return self._measurements
+
+    @property
+    def posterior(self) -> RecurrencePosterior:
+        """Distribution of the job's response after its measurements."""
+        return RecurrencePosterior(self._prior, self._measurements, self._options)
+
+    def record(self, *measurements: RunMeasurement) -> None:
+        """Add the measurements of a run. If the job has drifted, earlier measurements are dropped."""
+        self._measurements = after_drift((*self._measurements, *measurements), self._options)
+
+    def next_point(self, *, explore: bool = True) -> PointChoice:
+        """Choose the operating point of the next run, see `choose_point`."""
+        return choose_point(
+            self.posterior, self._objective, self._random, explore=explore, options=self._options
+        )
+
+
+def after_drift(
+    measurements: Sequence[RunMeasurement], options: RecurrenceOptions | None = None
+) -> tuple[RunMeasurement, ...]:
+    """Return the measurements since the last drift of the job, in their order.
+
+    A job has drifted if a measurement deviates from its prediction from the earlier measurements of the same
+    scale at the same point. The deviation must exceed `drift_deviations` standard deviations and `min_drift`.
+    The measurements before it are dropped.
+
+    Args:
+        measurements: measurements in the order of time.
+        options: constants.
+    """
+    options = options or RecurrenceOptions()
+    kept: list[RunMeasurement] = []
+    for measurement in measurements:
+        same = [one for one in kept if (one.point, one.scale) == (measurement.point, measurement.scale)]
+        if same and (
+            _deviates([(one.time, one.time_error) for one in [*same, measurement]], options)
+            or _deviates([(one.power, one.power_error) for one in [*same, measurement]], options)
+        ):
+            kept = []
+        kept.append(measurement)
+    return tuple(kept)
+
+
+def _deviates(values: Sequence[tuple[float, float]], options: RecurrenceOptions) -> bool:
+    """Return whether the last value deviates from the mean of the others.
+
+    Args:
+        values: pairs of value and relative standard error, at least two.
+        options: constants.
+    """
+    logs = [math.log(value) for value, _ in values]
+    variances = [max(error, MIN_ERROR) ** 2 for _, error in values]
+    mean = sum(logs[:-1]) / len(logs[:-1])
+    variance = variances[-1] + sum(variances[:-1]) / len(variances[:-1]) ** 2
+    threshold = max(options.min_drift, options.drift_deviations * math.sqrt(variance))
+    return abs(logs[-1] - mean) > threshold
+
+
+def _normal_cdf(values: Floats) -> Floats:
+    """Return the cumulative standard normal distribution. The absolute error is below 7.5e-8.
+
+    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.2.17.
+    """
+    size = np.abs(values)
+    t = 1.0 / (1.0 + 0.2316419 * size)
+    coefficients = (0.319381530, -0.356563782, 1.781477937, -1.821255978, 1.330274429)
+    series = sum(c * t ** (power + 1) for power, c in enumerate(coefficients))
+    tail = np.exp(-0.5 * size**2) / math.sqrt(2.0 * math.pi) * series
+    return np.asarray(np.where(values > 0, 1.0 - tail, tail))

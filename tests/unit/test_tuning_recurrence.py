@@ -1,0 +1,110 @@
+"""Recurring jobs: the posterior, the slowdown limit, exploration and drift."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
+from slurm_energy.tuning.objective import Objective
+from slurm_energy.tuning.recurrence import (
+    MIN_ERROR,
+    RecurrenceOptions,
+    RecurrencePosterior,
+    RecurringJob,
+    RunMeasurement,
+    after_drift,
+    choose_point,
+)
+
+CAPS = (150.0, 200.0, 250.0)
+POINTS = (*(OperatingPoint(gpu_limit_watts=cap) for cap in CAPS), UNTUNED)
+EDP, ENERGY = Objective("edp"), Objective("energy", 0.05)
+
+
+@dataclass
+class Prior:
+    """Two hypotheses: a job that a limit slows down, and one that it does not."""
+
+    points = POINTS
+    log_time = np.log([[1.6, 1.2, 1.03, 1.0], [1.01, 1.0, 1.0, 1.0]])
+    log_power = np.log([[0.55, 0.72, 0.9, 1.0], [0.55, 0.72, 0.9, 1.0]])
+    log_weights = np.zeros(2)
+    time_discrepancy = np.full(4, 0.01)
+    power_discrepancy = np.full(4, 0.01)
+    correlation = np.eye(4)
+
+
+def random(seed=1):
+    return np.random.default_rng(seed)
+
+
+def replay(time_ratio, power_ratio, objective, runs=8, seed=1):
+    job = RecurringJob(Prior(), objective, random(seed))
+    chosen = []
+    for _ in range(runs):
+        point = job.next_point().point
+        at = POINTS.index(point)
+        chosen.append(point)
+        job.record(RunMeasurement(point, 400.0 * time_ratio[at], 310.0 * power_ratio[at], scale="runs"))
+    return chosen
+
+
+def test_whole_runs_of_unknown_scale_identify_the_response():
+    insensitive = replay((1.01, 1.0, 1.0, 1.0), (0.55, 0.72, 0.9, 1.0), EDP)
+    assert insensitive[-1] == POINTS[0]
+    sensitive = replay((1.6, 1.2, 1.03, 1.0), (0.55, 0.72, 0.9, 1.0), EDP)
+    assert sensitive[-1] == POINTS[2]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_point_is_chosen_that_may_exceed_the_slowdown_limit(seed):
+    chosen = replay((1.6, 1.2, 1.03, 1.0), (0.55, 0.72, 0.9, 1.0), ENERGY, seed=seed)
+    assert POINTS[0] not in chosen and POINTS[1] not in chosen
+    assert chosen[-1] == POINTS[2]
+
+
+def test_equal_measurements_do_not_give_infinite_precision():
+    same = [RunMeasurement(POINTS[1], 1.0, 0.7, 0.0, 0.0)] * 3
+    posterior = RecurrencePosterior(Prior(), same)
+    assert posterior.time_sd[1] >= MIN_ERROR / math.sqrt(3) * 0.7
+    assert np.isfinite(posterior.weights).all()
+
+
+def test_without_exploration_the_expected_best_is_chosen_and_repeated():
+    ratios = [RunMeasurement(point, 1.0, 0.7) for point in POINTS[:2]]
+    posterior = RecurrencePosterior(Prior(), ratios)
+    choices = {choose_point(posterior, EDP, random(seed), explore=False) for seed in range(9)}
+    assert len(choices) == 1 and not choices.pop().exploration
+
+
+def test_untuned_is_kept_where_nothing_is_saved():
+    class NoSaving(Prior):
+        log_power = np.zeros((2, 4))
+
+    assert RecurringJob(NoSaving(), EDP, random()).next_point(explore=False).point == UNTUNED
+
+
+def test_drift_drops_the_measurements_before_it():
+    before = [RunMeasurement(POINTS[1], 100.0, 200.0, scale="runs") for _ in range(3)]
+    after = [RunMeasurement(POINTS[1], 150.0, 200.0, scale="runs")]
+    assert after_drift(before) == tuple(before)
+    assert after_drift([*before, *after]) == tuple(after)
+    other_scale = [RunMeasurement(POINTS[1], 150.0, 200.0, scale="2 nodes")]
+    assert after_drift([*before, *other_scale]) == (*before, *other_scale)
+
+
+@given(st.lists(st.tuples(st.sampled_from(POINTS), st.floats(0.2, 5.0), st.floats(0.2, 5.0)), max_size=12))
+def test_the_posterior_is_a_distribution_for_any_measurements(values):
+    measurements = [RunMeasurement(point, time, power, scale="runs") for point, time, power in values]
+    posterior = RecurrencePosterior(Prior(), measurements)
+    assert math.isclose(posterior.weights.sum(), 1.0)
+    exceeded = posterior.exceedance(math.log1p(0.05))
+    assert ((exceeded >= 0) & (exceeded <= 1)).all() and posterior.allowed(ENERGY)[3]
+    choice = choose_point(posterior, ENERGY, random(), options=RecurrenceOptions())
+    assert choice.violation <= RecurrenceOptions().max_violation or choice.point == UNTUNED
