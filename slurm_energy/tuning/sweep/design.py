@@ -1,0 +1,81 @@
+"""Design of a sweep: every combination of the values of its factors, and the reference point."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from slurm_energy.errors import UsageError
+from slurm_energy.tuning.sweep.factors import CAPS, UNSET, Factor
+
+MAX_POINTS: Final = 2000
+Settings = tuple[tuple[str, str | None], ...]
+"""Value of each factor by its name, in the order of the factors. None: the knob keeps its setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPoint:
+    """One combination of values.
+
+    Attributes:
+        settings: value of each factor.
+    """
+
+    settings: Settings
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={UNSET if value is None else value}" for name, value in self.settings)
+
+    def value(self, name: str) -> str | None:
+        """Return the value of a factor; None if the point has no such factor or does not set it."""
+        return dict(self.settings).get(name)
+
+    @property
+    def policy(self) -> str:
+        """The energy policy of the point.
+
+        It is the value of the factor `policy`. Without this factor it is `cap` for a point with a cap and
+        `monitor` for other points.
+        """
+        chosen = self.value("policy")
+        if chosen is not None:
+            return chosen
+        return "cap" if any(self.value(name) is not None for name in CAPS) else "monitor"
+
+
+def build_points(factors: Sequence[Factor], *, with_reference: bool = True) -> tuple[SweepPoint, ...]:
+    """Return the points of a sweep; the first point is the reference.
+
+    The reference leaves every knob unset, has the policy `monitor`, and takes the first value of every other
+    factor. It is added if the factors do not contain it.
+
+    Args:
+        factors: factors of the sweep, at least one.
+        with_reference: False takes the first combination of values as the reference and adds none.
+
+    Raises:
+        UsageError: no factor, a factor is given twice, or there are too many points.
+    """
+    names = [factor.name for factor in factors]
+    if not factors:
+        raise UsageError("senergy sweep", "no factor given", "e.g. --gpu-cap 100..400:50")
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(f"factor {duplicates[0]}", "is given twice", "write all values in one list")
+    count = math.prod(len(factor.values) for factor in factors)
+    if count > MAX_POINTS:
+        raise UsageError("senergy sweep", f"{count} points", f"at most {MAX_POINTS}: use fewer values")
+    combinations = itertools.product(*(factor.values for factor in factors))
+    points = [SweepPoint(tuple(zip(names, values, strict=True))) for values in combinations]
+    if not with_reference:
+        return tuple(points)
+    reference = SweepPoint(tuple((factor.name, _reference_value(factor)) for factor in factors))
+    return (reference, *(point for point in points if point != reference))
+
+
+def _reference_value(factor: Factor) -> str | None:
+    if factor.name == "policy":
+        return "monitor"
+    return None if factor.is_knob else factor.values[0]

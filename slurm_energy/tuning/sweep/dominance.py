@@ -1,0 +1,52 @@
+"""Selection of the points of a sweep that further repetitions cannot make worthwhile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from slurm_energy.tuning.sweep.metrics import PointSummary, Quantity
+
+UNMEASURED_NOISE: Final = 0.03
+"""Relative standard deviation that is assumed while no point has two repetitions."""
+MIN_NOISE: Final = 0.005
+"""Minimum of the estimated relative standard deviation. Two or three equal runs prove no smaller one."""
+_STANDARD_ERRORS: Final = 2.0
+
+
+def relative_noise(quantities: Sequence[tuple[int, Quantity]]) -> float:
+    """Return the relative standard deviation of single runs, pooled over points.
+
+    Args:
+        quantities: number of runs, and mean and deviation, of each point.
+    """
+    squares = freedom = 0.0
+    for runs, quantity in quantities:
+        if quantity.deviation is not None and quantity.mean > 0:
+            squares += (runs - 1) * (quantity.deviation / quantity.mean) ** 2
+            freedom += runs - 1
+    return max(MIN_NOISE, math.sqrt(squares / freedom)) if freedom else UNMEASURED_NOISE
+
+
+def dominated_points(points: Sequence[PointSummary | None]) -> frozenset[int]:
+    """Return the indices of the points that are slower and need more energy than another point, beyond noise.
+
+    A difference is beyond noise if it exceeds two standard errors of the difference. No metric that increases
+    with time and energy, such as the energy-delay product, is best at a dominated point.
+
+    Args:
+        points: summary of each point; None for a point without measurements.
+    """
+    known = [(index, point) for index, point in enumerate(points) if point is not None]
+    time_noise = relative_noise([(point.runs, point.time_s) for _, point in known])
+    energy_noise = relative_noise([(point.runs, point.energy_joules) for _, point in known])
+
+    def dominates(better: PointSummary, worse: PointSummary) -> bool:
+        errors = _STANDARD_ERRORS * math.sqrt(1.0 / better.runs + 1.0 / worse.runs)
+        return (
+            better.time_s.mean * (1.0 + errors * time_noise) < worse.time_s.mean
+            and better.energy_joules.mean * (1.0 + errors * energy_noise) < worse.energy_joules.mean
+        )
+
+    return frozenset(index for index, point in known if any(dominates(other, point) for _, other in known))

@@ -1,0 +1,176 @@
+"""Metrics of a sweep: energy gain, gain minus loss, energy-delay product and energy-delay sum.
+
+The definitions are those of power-capping, section 3. All gains are relative to the reference point of the
+sweep, in percent, and positive if the point is better.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+EDS_FACTORS: Final = (1.5, 2.0)
+"""Performance loss ratios k of the energy-delay sum that a sweep reports (power-capping, Table 1)."""
+METRICS: Final = ("energy", "gain_minus_loss", "edp", "eds_1.5", "eds_2")
+"""Keys of the metrics for which a sweep names the best point, in the order of power-capping, Table 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunMeasurement:
+    """Time and energy of one job of a sweep.
+
+    Attributes:
+        time_s: seconds from the start to the end of the job.
+        energy_joules: energy of the job on all its nodes.
+    """
+
+    time_s: float
+    energy_joules: float
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """Mean and spread of a measured quantity over repetitions.
+
+    Attributes:
+        mean: arithmetic mean.
+        deviation: sample standard deviation; None for fewer than two repetitions.
+    """
+
+    mean: float
+    deviation: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Quantity:
+        """Return mean and deviation of at least one value."""
+        mean = math.fsum(values) / len(values)
+        return cls(mean, statistics.stdev(values, mean) if len(values) > 1 else None)
+
+
+@dataclass(frozen=True, slots=True)
+class PointSummary:
+    """Measurements of one point, summarised over its repetitions.
+
+    Attributes:
+        runs: number of repetitions.
+        time_s: time of the job.
+        energy_joules: energy of the job.
+        watts: mean power of the job.
+    """
+
+    runs: int
+    time_s: Quantity
+    energy_joules: Quantity
+    watts: Quantity
+
+    @property
+    def edp(self) -> float:
+        """Energy-delay product of the means, in joule-seconds."""
+        return self.energy_joules.mean * self.time_s.mean
+
+
+def summarise(runs: Sequence[RunMeasurement]) -> PointSummary | None:
+    """Return the summary of the runs of one point; None without runs."""
+    if not runs:
+        return None
+    return PointSummary(
+        len(runs),
+        Quantity.of([run.time_s for run in runs]),
+        Quantity.of([run.energy_joules for run in runs]),
+        Quantity.of([run.energy_joules / run.time_s for run in runs]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PointGains:
+    """Metrics of a point relative to the reference.
+
+    Attributes:
+        energy_percent: percentage energy gain, 100 (1 - E / E_ref).
+        loss_percent: percentage loss of performance, 100 (t / t_ref - 1).
+        edp_percent: gain of the energy-delay product, 100 (1 - E t / (E_ref t_ref)).
+        eds: energy-delay sum by its factor k; 1 for the reference.
+    """
+
+    energy_percent: float
+    loss_percent: float
+    edp_percent: float
+    eds: dict[float, float]
+
+    @property
+    def gain_minus_loss_percent(self) -> float:
+        """Difference between percentage energy gain and percentage performance loss."""
+        return self.energy_percent - self.loss_percent
+
+    def eds_percent(self, factor: float) -> float:
+        """Return the gain of the energy-delay sum with factor k in percent."""
+        return 100.0 * (1.0 - self.eds[factor])
+
+    def metric(self, name: str) -> float:
+        """Return the gain by a metric of METRICS in percent."""
+        if name.startswith("eds_"):
+            return self.eds_percent(float(name.removeprefix("eds_")))
+        return {
+            "energy": self.energy_percent,
+            "gain_minus_loss": self.gain_minus_loss_percent,
+            "edp": self.edp_percent,
+        }[name]
+
+
+def energy_delay_sum(time_ratio: float, energy_ratio: float, factor: float) -> float:
+    """Return the energy-delay sum alpha E + beta t of power-capping, section 3.
+
+    With alpha = (k - 1) / (k E_ref) and beta = 1 / (k t_ref), the sum is 1 at the reference. Less is better.
+    At the factor k times the reference time, a run without energy would have the sum 1.
+
+    Args:
+        time_ratio: t / t_ref.
+        energy_ratio: E / E_ref.
+        factor: performance loss ratio k, above 1.
+    """
+    return (factor - 1.0) / factor * energy_ratio + time_ratio / factor
+
+
+def gains(point: PointSummary, reference: PointSummary) -> PointGains:
+    """Return the metrics of a point relative to the reference of the sweep."""
+    time_ratio = point.time_s.mean / reference.time_s.mean
+    energy_ratio = point.energy_joules.mean / reference.energy_joules.mean
+    return PointGains(
+        100.0 * (1.0 - energy_ratio),
+        100.0 * (time_ratio - 1.0),
+        100.0 * (1.0 - time_ratio * energy_ratio),
+        {factor: energy_delay_sum(time_ratio, energy_ratio, factor) for factor in EDS_FACTORS},
+    )
+
+
+def best_points(points: Sequence[PointGains | None]) -> dict[str, int]:
+    """Return the index of the best point by metric. A point without measurements is None.
+
+    Of equal points the first is the best. The result is empty if no point has measurements.
+    """
+    known = [(index, point) for index, point in enumerate(points) if point is not None]
+    if not known:
+        return {}
+    return {
+        name: max(known, key=lambda item, name=name: (item[1].metric(name), -item[0]))[0]  # type: ignore[misc]
+        for name in METRICS
+    }
+
+
+def pareto_front(points: Sequence[PointSummary | None]) -> tuple[int, ...]:
+    """Return the indices of the points that no other point beats in time and energy, by increasing time."""
+    known = [
+        (point.time_s.mean, point.energy_joules.mean, index)
+        for index, point in enumerate(points)
+        if point is not None
+    ]
+    front: list[int] = []
+    lowest = math.inf
+    for _, joules, index in sorted(known):
+        if joules < lowest:
+            front.append(index)
+            lowest = joules
+    return tuple(front)

@@ -1,0 +1,172 @@
+"""Factors, points, metrics and dominance of `senergy sweep`."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.errors import UsageError
+from slurm_energy.tuning.sweep.design import build_points
+from slurm_energy.tuning.sweep.dominance import dominated_points
+from slurm_energy.tuning.sweep.factors import make_factor, parse_factor, parse_variable, read_factors
+from slurm_energy.tuning.sweep.metrics import (
+    METRICS,
+    PointGains,
+    RunMeasurement,
+    best_points,
+    energy_delay_sum,
+    gains,
+    pareto_front,
+    summarise,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "values"),
+    [
+        ("gpu-cap", "100..400:100", ("100", "200", "300", "400")),
+        ("gpu-cap", "100..390:100,none", ("100", "200", "300", None)),
+        ("gpu-cap", "400..100:150", ("400", "250", "100")),
+        ("gpu-cap", "200W,0.3kW,200", ("200", "300")),
+        ("cpu-freq", "1.2GHz..2GHz:0.4GHz", ("1200", "1600", "2000")),
+        ("threads", "1..4:1", ("1", "2", "3", "4")),
+        ("precision", "fp32,bf16", ("fp32", "bf16")),
+        ("env.LR", "0.1..0.3:0.1,auto", ("0.1", "0.2", "0.3", "auto")),
+        ("env.RANGE", "a..b:c", ("a..b:c",)),
+    ],
+)
+def test_values_of_a_factor(name: str, text: str, values: tuple[str | None, ...]) -> None:
+    assert parse_factor(name, text).values == values
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("gpu-cap", ""),
+        ("gpu-cap", "100..400"),
+        ("gpu-cap", "100..400:0"),
+        ("gpu-cap", "1..900000:1"),
+        ("gpu-cap", "-5"),
+        ("cpu-freq", "fast"),
+        ("threads", "2.5"),
+        ("threads", "none"),
+        ("colour", "red"),
+        ("env.1X", "a"),
+        ("env.X", "a\nb"),
+        ("sbatch.--nodes", "1"),
+    ],
+)
+def test_invalid_values_are_one_line(name: str, text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_factor(name, text)
+    assert "\n" not in str(caught.value)
+
+
+@given(
+    first=st.integers(1, 2000), count=st.integers(0, 200), step=st.integers(1, 50), rest=st.floats(0, 0.99)
+)
+def test_a_range_has_its_first_value_and_equal_steps(first: int, count: int, step: int, rest: float) -> None:
+    last = first + count * step + rest * step
+    values = [float(v or 0) for v in parse_factor("gpu-cap", f"{first}..{last:.6f}:{step}").values]
+    assert values == [first + index * step for index in range(len(values))]
+    assert len(values) - 1 in (count, count + 1)  # + 1 if `rest` rounds up to a whole step
+    assert values[-1] <= last + 1e-5
+
+
+def test_file_of_factors() -> None:
+    text = b'gpu-cap = "100..200:50"\nthreads = [1, 2]\n[env]\nOPTIONS = ["a,b", "c"]\n[sbatch]\nnodes = 2\n'
+    assert [(f.name, f.values) for f in read_factors(text, "f.toml")] == [
+        ("gpu-cap", ("100", "150", "200")),
+        ("threads", ("1", "2")),
+        ("env.OPTIONS", ("a,b", "c")),
+        ("sbatch.nodes", ("2",)),
+    ]
+    for bad in (b"x = ", b"colour = 1", b"[other]\nx = 1", b"threads = [true]", b"threads = [[1]]", b"\xff"):
+        with pytest.raises(UsageError, match=r"^f\.toml"):
+            read_factors(bad, "f.toml")
+
+
+def test_points_start_with_the_reference() -> None:
+    factors = [parse_factor("gpu-cap", "100,200"), parse_variable("LR=a,b")]
+    points = build_points(factors)
+    assert [str(point) for point in points] == [
+        "gpu-cap=none env.LR=a",
+        "gpu-cap=100 env.LR=a",
+        "gpu-cap=100 env.LR=b",
+        "gpu-cap=200 env.LR=a",
+        "gpu-cap=200 env.LR=b",
+    ]
+    assert [point.policy for point in points[:2]] == ["monitor", "cap"]
+    assert len(build_points(factors, with_reference=False)) == 4
+    with_policy = build_points([parse_factor("policy", "edp,monitor"), parse_factor("gpu-cap", "none")])
+    assert [point.policy for point in with_policy] == ["monitor", "edp"]
+
+
+def test_bad_designs() -> None:
+    cap = parse_factor("gpu-cap", "100..400:1")
+    for factors in ([], [cap, cap], [cap, make_factor("threads", range(1, 30))]):
+        with pytest.raises(UsageError):
+            build_points(factors)
+
+
+def point(time_s: float, joules: float, runs: int = 1):
+    return summarise([RunMeasurement(time_s, joules)] * runs)
+
+
+def test_metrics_reproduce_the_published_gains() -> None:
+    """The gains at 170 W in Table 1 of power-capping agree with each other for one time and one energy."""
+    time_ratio, energy_ratio = 1.0938, 0.7559
+    measured = gains(point(85.6 * time_ratio, 200e3 * energy_ratio), point(85.6, 200e3))
+    assert measured.gain_minus_loss_percent == pytest.approx(15.03, abs=0.01)
+    assert measured.edp_percent == pytest.approx(17.32, abs=0.01)
+    assert measured.eds_percent(2.0) == pytest.approx(7.52, abs=0.01)
+
+
+positive = st.floats(0.1, 1e6)
+
+
+@given(time_ratio=st.floats(0.1, 10), energy_ratio=st.floats(0.01, 10), k=st.floats(1.01, 10))
+def test_energy_delay_sum(time_ratio: float, energy_ratio: float, k: float) -> None:
+    assert energy_delay_sum(1.0, 1.0, k) == pytest.approx(1.0)
+    assert energy_delay_sum(k, 0.0, k) == pytest.approx(1.0)
+    value = energy_delay_sum(time_ratio, energy_ratio, k)
+    assert min(time_ratio, energy_ratio) - 1e-9 <= value <= max(time_ratio, energy_ratio) + 1e-9
+
+
+@given(runs=st.lists(st.tuples(positive, positive), min_size=1, max_size=20))
+def test_the_best_points_are_on_the_front(runs: list[tuple[float, float]]) -> None:
+    points = [point(*run) for run in runs]
+    relative = [gains(p, points[0]) for p in points]
+    front = pareto_front(points)
+    best = best_points(relative)
+    assert set(best) == set(METRICS)
+    times = [points[index].time_s.mean for index in front]
+    assert times == sorted(times)
+    for name, index in best.items():
+        top = relative[index].metric(name)
+        assert any(math.isclose(relative[i].metric(name), top, rel_tol=1e-9, abs_tol=1e-7) for i in front)
+
+
+@given(runs=st.lists(st.tuples(positive, positive), min_size=1, max_size=20), count=st.integers(1, 3))
+def test_dominated_points_are_never_best(runs: list[tuple[float, float]], count: int) -> None:
+    points = [point(*run, count) for run in runs]
+    dropped = dominated_points([*points, None])
+    relative: list[PointGains | None] = [gains(p, points[0]) for p in points]
+    assert not dropped & set(best_points(relative).values())
+    assert not dropped & set(pareto_front(points))
+
+
+def test_dominance_respects_noise() -> None:
+    assert dominated_points([point(10, 100), point(10.5, 105), point(12, 120), None]) == {2}
+    assert dominated_points([point(10, 100, 3), point(10.3, 103, 3), point(10, 99, 3)]) == {1}
+    assert dominated_points([point(10, 100), point(20, 50)]) == frozenset()
+
+
+def test_nothing_measured() -> None:
+    assert summarise([]) is None
+    assert best_points([None]) == {}
+    assert pareto_front([None]) == ()
+    assert dominated_points([None]) == frozenset()
