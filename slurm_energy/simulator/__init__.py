@@ -1,4 +1,4 @@
 """Discrete-event simulator of scheduling policies, with exact energies.
 
-It runs the code that orders the live queue.
+It orders the simulated queue by the same code as the live queue.
 """

@@ -1,4 +1,4 @@
-"""Campaigns: parallel runs of a scenario, one per policy and seed, with a cache of finished runs."""
+"""Campaigns: parallel simulations of a scenario, one per policy and seed, with a cache of finished ones."""
 
 from __future__ import annotations
 
@@ -38,13 +38,20 @@ class CampaignTask:
 
     @property
     def name(self) -> str:
-        """Name of the file that stores this simulation's result, without the ending."""
+        """Name of the file that stores this simulation's result, without the suffix."""
         return f"{self.policy}-{self.seed}"
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Totals of one simulation by name, and its remarks for the user. It contains no data of single jobs."""
+    """Result of one simulation: totals over all jobs. It contains no data of single jobs.
+
+    Attributes:
+        policy: name of the scheduling policy.
+        seed: seed of the random numbers.
+        summary: totals by name, as `summary` returns them.
+        notes: remarks for the user.
+    """
 
     policy: str
     seed: int
@@ -63,7 +70,14 @@ def workload_of(
 ) -> tuple[Workload, LoadedWorkload | None]:
     """Return the jobs of a scenario for one seed.
 
-    The second value is the loaded file with its problems; None if the jobs come from models only.
+    Args:
+        scenario: the scenario.
+        seed: seed of the random numbers; it also selects the part of a workload file.
+        predict: oracle that predicts the jobs of models. It may be None if the scenario has no models.
+
+    Returns:
+        The jobs, and the workload file from which they come with the problems found in it. The second value
+        is None if the jobs come from models only.
     """
     section = scenario.workload
     if section.file:
@@ -85,7 +99,12 @@ def workload_of(
 
 
 def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) -> SimulationResult:
-    """Simulate one task.
+    """Simulate one policy of a scenario with one seed.
+
+    Args:
+        scenario: the scenario.
+        task: the policy and the seed.
+        predict: oracle that predicts the jobs of models. It may be None if the scenario has no models.
 
     Raises:
         EnergyError: a file or a name in the scenario is wrong.
@@ -102,7 +121,7 @@ def run(scenario: Scenario, task: CampaignTask, predict: Predict | None = None) 
 
 
 def summary(scenario: Scenario, outcome: SimulationResult) -> dict[str, Any]:
-    """Return the totals of a run, with cost and carbon if the scenario has these series."""
+    """Return the totals of a simulation by name. Cost and carbon are included if their series are given."""
     totals: dict[str, Any] = outcome.summary()
     times, watts = outcome.power
     if scenario.power.price_file:
@@ -115,12 +134,10 @@ def summary(scenario: Scenario, outcome: SimulationResult) -> dict[str, Any]:
 
 
 class ResultCache:
-    """Cache of results in a folder, so that an interrupted campaign can resume.
+    """Cache of simulation results in a folder, so that an interrupted campaign can resume.
 
-    Without a folder the cache stores nothing.
-
-    A stored result is valid only for the same release and the same scenario text; the contents of files that
-    the scenario names are not compared.
+    Without a folder the cache stores nothing. A stored result is valid only for the same release and the same
+    scenario text. The contents of files that the scenario names are not compared.
     """
 
     def __init__(self, folder: Path | None, scenario: Scenario) -> None:
@@ -160,16 +177,17 @@ def campaign(
     policy_file: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[RunResult]:
-    """Run all tasks that have no stored result.
+    """Run all simulations of a campaign that have no stored result.
 
     Args:
         scenario: the scenario.
-        tasks: the runs.
-        predict: oracle for workloads of models; it must be importable by name.
+        tasks: policies and seeds to simulate.
+        predict: oracle that predicts the jobs of models. It must be importable by name, because worker
+            processes import it. None if the scenario has no models.
         jobs: number of parallel processes; None: the number of cores.
-        folder: folder of the `ResultCache`.
-        policy_file: a site's own policies, loaded in every process.
-        progress: called with (finished, total) runs.
+        folder: folder of the `ResultCache`; None: results are not stored.
+        policy_file: Python file with a site's own policies, loaded in every process; None: none.
+        progress: function called with the number of finished and of all simulations.
 
     Returns:
         One result per task, in the order of the tasks.
@@ -214,7 +232,11 @@ def _one(scenario: Scenario, task: CampaignTask, predict: Predict | None) -> Run
 
 
 def _part(work: Workload, jobs: int, seed: int) -> Workload:
-    """Return the jobs of part number `seed` of a file; after the last part, the first follows again."""
+    """Return part number `seed` of a workload file, with `jobs` jobs per part.
+
+    Numbers above the last part continue with the first part. Times are shifted so that the part starts at 0.
+    If `jobs` is 0 or not below the number of jobs, the whole workload is returned.
+    """
     if not jobs or jobs >= work.count:
         return work
     start = (seed % (work.count // jobs)) * jobs

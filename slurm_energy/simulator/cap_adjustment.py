@@ -17,10 +17,18 @@ Change = tuple[RunningJob, int]
 
 
 def lower_caps(jobs: Workload, runs: Iterable[RunningJob], needed_watts: float) -> list[Change]:
-    """Return changes of power caps that together save `needed_watts` of power.
+    """Return changes of power caps that together save at least `needed_watts` of power.
 
-    The change that saves the most watts per slowdown comes first. If no lower caps are left, the changes
-    save less than `needed_watts`.
+    Changes with the largest saving per increase in run time are chosen first. If no lower caps are left, the
+    changes save less than `needed_watts`.
+
+    Args:
+        jobs: all jobs.
+        runs: the running jobs whose caps may be lowered.
+        needed_watts: power to save.
+
+    Returns:
+        Each running job to change, with the row of its new shape (way to run the job).
     """
     shapes = {run.job: run.shape for run in runs}
     by_job = {run.job: run for run in runs}
@@ -39,7 +47,7 @@ def lower_caps(jobs: Workload, runs: Iterable[RunningJob], needed_watts: float) 
 
 
 def restore_caps(jobs: Workload, runs: Iterable[RunningJob], free_watts: float) -> Iterator[Change]:
-    """Restore original power caps within `free_watts`, starting with the job that is slowed most."""
+    """Yield changes that restore original power caps within `free_watts`, the most slowed job first."""
     slowed = [run for run in runs if run.chosen >= 0 and run.chosen != run.shape]
     for run in sorted(slowed, key=lambda run: (-_slowdown(jobs, run.chosen, run.shape), run.job)):
         more_watts = float(jobs.power_watts[run.chosen] - jobs.power_watts[run.shape])
@@ -49,7 +57,10 @@ def restore_caps(jobs: Workload, runs: Iterable[RunningJob], free_watts: float) 
 
 
 def _lower_shapes(jobs: Workload, shape: int, job: int) -> list[int]:
-    """Return the shapes of a job that differ only by a lower-power cap, in descending order of power."""
+    """Return the shapes that differ from `shape` only by a lower power cap, highest power first.
+
+    A shape is a way to run a job: kind of nodes, number of units, batch size and power cap.
+    """
     rows = np.arange(jobs.first[job], jobs.first[job + 1])
     alike = np.ones(len(rows), np.bool_)
     for column in (jobs.hardware, jobs.units, jobs.batch):
@@ -60,11 +71,14 @@ def _lower_shapes(jobs: Workload, shape: int, job: int) -> list[int]:
 
 
 def _slowdown(jobs: Workload, fast: int, slow: int) -> float:
-    """Return the run time in the shape `slow` divided by that in the shape `fast`."""
+    """Return the run time of a job in the shape `slow` divided by that in the shape `fast`."""
     return float(jobs.time_s[slow] / jobs.time_s[fast])
 
 
 def _watts_per_slowdown(jobs: Workload, now: int, then: int) -> float:
-    """Return the watts saved per relative increase in run time; very high for a change without slowdown."""
+    """Return the watts saved per relative increase in run time if a job changes from shape `now` to `then`.
+
+    The value is very high for a change that does not increase the run time.
+    """
     slower = max(1e-9, _slowdown(jobs, now, then) - 1)
     return float(jobs.power_watts[now] - jobs.power_watts[then]) / slower

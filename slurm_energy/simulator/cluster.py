@@ -1,4 +1,4 @@
-"""Nodes of the simulated cluster: their kinds, free units and power states."""
+"""Nodes of the simulated cluster: their kinds, power states and free units (GPUs, cores or whole nodes)."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ Allocation = list[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class NodeKind:
-    """Nodes of one kind.
+    """Properties of the nodes of one kind.
 
     Attributes:
         name: name of the kind.
         nodes: number of nodes.
         units: GPUs (or cores) of a node that jobs can hold; 1 where jobs hold whole nodes.
         idle_watts: power of a node that is on and idle.
-        unit_idle_watts: part of the idle power that belongs to one unit; it counts as power of the job while
-            a job holds the unit.
+        unit_idle_watts: part of the idle power that belongs to one unit. It counts as power of a job while
+            the job holds the unit.
         off_watts: power of a node that is off.
-        boot_s, boot_watts, shutdown_s, shutdown_watts: duration and power of booting and of shutting down.
+        boot_s, boot_watts: duration in seconds and power of booting.
+        shutdown_s, shutdown_watts: duration in seconds and power of shutting down.
         failures_per_s: failure rate of one node.
-        repair_s: time from a failure to the end of the repair.
+        repair_s: seconds from a failure to the end of the repair.
     """
 
     name: str
@@ -67,12 +68,12 @@ class NodePowerState(IntEnum):
 
 
 class Cluster:
-    """Nodes, numbered consecutively by kind, and their free units.
+    """Nodes of the cluster, numbered consecutively by kind, and their free units.
 
     Attributes:
-        kinds: the kinds of nodes.
-        free: free units by kind on usable nodes, nodes that are off included. Shape (k,).
-        total: units by kind. Shape (k,).
+        kinds: the k kinds of nodes.
+        free: free units by kind on usable nodes, shape (k,). Nodes that are off are usable.
+        total: all units by kind, shape (k,).
         watts: power of all nodes without jobs.
     """
 
@@ -90,17 +91,32 @@ class Cluster:
             self._nodes.append(range(start, start + kind.nodes))
 
     def allocate(self, kind: int, units: int) -> Allocation | None:
-        """Allocate the units that `plan` chooses and return the allocation; None if there are too few."""
+        """Allocate the units that `plan` chooses and return the allocation.
+
+        Args:
+            kind: number of the kind of nodes.
+            units: number of units.
+
+        Returns:
+            The allocation; None if there are too few free units.
+        """
         planned = self.plan(kind, units)
         if planned is not None:
             self.take(planned)
         return planned
 
     def plan(self, kind: int, units: int) -> Allocation | None:
-        """Choose units of a kind on as few nodes as possible; None if there are not enough.
+        """Choose free units on as few nodes as possible, without allocating them.
 
-        If one node can hold the whole job, choose the fullest such node; otherwise fill the emptiest nodes
+        If one node can hold the whole job, choose the fullest such node. Otherwise fill the emptiest nodes
         first. Nodes that are on go before nodes that are off.
+
+        Args:
+            kind: number of the kind of nodes.
+            units: number of units.
+
+        Returns:
+            The allocation; None if there are too few free units.
         """
         if units > self.free[kind]:
             return None
@@ -137,11 +153,11 @@ class Cluster:
         return self.state[node] in (NodePowerState.ON, NodePowerState.OFF, NodePowerState.BOOTING)
 
     def is_free(self, node: int) -> bool:
-        """Return whether the node `node` has no units that a job holds."""
+        """Return whether no job holds a unit of the node `node`."""
         return self.node_free[node] == self.kinds[self.kind_of[node]].units
 
     def change(self, node: int, state: NodePowerState) -> None:
-        """Change the power state of a node and update free units and power."""
+        """Change the power state of a node. Free units and power of the cluster are updated."""
         kind = self.kind_of[node]
         was_usable = self.usable(node)
         self.watts += self.kinds[kind].watts(state) - self.kinds[kind].watts(self.state[node])

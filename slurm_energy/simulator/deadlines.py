@@ -18,11 +18,11 @@ from slurm_energy.simulator.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class PreemptionSelection:
-    """Preemptions by which a job meets its deadline.
+    """Interruptions of running jobs by which a pending job meets its deadline.
 
     Attributes:
-        shape: shape in which it starts.
-        victims: jobs to interrupt.
+        shape: row of the shape (way to run the job) in which the pending job starts.
+        victims: rows of the jobs to interrupt.
         lost_joules: energy that the interruptions waste.
     """
 
@@ -32,7 +32,10 @@ class PreemptionSelection:
 
 
 def at_risk_s(jobs: Workload, job: int, rules: Preemption) -> float:
-    """Return the time from which the deadline of a pending job is at risk; infinity without deadline."""
+    """Return the time in seconds from which a pending job's deadline is at risk; infinity without deadline.
+
+    It is the deadline minus the job's shortest predicted run time and minus `rules.margin_s`.
+    """
     deadline_s = float(jobs.deadline_s[job])
     if np.isnan(deadline_s):
         return float("inf")
@@ -44,10 +47,18 @@ def at_risk_s(jobs: Workload, job: int, rules: Preemption) -> float:
 def select_preemption(
     jobs: Workload, runs: RunningJobs, cluster: Cluster, job: int, now_s: float, rules: Preemption
 ) -> PreemptionSelection | None:
-    """Return the preemptions of lowest energy loss by which a job at risk meets its deadline.
+    """Return the interruptions with the lowest loss of energy by which a job at risk meets its deadline.
 
-    None if the job is not at risk, if free units suffice, or if no preemption makes it meet the deadline.
-    Source: thesis, Algorithm 7.
+    The result is None if the job is not at risk, if free units suffice, or if no interruption lets the job
+    meet its deadline. Source: thesis, Algorithm 7.
+
+    Args:
+        jobs: all jobs.
+        runs: the running jobs.
+        cluster: the nodes.
+        job: row of the pending job.
+        now_s: current time in seconds.
+        rules: settings of preemption.
     """
     if now_s < at_risk_s(jobs, job, rules):
         return None
@@ -71,7 +82,7 @@ def select_preemption(
 
 
 def _interruptible(jobs: Workload, runs: RunningJobs, now_s: float) -> list[Running]:
-    """Return the running jobs without a deadline."""
+    """Return the running jobs without a deadline, with the energy that each would lose."""
     return [
         Running(
             job_id=run.job,

@@ -1,4 +1,4 @@
-"""Exact energies: power is constant between events, so that its integrals are sums of rectangles."""
+"""Exact energy of the cluster. Power is constant between events, so its integral is a sum of rectangles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slurm_energy.scheduling.queue import Floats
 
 
 class EnergyIntegral:
-    """The cluster's power as a step function of time, and its integral.
+    """The cluster's power as a step function of time, and the integral of this function.
 
     Attributes:
         watts: current power.
@@ -42,9 +42,9 @@ class EnergyIntegral:
         return math.fsum([*self._joules, self.watts * (now_s - self._since_s)])
 
     def series(self, end_s: float) -> tuple[Floats, Floats]:
-        """Return the times of all changes and the power from each time on.
+        """Return the times in seconds at which the power changed, and the watts from each time on.
 
-        The last time is the end, with the power before it.
+        The last time is `end_s`, and its value is the power before it.
         """
         self._settle(end_s)
         return np.array([*self._times, end_s]), np.array([*self._powers, self._powers[-1]])

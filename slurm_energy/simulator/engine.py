@@ -1,4 +1,4 @@
-"""The simulation engine: runs events in order of time and passes over the queue after them."""
+"""The simulation engine. It runs events in order of time and then lets the scheduler examine the queue."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _BUDGET_SLACK = 1e-6
 
 
 class Simulation:
-    """One run of a workload on a cluster under a policy.
+    """One simulation of a workload on a cluster under a scheduling policy.
 
     Args:
         workload: the jobs.
-        kinds: the nodes.
-        policy: order of the jobs and choice of their shapes.
+        kinds: the kinds of nodes of the cluster.
+        policy: scheduling policy. It orders the jobs and chooses a shape (way to run) for each.
         settings: all other settings.
-        watch: function for checks, called with the time in seconds and the power in watts after all events
+        watch: function for checks, called with the time in seconds and the cluster's watts after all events
             of one point in time. None: no checks.
     """
 
@@ -72,11 +72,7 @@ class Simulation:
         self._size = self._sizes()
 
     def run(self) -> SimulationResult:
-        """Run to the end.
-
-        Returns:
-            The result.
-        """
+        """Simulate until all jobs are done or the configured end is reached, and return the result."""
         if self._jobs.count:
             self._events.add(float(self._jobs.submit_s[0]), EventKind.ARRIVAL, self._arrive, 0)
         if self._settings.budget_watts is not None:
@@ -103,7 +99,7 @@ class Simulation:
         return bool(self._pending or self._runs.running or self._arrivals_left)
 
     def _interrupt_node(self, node: int) -> None:
-        """Interrupt the jobs on a node that fails."""
+        """Interrupt all jobs that hold units of the failed node number `node`."""
         for run in [run for run in self._runs.running.values() if node in dict(run.allocation)]:
             self._interrupt(run, failure=True)
 
@@ -133,9 +129,12 @@ class Simulation:
             self._events.add(max(self._events.now_s, risk_s), EventKind.NODE, self._recheck_deadline, job)
 
     def _recheck_deadline(self, job: int) -> None:
-        """Request a scheduling pass if the job `job` is still pending.
+        """Request a scheduling pass if a job is still pending.
 
-        Its deadline is at risk from now on.
+        Called when the job's deadline becomes at risk.
+
+        Args:
+            job: row of the job.
         """
         if job in self._pending:
             self._request_pass()
@@ -167,10 +166,10 @@ class Simulation:
         self._request_pass()
 
     def _apply_budget(self, budget_watts: float) -> None:
-        """Adapt running jobs to a new budget.
+        """Adapt the running jobs to a new power budget.
 
-        If power exceeds it, lower caps and then, if that is not enough, interrupt the jobs that lose least.
-        Otherwise restore caps that were lowered before.
+        If the cluster's power exceeds the budget, lower power caps. If that does not suffice, interrupt the
+        jobs that lose the least energy. Otherwise restore caps that were lowered before.
         """
         working = [run for run in self._runs.running.values() if run.working]
         left_watts = budget_watts + _BUDGET_SLACK - self._commitment.watts()
@@ -190,9 +189,10 @@ class Simulation:
             self._interrupt(run, failure=False)
 
     def _may_add_watts(self, watts: float) -> bool:
-        """Return whether the budget leaves room for more power.
+        """Return whether the power may rise by `watts` under the budget.
 
-        True also while the budget is exceeded: shutdowns are then the way to lower the power.
+        The result is also True while the budget is exceeded. In this case the caller is a node about to shut
+        down, and shutdowns lower the power in the end.
         """
         left_watts = self._left_watts()
         return left_watts < 0 or watts <= left_watts
@@ -204,7 +204,7 @@ class Simulation:
         return self._budget.at(self._events.now_s) + _BUDGET_SLACK - self._commitment.watts()
 
     def _request_pass(self) -> None:
-        """Schedule a pass at the next multiple of the interval, unless one is scheduled by then."""
+        """Schedule a scheduling pass at the next multiple of the interval, unless one is scheduled."""
         interval_s = self._settings.interval_s
         due_s = math.ceil(self._events.now_s / interval_s) * interval_s if interval_s else self._events.now_s
         if due_s < self._pass_due:
@@ -212,7 +212,11 @@ class Simulation:
             self._events.add(due_s, EventKind.PASS, self._pass, due_s)
 
     def _pass(self, due_s: float) -> None:
-        """Run one scheduling pass: rank the pending jobs and start those that may start."""
+        """Run one scheduling pass: rank the pending jobs and start those that may start.
+
+        Args:
+            due_s: time in seconds for which the pass was scheduled.
+        """
         if due_s != self._pass_due:
             return
         self._pass_due = math.inf
@@ -235,12 +239,16 @@ class Simulation:
             self._start(chosen.job, chosen.shape)
 
     def _mark_possible(self, queue: Queue, shapes: Ints) -> None:
-        """Mark the shapes from which the policy may choose.
+        """Mark in `queue` the shapes (ways to run a job) from which the policy may choose.
 
-        Packing offers the shapes that fit now (thesis, Algorithm 3). The other disciplines offer all shapes,
-        and a job waits for its chosen shape; so does a job beyond the bound on waiting, which gets a
-        reservation. Power counts as a resource where the budget binds every policy; a policy that keeps the
-        budget by itself (Charon) ranks without it.
+        Under the discipline packing, these are the shapes that fit now (thesis, Algorithm 3). Under the other
+        disciplines all shapes are offered, and a job waits for its chosen shape. A job that has waited longer
+        than the bound also gets all shapes and a reservation. Power counts as a resource if the budget binds
+        every policy. A policy that keeps the budget itself (Charon) ranks without regard to power.
+
+        Args:
+            queue: table of the pending jobs, modified in place.
+            shapes: row in the workload of each shape in `queue`.
         """
         table = queue.alternatives
         fits = table.gpus <= self._cluster.total[table.hardware]
@@ -268,11 +276,14 @@ class Simulation:
         return need
 
     def _need_now(self, candidate: Candidate) -> Floats:
-        """Return the resources that a job takes if it starts now, power of nodes to boot included."""
+        """Return the units and watts that a job takes if it starts now, power of nodes to boot included."""
         return np.append(candidate.need[:-1], self._added_watts(np.array([candidate.shape])))
 
     def _added_watts(self, shapes: Ints) -> Floats:
-        """Return the increase of the committed power by a job in each of these shapes, each alone."""
+        """Return by how many watts the committed power would grow by one job in each of the given shapes.
+
+        Committed power is the highest future power of the cluster if no further job starts.
+        """
         kinds, units = self._jobs.hardware[shapes], self._jobs.units[shapes]
         return self._commitment.added_watts(kinds, units, self._runs.more_watts(shapes))
 
@@ -280,7 +291,7 @@ class Simulation:
         return np.append(self._cluster.free, self._left_watts())
 
     def _releases(self) -> list[Release]:
-        """Return the resources of running jobs with the time at which each job is expected to end."""
+        """Return the units and watts of each running job, with the time of the job's expected end."""
         return [(run.start_s + run.limit_s, self._need(run.shape)) for run in self._runs.running.values()]
 
     def _start(self, job: int, shape: int) -> bool:
@@ -298,7 +309,10 @@ class Simulation:
         return True
 
     def _preempt_for_deadlines(self) -> None:
-        """Interrupt jobs without deadline for jobs that would miss theirs. Source: thesis, Algorithm 7."""
+        """Interrupt jobs without a deadline where a pending job would otherwise miss its deadline.
+
+        Source: thesis, Algorithm 7.
+        """
         for job in [job for job in self._pending if not np.isnan(self._jobs.deadline_s[job])]:
             rules = self._settings.preemption
             assert rules is not None
@@ -314,7 +328,7 @@ class Simulation:
             self._start(job, selection.shape)
 
     def _preemption_watts(self, selection: deadlines.PreemptionSelection) -> float:
-        """Return by how many watts the committed power grows if the urgent job replaces its victims."""
+        """Return by how many watts the committed power grows if a job replaces those it interrupts."""
         held = [pair for victim in selection.victims for pair in self._runs.running[victim].allocation]
         self._cluster.release(held)
         added_watts = float(self._added_watts(np.array([selection.shape]))[0])
@@ -322,7 +336,7 @@ class Simulation:
         return added_watts
 
     def _sizes(self) -> Floats:
-        """Return the share of the cluster, 0 to 1, that each job requests in its first shape."""
+        """Return the share, 0 to 1, of its kind of nodes that each job requests in its first shape."""
         first = self._jobs.first[:-1]
         total = self._cluster.total[self._jobs.hardware[first]] if len(first) else np.ones(0)
         sizes: Floats = np.minimum(1.0, self._jobs.units[first] / np.maximum(1, total))
@@ -357,5 +371,5 @@ def simulate(
     settings: ScheduleSettings,
     watch: Callable[[float, float], None] | None = None,
 ) -> SimulationResult:
-    """Run one simulation; see `Simulation`."""
+    """Run one simulation and return its result. The arguments are those of `Simulation`."""
     return Simulation(workload, kinds, policy, settings, watch).run()

@@ -10,7 +10,11 @@ from typing import Any
 
 
 class EventKind(IntEnum):
-    """Kinds of events in their order at equal times: resources are freed before they are requested."""
+    """Kinds of events.
+
+    At equal times they run in the order of their numbers, so that resources are freed before they are
+    requested.
+    """
 
     END = 0
     NODE = 1
@@ -38,15 +42,15 @@ class EventQueue:
         return self._heap[0][0] if self._heap else math.inf
 
     def add(self, time_s: float, kind: EventKind, act: Callable[..., None], argument: object) -> None:
-        """Schedule the call `act(argument)` at `time_s`.
+        """Schedule the call `act(argument)` at the simulated time `time_s`.
 
-        An event at infinity never happens and is not stored.
+        A call at infinity never happens and is not stored.
         """
         if not math.isinf(time_s):
             self._count += 1
             heapq.heappush(self._heap, (time_s, kind, self._count, act, argument))
 
     def run_next(self) -> None:
-        """Remove the next event and run it."""
+        """Remove the next event from the queue and run it."""
         _, _, _, act, argument = heapq.heappop(self._heap)
         act(argument)

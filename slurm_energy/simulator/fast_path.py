@@ -1,6 +1,7 @@
-"""Compiled simulation of the common case: rigid jobs on equal nodes, in order of submission, strict or EASY.
+"""Compiled simulation of the common case, for millions of jobs per second.
 
-It yields exactly the schedule of the general engine (tests compare them), for millions of jobs a second.
+It covers jobs with one shape (rigid jobs) on equal nodes, in order of submission, without backfill (strict)
+or with EASY backfill. It yields exactly the schedule of the general engine; tests compare them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def supports(jobs: Workload, kinds: Sequence[NodeKind], policy: Policy, settings
 
 
 def simulate(jobs: Workload, kinds: Sequence[NodeKind], settings: ScheduleSettings) -> SimulationResult:
-    """Simulate a workload for which `supports` holds."""
+    """Simulate a workload for which `supports` returns True, and return the result."""
     kind = kinds[0]
     limit_s = np.where(np.isnan(jobs.time_limit_s), jobs.predicted_time_s, jobs.time_limit_s)
     total = kind.nodes * kind.units
@@ -56,7 +57,10 @@ def simulate(jobs: Workload, kinds: Sequence[NodeKind], settings: ScheduleSettin
 def _outcome(
     jobs: Workload, kind: NodeKind, start_s: Floats, runnable: Bools, passes: int
 ) -> SimulationResult:
-    """Return the result; it shares columns with the workload to save memory with millions of jobs."""
+    """Return the simulation result for the computed start times.
+
+    The result shares columns with the workload, to save memory with millions of jobs.
+    """
     count, ran = jobs.count, bool(np.all(runnable))
     time_s = jobs.time_s if ran else np.where(runnable, jobs.time_s, 0.0)
     none, never = np.broadcast_to(0.0, count), np.broadcast_to(np.int64(0), count)
@@ -102,7 +106,7 @@ def _power(
     idle_watts: float,
     last_s: float,
 ) -> tuple[Floats, Floats]:
-    """Return the cluster's power as `EnergyIntegral.series` does."""
+    """Return the cluster's power over time in the form of `EnergyIntegral.series`."""
     ran = int(np.sum(~np.isnan(accounts.start_s)))
     starts = np.argsort(accounts.start_s)[:ran]  # NaN comes last
     ends = np.argsort(accounts.end_s)[:ran]
@@ -138,7 +142,8 @@ def _merge(
 ) -> int:
     """Merge job starts and ends in order of time into steps of the cluster's power.
 
-    Return the number of steps; `times` and `powers` receive their start times and watts.
+    The arrays `times` and `powers` receive the start time and the watts of each step. The number of steps is
+    returned.
     """
     times[0], powers[0] = 0.0, idle_watts
     size, power = 1, idle_watts
@@ -172,9 +177,10 @@ def _schedule(
     easy: bool,
     start_s: Floats,
 ) -> int:
-    """Fill in `start_s`; return the number of scheduling passes.
+    """Compute the start time of every job into `start_s`, and return the number of scheduling passes.
 
-    Pending jobs are a linked list in order of submission, ends a heap, and expected ends a sorted array.
+    Pending jobs are kept in a linked list in order of submission, ends of running jobs in a heap, and their
+    expected ends in a sorted array.
     """
     count = len(submit_s)
     following = np.full(count + 1, -1, np.int64)  # next job in the list; the head is at [count]
@@ -235,7 +241,7 @@ def _schedule(
 def _reserve(
     expected_s: Floats, expected_job: Ints, running: int, units: Ints, need: int, free: int, now: float
 ) -> tuple[float, int]:
-    """Return the time at which the first blocked job can start, and the spare units at that time."""
+    """Return the time in seconds at which the first blocked job can start, and the units left over then."""
     index = 0
     while index < running and (free < need or expected_s[index] <= now):
         free += units[expected_job[index]]

@@ -1,6 +1,7 @@
-"""Campaign as a Slurm job array: submission, waiting, and cancellation when this process is interrupted.
+"""Campaign of simulations as a Slurm job array: submission, waiting, and cancellation.
 
-The tasks leave their results as files; this module does not read them.
+The array is cancelled if this process is interrupted. The array's tasks write their results to files, which
+this module does not read.
 """
 
 from __future__ import annotations
@@ -43,7 +44,12 @@ class JobArray:
     cluster: str = ""
 
     def command(self, name: str, *options: str) -> list[str]:
-        """Return the arguments of a Slurm command that addresses the cluster of this array."""
+        """Return the arguments of a Slurm command that addresses the cluster of this array.
+
+        Args:
+            name: name of the command, e.g. `squeue`.
+            *options: further arguments.
+        """
         return [name, *(["-M", self.cluster] if self.cluster else []), *options]
 
     @property
@@ -53,7 +59,7 @@ class JobArray:
 
 
 def split(part: str) -> tuple[int, int]:
-    """Parse `I/N`: part I, counted from 0, of N.
+    """Parse `I/N`, which means part I (from 0) of N, and return (I, N).
 
     Raises:
         UsageError: the text has another form.
@@ -65,12 +71,12 @@ def split(part: str) -> tuple[int, int]:
 
 
 def sbatch_command(command: Sequence[str], parts: int, folder: Path, options: str) -> list[str]:
-    """Return the sbatch command of an array whose task I runs `command --part I/parts`.
+    """Return the sbatch command for an array of `parts` tasks; task I runs `command --part I/parts`.
 
     Args:
         command: arguments of the command that every task runs.
         parts: number of tasks.
-        folder: folder of the tasks' output.
+        folder: folder for the output of the tasks.
         options: further options of sbatch, quoted as in a shell.
 
     Raises:
@@ -90,14 +96,14 @@ def run(
     complete: Callable[[], bool],
     submitted: Callable[[JobArray], None] = lambda array: None,
 ) -> None:
-    """Submit an array and wait until it ends or all results exist, without a time limit.
+    """Submit a job array and wait until it ends or all results exist. There is no time limit.
 
     A signal that ends this process (interrupt, termination, hang-up) cancels the array first.
 
     Args:
         command: result of `sbatch_command`.
-        complete: called every second; returns whether all results exist.
-        submitted: called with the array directly after its submission.
+        complete: function that returns whether all results exist; called every second.
+        submitted: function called with the array directly after its submission.
 
     Raises:
         UnavailableError: sbatch is not installed or refuses the job, or a signal arrived.
@@ -116,7 +122,10 @@ def run(
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Collect signals that would end this process in a list; ignored signals (nohup) stay ignored."""
+    """Context manager that catches signals that would end this process and collects them in a list.
+
+    Signals that the process ignores (nohup) stay ignored.
+    """
     received: list[int] = []
     original = {number: signal.getsignal(number) for number in _ENDING}
     handled = [number for number in _ENDING if original[number] is not signal.SIG_IGN]
@@ -130,9 +139,10 @@ def _signals() -> Iterator[list[int]]:
 
 
 def _submit(command: Sequence[str], received: list[int]) -> JobArray:
-    """Run sbatch to its end: if it were stopped halfway, the id of the array would be unknown.
+    """Run sbatch and return the submitted array.
 
-    sbatch runs in a session of its own, since a terminal interrupts all processes of its session at once.
+    sbatch always runs to its end, because the id of the array would be unknown otherwise. It runs in a
+    session of its own, because a terminal interrupts all processes of its session at once.
     """
     try:
         child = subprocess.Popen(
@@ -165,7 +175,10 @@ def _submit(command: Sequence[str], received: list[int]) -> JobArray:
 
 
 def _wait(array: JobArray, complete: Callable[[], bool], received: list[int]) -> None:
-    """Wait for a signal, all results or the end of the array; query slurmctld at growing intervals."""
+    """Wait until a signal arrives, all results exist, or the array has ended.
+
+    slurmctld is queried at growing intervals.
+    """
     interval_s = _FIRST_QUERY_S
     next_query = time.monotonic() + interval_s
     while not received and not complete():

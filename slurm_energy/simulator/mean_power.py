@@ -1,4 +1,4 @@
-"""Mean and peak power in intervals of equal length, for plots: a day has thousands of changes of power."""
+"""Mean and peak power in intervals of equal length, for plots of simulations with many changes of power."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from slurm_energy.scheduling.queue import Floats
 def power_by_interval(
     times_s: Floats, watts: Floats, end_s: float, count: int
 ) -> tuple[float, list[float], list[float]]:
-    """Return the length of an interval in seconds, and the mean and the peak power of each interval.
+    """Divide the time from 0 to `end_s` into equal intervals and return the power in each.
 
     Args:
-        times_s: ascending times, the first is 0; each value of `watts` holds from its time on.
+        times_s: ascending times, the first is 0. Each value of `watts` holds from its time on.
         watts: power, one value per time.
         end_s: end of the last interval.
         count: number of intervals.
+
+    Returns:
+        Length of an interval in seconds, and the mean and the peak watts of each interval.
     """
     if not end_s > 0:
         return 1.0, [float(watts[-1])], [float(watts[-1])]

@@ -1,4 +1,4 @@
-"""Predictions of the training oracle for scenarios with models."""
+"""Predictions of the training oracle for scenarios whose jobs train neural networks."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from slurm_energy.simulator.workload_generator import ShapePrediction
 def predict(
     model: ModelSection, hardware: str, gpus: int, batch: int, cap_watts: float = math.inf
 ) -> ShapePrediction | None:
-    """Return the prediction of the training oracle for a model in one shape.
+    """Return the prediction of the training oracle for one way to train a model.
 
     Args:
         model: the model and the number of samples to train.
-        hardware: name of the GPU in the oracle.
+        hardware: name of the GPU's hardware file.
         gpus: number of GPUs.
         batch: batch size per GPU.
-        cap_watts: power limit per GPU.
+        cap_watts: power limit per GPU; infinite: none.
 
     Returns:
         The prediction; None if the batch does not fit in the GPU's memory, or the GPU does not support the
         precision.
 
     Raises:
-        NotFoundError: the profile or the hardware is unknown.
+        NotFoundError: the workload profile or the hardware is unknown.
     """
     samples = model.samples * model.epochs
     return _predicted(model.profile, model.precision, samples, hardware, gpus, batch, cap_watts)

@@ -21,16 +21,17 @@ _NEXT_STATE = {
 
 
 class NodePower:
-    """Power states of the nodes of a cluster.
+    """State machine of the nodes' power: it shuts down idle nodes, boots nodes for jobs, and lets nodes fail.
 
     Args:
         cluster: the nodes.
-        settings: time until idle nodes are switched off, and the seed of failures.
-        events: the clock, and the queue for events of nodes.
-        interrupt_node: called with a node that fails; interrupts the jobs on it.
-        may_add_watts: returns whether the power budget leaves room for the given watts. Called before a
-            shutdown that draws more than the idle node.
-        request_pass: called after each event of a node, so that the scheduler examines the queue.
+        settings: idle time after which nodes are switched off, and the seed of random failures.
+        events: the simulated clock, and the queue for events of nodes.
+        interrupt_node: function called with the number of a node that fails. It interrupts the jobs on the
+            node.
+        may_add_watts: function that returns whether the power may rise by the given watts under the budget.
+            It is called before a shutdown that draws more than the idle node.
+        request_pass: function called after each event of a node, so that the scheduler examines the queue.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class NodePower:
         return self._idle_off_s is not None
 
     def steps(self) -> list[PowerStep]:
-        """Return the future changes of power of nodes in transition, unordered."""
+        """Return the future changes of power of all nodes that boot, shut down or are repaired, unordered."""
         return [
             (
                 time_s,
@@ -71,7 +72,11 @@ class NodePower:
         ]
 
     def plan_wake(self, allocation: Allocation) -> tuple[float, list[PowerStep]]:
-        """Return when all nodes of an allocation would be on, and the changes of power until then."""
+        """Return when all nodes of an allocation would be on if they were booted now.
+
+        Returns:
+            Time in seconds, and the changes of power until then.
+        """
         now_s = ready_s = self._events.now_s
         steps: list[PowerStep] = []
         for node, _ in allocation:
@@ -87,7 +92,7 @@ class NodePower:
         return ready_s, steps
 
     def begin(self) -> None:
-        """Schedule the first shutdowns and failures."""
+        """Schedule the first shutdowns and failures at the start of the simulation."""
         for node in range(len(self._cluster.kind_of)):
             self._idle(node)
             self._plan_failure(node)
@@ -102,7 +107,7 @@ class NodePower:
         return max((self._settled_s[node] for node in booting), default=self._events.now_s)
 
     def retry_shutdowns(self) -> None:
-        """Shut down idle nodes whose shutdown the budget prevented before."""
+        """Shut down idle nodes whose shutdown the power budget prevented before."""
         for node in sorted(self._deferred):
             self._turn_off(node)
 
@@ -122,7 +127,14 @@ class NodePower:
         return self._kind(node).watts(state)
 
     def _change(self, node: int, state: NodePowerState, length_s: float, then: Callable[[int], None]) -> None:
-        """Put a node into a transitional state that ends after `length_s`."""
+        """Put a node into a transitional state, for example booting.
+
+        Args:
+            node: number of the node.
+            state: the transitional state.
+            length_s: seconds that the state lasts.
+            then: function called with the node number at the end of the state.
+        """
         self._cluster.change(node, state)
         self._settled_s[node] = self._events.now_s + length_s
         self._at(self._settled_s[node], then, node)
@@ -174,7 +186,10 @@ class NodePower:
             self._at(self._events.now_s + self._random.exponential(1 / rate), self._fail, node)
 
     def _fail(self, node: int) -> None:
-        """Fail a node that is on and interrupt its jobs; otherwise schedule the next failure."""
+        """Let a node fail: interrupt its jobs and start the repair.
+
+        If the node is not on, schedule its next failure.
+        """
         if self._cluster.state[node] != NodePowerState.ON:
             self._plan_failure(node)
             return

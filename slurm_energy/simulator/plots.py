@@ -21,7 +21,7 @@ _MARKERS = "osD^vPX*"
 
 
 def gantt(outcome: SimulationResult, title: str) -> Figure:
-    """Return a Gantt chart of the first jobs: one row per job in order of start, coloured by user."""
+    """Return a Gantt chart of the first jobs: one row per job, in order of start, coloured by user."""
     figure, axes = _figure(title, "time (h)", "jobs by start")
     accounts = outcome.accounts
     started = np.flatnonzero(~np.isnan(accounts.start_s))
@@ -87,7 +87,13 @@ def completion_times(outcomes: Mapping[str, SimulationResult]) -> Figure:
 
 
 def bars(means: Mapping[str, Mapping[str, Any]], figure_name: str, title: str) -> Figure | None:
-    """Return one quantity of the summary by policy as bars; None if no policy has it."""
+    """Return a bar chart of one total by policy; None if no policy has this total.
+
+    Args:
+        means: by policy name, mean and deviation of each total over the seeds.
+        figure_name: name of the total in the summary.
+        title: title of the figure.
+    """
     rows = {name: row[figure_name] for name, row in means.items() if row.get(figure_name) is not None}
     if not rows:
         return None
@@ -106,7 +112,7 @@ def all_figures(
     means: Mapping[str, Mapping[str, Any]],
     budget: StepFunction | None,
 ) -> dict[str, Figure]:
-    """Return every figure that has data, by file name without ending."""
+    """Return every figure for which there is data, by file name without suffix."""
     figures: dict[str, Figure | None] = {
         "power": power(outcomes, budget),
         "trade-off": trade_off(means),
@@ -133,10 +139,14 @@ def _figure(title: str, x: str, y: str) -> tuple[Figure, Any]:
 
 
 def _colour(index: int) -> str:
-    """Return the colour of the policy number `index`. It is the same in all figures."""
+    """Return the colour of a policy, which is the same in all figures.
+
+    Args:
+        index: position of the policy in the list of compared policies.
+    """
     return _COLOURS[index % len(_COLOURS)]
 
 
 def _legend(axes: Any) -> None:
-    """Put the legend beside the plot, where it covers nothing."""
+    """Put the legend to the right of the plot, where it covers no data."""
     axes.legend(fontsize=9, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), labelcolor=_INK)

@@ -14,11 +14,12 @@ from slurm_energy.simulator.running_jobs import RunningJobs
 
 
 class PowerCommitment:
-    """The highest power, now or later, of the running jobs and of nodes that change their power state.
+    """The highest future power of the cluster if no further job starts (committed power).
 
-    Current power is no bound for admission: a booting node draws `boot_watts` first and `idle_watts` later,
-    a job on it adds its own power only once all its nodes are on, and a failed node draws power again after
-    its repair. Ends of jobs do not lower the committed power, as they may come later than expected.
+    It takes into account the running jobs and the nodes that boot, shut down or are repaired. Current power
+    is no bound for admission: a booting node draws `boot_watts` first and `idle_watts` later, a job on it
+    adds its own power only once all its nodes are on, and a failed node draws power again after its repair.
+    Ends of jobs do not lower the committed power, because jobs may end later than expected.
 
     Args:
         cluster: the nodes.
@@ -34,14 +35,14 @@ class PowerCommitment:
         self._events = events
 
     def watts(self) -> float:
-        """Return the committed power, the highest power without further job starts, in watts."""
+        """Return the committed power in watts."""
         return self._peak_watts([])
 
     def added_watts(self, kinds: Ints, units: Ints, job_watts: Floats) -> Floats:
-        """Return the increase of the committed power if a job starts now, for each of several jobs alone.
+        """Return by how many watts the committed power grows if a job starts now, for each of n jobs alone.
 
         Args:
-            kinds: kind of nodes of each job, shape (n,).
+            kinds: number of the kind of nodes of each job, shape (n,).
             units: units that each job needs; they must be free. Shape (n,).
             job_watts: power that each job adds once all its nodes are on, shape (n,).
 

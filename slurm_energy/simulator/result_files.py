@@ -1,4 +1,4 @@
-"""Result files of simulations: one row per job, power over time, and summaries as CSV, Parquet or JSON."""
+"""Result files of simulations: one row per job, power over time, and totals, as CSV, Parquet or JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ FORMATS = ("csv", "parquet", "json")
 
 
 def job_columns(outcome: SimulationResult, kinds: Sequence[str]) -> dict[str, list[Any]]:
-    """Return accounts and predictions of the jobs as columns, one row per job; None for missing values."""
+    """Return results and predictions of the jobs as columns by name, one value per job; None: missing.
+
+    Args:
+        outcome: result of the simulation.
+        kinds: names of the kinds of nodes.
+    """
     work, accounts = outcome.workload, outcome.accounts
     shape = accounts.shape
     ran = shape >= 0
@@ -51,7 +56,10 @@ def job_columns(outcome: SimulationResult, kinds: Sequence[str]) -> dict[str, li
 
 
 def power_columns(outcome: SimulationResult) -> dict[str, list[Any]]:
-    """Return times in seconds and the cluster's watts as columns. Each power holds until the next time."""
+    """Return the power over time as two columns: times in seconds and watts of the cluster.
+
+    Each power holds until the next time.
+    """
     times, watts = outcome.power
     return {"time_s": times.tolist(), "watts": watts.tolist()}
 
@@ -59,8 +67,13 @@ def power_columns(outcome: SimulationResult) -> dict[str, list[Any]]:
 def write(columns: Mapping[str, Sequence[Any]], path: Path, form: str) -> None:
     """Write columns of equal length to a file.
 
+    Args:
+        columns: values by column name.
+        path: the file.
+        form: `csv`, `parquet` or `json`.
+
     Raises:
-        UnavailableError: Parquet without pyarrow, or the file cannot be written.
+        UnavailableError: Parquet is requested but pyarrow is missing, or the file cannot be written.
     """
     try:
         if form == "json":
@@ -90,7 +103,7 @@ def _without_nan(values: np.ndarray) -> list[float | None]:
 
 
 def mean_and_deviation(summaries: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, float] | None]:
-    """Return mean and standard deviation of each quantity over runs; None if no run has it."""
+    """Return mean and standard deviation of each total over several simulations; None: none has it."""
     listed = list(summaries)
     result: dict[str, tuple[float, float] | None] = {}
     for name in listed[0] if listed else ():

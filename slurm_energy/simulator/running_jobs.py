@@ -1,4 +1,7 @@
-"""State of the running jobs: allocation, progress, power and energy, with interruptions and new caps."""
+"""State of the running jobs: allocation, progress, power and energy.
+
+Jobs can be interrupted or get new caps.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +21,24 @@ _LN2 = math.log(2)
 
 @dataclass(slots=True)
 class RunningJob:
-    """A job that holds nodes.
+    """A job that holds nodes in the simulation. Times are in seconds on the simulated clock.
 
     Attributes:
-        job, shape: rows of the workload.
+        job: row of the job in the workload.
+        shape: row of the shape (way to run the job) in the workload.
         allocation: units of nodes that it holds.
         start_s: time at which it got its nodes.
         ready_s: time at which its last node was on and work began.
         end_s: time at which its work will be done.
-        limit_s: time for which it is expected to hold its nodes, from `start_s` on.
+        limit_s: seconds for which it is expected to hold its nodes, from `start_s` on.
         watts: power while it works.
-        restart_s: initial part of the run in which it restarts after an interruption, without progress.
-        earlier: (seconds of work, run time of the whole job in seconds, watts) under earlier caps, in order.
-        restart_joules: energy of restarts under earlier caps.
-        chosen: shape in which it was started, before its cap was changed.
-        working: whether it draws power; other events at `ready_s` may precede the start of its work.
+        restart_s: seconds at the start of the run in which it restarts after an interruption, without
+            progress.
+        earlier: parts of the run under earlier power caps, in order. Each has the seconds of work, the run
+            time of the whole job under the cap in seconds, and watts.
+        restart_joules: energy of restarts under earlier power caps.
+        chosen: shape in which the policy started it, before its power cap was changed.
+        working: whether it draws power. Other events at `ready_s` may precede the start of its work.
     """
 
     job: int
@@ -55,15 +61,15 @@ class RunningJob:
 
 
 class RunningJobs:
-    """All running jobs, their power, and the accounts of jobs and users.
+    """All running jobs, their power, and the energy accounts of jobs and users.
 
     Attributes:
         running: running jobs by row of the workload.
-        accounts: accounts of each job.
+        accounts: energy accounts of all n jobs.
         left: fraction of each job's work that remains, shape (n,).
         watts: power of all running jobs in excess of the idle power of their units.
-        lent_watts: power by which jobs that draw less than their idle units lower `watts`; it returns when
-            they end.
+        lent_watts: power by which jobs that draw less than their idle units lower `watts`. The power returns
+            when these jobs end.
         joules: energy of all finished runs.
     """
 
@@ -102,7 +108,10 @@ class RunningJobs:
         return run
 
     def work(self, run: RunningJob, now_s: float) -> None:
-        """Start the work of a run. From `now_s` on it draws power and counts as usage of its user."""
+        """Start the work of a run.
+
+        From the time `now_s` on it draws power and counts as usage of its user.
+        """
         run.working = True
         self._rate(run, now_s, 1.0)
 
@@ -113,7 +122,13 @@ class RunningJobs:
         self.accounts.end_s[run.job], self.accounts.outcome[run.job] = now_s, JobOutcome.COMPLETED
 
     def interrupt(self, run: RunningJob, now_s: float, *, failure: bool) -> None:
-        """End a run before its work is done; work up to the last checkpoint is saved."""
+        """End a run before its work is done. Work up to the last checkpoint is kept.
+
+        Args:
+            run: the run.
+            now_s: current time in seconds.
+            failure: whether a node failure is the reason; otherwise the job is preempted.
+        """
         lost_joules, saved = self.loss(run, now_s)
         self._stop(run, now_s)
         self.accounts.lost_joules[run.job] += lost_joules
@@ -123,7 +138,13 @@ class RunningJobs:
         self.left[run.job] -= saved
 
     def change_cap(self, run: RunningJob, shape: int, now_s: float) -> RunningJob:
-        """Continue a working run in a shape with another power cap; return the new run."""
+        """Continue a working run with another power cap and return the new run.
+
+        Args:
+            run: the run.
+            shape: row of the shape (way to run the job) that has the new cap.
+            now_s: current time in seconds.
+        """
         workload = self._workload
         worked_s = run.worked_s(now_s)
         useful_s = max(0.0, worked_s - run.restart_s)
@@ -157,7 +178,11 @@ class RunningJobs:
         self._stop(run, now_s)
 
     def loss(self, run: RunningJob, now_s: float) -> tuple[float, float]:
-        """Return (joules that an interruption now would waste, saved fraction of the job's work)."""
+        """Return what an interruption of a run now would waste and save.
+
+        Returns:
+            Wasted joules, and the fraction of the job's work that a checkpoint has saved.
+        """
         preemption = self._settings.preemption
         checkpoint_s = preemption.checkpoint_s if preemption else math.inf
         worked_s = run.worked_s(now_s)
@@ -173,12 +198,12 @@ class RunningJobs:
         return lost_joules, saved
 
     def users(self, now_s: float) -> Users:
-        """Return the decayed usage of each user at the time `now_s`."""
+        """Return the usage of each user at the time `now_s`, with exponential decay."""
         self._settle(now_s)
         return Users(self._shares, self._unit_s.copy(), self._joules.copy())
 
     def extra_watts(self, shape: int) -> float:
-        """Return the watts that a job in the shape `shape` adds to the cluster's power."""
+        """Return the watts that a job in the shape with row `shape` adds to the cluster's power."""
         return float(self.more_watts(np.array([shape]))[0])
 
     def more_watts(self, shapes: Ints) -> Floats:
@@ -193,7 +218,10 @@ class RunningJobs:
         self._cluster.release(run.allocation)
 
     def _account(self, run: RunningJob, now_s: float) -> None:
-        """Account for the time, energy and units of a run until now, when it stops drawing power."""
+        """Add the time, energy and unit seconds of a run until `now_s` to the accounts.
+
+        The run stops drawing power at `now_s`.
+        """
         worked_s = run.worked_s(now_s)
         if run.working:
             self._rate(run, now_s, -1.0)

@@ -34,20 +34,21 @@ _FILES = (("workload", "file"), ("power", "budget_file"), ("power", "price_file"
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A scenario file.
+    """Contents of a scenario file.
 
     Attributes:
-        name: name of the file without ending.
+        name: name of the file without suffix.
         path: path of the file.
-        text: text of the file and of the files that it extends. Stored results are found by it.
+        text: text of the file and of the files that it extends. A stored result is valid only for the same
+            text.
         title: title for people.
         kinds: kinds of nodes by name.
         workload: section of the workload.
         schedule: section of the schedule.
         power: section of budget, power states and prices.
-        models: models that jobs train.
-        sweep: a key, as `section.key`, and the values to run one after the other.
-        label: label of this variant of a sweep; see `sweeps`.
+        models: neural networks that jobs train.
+        sweep: name of a key, as `section.key`, and the values that are simulated one after the other.
+        label: label of this variant if the scenario is one of a sweep; empty otherwise. See `sweeps`.
     """
 
     name: str
@@ -68,7 +69,10 @@ class Scenario:
         return f"{self.title}: {self.label}" if self.label else self.title
 
     def variant_folder(self, folder: Path) -> Path:
-        """Return the folder of the results in `folder`; each variant of a sweep has its own."""
+        """Return the folder for the results of this scenario below `folder`.
+
+        Each variant of a sweep has its own folder.
+        """
         name = re.sub(r"[^A-Za-z0-9.]+", "-", self.label).strip("-")
         return folder / name if name else folder
 
@@ -104,7 +108,7 @@ class Scenario:
         return StepFunction.constant(self.power.budget_watts) if self.power.budget_watts else None
 
     def beside(self, name: str) -> Path:
-        """Return the path of the file `name`, which is relative to the folder of the scenario file."""
+        """Return the path of a file that the scenario names, relative to the folder of the scenario file."""
         return self.path.parent / name
 
 
@@ -114,10 +118,13 @@ def shipped() -> list[str]:
 
 
 def read(name: str) -> Scenario:
-    """Read a scenario: a shipped one by its name, else a file.
+    """Read a scenario by its name, if it is one of the package, or from a file.
+
+    Args:
+        name: name of a shipped scenario, or path of a file.
 
     Raises:
-        ConfigError: the file is unreadable, not TOML, or invalid; names file, line and key.
+        ConfigError: the file is unreadable, not TOML, or invalid. The message names file, line and key.
     """
     path = _SHIPPED / f"{name}.toml" if name in shipped() else Path(name)
     return parse(_text_of(path), path)
@@ -135,10 +142,14 @@ def _text_of(path: Path) -> str:
 
 
 def parse(text: str, path: Path) -> Scenario:
-    """Parse and check the text of a scenario; the files that it names are relative to `path`.
+    """Parse and check the text of a scenario file.
+
+    Args:
+        text: the text.
+        path: path of the file. Files that the scenario names are relative to its folder.
 
     Raises:
-        ConfigError: names file, line and key.
+        ConfigError: the text is not TOML or invalid. The message names file, line and key.
     """
     data, texts = _with_base(text, path, depth=0)
     reader = TableReader(path, text)
@@ -170,7 +181,16 @@ def parse(text: str, path: Path) -> Scenario:
 
 
 def _with_base(text: str, path: Path, depth: int) -> tuple[dict[str, Any], str]:
-    """Return the tables of a text merged over those of the scenario that it `extends`, and both texts."""
+    """Merge a scenario over the one that its key `extends` names.
+
+    Args:
+        text: text of the scenario file.
+        path: path of the scenario file.
+        depth: number of scenarios that extend this one, to detect cycles.
+
+    Returns:
+        The merged tables, and the texts of both files.
+    """
     try:
         data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -191,7 +211,10 @@ def _with_base(text: str, path: Path, depth: int) -> tuple[dict[str, Any], str]:
 
 
 def _over(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with the values of `data` merged in key by key; lists are replaced as a whole."""
+    """Return a copy of `base` in which the values of `data` replace or extend those with the same keys.
+
+    Tables are merged recursively; lists are replaced as a whole.
+    """
     merged = dict(copy.deepcopy(base))
     for name, value in data.items():
         old = merged.get(name)

@@ -31,16 +31,17 @@ class ScheduleSettings:
 
     Attributes:
         discipline: rule by which ranked jobs may start.
-        interval_s: time between two scheduling passes; 0: a pass at each event.
+        interval_s: seconds between two scheduling passes; 0: a pass after each event.
         horizon_s: end of the simulation; None: when all jobs are done.
         budget_watts: power budget over time; None: no budget.
-        hard_budget: the budget holds under every policy, not only under policies that declare to keep it.
-        preemption: for policies that preempt; None: no job is preempted.
+        hard_budget: whether the budget holds under every policy. Otherwise it holds only under policies that
+            keep it themselves.
+        preemption: settings of preemption for policies that preempt; None: no job is preempted.
         idle_off_s: idle time in seconds after which a node is switched off. None: nodes stay on.
-        half_life_s: half life of usage for fair shares.
-        shares: shares by user name; other users have 1.
+        half_life_s: half life of the users' usage, for fair shares.
+        shares: fair shares by user name; other users have 1.
         options: options of the policy.
-        seed: seed of node failures.
+        seed: seed of the random node failures.
     """
 
     discipline: Discipline = Discipline.EASY

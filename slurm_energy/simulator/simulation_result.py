@@ -1,4 +1,4 @@
-"""Result of a simulation: accounts of each job, power over time, and totals. Plain data."""
+"""Result of a simulation: times and energies of each job, power over time, and totals. Plain data."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class JobOutcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class EnergyAccounts:
-    """Accounts of each job in the order of the workload; columns have shape (n,).
+    """Times and energies of all n jobs in the order of the workload; columns have shape (n,).
 
     Attributes:
-        shape: row of the shape of the last run; -1 if the job never ran.
+        shape: row of the shape (way to run the job) in the last run; -1 if the job never ran.
         start_s: time of the first start; NaN if the job never ran.
         end_s: completion time; NaN if the job was not completed.
-        energy_joules: energy of all runs, lost work included.
-        lost_joules: energy of work that was repeated.
-        preemptions: interruptions for another job or for the budget.
-        failures: interruptions by node failures.
+        energy_joules: energy of all runs, including work that was lost.
+        lost_joules: energy of work that was lost by interruptions.
+        preemptions: number of interruptions for another job or for the budget.
+        failures: number of interruptions by node failures.
         run_s: seconds for which the job held its units.
-        unit_s: unit seconds, the sum over its units.
+        unit_s: sum over the job's units of the seconds for which it held them.
         outcome: a `JobOutcome`.
     """
 
@@ -52,7 +52,7 @@ class EnergyAccounts:
 
     @classmethod
     def empty(cls, count: int) -> EnergyAccounts:
-        """Return the accounts of jobs that have not run."""
+        """Return the accounts of `count` jobs that have not run."""
         return cls(
             shape=np.full(count, -1),
             start_s=np.full(count, np.nan),
@@ -69,18 +69,18 @@ class EnergyAccounts:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """Result of one run.
+    """Result of one simulation.
 
     Attributes:
         workload: the simulated jobs.
-        accounts: accounts of each job.
-        end_s: end of the simulation.
-        energy_joules: energy of the cluster, idle nodes included.
+        accounts: times and energies of each job.
+        end_s: end of the simulation in seconds.
+        energy_joules: energy of the cluster, including idle nodes.
         idle_joules: part of the energy that belongs to no job.
-        power: times and watts, see `EnergyIntegral.series`.
-        peak_watts: highest power.
+        power: times in seconds and the watts from each time on, as from `EnergyIntegral.series`.
+        peak_watts: highest power of the cluster.
         passes: number of scheduling passes.
-        over_budget_s: seconds with a power above the budget.
+        over_budget_s: seconds in which the power exceeded the budget.
         units: units of the whole cluster, in the unit of the jobs' sizes.
         notes: remarks for the user.
     """
@@ -99,28 +99,31 @@ class SimulationResult:
 
     @property
     def done(self) -> Ints:
-        """Rows of the completed jobs."""
+        """Row numbers of the completed jobs."""
         return np.flatnonzero(self.accounts.outcome == JobOutcome.COMPLETED)
 
     def jct_s(self) -> Floats:
-        """Return the completion times (end - submission) of completed jobs."""
+        """Return the seconds from submission to end of each completed job."""
         spent: Floats = self.accounts.end_s[self.done] - self.workload.submit_s[self.done]
         return spent
 
     def wait_s(self) -> Floats:
-        """Return the times from submission to the first start, of completed jobs."""
+        """Return the seconds from submission to the first start of each completed job."""
         waited: Floats = self.accounts.start_s[self.done] - self.workload.submit_s[self.done]
         return waited
 
     def deadline_misses(self) -> tuple[int, int]:
-        """Return (jobs that missed their deadline, jobs that have ended or whose deadline has passed)."""
+        """Return how many jobs missed their deadline, and how many had one that is decided.
+
+        A deadline is decided when its job has ended or the deadline has passed.
+        """
         deadline_s, end_s = self.workload.deadline_s, self.accounts.end_s
         decided = ~np.isnan(deadline_s) & (~np.isnan(end_s) | (deadline_s <= self.end_s))
         missed = decided & ~(end_s <= deadline_s)
         return int(np.sum(missed)), int(np.sum(decided))
 
     def summary(self) -> dict[str, float | int | None]:
-        """Return the totals by name; None where a quantity is undefined."""
+        """Return the totals by name. A total that is undefined in this simulation is None."""
         jct, wait = self.jct_s(), self.wait_s()
         missed, decided = self.deadline_misses()
         hours = self.end_s / 3600

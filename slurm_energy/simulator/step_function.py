@@ -1,4 +1,4 @@
-"""Step functions of time: budgets, prices, carbon intensities, and their integrals with power."""
+"""Step functions of time, such as budgets, prices and carbon intensities, and their integrals with power."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from slurm_energy.scheduling.queue import Floats
 
 
 class StepFunction:
-    """Values over time, each of which holds until the next time.
+    """A function of time that is constant between given times.
 
     Args:
-        times_s: ascending times; the first value also holds before the first time.
-        values: one value per time.
+        times_s: ascending times in seconds. The first value also holds before the first time.
+        values: one value per time, which holds until the next time.
     """
 
     def __init__(self, times_s: Sequence[float], values: Sequence[float]) -> None:

@@ -1,4 +1,4 @@
-"""Text tables of summaries: one row per policy, with means over the seeds."""
+"""Text tables of simulation totals: one row per policy, with means over the seeds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ONLY_IF_ANY = ("preemptions", "over_budget_s")
 
 
 def means(results: Iterable[RunResult]) -> dict[str, Means]:
-    """Return the mean and the standard deviation over the seeds of each quantity, by policy name."""
+    """Return the mean and the standard deviation of each total over the seeds, by policy name."""
     grouped: dict[str, list[dict[str, Any]]] = {}
     for result in results:
         grouped.setdefault(result.policy, []).append(result.summary)
@@ -40,16 +40,19 @@ def means(results: Iterable[RunResult]) -> dict[str, Means]:
 
 
 def summary_lines(by_policy: Mapping[str, Means], *, several: bool) -> list[str]:
-    """Return a text table with one line per policy; see `summary_rows`."""
+    """Return the totals as a text table with one line per policy.
+
+    The arguments are those of `summary_rows`.
+    """
     return aligned(summary_rows(by_policy, several=several), left=1)
 
 
 def summary_rows(by_policy: Mapping[str, Means], *, several: bool) -> list[list[str]]:
-    """Return the header, then one row per policy.
+    """Return the cells of a table of totals: a header row, then one row per policy.
 
     Args:
-        by_policy: mean and deviation of each quantity.
-        several: whether there are several seeds, so that the table shows standard deviations.
+        by_policy: by policy name, mean and deviation of each total.
+        several: whether there are several seeds. If so, the table shows standard deviations.
     """
     shown = [
         name for name in _COLUMNS if any(_is_informative(row.get(name), name) for row in by_policy.values())
@@ -61,7 +64,12 @@ def summary_rows(by_policy: Mapping[str, Means], *, several: bool) -> list[list[
 
 
 def aligned(lines: Sequence[Sequence[str]], left: int) -> list[str]:
-    """Return rows of cells as lines: the first `left` columns flush left, the others flush right."""
+    """Return rows of cells as lines of text with aligned columns.
+
+    Args:
+        lines: cells of each row.
+        left: number of columns that are aligned left; the others are aligned right.
+    """
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
 
     def put(index: int, word: str) -> str:
@@ -71,7 +79,7 @@ def aligned(lines: Sequence[Sequence[str]], left: int) -> list[str]:
 
 
 def _is_informative(value: tuple[float, float] | None, name: str) -> bool:
-    """Return whether the table has a column for the quantity `name`."""
+    """Return whether the table gets a column for the total `name`."""
     return value is not None and (name not in _ONLY_IF_ANY or value[0] > 0)
 
 

@@ -1,4 +1,4 @@
-"""Sweeps: variants of a scenario with one value each of a key."""
+"""Sweeps: variants of a scenario, each with another value of one key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SECTIONS = ("workload", "schedule", "power")
 
 
 def parse(text: str) -> tuple[str, tuple[Any, ...]]:
-    """Return the key and the values of `SECTION.KEY=VALUE,VALUE,...`, with values in TOML syntax.
+    """Parse `SECTION.KEY=VALUE,VALUE,...` and return the key and its values, which are in TOML syntax.
 
     Raises:
         UsageError: the text has another form.
@@ -32,7 +32,7 @@ def parse(text: str) -> tuple[str, tuple[Any, ...]]:
 
 
 def variants(scenario: Scenario) -> list[Scenario]:
-    """Return one scenario per value of its sweep; without a sweep, the scenario alone.
+    """Return one scenario per value of the scenario's sweep; without a sweep, the scenario alone.
 
     Raises:
         ConfigError: the key is unknown, or a value is not allowed.
@@ -42,7 +42,13 @@ def variants(scenario: Scenario) -> list[Scenario]:
 
 
 def _variant(scenario: Scenario, name: str, value: Any) -> Scenario:
-    """Return the scenario with one key changed; `model.KEY` changes it in every model."""
+    """Return a copy of the scenario in which one key has another value.
+
+    Args:
+        scenario: the scenario.
+        name: key as `SECTION.KEY`; `model.KEY` changes it in every model.
+        value: the new value.
+    """
     section, _, inner = name.rpartition(".")
     label = f"{name} = {json.dumps(value)}"
     plain = dataclasses.replace(scenario, sweep=("", ()), label=label, text=f"{scenario.text}\n{label}")

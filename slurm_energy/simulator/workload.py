@@ -1,4 +1,4 @@
-"""Workload of a simulation as columns: predicted and real times and powers of every shape. Plain data."""
+"""Workload of a simulation as columns: predicted and real time and power of each way to run each job."""
 
 from __future__ import annotations
 
@@ -60,11 +60,16 @@ class Workload:
         return len(self.job_id)
 
     def shapes(self, job: int) -> range:
-        """Return the row numbers of the shapes of the job in row `job`."""
+        """Return the row numbers of the shapes of a job, given the row of the job."""
         return range(int(self.first[job]), int(self.first[job + 1]))
 
     def limit_s(self, job: int, shape: int) -> float:
-        """Return the expected run time in seconds: the job's time limit, else the predicted time."""
+        """Return the expected run time of a job in seconds: its time limit, else the predicted time.
+
+        Args:
+            job: row of the job.
+            shape: row of the shape in which it runs.
+        """
         limit = float(self.time_limit_s[job])
         return float(self.predicted_time_s[shape]) if limit != limit else limit
 
@@ -105,16 +110,16 @@ class Workload:
 
 
 def workload(first: Ints, job: dict[str, Any], shape: dict[str, Any], **more: Any) -> Workload:
-    """Return a workload in order of submission, omitted columns with defaults.
+    """Return a workload whose jobs are sorted by submission time. Omitted columns get defaults.
 
     Args:
-        first: shape (n + 1,): the shapes of job i are the rows first[i] to first[i + 1] - 1.
-        job: columns of jobs; `submit_s` is required.
-        shape: columns of shapes; `units` and `time_s` are required.
+        first: the shapes of job i are the rows first[i] to first[i + 1] - 1, shape (n + 1,).
+        job: columns of jobs by name; `submit_s` is required.
+        shape: columns of shapes by name; `units` and `time_s` are required.
         **more: names of the users as `users` and names of the jobs as `names`.
 
     Raises:
-        UsageError: a time or power is impossible; the message names the job.
+        UsageError: a time or power is impossible. The message names the job.
     """
     first = np.asarray(first, np.int64)
     count, shapes = len(first) - 1, int(first[-1])
@@ -144,9 +149,15 @@ def workload(first: Ints, job: dict[str, Any], shape: dict[str, Any], **more: An
 
 
 def _in_order(submit_s: Floats, first: Ints) -> tuple[Ints, Ints | None, Ints | None]:
-    """Return `first` and the row numbers of jobs and of shapes, all in order of submission.
+    """Sort jobs by submission time.
 
-    The row numbers are None if the rows are already in this order.
+    Args:
+        submit_s: submission times, shape (n,).
+        first: first shape of each job, shape (n + 1,).
+
+    Returns:
+        `first` in the new order, and the old row numbers of jobs and of shapes in the new order. The row
+        numbers are None if the jobs are already in this order.
     """
     if np.all(submit_s[1:] >= submit_s[:-1]):
         return first, None, None
@@ -164,7 +175,7 @@ def _column(name: str, values: Any, rows: Ints | None) -> np.ndarray:
 
 
 def _check(jobs: Workload) -> None:
-    """Reject jobs that cannot be simulated; the error names the first such job."""
+    """Raise an error for the first job that cannot be simulated."""
     problems = {
         "a time that is not positive": ~((jobs.time_s > 0) & (jobs.predicted_time_s > 0)),
         "a power that is negative": ~((jobs.power_watts >= 0) & (jobs.predicted_watts >= 0)),

@@ -1,4 +1,4 @@
-"""Random workloads of models to train: arrivals, users, deadlines, and every shape with its prediction.
+"""Random workloads of jobs that train neural networks: arrivals, users, deadlines and predictions.
 
 Source: thesis, 5.3.2.2 and 5.5.1.
 """
@@ -37,7 +37,7 @@ class ShapePrediction:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Shape in which a model can run: kind of nodes, number of GPUs, batch size and power cap per GPU."""
+    """One way to train a model: kind of nodes, number of GPUs, batch size, and power cap per GPU in watts."""
 
     kind: str
     gpus: int
@@ -61,8 +61,9 @@ def generate(scenario: Scenario, seed: int, predict: Predict, trace: Workload | 
     Args:
         scenario: a scenario with models.
         seed: seed of the random numbers.
-        predict: the oracle.
-        trace: submissions, users and run times of a workload file; None: draw them as the scenario states.
+        predict: oracle that predicts the shapes of the models.
+        trace: workload of a file, from which submission times, users and run times are taken; None: they are
+            drawn at random as the scenario states.
 
     Raises:
         UsageError: a model fits in no shape on this cluster.
@@ -103,7 +104,14 @@ def generate(scenario: Scenario, seed: int, predict: Predict, trace: Workload | 
 def _columns(
     scenario: Scenario, random: np.random.Generator, parts: list[Table], scale: Floats
 ) -> dict[str, Any]:
-    """Return the columns of all shapes; `scale` is the ratio of each job's run time to that of its model."""
+    """Return the columns of all shapes by name: size, predicted and real time and power.
+
+    Args:
+        scenario: the scenario.
+        random: source of the random prediction errors.
+        parts: for each job, the shapes and predictions of its model.
+        scale: ratio of each job's run time to that of its model.
+    """
     section, kinds = scenario.workload, list(scenario.kinds)
     flat = [entry for part in parts for entry in part]
     time_s = np.array([prediction.time_s for _, prediction in flat]) * np.repeat(
@@ -127,10 +135,11 @@ def _columns(
 
 
 def _scale(scenario: Scenario, tables: list[Table], model_of: np.ndarray, trace: Workload) -> Floats:
-    """Return the ratio of each job's run time in the trace to that of its model.
+    """Return the ratio of each job's run time in the trace to that of its model, shape (n,).
 
-    The run time in the trace is taken as the one on the first kind of nodes on which the model runs, with the
-    rigid batch size and the job's number of GPUs, or the next smaller number that the model has.
+    The run time in the trace is assumed to be that on the first kind of nodes on which the model runs, with
+    the rigid batch size and the job's number of GPUs. If the model cannot run on this number of GPUs, the
+    next smaller possible number is assumed.
     """
     units = trace.units[trace.first[:-1]]
     lengths: Floats = np.empty(trace.count)
@@ -163,7 +172,15 @@ def _arrivals(random: np.random.Generator, rate_per_s: float, length_s: float) -
 
 
 def _users(random: np.random.Generator, count: int, users: int, majority: float) -> np.ndarray:
-    """Draw the user of each job: the first with probability `majority` (0: all alike), the others equally."""
+    """Return a random user number for each job.
+
+    Args:
+        random: source of the random numbers.
+        count: number of jobs.
+        users: number of users.
+        majority: probability of the first user; the others are equally likely. 0: all users are equally
+            likely.
+    """
     if not majority or users == 1:
         return random.integers(0, users, count)
     others = random.integers(1, users, count)
@@ -194,7 +211,10 @@ def _shapes(scenario: Scenario, model: ModelSection, predict: Predict) -> Table:
 def _predicted(
     scenario: Scenario, model: ModelSection, shape: ModelShape, predict: Predict
 ) -> ShapePrediction | None:
-    """Return the oracle's prediction; the scenario's speed-up, if given, replaces that of the oracle."""
+    """Return the oracle's prediction for a shape; None if the model cannot run in it.
+
+    If the scenario states a speed-up per doubling of GPUs, it replaces the one of the oracle.
+    """
     hardware = scenario.kinds[shape.kind].hardware or shape.kind
     answer = predict(model, hardware, shape.gpus, shape.batch, shape.cap_watts)
     speedup = scenario.workload.speedup_per_doubling
@@ -208,7 +228,10 @@ def _predicted(
 
 
 def _rigid_shapes(model: ModelSection, table: Table) -> Table:
-    """Return the shapes of a rigid job: fixed GPUs and batch size, on any hardware or the required one."""
+    """Return the shapes of a model whose number of GPUs and batch size are fixed.
+
+    The kind of nodes is the one that the model requires, or any.
+    """
     match = [
         (shape, prediction)
         for shape, prediction in table
@@ -223,5 +246,5 @@ def _rigid_shapes(model: ModelSection, table: Table) -> Table:
 
 
 def rigid(scenario: Scenario) -> Scenario:
-    """Return the scenario with the number of GPUs and the batch size of every job fixed."""
+    """Return a copy of the scenario in which number of GPUs and batch size of every job are fixed."""
     return replace(scenario, workload=replace(scenario.workload, rigid=True))

@@ -1,4 +1,7 @@
-"""Readers of workload files: SWF, CSV, sacct and senergy acct. Unusable lines are skipped and reported."""
+"""Readers of workload files: SWF, CSV, and output of sacct and `senergy acct`.
+
+Unusable lines are skipped and reported.
+"""
 
 from slurm_energy.simulator.inputs.input_problems import InputProblems
 from slurm_energy.simulator.inputs.workload_file import LoadedWorkload, read_workload

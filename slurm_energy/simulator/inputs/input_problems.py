@@ -1,4 +1,4 @@
-"""Problems of the lines of an input file: counts by problem, with the line numbers of the first examples."""
+"""Record of the problems found in an input file: how often each occurred, and on which lines first."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _EXAMPLES = 3
 
 @dataclass(slots=True)
 class InputProblems:
-    """Lines that were skipped, or used with a warning.
+    """Problems of an input file: lines that were skipped, or used in spite of a problem.
 
     Attributes:
         path: the file.
-        strict: raise an error for the first line that would be skipped.
+        strict: whether the first line that would be skipped raises an error instead.
         counts: number of lines by problem.
         examples: numbers of the first lines by problem.
         skipped: number of skipped lines.
@@ -30,10 +30,14 @@ class InputProblems:
     skipped: int = 0
 
     def skip(self, problem: str, lines: Iterable[int]) -> None:
-        """Record lines that are skipped.
+        """Record that lines are skipped.
+
+        Args:
+            problem: description of the problem.
+            lines: line numbers.
 
         Raises:
-            UsageError: in strict mode.
+            UsageError: in strict mode, for the first line.
         """
         listed = list(lines)
         if not listed:
@@ -44,7 +48,7 @@ class InputProblems:
         self.warn(problem, listed)
 
     def warn(self, problem: str, lines: Iterable[int]) -> None:
-        """Record lines that are used in spite of a problem."""
+        """Record that lines are used in spite of a problem. The arguments are those of `skip`."""
         listed = list(lines)
         if listed:
             self.counts[problem] = self.counts.get(problem, 0) + len(listed)

@@ -1,4 +1,4 @@
-"""Reader of the JSON that `senergy acct --json` prints; it contains the measured energy."""
+"""Reader of the JSON document that `senergy acct --json` prints. It contains measured energies."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from slurm_energy.simulator.inputs.workload_rows import Line
 
 
 def is_ours(document: object) -> bool:
-    """Return whether a JSON document comes from `senergy acct --json`."""
+    """Return whether a JSON document was printed by `senergy acct --json`."""
     return isinstance(document, Mapping) and "senergy" in (document.get("meta") or {})
 
 
 def lines(document: Mapping[str, Any], units: str) -> Sequence[Line]:
-    """Return one input line per job: its number, from 1, and its values by column name.
+    """Return one input line per job: its position in the document, from 1, and its values by column name.
 
     Args:
         document: the JSON document.

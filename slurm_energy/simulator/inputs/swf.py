@@ -1,7 +1,7 @@
-"""The Standard Workload Format of the Parallel Workloads Archive.
+"""Reader of the Standard Workload Format (SWF) of the Parallel Workloads Archive.
 
-Source: Feitelson, "The Standard Workload Format", version 2.2: 18 numbers a line, -1 for unknown, `;` for
-comments.
+Source: Feitelson, "The Standard Workload Format", version 2.2: 18 numbers per line, -1 for unknown, `;`
+starts a comment.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _JOB, _SUBMIT, _RUN, _ALLOCATED, _REQUESTED, _LIMIT, _USER = 0, 1, 3, 4, 7, 8, 1
 
 
 def read(path: Path, problems: InputProblems) -> WorkloadRows:
-    """Read a file in chunks and keep only the required columns in memory.
+    """Read an SWF file in chunks, so that only the required columns are in memory.
 
-    A line without 18 numbers is skipped. Units are processors: the requested number, else the allocated one.
+    A line without 18 numbers is skipped. The size of a job is its number of processors: the requested number,
+    or the allocated one if that is unknown.
     """
     lines: list[np.ndarray] = []
     parts: list[Floats] = []
@@ -53,14 +54,17 @@ def read(path: Path, problems: InputProblems) -> WorkloadRows:
 
 
 def _names(numbers: Floats) -> list[str]:
-    """Return user numbers as names, each name stored once; unknown users have empty names."""
+    """Return user numbers as names.
+
+    An unknown user has an empty name. Equal names share one string object.
+    """
     distinct, rows = np.unique(numbers, return_inverse=True)
     names = [str(int(number)) if 0 <= number < _MAX_USER else "" for number in distinct.tolist()]
     return [names[row] for row in rows]
 
 
 def _chunks(path: Path) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the lines of the file in chunks, each with the number of its first line, from 1."""
+    """Yield the lines of the file in chunks, each chunk with the line number of its first line."""
     with path.open("rb") as file:
         number = 1
         if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
@@ -71,7 +75,16 @@ def _chunks(path: Path) -> Iterator[tuple[int, list[bytes]]]:
 
 
 def _table(first: int, texts: list[bytes], problems: InputProblems) -> tuple[np.ndarray, Floats]:
-    """Return the line numbers and the values of the lines that describe jobs."""
+    """Return the line numbers and the values of those lines of a chunk that describe jobs.
+
+    Args:
+        first: line number of the first line.
+        texts: the lines.
+        problems: records the lines that are skipped.
+
+    Returns:
+        Line numbers, shape (r,), and the 18 values of each line, shape (r, 18).
+    """
     numbered = [
         (number, words)
         for number, text in enumerate(texts, first)

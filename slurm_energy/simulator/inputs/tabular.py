@@ -1,4 +1,4 @@
-"""Readers of CSV files with one shape of a job per line, and of output of sacct and senergy acct."""
+"""Readers of CSV files with one shape (way to run a job) per line, of sacct and of `senergy acct`."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _SACCT = {
 
 
 def read_csv(path: Path, problems: InputProblems, renamed: Mapping[str, str], units: str) -> WorkloadRows:
-    """Read a CSV file with a header, or `sacct -P` output (columns separated by `|`, with sacct's names).
+    """Read a CSV file with a header line, or output of `sacct -P` (columns separated by `|`, sacct's names).
 
     Args:
         path: the file.
         problems: records skipped lines.
-        renamed: name of each column in the file, by our name.
-        units: unit of job sizes in sacct output, `nodes` or `cpus`; not used for a CSV file with a header.
+        renamed: by column name of `WorkloadRows`, the name of the column in the file.
+        units: unit of job sizes in sacct output, `nodes` or `cpus`; not used for other CSV files.
 
     Raises:
         UsageError: the file is empty or not text, or has an unknown column or lacks a required one.
@@ -76,7 +76,9 @@ def read_csv(path: Path, problems: InputProblems, renamed: Mapping[str, str], un
 
 
 def read_json(path: Path, problems: InputProblems, units: str) -> WorkloadRows:
-    """Read `sacct --json` (data_parser of 22.05 and later) or `senergy acct --json`, by content.
+    """Read the output of `sacct --json` (Slurm 22.05 and later) or `senergy acct --json`.
+
+    The content of the document shows which of the two it is.
 
     Raises:
         UsageError: the document is neither.
@@ -95,7 +97,13 @@ def read_json(path: Path, problems: InputProblems, units: str) -> WorkloadRows:
 
 
 def _file_columns(names: list[str], renamed: Mapping[str, str], path: Path) -> dict[str, str]:
-    """Map the name of each column that `WorkloadRows` has to its name in the file."""
+    """Return by column name of `WorkloadRows` the name of the column in the file.
+
+    Args:
+        names: column names in the header of the file.
+        renamed: names that the user has given for columns with other names.
+        path: the file, for error messages.
+    """
     columns = (*NUMBERS, *TEXTS)
     for own, name in renamed.items():
         if own not in columns:
@@ -116,7 +124,7 @@ def _file_columns(names: list[str], renamed: Mapping[str, str], path: Path) -> d
 
 
 def _refuse_repeated(names: list[str], path: Path) -> None:
-    """Reject a header in which a column name is repeated, since the choice of a column would be a guess."""
+    """Raise an error if a column name occurs twice in a header. The choice of a column would be a guess."""
     repeated = [name for name in names if name and names.count(name) > 1]
     if repeated:
         raise UsageError(f"{path}:1: column '{shown(repeated[0])}' occurs twice", todo="remove one")
@@ -163,7 +171,10 @@ def _number(value: Any) -> float:
 
 
 def _sacct_lines(reader: csv.DictReader[str], names: list[str], path: Path, units: str) -> Iterable[Line]:
-    """Yield the jobs of sacct's parsable output; steps are skipped, as they are parts of their jobs."""
+    """Yield the jobs in sacct's parsable output.
+
+    Steps are skipped, because their jobs already contain them.
+    """
     columns = dict(_SACCT, AllocCPUS="units", NCPUS="units")
     if units == "cpus":
         columns = {k: v for k, v in columns.items() if k not in ("NNodes", "AllocNodes")}
@@ -193,7 +204,7 @@ def _sacct_lines(reader: csv.DictReader[str], names: list[str], path: Path, unit
 
 
 def _converted(values: dict[str, Any]) -> dict[str, Any]:
-    """Convert the limit from minutes to seconds and energy to power."""
+    """Return values of sacct in our units: time limit in seconds, and power computed from the energy."""
     minutes = values.pop("limit_minutes", "")
     if minutes and str(minutes).isdecimal():
         values["time_limit_s"] = 60.0 * float(minutes)
@@ -208,7 +219,7 @@ def _converted(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unix_seconds(text: str) -> str:
-    """Return sacct's time as Unix seconds in text form; other text is returned unchanged."""
+    """Return a time as printed by sacct as Unix seconds in text form. Other text is returned unchanged."""
     try:
         return str(datetime.fromisoformat(text).timestamp())
     except ValueError:

@@ -1,4 +1,4 @@
-"""Entry point of the readers: opens a workload file of any supported format."""
+"""Reading of a workload file of any supported format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMATS = ("swf", "csv", "sacct", "sacct-json", "senergy")
 
 @dataclass(frozen=True, slots=True)
 class LoadedWorkload:
-    """A workload and the problems of its file."""
+    """A workload and the problems found in its file."""
 
     workload: Workload
     problems: InputProblems
@@ -33,16 +33,16 @@ def read_workload(
     units: str = "nodes",
     strict: bool = False,
 ) -> LoadedWorkload:
-    """Read a workload file.
+    """Read a workload file of any supported format.
 
     Args:
         path: the file.
         kinds: names of the kinds of nodes.
-        form: one of `FORMATS`; empty: derived from the file name (`.swf`, `.json`, else CSV).
-        renamed: name of each column in a CSV file, by our name.
-        watts_per_unit: power of a job per unit if the file has none.
-        units: unit of job sizes in accounting files: `nodes`, `cpus`, or `gpus` (senergy only).
-        strict: raise an error for the first unusable line.
+        form: format, one of `FORMATS`; empty: derived from the file name (`.swf`, `.json`, else CSV).
+        renamed: by column name of `WorkloadRows`, the name of the column in a CSV file; None: the same names.
+        watts_per_unit: power of a job per unit if the file contains no power.
+        units: unit of job sizes in accounting files: `nodes`, `cpus`, or `gpus` (`senergy acct` only).
+        strict: whether the first unusable line raises an error instead of being skipped.
 
     Raises:
         UsageError: the file is unreadable, empty, of another format, or without a usable job.

@@ -1,4 +1,4 @@
-"""Rows that a reader returns, their common checks, and their conversion to a workload."""
+"""Table that every reader of workload files returns, its common checks, and its conversion to a workload."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ _MAX_WATTS = 1e12
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRows:
-    """One shape of a job per row, as read; columns have shape (r,), NaN for values that the file lacks.
+    """Rows of a workload file, one per shape of a job (way to run it: hardware, size, batch, times).
+
+    All columns have shape (r,). NaN marks values that the file does not contain. Times are in seconds.
 
     Attributes:
         line: line number in the file.
-        job: name of the job; adjacent rows with the same name are shapes of one job.
-        hardware, user, name: names of hardware, user and job; empty for none.
+        job: name of the job. Adjacent rows with the same name are shapes of one job.
+        hardware, user, name: names of the kind of nodes, the user and the job; empty: none.
     """
 
     line: Ints
@@ -51,13 +53,13 @@ Line = tuple[int, Mapping[str, Any]]
 def build(
     rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str], watts_per_unit: float
 ) -> Workload:
-    """Return the workload of the usable rows; the first submission is at 0.
+    """Return the workload of the usable rows. Times are shifted so that the first submission is at 0.
 
     Args:
         rows: rows of a reader.
         problems: records skipped rows.
-        kinds: names of the kinds of nodes; a row without hardware belongs to the first.
-        watts_per_unit: power of a job per unit if the file has none.
+        kinds: names of the kinds of nodes. A row without a kind belongs to the first one.
+        watts_per_unit: power of a job per unit if the file contains no power.
 
     Raises:
         UsageError: no row is usable.
@@ -100,9 +102,9 @@ def build(
 
 
 def _usable(rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str]) -> np.ndarray:
-    """Return for each row whether it is usable.
+    """Return a mask of the usable rows, shape (r,).
 
-    Each unusable row is recorded once in `problems`, with its first problem.
+    Each unusable row is recorded once in `problems`, with the first problem found.
     """
     usable = np.ones(len(rows.line), np.bool_)
     available = np.array([not name or name in kinds for name in rows.hardware], np.bool_)
@@ -137,7 +139,7 @@ def _usable(rows: WorkloadRows, problems: InputProblems, kinds: Sequence[str]) -
 
 
 def _whole(values: Floats) -> np.ndarray:
-    """Return for each value whether it is a whole number within bounds or is unknown (NaN)."""
+    """Return for each value whether it is unknown (NaN) or an integer within the permitted range."""
     whole: np.ndarray = np.isnan(values) | (
         (values >= 0) & (values <= _MAX_UNITS) & (np.floor(values) == values)
     )
