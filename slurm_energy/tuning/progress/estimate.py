@@ -1,0 +1,60 @@
+"""A measured progress rate with its standard error, and the statistics of noisy intervals."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from slurm_energy.tuning.progress_window import ProgressSource
+
+_PRIOR_VARIATION: Final = 0.05
+"""Assumed relative standard deviation of one interval, which counts as much as one measured interval."""
+_MAX_CORRELATION: Final = 0.9
+_MIN_FOR_CORRELATION: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress of a job over a time window. Rates of different sources have different units.
+
+    Attributes:
+        units_per_s: progress rate. The unit is that of the reports, periods of the power, or work relative to
+            the first window with that source.
+        relative_error: standard error of `units_per_s` divided by `units_per_s`.
+        source: source of the rate.
+        paused_share: share of the window that was excluded because the job paused, for example to write a
+            checkpoint. The job's mean power includes the pauses.
+    """
+
+    units_per_s: float
+    relative_error: float
+    source: ProgressSource
+    paused_share: float = 0.0
+
+
+def relative_error_of_mean(values: Sequence[float], prior_variation: float = _PRIOR_VARIATION) -> float:
+    """Return the relative standard error of the mean of a series of neighbouring measurements.
+
+    The variance is the sample variance combined with a prior that weighs one measurement, so that two equal
+    measurements do not count as exact. A positive correlation between neighbours increases the error.
+
+    Args:
+        values: at least one positive measurement, in the order of time.
+        prior_variation: assumed relative standard deviation of one measurement.
+    """
+    count = len(values)
+    mean = math.fsum(values) / count
+    if mean <= 0:
+        return math.inf
+    deviations = [value / mean - 1 for value in values]
+    squares = math.fsum(deviation * deviation for deviation in deviations)
+    variance = (squares + prior_variation**2) / count  # count - 1 measured ones and one assumed one
+    error = math.sqrt(variance / count)
+    if count >= _MIN_FOR_CORRELATION and squares > 0:
+        products = math.fsum(a * b for a, b in itertools.pairwise(deviations))
+        correlation = min(_MAX_CORRELATION, max(0.0, products / squares))
+        error *= math.sqrt((1 + correlation) / (1 - correlation))
+    return error

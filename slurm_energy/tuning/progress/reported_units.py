@@ -1,0 +1,109 @@
+"""Units of work that the processes of a job reported, and the rate of the slowest process."""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import itertools
+import math
+from typing import Final
+
+from slurm_energy.tuning.progress.estimate import Progress, relative_error_of_mean
+from slurm_energy.tuning.progress_window import ProgressSource
+
+MAX_PROCESSES: Final = 1024
+"""Further processes are ignored. A node has fewer ranks."""
+MAX_REPORTS: Final = 2048
+"""Reports kept per process: 17 minutes at two reports per second."""
+_PAUSE_FACTOR: Final = 3.0
+_MAX_PAUSES: Final = 0.2
+_MIN_FOR_PAUSES: Final = 5
+
+
+class ReportedUnits:
+    """Reports of all processes of a job. A report is the total of a process since its start."""
+
+    def __init__(self) -> None:
+        self._reports: dict[str, collections.deque[tuple[float, float]]] = {}
+
+    def __bool__(self) -> bool:
+        """Return whether any process has reported."""
+        return bool(self._reports)
+
+    def add(self, units: float, time_s: float, process: str) -> None:
+        """Store a report.
+
+        A total that is lower than the previous one starts a new series, because the process has started
+        again. A report that is not finite, or not later than the previous one, is ignored.
+
+        Args:
+            units: units of work that the process has completed since its start.
+            time_s: seconds of a monotonic clock at which the last unit was completed.
+            process: key of the process, for example its rank.
+        """
+        if not (math.isfinite(units) and math.isfinite(time_s)):
+            return
+        reports = self._reports.get(process)
+        if reports is None:
+            if len(self._reports) >= MAX_PROCESSES:
+                return
+            reports = self._reports[process] = collections.deque(maxlen=MAX_REPORTS)
+        if reports:
+            if time_s <= reports[-1][0]:
+                return
+            if units < reports[-1][1]:
+                reports.clear()
+        reports.append((time_s, units))
+
+    def rate(self, start_s: float, end_s: float) -> Progress | None:
+        """Return the rate of the slowest process over a window; None without two reports of any process.
+
+        A process without two reports in the window is left out: it has ended, or its units are longer than
+        the window.
+        """
+        rates = [_rate_of(reports, start_s, end_s) for reports in self._reports.values()]
+        return min(
+            (rate for rate in rates if rate is not None), key=lambda rate: rate.units_per_s, default=None
+        )
+
+    def unit_s(self) -> float | None:
+        """Return the seconds between the last reports of the process that reports least often."""
+        recent = [list(reports)[-8:] for reports in self._reports.values() if len(reports) > 1]
+        lengths = [(reports[-1][0] - reports[0][0]) / (len(reports) - 1) for reports in recent]
+        return max(lengths, default=None)
+
+
+def _rate_of(
+    reports: collections.deque[tuple[float, float]], start_s: float, end_s: float
+) -> Progress | None:
+    """Return the rate of one process between its first and its last report in a window.
+
+    Both reports are at the end of a unit, so that no unit counts in part. Intervals in which a unit took more
+    than three times the median are pauses, unless they are frequent.
+    """
+    series = list(reports)
+    first = bisect.bisect_left(series, (start_s, -math.inf))
+    last = bisect.bisect_right(series, (end_s, math.inf))
+    inside = series[first:last]
+    # Reports without a new unit only extend the interval up to the next unit.
+    steps = [inside[0]] if inside else []
+    steps += [b for a, b in itertools.pairwise(inside) if b[1] > a[1]]
+    if len(steps) < 2:
+        return None
+    intervals = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(steps)]
+    active = _without_pauses(intervals)
+    seconds = math.fsum(interval[0] for interval in active)
+    units = math.fsum(interval[1] for interval in active)
+    paused_s = math.fsum(interval[0] for interval in intervals) - seconds
+    per_unit = [length / count for length, count in active]
+    error = relative_error_of_mean(per_unit)
+    return Progress(units / seconds, error, ProgressSource.REPORTED, paused_s / (paused_s + seconds))
+
+
+def _without_pauses(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    if len(intervals) < _MIN_FOR_PAUSES:
+        return intervals
+    per_unit = sorted(length / count for length, count in intervals)
+    limit = _PAUSE_FACTOR * per_unit[len(per_unit) // 2]
+    active = [interval for interval in intervals if interval[0] / interval[1] <= limit]
+    return active if len(intervals) - len(active) <= _MAX_PAUSES * len(intervals) else intervals

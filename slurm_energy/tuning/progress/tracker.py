@@ -1,0 +1,220 @@
+"""Progress tracker: the speed of one job on one node from the most trusted signal that the job offers.
+
+Order of trust: units that the job reports; a verified period of its power; the activity of its GPUs times
+their clock; retired instructions that were validated against one of the first two; nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from slurm_energy.tuning.progress.estimate import Progress
+from slurm_energy.tuning.progress.proxies import ProxyValidation
+from slurm_energy.tuning.progress.reported_units import ReportedUnits
+from slurm_energy.tuning.progress.samples import Sample, SampleHistory, counter_rate, mean_and_error, series
+from slurm_energy.tuning.progress_window import ProgressSource
+
+if TYPE_CHECKING:
+    from slurm_energy.tuning.progress.period import Period
+
+TOLERANCE: Final = 0.05
+"""Two signals disagree if the speed ratios that they give differ by more than this."""
+MIN_PERIODS: Final = 6
+"""Periods that a window should contain."""
+_MISSES_BEFORE_FALLBACK: Final = 3
+_SHORTEST_PERIOD_RATIO, _LONGEST_PERIOD_RATIO = 0.60, 1.65
+"""A new period relative to the first: settings change it less than this, a harmonic changes it by 2."""
+_DEFAULT_WINDOW_S: Final = 20.0
+_TRUST: Final = (
+    ProgressSource.REPORTED,
+    ProgressSource.PERIOD,
+    ProgressSource.ACTIVITY,
+    ProgressSource.INSTRUCTIONS,
+)
+
+
+class ProgressTracker:
+    """Progress of one job on one node.
+
+    The tracker keeps its source until a more trusted one has a rate, or until the source had no rate in three
+    windows in a row. Compare rates of one source only: their units differ.
+
+    All times are seconds of the same monotonic clock.
+    """
+
+    def __init__(self) -> None:
+        self._reports = ReportedUnits()
+        self._samples = SampleHistory()
+        self._source = ProgressSource.NONE
+        self._misses = 0
+        self._period_s: float | None = None
+        self._other_period_s: float | None = None
+        self._activity_base: dict[str, float] = {}
+        self._activity = ProxyValidation(TOLERANCE)
+        self._instructions = ProxyValidation(TOLERANCE)
+
+    @property
+    def source(self) -> ProgressSource:
+        """Source of the latest rate; NONE before the first rate."""
+        return self._source
+
+    @property
+    def unit_s(self) -> float | None:
+        """Seconds between two reports, or the period; None if neither is known."""
+        return self._reports.unit_s() or self._period_s
+
+    @property
+    def window_s(self) -> float:
+        """Length in seconds of a window in which the current source should have a rate."""
+        unit_s = self.unit_s
+        return _DEFAULT_WINDOW_S if unit_s is None else max(5.0, (MIN_PERIODS + 1) * unit_s)
+
+    def report(self, units: float, time_s: float, process: str = "") -> None:
+        """Store the units of work that a process has completed since its start.
+
+        The total is cumulative, so that a lost report loses no units. A total that decreases starts a new
+        series. The rate of a job with several processes is that of the slowest.
+
+        Args:
+            units: cumulative units of work, in a unit of the job's own choice.
+            time_s: time at which the last unit was completed.
+            process: key of the process, for example its rank.
+        """
+        self._reports.add(units, time_s, process)
+
+    def sample(
+        self,
+        time_s: float,
+        watts: float | None,
+        utilisation: float | None = None,
+        instructions: float | None = None,
+        activity: Mapping[str, float] | None = None,
+    ) -> None:
+        """Store readings of the job's hardware. None: unknown.
+
+        Period detection needs samples at about 10 Hz. Irregular sample times (± 20 %) allow it to exclude
+        periods that are shorter than the sampling interval; regular times at 4 Hz or less have no period.
+
+        Args:
+            time_s: time of the readings.
+            watts: mean power of the job since the previous sample. For a GPU job use the power of its GPUs.
+            utilisation: share of time in which the job's GPUs were busy, 0 to 1.
+            instructions: instructions retired by the job since an arbitrary start.
+            activity: work per second by kind of work (`compute`, `memory`), in any unit: the activity of the
+                execution units times their clock, or bytes of memory traffic per second. A share of time
+                without the clock is no work per second: it does not fall when a limit slows the job down.
+        """
+        self._samples.add(Sample(time_s, watts, utilisation, instructions, dict(activity or {})))
+
+    def rate(self, start_s: float, end_s: float) -> Progress | None:
+        """Return the progress in a window, or None if no trustworthy signal has a rate.
+
+        Start a window after the hardware has settled at its setting. Windows should be at least `window_s`
+        long and must not overlap a change of a knob.
+        """
+        samples = self._samples.between(start_s, end_s)
+        rates: dict[ProgressSource, Progress] = {}
+        readers: dict[ProgressSource, Callable[[], Progress | None]] = {
+            ProgressSource.REPORTED: lambda: self._reports.rate(start_s, end_s),
+            ProgressSource.PERIOD: lambda: self._period_rate(samples),
+            ProgressSource.ACTIVITY: lambda: self._activity_rate(samples),
+            ProgressSource.INSTRUCTIONS: lambda: self._instruction_rate(samples),
+        }
+        for source in _TRUST:
+            if source is ProgressSource.PERIOD and ProgressSource.REPORTED in rates:
+                continue  # reports need no check, and the detection costs milliseconds
+            found = readers[source]()
+            if found is not None:
+                rates[source] = found
+        self._validate(rates)
+        return self._choose({source: rate for source, rate in rates.items() if self._is_trusted(source)})
+
+    def _choose(self, rates: Mapping[ProgressSource, Progress]) -> Progress | None:
+        best = next((source for source in _TRUST if source in rates), None)
+        current = self._source
+        if best is not None and (current not in _TRUST or _TRUST.index(best) <= _TRUST.index(current)):
+            self._source, self._misses = best, 0
+            return rates[best]
+        if current in _TRUST:
+            self._misses += 1
+        if self._misses < _MISSES_BEFORE_FALLBACK:
+            return None
+        self._source, self._misses = best or ProgressSource.NONE, 0
+        return rates.get(self._source)
+
+    def _is_trusted(self, source: ProgressSource) -> bool:
+        if source is ProgressSource.ACTIVITY:
+            return not self._activity.is_refuted
+        if source is ProgressSource.INSTRUCTIONS:  # processes that wait actively retire more when slower
+            return self._instructions.is_confirmed
+        return True
+
+    def _validate(self, rates: Mapping[ProgressSource, Progress]) -> None:
+        """Compare the proxies with the reports, or with the period if nothing is reported."""
+        true = rates.get(ProgressSource.REPORTED) or rates.get(ProgressSource.PERIOD)
+        if true is None:
+            return
+        for source, validation in (
+            (ProgressSource.ACTIVITY, self._activity),
+            (ProgressSource.INSTRUCTIONS, self._instructions),
+        ):
+            if (proxy := rates.get(source)) is not None:
+                validation.compare(proxy, true)
+
+    def _period_rate(self, samples: list[Sample]) -> Progress | None:
+        period = self._detect(samples)
+        if period is None or not self._continues(period.seconds):
+            return None
+        return Progress(1 / period.seconds, period.relative_error, ProgressSource.PERIOD)
+
+    def _detect(self, samples: list[Sample]) -> Period | None:
+        """Return the period of the power, unless the utilisation has another one; None without numpy."""
+        try:
+            from slurm_energy.tuning.progress.period import detect_period
+        except ImportError:
+            return None
+        times, watts = series(samples, lambda sample: sample.watts)
+        period = detect_period(times, watts).period
+        if period is None:
+            return None
+        busy_times, busy = series(samples, lambda sample: sample.utilisation)
+        other = detect_period(busy_times, busy).period if len(busy) == len(watts) else None
+        if other is not None and abs(math.log(other.seconds / period.seconds)) > TOLERANCE:
+            return None
+        return period
+
+    def _continues(self, seconds: float) -> bool:
+        """Return whether a period is that of the same loop as the earlier periods.
+
+        Another period must be detected in two windows in a row before it replaces the first one.
+        """
+        if self._period_s is None:
+            self._period_s = seconds
+        if _SHORTEST_PERIOD_RATIO <= seconds / self._period_s <= _LONGEST_PERIOD_RATIO:
+            self._other_period_s = None
+            return True
+        other, self._other_period_s = self._other_period_s, seconds
+        if other is not None and abs(math.log(seconds / other)) <= TOLERANCE:
+            self._period_s, self._other_period_s = seconds, None
+        return False
+
+    def _activity_rate(self, samples: list[Sample]) -> Progress | None:
+        """Return the mean activity relative to the first window; None if two kinds of work disagree."""
+        kinds = {kind for sample in samples for kind in sample.activity}
+        ratios: list[float] = []
+        errors: list[float] = []
+        for kind in sorted(kinds):
+            _, values = series(samples, lambda sample, kind=kind: sample.activity.get(kind))  # type: ignore[misc]
+            found = mean_and_error(values) if len(values) > len(samples) / 2 else None
+            if found is not None:
+                ratios.append(found[0] / self._activity_base.setdefault(kind, found[0]))
+                errors.append(found[1])
+        if not ratios or max(ratios) > (1 + TOLERANCE) * min(ratios):
+            return None
+        return Progress(math.fsum(ratios) / len(ratios), max(errors), ProgressSource.ACTIVITY)
+
+    def _instruction_rate(self, samples: list[Sample]) -> Progress | None:
+        found = counter_rate(*series(samples, lambda sample: sample.instructions))
+        return Progress(*found, ProgressSource.INSTRUCTIONS) if found is not None else None
