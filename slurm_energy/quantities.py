@@ -15,6 +15,8 @@ from slurm_energy.errors import UsageError
 
 _WATTS = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,6})?)(?P<unit>W|kW|MW)?", re.ASCII)
 _WATT_FACTORS = {None: 1.0, "W": 1.0, "kW": 1e3, "MW": 1e6}
+_MEGAHERTZ = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,6})?)(?P<unit>MHz|GHz)?", re.ASCII)
+_PERCENT = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,6})?)%?", re.ASCII)
 _PREFIXES = ("", "K", "M", "G", "T", "P")
 JOULES_PER_KWH = 3.6e6
 
@@ -57,6 +59,46 @@ def parse_watts(text: str, name: str = "watts") -> float:
     if not value > 0:
         raise UsageError(f"{name}: '{shown(text)}' is not a power", todo="write watts as 200, 200W or 1.6kW")
     return value
+
+
+def parse_megahertz(text: str, name: str = "frequency") -> float:
+    """Parse a frequency such as `2400`, `2400MHz` or `2.4GHz` into MHz.
+
+    Args:
+        text: digits with at most one decimal point and an optional unit MHz or GHz.
+        name: flag or configuration key, for the error message.
+
+    Returns:
+        MHz; finite and greater than 0.
+
+    Raises:
+        UsageError: the text has any other form, or is 0.
+    """
+    match = _MEGAHERTZ.fullmatch(text)
+    value = float(match["number"]) * (1e3 if match["unit"] == "GHz" else 1.0) if match else 0.0
+    if not value > 0:
+        todo = "write MHz as 2400, 2400MHz or 2.4GHz"
+        raise UsageError(f"{name}: '{shown(text)}' is not a frequency", todo=todo)
+    return value
+
+
+def parse_percent(text: str, name: str = "percentage") -> float:
+    """Parse a percentage such as `5`, `5%` or `2.5%`.
+
+    Args:
+        text: digits with at most one decimal point and an optional percent sign.
+        name: flag or configuration key, for the error message.
+
+    Returns:
+        The percentage; finite and at least 0.
+
+    Raises:
+        UsageError: the text has any other form.
+    """
+    match = _PERCENT.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{name}: '{shown(text)}' is not a percentage", todo="write it as 5, 5% or 2.5%")
+    return float(match["number"])
 
 
 def counter_delta(previous: int, current: int, counter_range: int) -> int:

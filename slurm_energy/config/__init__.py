@@ -5,6 +5,7 @@ One schema defines the validation, the example file and the reference page.
 
 from slurm_energy.config.loader import DEFAULT_PATH, load, locate, parse
 from slurm_energy.config.schema import (
+    TUNING_MODES,
     AgentConfig,
     BoundsConfig,
     ClusterConfig,
@@ -14,10 +15,12 @@ from slurm_energy.config.schema import (
     EdpEntry,
     NodePowerConfig,
     SitePolicy,
+    TuningConfig,
 )
 
 __all__ = [
     "DEFAULT_PATH",
+    "TUNING_MODES",
     "AgentConfig",
     "BoundsConfig",
     "ClusterConfig",
@@ -27,6 +30,7 @@ __all__ = [
     "EdpEntry",
     "NodePowerConfig",
     "SitePolicy",
+    "TuningConfig",
     "load",
     "locate",
     "parse",

@@ -32,6 +32,7 @@ from slurm_energy.config.value_checks import (
     socket_path,
     user_names,
     users_and_groups,
+    values_of,
 )
 
 
@@ -155,10 +156,44 @@ class DefaultsConfig:
 
 @dataclass(frozen=True, slots=True)
 class BoundsConfig:
-    """Bounds on the caps that users may request. The limits of the hardware apply in addition."""
+    """Bounds on the values that users may request. The limits of the hardware apply in addition.
+
+    Tuning keeps to the lower bounds of GPU caps, CPU frequency and GPU clock.
+    """
 
     cap_watts: tuple[float, float] = key((100.0, 10000.0), "Bounds of --energy-cap, per node.", ascending)
     gpu_cap_watts: tuple[float, float] = key((100.0, 1000.0), "Bounds of --energy-gpu-cap.", ascending)
+    slowdown_percent: tuple[float, float] = key((0.0, 100.0), "Bounds of --energy-slowdown.", ascending)
+    cpu_freq_mhz: tuple[float, float] = key((100.0, 10000.0), "Bounds of --energy-cpu-freq.", ascending)
+    gpu_clock_mhz: tuple[float, float] = key((100.0, 10000.0), "Bounds of --energy-gpu-clock.", ascending)
+
+
+TUNING_MODES = ("off", "advise", "on")
+"""Tuning modes in ascending order of what they permit."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuningConfig:
+    """Tuning of jobs whose policy names an objective: `edp`, `ed2p` or `energy`. See docs/tuning.md."""
+
+    mode: str = key(
+        "on",
+        "off: no measurement and no search; advise: report in the record what would be set, change nothing; "
+        "on: tune. A job may choose a lower mode with --energy-tuning, not a higher one.",
+        one_of(*TUNING_MODES),
+    )
+    partition: dict[str, str] = key(
+        {}, "Mode by partition, instead of `mode`.", values_of(*TUNING_MODES), show={"debug": "off"}
+    )
+    slowdown_limit_percent: float = key(
+        5.0,
+        "Slowdown limit of jobs with the objective `energy` and without --energy-slowdown, in percent of the "
+        "time of the untuned job.",
+        between(0, 100),
+    )
+    max_probes: int = key(
+        9, "Maximum number of settings that a search tries, per phase of a job.", between(1, 50)
+    )
 
 
 NODE_POWER_SOURCES = ("auto", "none", "pm_counters", "power_meter", "ipmi", "redfish", "psys", "grace-module")
@@ -331,9 +366,9 @@ class SitePolicy:
 
 @dataclass(frozen=True, slots=True)
 class EdpEntry:
-    """Best known settings of policy `edp` for a kind of hardware, optionally for one workload.
+    """Settings from which policy `edp` starts on a kind of hardware, optionally for one workload.
 
-    The most specific entry applies. Measured history replaces the entries.
+    The most specific entry applies. Tuning replaces it by what it measures; without tuning it stays in force.
     """
 
     cpu: str = key(
@@ -371,6 +406,7 @@ class Config:
     controller: ControllerConfig = field(default_factory=ControllerConfig)
     defaults: DefaultsConfig = field(default_factory=DefaultsConfig)
     bounds: BoundsConfig = field(default_factory=BoundsConfig)
+    tuning: TuningConfig = field(default_factory=TuningConfig)
     node_power: NodePowerConfig = field(default_factory=NodePowerConfig)
     priority: PriorityConfig = field(default_factory=PriorityConfig)
     oracle: OracleConfig = field(default_factory=OracleConfig)
@@ -386,6 +422,7 @@ SECTIONS: dict[str, type[Any]] = {
     "controller": ControllerConfig,
     "defaults": DefaultsConfig,
     "bounds": BoundsConfig,
+    "tuning": TuningConfig,
     "node_power": NodePowerConfig,
     "templates": TemplatesConfig,
     "priority": PriorityConfig,

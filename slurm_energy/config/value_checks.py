@@ -63,6 +63,18 @@ def one_of(*words: str) -> Check:
     return lambda value: None if value in words else f"must be one of {', '.join(words)}"
 
 
+def values_of(*words: str) -> Check:
+    """Return a check that accepts tables from names without blanks and commas to the given words."""
+
+    def check(value: dict[str, str]) -> str | None:
+        wrong = [name for name, word in value.items() if word not in words]
+        if wrong:
+            return f"'{wrong[0]}' must be one of {', '.join(words)}"
+        return keyed_words(value)
+
+    return check
+
+
 MAX_SOCKET_PATH_BYTES = 107
 """Maximum length of the path of a Unix socket (sun_path in unix(7) without the final NUL)."""
 

@@ -82,6 +82,7 @@ class GpuInfo:
         clocks_mhz: minimum and maximum graphics clock; None if unknown.
         interface: interface of its limit: `nvml`, `amdsmi` or `intel_gpu`.
         partitioned: whether the GPU is divided into MIG instances, which Slurm counts instead of the GPU.
+        power_profiles: names of the NVIDIA workload power profiles that the GPU offers.
     """
 
     index: int
@@ -93,6 +94,7 @@ class GpuInfo:
     clocks_mhz: tuple[int, int] | None
     interface: str = "nvml"
     partitioned: bool = False
+    power_profiles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,3 +97,8 @@ def gpu_limit_settings(index: int, watts: float, interface: str = "nvml") -> tup
 def gpu_clocks_setting(index: int, low_mhz: int, high_mhz: int) -> Setting:
     """Return the setting that locks the graphics clock of an NVIDIA GPU to a range in MHz."""
     return Setting(f"nvml.locked_clocks[gpu{index}]", f"{low_mhz}-{high_mhz}")
+
+
+def gpu_power_profile_setting(index: int, name: str) -> Setting:
+    """Return the setting that requests the NVIDIA workload power profile `name` and no other profile."""
+    return Setting(f"nvml.power_profile[gpu{index}]", name)

@@ -6,17 +6,24 @@ same functions, so that both accept the same flags.
 
 from slurm_energy.policies.catalogue import PolicyInfo, catalogue, default_policy
 from slurm_energy.policies.flags import PolicyRequest, validate_flags
-from slurm_energy.policies.plan import SettingsPlan, make_plan
+from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
+from slurm_energy.policies.plan import SettingsPlan, make_plan, point_settings
 from slurm_energy.policies.scope import WAITING_FOR_CPUS, JobScope
+from slurm_energy.policies.starting_point import StartingPoint, starting_point
 
 __all__ = [
+    "UNTUNED",
     "WAITING_FOR_CPUS",
     "JobScope",
+    "OperatingPoint",
     "PolicyInfo",
     "PolicyRequest",
     "SettingsPlan",
+    "StartingPoint",
     "catalogue",
     "default_policy",
     "make_plan",
+    "point_settings",
+    "starting_point",
     "validate_flags",
 ]

@@ -12,9 +12,13 @@ BUILT_IN = {
     "performance": "highest CPU frequency at all times",
     "powersave": "lowest CPU frequency at all times",
     "balanced": "CPU frequency follows the load",
-    "cap": "keep to --energy-cap and --energy-gpu-cap, change nothing else",
-    "edp": "settings with the best known energy-delay product for this hardware and --energy-model",
+    "cap": "keep to the limits that the job's flags name, change nothing else",
+    "edp": "tune the running job to the least energy-delay product",
+    "ed2p": "tune the running job to the least product of energy and squared time",
+    "energy": "tune the running job to the least energy within the slowdown limit",
 }
+OBJECTIVES = ("edp", "ed2p", "energy")
+"""Built-in policies that name an objective of tuning instead of settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +55,13 @@ class PolicyInfo:
         return self.name == self.base == MONITOR
 
     @property
+    def objective(self) -> str | None:
+        """The objective to which a job is tuned: `edp`, `ed2p` or `energy`; None if it is not tuned."""
+        return self.base if self.base in OBJECTIVES else None
+
+    @property
     def needs_cap(self) -> bool:
-        """Whether the policy enforces a power cap but defines none, so that the job must give one."""
+        """Whether the policy enforces limits but defines no cap, so that the job must give a limit."""
         return self.base == "cap" and not (self.cap_watts or self.gpu_cap_watts)
 
 

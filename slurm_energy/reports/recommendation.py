@@ -155,8 +155,9 @@ def _edp(job: JobUsage, config: Config) -> Note | None:
         return None
     return Note(
         "try",
-        f"Policy edp sets {settings_text} here, which was measured on {entry.gpu or entry.cpu or product}:"
-        f" {entry.source}. Compare both runs with: senergy job ID ID --html FILE",
+        f"Policy edp starts from {settings_text} here, which was measured on"
+        f" {entry.gpu or entry.cpu or product}: {entry.source}."
+        " Compare both runs with: senergy job ID ID --html FILE",
         "--energy-policy=edp",
     )
 

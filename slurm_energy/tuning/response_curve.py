@@ -22,6 +22,8 @@ class CurveSource(StrEnum):
     EARLIER_RUNS = "earlier runs"
     THIS_RUN = "this run"
     CHARACTERISATION = "characterisation"
+    SITE = "site"
+    PUBLISHED = "published"
     ORACLE = "oracle"
     PHYSICAL_MODEL = "physical model"
     GENERIC_PRIOR = "generic prior"

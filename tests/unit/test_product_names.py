@@ -8,7 +8,7 @@ from slurm_energy.config import Config, EdpEntry
 from slurm_energy.devices.product_names import gpu_product_words, matches_cpu, matches_gpu
 from slurm_energy.errors import NotFoundError
 from slurm_energy.oracle.hardware.hardware_files import find_hardware
-from slurm_energy.policies.edp_table import DEFAULTS, cpu_entry, gpu_entry
+from slurm_energy.policies.edp_table import PUBLISHED, cpu_entry, gpu_entry
 
 GPUS = """\
 Quadro RTX 6000
@@ -120,11 +120,14 @@ def test_every_product_is_itself() -> None:
 
 
 def test_the_shipped_table_gives_its_figures_to_the_measured_products_alone() -> None:
-    config = Config()
-    found = {name: gpu_entry(config, "", name, None) for name in GPUS}
-    caps = {name: entry.gpu_cap_watts for name, entry in found.items() if entry is not None}
     a100 = ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "A100-SXM4-40GB")
-    assert caps == {"Quadro RTX 6000": 170.0} | dict.fromkeys(a100, 300.0)
+    for model, expected in (
+        (None, {}),
+        ("gemm", dict.fromkeys(a100, 300.0)),
+        ("xception", {"Quadro RTX 6000": 170.0}),
+    ):
+        found = {name: gpu_entry(Config(), "", name, model) for name in GPUS}
+        assert {name: entry.gpu_cap_watts for name, entry in found.items() if entry} == expected
 
 
 CPUS = (
@@ -168,7 +171,7 @@ def test_an_entry_for_any_gpu_and_one_for_a_product() -> None:
     assert gpu_entry(config, "", "NVIDIA L4", None) == any_gpu
     assert gpu_entry(config, "", "NVIDIA A100X", None) == any_gpu
     assert gpu_entry(config, "", "NVIDIA A100 80GB PCIe", None) == a100
-    assert all(entry.cpu or entry.gpu for entry in DEFAULTS)
+    assert all(entry.cpu or entry.gpu for entry in PUBLISHED)
 
 
 @pytest.mark.parametrize(

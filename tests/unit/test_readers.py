@@ -237,7 +237,15 @@ def test_every_flag_has_an_effect() -> None:
     """A flag is part of the request that plans a job, or the queue engine reads it."""
     planning = ast.unparse(modules()["policies/plan.py"]) + ast.unparse(modules()["agent/jobs/planner.py"])
     queue = "".join(ast.unparse(tree) for name, tree in modules().items() if name.startswith("priority/"))
-    keys = {"ENERGY_CAP": "cap_watts", "ENERGY_GPU_CAP": "gpu_cap_watts"}
+    keys = {
+        "ENERGY_CAP": "cap_watts",
+        "ENERGY_GPU_CAP": "gpu_cap_watts",
+        "ENERGY_SLOWDOWN": "slowdown_limit",
+        "ENERGY_TUNING": "tuning_mode",
+        "ENERGY_CPU_FREQ": "cpu_max_mhz",
+        "ENERGY_GPU_CLOCK": "gpu_clock_mhz",
+        "ENERGY_POWER_PROFILE": "gpu_power_profile",
+    }
     for variable, flag in FLAGS.items():
         name = keys.get(variable, variable.removeprefix("ENERGY_").lower())
         planned = re.search(rf"\b(request|asked|found)\.{name}\b", planning)

@@ -57,20 +57,22 @@ def test_records_that_name_no_device_get_no_recommendation() -> None:
 
 
 def test_edp_is_recommended_where_it_has_a_measured_entry() -> None:
-    (note,) = tries(gpu_job("NVIDIA A100-SXM4-40GB", 100.0, 400.0, watts=350.0))
+    (note,) = tries(gpu_job("NVIDIA A100-SXM4-40GB", 100.0, 400.0, watts=350.0, model="gemm"))
     assert note.directive == "--energy-policy=edp"
-    assert "sets 300 W per GPU here, which was measured on A100-SXM4" in note.text
+    assert "starts from 300 W per GPU here, which was measured on A100-SXM4" in note.text
     assert "EDP +34.2 %" in note.text
     (job,) = usages([answer(record(1, policy="performance", devices=(CPU,), model="triad"), job_info(1))])
     (note,) = tries(job)
-    assert "sets at most 1500 MHz here" in note.text and "EDP +25.5 %" in note.text
+    assert "starts from at most 1500 MHz here" in note.text and "EDP +25.5 %" in note.text
     for changes in ({"policy": "edp"}, {"requested": {"gpu_cap_watts": "200"}}, {"policy": "balanced"}):
-        assert tries(gpu_job("NVIDIA A100-SXM4-40GB", 100.0, 400.0, watts=350.0, **changes)) == []
+        assert (
+            tries(gpu_job("NVIDIA A100-SXM4-40GB", 100.0, 400.0, watts=350.0, model="gemm", **changes)) == []
+        )
 
 
 @pytest.mark.parametrize(("watts", "many"), [(60.0, 0), (299.0, 0), (301.0, 1)])
 def test_edp_is_recommended_only_where_its_cap_would_bind(watts: float, many: int) -> None:
-    assert len(tries(gpu_job("NVIDIA A100-SXM4-40GB", 100.0, 400.0, watts=watts))) == many
+    assert len(tries(gpu_job("NVIDIA A100-SXM4-40GB", 100.0, 400.0, watts=watts, model="gemm"))) == many
 
 
 def test_edp_is_not_recommended_for_nodes_with_different_processors() -> None:
@@ -87,7 +89,7 @@ def test_edp_is_not_recommended_for_nodes_with_different_processors() -> None:
 
 
 def test_edp_is_not_recommended_to_users_without_permission() -> None:
-    job = gpu_job("NVIDIA A100-SXM4-40GB", 100.0, 400.0, watts=350.0)
+    job = gpu_job("NVIDIA A100-SXM4-40GB", 100.0, 400.0, watts=350.0, model="gemm")
     for site, many in (
         (SitePolicy(users=["alice"]), 1),
         (SitePolicy(users=["bob"]), 0),

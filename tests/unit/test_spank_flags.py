@@ -1,6 +1,5 @@
 """Rules of the energy flags in C (spank/flags.c), under the address and undefined behaviour sanitizers."""
 
-import json
 import os
 import re
 import shutil
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from slurm_energy import config as configuration
 from slurm_energy.errors import UsageError
 from slurm_energy.policies import validate_flags
-from slurm_energy.policies.flags import FLAGS as FLAG_NAMES
 from slurm_energy.policies.policy_file import policy_file_text
 from slurm_energy.policies.shapes import parse_shapes
 from slurm_energy.policies.suggestion import nearest_name
@@ -198,13 +196,6 @@ def test_the_same_policy_is_suggested_as_in_python(driver, value):
     nearest = None if value == "night" else nearest_name(value, ["monitor", "edp"])
     said = re.search(r"; did you mean '(.*)'\? allowed: monitor, edp$", message)
     assert accepted or (said[1] if said else None) == nearest
-
-
-def test_a_removed_flag_is_not_known(driver):
-    """--energy-slowdown was once accepted and had no effect."""
-    flags = (SPANK / "flags.c").read_text() + (REPOSITORY / "prolog_epilog/senergy_submit.lua").read_text()
-    assert "slowdown" not in flags.lower()
-    assert "slowdown" not in json.dumps(sorted(FLAG_NAMES)).lower()
 
 
 def test_a_policy_for_some_users_is_refused_to_others(driver):

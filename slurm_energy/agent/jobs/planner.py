@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Mapping, Sequence
 
@@ -33,6 +34,11 @@ _FLAG_NAMES = {
     "ENERGY_POLICY": "policy",
     "ENERGY_CAP": "cap_watts",
     "ENERGY_GPU_CAP": "gpu_cap_watts",
+    "ENERGY_SLOWDOWN": "slowdown",
+    "ENERGY_TUNING": "tuning",
+    "ENERGY_CPU_FREQ": "cpu_freq",
+    "ENERGY_GPU_CLOCK": "gpu_clock",
+    "ENERGY_POWER_PROFILE": "power_profile",
     "ENERGY_MODEL": "model",
     "ENERGY_TAG": "tag",
     "ENERGY_ALTERNATIVES": "alternatives",
@@ -188,7 +194,14 @@ def request_again(session: Session, config: Config) -> PolicyRequest:
     """Return the policy request of a running job with its current caps, to plan its settings again."""
     caps = session.power_monitor.cap_watts, session.power_monitor.gpu_cap_watts
     policy = session.policy if caps == (None, None) else capping_policy(session.policy, config)
-    return PolicyRequest(policy=policy, cap_watts=caps[0], gpu_cap_watts=caps[1], model=session.model)
+    flags = {name: session.requested.get(key, "") for name, key in _FLAG_NAMES.items()}
+    try:
+        request = validate_flags(flags, config, session.user, session.partition)
+    except EnergyError:  # the job runs under its fallback policy
+        request = _fallback(session, config)
+    return dataclasses.replace(
+        request, policy=policy, cap_watts=caps[0], gpu_cap_watts=caps[1], model=session.model
+    )
 
 
 _INSTANCES = "Slurm does not report the GPUs of the job's MIG instances: its GPU energy is unknown"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 
@@ -92,11 +93,11 @@ class SettingsApplier:
         Returns:
             How many settings were `applied` and how many `failed`.
         """
-        request = PolicyRequest(
+        request = dataclasses.replace(
+            planner.request_again(session, self._config()),
             policy=planner.capping_policy(session.policy, self._config()),
             cap_watts=caps.get("cap_watts", session.power_monitor.cap_watts),
             gpu_cap_watts=caps.get("gpu_cap_watts", session.power_monitor.gpu_cap_watts),
-            model=session.model,
         )
         policy = session.policy
         outcomes = self.apply(session, request)

@@ -1,0 +1,70 @@
+"""NVIDIA workload power profiles: names and numbers. Source: NVML 13.1, nvmlPowerProfileType_t."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+POWER_PROFILES: Final[Mapping[str, int]] = {
+    name: number
+    for number, name in enumerate(
+        (
+            "MAX_P",
+            "MAX_Q",
+            "COMPUTE",
+            "MEMORY_BOUND",
+            "NETWORK",
+            "BALANCED",
+            "LLM_INFERENCE",
+            "LLM_TRAINING",
+            "RBM",
+            "DCPCIE",
+            "HMMA_SPARSE",
+            "HMMA_DENSE",
+            "SYNC_BALANCED",
+            "HPC",
+            "MIG",
+            "MAX_Q_1",
+            "NETWORK_BOUND",
+            "HIGH_THROUGHPUT_INFERENCE",
+            "MEDIUM_THROUGHPUT_INFERENCE",
+            "LOW_LATENCY_INFERENCE",
+            "TRAINING",
+            "INFERENCE",
+            "MAX_Q_2",
+            "MAX_Q_3",
+            "LOW_PRIORITY_BACKGROUND",
+        )
+    )
+}
+"""NVML's number of each named profile."""
+
+MAX_PROFILES: Final = 255
+"""Number of profiles for which NVML has room (NVML_POWER_PROFILE_MAX of its masks)."""
+_NUMBERED: Final = re.compile(r"PROFILE_(0|[1-9][0-9]{0,2})")
+_NAMES: Final = {number: name for name, number in POWER_PROFILES.items()}
+
+
+def profile_name(number: int) -> str:
+    """Return the name of a profile, for example `MAX_Q`; `PROFILE_40` for the unnamed profile 40."""
+    return _NAMES.get(number, f"PROFILE_{number}")
+
+
+def profile_number(name: str) -> int | None:
+    """Return NVML's number of a profile that `profile_name` named; None for any other text."""
+    if name in POWER_PROFILES:
+        return POWER_PROFILES[name]
+    match = _NUMBERED.fullmatch(name)
+    number = int(match[1]) if match else MAX_PROFILES
+    return number if number < MAX_PROFILES and number not in _NAMES else None
+
+
+def canonical_name(text: str) -> str:
+    """Return a user's name of a profile as NVML spells it: `max-q` becomes `MAX_Q`."""
+    return text.upper().replace("-", "_")
+
+
+def profile_names(numbers: Iterable[int]) -> tuple[str, ...]:
+    """Return the names of profiles in ascending order of their numbers."""
+    return tuple(profile_name(number) for number in sorted(numbers))
