@@ -1,4 +1,7 @@
-"""Admission: which ranked jobs start now, within free resources and the power budget. Pure."""
+"""Admission: selection of the ranked jobs that start now within free resources and the power budget.
+
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from slurm_energy.scheduling.ranking import AGED, Ranking
 
 
 def fits(table: Alternatives, free: Ints) -> Bools:
-    """Return for each alternative whether it fits in the free resources, as an array of shape (m,).
+    """Return for each of the m alternatives whether it fits in the free resources, shape (m,).
 
     Args:
         table: the alternatives.
-        free: free GPUs (nodes, cores) by kind of hardware.
+        free: number of free GPUs (or nodes, or cores) by kind of hardware.
     """
     enough: Bools = table.gpus <= free[table.hardware]
     return enough
@@ -27,16 +30,16 @@ def admit(
     power_watts: Floats,
     left_watts: float = np.inf,
 ) -> list[int]:
-    """Start jobs in order as long as each fits; pass over jobs that do not.
+    """Return the jobs that start now: in ranked order, each job that still fits in the free resources.
 
-    A job beyond the bound on waiting is not passed over: admission ends there, so that the resources it waits
-    for stay free. Its wait would not be bounded otherwise.
+    A job that does not fit is passed over, unless it has waited longer than the bound on waiting. At such a
+    job admission ends, so that the resources it waits for stay free. Its wait would not be bounded otherwise.
 
     Args:
-        ranking: result of the policy.
-        job_id: shape (n,).
-        table: the alternatives.
-        free: free GPUs by kind of hardware; not modified.
+        ranking: result of the policy for n jobs.
+        job_id: job ids, shape (n,); they order jobs with equal scores.
+        table: the alternatives of all jobs, m rows.
+        free: number of free GPUs by kind of hardware; not modified.
         power_watts: power that each alternative adds to the cluster, shape (m,).
         left_watts: unused part of the power budget.
 

@@ -1,6 +1,7 @@
-"""Free resources over time, from the expected ends of running jobs; the basis of reservations and backfill.
+"""Free resources over time, from the expected ends of running jobs. Reservations and backfill use them.
 
-Resources are a vector: units of each kind of hardware and, last, watts of the power budget.
+Resources are a vector of r numbers: free units of each kind of hardware and, last, free watts of the power
+budget.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _SLACK = 1e-9
 
 
 class AvailabilityProfile:
-    """Free resources as a step function of time; the last step has no end.
+    """Free resources as a step function of time. The last step has no end.
 
     Args:
         now_s: start of the profile, in seconds on the caller's clock.
@@ -35,16 +36,22 @@ class AvailabilityProfile:
         self._free: Floats = np.array(rows)
 
     def fits_now(self, need: Floats, length_s: float) -> bool:
-        """Return whether a job that needs `need` for `length_s` seconds can start now.
+        """Return whether a job can start now.
 
-        Resources that are reserved in this period count as not free.
+        Resources that are reserved while the job would run count as not free.
+
+        Args:
+            need: resources that the job needs, shape (r,).
+            length_s: seconds for which it needs them.
         """
         return self._fits(0, need, length_s)
 
     def earliest(self, need: Floats, length_s: float) -> float | None:
-        """Return the earliest start time, in seconds, of a job that needs `need` for `length_s` seconds.
+        """Return the earliest time in seconds at which a job can start; None if the resources never suffice.
 
-        None if the resources are never sufficient.
+        Args:
+            need: resources that the job needs, shape (r,).
+            length_s: seconds for which it needs them.
         """
         for index in range(len(self._times)):
             if self._fits(index, need, length_s):
@@ -52,7 +59,7 @@ class AvailabilityProfile:
         return None
 
     def take(self, start_s: float, length_s: float, need: Floats) -> None:
-        """Reserve the resources `need` for `length_s` seconds from the time `start_s` on."""
+        """Reserve the resources `need`, shape (r,), for `length_s` seconds from the time `start_s` on."""
         first = self._split(start_s)
         last = len(self._times) if np.isinf(length_s) else self._split(start_s + length_s)
         self._free[first:last] -= need
@@ -65,7 +72,10 @@ class AvailabilityProfile:
         return bool(np.all(self._free[index:last] + _SLACK >= need))
 
     def _split(self, time_s: float) -> int:
-        """Return the index of the profile's step that starts at `time_s`; insert a missing step."""
+        """Return the index of the profile's step that starts at `time_s`.
+
+        Split a step if none starts there.
+        """
         index = int(np.searchsorted(self._times, time_s, "left"))
         if index < len(self._times) and self._times[index] == time_s:
             return index

@@ -1,6 +1,6 @@
 """Backfill: selection of the ranked jobs that start now under a scheduling discipline.
 
-The module only selects jobs. The caller starts them.
+The module only selects jobs; the caller starts them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from slurm_energy.scheduling.queue import Floats
 
 
 class Discipline(StrEnum):
-    """Rule by which ranked jobs may start.
+    """Rule that decides which ranked jobs may start.
 
-    strict: in order; no job passes one that cannot start.
-    easy: in order; jobs may pass the first job that cannot start if they do not delay it.
-    conservative: in order; jobs may pass if they delay no job before them.
-    packing: every job that fits starts, in order, at regular intervals (thesis, 5.3.2.4).
+    strict: jobs start in order. No job passes one that cannot start. easy: jobs may pass the first job that
+    cannot start if they do not delay it. conservative: jobs may pass others if they delay no job before them.
+    packing: every job that fits starts, at regular intervals (thesis, 5.3.2.4).
     """
 
     STRICT = "strict"
@@ -30,12 +29,13 @@ class Discipline(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pending job in the shape that the policy chose.
+    """A pending job with the shape (way to run it) that the policy chose.
 
     Attributes:
-        job, shape: rows of the workload.
-        need: required resources, shape (r,), as in `availability`, if all its nodes are on.
-        limit_s: expected time in seconds for which the job holds these resources.
+        job: row of the job in the caller's table.
+        shape: row of the shape in the caller's table.
+        need: required resources if all nodes of the job are on, shape (r,), as in `availability`.
+        limit_s: expected seconds for which the job holds these resources.
         aged: whether the job has waited longer than the bound on waiting. If so, no other job may delay it.
     """
 
@@ -58,17 +58,17 @@ def choose(
     need_now: Need,
     releases: Callable[[], Iterable[Release]],
 ) -> Iterator[Candidate]:
-    """Yield the jobs that start now, in order. The caller starts each one before it requests the next.
+    """Yield the jobs that start now, in order. The caller starts each job before it requests the next one.
 
     Args:
         discipline: scheduling discipline.
         candidates: pending jobs in the order of the policy.
         now_s: current time in seconds.
         free: free resources, shape (r,), as in `availability`.
-        need_now: returns the resources that a job takes if it starts now, nodes to boot included; called
-            only with jobs whose units are free. None: no node has to boot.
-        releases: returns the expected ends of running jobs and the resources that they release; called only
-            if a reservation is needed.
+        need_now: function that returns the resources that a job takes if it starts now, including the power
+            of nodes to boot. It is called only with jobs whose units are free. None: no node has to boot.
+        releases: function that returns the expected ends of running jobs and the resources that they release.
+            It is called only if a reservation is needed.
     """
     if discipline == Discipline.STRICT:
         return _strict(candidates, free, need_now)
@@ -78,9 +78,14 @@ def choose(
 
 
 def _need(candidate: Candidate, left: Floats, need_now: Need) -> Floats:
-    """Return the resources that a job takes if it starts now.
+    """Return the resources that a job takes if it starts now, shape (r,).
 
-    Where its units are not free, return its need with all nodes on.
+    If its units are not free, they are the resources that it takes with all nodes on.
+
+    Args:
+        candidate: the job.
+        left: free resources, shape (r,).
+        need_now: as in `choose`.
     """
     if need_now is None or (candidate.need[:-1] > left[:-1]).any():
         return candidate.need
@@ -114,10 +119,11 @@ def _backfill(
     need_now: Need,
     releases: Callable[[], Iterable[Release]],
 ) -> Iterator[Candidate]:
-    """Start jobs in order; give a reservation to a job that cannot start and must not be delayed.
+    """Yield the jobs that start now, in order, and reserve resources for some jobs that cannot start.
 
-    Discipline easy makes a reservation for the first such job, conservative for every such job, and packing
-    only for jobs that have waited longer than the bound on waiting.
+    Under the discipline easy the first such job gets a reservation, under conservative every such job, and
+    under packing only jobs that have waited longer than the bound on waiting. The arguments are those of
+    `choose`.
     """
     left = free.copy()
     profile: AvailabilityProfile | None = None

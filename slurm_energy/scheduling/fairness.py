@@ -8,12 +8,12 @@ from slurm_energy.scheduling.queue import Floats, Users
 
 
 def decayed(usage: Floats, elapsed_s: float, half_life_s: float) -> Floats:
-    """Return usage after exponential decay, as with Slurm's PriorityDecayHalfLife.
+    """Return the users' usage after exponential decay, as with Slurm's PriorityDecayHalfLife.
 
     Args:
         usage: usage in any unit, shape (u,).
-        elapsed_s: seconds since that usage was current.
-        half_life_s: seconds in which usage halves; infinity for no decay.
+        elapsed_s: seconds of decay.
+        half_life_s: seconds in which usage halves; infinity: no decay.
 
     Raises:
         ValueError: the half life is not positive.
@@ -25,9 +25,13 @@ def decayed(usage: Floats, elapsed_s: float, half_life_s: float) -> Floats:
 
 
 def usage_to_share_ratio(usage: Floats, users: Users) -> Floats:
-    """Return the ratio of usage to share for each user, shape (u,).
+    """Return usage divided by fair share for each user, shape (u,).
 
     Shares are scaled to a mean of 1, so that the ratio equals the usage where all shares are equal.
+
+    Args:
+        usage: usage in any unit, shape (u,).
+        users: table of the users, with their shares.
     """
     if len(users.share) == 0:
         return usage
@@ -37,10 +41,11 @@ def usage_to_share_ratio(usage: Floats, users: Users) -> Floats:
 
 
 def fair_share_factor(usage: Floats, users: Users) -> Floats:
-    """Return 2^(-U/S), U and S being a user's fractions of all usage and of all shares. Shape (u,), 0 to 1.
+    """Return the fair-share factor 2^(-U/S) of each user, 0 to 1, shape (u,).
 
-    A user without usage has 1; a user whose usage equals the share has 0.5.
-    Source: Slurm, priority_multifactor, the classic fair-share formula.
+    U is the user's fraction of all usage, S the user's fraction of all shares. A user without usage has 1; a
+    user whose usage equals the share has 0.5. Source: Slurm, priority_multifactor, the classic fair-share
+    formula.
     """
     total = float(np.sum(usage))
     if total <= 0:

@@ -26,20 +26,20 @@ class Running:
 
 
 def victims(running: Iterable[Running], hardware: int, needed: int, free: int) -> Sequence[int] | None:
-    """Choose jobs to preempt so that enough hardware of a kind becomes free.
+    """Return the jobs to preempt so that enough hardware of a kind becomes free.
 
-    Of all sufficient sets, choose the one that loses the least energy; among equals, the one with fewer jobs.
-    Time and memory grow with the number of jobs times the missing amount.
+    Of all sufficient sets of jobs, the one that loses the least energy is chosen; among equals, the one with
+    fewer jobs. Time and memory grow with the number of jobs times the number of missing GPUs.
 
     Args:
         running: all running jobs.
-        hardware: kind of hardware that is needed.
-        needed: number of GPUs that is needed.
-        free: number of GPUs that is free already.
+        hardware: number of the kind of hardware that is needed.
+        needed: number of GPUs that are needed.
+        free: number of GPUs that are already free.
 
     Returns:
-        Job ids, in order of the energy lost per freed GPU; empty if enough is free; None if preempting every
-        candidate would not free enough.
+        Job ids, in order of the energy lost per freed GPU. Empty: enough GPUs are free. None: preempting
+        every candidate would not free enough.
     """
     missing = max(0, needed - free)
     candidates = [job for job in running if job.preemptible and job.hardware == hardware and job.gpus > 0]

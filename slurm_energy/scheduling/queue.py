@@ -1,4 +1,4 @@
-"""Tables of pending jobs, of the shapes in which each job could run, and of users. Plain data."""
+"""Tables of pending jobs, of the shapes (ways to run) of each job, and of users. Plain data."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ Column = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """One row per pending job; all columns have shape (n,).
+    """Table of the n pending jobs; all columns have shape (n,). Times are in seconds on one clock.
 
     Attributes:
-        job_id: number of the job in Slurm or in the simulator; breaks ties, the lower number first.
+        job_id: number of the job in Slurm or in the simulator. Of equally ranked jobs, the lower number goes
+            first.
         submit_s: time of submission.
         user: row in `Users`.
-        deadline_s: time by which the job must have ended; NaN for none.
-        time_limit_s: time limit that the user requested; NaN for none.
+        deadline_s: time by which the job must have ended; NaN: none.
+        time_limit_s: time limit that the user requested, in seconds; NaN: none.
         size: share of the cluster that the job requests, 0 to 1.
-        partition_factor, qos_factor: Slurm's factors, 0 to 1.
-        nice: Slurm's nice value, subtracted from the priority of `multifactor`.
-        owner: number of the person who submitted the job, for limits per person; one person may have
-            several rows in `Users`.
-        aged_starts: number of the owner's jobs that started recently after waiting past the bound.
+        partition_factor, qos_factor: Slurm's priority factors of the partition and the QOS, 0 to 1.
+        nice: Slurm's nice value, which `multifactor` subtracts from the priority.
+        owner: number of the person who submitted the job, for limits per person. One person may have several
+            rows in `Users`.
+        aged_starts: number of the owner's jobs that started recently after they had waited longer than the
+            bound.
     """
 
     job_id: Ints
@@ -61,6 +63,11 @@ class Jobs:
 def jobs(job_id: Ints, submit_s: Floats, **columns: Column) -> Jobs:
     """Return a table of pending jobs. Each omitted column gets a neutral value.
 
+    Args:
+        job_id: numbers of the jobs, shape (n,).
+        submit_s: times of submission in seconds, shape (n,).
+        **columns: further columns of `Jobs` by name.
+
     Raises:
         UsageError: a column has another length or an unknown name.
     """
@@ -87,7 +94,18 @@ def _complete(
     needed: Mapping[str, Column],
     given: Mapping[str, Column],
 ) -> dict[str, Any]:
-    """Check the given columns and return all optional columns, omitted ones with their defaults."""
+    """Check the given columns of a table and return its optional columns.
+
+    Args:
+        table: name of the table, for error messages.
+        count: number of rows.
+        defaults: default of each optional column, which replaces omitted ones.
+        needed: required columns, whose lengths are checked too.
+        given: optional columns that the caller has given.
+
+    Raises:
+        UsageError: a column has another length or an unknown name.
+    """
     for name, column in {**needed, **given}.items():
         if name not in needed and name not in defaults:
             raise UsageError(f"{table}: column '{name}' is not known", todo=f"one of {', '.join(defaults)}")
@@ -98,17 +116,18 @@ def _complete(
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """The shapes in which jobs could run; columns have shape (m,), the rows of one job are adjacent.
+    """The m shapes in which jobs could run; columns have shape (m,). The rows of one job are adjacent.
 
     Attributes:
-        first: shape (n + 1,): the rows of job i are first[i] to first[i + 1] - 1; at least one each.
+        first: the rows of job i are first[i] to first[i + 1] - 1, shape (n + 1,). Each job has at least one
+            row.
         gpus: number of GPUs (or of nodes or cores, where jobs are counted in these).
-        batch: batch size; 0 where the job has none.
+        batch: batch size in training; 0: the job has none.
         hardware: kind of hardware, a number that the caller assigns.
-        cap_watts: power cap; NaN for none.
+        cap_watts: power cap; NaN: none.
         time_s: predicted run time.
         power_watts: predicted mean power.
-        possible: whether the shape fits in the resources that are free now; True for all shapes where the
+        possible: whether the shape fits in the resources that are free now. It is True for all shapes if the
             caller does not restrict them.
     """
 
@@ -123,7 +142,10 @@ class Alternatives:
 
     @property
     def edp(self) -> Floats:
-        """Energy-delay product P T^2 in joule seconds, shape (m,). Source: thesis, Eq. 5.1."""
+        """Energy-delay product P T^2 of each alternative in joule seconds, shape (m,).
+
+        Source: thesis, Eq. 5.1.
+        """
         product: Floats = self.power_watts * np.square(self.time_s)
         return product
 
@@ -135,6 +157,12 @@ class Alternatives:
 
 def alternatives(first: Ints, time_s: Floats, power_watts: Floats, **columns: Column) -> Alternatives:
     """Return a table of alternatives. Each omitted column gets a neutral value.
+
+    Args:
+        first: the rows of job i are first[i] to first[i + 1] - 1, shape (n + 1,).
+        time_s: predicted run times, shape (m,).
+        power_watts: predicted mean powers, shape (m,).
+        **columns: further columns of `Alternatives` by name.
 
     Raises:
         UsageError: columns differ in length, a job has no alternative, or a time or power is not positive.
@@ -159,10 +187,10 @@ def alternatives(first: Ints, time_s: Floats, power_watts: Floats, **columns: Co
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """Decayed usage of each user; columns have shape (u,).
+    """Table of the u users with their decayed usage; columns have shape (u,).
 
     Attributes:
-        share: part of the cluster that a user is entitled to, in any positive unit; only ratios count.
+        share: part of the cluster to which a user is entitled, in any positive unit; only ratios count.
         gpu_seconds: GPU time used.
         energy_joules: energy used.
     """
@@ -174,10 +202,10 @@ class Users:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Input of a policy: pending jobs, their alternatives and the users.
+    """Input of a scheduling policy: pending jobs, the alternatives of each job, and the users.
 
     Attributes:
-        now_s: current time, on the clock of the jobs' `submit_s`.
+        now_s: current time in seconds, on the clock of `jobs.submit_s`.
     """
 
     now_s: float

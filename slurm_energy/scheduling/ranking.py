@@ -1,4 +1,7 @@
-"""Ranking, the result of a policy (order of the jobs, shape of each job), and building blocks of policies."""
+"""Ranking: the result of a scheduling policy, which is the order and the shape (way to run) of each job.
+
+The module also contains the functions from which policies build a ranking.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,17 @@ AGED, URGENT, NORMAL = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Parameters of a site, the same for every policy.
+    """Parameters that a site sets for all scheduling policies.
 
     Attributes:
         age_weight: weight of a job's waiting time, per second (W_age in the thesis, 5.4).
-        wait_bound_s: bound on waiting. Jobs that waited longer go before all others in order of submission,
-            and no job may delay them. No wait exceeds this bound plus the time in which the running jobs and
-            the jobs that waited even longer finish.
+        wait_bound_s: bound on waiting in seconds. Jobs that waited longer go before all others in order of
+            submission, and no job may delay them. No wait exceeds this bound plus the time in which the
+            running jobs and the jobs that waited even longer finish.
         weights: weights by name, of the terms of `blend` and of Slurm's factors in `multifactor`.
         max_age_s: age at which an age factor is 1 (Slurm's PriorityMaxAge).
         aged_jobs_per_user: maximum number of jobs of one owner that go before all others within
-            `wait_bound_s`, jobs that have started included. None: no limit.
+            `wait_bound_s`, including jobs that have started. None: no limit.
     """
 
     age_weight: float = 0.01
@@ -35,19 +38,19 @@ class Options:
     aged_jobs_per_user: int | None = None
 
     def weight(self, name: str, default: float) -> float:
-        """Return the site's weight `name`, or `default` if the site does not set it."""
+        """Return the site's weight for the term `name`, or `default` if the site does not set it."""
         return self.weights.get(name, default)
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One component of a score, for explanations only; no decision uses it.
+    """One component of the jobs' scores. It only explains scores to users; no decision uses it.
 
     Attributes:
-        value: shape (n,); NaN for a job that the term does not concern.
+        value: value for each of n jobs, shape (n,); NaN: the term does not concern the job.
         unit: unit of the value; empty for a factor.
-        weight: factor by which the value is multiplied in a score that is a sum; None in other scores.
-        power: exponent of the value in a score that is a product; None in other scores.
+        weight: factor by which the value is multiplied, in a score that is a sum; None in other scores.
+        power: exponent of the value, in a score that is a product; None in other scores.
     """
 
     value: Floats
@@ -57,21 +60,24 @@ class Term:
 
     @property
     def contribution(self) -> Floats | None:
-        """Amount by which the term lowers (improves) each score, shape (n,). None without a weight."""
+        """Amount by which the term lowers (improves) each job's score, shape (n,).
+
+        None if the term has no weight.
+        """
         return None if self.weight is None else self.weight * self.value
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Result of a policy; columns have shape (n,).
+    """Result of a scheduling policy for n jobs; columns have shape (n,).
 
     Attributes:
         tier: group of the job (see `tiers`). Jobs of a lower tier start first.
-        score: within a tier the lower score goes first; +inf for a job that cannot run now.
-        choice: row of the alternative to run; -1 if none is possible now.
+        score: within a tier, jobs with a lower score go first; +inf: the job cannot run now.
+        choice: row of the alternative (way to run the job) that was chosen; -1: none is possible now.
         terms: components of the score by name, before jobs beyond the bound on waiting are put first. The
-            score is minus the sum of the contributions of terms with weights, or the product of terms with
-            powers; terms without either are for comparison.
+            score is minus the sum of the contributions of terms with weights, or the product of the terms
+            with powers. Terms without either are for comparison.
     """
 
     tier: Ints
@@ -82,7 +88,8 @@ class Ranking:
     def order(self, job_id: Ints) -> Ints:
         """Return the rows of the jobs in the order in which they start, shape (n,).
 
-        Among jobs with the same tier and score, the lower job id comes first.
+        Args:
+            job_id: job ids, shape (n,). Among jobs with the same tier and score, the lower id comes first.
         """
         rows: Ints = np.lexsort((job_id, self.score, self.tier)).astype(np.int64)
         return rows
@@ -111,15 +118,15 @@ def fault(ranking: Ranking, queue: Queue) -> str:
 
 
 def least(values: Floats, table: Alternatives) -> tuple[Ints, Floats]:
-    """Return for each job the possible alternative with the lowest value.
+    """Return for each of n jobs the possible alternative with the lowest value.
 
     Args:
-        values: values to minimize, shape (m,).
+        values: value of each alternative, shape (m,).
         table: the alternatives.
 
     Returns:
-        Row of the alternative (the first of equals; -1 if none is possible) and its value (+inf if none),
-        each of shape (n,).
+        Row of the alternative (the first of equals; -1: none is possible) and its value (+inf: none is
+        possible), each of shape (n,).
     """
     if len(table.first) < 2:
         return np.zeros(0, np.int64), np.zeros(0)
@@ -136,8 +143,9 @@ def least(values: Floats, table: Alternatives) -> tuple[Ints, Floats]:
 def tiers(queue: Queue, options: Options, *, urgent_first: bool = False) -> Ints:
     """Return the tier of each job, shape (n,): AGED, URGENT or NORMAL.
 
-    AGED are jobs that waited longer than the bound: each owner's oldest, up to `aged_jobs_per_user`. URGENT
-    are jobs with a deadline, if `urgent_first` is set.
+    Jobs of the tier AGED have waited longer than the bound on waiting. They are each owner's oldest jobs, at
+    most `options.aged_jobs_per_user` of them. Jobs of the tier URGENT have a deadline; the tier is empty
+    unless `urgent_first` is set. All other jobs are NORMAL.
     """
     tier = np.full(queue.jobs.count, NORMAL, np.int64)
     if urgent_first:
@@ -147,7 +155,7 @@ def tiers(queue: Queue, options: Options, *, urgent_first: bool = False) -> Ints
 
 
 def _aged(queue: Queue, options: Options) -> Ints:
-    """Return the rows of jobs beyond the bound on waiting: each owner's oldest, up to the allowed number."""
+    """Return the rows of the jobs of tier AGED: each owner's oldest beyond the bound on waiting."""
     jobs = queue.jobs
     rows: Ints = np.flatnonzero(queue.wait_s >= options.wait_bound_s)
     if options.aged_jobs_per_user is None or len(rows) == 0:
@@ -169,10 +177,18 @@ def ranked(
     urgent_first: bool = False,
     terms: Mapping[str, Term] | None = None,
 ) -> Ranking:
-    """Return the ranking that a score defines.
+    """Return the ranking of n jobs that a score defines.
 
-    Jobs beyond the bound on waiting come first, in order of submission; with `urgent_first`, jobs with a
-    deadline come next. A job without a choice gets the score +inf.
+    Jobs beyond the bound on waiting come first, in order of submission.
+
+    Args:
+        queue: the pending jobs.
+        options: parameters of the site.
+        choice: row of the chosen alternative of each job, shape (n,); -1: none. A job without one gets the
+            score +inf.
+        score: score of each job, lower first, shape (n,).
+        urgent_first: whether jobs with a deadline come before the jobs without one.
+        terms: components of the score by name, for explanations; None: none.
     """
     tier = tiers(queue, options, urgent_first=urgent_first)
     aged = tier == AGED
@@ -182,27 +198,37 @@ def ranked(
 
 
 def edp_term(edp: Floats) -> Term:
-    """Return a term for explanations that contains the energy-delay product `edp` in joule seconds."""
+    """Return a term that shows the energy-delay product of each job to users.
+
+    Args:
+        edp: energy-delay products in joule seconds, shape (n,).
+    """
     return Term(edp, "J s", power=1.0)
 
 
 def minus_sum(terms: Mapping[str, Term]) -> Floats:
-    """Return the score of terms with weights: minus the sum of their contributions, shape (n,)."""
+    """Return the scores that terms with weights define: minus the sum of contributions, shape (n,)."""
     score: Floats = -np.sum([c for term in terms.values() if (c := term.contribution) is not None], axis=0)
     return score
 
 
 def chosen(values: Floats, choice: Ints) -> Floats:
-    """Return for each job the value of its chosen alternative, shape (n,).
+    """Return for each job the value of its chosen alternative, shape (n,); +inf for a job without one.
 
-    The value is +inf for a job without a choice.
+    Args:
+        values: value of each alternative, shape (m,).
+        choice: row of each job's alternative, shape (n,); -1: none.
     """
     picked: Floats = np.where(choice >= 0, values[choice], np.inf) if len(values) else np.zeros(0)
     return picked
 
 
 def slack_s(queue: Queue, time_s: Floats) -> Floats:
-    """Return the slack of each job in seconds: deadline - (now + time_s); NaN without a deadline.
+    """Return the slack of each job in seconds: deadline - (now + time_s); NaN without deadline.
+
+    Args:
+        queue: the pending jobs.
+        time_s: run time of each job in seconds, shape (n,).
 
     Source: thesis, 5.4.1, Chronos.
     """
@@ -211,7 +237,15 @@ def slack_s(queue: Queue, time_s: Floats) -> Floats:
 
 
 def over_all(values: Floats, table: Alternatives) -> Floats:
-    """Return each job's lowest value over all its alternatives, possible now or not. Shape (n,)."""
+    """Return each job's lowest value over all its alternatives, whether they are possible now or not.
+
+    Args:
+        values: value of each alternative, shape (m,).
+        table: the alternatives of n jobs.
+
+    Returns:
+        Shape (n,).
+    """
     if len(table.first) < 2:
         return np.zeros(0)
     lowest: Floats = np.minimum.reduceat(values, table.first[:-1])
@@ -219,10 +253,10 @@ def over_all(values: Floats, table: Alternatives) -> Floats:
 
 
 def in_time(queue: Queue) -> Bools:
-    """Return for each alternative whether its job meets its deadline if it starts now in it, shape (m,).
+    """Return for each alternative whether its job meets its deadline if it starts now, shape (m,).
 
-    The value is True for every alternative of a job without a deadline, and of a job that would miss its
-    deadline in every alternative.
+    The value is True for every alternative of a job without a deadline. It is also True for every alternative
+    of a job that would miss its deadline in all of them.
     """
     table = queue.alternatives
     counts = np.diff(table.first)

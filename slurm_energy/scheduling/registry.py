@@ -1,6 +1,6 @@
 """Registry of scheduling policies by name.
 
-A policy is one function in one file. A site loads its own policies from a path.
+A policy is one function in one file. A site can load its own policies from Python files.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ class Policy:
 
     Attributes:
         name: name in commands and configuration, lower case.
-        function: the ranking function; `rank` checks its result.
+        function: the ranking function. `rank` checks its result.
         summary: first line of the ranking function's docstring.
-        keeps_budget: the policy starts a job only if the predicted power stays within the cluster's budget.
-        preempts: the policy may interrupt jobs without a deadline for jobs with one.
-        weights: names of the weights that it reads; None: not declared.
+        keeps_budget: whether the policy starts a job only if the predicted power stays within the cluster's
+            budget.
+        preempts: whether the policy may interrupt jobs without a deadline for jobs with one.
+        weights: names of the weights that the ranking function reads; None: not declared.
     """
 
     name: str
@@ -46,8 +47,8 @@ class Policy:
         """Return the ranking of the pending jobs in a queue.
 
         Raises:
-            UsageError: the function failed or returned an invalid ranking; the message gives the reason on
-                one line.
+            UsageError: the ranking function failed or returned an invalid ranking. The message states the
+                reason on one line.
         """
         try:
             ranking = self.function(queue, options)
@@ -103,10 +104,10 @@ def register(
 
 
 def policy(name: str) -> Policy:
-    """Return the scheduling policy registered under `name`.
+    """Return the scheduling policy registered under a name.
 
     Raises:
-        NotFoundError: the name is unknown; the message suggests the nearest names.
+        NotFoundError: there is no policy of this name. The message suggests the nearest names.
     """
     _load_built_in()
     registered = _policies.get(name)
@@ -124,12 +125,15 @@ def names() -> list[str]:
 
 
 def check_weights(weights: Collection[str]) -> None:
-    """Check that every given weight name is read by at least one registered policy.
+    """Check that at least one registered policy reads each of the given weights.
 
-    Any weight is accepted while a site's own policy is loaded, since such a policy may read any weight.
+    While a site's own policy is loaded, any weight is accepted, because such a policy may read any weight.
+
+    Args:
+        weights: names of weights.
 
     Raises:
-        UsageError: names the unknown weight.
+        UsageError: no policy reads a weight. The message names the weight.
     """
     _load_built_in()
     site_policies = [entry for entry in _policies.values() if not entry.built_in]
@@ -141,10 +145,10 @@ def check_weights(weights: Collection[str]) -> None:
 
 
 def load_file(path: Path) -> list[str]:
-    """Load policies of a site or a researcher by executing a Python file.
+    """Load a site's own policies by executing a Python file that registers them.
 
     Returns:
-        The names that the file registered.
+        Names of the registered policies.
 
     Raises:
         UsageError: the file cannot be read or executed, or registers no policy.
@@ -166,7 +170,7 @@ def load_file(path: Path) -> list[str]:
 
 
 def _line(error: BaseException, path: Path) -> str:
-    """Return `:LINE`, the number of the line in `path` that raised the error; empty if it is unknown."""
+    """Return `:LINE` with the line number in `path` that raised an error; empty if the line is unknown."""
     line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else None
     trace = error.__traceback__
     while line is None and trace is not None:
@@ -177,7 +181,7 @@ def _line(error: BaseException, path: Path) -> str:
 
 
 def _last_line(error: BaseException) -> str:
-    """Return ` (FILE:LINE)` of the innermost call that raised an error."""
+    """Return ` (FILE:LINE)` with the position of the innermost call that raised an error."""
     trace = error.__traceback__
     location = ""
     while trace is not None:

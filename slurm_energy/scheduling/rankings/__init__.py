@@ -1,1 +1,1 @@
-"""Built-in policies, one module each; every module here is registered."""
+"""Built-in scheduling policies, one module each. Importing this package registers all of them."""

@@ -1,4 +1,4 @@
-"""Deadlines first, by preemption if necessary; least energy-delay product for other jobs."""
+"""Policy `aurachronos`: deadlines first, by preemption if necessary; then least energy-delay product."""
 
 from __future__ import annotations
 

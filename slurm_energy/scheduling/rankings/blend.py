@@ -1,4 +1,4 @@
-"""Energy, fairness, deadlines and age in one score."""
+"""Policy `blend`: energy, fairness, deadlines and age in one weighted sum."""
 
 from __future__ import annotations
 
@@ -49,7 +49,12 @@ def _edp_factor(edp: Floats) -> Floats:
 
 
 def _deadline_factor(time_s: Floats, slack: Floats) -> Floats:
-    """Return T / (T + slack): 0 without deadline, 1 without slack."""
+    """Return T / (T + slack) for each job: 0 without deadline, 1 without slack, shape (n,).
+
+    Args:
+        time_s: run times T in seconds, shape (n,).
+        slack: seconds between the earliest end and the deadline, shape (n,); NaN: no deadline.
+    """
     slack_left = np.maximum(0.0, slack)
     with np.errstate(invalid="ignore"):
         factor: Floats = np.nan_to_num(time_s / (time_s + slack_left), nan=0.0)

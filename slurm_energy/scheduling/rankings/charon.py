@@ -1,4 +1,4 @@
-"""The order of Zeus under a power budget."""
+"""Policy `charon`: the order of the policy `zeus`, under a power budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deadlines first: the heuristic that the thesis calls Chronos."""
+"""Policy `chronos`: deadlines first (the heuristic Chronos of the thesis)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fair shares of energy: the heuristic that the thesis calls Hades."""
+"""Policy `hades`: fair shares of energy (the heuristic Hades of the thesis)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Energy first, waiting for an efficient shape instead of taking any free one; deadlines are kept."""
+"""Policy `kairos`: least energy.
+
+A job waits for an efficient shape (way to run) instead of taking any free one.
+
+Deadlines are met.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slurm's own priority formula, for comparison."""
+"""Policy `multifactor`: Slurm's own priority formula, for comparison."""
 
 from __future__ import annotations
 

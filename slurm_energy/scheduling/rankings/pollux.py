@@ -1,4 +1,4 @@
-"""Throughput first: the heuristic that the thesis calls Pollux."""
+"""Policy `pollux`: throughput first (the heuristic Pollux of the thesis)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shortest job first."""
+"""Policy `sjf`: shortest job first."""
 
 from __future__ import annotations
 

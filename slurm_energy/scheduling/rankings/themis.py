@@ -1,4 +1,4 @@
-"""Fair shares of GPU time: the heuristic that the thesis calls Themis."""
+"""Policy `themis`: fair shares of GPU time (the heuristic Themis of the thesis)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Energy and performance: least energy-delay product first."""
+"""Policy `zeus`: least energy-delay product first."""
 
 from __future__ import annotations
 
