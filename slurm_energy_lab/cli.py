@@ -48,6 +48,10 @@ _EXAMPLES = {
     "demo": """\
   senergy lab demo
   senergy lab demo --keep --html page.html""",
+    "profile": """\
+  senergy lab profile --seed 7 --gpu --output unknown.toml
+  printf '[[node]]\\nname = "n1"\\nprofile = "unknown.toml"\\n' > nodes.toml
+  senergy lab up --nodes nodes.toml""",
     "run": """\
   senergy lab run gemm                  in a job: sbatch --exclusive --wrap 'senergy lab run gemm'
   senergy lab run train --gpu --seconds 30 --json""",
@@ -71,6 +75,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add(commands, "env", "print the login node's environment, for eval")
     demo = "bring a lab up, run a dozen jobs under energy policies, report, take it down"
     _configure_demo(_add(commands, "demo", demo))
+    _configure_profile(_add(commands, "profile", "draw the hardware profile of a node at random"))
     _configure_kernel(_add(commands, "run", "inside a job: run a kernel on the emulated hardware"))
 
 
@@ -79,7 +84,7 @@ def _add(
 ) -> argparse.ArgumentParser:
     """Add a subcommand with its examples.
 
-    All subcommands except `run` accept the lab's directory.
+    All subcommands except `run` and `profile` accept the lab's directory.
     """
     command = commands.add_parser(
         name,
@@ -88,7 +93,7 @@ def _add(
         epilog=f"examples:\n{_EXAMPLES[name]}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    if name != "run":
+    if name not in ("run", "profile"):
         command.add_argument("--dir", type=Path, help=_DIRECTORY_HELP)
     return command
 
@@ -134,10 +139,19 @@ def _configure_demo(demo: argparse.ArgumentParser) -> None:
     )
 
 
+def _configure_profile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seed", type=int, required=True, help="seed of the random numbers")
+    parser.add_argument("--gpu", action="store_true", help="a node with GPUs")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write (default: print it)")
+
+
 def _configure_kernel(parser: argparse.ArgumentParser) -> None:
     parser.description = "Run a kernel in the emulated device's own time, on the job's CPUs or GPUs."
     parser.add_argument(
-        "kernel", metavar="KERNEL", help="gemm, spmv, triad, stencil, monte_carlo, dist or train"
+        "kernel",
+        metavar="KERNEL",
+        help="gemm, spmv, triad, stencil, monte_carlo, dist or train, or a program of several phases: "
+        "pipeline, checkpointed or solver",
     )
     device = parser.add_mutually_exclusive_group()
     device.add_argument(
@@ -167,6 +181,7 @@ def run(args: argparse.Namespace) -> int:
         "shell": _shell,
         "env": _env,
         "demo": _demo,
+        "profile": _profile,
         "run": _run,
     }
     return commands[args.command](args)
@@ -374,6 +389,22 @@ def _env(args: argparse.Namespace) -> int:
 
     for key, value in find_lab(_layout(args)).environment().items():
         print(f"export {key}={shlex.quote(value)}")
+    return EXIT_OK
+
+
+def _profile(args: argparse.Namespace) -> int:
+    from slurm_energy_lab.cluster.configuration import toml_document
+    from slurm_energy_lab.model import draw_profile
+
+    text = toml_document(draw_profile(args.seed, args.gpu))
+    if args.output is None:
+        print(text, end="")
+        return EXIT_OK
+    try:
+        args.output.write_text(text)
+    except OSError as error:
+        raise UsageError(f"--output {args.output}", error.strerror or str(error)) from None
+    print(f"Profile {args.output}: drawn with seed {args.seed}.")
     return EXIT_OK
 
 

@@ -20,6 +20,8 @@ from slurm_energy_lab.model.profile import (
     RaplProfile,
 )
 from slurm_energy_lab.model.profile_file import load_profile, profile_names
+from slurm_energy_lab.model.programs import program_names
+from slurm_energy_lab.model.random_profile import draw_profile
 from slurm_energy_lab.model.requests import FrequencyRequest, GpuState, KernelRequest, KernelResult
 
 __all__ = [
@@ -39,7 +41,9 @@ __all__ = [
     "RaplProfile",
     "UsageByJob",
     "default_size",
+    "draw_profile",
     "kernel_names",
     "load_profile",
     "profile_names",
+    "program_names",
 ]

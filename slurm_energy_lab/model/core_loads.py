@@ -7,6 +7,7 @@ groups.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
@@ -57,6 +58,7 @@ class Cores:
         self._real_loads: dict[str, _RealLoad] = {}
         self._real_busy: dict[tuple[str, ...], float] = {}
         self._targets: dict[tuple[int, float], int] = {}
+        self._hosts: Counter[int] = Counter()
 
     def _check(self, cpu: int) -> int:
         check_cpu(self._profile, cpu)
@@ -91,14 +93,14 @@ class Cores:
             check_request(self._cpufreq, request)
             self._known[request] = request
         self._requests[cpu] = self._known[request]
-        return bool(self._parts[core]) or self._real(core) > 0
+        return self._busy(core) > 0
 
     def requested_khz(self, cpu: int) -> int:
         """Return the frequency in kHz that a CPU's core requests: the maximum over its threads."""
         return self._requested_khz(self._check(cpu))
 
     def _requested_khz(self, core: int) -> int:
-        busy = 1.0 if self._parts[core] else self._real(core)
+        busy = self._busy(core)
         return max(
             self._target_khz(self._requests[cpu], busy)
             for cpu in range(core, self._cpu.cpus, self._cpu.cores)
@@ -126,6 +128,14 @@ class Cores:
         """Remove a kernel part from cores, given by core number."""
         for core in cores:
             self._parts[core] = tuple(other for other in self._parts[core] if other is not part)
+
+    def add_host(self, cpu: int) -> None:
+        """Register a thread that feeds a GPU. It keeps its core busy."""
+        self._hosts[self._check(cpu)] += 1
+
+    def remove_host(self, cpu: int) -> None:
+        """Remove a thread that fed a GPU."""
+        self._hosts[self._check(cpu)] -= 1
 
     def set_real_load(
         self, key: str, cpus: Collection[int], busy_cores: float, job: Job = None
@@ -195,8 +205,10 @@ class Cores:
 
     def busy(self, cpu: int) -> float:
         """Return the busy share of a logical CPU's core, 0 to 1."""
-        core = self._check(cpu)
-        return 1.0 if self._parts[core] else self._real(core)
+        return self._busy(self._check(cpu))
+
+    def _busy(self, core: int) -> float:
+        return 1.0 if self._parts[core] or self._hosts[core] else self._real(core)
 
     def loads(self, package: int) -> list[CoreLoad]:
         """Return the busy cores of a package, grouped by equal settings and equal load."""

@@ -6,7 +6,7 @@ and time are in `package`; `node` assigns loads to cores.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slurm_energy_lab.model.job_integrals import Job
@@ -40,6 +40,21 @@ class CoreLoad:
         return 1.0 if self.parts else self.real
 
 
+@dataclass(frozen=True, slots=True)
+class FedGpu:
+    """A busy GPU that a thread of the package feeds.
+
+    Attributes:
+        parts: kernel parts on the GPU.
+        khz: frequency that the core of the thread requests.
+        watts: power that the package uses to feed the GPU at its maximum frequency.
+    """
+
+    parts: tuple[KernelPart, ...]
+    khz: int
+    watts: float
+
+
 @dataclass(slots=True)
 class CpuDemand:
     """Resources of a package that one kernel part can use, and the resulting phase time and activity.
@@ -49,14 +64,18 @@ class CpuDemand:
         cycles_per_s: cycles per second of these cores.
         bytes_per_s: memory bandwidth of these cores.
         compute_s: seconds for the operations of a phase alone.
+        serial_s: seconds of the serial section of a phase, in which one core is busy.
+        rest_s: seconds of serial section and waiting.
         period_s: seconds of a phase.
-        activity: switching activity relative to GEMM.
+        activity: mean switching activity relative to GEMM.
     """
 
     cores: float = 0.0
     cycles_per_s: float = 0.0
     bytes_per_s: float = 0.0
     compute_s: float = 0.0
+    serial_s: float = 0.0
+    rest_s: float = 0.0
     period_s: float = 0.0
     activity: float = 0.0
 
@@ -116,16 +135,20 @@ class CpuPhysics:
                 return khz
         return self.cpu.turbo_bins[-1][1]
 
+    def feed_watts(self, gpu: FedGpu, ceiling_khz: int) -> float:
+        """Return the power in watts of the thread that feeds a GPU, under a maximum frequency."""
+        khz = min(gpu.khz, ceiling_khz)
+        return gpu.watts * self.voltage_square(khz) * khz / self.max_khz
+
     def operate(
-        self, loads: Iterable[CoreLoad], ceiling_khz: int, busy_gpus: float, feed_watts: float
+        self, loads: Iterable[CoreLoad], ceiling_khz: int, fed: Sequence[FedGpu] = ()
     ) -> CpuOperatingPoint:
         """Return power and progress rates of a package.
 
         Args:
             loads: the busy cores.
             ceiling_khz: maximum frequency of every core.
-            busy_gpus: number of GPUs that threads of this package feed. A busy GPU keeps the package awake.
-            feed_watts: power that the package uses to feed these GPUs.
+            fed: the GPUs that threads of this package feed. A busy GPU keeps the package awake.
         """
         cpu = self.cpu
         demands: dict[KernelPart, CpuDemand] = {}
@@ -145,8 +168,9 @@ class CpuPhysics:
                 demand.cycles_per_s += cores * khz * 1e3
                 demand.bytes_per_s += cores * bandwidth
         bytes_per_s = real_bytes_per_s + self._share_memory(demands)
-        watts = cpu.idle_watts + feed_watts + cpu.uncore_joules_per_byte * bytes_per_s
-        watts += cpu.awake_watts * min(1.0, busy_gpus + sum(load.count * load.busy for load, _ in levels))
+        watts = cpu.idle_watts + cpu.uncore_joules_per_byte * bytes_per_s
+        watts += sum(self.feed_watts(gpu, ceiling_khz) for gpu in fed)
+        watts += cpu.awake_watts * min(1.0, len(fed) + sum(load.count * load.busy for load, _ in levels))
         cores = sum(load.count * load.busy * self._core_watts(load, khz, demands) for load, khz in levels)
         rates = {part: 1.0 / demand.period_s for part, demand in demands.items()}
         return CpuOperatingPoint(watts + cores, cores, bytes_per_s, rates, demands)
@@ -181,7 +205,9 @@ class CpuPhysics:
                 demand.cycles_per_s * self.cpu.flops_per_cycle * task.factors.efficiency
             )
             memory_s = task.bytes / min(limit, demand.bytes_per_s)
-            demand.period_s = roofline(demand.compute_s, memory_s, task.overlap)
+            demand.serial_s = task.host_cycles * demand.cores / demand.cycles_per_s
+            demand.rest_s = demand.serial_s + task.wait_s
+            demand.period_s = demand.rest_s + roofline(demand.compute_s, memory_s, task.overlap)
         wishes = {part: part.task.bytes / demand.period_s for part, demand in demands.items()}
         if sum(wishes.values()) > limit:
             for part, given in fair_shares(wishes, {p: d.cores for p, d in demands.items()}, limit).items():
@@ -190,8 +216,11 @@ class CpuPhysics:
                     wishes[part] = given
         for part, demand in demands.items():
             factors = part.task.factors
-            busy_share = min(1.0, demand.compute_s / demand.period_s)
-            demand.activity = factors.stall + (factors.busy - factors.stall) * busy_share
+            span_s = max(demand.compute_s, demand.period_s - demand.rest_s)
+            compute_share = demand.compute_s / span_s if span_s > 0 else 0.0
+            activity = factors.stall + (factors.busy - factors.stall) * compute_share
+            serial_s = demand.serial_s / demand.cores
+            demand.activity = (activity * span_s + factors.busy * serial_s) / demand.period_s
         return sum(wishes.values())
 
     def full_speed_s(self, spec: KernelSpec) -> float:
@@ -202,7 +231,8 @@ class CpuPhysics:
         total = 0.0
         for phase in spec.phases:
             flops_per_s = cpu.cores_per_package * khz * 1e3 * cpu.flops_per_cycle * phase.cpu.efficiency
-            total += roofline(phase.flops / flops_per_s, phase.bytes / bandwidth, phase.overlap)
+            parallel_s = roofline(phase.flops / flops_per_s, phase.bytes / bandwidth, phase.overlap)
+            total += parallel_s + phase.wait_s + phase.host_cycles / (khz * 1e3)
         return total / cpu.packages
 
 

@@ -23,7 +23,7 @@ class GpuModel:
 
     def __init__(self, physics: GpuPhysics, index: int, now_s: float) -> None:
         self._physics = physics
-        self._memory_share = 0.0
+        self._memory_share = self._utilisation = 0.0
         self._throttled = False
         self._history: deque[tuple[float, float]] = deque([(now_s, 0.0)])
         self._start_s = now_s
@@ -57,7 +57,7 @@ class GpuModel:
             clock = self._clock_for(self.limit_watts, clock, memory)
             operation = self._physics.operate(self.parts, clock, memory)
         self.clock_mhz = clock if self.parts else self._idle_mhz()
-        self._memory_share = operation.memory_share
+        self._memory_share, self._utilisation = operation.memory_share, operation.utilisation
         self.rates = operation.rates
         self.job_watts.set_rates(now_s, gpu_shares(self._physics, self.parts, operation, clock))
         if self.meter.set_rate(now_s, operation.watts):
@@ -122,7 +122,7 @@ class GpuModel:
         return GpuState(
             graphics_clock_mhz=shown,
             memory_clock_mhz=self.memory_mhz(),
-            utilisation=1.0 if self.parts else 0.0,
+            utilisation=self._utilisation,
             memory_utilisation=self._memory_share,
             limit_watts=self.limit_watts,
             power_watts=self.meter.value,

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from slurm_energy_lab.model.kernel_run import KernelPart, PhaseWork
-from slurm_energy_lab.model.kernels import KernelSpec, roofline
+from slurm_energy_lab.model.kernels import HOST_OVERLAP, KernelSpec, roofline
 from slurm_energy_lab.model.profile import GpuProfile
 
 
@@ -21,12 +21,16 @@ class GpuOperatingPoint:
     Attributes:
         watts: power.
         memory_share: share of the peak memory bandwidth in use, 0 to 1.
+        utilisation: share of time for which a kernel part runs on the GPU, 0 to 1.
         rates: kernel phases per second of each kernel part.
+        activities: mean switching activity of each kernel part, relative to GEMM.
     """
 
     watts: float
     memory_share: float
+    utilisation: float
     rates: dict[KernelPart, float]
+    activities: dict[KernelPart, float]
 
 
 class GpuPhysics:
@@ -65,32 +69,36 @@ class GpuPhysics:
         """
         gpu = self.profile
         if not parts:
-            return GpuOperatingPoint(gpu.idle_watts, 0.0, {})
+            return GpuOperatingPoint(gpu.idle_watts, 0.0, 0.0, {}, {})
         bandwidth = self.bandwidth(mhz, memory_mhz)
         rates: dict[KernelPart, float] = {}
-        bytes_per_s = activity = 0.0
+        activities: dict[KernelPart, float] = {}
+        bytes_per_s = activity = utilisation = 0.0
         for part in parts:
             task = part.task
-            period_s = roofline(self._compute_s(task, mhz), task.bytes / bandwidth, task.overlap)
+            busy_s = roofline(self._compute_s(task, mhz), task.bytes / bandwidth, task.overlap)
+            period_s = task.wait_s + roofline(busy_s, host_seconds(part), HOST_OVERLAP)
             rates[part] = 1.0 / period_s / len(parts)
             bytes_per_s += task.bytes * rates[part]
-            activity += self.activity(task, period_s, mhz) / len(parts)
+            activities[part] = busy_s / period_s * self.activity(task, busy_s, mhz)
+            activity += activities[part] / len(parts)
+            utilisation += busy_s / period_s / len(parts)
         watts = gpu.idle_watts + self.core_watts(activity, mhz) + gpu.joules_per_byte * bytes_per_s
-        return GpuOperatingPoint(watts, bytes_per_s / gpu.bytes_per_s, rates)
+        return GpuOperatingPoint(watts, bytes_per_s / gpu.bytes_per_s, utilisation, rates, activities)
 
     def _compute_s(self, task: PhaseWork, mhz: float) -> float:
         return task.flops / (self.profile.flops_per_s * task.factors.efficiency * mhz / self.max_mhz)
 
-    def activity(self, task: PhaseWork, period_s: float, mhz: float) -> float:
-        """Return the switching activity, relative to GEMM, of a phase that runs alone on the GPU.
+    def activity(self, task: PhaseWork, busy_s: float, mhz: float) -> float:
+        """Return the switching activity, relative to GEMM, of a phase while it runs alone on the GPU.
 
         Args:
             task: the phase.
-            period_s: seconds that the phase takes.
+            busy_s: seconds for which the phase keeps the GPU busy.
             mhz: graphics clock.
         """
         span = task.factors.busy - task.factors.stall
-        return task.factors.stall + span * self._compute_s(task, mhz) / period_s
+        return task.factors.stall + (span * self._compute_s(task, mhz) / busy_s if busy_s else 0.0)
 
     def core_watts(self, activity: float, mhz: float) -> float:
         """Return the power of a busy GPU above its idle power, without the power of the memory traffic.
@@ -103,15 +111,31 @@ class GpuPhysics:
         dynamic = gpu.dynamic_watts * activity * mhz / self.max_mhz
         return self.voltage_square(mhz) * (gpu.awake_watts + dynamic)
 
-    def full_speed_s(self, spec: KernelSpec) -> float:
-        """Return the seconds that problem size 1 takes at maximum clocks without a power limit."""
+    def full_speed_s(self, spec: KernelSpec, host_khz: float) -> float:
+        """Return the seconds that problem size 1 takes at maximum clocks without a power limit.
+
+        Args:
+            spec: the kernel.
+            host_khz: frequency of the core that feeds the GPU.
+        """
         gpu = self.profile
         bandwidth = self.bandwidth(self.max_mhz, gpu.memory_clocks_mhz[0])
+        host_hz = host_khz * 1e3
         return math.fsum(
-            roofline(
-                phase.flops / (gpu.flops_per_s * phase.gpu.efficiency),
-                phase.bytes / bandwidth,
-                phase.overlap,
+            phase.wait_s
+            + roofline(
+                roofline(
+                    phase.flops / (gpu.flops_per_s * phase.gpu.efficiency),
+                    phase.bytes / bandwidth,
+                    phase.overlap,
+                ),
+                phase.host_cycles / host_hz,
+                HOST_OVERLAP,
             )
             for phase in spec.phases
         )
+
+
+def host_seconds(part: KernelPart) -> float:
+    """Return the seconds of host work of a kernel part's current phase at its host core's frequency."""
+    return part.task.host_cycles / (part.host_khz * 1e3)

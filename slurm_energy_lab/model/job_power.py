@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from slurm_energy_lab.model.cpu_physics import CoreLoad, CpuOperatingPoint, CpuPhysics
+from slurm_energy_lab.model.cpu_physics import CoreLoad, CpuOperatingPoint, CpuPhysics, FedGpu
 from slurm_energy_lab.model.gpu_physics import GpuOperatingPoint, GpuPhysics
 from slurm_energy_lab.model.job_integrals import Job
 from slurm_energy_lab.model.kernel_run import KernelPart
@@ -35,8 +35,7 @@ def cpu_shares(
     loads: Sequence[CoreLoad],
     operation: CpuOperatingPoint,
     ceiling_khz: int,
-    fed: Sequence[tuple[KernelPart, ...]],
-    host_watts: float,
+    fed: Sequence[FedGpu],
 ) -> CpuShares:
     """Divide the power of a package above idle among the jobs on the package.
 
@@ -45,8 +44,7 @@ def cpu_shares(
         loads: its busy cores.
         operation: its operating point.
         ceiling_khz: maximum frequency of every core.
-        fed: for each busy GPU that a thread of this package feeds, the kernel parts on that GPU.
-        host_watts: power that the package uses to feed one GPU.
+        fed: the busy GPUs that threads of this package feed.
     """
     idle_watts = physics.cpu.idle_watts
     jobs = _jobs(loads, fed)
@@ -60,16 +58,17 @@ def cpu_shares(
         _add_cores(own, traffic, physics, load, operation, min(load.khz, ceiling_khz))
     for part, demand in operation.demands.items():
         traffic[part.job] += part.task.bytes / demand.period_s
-    for parts in fed:
-        for part in parts:
-            own[part.job] += host_watts / len(parts)
+    for gpu in fed:
+        watts = physics.feed_watts(gpu, ceiling_khz)
+        for part in gpu.parts:
+            own[part.job] += watts / len(gpu.parts)
     active = len(fed) + sum(load.count * load.busy for load in loads)
     awake_watts = physics.cpu.awake_watts * min(1.0, active)
     return CpuShares(_with_shared_power(own, traffic, physics, awake_watts), traffic)
 
 
-def _jobs(loads: Iterable[CoreLoad], fed: Iterable[tuple[KernelPart, ...]]) -> set[Job]:
-    jobs: set[Job] = {part.job for parts in fed for part in parts}
+def _jobs(loads: Iterable[CoreLoad], fed: Iterable[FedGpu]) -> set[Job]:
+    jobs: set[Job] = {part.job for gpu in fed for part in gpu.parts}
     for load in loads:
         jobs.update(part.job for part in load.parts)
         jobs.update(job for job, _ in load.real_jobs)
@@ -134,7 +133,6 @@ def gpu_shares(
     watts: dict[Job, float] = dict.fromkeys(jobs, 0.0)
     for part in parts:
         rate = operation.rates[part]
-        activity = physics.activity(part.task, 1.0 / (rate * len(parts)), mhz)
-        core = physics.core_watts(activity, mhz) / len(parts)
+        core = physics.core_watts(operation.activities[part], mhz) / len(parts)
         watts[part.job] += core + gpu.joules_per_byte * part.task.bytes * rate
     return watts

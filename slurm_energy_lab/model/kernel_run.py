@@ -22,12 +22,18 @@ class PhaseWork:
         bytes: number of bytes read from and written to memory.
         overlap: share of the shorter of compute time and memory time that overlaps with the longer one.
         factors: efficiency and switching activity.
+        host_cycles: cycles of one host thread.
+        wait_s: seconds of waiting at any frequency.
+        units: progress units that the phase completes.
     """
 
     flops: float
     bytes: float
     overlap: float
     factors: Factors
+    host_cycles: float = 0.0
+    wait_s: float = 0.0
+    units: float = 0.0
 
 
 class KernelPart:
@@ -37,6 +43,7 @@ class KernelPart:
         task: the current phase.
         end_s: time at which the current phase ends at the current rates; infinity while all rates are 0.
         job: Slurm's job id of the job to which the kernel belongs; None for no job.
+        host_khz: frequency of the core whose thread feeds the GPU; infinity until the node model sets it.
     """
 
     __slots__ = (
@@ -46,7 +53,9 @@ class KernelPart:
         "_remaining",
         "_since_s",
         "_tasks",
+        "_units",
         "end_s",
+        "host_khz",
         "job",
         "task",
     )
@@ -60,9 +69,13 @@ class KernelPart:
                 phase.bytes * scale / cycles,
                 phase.overlap,
                 phase.factors(device),
+                phase.host_cycles * scale / cycles,
+                phase.wait_s * scale / cycles,
+                phase.units,
             )
             for phase in spec.phases
         )
+        self._units = 0.0
         self._cycles_left = cycles
         self._index = 0
         self._remaining = 1.0
@@ -70,6 +83,7 @@ class KernelPart:
         self._since_s = now_s
         self.task = self._tasks[0]
         self.end_s = math.inf
+        self.host_khz = math.inf
         self.job = job
 
     def update_progress(self, now_s: float) -> None:
@@ -94,6 +108,7 @@ class KernelPart:
 
         Return False if there is none.
         """
+        self._units += self.task.units
         self._index += 1
         if self._index == len(self._tasks):
             self._index = 0
@@ -102,6 +117,16 @@ class KernelPart:
         self.task = self._tasks[self._index]
         self.end_s = math.inf
         return self._cycles_left > 0
+
+    def units_at(self, now_s: float) -> float:
+        """Return the progress units completed up to time `now_s`, which is before the end of the phase."""
+        done = math.fsum(self._rates.values()) * (now_s - self._since_s)
+        return self._units + self.task.units * (1.0 - max(0.0, self._remaining - done))
+
+    @property
+    def total_units(self) -> float:
+        """Number of progress units from the start of the current cycle to the end of the kernel part."""
+        return math.fsum(task.units for task in self._tasks) * self._cycles_left
 
     @property
     def total_flops(self) -> float:
@@ -121,6 +146,7 @@ class KernelRun:
     Attributes:
         run_id, kernel, device, size, start_s, flops, bytes: as in `KernelResult`.
         start_joules: the node's energy readings at the start, by component.
+        total_units: progress units of each kernel part.
         units: for each kernel part that still runs, its cores or its GPU.
     """
 
@@ -132,7 +158,12 @@ class KernelRun:
     flops: float
     bytes: float
     start_joules: dict[str, float]
+    total_units: float
     units: dict[KernelPart, tuple[int, ...]] = field(default_factory=dict)
+
+    def progress_at(self, now_s: float) -> float:
+        """Return the progress units of the slowest kernel part up to time `now_s`."""
+        return min((part.units_at(now_s) for part in self.units), default=self.total_units)
 
     def finished(self, now_s: float, joules: dict[str, float]) -> KernelResult:
         """Return the result of a run that ends at time `now_s`.
@@ -152,4 +183,5 @@ class KernelRun:
             flops=self.flops,
             bytes=self.bytes,
             energy_joules={name: value - self.start_joules[name] for name, value in joules.items()},
+            units=self.total_units,
         )

@@ -46,6 +46,12 @@ class KernelPhase:
         overlap: share of the shorter of compute time and memory time that overlaps with the longer one.
         cpu: factors on a CPU.
         gpu: factors on a GPU.
+        host_cycles: cycles of one host thread per unit of scaled size. On a GPU they are the launches and the
+            data loading, of which `HOST_OVERLAP` runs in parallel with the GPU. On CPUs they are a serial
+            section, which is divided among the packages.
+        wait_s: seconds of waiting for storage or network per unit of scaled size, at any frequency; on CPUs
+            divided among the packages.
+        units: progress that the program reports at the end of the phase, in units of its own choice.
     """
 
     flops: float
@@ -53,6 +59,9 @@ class KernelPhase:
     overlap: float
     cpu: Factors
     gpu: Factors
+    host_cycles: float = 0.0
+    wait_s: float = 0.0
+    units: float = 0.0
 
     def factors(self, device: str) -> Factors:
         """Return the efficiency and activity factors on a device, which is `cpu` or `gpu`."""
@@ -96,12 +105,25 @@ class KernelSpec:
         return scale
 
 
+HOST_OVERLAP = 0.9
+"""Share of the shorter of host time and GPU time that runs in parallel with the longer one. Assumed."""
+RUN_UNITS = 1000.0
+"""Progress units of a run of a kernel without steps."""
+
 _GEMM_BLOCK = (
     256  # elements; each operand element is fetched once per block: 2N^3 / (8N^3/256) = 64 flop/byte
 )
 _TRAIN_FLOPS = 12e12  # 1,000 images of ResNet-50 (3 x 4.1 GFLOP each, public model figure)
 _TRAIN_COMPUTE_BYTES = _TRAIN_FLOPS / 64
 _TRAIN_UPDATE_BYTES = 2.4e11  # activations, normalisation and optimiser of that batch. Assumed.
+TRAIN_COMPUTE = KernelPhase(
+    _TRAIN_FLOPS, _TRAIN_COMPUTE_BYTES, 0.7, Factors(0.7, 0.95, 0.8), Factors(0.7, 0.9, 0.6)
+)
+"""Forward and backward pass of a training step."""
+TRAIN_UPDATE = KernelPhase(
+    1e10, _TRAIN_UPDATE_BYTES, 0.9, Factors(0.1, 0.9, 0.8), Factors(0.1, 0.5, 0.24), units=1.0
+)
+"""Memory-bound rest of a training step, at whose end the program reports the step."""
 
 # efficiency, busy, stall. GEMM is the scale (1); the others follow the loaded watts of thesis,
 # Tables 3.16, 3.17, 3.25-3.27 relative to GEMM; efficiencies are assumed.
@@ -111,14 +133,32 @@ _KERNELS = (
         "N of an N x N x N product",
         3.0,
         "compute",
-        (KernelPhase(2.0, 8.0 / _GEMM_BLOCK, 0.70, Factors(0.85, 1.0, 0.80), Factors(0.85, 1.0, 0.60)),),
+        (
+            KernelPhase(
+                2.0,
+                8.0 / _GEMM_BLOCK,
+                0.70,
+                Factors(0.85, 1.0, 0.80),
+                Factors(0.85, 1.0, 0.60),
+                units=RUN_UNITS,
+            ),
+        ),
     ),
     KernelSpec(
         "spmv",
         f"non-zeros of a COO matrix, {SWEEPS} products",
         1.0,
         "memory",
-        (KernelPhase(2.0 * SWEEPS, 16.0 * SWEEPS, 0.9, Factors(0.02, 0.9, 0.75), Factors(0.02, 0.20, 0.06)),),
+        (
+            KernelPhase(
+                2.0 * SWEEPS,
+                16.0 * SWEEPS,
+                0.9,
+                Factors(0.02, 0.9, 0.75),
+                Factors(0.02, 0.20, 0.06),
+                units=RUN_UNITS,
+            ),
+        ),
     ),
     KernelSpec(
         "triad",
@@ -127,7 +167,12 @@ _KERNELS = (
         "memory",
         (
             KernelPhase(
-                2.0 * SWEEPS, 12.0 * SWEEPS, 0.95, Factors(0.10, 0.9, 0.84), Factors(0.10, 0.50, 0.24)
+                2.0 * SWEEPS,
+                12.0 * SWEEPS,
+                0.95,
+                Factors(0.10, 0.9, 0.84),
+                Factors(0.10, 0.50, 0.24),
+                units=RUN_UNITS,
             ),
         ),
     ),
@@ -136,14 +181,23 @@ _KERNELS = (
         f"grid points, {SWEEPS} sweeps",
         1.0,
         "mixed",
-        (KernelPhase(8.0 * SWEEPS, 8.0 * SWEEPS, 0.9, Factors(0.05, 0.7, 0.50), Factors(0.15, 0.35, 0.15)),),
+        (
+            KernelPhase(
+                8.0 * SWEEPS,
+                8.0 * SWEEPS,
+                0.9,
+                Factors(0.05, 0.7, 0.50),
+                Factors(0.15, 0.35, 0.15),
+                units=RUN_UNITS,
+            ),
+        ),
     ),
     KernelSpec(
         "monte_carlo",
         "samples",
         1.0,
         "compute",
-        (KernelPhase(12.0, 0.3, 0.95, Factors(0.30, 1.12, 0.8), Factors(0.30, 0.50, 0.40)),),
+        (KernelPhase(12.0, 0.3, 0.95, Factors(0.30, 1.12, 0.8), Factors(0.30, 0.50, 0.40), units=RUN_UNITS),),
     ),
     KernelSpec(
         "dist",
@@ -152,7 +206,12 @@ _KERNELS = (
         "mixed",
         (
             KernelPhase(
-                4.0 * SWEEPS, 12.0 * SWEEPS, 0.9, Factors(0.015, 0.8, 0.60), Factors(0.05, 0.40, 0.20)
+                4.0 * SWEEPS,
+                12.0 * SWEEPS,
+                0.9,
+                Factors(0.015, 0.8, 0.60),
+                Factors(0.05, 0.40, 0.20),
+                units=RUN_UNITS,
             ),
         ),
     ),
@@ -162,10 +221,8 @@ _KERNELS = (
         1.0,
         "mixed",
         (
-            KernelPhase(
-                _TRAIN_FLOPS, _TRAIN_COMPUTE_BYTES, 0.7, Factors(0.7, 0.95, 0.8), Factors(0.7, 0.9, 0.6)
-            ),
-            KernelPhase(1e10, _TRAIN_UPDATE_BYTES, 0.9, Factors(0.1, 0.9, 0.8), Factors(0.1, 0.5, 0.24)),
+            TRAIN_COMPUTE,
+            TRAIN_UPDATE,
         ),
         looped=True,
     ),

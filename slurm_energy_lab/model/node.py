@@ -11,17 +11,18 @@ from collections.abc import Collection, Iterable
 
 from slurm_energy.errors import NotFoundError, UsageError
 from slurm_energy_lab.model.core_loads import Cores
-from slurm_energy_lab.model.cpu_physics import CpuPhysics
+from slurm_energy_lab.model.cpu_physics import CpuPhysics, FedGpu
 from slurm_energy_lab.model.gpu import GpuModel
 from slurm_energy_lab.model.gpu_physics import GpuPhysics
 from slurm_energy_lab.model.job_usage import UsageByJob
 from slurm_energy_lab.model.kernel_run import KernelPart, KernelRun
-from slurm_energy_lab.model.kernels import kernel_spec
+from slurm_energy_lab.model.kernels import KernelSpec
 from slurm_energy_lab.model.occupancy import Occupancy
 from slurm_energy_lab.model.package import PackageModel
 from slurm_energy_lab.model.placement import check_gpu, check_gpu_limit, host_package, placements
 from slurm_energy_lab.model.problem_size import size_of
 from slurm_energy_lab.model.profile import NodeProfile
+from slurm_energy_lab.model.programs import workload_spec
 from slurm_energy_lab.model.readings import Readings
 from slurm_energy_lab.model.requests import FrequencyRequest, GpuState, KernelRequest, KernelResult
 
@@ -48,6 +49,7 @@ class NodeModel:
         self._runs: dict[int, KernelRun] = {}
         self._results: dict[int, KernelResult] = {}
         self._run_of_part: dict[KernelPart, KernelRun] = {}
+        self._host_cpus: dict[KernelPart, int] = {}
         self._last_run_id = 0
         self._next_s = math.inf
         self._stale_packages: set[int] = set()
@@ -206,13 +208,18 @@ class NodeModel:
         self._usage.add_job(job_id, self._now_s)
         self._occupancy.set_real_load(self._now_s, key, job_id, cpus, share)
 
-    def submit(self, request: KernelRequest, now_s: float) -> int:
+    def submit(self, request: KernelRequest, now_s: float, spec: KernelSpec | None = None) -> int:
         """Start a kernel at `now_s` and return its run id.
+
+        Args:
+            request: the kernel.
+            now_s: the time.
+            spec: definition of the kernel, for a request with a size; None for the definition of its name.
 
         Raises:
             UsageError: the kernel, device, CPU or GPU does not exist, or the size is invalid.
         """
-        spec = kernel_spec(request.kernel)
+        spec = spec or workload_spec(request.kernel)
         size = size_of(self.profile, request)
         part_placements = placements(self.profile, request)
         self.advance(now_s)
@@ -227,12 +234,15 @@ class NodeModel:
             flops=math.fsum(part.total_flops for part in parts),
             bytes=math.fsum(part.total_bytes for part in parts),
             start_joules=self._readings.all_joules(self._now_s),
+            total_units=parts[0].total_units,
             units={part: placement.units for part, placement in zip(parts, part_placements, strict=True)},
         )
         self._runs[run.run_id] = run
         self._usage.add_job(request.job_id, self._now_s)
         for part, placement in zip(parts, part_placements, strict=True):
             self._run_of_part[part] = run
+            if request.device == "gpu":
+                self._host_cpus[part] = placement.cpus[0]
             self._assign(part, run)
             self._occupancy.add_part(self._now_s, part, placement.cpus, computes=request.device == "cpu")
         return run.run_id
@@ -246,6 +256,21 @@ class NodeModel:
         if run_id not in self._runs and run_id not in self._results:
             raise NotFoundError(f"unknown kernel run {run_id}")
         return self._results.get(run_id)
+
+    def progress_units(self, run_id: int) -> float:
+        """Return the progress of a kernel in units of its own choice, from 0 at its start.
+
+        The progress of a kernel on several GPUs is that of the slowest.
+
+        Raises:
+            NotFoundError: the run id is unknown.
+        """
+        run = self._runs.get(run_id)
+        if run is None:
+            result = self.result(run_id)
+            return result.units if result else 0.0
+        self._operate()
+        return run.progress_at(self._now_s)
 
     def running(self) -> tuple[int, ...]:
         """Return the run ids of the running kernels."""
@@ -346,6 +371,7 @@ class NodeModel:
         if run.device == "gpu":
             gpu = self._gpus[run.units[part][0]]
             gpu.parts = (*gpu.parts, part)
+            self._cores.add_host(self._host_cpus[part])
         else:
             self._cores.add_part(part, run.units[part])
         self._touch(part)
@@ -359,6 +385,7 @@ class NodeModel:
         if run.device == "gpu":
             gpu = self._gpus[units[0]]
             gpu.parts = tuple(other for other in gpu.parts if other is not part)
+            self._cores.remove_host(self._host_cpus.pop(part))
         else:
             self._cores.remove_part(part, units)
         if not run.units and run.run_id in self._runs:
@@ -372,23 +399,43 @@ class NodeModel:
         now = self._now_s
         for index in self._stale_gpus:
             gpu = self._gpus[index]
-            before = tuple(gpu.rates)
+            if tuple(gpu.rates) != gpu.parts:
+                self._stale_packages.add(host_package(self.profile, index))
+        if self._stale_packages:
+            self._operate_packages(now)
+        for index in self._stale_gpus:
+            gpu = self._gpus[index]
             gpu.operate(now)
             self._set_rates(index, gpu.parts, gpu.rates)
-            if before != gpu.parts:
-                self._stale_packages.add(host_package(self.profile, index))
         self._stale_gpus.clear()
-        for index in self._stale_packages:
-            package = self._packages[index]
-            mine = (gpu for gpu in self._gpus if host_package(self.profile, gpu.index) == index)
-            fed = [gpu.parts for gpu in mine if gpu.parts]
-            host_watts = self.profile.gpu.host_watts if self.profile.gpu else 0.0
-            package.operate(now, self._cores.loads(index), fed, host_watts)
-            self._set_rates(index, package.rates, package.rates)
-        self._stale_packages.clear()
         ends = [part.end_s for part in self._run_of_part]
         ends.extend(package.next_event_s() for package in self._packages)
         self._next_s = min(ends, default=math.inf)
+
+    def _operate_packages(self, now_s: float) -> None:
+        """Compute the operating point of every marked package, and mark the GPUs whose host cores change."""
+        for index in self._stale_packages:
+            package = self._packages[index]
+            fed = [
+                self._fed_gpu(gpu)
+                for gpu in self._gpus
+                if gpu.parts and host_package(self.profile, gpu.index) == index
+            ]
+            package.operate(now_s, self._cores.loads(index), fed)
+            self._set_rates(index, package.rates, package.rates)
+        self._stale_packages.clear()
+        for gpu in self._gpus:
+            for part in gpu.parts:
+                cpu = self._host_cpus[part]
+                ceiling_khz = self._packages[self.profile.cpu.package_of(cpu)].ceiling_khz
+                khz = min(self._cores.requested_khz(cpu), ceiling_khz)
+                if part.host_khz != khz:
+                    part.host_khz = khz
+                    self._stale_gpus.add(gpu.index)
+
+    def _fed_gpu(self, gpu: GpuModel) -> FedGpu:
+        khz = max(self._cores.requested_khz(self._host_cpus[part]) for part in gpu.parts)
+        return FedGpu(gpu.parts, khz, self.profile.gpu.host_watts if self.profile.gpu else 0.0)
 
     def _set_rates(self, device: int, parts: Iterable[KernelPart], rates: dict[KernelPart, float]) -> None:
         for part in parts:

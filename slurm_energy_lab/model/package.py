@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from slurm_energy_lab.model.cpu_physics import CoreLoad, CpuPhysics
+from slurm_energy_lab.model.cpu_physics import CoreLoad, CpuPhysics, FedGpu
 from slurm_energy_lab.model.integrator import Integrator
 from slurm_energy_lab.model.job_integrals import JobIntegrals
 from slurm_energy_lab.model.job_power import cpu_shares
@@ -67,18 +67,14 @@ class PackageModel:
         """Whether a power limit holds the package below its requested frequency."""
         return self.throttle_meter.value > 0
 
-    def operate(
-        self, now_s: float, loads: list[CoreLoad], fed: Sequence[tuple[KernelPart, ...]], host_watts: float
-    ) -> None:
+    def operate(self, now_s: float, loads: list[CoreLoad], fed: Sequence[FedGpu]) -> None:
         """Compute the operating point within the power limits in force, which applies from `now_s` on.
 
         Args:
             now_s: current time in seconds.
             loads: the busy cores.
-            fed: for each busy GPU that a thread of this package feeds, the kernel parts on that GPU.
-            host_watts: power that this package uses to feed one GPU.
+            fed: the busy GPUs that threads of this package feed.
         """
-        busy_gpus, feed_watts = len(fed), len(fed) * host_watts
         bound = math.inf
         for limit in self.limits.values():
             limit.update_average(now_s)
@@ -86,11 +82,11 @@ class PackageModel:
                 bound = min(bound, limit.limit_watts)
         self.active_cores = sum(load.count * load.busy for load in loads)
         ceiling = self._physics.turbo_khz(self.active_cores)
-        operation = self._physics.operate(loads, ceiling, busy_gpus, feed_watts)
-        throttled = operation.watts > bound and bool(loads)
+        operation = self._physics.operate(loads, ceiling, fed)
+        throttled = operation.watts > bound and bool(loads or fed)
         if throttled:
-            ceiling = self._ceiling_for(bound, loads, busy_gpus, feed_watts)
-            operation = self._physics.operate(loads, ceiling, busy_gpus, feed_watts)
+            ceiling = self._ceiling_for(bound, loads, fed)
+            operation = self._physics.operate(loads, ceiling, fed)
         self.ceiling_khz = ceiling
         self.rates = operation.rates
         self.meter.set_rate(now_s, operation.watts)
@@ -98,25 +94,25 @@ class PackageModel:
         dram_watts = self._memory.idle_watts + self._memory.joules_per_byte * operation.bytes_per_s
         self.dram_meter.set_rate(now_s, dram_watts)
         self.throttle_meter.set_rate(now_s, 1.0 if throttled else 0.0)
-        shares = cpu_shares(self._physics, loads, operation, ceiling, fed, host_watts)
+        shares = cpu_shares(self._physics, loads, operation, ceiling, fed)
         self.job_watts.set_rates(now_s, shares.watts)
         dram = self._memory.joules_per_byte
         self.dram_job_watts.set_rates(now_s, {job: dram * rate for job, rate in shares.bytes_per_s.items()})
         for limit in self.limits.values():
             limit.set_power(operation.watts)
 
-    def _ceiling_for(self, watts: float, loads: list[CoreLoad], busy_gpus: int, feed_watts: float) -> int:
+    def _ceiling_for(self, watts: float, loads: list[CoreLoad], fed: Sequence[FedGpu]) -> int:
         """Return the maximum frequency in kHz at which the package draws at most `watts`.
 
         If even the minimum frequency draws more, return the minimum frequency.
         """
-        low, high = self._physics.min_khz, max(load.khz for load in loads)
+        low, high = self._physics.min_khz, max(*(load.khz for load in loads), *(gpu.khz for gpu in fed), 0)
         high = min(high, self._physics.turbo_khz(self.active_cores))
-        if self._physics.operate(loads, low, busy_gpus, feed_watts).watts > watts:
+        if self._physics.operate(loads, low, fed).watts > watts:
             return low
         while high - low > 1:
             middle = (low + high) // 2
-            if self._physics.operate(loads, middle, busy_gpus, feed_watts).watts <= watts:
+            if self._physics.operate(loads, middle, fed).watts <= watts:
                 low = middle
             else:
                 high = middle

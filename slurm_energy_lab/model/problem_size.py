@@ -7,8 +7,9 @@ import math
 from slurm_energy.errors import UsageError
 from slurm_energy_lab.model.cpu_physics import CpuPhysics
 from slurm_energy_lab.model.gpu_physics import GpuPhysics
-from slurm_energy_lab.model.kernels import DEFAULT_SECONDS, kernel_spec
+from slurm_energy_lab.model.kernels import DEFAULT_SECONDS, KernelSpec
 from slurm_energy_lab.model.profile import NodeProfile
+from slurm_energy_lab.model.programs import workload_spec
 from slurm_energy_lab.model.requests import KernelRequest
 
 
@@ -39,13 +40,20 @@ def default_size(
         UsageError: the kernel or device is unknown, the run time is not positive, or the profile has no such
             device.
     """
-    spec = kernel_spec(kernel)
+    spec = workload_spec(kernel)
     if not (math.isfinite(full_speed_s) and full_speed_s > 0):
         raise UsageError(f"{kernel}: {full_speed_s!r} seconds are invalid")
+    return float((full_speed_s / full_speed_seconds(profile, spec, device)) ** (1.0 / spec.exponent))
+
+
+def full_speed_seconds(profile: NodeProfile, spec: KernelSpec, device: str) -> float:
+    """Return the seconds that problem size 1 of a kernel takes on the whole idle device at full speed.
+
+    Raises:
+        UsageError: the profile has no such device.
+    """
     if device == "cpu":
-        unit_s = CpuPhysics(profile).full_speed_s(spec)
-    elif device == "gpu" and profile.gpu is not None:
-        unit_s = GpuPhysics(profile.gpu).full_speed_s(spec)
-    else:
-        raise UsageError(f"device '{device[:40]}' does not exist on {profile.name}", todo="cpu or gpu")
-    return float((full_speed_s / unit_s) ** (1.0 / spec.exponent))
+        return CpuPhysics(profile).full_speed_s(spec)
+    if device == "gpu" and profile.gpu is not None:
+        return GpuPhysics(profile.gpu).full_speed_s(spec, CpuPhysics(profile).turbo_khz(1))
+    raise UsageError(f"device '{device[:40]}' does not exist on {profile.name}", todo="cpu or gpu")

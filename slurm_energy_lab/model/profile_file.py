@@ -42,6 +42,22 @@ def profile_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _DIRECTORY.glob("*.toml")))
 
 
+def profile_data(name_or_path: str | Path) -> dict[str, Any]:
+    """Return the unchecked data of a profile file.
+
+    Args:
+        name_or_path: as in `load_profile`.
+
+    Raises:
+        ConfigError: the name is unknown, or the file is unreadable or not TOML.
+    """
+    path = _path(name_or_path)
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"profile {path}", why=str(error)) from None
+
+
 def load_profile(name_or_path: str | Path, overrides: Mapping[str, Any] | None = None) -> NodeProfile:
     """Read a node profile.
 
@@ -54,11 +70,7 @@ def load_profile(name_or_path: str | Path, overrides: Mapping[str, Any] | None =
     Raises:
         ConfigError: the name is unknown, the file is unreadable, or a key is unknown, missing or invalid.
     """
-    path = _path(name_or_path)
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"profile {path}", why=str(error)) from None
+    path, data = _path(name_or_path), profile_data(name_or_path)
     for key, value in (overrides or {}).items():
         _override(path, data, key, value)
     _complete_cpufreq(path, data)

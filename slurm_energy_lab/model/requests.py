@@ -34,7 +34,7 @@ class KernelRequest:
     """Request to run one kernel on the node model.
 
     Attributes:
-        kernel: a name in `kernel_names()`.
+        kernel: a name in `kernel_names()` or `program_names()`.
         device: `cpu` or `gpu`.
         size: problem size in the kernel's own unit (see docs/lab-physics.md); None if `full_speed_s`
             determines it.
@@ -73,6 +73,7 @@ class KernelResult:
         flops: operations executed, summed over the GPUs.
         bytes: bytes moved, summed over the GPUs.
         energy_joules: energy of every component of the node between start and end.
+        units: progress units of the whole kernel.
     """
 
     run_id: int
@@ -85,6 +86,7 @@ class KernelResult:
     flops: float
     bytes: float
     energy_joules: dict[str, float] = field(default_factory=dict)
+    units: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class GpuState:
     Attributes:
         graphics_clock_mhz: effective graphics clock, rounded down to a clock that the GPU supports.
         memory_clock_mhz: effective memory clock.
-        utilisation: 1 while a kernel runs, otherwise 0.
+        utilisation: share of time for which a kernel runs, 0 to 1.
         memory_utilisation: share of the peak memory bandwidth in use, 0 to 1.
         limit_watts: power limit in force.
         power_watts: current power.

@@ -1,0 +1,81 @@
+"""Programs of several phases that run on the node model, and all kernels and programs by name.
+
+A program is a kernel whose phases follow each other in steps of about a second at full speed on current
+hardware. It reports each finished step as one unit of progress.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import shown
+from slurm_energy_lab.model.kernels import (
+    TRAIN_COMPUTE,
+    TRAIN_UPDATE,
+    KernelPhase,
+    KernelSpec,
+    kernel_names,
+    kernel_spec,
+)
+
+_PART_STEPS = 100
+_CHECKPOINT_STEPS = 20
+
+_GEMM, _TRIAD = (kernel_spec(name).phases[0] for name in ("gemm", "triad"))
+_COMPUTE_STEP = dataclasses.replace(_GEMM, flops=1.6e13, bytes=1.6e13 / 64, units=1.0)
+_MEMORY_STEP = dataclasses.replace(_TRIAD, flops=2e11, bytes=1.2e12, units=1.0)
+_HOST_STEP = dataclasses.replace(
+    TRAIN_COMPUTE, flops=3e12, bytes=1e11, host_cycles=3e9, wait_s=0.05, units=1.0
+)
+_CHECKPOINT = KernelPhase(0.0, 2e10, 0.9, _TRIAD.cpu, _TRIAD.gpu, host_cycles=3e9, wait_s=1.5)
+
+_PROGRAMS = (
+    KernelSpec(
+        "pipeline",
+        f"multiples of {_PART_STEPS} steps of each part",
+        1.0,
+        "mixed",
+        (_COMPUTE_STEP,) * _PART_STEPS + (_MEMORY_STEP,) * _PART_STEPS + (_HOST_STEP,) * _PART_STEPS,
+    ),
+    KernelSpec(
+        "checkpointed",
+        f"rounds of {_CHECKPOINT_STEPS} training steps and a checkpoint",
+        1.0,
+        "mixed",
+        (TRAIN_COMPUTE, TRAIN_UPDATE) * _CHECKPOINT_STEPS + (_CHECKPOINT,),
+        looped=True,
+    ),
+    KernelSpec(
+        "solver",
+        f"multiples of {2 * _PART_STEPS} steps of assembly and {_PART_STEPS} of factorisation",
+        1.0,
+        "mixed",
+        (_MEMORY_STEP,) * (2 * _PART_STEPS) + (_COMPUTE_STEP,) * _PART_STEPS,
+    ),
+)
+_BY_NAME = {spec.name: spec for spec in _PROGRAMS}
+
+
+def program_names() -> tuple[str, ...]:
+    """Return the names of all programs.
+
+    `pipeline` computes, then moves memory, then waits for the host. `checkpointed` is a training with
+    checkpoints. `solver` is memory-bound for two thirds of its steps and compute-bound for the rest.
+    """
+    return tuple(_BY_NAME)
+
+
+def workload_spec(name: str) -> KernelSpec:
+    """Return the definition of the kernel or program with this name.
+
+    Raises:
+        UsageError: there is no such kernel or program; the message lists the valid names.
+    """
+    if name in kernel_names():
+        return kernel_spec(name)
+    spec = _BY_NAME.get(name)
+    if spec is None:
+        names = ", ".join((*kernel_names(), *_BY_NAME))
+        raise UsageError(f"kernel '{shown(name)}' is not known", todo=f"one of {names}")
+    return spec

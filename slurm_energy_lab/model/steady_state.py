@@ -1,0 +1,160 @@
+"""Noise-free speed and power of a program at any operating point of a node, and the best static point.
+
+These values are the truth with which tuning is compared. Each phase runs on the node model until the power
+limits have settled. Nothing of the product decides here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
+from slurm_energy_lab.model.kernels import KernelPhase, KernelSpec
+from slurm_energy_lab.model.node import NodeModel
+from slurm_energy_lab.model.problem_size import full_speed_seconds
+from slurm_energy_lab.model.profile import NodeProfile
+from slurm_energy_lab.model.requests import KernelRequest
+
+_SETTLE_S = 120.0
+"""Time after which running averages of power limits (windows of 1 s, at most 28 s) have settled."""
+_MEASURE_S = 1.0
+_LONG_S = 1e4
+_GPU_LIMITS = 13
+_CPU_FREQUENCIES = 9
+
+
+@dataclass(frozen=True, slots=True)
+class StaticRun:
+    """Time and energy of a whole program at one operating point.
+
+    Attributes:
+        point: the operating point.
+        seconds: run time.
+        joules: energy of the whole node.
+    """
+
+    point: OperatingPoint
+    seconds: float
+    joules: float
+
+    @property
+    def edp(self) -> float:
+        """Energy-delay product in joule seconds."""
+        return self.joules * self.seconds
+
+
+class SteadyState:
+    """Speed and power of the phases of programs on one node.
+
+    The program runs on all CPUs, or on all GPUs, of a node that is otherwise idle.
+    """
+
+    def __init__(self, profile: NodeProfile, device: str) -> None:
+        """Take the node's profile and the device of the programs, `cpu` or `gpu`."""
+        self._profile = profile
+        self._device = device
+        self._figures: dict[tuple[OperatingPoint, KernelPhase], tuple[float, float]] = {}
+
+    def phase(self, point: OperatingPoint, phase: KernelPhase) -> tuple[float, float]:
+        """Return the seconds of a phase at problem size 1, and the power of the node in watts."""
+        key = point, phase
+        if key not in self._figures:
+            self._figures[key] = self._run(point, phase)
+        return self._figures[key]
+
+    def static_run(self, spec: KernelSpec, size: float, point: OperatingPoint) -> StaticRun:
+        """Return time and energy of a program of the given problem size at one operating point."""
+        seconds = joules = 0.0
+        for phase, count in Counter(spec.phases).items():
+            phase_s, watts = self.phase(point, phase)
+            seconds += count * phase_s
+            joules += count * phase_s * watts
+        scale = spec.scale(size)
+        return StaticRun(point, seconds * scale, joules * scale)
+
+    def sweep(
+        self, spec: KernelSpec, size: float, points: Iterable[OperatingPoint] | None = None
+    ) -> list[StaticRun]:
+        """Return the static runs at all operating points; None for those of `operating_points`."""
+        chosen = operating_points(self._profile, self._device) if points is None else points
+        return [self.static_run(spec, size, point) for point in chosen]
+
+    def _run(self, point: OperatingPoint, phase: KernelPhase) -> tuple[float, float]:
+        """Run one phase without end and return its seconds at problem size 1, and the node's watts."""
+        node = NodeModel(self._profile)
+        apply_point(node, point)
+        spec = KernelSpec("phase", "", 1.0, "", (dataclasses.replace(phase, units=1.0),))
+        size = _LONG_S / full_speed_seconds(self._profile, spec, self._device)
+        run_id = node.submit(KernelRequest("phase", self._device, size=size), 0.0, spec)
+        node.advance(_SETTLE_S)
+        before_units, before_joules = node.progress_units(run_id), node.energy_joules("node")
+        node.advance(_SETTLE_S + _MEASURE_S)
+        done = node.progress_units(run_id) - before_units
+        watts = (node.energy_joules("node") - before_joules) / _MEASURE_S
+        return (_MEASURE_S / done / size if done > 0 else math.inf), watts
+
+
+def apply_point(node: NodeModel, point: OperatingPoint) -> None:
+    """Apply an operating point to all CPUs and GPUs of a node model.
+
+    Knobs without a value get their default.
+    """
+    profile = node.profile
+    for cpu in range(profile.cpu.cpus):
+        request = node.cpufreq(cpu)
+        max_khz = profile.cpufreq.cpuinfo_max_khz
+        if point.cpu_max_mhz is not None:
+            max_khz = min(max_khz, max(profile.cpufreq.min_khz, round(point.cpu_max_mhz * 1000)))
+        changed = dataclasses.replace(
+            request,
+            max_khz=max_khz,
+            epp=request.epp if point.cpu_epp is None else point.cpu_epp,
+            boost=True if point.boost is None else point.boost,
+        )
+        node.set_cpufreq(cpu, changed)
+    for limit in profile.rapl.constraints:
+        for package in range(profile.cpu.packages) if limit.name == "long_term" else ():
+            watts = limit.limit_watts if point.package_limit_watts is None else point.package_limit_watts
+            node.set_package_limit(package, limit.name, watts, limit.window_s, True)
+    if profile.gpu is None:
+        return
+    low_mhz = profile.gpu.graphics_clocks_mhz[-1]
+    clocks = None if point.gpu_clock_mhz is None else (low_mhz, max(low_mhz, round(point.gpu_clock_mhz)))
+    limit_watts = profile.gpu.default_limit_watts
+    if point.gpu_limit_watts is not None:
+        limit_watts = min(
+            profile.gpu.max_limit_watts, max(profile.gpu.min_limit_watts, point.gpu_limit_watts)
+        )
+    for index in range(profile.gpu.count):
+        node.set_gpu(index, limit_watts, clocks)
+
+
+def operating_points(profile: NodeProfile, device: str) -> list[OperatingPoint]:
+    """Return the grid of an exhaustive static sweep, the untuned point first.
+
+    A GPU program is swept over GPU power limits and CPU frequencies jointly, a CPU program over CPU
+    frequencies.
+    """
+    cpufreq = profile.cpufreq
+    bounds_mhz: list[float | None] = [
+        None,
+        *(khz / 1000 for khz in _steps(cpufreq.min_khz, cpufreq.max_khz, _CPU_FREQUENCIES)),
+    ]
+    if cpufreq.available_khz:
+        bounds_mhz = [None, *(khz / 1000 for khz in cpufreq.available_khz[1:])]
+    limits: list[float | None] = [None]
+    if device == "gpu" and profile.gpu is not None:
+        gpu = profile.gpu
+        limits += _steps(gpu.min_limit_watts, gpu.default_limit_watts, _GPU_LIMITS)[:-1]
+    grid = [OperatingPoint(gpu_limit_watts=limit, cpu_max_mhz=mhz) for limit in limits for mhz in bounds_mhz]
+    assert grid[0] == UNTUNED
+    return grid
+
+
+def _steps(low: float, high: float, count: int) -> list[float]:
+    """Return evenly spaced values from `low` to `high`."""
+    return [low + (high - low) * index / (count - 1) for index in range(count)]
