@@ -32,6 +32,8 @@ class ProgressWindow:
         relative_error: standard error of `units_per_s` divided by `units_per_s`.
         watts: mean power of the job's components.
         source: source of the progress.
+        gpu_watts: mean power of one of the job's GPUs; None without GPUs or if unknown.
+        package_watts: mean power of one of the job's processor packages; None if unknown.
     """
 
     point: OperatingPoint
@@ -41,3 +43,5 @@ class ProgressWindow:
     relative_error: float
     watts: float
     source: ProgressSource
+    gpu_watts: float | None = None
+    package_watts: float | None = None

@@ -1,0 +1,154 @@
+"""Candidate points of a job: the hardware's ranges, grids over them, and the safe point without measurements.
+
+This module needs no numpy: an agent without it still sets the safe point.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Final
+
+from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
+from slurm_energy.tuning.objective import Objective
+
+SAFE_SHARE: Final = 0.85
+"""Limit of a job without progress as a share of its own draw. Published curves lose nothing at 0.9 and up
+to a fifth of their EDP at 0.8."""
+MAX_CANDIDATES: Final = 40
+_LIMIT_STEPS_WATTS: Final = (5, 10, 20, 25, 50, 100)
+_CLOCK_STEPS_MHZ: Final = (50, 100, 200, 250, 500)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The untuned job.
+
+    Attributes:
+        watts: mean power of the job's components.
+        gpu_watts: mean power of one of its GPUs; None without GPUs or if unknown.
+        package_watts: mean power of one of its processor packages; None if unknown.
+    """
+
+    watts: float
+    gpu_watts: float | None = None
+    package_watts: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHardware:
+    """The GPUs of a job; all are equal.
+
+    Attributes:
+        count: number of GPUs.
+        default_limit_watts: power limit in force before the job.
+        min_limit_watts: lowest limit that the device accepts.
+        max_clock_mhz: maximum graphics clock; None if clocks are not tuned.
+    """
+
+    count: int
+    default_limit_watts: float
+    min_limit_watts: float
+    max_clock_mhz: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CpuHardware:
+    """The processors of a job; all are equal.
+
+    Attributes:
+        packages: number of packages.
+        max_mhz: maximum frequency in force before the job.
+        min_mhz: minimum frequency.
+        base_mhz: base frequency, the bound without boost; None if unknown.
+        package_limit_watts: package power limit in force before the job; None if limits are not tuned.
+    """
+
+    packages: int
+    max_mhz: float
+    min_mhz: float
+    base_mhz: float | None = None
+    package_limit_watts: float | None = None
+
+
+def gpu_limits(gpu: GpuHardware, max_points: int = 20) -> tuple[OperatingPoint, ...]:
+    """Return power limits from the minimum to below the default, in even steps, as operating points."""
+    values = _grid(gpu.min_limit_watts, gpu.default_limit_watts, _LIMIT_STEPS_WATTS, max_points)
+    return tuple(OperatingPoint(gpu_limit_watts=value) for value in values)
+
+
+def gpu_clocks(gpu: GpuHardware, min_share: float = 0.4, max_points: int = 12) -> tuple[OperatingPoint, ...]:
+    """Return clock bounds from a share of the maximum to below it; empty if clocks are not tuned."""
+    if gpu.max_clock_mhz is None:
+        return ()
+    values = _grid(min_share * gpu.max_clock_mhz, gpu.max_clock_mhz, _CLOCK_STEPS_MHZ, max_points)
+    return tuple(OperatingPoint(gpu_clock_mhz=value) for value in values)
+
+
+def cpu_frequencies(cpu: CpuHardware, max_points: int = 12) -> tuple[OperatingPoint, ...]:
+    """Return frequency bounds from the minimum to below the maximum as operating points."""
+    values = _grid(cpu.min_mhz, cpu.max_mhz, _CLOCK_STEPS_MHZ, max_points)
+    return tuple(OperatingPoint(cpu_max_mhz=value) for value in values)
+
+
+def joint_candidates(
+    first: Sequence[OperatingPoint], second: Sequence[OperatingPoint], max_points: int = MAX_CANDIDATES
+) -> tuple[OperatingPoint, ...]:
+    """Return all points of two knobs alone and as many combinations as fit, evenly spread.
+
+    Args:
+        first: points of the first knob, for example GPU limits.
+        second: points of the second knob, for example CPU frequencies.
+        max_points: maximum number of points.
+    """
+    alone = (*first, *second)[:max_points]
+    pairs = [merged(one, other) for one in first for other in second]
+    room = max_points - len(alone)
+    if room <= 0 or not pairs:
+        return alone
+    stride = math.ceil(len(pairs) / room)
+    return (*alone, *pairs[::stride])
+
+
+def merged(first: OperatingPoint, second: OperatingPoint) -> OperatingPoint:
+    """Return a point with the knobs of both; the second wins where both set one."""
+    values = {
+        field.name: value
+        for point in (first, second)
+        for field in fields(point)
+        if (value := getattr(point, field.name)) is not None
+    }
+    return OperatingPoint(**values)
+
+
+def safe_point(
+    candidates: Sequence[OperatingPoint], reference: Reference, gpu: GpuHardware | None, objective: Objective
+) -> OperatingPoint:
+    """Return the point of a job about which nothing is known but its own draw.
+
+    This is the lowest candidate that is only a GPU power limit and not below `SAFE_SHARE` of the draw. It is
+    UNTUNED if there is none, if the draw is unknown, or if the objective allows no slowdown. Processors are
+    not touched.
+    """
+    if gpu is None or reference.gpu_watts is None or objective.slowdown_limit == 0:
+        return UNTUNED
+    minimum = max(gpu.min_limit_watts, SAFE_SHARE * reference.gpu_watts)
+    limits = [
+        point.gpu_limit_watts
+        for point in candidates
+        if point.gpu_limit_watts is not None
+        and point == OperatingPoint(gpu_limit_watts=point.gpu_limit_watts)
+        and minimum <= point.gpu_limit_watts < min(reference.gpu_watts, gpu.default_limit_watts)
+    ]
+    return OperatingPoint(gpu_limit_watts=min(limits)) if limits else UNTUNED
+
+
+def _grid(minimum: float, maximum: float, steps: Sequence[int], max_points: int) -> list[float]:
+    """Return multiples of a step from `minimum` to below `maximum`, with `minimum` itself."""
+    if not 0 < minimum < maximum:
+        return []
+    step = next((step for step in steps if (maximum - minimum) / step <= max_points - 1), steps[-1])
+    first = math.floor(minimum / step) + 1
+    values = [float(step * number) for number in range(first, math.ceil(maximum / step))]
+    return [float(minimum), *values][:max_points]

@@ -1,0 +1,110 @@
+"""Sampled physical responses of a device: relative time and power under a power limit or a clock bound.
+
+Dynamic power follows V²f, with a voltage that falls with the clock down to a transition clock and is constant
+below it. Time follows a roofline between work that scales with the clock and work that does not. The samples
+are drawn from wide physical ranges and kept with a probability that grows with their agreement with published
+responses of GPUs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_energy.tuning.ensemble import Array
+
+_CLOCKS = np.linspace(0.08, 1.0, 56)
+_LIMITS = np.linspace(0.0, 1.0, 81)
+_POOL = 12
+"""Samples drawn for each sample kept."""
+_PUBLISHED_LIMITS = np.array([0.9, 0.8, 0.7, 0.6, 0.5])
+_PUBLISHED_TIMES = np.array(
+    [
+        [1.03, 1.08, 1.16, 1.29, 1.50],
+        [1.02, 1.05, 1.11, 1.20, 1.36],
+        [1.01, 1.02, 1.05, 1.12, 1.25],
+        [1.05, 1.20, 1.60, 2.20, 3.00],
+    ]
+)
+"""Time ratios at `_PUBLISHED_LIMITS`, shares of the own draw, of compute-bound, mixed and memory-bound work
+on data-center GPUs, and of language models on a GPU whose memory draws a large constant power."""
+_PUBLISHED_SHARES = np.array([0.3, 0.3, 0.25, 0.15])
+_PUBLISHED_SPREAD = np.array([0.03, 0.06, 0.10, 0.18, 0.30])
+
+
+class DeviceResponse:
+    """Responses of one busy device, relative to its uncapped state.
+
+    Each sample is a program on a chip: static share of the power, memory's share, transition clock and
+    voltage of the chip, share of the time that scales with the clock, sharpness of the roofline, and lowest
+    clock that a power limit can reach.
+    """
+
+    def __init__(self, generator: np.random.Generator, samples: int) -> None:
+        """Draw the samples and tabulate them over clocks and over limits."""
+        log_time, log_power = _drawn(generator, samples * _POOL)
+        kept = generator.choice(len(log_time), samples, p=_agreement(log_time, log_power))
+        self.samples = samples
+        self._clock_time, self._clock_power = log_time[kept], log_power[kept]
+        power = np.exp(self._clock_power)
+        self._limit_time = np.empty((samples, len(_LIMITS)))
+        self._limit_power = np.empty((samples, len(_LIMITS)))
+        for row in range(samples):
+            self._limit_time[row] = np.interp(_LIMITS, power[row], self._clock_time[row])
+            self._limit_power[row] = np.interp(_LIMITS, power[row], self._clock_power[row])
+
+    def at_limit(self, limit: Array) -> tuple[Array, Array]:
+        """Return the logarithms of time and power under a limit relative to the uncapped draw, [K, J]."""
+        return (
+            _interpolated(self._limit_time, limit * (len(_LIMITS) - 1)),
+            _interpolated(self._limit_power, limit * (len(_LIMITS) - 1)),
+        )
+
+    def at_clock(self, clock: Array) -> tuple[Array, Array]:
+        """Return the logarithms of time and power at a clock relative to the unbounded clock, [K, J]."""
+        place = (clock - _CLOCKS[0]) / (_CLOCKS[1] - _CLOCKS[0])
+        return _interpolated(self._clock_time, place), _interpolated(self._clock_power, place)
+
+
+def _drawn(generator: np.random.Generator, samples: int) -> tuple[Array, Array]:
+    """Return the logarithms of time and power of new samples over `_CLOCKS`, [K, G]."""
+
+    def draw(low: float, high: float) -> Array:
+        return generator.uniform(low, high, samples)[:, None]
+
+    static = draw(0.05, 0.45)
+    memory = draw(0.0, 0.35)
+    transition = draw(0.4, 0.85)
+    voltage_floor = draw(0.5, 0.9)
+    compute = draw(0.02, 1.0)
+    sharpness = np.exp(draw(0.0, np.log(6.0)))
+    follows_work = draw(0.0, 1.0)
+    clock = np.maximum(_CLOCKS, draw(0.1, 0.4))
+    slope = (1.0 - voltage_floor) / (1.0 - transition)
+    voltage = np.maximum(voltage_floor, 1.0 - slope * (1.0 - clock))
+    work = (compute / clock) ** sharpness + (1.0 - compute) ** sharpness
+    log_time = np.log(work / (compute**sharpness + (1.0 - compute) ** sharpness)) / sharpness
+    time = np.exp(log_time)
+    dynamic = voltage**2 * (follows_work / time + (1.0 - follows_work) * clock)
+    power = static + (1.0 - static) * (memory / time + (1.0 - memory) * dynamic)
+    return log_time, np.log(power)
+
+
+def _agreement(log_time: Array, log_power: Array) -> Array:
+    """Return the probability of each sample from the published times under limits."""
+    log_limits = np.log(_PUBLISHED_LIMITS)
+    # Power rises with the clock in every row: the last clock below the limit is near enough.
+    column = np.array([(log_power <= limit).sum(axis=1) for limit in log_limits]).T
+    times = np.take_along_axis(log_time, np.clip(column, 0, log_time.shape[1] - 1), axis=1)
+    distance = (times[:, None, :] - np.log(_PUBLISHED_TIMES)) / _PUBLISHED_SPREAD
+    likelihood = np.exp(-0.5 * np.minimum((distance**2).mean(axis=2) * 2.0, 50.0)) @ _PUBLISHED_SHARES
+    total: float = likelihood.sum()
+    return np.asarray(likelihood / total)
+
+
+def _interpolated(table: Array, place: Array) -> Array:
+    """Return the rows of a table at fractional columns, [K, J]."""
+    place = np.clip(place, 0.0, table.shape[1] - 1.001)
+    lower = place.astype(np.intp)
+    rows = np.arange(table.shape[0])[:, None]
+    share = place - lower
+    return table[rows, lower] * (1.0 - share) + table[rows, lower + 1] * share

@@ -1,0 +1,81 @@
+"""Guards of a search: detection of a change of speed, and the budget of a slowdown limit."""
+
+from __future__ import annotations
+
+import math
+
+_ALLOWANCE = 0.5
+_THRESHOLD = 5.0
+_MAX_STEP = 3.0
+_SURPRISE = 4.0
+
+
+class ChangeDetector:
+    """Two-sided cumulative sum test on windows whose logarithm of the speed should be constant.
+
+    Attributes:
+        min_change: relative change below which windows are not surprising, whatever their errors.
+    """
+
+    def __init__(self, min_change: float = 0.02) -> None:
+        """Start without evidence."""
+        self.min_change = min_change
+        self._rising = 0.0
+        self._falling = 0.0
+
+    def reset(self) -> None:
+        """Drop the evidence."""
+        self._rising = self._falling = 0.0
+
+    def add(self, residual: float, error: float) -> bool:
+        """Add a window and return whether the speed changed.
+
+        Args:
+            residual: measured minus expected logarithm of the speed.
+            error: standard error of the residual.
+        """
+        scaled = residual / math.hypot(error, self.min_change / 2)
+        step = min(max(scaled, -_MAX_STEP), _MAX_STEP)
+        self._rising = max(0.0, self._rising + step - _ALLOWANCE)
+        self._falling = max(0.0, self._falling - step - _ALLOWANCE)
+        return max(self._rising, self._falling) > _THRESHOLD
+
+
+def is_surprise(residual: float, error: float, min_change: float) -> bool:
+    """Return whether a single window contradicts its expectation.
+
+    Args:
+        residual: measured minus expected logarithm.
+        error: standard error of the residual.
+        min_change: relative change that is never surprising.
+    """
+    return abs(residual) > max(min_change, _SURPRISE * error)
+
+
+class SlowdownBudget:
+    """Time that a job lost against its untuned speed so far, and what the slowdown limit allows."""
+
+    def __init__(self, slowdown_limit: float | None) -> None:
+        """Start a job.
+
+        Args:
+            slowdown_limit: maximum relative increase of the job's time; None for no limit.
+        """
+        self._limit = slowdown_limit
+        self._untuned_s = 0.0
+        self._lost_s = 0.0
+
+    def add(self, duration_s: float, log_time_ratio: float) -> None:
+        """Add an interval with the relative time of its units."""
+        untuned_s = duration_s * math.exp(-log_time_ratio)
+        self._untuned_s += untuned_s
+        self._lost_s += duration_s - untuned_s
+
+    @property
+    def slowdown(self) -> float:
+        """Relative increase of the time so far; 0 before the first interval."""
+        return self._lost_s / self._untuned_s if self._untuned_s > 0 else 0.0
+
+    def exhausted(self) -> bool:
+        """Return whether the job lost more time than the limit allows so far."""
+        return self._limit is not None and self.slowdown > self._limit

@@ -1,0 +1,130 @@
+"""Measurements of a search: speed and power averaged over windows, and the untuned reference over time."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_energy.tuning.progress_window import ProgressWindow
+
+_MIN_RELATIVE_ERROR = 0.001
+_POWER_ERROR = 0.01
+_MIN_POWER_ERROR = 0.003
+_DRIFT_SIGMA = 2.5
+
+
+@dataclass(slots=True)
+class Measurement:
+    """The mean speed and power of a job over windows at one point.
+
+    Attributes:
+        duration_s: total duration of the windows.
+        units: units of work done in them.
+        joules: energy used in them.
+        error_units: standard error of `units`.
+        windows: number of windows.
+        center_s: sum of the windows' mid times weighted by their durations.
+    """
+
+    duration_s: float = 0.0
+    units: float = 0.0
+    joules: float = 0.0
+    error_units: float = 0.0
+    windows: int = 0
+    center_s: float = 0.0
+
+    def add(self, window: ProgressWindow) -> None:
+        """Add a window."""
+        units = window.units_per_s * window.duration_s
+        self.duration_s += window.duration_s
+        self.units += units
+        self.joules += window.watts * window.duration_s
+        self.error_units = math.hypot(self.error_units, units * window.relative_error)
+        self.windows += 1
+        self.center_s += window.duration_s * (window.start_s + window.duration_s / 2)
+
+    @property
+    def units_per_s(self) -> float:
+        """Mean speed."""
+        return self.units / self.duration_s
+
+    @property
+    def watts(self) -> float:
+        """Mean power."""
+        return self.joules / self.duration_s
+
+    @property
+    def mid_s(self) -> float:
+        """Mean time of the windows."""
+        return self.center_s / self.duration_s
+
+    @property
+    def relative_error(self) -> float:
+        """Standard error of the speed divided by the speed."""
+        return max(self.error_units / self.units, _MIN_RELATIVE_ERROR)
+
+    @property
+    def power_error(self) -> float:
+        """Standard error of the power divided by the power."""
+        return max(_POWER_ERROR / math.sqrt(self.windows), _MIN_POWER_ERROR)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the measurement as a dict for JSON."""
+        return dataclasses.asdict(self)
+
+
+class ReferenceTrack:
+    """The untuned speed and power of a job, measured in blocks and interpolated in time.
+
+    Blocks that agree are averaged. Otherwise the reference drifts, and each time has the value between the
+    blocks around it.
+    """
+
+    def __init__(self, blocks: Iterable[Measurement] = ()) -> None:
+        """Start with blocks in order of time."""
+        self.blocks = list(blocks)
+
+    def open_block(self) -> None:
+        """Start a block. The next windows are added to it."""
+        if not self.blocks or self.blocks[-1].windows:
+            self.blocks.append(Measurement())
+
+    def add(self, window: ProgressWindow) -> None:
+        """Add an untuned window to the last block."""
+        if not self.blocks:
+            self.open_block()
+        self.blocks[-1].add(window)
+
+    def at(self, time_s: float) -> tuple[float, float, float]:
+        """Return the logarithm of the speed, its standard error, and the logarithm of the power at a time."""
+        blocks = [block for block in self.blocks if block.windows]
+        if self._is_constant(blocks):
+            precisions = [1.0 / block.relative_error**2 for block in blocks]
+            total = sum(precisions)
+            rate = sum(p * math.log(b.units_per_s) for p, b in zip(precisions, blocks, strict=True)) / total
+            power = sum(b.joules for b in blocks) / sum(b.duration_s for b in blocks)
+            return rate, max(total**-0.5, _MIN_RELATIVE_ERROR), math.log(power)
+        return _interpolated(blocks, time_s)
+
+    @staticmethod
+    def _is_constant(blocks: Sequence[Measurement]) -> bool:
+        return all(
+            abs(math.log(one.units_per_s / other.units_per_s))
+            <= _DRIFT_SIGMA * math.hypot(one.relative_error, other.relative_error)
+            for one, other in itertools.pairwise(blocks)
+        )
+
+
+def _interpolated(blocks: Sequence[Measurement], time_s: float) -> tuple[float, float, float]:
+    later = next((number for number, block in enumerate(blocks) if block.mid_s >= time_s), len(blocks) - 1)
+    after, before = blocks[later], blocks[max(later - 1, 0)]
+    span = after.mid_s - before.mid_s
+    share = 1.0 if span <= 0 else min(max((time_s - before.mid_s) / span, 0.0), 1.0)
+    rate = (1 - share) * math.log(before.units_per_s) + share * math.log(after.units_per_s)
+    power = (1 - share) * math.log(before.watts) + share * math.log(after.watts)
+    error = math.hypot((1 - share) * before.relative_error, share * after.relative_error)
+    return rate, error, power

@@ -1,0 +1,114 @@
+"""Knowledge about one phase of a job: its reference, its visited points, and the ensemble they weight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from slurm_energy.policies.operating_point import OperatingPoint
+from slurm_energy.tuning.candidates import Reference
+from slurm_energy.tuning.ensemble import Ensemble, Observation, Posterior
+from slurm_energy.tuning.measurements import Measurement, ReferenceTrack
+from slurm_energy.tuning.priors import Prior
+from slurm_energy.tuning.progress_window import ProgressWindow
+
+_SAME_SPEED = 0.04
+_SAME_POWER = 0.08
+
+
+class PhaseKnowledge:
+    """Measurements of one phase of a job, and the ensemble that they weight.
+
+    Attributes:
+        track: the untuned reference over time.
+        visits: measurement by index of the candidate point; index 0 is the untuned point.
+        probes: number of candidate points tried.
+        chosen: index of the point held, or None before the first hold.
+        held_s: time spent in this phase after the reference.
+    """
+
+    def __init__(self) -> None:
+        """Start without measurements."""
+        self.track = ReferenceTrack()
+        self.visits: dict[int, Measurement] = {}
+        self.probes = 0
+        self.chosen: int | None = None
+        self.held_s = 0.0
+        self.reference: Reference | None = None
+        self.ensemble: Ensemble | None = None
+
+    def build(self, points: Sequence[OperatingPoint], prior: Prior, reference: Reference) -> None:
+        """Build the ensemble from the prior once the reference is measured."""
+        self.reference = reference
+        self.ensemble = prior.ensemble(points, reference)
+
+    def add(self, index: int, window: ProgressWindow) -> None:
+        """Add a window at a tuned point."""
+        self.visits.setdefault(index, Measurement()).add(window)
+        self.held_s += window.duration_s
+
+    def log_ratios(self, window_or_visit: ProgressWindow | Measurement) -> tuple[float, float]:
+        """Return the logarithms of time and power relative to the reference at that time."""
+        if isinstance(window_or_visit, ProgressWindow):
+            mid_s = window_or_visit.start_s + window_or_visit.duration_s / 2
+        else:
+            mid_s = window_or_visit.mid_s
+        rate, _, power = self.track.at(mid_s)
+        return rate - math.log(window_or_visit.units_per_s), math.log(window_or_visit.watts) - power
+
+    def reference_error(self) -> float:
+        """Return the standard error of the logarithm of the reference's speed."""
+        return self.track.at(self.track.blocks[-1].mid_s)[1]
+
+    def posterior(self) -> Posterior:
+        """Return the ensemble weighted by all visits."""
+        assert self.ensemble is not None
+        observations = []
+        for index, visit in self.visits.items():
+            log_time, log_power = self.log_ratios(visit)
+            observations.append(
+                Observation(index, log_time, log_power, visit.relative_error, visit.power_error)
+            )
+        power_error = min(block.power_error for block in self.track.blocks if block.windows)
+        return self.ensemble.condition(observations, self.reference_error(), power_error)
+
+    def resembles(self, block: Measurement) -> bool:
+        """Return whether an untuned measurement could come from this phase."""
+        blocks = [item for item in self.track.blocks if item.windows]
+        if not blocks or self.ensemble is None:
+            return False
+        last = blocks[-1]
+        error = math.hypot(block.relative_error, last.relative_error)
+        same_speed = abs(math.log(block.units_per_s / last.units_per_s)) <= max(_SAME_SPEED, 3.0 * error)
+        return same_speed and abs(math.log(block.watts / last.watts)) <= _SAME_POWER
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the measurements as a dict for JSON."""
+        reference = self.reference
+        return {
+            "blocks": [block.to_json() for block in self.track.blocks],
+            "visits": {str(index): visit.to_json() for index, visit in self.visits.items()},
+            "probes": self.probes,
+            "chosen": self.chosen,
+            "held_s": self.held_s,
+            "reference": reference
+            and {
+                "watts": reference.watts,
+                "gpu_watts": reference.gpu_watts,
+                "package_watts": reference.package_watts,
+            },
+        }
+
+    @classmethod
+    def from_json(
+        cls, data: dict[str, Any], points: Sequence[OperatingPoint], prior: Prior
+    ) -> PhaseKnowledge:
+        """Build the knowledge from a dict that `to_json` returned."""
+        made = cls()
+        made.track = ReferenceTrack(Measurement(**block) for block in data["blocks"])
+        made.visits = {int(index): Measurement(**visit) for index, visit in data["visits"].items()}
+        made.probes, made.chosen, made.held_s = data["probes"], data["chosen"], data["held_s"]
+        if data["reference"] is not None:
+            made.build(points, prior, Reference(**data["reference"]))
+        return made

@@ -1,0 +1,407 @@
+"""Search within a run: from progress windows to the operating point that serves the job's objective best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
+from slurm_energy.tuning.candidates import Reference
+from slurm_energy.tuning.decision import Situation, decide
+from slurm_energy.tuning.guard import ChangeDetector, is_surprise
+from slurm_energy.tuning.measurements import Measurement
+from slurm_energy.tuning.objective import Objective
+from slurm_energy.tuning.phase_knowledge import PhaseKnowledge
+from slurm_energy.tuning.priors import Prior
+from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
+from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve, ResponsePoint
+
+_MAX_PHASES = 8
+_MAX_PROBE_WINDOWS = 6
+_MIN_CHANGE = 0.04
+_MIN_CHECK_WINDOWS = 1
+_MIN_REMAINING_WINDOWS = 20.0
+_REFUSED_AFTER_WINDOWS = 3
+
+
+class SearchPhase(StrEnum):
+    """What a search does with the job at present."""
+
+    REFERENCE = "reference"
+    PROBE = "probe"
+    HOLD = "hold"
+    STATIC = "static"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """Bounds of a search.
+
+    Attributes:
+        max_probes: maximum number of points tried in each phase of the job.
+        warmup_s: time after the first window in which windows are dropped, because programs start slowly.
+        expected_duration_s: expected time from the first window to the end of the job; None if unknown.
+        start: first point to try, for example from earlier runs; None to follow the prior.
+        max_reference_windows: maximum number of windows of a reference measurement.
+    """
+
+    max_probes: int = 9
+    warmup_s: float = 0.0
+    expected_duration_s: float | None = None
+    start: OperatingPoint | None = None
+    max_reference_windows: int = 6
+
+
+class TuningSearch:
+    """Search for the best operating point of one job.
+
+    The caller sets `requested` on all nodes and GPUs of the job, measures a window of which no part lies
+    before the setting took effect, and hands it to `observe`. The search first measures the untuned
+    reference. It then tries the point with the best expected objective until no untried point is expected to
+    be better, and holds the best measured point. A window that contradicts its expectation returns the job to
+    the reference: if the reference changed as well, a new phase of the job began and is searched anew.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[OperatingPoint],
+        objective: Objective,
+        prior: Prior,
+        options: SearchOptions | None = None,
+    ) -> None:
+        """Start with the untuned reference."""
+        self._points = (UNTUNED, *dict.fromkeys(point for point in candidates if point != UNTUNED))
+        self._index = {point: number for number, point in enumerate(self._points)}
+        self._objective = objective
+        self._prior = prior
+        self._options = options or SearchOptions()
+        self._phase = SearchPhase.REFERENCE
+        self._current = 0
+        self._knowledge = PhaseKnowledge()
+        self._memory: list[PhaseKnowledge] = []
+        self._check: Measurement | None = None
+        self._pending: list[ProgressWindow] = []
+        self._detector = ChangeDetector()
+        self._refused: set[int] = set()
+        self._mismatches = 0
+        self._windows_here = 0
+        self._source: ProgressSource | None = None
+        self._start_s: float | None = None
+        self._last_s = 0.0
+        self._static = (UNTUNED, CurveSource.GENERIC_PRIOR)
+
+    @property
+    def requested(self) -> OperatingPoint:
+        """The point that should be in force."""
+        return self._static[0] if self._phase is SearchPhase.STATIC else self._points[self._current]
+
+    @property
+    def phase(self) -> SearchPhase:
+        """What the search does at present."""
+        return self._phase
+
+    def observe(self, window: ProgressWindow) -> None:
+        """Take a window and decide on the next point."""
+        if self._start_s is None:
+            self._start_s = window.start_s
+        self._last_s = window.start_s + window.duration_s
+        if window.start_s < self._start_s + self._options.warmup_s or not window.duration_s > 0:
+            return
+        if window.source is ProgressSource.NONE:
+            self._observe_without_progress(window)
+            return
+        if self._source is not None and window.source is not self._source:
+            self._restart()
+        self._source = window.source
+        if self._phase is SearchPhase.STATIC:
+            self._restart()
+        if window.point != self._points[self._current]:
+            self._observe_mismatch()
+            return
+        self._mismatches = 0
+        if not (window.units_per_s > 0 and math.isfinite(window.units_per_s) and window.watts > 0):
+            if self._current != 0:
+                self._return_to_reference()
+            return
+        self._windows_here += 1
+        if self._current != 0:
+            self._observe_tuned(window)
+        elif self._phase is SearchPhase.REFERENCE:
+            self._observe_reference(window)
+        else:
+            self._observe_untuned_hold(window)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the result of the search in the form of the job record's key `tuning`."""
+        knowledge = max([self._knowledge, *self._memory], key=lambda item: item.held_s)
+        reference = knowledge.track.blocks[0] if knowledge.ensemble is not None else None
+        points = self._response_points(knowledge)
+        chosen, source, saving = self.requested, self._static[1], None
+        if self._phase is not SearchPhase.STATIC:
+            index = knowledge.chosen or 0
+            chosen, source = self._points[index], CurveSource.THIS_RUN
+            saving = self._saving(knowledge, index)
+        return {
+            "mode": "on",
+            "objective": self._objective.name,
+            "slowdown_limit": self._objective.slowdown_limit,
+            "progress": (self._source or ProgressSource.NONE).value,
+            "reference": reference and {"units_per_s": reference.units_per_s, "watts": reference.watts},
+            "points": [point.to_json() for point in points],
+            "chosen": chosen.to_json(),
+            "chosen_source": source.value,
+            "probes": sum(item.probes for item in (self._knowledge, *self._memory)),
+            "estimated_saving": saving,
+            "exploration": False,
+        }
+
+    def curve(self, hardware: str, workload: str) -> ResponseCurve:
+        """Return the responses measured in this run as a curve."""
+        knowledge = max([self._knowledge, *self._memory], key=lambda item: item.held_s)
+        return ResponseCurve(hardware, workload, tuple(self._response_points(knowledge)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the state as a dict for JSON. Measurements in progress are dropped."""
+        return {
+            "knowledge": self._knowledge.to_json(),
+            "memory": [item.to_json() for item in self._memory],
+            "phase": self._phase.value,
+            "current": self._current,
+            "refused": sorted(self._refused),
+            "source": self._source and self._source.value,
+            "start_s": self._start_s,
+            "static": [self._static[0].to_json(), self._static[1].value],
+            "points": [point.to_json() for point in self._points],
+        }
+
+    @classmethod
+    def from_json(
+        cls,
+        data: dict[str, Any],
+        candidates: Sequence[OperatingPoint],
+        objective: Objective,
+        prior: Prior,
+        options: SearchOptions | None = None,
+    ) -> TuningSearch:
+        """Restore a search from a dict that `to_json` returned; other candidates start it again."""
+        made = cls(candidates, objective, prior, options)
+        if data["points"] != [point.to_json() for point in made._points]:
+            return made
+        made._knowledge = PhaseKnowledge.from_json(data["knowledge"], made._points, prior)
+        made._memory = [PhaseKnowledge.from_json(item, made._points, prior) for item in data["memory"]]
+        made._phase = SearchPhase(data["phase"])
+        made._current = data["current"]
+        made._refused = set(data["refused"])
+        made._source = None if data["source"] is None else ProgressSource(data["source"])
+        made._start_s = data["start_s"]
+        made._static = (OperatingPoint.from_json(data["static"][0]), CurveSource(data["static"][1]))
+        if made._phase is SearchPhase.REFERENCE and made._knowledge.ensemble is not None:
+            made._check = Measurement()
+        return made
+
+    def _observe_without_progress(self, window: ProgressWindow) -> None:
+        if self._source is not None:
+            # The progress stopped. The point in force was measured to be good; nothing can be learnt now.
+            return
+        if self._phase is SearchPhase.REFERENCE and window.point == UNTUNED and window.watts > 0:
+            self._static = self._prior.static_point(self._points, _reference(window), self._objective)
+            self._phase = SearchPhase.STATIC
+
+    def _observe_mismatch(self) -> None:
+        """Count windows at another point than the requested one; drop a point that the hardware refuses."""
+        self._mismatches += 1
+        if self._mismatches >= _REFUSED_AFTER_WINDOWS and self._current != 0:
+            self._refused.add(self._current)
+            self._mismatches = 0
+            if self._knowledge.ensemble is not None:
+                self._move_on()
+
+    def _observe_reference(self, window: ProgressWindow) -> None:
+        if self._check is not None:
+            self._check.add(window)
+            self._finish_check(window)
+            return
+        track = self._knowledge.track
+        track.add(window)
+        block = track.blocks[-1]
+        if block.relative_error <= self._reference_target() or block.windows >= self._max_reference_windows():
+            self._begin_phase(block, window)
+
+    def _finish_check(self, window: ProgressWindow) -> None:
+        """Compare a repeated reference with the phase's own; either resume or begin a new phase."""
+        assert self._check is not None
+        if self._check.windows < _MIN_CHECK_WINDOWS:
+            return
+        block = self._check
+        if not self._knowledge.resembles(block):
+            self._check = None
+            self._pending = []
+            self._remember()
+            self._knowledge = PhaseKnowledge()
+            self._knowledge.track.blocks.append(block)
+            self._begin_phase(block, window)
+            return
+        enough = (
+            block.relative_error <= self._reference_target() or block.windows >= self._max_reference_windows()
+        )
+        if not enough and not self._pending:
+            return
+        self._check = None
+        self._knowledge.track.blocks.append(block)
+        for item in self._pending:
+            # The point is slower or faster than before although the reference is not: the new window counts.
+            index = self._index[item.point]
+            self._knowledge.visits.pop(index, None)
+            self._knowledge.add(index, item)
+        self._pending = []
+        self._move_on()
+
+    def _begin_phase(self, block: Measurement, window: ProgressWindow) -> None:
+        """Resume a known phase, or search a new one."""
+        for item in self._memory:
+            if item.resembles(block):
+                self._memory.remove(item)
+                item.track.blocks.append(block)
+                self._knowledge = item
+                self._move_on()
+                return
+        reference = Reference(block.watts, window.gpu_watts, window.package_watts)
+        self._knowledge.build(self._points, self._prior, reference)
+        start = self._index.get(self._options.start) if self._options.start is not None else None
+        if start and start not in self._refused and not self._memory:
+            self._go_to(start, SearchPhase.PROBE)
+        else:
+            self._move_on()
+
+    def _observe_tuned(self, window: ProgressWindow) -> None:
+        knowledge = self._knowledge
+        log_time, log_power = knowledge.log_ratios(window)
+        posterior = knowledge.posterior()
+        expected = float(posterior.mean_log_time()[self._current])
+        error = math.hypot(float(posterior.log_time_error()[self._current]), window.relative_error)
+        changed = is_surprise(log_time - expected, error, _MIN_CHANGE)
+        if self._phase is SearchPhase.HOLD:
+            power = log_power - float(posterior.mean_log_power()[self._current])
+            changed = (
+                changed or abs(power) > 0.15 or self._detector.add(expected - log_time, window.relative_error)
+            )
+        if changed:
+            self._pending = [window]
+            self._return_to_reference()
+            return
+        knowledge.add(self._current, window)
+        self._move_on()
+
+    def _observe_untuned_hold(self, window: ProgressWindow) -> None:
+        knowledge = self._knowledge
+        log_time, log_power = knowledge.log_ratios(window)
+        error = math.hypot(window.relative_error, knowledge.reference_error())
+        changed = (
+            is_surprise(log_time, error, _MIN_CHANGE)
+            or abs(log_power) > 0.15
+            or self._detector.add(-log_time, error)
+        )
+        knowledge.held_s += window.duration_s
+        if changed:
+            self._return_to_reference()
+        else:
+            knowledge.track.add(window)
+
+    def _move_on(self) -> None:
+        """Decide on the next point from everything known about this phase."""
+        knowledge = self._knowledge
+        if self._wants_reference():
+            self._return_to_reference()
+            return
+        situation = Situation(
+            self._current,
+            frozenset(knowledge.visits),
+            frozenset(self._refused),
+            may_probe=knowledge.probes < self._options.max_probes,
+            may_stay=self._windows_here < _MAX_PROBE_WINDOWS,
+            remaining_windows=self._remaining_windows(),
+        )
+        decision = decide(knowledge.posterior(), self._objective, situation)
+        self._go_to(decision.index, SearchPhase.PROBE if decision.probe else SearchPhase.HOLD)
+
+    def _go_to(self, index: int, phase: SearchPhase) -> None:
+        knowledge = self._knowledge
+        if index != self._current:
+            self._windows_here = 0
+            self._detector.reset()
+            if index != 0 and index not in knowledge.visits:
+                knowledge.probes += 1
+        if phase is SearchPhase.HOLD:
+            knowledge.chosen = index
+        self._current, self._phase = index, phase
+
+    def _return_to_reference(self) -> None:
+        self._current, self._phase = 0, SearchPhase.REFERENCE
+        self._windows_here = 0
+        self._detector.reset()
+        self._check = Measurement()
+
+    def _remember(self) -> None:
+        if self._knowledge.ensemble is not None:
+            self._memory.append(self._knowledge)
+            del self._memory[: -(_MAX_PHASES - 1)]
+
+    def _restart(self) -> None:
+        """Forget everything: the units of progress changed."""
+        self._knowledge, self._memory = PhaseKnowledge(), []
+        self._check, self._pending = None, []
+        self._current, self._phase, self._windows_here = 0, SearchPhase.REFERENCE, 0
+        self._detector.reset()
+
+    def _reference_target(self) -> float:
+        limit = self._objective.slowdown_limit
+        return 0.01 if limit is None else min(max(limit / 10, 0.002), 0.01)
+
+    def _max_reference_windows(self) -> int:
+        return self._options.max_reference_windows
+
+    def _wants_reference(self) -> bool:
+        """Return whether the reference should be measured again to beat drift and noise."""
+        knowledge, limit = self._knowledge, self._objective.slowdown_limit
+        if limit is None or self._current == 0:
+            return False
+        blocks = knowledge.track.blocks
+        return (
+            len(blocks) < 4
+            and knowledge.probes >= 3 * len(blocks)
+            and knowledge.reference_error() > limit / 16
+        )
+
+    def _remaining_windows(self) -> float:
+        """Return the expected number of windows left. A job of unknown length lasts as long again."""
+        expected = self._options.expected_duration_s
+        first = self._knowledge.track.blocks[0]
+        windows_per_s = first.windows / first.duration_s
+        elapsed = self._last_s - (self._start_s or 0.0)
+        if expected is None:
+            return max(elapsed * windows_per_s, _MIN_REMAINING_WINDOWS)
+        return max(expected - elapsed, 0.0) * windows_per_s
+
+    def _response_points(self, knowledge: PhaseKnowledge) -> list[ResponsePoint]:
+        result = []
+        for index, visit in sorted(knowledge.visits.items()):
+            log_time, log_power = knowledge.log_ratios(visit)
+            error = math.hypot(visit.relative_error, knowledge.reference_error())
+            ratios = (math.exp(log_time), math.exp(log_power))
+            result.append(
+                ResponsePoint(self._points[index], *ratios, CurveSource.THIS_RUN, error, visit.windows)
+            )
+        return result
+
+    def _saving(self, knowledge: PhaseKnowledge, index: int) -> float | None:
+        if index == 0 or index not in knowledge.visits:
+            return 0.0 if index == 0 and knowledge.ensemble is not None else None
+        log_time, log_power = knowledge.log_ratios(knowledge.visits[index])
+        return 1.0 - math.exp(log_time + log_power)
+
+
+def _reference(window: ProgressWindow) -> Reference:
+    return Reference(window.watts, window.gpu_watts, window.package_watts)

@@ -1,0 +1,108 @@
+import math
+
+import pytest
+
+from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
+from slurm_energy.tuning.candidates import GpuHardware
+from slurm_energy.tuning.objective import Objective
+from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
+
+pytest.importorskip("numpy")
+
+from slurm_energy.tuning.priors import gpu_prior
+from slurm_energy.tuning.search import SearchOptions, SearchPhase, TuningSearch
+
+GPU = GpuHardware(count=1, default_limit_watts=300.0, min_limit_watts=100.0)
+LIMITS = tuple(OperatingPoint(gpu_limit_watts=float(watts)) for watts in range(100, 300, 25))
+PRIOR = gpu_prior(GPU)
+
+
+def respond(limit: float | None, draw: float, static: float) -> tuple[float, float]:
+    """Return the speed and the power of a GPU whose dynamic power follows the cube of the clock."""
+    power = draw if limit is None else min(limit, draw)
+    clock = max((power - static) / (draw - static), 0.01) ** (1 / 3)
+    return clock, power
+
+
+class Job:
+    """A job in windows of 5 s without noise."""
+
+    def __init__(self, objective, draw=280.0, static=80.0, options=None):
+        self.search = TuningSearch(LIMITS, objective, PRIOR, options)
+        self.draw, self.static, self.time_s = draw, static, 0.0
+        self.points = []
+
+    def window(self, source=ProgressSource.REPORTED):
+        point = self.search.requested
+        speed, power = respond(point.gpu_limit_watts, self.draw, self.static)
+        window = ProgressWindow(point, self.time_s, 5.0, 100 * speed, 0.004, power, source, gpu_watts=power)
+        self.time_s += 5.0
+        self.points.append(point)
+        self.search.observe(window)
+
+    def run(self, windows):
+        for _ in range(windows):
+            self.window()
+        return self.search
+
+
+def test_search_finds_the_least_edp_and_holds_it():
+    search = Job(Objective("edp")).run(60)
+    assert search.phase is SearchPhase.HOLD
+
+    def edp(point):
+        speed, power = respond(point.gpu_limit_watts, 280.0, 80.0)
+        return power / speed**2
+
+    assert edp(search.requested) <= 1.01 * min(map(edp, LIMITS))
+    assert 1 <= search.summary()["probes"] <= 9
+
+
+@pytest.mark.parametrize("limit", [0.03, 0.05, 0.1])
+def test_held_point_keeps_the_slowdown_limit(limit):
+    search = Job(Objective("energy", limit)).run(60)
+    speed, power = respond(search.requested.gpu_limit_watts, 280.0, 80.0)
+    assert 1 / speed <= 1 + limit
+    assert power < 280.0
+
+
+def test_job_far_below_every_limit_stays_untuned_without_probes():
+    job = Job(Objective("edp"), draw=60.0, static=30.0)
+    search = job.run(20)
+    assert (search.phase, set(job.points)) == (SearchPhase.HOLD, {UNTUNED})
+
+
+def test_job_without_progress_gets_the_safe_point():
+    job = Job(Objective("edp"))
+    job.window(ProgressSource.NONE)
+    assert (job.search.phase, job.search.requested.gpu_limit_watts) == (SearchPhase.STATIC, 250.0)
+
+
+def test_phase_change_returns_to_the_reference_within_one_window():
+    job = Job(Objective("edp"), draw=280.0, static=80.0)
+    job.run(30)
+    assert job.search.requested != UNTUNED
+    job.draw, job.static = 290.0, 160.0
+    job.window()
+    assert job.search.phase is SearchPhase.REFERENCE
+    assert job.search.requested == UNTUNED
+
+
+def test_state_survives_json():
+    job = Job(Objective("edp"), options=SearchOptions(expected_duration_s=300))
+    search = job.run(30)
+    restored = TuningSearch.from_json(search.to_json(), LIMITS, Objective("edp"), PRIOR)
+    assert restored.requested == search.requested
+    assert restored.phase is search.phase
+    assert restored.summary()["points"] == search.summary()["points"]
+
+
+def test_summary_reports_what_was_measured():
+    search = Job(Objective("energy", 0.05)).run(40)
+    summary = search.summary()
+    assert summary["chosen_source"] == "this run"
+    assert 0 < summary["estimated_saving"] < 0.5
+    chosen = next(item for item in summary["points"] if item["point"] == summary["chosen"])
+    speed, power = respond(search.requested.gpu_limit_watts, 280.0, 80.0)
+    assert math.isclose(chosen["time_ratio"], 1 / speed, rel_tol=1e-6)
+    assert math.isclose(chosen["power_ratio"], power / 280.0, rel_tol=1e-6)
