@@ -135,6 +135,50 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     UPDATE history SET user = json_extract(body, '$.user');
     CREATE INDEX history_user ON history (user, "end");
     """,
+    """
+    ALTER TABLE jobs ADD COLUMN tuning_learned INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX jobs_tuning_unlearned ON jobs (updated) WHERE learned AND NOT tuning_learned;
+
+    CREATE TABLE tuning_runs (
+        id INTEGER PRIMARY KEY,
+        job INTEGER NOT NULL UNIQUE REFERENCES jobs (id),
+        owner TEXT NOT NULL,
+        hardware TEXT NOT NULL,
+        fingerprint TEXT,
+        model TEXT,
+        workload TEXT NOT NULL,
+        "end" REAL NOT NULL,
+        body TEXT NOT NULL
+    );
+    CREATE INDEX tuning_runs_workload ON tuning_runs (owner, workload, hardware, "end");
+    CREATE INDEX tuning_runs_model ON tuning_runs (owner, model, hardware, "end") WHERE model IS NOT NULL;
+    CREATE INDEX tuning_runs_end ON tuning_runs ("end");
+
+    CREATE TABLE tuning_pins (
+        owner TEXT NOT NULL,
+        workload TEXT NOT NULL,
+        hardware TEXT NOT NULL,
+        point TEXT NOT NULL,
+        pinned_by TEXT NOT NULL,
+        time REAL NOT NULL,
+        PRIMARY KEY (owner, workload, hardware)
+    ) WITHOUT ROWID;
+
+    CREATE TABLE tuning_starts (
+        cluster TEXT NOT NULL,
+        job_id INTEGER NOT NULL,
+        restart_count INTEGER NOT NULL,
+        hardware TEXT NOT NULL,
+        owner TEXT NOT NULL,
+        workload TEXT NOT NULL,
+        exploration INTEGER NOT NULL,
+        time REAL NOT NULL,
+        body TEXT NOT NULL,
+        PRIMARY KEY (cluster, job_id, restart_count, hardware)
+    ) WITHOUT ROWID;
+    CREATE INDEX tuning_starts_workload ON tuning_starts (owner, workload, hardware) WHERE exploration;
+    CREATE INDEX tuning_starts_time ON tuning_starts (time);
+    """,
 )
 SCHEMA_VERSION: Final = len(MIGRATIONS)
 

@@ -19,35 +19,11 @@ from numpy.typing import NDArray
 
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.objective import TIME_EXPONENTS, Objective
+from slurm_energy.tuning.run_measurement import MIN_ERROR, RunMeasurement, after_drift
 
 Floats = NDArray[np.float64]
 
-MIN_ERROR: Final = 0.005
-"""Minimum standard error of a logarithm. Equal measurements must never give infinite precision."""
 _SCALE_VARIANCE: Final = 100.0  # an unknown scale: a factor of e^10 to either side
-
-
-@dataclass(frozen=True, slots=True)
-class RunMeasurement:
-    """Time and power of a recurring job at one operating point, from a whole run or from windows of a run.
-
-    Attributes:
-        point: the operating point.
-        time: time per unit of work. Any unit: `scale` says what it is comparable with.
-        power: mean power of the job's components.
-        time_error: relative standard error of `time`.
-        power_error: relative standard error of `power`.
-        scale: name of the unknown scale of `time` and `power`, which measurements with the same name share.
-            Whole runs in the same shape (nodes, GPUs, CPUs) share one. None: `time` and `power` are ratios
-            against the untuned job.
-    """
-
-    point: OperatingPoint
-    time: float
-    power: float
-    time_error: float = 0.02
-    power_error: float = 0.02
-    scale: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +37,6 @@ class RecurrenceOptions:
         tolerance: slowdown above the limit that counts as a violation; 0.01 is one percentage point.
         regret: maximum expected excess of the cost of a point over that of the best point, to be explored.
         min_gain: minimum expected saving for a point other than the untuned one.
-        drift_deviations: number of standard deviations from the prediction beyond which the job has drifted.
-        min_drift: minimum deviation of a log ratio that counts as drift.
     """
 
     min_discrepancy: float = 0.01
@@ -71,8 +45,6 @@ class RecurrenceOptions:
     tolerance: float = 0.01
     regret: float = 0.15
     min_gain: float = 0.002
-    drift_deviations: float = 4.0
-    min_drift: float = 0.05
 
 
 class PriorResponses(Protocol):
@@ -312,7 +284,7 @@ class RecurringJob:
     ) -> None:
         self._prior, self._objective, self._random = prior, objective, random
         self._options = options or RecurrenceOptions()
-        self._measurements = after_drift(measurements, self._options)
+        self._measurements = after_drift(measurements)
 
     @property
     def measurements(self) -> tuple[RunMeasurement, ...]:
@@ -326,54 +298,13 @@ class RecurringJob:
 
     def record(self, *measurements: RunMeasurement) -> None:
         """Add the measurements of a run. If the job has drifted, earlier measurements are dropped."""
-        self._measurements = after_drift((*self._measurements, *measurements), self._options)
+        self._measurements = after_drift((*self._measurements, *measurements))
 
     def next_point(self, *, explore: bool = True) -> PointChoice:
         """Choose the operating point of the next run, see `choose_point`."""
         return choose_point(
             self.posterior, self._objective, self._random, explore=explore, options=self._options
         )
-
-
-def after_drift(
-    measurements: Sequence[RunMeasurement], options: RecurrenceOptions | None = None
-) -> tuple[RunMeasurement, ...]:
-    """Return the measurements since the last drift of the job, in their order.
-
-    A job has drifted if a measurement deviates from its prediction from the earlier measurements of the same
-    scale at the same point. The deviation must exceed `drift_deviations` standard deviations and `min_drift`.
-    The measurements before it are dropped.
-
-    Args:
-        measurements: measurements in the order of time.
-        options: constants.
-    """
-    options = options or RecurrenceOptions()
-    kept: list[RunMeasurement] = []
-    for measurement in measurements:
-        same = [one for one in kept if (one.point, one.scale) == (measurement.point, measurement.scale)]
-        if same and (
-            _deviates([(one.time, one.time_error) for one in [*same, measurement]], options)
-            or _deviates([(one.power, one.power_error) for one in [*same, measurement]], options)
-        ):
-            kept = []
-        kept.append(measurement)
-    return tuple(kept)
-
-
-def _deviates(values: Sequence[tuple[float, float]], options: RecurrenceOptions) -> bool:
-    """Return whether the last value deviates from the mean of the others.
-
-    Args:
-        values: pairs of value and relative standard error, at least two.
-        options: constants.
-    """
-    logs = [math.log(value) for value, _ in values]
-    variances = [max(error, MIN_ERROR) ** 2 for _, error in values]
-    mean = sum(logs[:-1]) / len(logs[:-1])
-    variance = variances[-1] + sum(variances[:-1]) / len(variances[:-1]) ** 2
-    threshold = max(options.min_drift, options.drift_deviations * math.sqrt(variance))
-    return abs(logs[-1] - mean) > threshold
 
 
 def _normal_cdf(values: Floats) -> Floats:

@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.objective import Objective
 from slurm_energy.tuning.recurrence import (
-    MIN_ERROR,
     RecurrenceOptions,
     RecurrencePosterior,
     RecurringJob,
-    RunMeasurement,
-    after_drift,
     choose_point,
 )
+from slurm_energy.tuning.run_measurement import MIN_ERROR, RunMeasurement, after_drift
 
 CAPS = (150.0, 200.0, 250.0)
 POINTS = (*(OperatingPoint(gpu_limit_watts=cap) for cap in CAPS), UNTUNED)

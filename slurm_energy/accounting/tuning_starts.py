@@ -1,0 +1,190 @@
+"""Operating points that jobs were told to start at, and points that users or operators pinned."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from slurm_energy.accounting.database import transaction
+
+MAX_PINS_PER_OWNER: Final = 1000
+
+
+class Program(NamedTuple):
+    """A recurring program: what is learned and pinned separately.
+
+    Attributes:
+        owner: login name of the user.
+        workload: fingerprint of the batch script, else `--energy-model`.
+        hardware: kind of hardware.
+    """
+
+    owner: str
+    workload: str
+    hardware: str
+
+
+class JobRun(NamedTuple):
+    """One run of a job.
+
+    Attributes:
+        cluster: Slurm's ClusterName.
+        job_id: Slurm's job id.
+        restart_count: number of earlier requeues.
+    """
+
+    cluster: str
+    job_id: int
+    restart_count: int
+
+
+class Pin(NamedTuple):
+    """A pinned operating point.
+
+    Attributes:
+        program: the program.
+        point: JSON text of the operating point.
+        pinned_by: login name of the user who pinned it.
+        time: Unix seconds.
+    """
+
+    program: Program
+    point: str
+    pinned_by: str
+    time: float
+
+
+class IssuedStart(NamedTuple):
+    """The operating point that a job was told to start at.
+
+    Attributes:
+        program: the program of the job; another one if the agent learned its fingerprint later.
+        exploration: whether the point is tried for learning.
+        body: JSON text of the point and its source.
+    """
+
+    program: Program
+    exploration: bool
+    body: str
+
+
+def issued_start(connection: sqlite3.Connection, run: JobRun, hardware: str) -> IssuedStart | None:
+    """Return the start that a run of a job was told before; None if it was told none."""
+    row = connection.execute(
+        "SELECT owner, workload, hardware, exploration, body FROM tuning_starts"
+        " WHERE cluster = ? AND job_id = ? AND restart_count = ? AND hardware = ?",
+        [*run, hardware],
+    ).fetchone()
+    return row and IssuedStart(Program(*row[:3]), bool(row[3]), row[4])
+
+
+def exploring_jobs(connection: sqlite3.Connection, program: Program) -> set[int]:
+    """Return the ids of the jobs that were told to explore this program and may have ended since."""
+    rows = connection.execute(
+        "SELECT job_id FROM tuning_starts WHERE owner = ? AND workload = ? AND hardware = ? AND exploration",
+        program,
+    )
+    return {job_id for (job_id,) in rows}
+
+
+def store_start(
+    connection: sqlite3.Connection,
+    run: JobRun,
+    start: IssuedStart,
+    fallback: IssuedStart,
+    running: Collection[int],
+    now: float,
+) -> IssuedStart:
+    """Store the start of a job unless it has one, and return the one in the database.
+
+    The check for other explorations is part of the transaction. So two jobs that start at the same moment
+    never explore both.
+
+    Args:
+        connection: connection of the writing thread.
+        run: the run of the job.
+        start: the start to store.
+        fallback: the start to store instead if `start` explores while another running job explores.
+        running: ids of the jobs that are running.
+        now: current time, Unix seconds.
+    """
+    with transaction(connection):
+        earlier = issued_start(connection, run, start.program.hardware)
+        if earlier is not None:
+            return earlier
+        if start.exploration and (exploring_jobs(connection, start.program) - {run.job_id}) & set(running):
+            start = fallback
+        program = start.program
+        connection.execute(
+            "INSERT INTO tuning_starts (cluster, job_id, restart_count, hardware, owner, workload,"
+            " exploration, time, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [*run, program.hardware, program.owner, program.workload, start.exploration, now, start.body],
+        )
+    return start
+
+
+def pins_of(connection: sqlite3.Connection, owners: Collection[str] | None) -> list[Pin]:
+    """Return the pins of some owners, or all pins if `owners` is None."""
+    among = "" if owners is None else f"WHERE owner IN ({','.join('?' * len(owners))})"
+    rows = connection.execute(
+        f"SELECT owner, workload, hardware, point, pinned_by, time FROM tuning_pins {among}"
+        " ORDER BY owner, workload, hardware",
+        [*(owners or ())],
+    )
+    return [Pin(Program(*row[:3]), *row[3:]) for row in rows]
+
+
+def pin_of(
+    connection: sqlite3.Connection, owner: str, hardware: str, workloads: Collection[str]
+) -> Pin | None:
+    """Return the pin of a program; None if it has none.
+
+    Args:
+        connection: connection to the database.
+        owner: login name of the user.
+        hardware: kind of hardware.
+        workloads: names of the program in the order of precedence: fingerprint, model.
+    """
+    for workload in workloads:
+        row = connection.execute(
+            "SELECT owner, workload, hardware, point, pinned_by, time FROM tuning_pins"
+            " WHERE owner = ? AND workload = ? AND hardware = ?",
+            [owner, workload, hardware],
+        ).fetchone()
+        if row:
+            return Pin(Program(*row[:3]), *row[3:])
+    return None
+
+
+def set_pin(connection: sqlite3.Connection, pin: Pin) -> bool:
+    """Store a pin. Return False if its owner has `MAX_PINS_PER_OWNER` others already."""
+    with transaction(connection):
+        (others,) = connection.execute(
+            "SELECT count(*) FROM tuning_pins WHERE owner = ? AND NOT (workload = ? AND hardware = ?)",
+            pin.program,
+        ).fetchone()
+        if others >= MAX_PINS_PER_OWNER:
+            return False
+        connection.execute(
+            "INSERT OR REPLACE INTO tuning_pins (owner, workload, hardware, point, pinned_by, time)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            [*pin.program, pin.point, pin.pinned_by, pin.time],
+        )
+    return True
+
+
+def remove_pin(connection: sqlite3.Connection, program: Program) -> bool:
+    """Delete the pin of a program and return whether there was one."""
+    with transaction(connection):
+        return bool(
+            connection.execute(
+                "DELETE FROM tuning_pins WHERE owner = ? AND workload = ? AND hardware = ?", program
+            ).rowcount
+        )
+
+
+def drop_starts(connection: sqlite3.Connection, before: float) -> int:
+    """Delete the starts that were stored before `before` (Unix seconds) and return how many were deleted."""
+    with transaction(connection):
+        return connection.execute("DELETE FROM tuning_starts WHERE time < ?", [before]).rowcount

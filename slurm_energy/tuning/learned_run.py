@@ -1,0 +1,313 @@
+"""What one finished run of a job tells about the response of its program, read from the job's energy records.
+
+A run tells the relative time and power at points that it measured against its own untuned reference, or the
+time and power of the whole run at one point, or both. Records come from nodes, so implausible values are
+dropped, and the owner of the run is never taken from them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from slurm_energy.control.knob_keys import split_key
+from slurm_energy.errors import UsageError
+from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
+from slurm_energy.quantities import is_number
+from slurm_energy.records import AppliedSetting, EnergyRecord, JobDevice
+from slurm_energy.tuning.response_curve import CurveSource, ResponsePoint, hardware_kind
+
+CHARACTERISATION_TAG: Final = "senergy-characterise/"
+WORKLOAD_CLASSES: Final = ("compute", "memory", "host")
+MIN_RUN_S: Final = 10.0
+"""Minimum duration of a run whose time and power as a whole are compared. Shorter runs mostly start up."""
+MAX_POINTS: Final = 64
+TIME_RATIOS: Final = (0.7, 20.0)
+"""Plausible time ratios. A limit does not make a program much faster; beyond 20 a sensor is faulty."""
+POWER_RATIOS: Final = (0.05, 1.5)
+_MAX_COUNT: Final = 10_000
+_LIMIT_TOLERANCE: Final = 1.02
+_COMPANIONS: Final = ("persistence", "enabled", "time_window")
+_RANGE = re.compile(r"\d{1,9}(?:\.\d+)?-(?P<high>\d{1,9}(?:\.\d+)?) MHz", re.ASCII)
+_WATTS = re.compile(r"(?P<watts>\d{1,9}(?:\.\d+)?) W", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRange:
+    """Power limits of one GPU: the minimum, and the one in force before the job."""
+
+    min_watts: float
+    default_watts: float
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedRun:
+    """What a finished run tells about the response of its program.
+
+    Attributes:
+        hardware: kind of hardware, see `response_curve.hardware_kind`.
+        fingerprint: digest of the batch script; None if unknown.
+        model: value of `--energy-model`; None if not given.
+        tag: value of `--energy-tag`; None if not given.
+        shape: nodes, GPUs and CPUs. Whole runs are compared within a shape only.
+        end_unix_s: Unix time of the end.
+        job: job id as users write it.
+        point: operating point of the whole run; None if it changed during the run or is unknown.
+        seconds, watts: duration and mean power of the whole run on all nodes; None if `point` is None.
+        points: points measured against the run's own untuned reference.
+        untuned_watts: mean power of the untuned job; None if unknown.
+        untuned_gpu_watts: mean power of one GPU of the untuned job; None if unknown.
+        gpus: number of GPUs on all nodes.
+        gpu_limits: power limits of a GPU; None if unknown or there are none.
+        exploration: whether the point was tried for learning.
+    """
+
+    hardware: str
+    shape: str
+    end_unix_s: float
+    job: str
+    fingerprint: str | None = None
+    model: str | None = None
+    tag: str | None = None
+    point: OperatingPoint | None = None
+    seconds: float | None = None
+    watts: float | None = None
+    points: tuple[ResponsePoint, ...] = ()
+    untuned_watts: float | None = None
+    untuned_gpu_watts: float | None = None
+    gpus: int = 0
+    gpu_limits: LimitRange | None = None
+    exploration: bool = False
+
+    @property
+    def workload(self) -> str | None:
+        """Name under which the program is learned: fingerprint, else model; None if both are unknown."""
+        return self.fingerprint or self.model
+
+    def to_json(self) -> str:
+        """Return the run as JSON text."""
+        values = {
+            **dataclasses.asdict(self),
+            "point": None if self.point is None else self.point.to_json(),
+            "points": [point.to_json() for point in self.points],
+        }
+        return json.dumps({key: value for key, value in values.items() if value is not None})
+
+    @classmethod
+    def from_json(cls, text: str) -> LearnedRun:
+        """Build a run from the text that `to_json` returned.
+
+        Raises:
+            UsageError: a value is malformed.
+        """
+        try:
+            values = json.loads(text)
+            limits, point = values.get("gpu_limits"), values.get("point")
+            return cls(
+                **{
+                    **values,
+                    "point": None if point is None else OperatingPoint.from_json(point),
+                    "points": tuple(map(ResponsePoint.from_json, values.get("points", ()))),
+                    "gpu_limits": None if limits is None else LimitRange(**limits),
+                }
+            )
+        except (TypeError, ValueError, AttributeError) as error:
+            raise UsageError("stored run", str(error)[:200]) from None
+
+
+def learned_run(
+    records: Sequence[EnergyRecord],
+    *,
+    job: str,
+    nodes: int,
+    energy_joules: float | None,
+    seconds: float,
+    fingerprint: str | None = None,
+) -> LearnedRun | None:
+    """Return what a run tells; None if nothing can be learned from it.
+
+    Args:
+        records: records of the whole job, one per node; those of further nodes may be missing.
+        job: job id as users write it.
+        nodes: number of nodes of the job.
+        energy_joules: energy on all nodes; None if unknown.
+        seconds: duration of the run.
+        fingerprint: digest of the batch script, which only one node knows.
+    """
+    if not records:
+        return None
+    first = records[0]
+    devices = [device for record in records for device in record.devices]
+    gpus = [device for device in devices if device.name.startswith("gpu")]
+    processors = {device.product for device in devices if device.name == "cpu"}
+    hardware = hardware_kind(" + ".join(sorted(processors)), [gpu.product for gpu in gpus])
+    if not hardware:
+        return None
+    tuning = next(
+        (record.tuning for record in records if record.tuning and record.tuning.get("points")), None
+    )
+    tuning = tuning or next((record.tuning for record in records if record.tuning), None)
+    gpu_count = sum(len(record.gpus) for record in records) * max(1, nodes) // len(records)
+    cpus = sum(record.cpus or 0 for record in records)
+    limits = _limit_range(gpus)
+    watts = energy_joules / seconds if energy_joules and seconds >= MIN_RUN_S else None
+    point = _whole_run_point(records, limits) if watts is not None else None
+    untuned = watts if point == UNTUNED else _reference_watts(tuning)
+    run = LearnedRun(
+        hardware=hardware,
+        shape=f"{nodes} nodes, {gpu_count} GPUs, {cpus} CPUs",
+        end_unix_s=max(record.end for record in records),
+        job=job,
+        fingerprint=fingerprint or first.fingerprint,
+        model=first.model,
+        tag=first.tag,
+        point=point,
+        seconds=None if point is None else seconds,
+        watts=None if point is None else watts,
+        points=_measured_points(tuning, first, limits),
+        untuned_watts=untuned,
+        untuned_gpu_watts=_gpu_watts(records) if point == UNTUNED else None,
+        gpus=gpu_count,
+        gpu_limits=limits,
+        exploration=bool(tuning and tuning.get("exploration")),
+    )
+    return run if run.point is not None or run.points else None
+
+
+def workload_class(tag: str | None) -> str | None:
+    """Return the class of a reference kernel from the tag of its job; None for other jobs."""
+    name = (tag or "").removeprefix(CHARACTERISATION_TAG)
+    return name if name != tag and name in WORKLOAD_CLASSES else None
+
+
+def _limit_range(gpus: Collection[JobDevice]) -> LimitRange | None:
+    """Return the power limits that all GPUs have in common; None if one is unknown."""
+    known = [(gpu.min_cap_watts, gpu.max_cap_watts) for gpu in gpus]
+    if not known or any(not low or not high for low, high in known):
+        return None
+    low, high = max(low or 0.0 for low, _ in known), min(high or 0.0 for _, high in known)
+    return LimitRange(low, high) if low <= high else None
+
+
+def _measured_points(
+    tuning: Mapping[str, Any] | None, record: EnergyRecord, limits: LimitRange | None
+) -> tuple[ResponsePoint, ...]:
+    """Return the plausible points that the run itself measured.
+
+    Points from other sources are advice that the record repeats. Counting them again would turn one
+    measurement into many.
+    """
+    measured: dict[OperatingPoint, ResponsePoint] = {}
+    for data in (tuning or {}).get("points") or ():
+        try:
+            point = ResponsePoint.from_json(data)
+        except UsageError:
+            continue
+        if point.source is CurveSource.THIS_RUN and _is_plausible(point, limits):
+            measured[point.point] = dataclasses.replace(
+                point,
+                source=CurveSource.EARLIER_RUNS,
+                count=min(max(1, point.count), _MAX_COUNT),
+                measured_unix_s=record.end,
+            )
+    return tuple(list(measured.values())[:MAX_POINTS])
+
+
+def _is_plausible(point: ResponsePoint, limits: LimitRange | None) -> bool:
+    watts = point.point.gpu_limit_watts
+    settable = (
+        watts is None
+        or limits is None
+        or (limits.min_watts / _LIMIT_TOLERANCE <= watts <= limits.default_watts * _LIMIT_TOLERANCE)
+    )
+    return (
+        settable
+        and TIME_RATIOS[0] <= point.time_ratio <= TIME_RATIOS[1]
+        and POWER_RATIOS[0] <= point.power_ratio <= POWER_RATIOS[1]
+        and (point.time_error is None or point.time_error < 1.0)
+    )
+
+
+def _reference_watts(tuning: Mapping[str, Any] | None) -> float | None:
+    reference = (tuning or {}).get("reference") or {}
+    watts: Any = reference.get("watts")
+    return float(watts) if is_number(watts) and watts > 0 else None
+
+
+def _whole_run_point(records: Sequence[EnergyRecord], limits: LimitRange | None) -> OperatingPoint | None:
+    """Return the operating point of a whole run, which must be the same on all nodes; None if unknown."""
+    points = {_point_of(record) for record in records}
+    point = points.pop() if len(points) == 1 else None
+    if point is None or point == UNTUNED or limits is None:
+        return point
+    watts = point.gpu_limit_watts
+    if watts is None or watts < limits.default_watts:
+        return point
+    return dataclasses.replace(point, gpu_limit_watts=None)  # the limit in force is no other point
+
+
+def _point_of(record: EnergyRecord) -> OperatingPoint | None:
+    tuning = record.tuning
+    if tuning and tuning.get("mode") == "on":
+        chosen = tuning.get("chosen")
+        if tuning.get("probes") or tuning.get("reference") or chosen is None:
+            return None
+        try:
+            return OperatingPoint.from_json(chosen)
+        except UsageError:
+            return None
+    return point_of_settings(record.applied)
+
+
+def point_of_settings(applied: Sequence[AppliedSetting]) -> OperatingPoint | None:
+    """Return the operating point to which a job's fixed settings amount.
+
+    The result is None if a setting failed, if two domains of a knob differ, or if a setting is no knob of an
+    operating point, such as a governor.
+
+    Args:
+        applied: settings as in a record, with values such as `250 W` and `800-2400 MHz`.
+    """
+    values: dict[str, Any] = {}
+    for setting in applied:
+        name, domain = split_key(setting.setting)
+        knob = name.rpartition(".")[2]
+        if knob in _COMPANIONS:
+            continue
+        key, value = _knob_value(knob, domain, setting.applied or "")
+        if value is None or values.setdefault(key, value) != value:
+            return None
+    return OperatingPoint(**values)
+
+
+def _knob_value(knob: str, domain: str, text: str) -> tuple[str, Any]:
+    """Return the field of `OperatingPoint` that a knob sets, and its value; the value is None if unknown."""
+    if knob == "power_limit":
+        watts = _WATTS.fullmatch(text)
+        key = "gpu_limit_watts" if domain.startswith("gpu") else "package_limit_watts"
+        return key, float(watts["watts"]) if watts and float(watts["watts"]) > 0 else None
+    if knob in ("locked_clocks", "frequency"):
+        clocks = _RANGE.fullmatch(text)
+        key = "gpu_clock_mhz" if knob == "locked_clocks" else "cpu_max_mhz"
+        return key, float(clocks["high"]) if clocks and float(clocks["high"]) > 0 else None
+    if knob == "epp":
+        return "cpu_epp", text or None
+    if knob == "boost":
+        return "boost", {"0": False, "1": True}.get(text)
+    return knob, None
+
+
+def _gpu_watts(records: Sequence[EnergyRecord]) -> float | None:
+    """Return the mean power of the GPU with the highest one; None if one is unknown or there are no GPUs."""
+    watts = [
+        None if part.energy_joules is None else part.energy_joules / record.elapsed_s
+        for record in records
+        for part in record.components
+        if part.name.startswith("gpu[") and record.elapsed_s > 0
+    ]
+    known = [one for one in watts if one is not None]
+    return max(known) if known and len(known) == len(watts) else None

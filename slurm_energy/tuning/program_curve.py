@@ -1,0 +1,207 @@
+"""Response curves of programs from their learned runs, without numpy."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
+from slurm_energy.tuning.learned_run import LearnedRun
+from slurm_energy.tuning.response_curve import MAX_POINTS, CurveSource, ResponseCurve, ResponsePoint
+from slurm_energy.tuning.run_measurement import MIN_ERROR, RunMeasurement, after_drift
+
+RUN_ERROR: Final = 0.02
+"""Relative standard deviation of the time and power of repeated runs, before any repetition was measured."""
+_PRIOR_REPETITIONS: Final = 4.0
+_NO_UNTUNED_ERROR: Final = 0.03
+"""Additional error of ratios against the run with the highest limit, if no untuned run was measured."""
+_FULL_LIMIT_SHARE: Final = 0.9
+"""Minimum share of the limit before the job of a limit that can take the place of the untuned job."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """Mean time and power against which whole runs of one shape are compared, with their relative error."""
+
+    time: float
+    power: float
+    error: float
+
+
+def measurements_of(runs: Iterable[LearnedRun]) -> tuple[RunMeasurement, ...]:
+    """Return the measurements of runs in the order of their ends, since the last drift.
+
+    The error of whole runs follows from the repetitions at one point.
+
+    Args:
+        runs: runs of one program on one kind of hardware, in any order.
+    """
+    measurements = []
+    for run in sorted(runs, key=lambda run: run.end_unix_s):
+        measurements += [
+            RunMeasurement(
+                point.point,
+                point.time_ratio,
+                point.power_ratio,
+                time_error=RUN_ERROR if point.time_error is None else max(point.time_error, MIN_ERROR),
+                power_error=RUN_ERROR,
+                count=point.count,
+                unix_s=run.end_unix_s,
+            )
+            for point in run.points
+            if point.point != UNTUNED
+        ]
+        if run.point is not None and run.seconds is not None and run.watts is not None:
+            measurements.append(
+                RunMeasurement(
+                    *(run.point, run.seconds, run.watts, RUN_ERROR, RUN_ERROR, run.shape),
+                    unix_s=run.end_unix_s,
+                )
+            )
+    return _with_observed_errors(after_drift(measurements))
+
+
+def program_curve(
+    runs: Sequence[LearnedRun], hardware: str, workload: str, source: CurveSource = CurveSource.EARLIER_RUNS
+) -> ResponseCurve | None:
+    """Return the response curve of a program; None if no point can be compared with another one.
+
+    Whole runs are compared with untuned runs of the same shape. Without one they are compared with runs at a
+    GPU limit close to the one before the job.
+
+    Args:
+        runs: runs of one program on one kind of hardware.
+        hardware: kind of hardware.
+        workload: name of the program or class.
+        source: source of the points.
+    """
+    measurements = measurements_of(runs)
+    references = _references(measurements, _full_limit_watts(runs))
+    ratios: dict[OperatingPoint, list[RunMeasurement]] = {}
+    for one in measurements:
+        if one.scale is None:
+            ratios.setdefault(one.point, []).append(one)
+        elif (reference := references.get(one.scale)) is not None:
+            relative = dataclasses.replace(
+                one,
+                time=one.time / reference.time,
+                power=one.power / reference.power,
+                time_error=math.hypot(one.time_error, reference.error),
+                power_error=math.hypot(one.power_error, reference.error),
+            )
+            ratios.setdefault(one.point, []).append(relative)
+    points = [_response_point(point, found, source) for point, found in ratios.items()]
+    if not any(point.point != UNTUNED for point in points):
+        return None
+    return ResponseCurve(hardware, workload, tuple(points[:MAX_POINTS]))
+
+
+def site_curves(runs: Mapping[str, Sequence[LearnedRun]], hardware: str) -> list[ResponseCurve]:
+    """Return the curves of the site's characterisation of a kind of hardware.
+
+    Args:
+        runs: runs by class of the reference kernel.
+        hardware: kind of hardware.
+    """
+    curves = (
+        program_curve(of_class, hardware, name, CurveSource.CHARACTERISATION)
+        for name, of_class in sorted(runs.items())
+    )
+    return [curve for curve in curves if curve is not None]
+
+
+def _with_observed_errors(measurements: Sequence[RunMeasurement]) -> tuple[RunMeasurement, ...]:
+    """Return the measurements with the errors of whole runs taken from their repetitions."""
+    groups: dict[tuple[OperatingPoint, str], list[RunMeasurement]] = {}
+    for one in measurements:
+        if one.scale is not None:
+            groups.setdefault((one.point, one.scale), []).append(one)
+    time_error = _pooled_error([[math.log(one.time) for one in group] for group in groups.values()])
+    power_error = _pooled_error([[math.log(one.power) for one in group] for group in groups.values()])
+    return tuple(
+        one if one.scale is None else dataclasses.replace(one, time_error=time_error, power_error=power_error)
+        for one in measurements
+    )
+
+
+def _pooled_error(groups: Sequence[Sequence[float]]) -> float:
+    """Return the standard deviation within groups, drawn towards `RUN_ERROR` while there are few values."""
+    squares, freedom = _PRIOR_REPETITIONS * RUN_ERROR**2, _PRIOR_REPETITIONS
+    for values in groups:
+        mean = math.fsum(values) / len(values)
+        squares += math.fsum((value - mean) ** 2 for value in values)
+        freedom += len(values) - 1
+    return max(MIN_ERROR, math.sqrt(squares / freedom))
+
+
+def _full_limit_watts(runs: Sequence[LearnedRun]) -> float | None:
+    """Return the highest GPU limit that was in force before a run; None if unknown."""
+    return max((run.gpu_limits.default_watts for run in runs if run.gpu_limits is not None), default=None)
+
+
+def _references(
+    measurements: Sequence[RunMeasurement], full_limit_watts: float | None
+) -> dict[str, _Reference]:
+    """Return the reference of each shape that has one.
+
+    Args:
+        measurements: measurements of whole runs and others.
+        full_limit_watts: GPU limit before the job; None if unknown.
+    """
+    shapes: dict[str, list[RunMeasurement]] = {}
+    for one in measurements:
+        if one.scale is not None:
+            shapes.setdefault(one.scale, []).append(one)
+    references = {}
+    for shape, of_shape in shapes.items():
+        untuned = [one for one in of_shape if one.point == UNTUNED]
+        compared, extra = untuned, 0.0
+        if not untuned:
+            compared, extra = _near_untuned(of_shape, full_limit_watts), _NO_UNTUNED_ERROR
+        if compared:
+            count = len(compared)
+            references[shape] = _Reference(
+                math.exp(math.fsum(math.log(one.time) for one in compared) / count),
+                math.exp(math.fsum(math.log(one.power) for one in compared) / count),
+                math.hypot(compared[0].time_error / math.sqrt(count), extra),
+            )
+    return references
+
+
+def _near_untuned(
+    measurements: Sequence[RunMeasurement], full_limit_watts: float | None
+) -> list[RunMeasurement]:
+    """Return the measurements at the highest GPU limit, if it is close to the limit before the job."""
+    limits = [
+        one.point.gpu_limit_watts
+        for one in measurements
+        if one.point == OperatingPoint(gpu_limit_watts=one.point.gpu_limit_watts)
+    ]
+    highest = max((watts for watts in limits if watts is not None), default=0.0)
+    if full_limit_watts is None or highest < _FULL_LIMIT_SHARE * full_limit_watts:
+        return []
+    near = [one for one in measurements if one.point == OperatingPoint(gpu_limit_watts=highest)]
+    return near if len(near) < len(measurements) else []
+
+
+def _response_point(
+    point: OperatingPoint, measured: Sequence[RunMeasurement], source: CurveSource
+) -> ResponsePoint:
+    """Return the mean of several measurements at one point, weighted by their precision."""
+    weights = [1.0 / max(one.time_error, MIN_ERROR) ** 2 for one in measured]
+    total = math.fsum(weights)
+    time = math.fsum(w * math.log(one.time) for w, one in zip(weights, measured, strict=True)) / total
+    power = math.fsum(w * math.log(one.power) for w, one in zip(weights, measured, strict=True)) / total
+    ages = [one.unix_s for one in measured if one.unix_s is not None]
+    return ResponsePoint(
+        point,
+        1.0 if point == UNTUNED else math.exp(time),
+        1.0 if point == UNTUNED else math.exp(power),
+        source,
+        time_error=max(MIN_ERROR, math.sqrt(1.0 / total)),
+        count=sum(one.count for one in measured),
+        measured_unix_s=max(ages, default=None),
+    )

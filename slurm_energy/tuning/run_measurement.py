@@ -1,0 +1,80 @@
+"""Measurements of recurring jobs: time and power at operating points, and the drift between measurements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from slurm_energy.policies.operating_point import OperatingPoint
+
+MIN_ERROR: Final = 0.005
+"""Minimum standard error of a logarithm. Equal measurements must never give infinite precision."""
+DRIFT_DEVIATIONS: Final = 4.0
+"""Number of standard deviations between measurements at one point beyond which a job has drifted."""
+MIN_DRIFT: Final = 0.05
+"""Minimum deviation of a logarithm that counts as drift."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunMeasurement:
+    """Time and power of a recurring job at one operating point, from a whole run or from windows of a run.
+
+    Attributes:
+        point: the operating point.
+        time: time per unit of work. Any unit: `scale` says what it is comparable with.
+        power: mean power of the job's components.
+        time_error: relative standard error of `time`.
+        power_error: relative standard error of `power`.
+        scale: name of the unknown scale of `time` and `power`, which measurements with the same name share.
+            Whole runs in the same shape (nodes, GPUs, CPUs) share one. None: `time` and `power` are ratios
+            against the untuned job.
+        count: number of windows or runs behind it.
+        unix_s: Unix time of the measurement; None if unknown.
+    """
+
+    point: OperatingPoint
+    time: float
+    power: float
+    time_error: float = 0.02
+    power_error: float = 0.02
+    scale: str | None = None
+    count: int = 1
+    unix_s: float | None = None
+
+
+def after_drift(measurements: Sequence[RunMeasurement]) -> tuple[RunMeasurement, ...]:
+    """Return the measurements since the last drift of the job, in their order.
+
+    A job has drifted if a measurement deviates from its prediction from the earlier measurements of the same
+    scale at the same point. The deviation must exceed `DRIFT_DEVIATIONS` standard deviations and `MIN_DRIFT`.
+    The measurements before it are dropped.
+
+    Args:
+        measurements: measurements in the order of time.
+    """
+    kept: list[RunMeasurement] = []
+    for measurement in measurements:
+        same = [one for one in kept if (one.point, one.scale) == (measurement.point, measurement.scale)]
+        if same and (
+            _deviates([(one.time, one.time_error) for one in [*same, measurement]])
+            or _deviates([(one.power, one.power_error) for one in [*same, measurement]])
+        ):
+            kept = []
+        kept.append(measurement)
+    return tuple(kept)
+
+
+def _deviates(values: Sequence[tuple[float, float]]) -> bool:
+    """Return whether the last value deviates from the mean of the others.
+
+    Args:
+        values: pairs of value and relative standard error, at least two.
+    """
+    logs = [math.log(value) for value, _ in values]
+    variances = [max(error, MIN_ERROR) ** 2 for _, error in values]
+    mean = sum(logs[:-1]) / len(logs[:-1])
+    variance = variances[-1] + sum(variances[:-1]) / len(variances[:-1]) ** 2
+    threshold = max(MIN_DRIFT, DRIFT_DEVIATIONS * math.sqrt(variance))
+    return abs(logs[-1] - mean) > threshold
