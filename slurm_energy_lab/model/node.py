@@ -187,6 +187,14 @@ class NodeModel:
         gpu.graphics_range_mhz, gpu.memory_range_mhz = graphics_clock_mhz, memory_clock_mhz
         self._stale_gpus.add(index)
 
+    def gpu_clocks(self, index: int) -> tuple[int, int] | None:
+        """Return the range in MHz to which the graphics clock of a GPU is locked; None if it is not locked.
+
+        Raises:
+            UsageError: the GPU does not exist.
+        """
+        return self._gpu(index).graphics_range_mhz
+
     def set_real_load(
         self, key: str, cpus: Collection[int], busy_cores: float, job_id: int | None = None
     ) -> None:

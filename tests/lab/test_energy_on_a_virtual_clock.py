@@ -10,10 +10,10 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
-from virtual_node import VirtualNode
 
 from slurm_energy.records import EnergyRecord
 from slurm_energy_lab.model import load_profile
+from slurm_energy_lab.virtual_node import VirtualNode
 
 pytestmark = pytest.mark.slow
 
@@ -63,11 +63,11 @@ def test_a_record_equals_the_integral_within_a_thousandth(node_of, profile, kern
     node = node_of(profile)
     job = node.new_job_id()
     node.wait(2.3)
-    before, begin_s = node.energy_joules(), node.bench.clock.now_s
+    before, begin_s = node.energy_joules(), node.clock.now_s
     node.begin(job)
     node.run(kernel, device, 11, job)
     node.end(job)
-    after, length_s = node.energy_joules(), node.bench.clock.now_s - begin_s
+    after, length_s = node.energy_joules(), node.clock.now_s - begin_s
     record = node.records()[job]
     assert record.elapsed_s == pytest.approx(length_s)
     assert record.uncertain_seconds == 0
@@ -147,7 +147,7 @@ def test_jobs_that_share_a_node_pay_for_what_they_cause(node_of, loads):
         cpus[job] = tuple(range(first_cpu, first_cpu + cores))
         first_cpu += cores
         node.begin(job, cores * THREADS)
-    begin_s, before = node.bench.clock.now_s, {job: node.dynamic_joules(job) for job in loads}
+    begin_s, before = node.clock.now_s, {job: node.dynamic_joules(job) for job in loads}
     runs: dict[int, int] = {}
     left = {job: count for job, (_, count, *_) in loads.items()}
     pause_until = dict.fromkeys(loads, 0.0)
@@ -155,12 +155,12 @@ def test_jobs_that_share_a_node_pay_for_what_they_cause(node_of, loads):
         for job, (_, _, seconds, pause_s) in loads.items():
             if job in runs and node.finished(runs[job]):
                 del runs[job]
-                pause_until[job] = node.bench.clock.now_s + pause_s
-            elif job not in runs and left[job] and node.bench.clock.now_s >= pause_until[job]:
+                pause_until[job] = node.clock.now_s + pause_s
+            elif job not in runs and left[job] and node.clock.now_s >= pause_until[job]:
                 runs[job] = node.submit("gemm", "cpu", seconds, job, cpus=cpus[job])
                 left[job] -= 1
         node.wait(0.1)
-    length_s = node.bench.clock.now_s - begin_s
+    length_s = node.clock.now_s - begin_s
     caused = {job: node.dynamic_joules(job) for job in loads}
     for job in loads:
         node.end(job)

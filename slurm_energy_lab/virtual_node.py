@@ -1,87 +1,127 @@
 """An emulated node and the agent's job manager on one virtual clock, in one process and without root.
 
 The emulator's files are copied into a folder. Before each sample the contents that change with time are
-written again. After each request to the job manager the settings that it wrote are passed to the emulator.
-Energy is therefore measured as on a real node, while seconds pass as fast as the model computes them.
+written again, and after it the settings that the job manager wrote are passed to the emulator. Energy is
+therefore measured as on a real node, while seconds pass as fast as the model computes them. GPUs and the
+meter of the node are counters and knobs on the model, because their libraries need a process of their own.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lab_bench import Bench
-
 from slurm_energy.agent.jobs.job_manager import JobManager
 from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.state.state_directory import StateDirectory
 from slurm_energy.config import AgentConfig, Config
-from slurm_energy.devices.discovery import discover
+from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.driver import EnergyCounter, Knob, WriteStage
 from slurm_energy.devices.hardware import GpuInfo
-from slurm_energy.devices.source_priority import SourceSelection
+from slurm_energy.devices.settings import parse_range
+from slurm_energy.devices.source_priority import select_sources
 from slurm_energy.records import EnergyRecord
-from slurm_energy_lab.model import KernelRequest, KernelResult, NodeModel
+from slurm_energy_lab.model import KernelRequest, KernelResult, NodeModel, load_profile
+from slurm_energy_lab.realtime_model import RealtimeModel
 from slurm_energy_lab.tree.entries import Directory, File, Link
+from slurm_energy_lab.tree.node_tree import NodeOptions, build_tree
 
 _DYNAMIC = ("/energy_uj", "/stat", "/cpu.stat")
 _LOWER_CACHE = re.compile(r"/cache/index[012](/|$)")
+_START_S = 1000.0
+
+
+class ModelClock:
+    """A clock in seconds that advances only when `now_s` is set."""
+
+    def __init__(self) -> None:
+        self.now_s = _START_S
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now_s
 
 
 class VirtualClock(Clock):
-    """The agent's clock; shows the time of the emulator's clock."""
+    """The agent's clock, which shows the time of a model's clock."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         super().__init__()
         self._now_s = now_s
 
     def boottime(self) -> float:
+        """Return the model time as seconds since boot."""
         return self._now_s()
 
     def suspended(self) -> float:
+        """Return 0: the node is never suspended."""
         return 0.0
 
     def unix(self) -> float:
+        """Return the model time as Unix seconds."""
         return 1_700_000_000 + self._now_s()
 
 
-class ModelGpuCounter(EnergyCounter):
-    """Energy counter of one GPU: whole millijoules, as NVML shows them."""
+class ModelEnergyCounter(EnergyCounter):
+    """Energy counter of a GPU or of the whole node in whole millijoules."""
 
     range_uj = None
-    max_watts = 1e4
-    source = "nvml:total_energy"
+    max_watts = 1e5
 
-    def __init__(self, bench: Bench, index: int) -> None:
-        self.key = f"nvml:total_energy[{index}]"
-        self.component = f"gpu[{index}]"
-        self._bench, self._index = bench, index
+    def __init__(self, model: RealtimeModel, component: str, source: str) -> None:
+        self.key = f"{source}[{component}]"
+        self.component, self.source = component, source
+        self._model = model
 
     def read(self) -> int:
-        with self._bench.realtime_model.now() as model:
-            return model.gpu_state(self._index).energy_mj * 1000
+        """Return the energy in microjoules since the start of the model."""
+        with self._model.now() as model:
+            return int(model.energy_joules(self.component) * 1000) * 1000
 
 
-class ModelGpuLimit(Knob):
+class _GpuKnob(Knob):
+    def __init__(self, model: RealtimeModel, index: int) -> None:
+        super().__init__(f"gpu{index}")
+        self._model, self._index = model, index
+
+
+class ModelGpuLimit(_GpuKnob):
     """Power limit of one GPU in milliwatts."""
 
     name = "nvml.power_limit"
     stage = WriteStage.GPU_LIMIT
 
-    def __init__(self, bench: Bench, index: int) -> None:
-        super().__init__(f"gpu{index}")
-        self._bench, self._index = bench, index
-
     def read(self) -> str:
-        with self._bench.realtime_model.now() as model:
+        """Return the limit."""
+        with self._model.now() as model:
             return str(round(model.gpu_state(self._index).limit_watts * 1000))
 
     def write(self, value: str) -> None:
-        with self._bench.realtime_model.modify() as model:
-            model.set_gpu(self._index, int(value) / 1000)
+        """Set the limit."""
+        with self._model.modify() as model:
+            model.set_gpu(self._index, int(value) / 1000, model.gpu_clocks(self._index))
+
+
+class ModelGpuClocks(_GpuKnob):
+    """Range to which the graphics clock of one GPU is locked, as `LOW-HIGH` in MHz, or `default`."""
+
+    name = "nvml.locked_clocks"
+    stage = WriteStage.GPU_CLOCK
+    readable = False
+
+    def read(self) -> str:
+        """Return `default`, because NVML cannot report the range."""
+        return "default"
+
+    def write(self, value: str) -> None:
+        """Lock or unlock the clock."""
+        bounds = None if value == "default" else parse_range(value)
+        with self._model.modify() as model:
+            model.set_gpu(self._index, model.gpu_state(self._index).limit_watts, bounds)
 
 
 class VirtualNode:
@@ -89,50 +129,74 @@ class VirtualNode:
 
     Args:
         folder: for the copied files and the agent's state.
-        profile: name of the emulated node's profile.
+        profile: name or path of the emulated node's profile.
         sampling_hz: samples per second.
         agent: other settings of the agent.
-        overrides: changes of the profile, `__` for each dot of a key.
+        node_meter: whether the node has a meter of its whole power.
     """
 
     def __init__(
         self,
         folder: Path,
-        profile: str,
+        profile: str | Path,
         sampling_hz: float = 10.0,
         agent: dict[str, Any] | None = None,
-        **overrides: Any,
+        *,
+        node_meter: bool = False,
     ) -> None:
-        self.bench = Bench(profile, **overrides)
-        self.root = folder / "node"
+        self.clock = ModelClock()
+        self.model = RealtimeModel(load_profile(profile), self.clock)
+        self._tree = build_tree(self.model, NodeOptions("n1"))
+        self._folder, self.root = folder, folder / "node"
         self._interval_s = 1.0 / sampling_hz
         self._last_job = 0
-        self._jobs_with_flags: set[int] = set()
+        self._agents = 0
         self._settings: dict[str, bytes] = {}
         self._dynamic: dict[Path, File] = {}
         self._entry_count = 0
         self._copy()
-        config = Config(agent=AgentConfig(sampling_hz=sampling_hz, **(agent or {})))
-        devices = discover(self.root)
-        gpus = tuple(self._gpu(index) for index in range(self.bench.realtime_model.profile.gpu_count))
-        limits = [ModelGpuLimit(self.bench, gpu.index) for gpu in gpus]
-        # The driver of the node's power meter reads it in a thread of its own, in real time.
-        devices = dataclasses.replace(
-            devices,
-            node_counters=(),
-            selection=SourceSelection(),
-            hardware=dataclasses.replace(devices.hardware, gpus=gpus),
-            counters=(*devices.counters, *(ModelGpuCounter(self.bench, gpu.index) for gpu in gpus)),
-            knobs={**devices.knobs, **{limit.key: limit for limit in limits}},
-        )
-        self.state = StateDirectory(folder / "state")
-        self.manager = JobManager(config, devices, self.state, VirtualClock(self.bench.clock))
+        self._config = Config(agent=AgentConfig(sampling_hz=sampling_hz, **(agent or {})))
+        self._node_meter = node_meter
+        self._start_agent()
+
+    def _start_agent(self) -> None:
+        """Start an agent with an empty state directory."""
+        self._agents += 1
+        self.state = StateDirectory(self._folder / f"state{self._agents}")
+        self.manager = JobManager(self._config, self._devices(), self.state, VirtualClock(self.clock))
         self.manager.start()
+
+    def restart_agent(self) -> None:
+        """Replace the agent by one that knows nothing of earlier jobs."""
+        self.manager.stop()
+        self._start_agent()
+
+    def _devices(self) -> NodeDevices:
+        """Return the devices of the node's files, with GPUs and the node's meter on the model."""
+        devices = discover(self.root)
+        gpus = tuple(self._gpu(index) for index in range(self.model.profile.gpu_count))
+        knobs: list[Knob] = [
+            make(self.model, gpu.index) for gpu in gpus for make in (ModelGpuLimit, ModelGpuClocks)
+        ]
+        counters = [
+            *devices.counters,
+            *(ModelEnergyCounter(self.model, f"gpu[{gpu.index}]", "nvml:total_energy") for gpu in gpus),
+        ]
+        # The driver of the node's power meter reads it in a thread of its own, in real time.
+        meters = [ModelEnergyCounter(self.model, "node", "power_meter:acpi")] if self._node_meter else []
+        return dataclasses.replace(
+            devices,
+            node_counters=tuple(meters),
+            selection=select_sources([*counters, *meters]),
+            hardware=dataclasses.replace(devices.hardware, gpus=gpus),
+            counters=tuple(counters),
+            knobs={**devices.knobs, **{knob.key: knob for knob in knobs}},
+        )
 
     def close(self) -> None:
         """Stop the agent."""
         self.manager.stop()
-        self.bench.realtime_model.close()
+        self.model.close()
 
     def new_job_id(self) -> int:
         """Return a job id that no job of this node has had."""
@@ -145,20 +209,17 @@ class VirtualNode:
         env = self.env(job_id, cpus)
         env |= {f"SPANK_ENERGY_{name.upper()}": value for name, value in flags.items()}
         self.manager.begin(env)
-        if flags:
-            self._jobs_with_flags.add(job_id)
-            self._apply_settings()
+        self._apply_settings()
 
     def end(self, job_id: int, cpus: int | None = None) -> None:
         """End a job."""
         self._refresh()
         self.manager.end(self.env(job_id, cpus))
-        if job_id in self._jobs_with_flags:
-            self._apply_settings()
+        self._apply_settings()
 
     def env(self, job_id: int, cpus: int | None) -> dict[str, str]:
         """Return the environment that Slurm gives the prolog of a job."""
-        profile = self.bench.realtime_model.profile
+        profile = self.model.profile
         return {
             "SLURM_JOB_ID": str(job_id),
             "SLURM_JOB_UID": "1001",
@@ -178,9 +239,9 @@ class VirtualNode:
     def submit(self, kernel: str, device: str, seconds: float, job_id: int, **where: Any) -> int:
         """Start a kernel that takes `seconds` at full speed; return its run id."""
         request = KernelRequest(kernel, device, full_speed_s=seconds, job_id=job_id, **where)
-        with self.bench.realtime_model.modify() as model:
+        with self.model.modify() as model:
             run_id = model.submit(request, model.now_s)
-        self.bench.node.groups.create_group(job_id)
+        self._tree.groups.create_group(job_id)
         return run_id
 
     def run(self, kernel: str, device: str, seconds: float, job_id: int, **where: Any) -> KernelResult:
@@ -196,16 +257,21 @@ class VirtualNode:
 
     def wait(self, seconds: float) -> None:
         """Let time pass; the agent takes its regular samples."""
-        end_s = self.bench.clock.now_s + seconds
-        while (now_s := self.bench.clock.now_s) < end_s:
-            self.bench.clock.now_s = min(now_s + self._interval_s, end_s)
+        end_s = self.clock.now_s + seconds
+        while (now_s := self.clock.now_s) < end_s:
+            self.clock.now_s = min(now_s + self._interval_s, end_s)
             self._refresh()
             self.manager.sample()
+            self._apply_settings()
 
     def energy_joules(self) -> dict[str, float]:
         """Return the model's exact energy of each component up to now."""
         model = self._model()
         return {name: model.energy_joules(name) for name in model.components()}
+
+    def progress_units(self, run_id: int) -> float:
+        """Return the progress of a kernel in units of its own choice."""
+        return self._model().progress_units(run_id)
 
     def dynamic_joules(self, job_id: int) -> dict[str, float]:
         """Return the energy above idle that a job caused up to now, by component."""
@@ -220,17 +286,18 @@ class VirtualNode:
         return {record.job_id: record for record in records if record.step is None}
 
     def _model(self) -> NodeModel:
-        with self.bench.realtime_model.now() as model:
+        with self.model.now() as model:
             return model
 
     def _gpu(self, index: int) -> GpuInfo:
-        gpu = self.bench.realtime_model.profile.gpu
+        gpu = self.model.profile.gpu
         assert gpu is not None
         limits = gpu.default_limit_watts, gpu.min_limit_watts, gpu.max_limit_watts
-        return GpuInfo(index, index, gpu.name, *limits, None)
+        clocks = gpu.graphics_clocks_mhz[-1], gpu.graphics_clocks_mhz[0]
+        return GpuInfo(index, index, gpu.name, *limits, clocks)
 
     def _copy(self) -> None:
-        tree = self.bench.node.tree
+        tree = self._tree.tree
         for path, entry in list(tree._entries.items()):
             if _LOWER_CACHE.search(path):  # most files of the tree; the agent reads the last level only
                 continue
@@ -242,13 +309,14 @@ class VirtualNode:
                 target.symlink_to(entry.target)
             elif isinstance(entry, File):
                 target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(content := _rendered(entry))
                 if entry.store is not None:
-                    self._settings[path] = content
+                    self._write_setting(path, _rendered(entry))
+                else:
+                    target.write_bytes(_rendered(entry))
 
     def _refresh(self) -> None:
         """Write contents that change with time, and files of new control groups."""
-        entries = self.bench.node.tree._entries
+        entries = self._tree.tree._entries
         if len(entries) != self._entry_count:
             self._entry_count = len(entries)
             self._dynamic = {
@@ -263,17 +331,40 @@ class VirtualNode:
 
     def _apply_settings(self) -> None:
         """Pass written settings to the emulator, and write the resulting values back."""
-        changed = False
-        for path, before in list(self._settings.items()):
-            written = (self.root / path.lstrip("/")).read_bytes()
-            if written != before:
-                store = self.bench.entry(path).store
-                assert store is not None
-                store(written)
-                changed = True
-        for path in self._settings if changed else ():
-            self._settings[path] = content = _rendered(self.bench.entry(path))
-            (self.root / path.lstrip("/")).write_bytes(content)
+        written = [path for path in self._settings if self._was_written(path)]
+        if not written:
+            return
+        for path in written:
+            text = self._host_path(path).read_bytes()
+            if text != self._settings[path]:
+                self._store(path)(text)
+        for path in self._settings:
+            content = _rendered(self._file(path))
+            if path in written or content != self._settings[path]:
+                self._write_setting(path, content)
+
+    def _write_setting(self, path: str, content: bytes) -> None:
+        """Write the value of a setting. Its file gets a modification time that no later write has."""
+        self._settings[path] = content
+        self._host_path(path).write_bytes(content)
+        os.utime(self._host_path(path), (0, 0))
+
+    def _was_written(self, path: str) -> bool:
+        """Return whether the agent has written the file of a setting."""
+        return self._host_path(path).stat().st_mtime_ns != 0
+
+    def _host_path(self, path: str) -> Path:
+        return self.root / path.lstrip("/")
+
+    def _file(self, path: str) -> File:
+        entry = self._tree.tree.get(path)
+        assert isinstance(entry, File), path
+        return entry
+
+    def _store(self, path: str) -> Callable[[bytes], None]:
+        store = self._file(path).store
+        assert store is not None, path
+        return store
 
 
 def _rendered(entry: File) -> bytes:
