@@ -49,7 +49,7 @@ class DcmiPowerStatistics:
     readings: int = 0
 
     def answer(self) -> bytes:
-        """Return the data of Get Power Reading (DCMI 1.5, table 6-16)."""
+        """Return the response to the IPMI command Get Power Reading as bytes (DCMI 1.5, table 6-16)."""
         now = self.watts()
         self.min_watts = now if self.min_watts is None else min(now, self.min_watts)
         self.max_watts = max(now, self.max_watts)
@@ -157,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, resource())
 
     def log_message(self, *arguments: Any) -> None:
-        """Log nothing."""
+        """Discard the message. The base class would print one line per request."""
 
     def _answer(self, status: int, data: dict[str, Any]) -> None:
         body = json.dumps(data).encode()

@@ -82,9 +82,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _add(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
 ) -> argparse.ArgumentParser:
-    """Add a subcommand with its examples.
+    """Add a subcommand of `senergy lab` with its help text and examples, and return its parser.
 
-    All subcommands except `run` and `profile` accept the lab's directory.
+    All subcommands except `run` and `profile` get the option for the lab's directory.
     """
     command = commands.add_parser(
         name,
@@ -317,7 +317,7 @@ def _energy_settings(settings: list[str]) -> dict[str, Any]:
 
 
 def _user(text: str) -> tuple[str, int]:
-    """Parse the text `NAME` or `NAME=SHARES` of an option into a user name and the user's raw shares."""
+    """Parse `NAME` or `NAME=SHARES`, the value of an option, and return the user name and the raw shares."""
     name, _, shares = text.partition("=")
     if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", name) or not re.fullmatch(r"(\d{1,6})?", shares):
         raise UsageError(f"--user {text!r}", "is not NAME or NAME=SHARES", "e.g. --user games=3")

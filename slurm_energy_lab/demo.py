@@ -27,8 +27,15 @@ COLUMNS = "JobID%5,JobName%-22,Policy,NodeList%8,Elapsed,ConsumedEnergy,AvePower
 class DemoJob:
     """One job of the demonstration: a kernel on a node under an energy policy.
 
-    `machine` is a readable name of the node's hardware. `size_s` is the run time of the kernel at full speed
-    in seconds.
+    Attributes:
+        kernel: name of the lab's kernel.
+        device: `cpu` or `gpu`.
+        node: name of the node.
+        machine: readable name of the node's hardware.
+        policy: energy policy.
+        gpu_cap_watts: power cap per GPU; None: none.
+        gpus: number of GPUs.
+        size_s: run time of the kernel at full speed in seconds.
     """
 
     kernel: str

@@ -172,7 +172,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def query(args: argparse.Namespace, now: datetime) -> dict[str, str]:
-    """Translate the options into parameters of `GET /v1/records`.
+    """Translate the options into parameters of the request `GET /v1/records`.
 
     Args:
         args: parsed options.
@@ -235,7 +235,7 @@ def job_ids(text: str, name: str = "--jobs") -> list[str]:
         name: name of the option or argument, for the error message.
 
     Raises:
-        UsageError: not a list of ids, or more than 5000.
+        UsageError: the text is not a list of ids, or has more than 5000 of them.
     """
     ids: list[str] = []
     for item in re.split(r",(?![^\[]*\])", text):

@@ -1,4 +1,4 @@
-"""`senergy build-plugins`: build the slurmctld plugins that require the source of Slurm."""
+"""`senergy build-plugins`: build the plugins of slurmctld, for which Slurm's source is needed."""
 
 from __future__ import annotations
 
@@ -70,5 +70,5 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_progress(text: str) -> None:
-    """Print a line of progress."""
+    """Print a line about the progress of the build on standard error."""
     print(text, file=sys.stderr, flush=True)

@@ -214,10 +214,10 @@ def _check_search_options(args: argparse.Namespace, method: str) -> None:
 
 
 def _prior(args: argparse.Namespace, hardware: str) -> Transfer:
-    """Return the prior for one kind of GPU, learned from other kinds.
+    """Return what other kinds of GPU contribute to predictions for the kind `hardware`.
 
     Raises:
-        UsageError: a --prior file is for the same kind, or holds no knowledge that transfers to other kinds.
+        UsageError: a --prior file is for the same kind, or holds no knowledge on other kinds.
     """
     from slurm_energy.oracle.calibration_files import load_calibration, shipped_prior
     from slurm_energy.oracle.transfer.prior import combined
@@ -240,7 +240,8 @@ def _prior(args: argparse.Namespace, hardware: str) -> Transfer:
 def _bar(began_s: float) -> Progress:
     """Return a function that draws a progress bar on standard error, or nothing if that is no terminal.
 
-    `began_s` is the start time in monotonic seconds.
+    Args:
+        began_s: start of the calibration in monotonic seconds.
     """
 
     def draw(done: int, planned: int, loss: float) -> None:

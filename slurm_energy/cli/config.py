@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the requested action and return the exit code."""
+    """Run the action that the user named (e.g. `check`) and return the exit code."""
     from slurm_energy.config import schema_document
 
     if args.action == "example":

@@ -1,4 +1,4 @@
-"""`senergy doctor`: report devices and daemons of this host, the effect of each fault, and its remedy."""
+"""`senergy doctor`: report the devices and daemons of this host, and the effect and remedy of each fault."""
 
 from __future__ import annotations
 

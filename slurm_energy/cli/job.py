@@ -108,13 +108,13 @@ def _fetch(
     decisions_by_job: dict[int, list[dict[str, Any]]],
     scopes: list[str | None],
 ) -> list[list[JobUsage]]:
-    """Return the runs of each job with this id, oldest run first. An array id selects all its tasks.
+    """Return the runs of each job with an id, the oldest run first. An array id selects all its tasks.
 
     Args:
         args: parsed options.
         job_id: the id as the user wrote it.
-        decisions_by_job: the decisions of the queue engine about each job are added here.
-        scopes: the `scope` field of the controller's response is appended here.
+        decisions_by_job: output; the changes that the queue engine made to each job are added here.
+        scopes: output; the field `scope` of the controller's response is appended here.
     """
     from slurm_energy.reports.usage import AccountedRecord, summarise
 
@@ -176,9 +176,9 @@ def _explained(job_id: str, error: NotFoundError) -> NotFoundError:
 
 
 def _still_running(args: argparse.Namespace, job_id: str) -> bool:
-    """Print the energy used so far by a job that runs on this node.
+    """Print the energy that a job running on this node has used so far.
 
-    Return False if the node has no such job.
+    Return whether the node runs the job. If it does not, nothing is printed.
     """
     if not job_id.isdecimal():
         return False

@@ -172,7 +172,11 @@ def _profile(args: argparse.Namespace) -> WorkloadProfile | None:
 
 
 def _traced(text: str) -> WorkloadProfile:
-    """Call the user's function and trace the PyTorch model that it returns. `text` names the function."""
+    """Call a function of the user that returns a PyTorch model, and trace the model.
+
+    Args:
+        text: name of the function, as the user wrote it.
+    """
     import runpy
 
     path, colon, function = text.rpartition(":")
@@ -199,9 +203,11 @@ def _traced(text: str) -> WorkloadProfile:
 
 
 def _users(path: str, call: Callable[[], Any]) -> Any:
-    """Return the result of `call`, which runs the user's code in the file `path`.
+    """Run code of the user and return its result. An error in that code is reported as one line.
 
-    Each error of that code is reported as one line.
+    Args:
+        path: file that contains the code.
+        call: function that runs the code.
     """
     try:
         return call()

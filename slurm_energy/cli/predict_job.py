@@ -1,4 +1,4 @@
-"""`senergy predict SCRIPT`: predict a batch script with the first prediction source that knows the job."""
+"""`senergy predict SCRIPT`: predict a batch script with the first source that can predict the job."""
 
 from __future__ import annotations
 
@@ -180,7 +180,9 @@ def _calibrated(path: Path, args: argparse.Namespace, request: PredictionRequest
 
 
 def _model(args: argparse.Namespace, request: PredictionRequest, notes: list[str]) -> list[Oracle]:
-    """Return the training model in a list if it can predict the job. Otherwise return an empty list.
+    """Return the oracle of training jobs in a list if it can predict the job.
+
+    Otherwise return an empty list.
 
     The reason is then added to `notes`.
     """

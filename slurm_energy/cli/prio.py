@@ -178,7 +178,7 @@ def _rows_of(job_id: str, jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str
 
 
 def _base(job: Mapping[str, Any]) -> str:
-    """Return the id of the array or heterogeneous job that a job belongs to, or the job's own id if none."""
+    """Return the id of the array or heterogeneous job to which a job belongs; its own id if to none."""
     return str(job.get("display_id")).split("_")[0].split("+")[0]
 
 

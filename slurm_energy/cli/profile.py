@@ -1,4 +1,4 @@
-"""`senergy profile`: measure a command, or collect the measurements of the sections of a program."""
+"""`senergy profile`: measure a command, or collect the measurements of a program's profiling sections."""
 
 from __future__ import annotations
 

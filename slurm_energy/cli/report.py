@@ -106,9 +106,14 @@ def run(args: argparse.Namespace) -> int:
 def _earlier_runs(
     controller: ControllerClient, query: Mapping[str, str], records: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return records of earlier runs of requeued jobs that ended before the window.
+    """Return the records of runs before the time window that belong to requeued jobs in the window.
 
-    The energy of all runs of a job counts. `records` are those in the window.
+    The energy of all runs of a job counts.
+
+    Args:
+        controller: client of the controller.
+        query: parameters of the request for the window.
+        records: records in the window.
     """
     if "start" not in query:
         return []

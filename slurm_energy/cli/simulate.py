@@ -138,9 +138,9 @@ def _simulate(args: argparse.Namespace) -> None:
 
 
 def _one_part(variants: list[Scenario], args: argparse.Namespace) -> None:
-    """Run the tasks of one array part: every Nth task of all variants. Results go to the output folder.
+    """Run the simulations of one array task: every Nth one of all variants.
 
-    A task is one policy with one seed.
+    Results go to the output folder.
     """
     from slurm_energy.simulator import campaign, job_array
 
@@ -153,7 +153,7 @@ def _one_part(variants: list[Scenario], args: argparse.Namespace) -> None:
 
 
 def _submit(variants: list[Scenario], args: argparse.Namespace) -> None:
-    """Run the tasks without a result as a Slurm job array and wait for it.
+    """Run the simulations without a stored result as a Slurm job array and wait for it.
 
     Afterwards the output folder holds every result.
     """
@@ -193,13 +193,13 @@ def _report_array(array: JobArray, parts: int) -> None:
 
 
 class _Progress:
-    """Progress of a job array. A terminal shows every change; elsewhere a line is printed at intervals."""
+    """Progress display of a job array. On a terminal it shows every change; elsewhere a line at intervals."""
 
     def __init__(self, total: int) -> None:
         self._total, self._reported, self._next = total, -1, 0.0
 
     def report(self, done: int) -> None:
-        """Print the number of finished runs."""
+        """Show that `done` simulations have finished."""
         if sys.stderr.isatty():
             _progress(done, self._total)
         elif done != self._reported and (time.monotonic() >= self._next or done == self._total):

@@ -1,4 +1,4 @@
-"""Files that `senergy simulate` writes: results, plots and the page. Each is named on standard error."""
+"""Output files of `senergy simulate`: results, plots and the HTML page. Each is named on standard error."""
 
 from __future__ import annotations
 

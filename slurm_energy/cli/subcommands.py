@@ -47,10 +47,10 @@ def listing() -> dict[str, str]:
 
 
 def module_of(name: str) -> Any:
-    """Import and return the module of a subcommand; None: no subcommand has this name.
+    """Import and return the module of a subcommand; None: there is no such subcommand.
 
     Raises:
-        UnavailableError: an extra or another package provides the subcommand, and it cannot be imported.
+        UnavailableError: the subcommand belongs to an extra or another package that cannot be imported.
     """
     if name in BUILT_IN:
         return importlib.import_module(f"slurm_energy.cli.{name.replace('-', '_')}")

@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the requested action and return the exit code."""
+    """Run the action that the user named (e.g. `list`) and return the exit code."""
     from slurm_energy.templates import find, render
 
     folder = connection.configuration(args).templates.folder

@@ -1,1 +1,4 @@
-"""Energy records as tables, labels, plots and pages: pure functions from records to text."""
+"""Presentation of energy records: tables, energy labels, plots and HTML pages.
+
+Pure functions from records to text.
+"""

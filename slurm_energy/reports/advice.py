@@ -1,7 +1,7 @@
-"""Notes below the energy label: doubtful figures, failed settings, observations, and settings to try.
+"""Notes below the energy label of a job: uncertain values, failed settings, observations, recommendations.
 
-Each note follows from figures of the job itself. `recommendation` selects the settings to try. This module
-defines the thresholds.
+Each note follows from measured values of the job itself. `recommendation` selects the settings to recommend.
+This module defines the thresholds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def notes(job: JobUsage, config: Config | None = None) -> list[Note]:
 
     Args:
         job: the job.
-        config: bounds and best known settings of the site; None selects the defaults.
+        config: configuration of the site, which contains the limits and the best known settings; None: the
+            defaults.
     """
     config = config or Config()
     findings = [*_reliability_notes(job), *_setting_notes(job), *_cap_notes(job, config), *_observations(job)]
@@ -151,5 +152,5 @@ def _balance(job: JobUsage) -> Iterator[Note]:
 
 
 def _round_up(watts: float) -> int:
-    """Round up to 10 W."""
+    """Round a power up to the next multiple of 10 W."""
     return math.ceil(watts / 10) * 10

@@ -10,7 +10,12 @@ _TIME_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 
 
 
 def nice_step(span: float, count: int) -> float:
-    """Return an axis step of 1, 2 or 5 times a power of ten, of which about `count` cover `span`."""
+    """Return an axis step of 1, 2 or 5 times a power of ten.
+
+    Args:
+        span: length of the axis in data units.
+        count: approximate number of steps on the axis.
+    """
     if not span > 0:
         return 1.0
     raw = span / max(1, count)
@@ -19,7 +24,7 @@ def nice_step(span: float, count: int) -> float:
 
 
 def value_ticks(top: float, count: int = 4) -> list[float]:
-    """Return axis ticks from 0 to the first round value at or above `top`, in about `count` steps."""
+    """Return axis ticks from 0 to the first round value at or above `top`, with about `count` steps."""
     step = nice_step(top, count)
     return [step * i for i in range(max(1, math.ceil(top / step - 1e-9)) + 1)]
 
@@ -45,7 +50,12 @@ def time_ticks(duration_s: float, count: int = 6) -> list[float]:
 
 
 def time_label(seconds: float, max_s: float) -> str:
-    """Return the label of a tick in the unit that suits the whole axis: `15 s`, `2:30`, `1:05:00`, `3 d`."""
+    """Return the label of a tick on a time axis: `15 s`, `2:30`, `1:05:00` or `3 d`.
+
+    Args:
+        seconds: time of the tick.
+        max_s: end of the axis, which determines the unit of all labels.
+    """
     if max_s < 120:
         return f"{plain(seconds, 2)} s"
     whole = round(seconds)
@@ -57,6 +67,11 @@ def time_label(seconds: float, max_s: float) -> str:
 
 
 def watt_label(watts: float, top: float) -> str:
-    """Return the label of a tick in W, kW or MW, with one unit for the whole axis."""
+    """Return the label of a tick on a power axis in W, kW or MW.
+
+    Args:
+        watts: power of the tick.
+        top: end of the axis, which determines the unit of all labels.
+    """
     factor, unit = (1e6, "MW") if top >= 2e6 else (1e3, "kW") if top >= 2000 else (1.0, "W")
     return f"{plain(watts / factor, 2)} {unit}"

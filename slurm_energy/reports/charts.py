@@ -1,4 +1,4 @@
-"""Charts of the HTML pages, drawn with `svg` from plain numbers.
+"""Charts of the HTML pages as SVG drawings.
 
 A chart of power over time also returns its values, which the page shows as tooltips.
 """
@@ -16,13 +16,13 @@ from slurm_energy.reports.svg import Frame, Scale, band_path, bar_path, drawing,
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A line or stacked layer of a chart.
+    """One line or one stacked layer of a chart of power over time.
 
     Attributes:
-        name: for legend and tooltip.
-        color: CSS variable without dashes, e.g. `cpu` for `var(--cpu)`.
-        values: watts per interval; NaN where unknown.
-        interval_s: seconds per value.
+        name: name in legend and tooltip.
+        color: name of a CSS variable without dashes, e.g. `cpu` for `var(--cpu)`.
+        values: watts per interval; NaN: unknown.
+        interval_s: seconds per interval.
     """
 
     name: str
@@ -33,7 +33,12 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """An SVG drawing and the values of its tooltips."""
+    """A chart of an HTML page.
+
+    Attributes:
+        svg: the SVG drawing.
+        data: values that the page's script shows as tooltips; empty: no tooltips.
+    """
 
     svg: str
     data: dict[str, Any] = field(default_factory=dict)
@@ -41,7 +46,15 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar with the text at its end and, if known, its change against the reference. None draws no bar."""
+    """One bar of a bar chart.
+
+    Attributes:
+        name: name of the bar.
+        color: name of a CSS variable without dashes.
+        value: length of the bar in the unit of the chart; None: unknown, no bar is drawn.
+        text: text at the end of the bar.
+        change: change against the reference bar as text; empty: unknown.
+    """
 
     name: str
     color: str
@@ -52,7 +65,13 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class BarGroup:
-    """Bars under one heading. Lengths are relative to `reference`, which a dotted line marks."""
+    """Bars under one heading.
+
+    Attributes:
+        name: the heading.
+        bars: the bars.
+        reference: value of full length. A dotted line marks it.
+    """
 
     name: str
     bars: Sequence[Bar]
@@ -72,11 +91,12 @@ def power_chart(
 
     Args:
         series: lines, or layers from the bottom up.
-        title: for screen readers.
-        size: width and height of the picture at its natural size, pixels.
-        stacked: stack the series as areas instead of drawing lines.
-        cap_watts: power cap, drawn as a dashed line.
-        top_watts: end of the power axis, so that several charts can share one scale.
+        title: title for screen readers.
+        size: width and height of the drawing in pixels.
+        stacked: whether the series are stacked as areas; otherwise they are drawn as lines.
+        cap_watts: power cap, drawn as a dashed line; None: none.
+        top_watts: end of the power axis, so that several charts can share one scale; None: derived from the
+            series.
     """
     duration = max((len(s.values) * s.interval_s for s in series), default=1.0) or 1.0
     top = top_watts or max_watts(series, stacked=stacked)
@@ -100,7 +120,12 @@ def power_chart(
 
 
 def max_watts(series: Sequence[Series], *, stacked: bool = False) -> float:
-    """Return the highest value of any line, or of the stack."""
+    """Return the highest power of all series.
+
+    Args:
+        series: the series.
+        stacked: whether the series are stacked. If so, the highest sum is returned.
+    """
     if stacked:
         columns = zip(*(s.values for s in series), strict=True)
         return max((sum(v for v in column if not math.isnan(v)) for column in columns), default=0.0)
@@ -108,7 +133,10 @@ def max_watts(series: Sequence[Series], *, stacked: bool = False) -> float:
 
 
 def _interval_centres(line: Series, x: Scale) -> list[float]:
-    """Return the x coordinate of each value: the centre of its interval, and the edges for first and last."""
+    """Return the x coordinates in pixels of the values of a series.
+
+    They are the centres of the intervals. The first and last value are moved to the edges of the plot.
+    """
     last = len(line.values) - 1
     centres = [x((i + 0.5) * line.interval_s) for i in range(len(line.values))]
     if last > 0:

@@ -34,9 +34,10 @@ class PolicyVariant:
     jobs: tuple[JobUsage, ...]
 
     def mean(self, figure: Callable[[JobUsage], float | None]) -> float | None:
-        """Return the mean of a figure over the runs for which it is known; None: unknown for all runs.
+        """Return the mean of a value over the runs for which it is known; None: unknown for all runs.
 
-        `figure` returns the figure of one run, or None.
+        Args:
+            figure: function that returns the value of one run, or None.
         """
         known_values = [value for value in map(figure, self.jobs) if value is not None]
         return math.fsum(known_values) / len(known_values) if known_values else None
@@ -44,9 +45,9 @@ class PolicyVariant:
 
 @dataclass(frozen=True, slots=True)
 class ComparedWork:
-    """The same work, done on the same nodes under several energy policies.
+    """Runs of the same work on the same nodes under several energy policies.
 
-    The first variant is the baseline.
+    The first variant is the baseline of the comparison.
     """
 
     name: str
@@ -59,12 +60,15 @@ class ComparedWork:
 
 
 def work_name(job: JobUsage) -> str:
-    """Return a name for the work of a job: its --energy-model, or else its tag, its name or its id."""
+    """Return a name for the work that a job does, by which jobs are compared.
+
+    It is the value of its flag `--energy-model`, or else of `--energy-tag`, or else its job name or id.
+    """
     return job.first.model or job.first.tag or job.job.name or f"job {job.display_id}"
 
 
 def variant_name(job: JobUsage) -> str:
-    """Return energy policy and power caps as a label: `edp`, `cap 400 W`, `cap 200 W per GPU`."""
+    """Return energy policy and power caps as a label, e.g. `edp`, `cap 400 W` or `cap 200 W per GPU`."""
     caps = []
     if (watts := requested_cap(job, "cap_watts")) is not None:
         caps.append(f"{plain(watts)} W")
@@ -93,7 +97,10 @@ def compare(jobs: Iterable[JobUsage]) -> list[ComparedWork]:
 
 
 def _colors(jobs: Sequence[JobUsage]) -> dict[str, str]:
-    """Return the colour of each variant by name. Built-in energy policies always have the same colour."""
+    """Return the colour of each variant (energy policy and caps) by the variant's name.
+
+    Built-in energy policies always have the same colour.
+    """
     labels = {variant_name(job): job.first.policy for job in jobs}
     numbers: dict[str, int] = {}
     for label, policy in labels.items():
@@ -108,7 +115,7 @@ def _colors(jobs: Sequence[JobUsage]) -> dict[str, str]:
 
 
 def change_percent(value: float | None, base: float | None) -> float | None:
-    """Return by how many percent `value` exceeds `base`; None: one of them is unknown."""
+    """Return by how many percent `value` exceeds `base`; None: one of the two is unknown."""
     if value is None or not base:
         return None
     return 100 * (value / base - 1)

@@ -1,4 +1,4 @@
-"""Catalogue of the columns of `senergy acct`: name, width, meaning and value."""
+"""Catalogue of the columns of `senergy acct`: the name, width, meaning and value of each."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ PLAIN = DisplayUnits(convert=False)
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Conventions for writing values as text.
+    """Conventions for writing the values of a table as text.
 
     Attributes:
-        units: how figures are scaled.
-        time_format: format of times ($SLURM_TIME_FORMAT).
-        now: current time, for relative times.
-        unknown: text for an unknown value that the row should have. Output for programs leaves it empty.
+        units: decimal prefixes and units of the numbers.
+        time_format: format of times, as in `SLURM_TIME_FORMAT`.
+        now: current time, for relative times; None: not needed.
+        unknown: text for a value that the row should have but that is unknown. It is empty in output for
+            programs.
     """
 
     units: DisplayUnits = DisplayUnits()
@@ -50,31 +51,31 @@ class Style:
 
 
 def always(_: object) -> bool:
-    """Return True: each row should have a value."""
+    """Return True. Used for columns in which every row should have a value."""
     return True
 
 
 def never(_: object) -> bool:
-    """Return False: the column need not apply to a row."""
+    """Return False. Used for columns that do not apply to every row."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class Field(Generic[Row]):
-    """A column of a table with rows of one type.
+    """A column of a table whose rows have one type.
 
     Attributes:
-        name: CamelCase, also the header.
+        name: name in CamelCase, which is also the header.
         width: default number of characters.
-        value_format: how the value is written; `scaled` takes a decimal prefix in tables, `number` and
-            `figure` never do.
-        value: function from a row (a job or step) to its value, None if unknown.
-        doc: meaning.
-        left: left-justified by default.
-        additive: a sum over jobs is meaningful.
-        unit: of the value, without a prefix.
-        expected: whether a row should have a value, so that None means unknown; else the column does not
-            apply to the row.
+        value_format: how the value is written. `scaled` values get a decimal prefix in tables; `number` and
+            `figure` values never do.
+        value: function that returns the value of a row (a job or Slurm step); None: unknown.
+        doc: meaning, for users.
+        left: whether the column is left-justified by default.
+        additive: whether a sum over jobs is meaningful.
+        unit: unit of the value, without a prefix.
+        expected: function that returns whether a row should have a value. If it should, None means unknown;
+            otherwise None means that the column does not apply to the row.
     """
 
     name: str
@@ -114,7 +115,7 @@ class Field(Generic[Row]):
 
 
 def _job_only(value: Callable[[JobUsage], Value]) -> Callable[[JobUsage], Value]:
-    """Return a copy of a column's value function that yields None for Slurm steps, as in sacct."""
+    """Return a copy of a column's value function that returns None for Slurm steps, as in sacct."""
     return lambda usage: value(usage) if usage.first.step is None else None
 
 
@@ -126,7 +127,12 @@ def _requested_watts(key: str) -> Callable[[JobUsage], Value]:
 
 
 def requested_cap(usage: JobUsage, key: str) -> float | None:
-    """Return the cap that the job requested, `cap_watts` or `gpu_cap_watts`."""
+    """Return a power cap that the job requested, in watts; None: it requested none.
+
+    Args:
+        usage: the job.
+        key: `cap_watts` (per node) or `gpu_cap_watts` (per GPU).
+    """
     requested = usage.first.requested
     text = requested.get(key) or requested.get(key.rpartition("_")[0])
     try:
@@ -159,7 +165,10 @@ def _with_raw_column(
     additive: bool = False,
     expected: Callable[[JobUsage], bool] = always,
 ) -> tuple[Field[JobUsage], Field[JobUsage]]:
-    """Return a scaled column and its Raw counterpart, a plain number in the base unit."""
+    """Return two columns of one value: with decimal prefixes, and in the base unit (suffix `Raw`).
+
+    The arguments are those of `Field`; `widths` contains the width of each column.
+    """
     options: dict[str, Any] = {"additive": additive, "unit": unit, "expected": expected}
     return (
         Field(name, widths[0], "scaled", value, f"{doc}, {unit}", **options),
@@ -325,21 +334,21 @@ LONG_FORMAT = (
 
 
 def find_field(name: str, flag: str = "--format") -> Field[JobUsage]:
-    """Return the field of jobs and steps with this name; see `find_in`."""
+    """Return the column of jobs and steps with the name `name`. Its rules are those of `find_in`."""
     return find_in(FIELDS, name, flag, LISTING)
 
 
 def find_in(fields: Sequence[Field[Row]], name: str, flag: str, listing: str) -> Field[Row]:
-    """Return the field with this name, or the first one that starts with it, ignoring case.
+    """Return the column with a name, or the first one whose name starts with it, ignoring case.
 
     Args:
-        fields: available fields.
+        fields: available columns.
         name: text given by the user.
-        flag: option that contained the text, for the message.
-        listing: command that lists all fields, for the message.
+        flag: option that contained the text, for the error message.
+        listing: command that lists all columns, for the error message.
 
     Raises:
-        UsageError: no field starts with `name`; those that contain it, or the nearest one, are suggested.
+        UsageError: the name of no column starts with `name`. The message suggests similar names.
     """
     lower_name = name.lower()
     exact = [field for field in fields if field.name.lower() == lower_name]

@@ -1,4 +1,4 @@
-"""Figures as text with decimal prefixes and units, for columns and for sentences."""
+"""Numbers as text with decimal prefixes and units, for table columns and for sentences."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ PREFIXES = ("", "K", "M", "G", "T", "P")
 
 @dataclass(frozen=True, slots=True)
 class DisplayUnits:
-    """Scaling of figures in columns.
+    """Decimal prefixes of the numbers in table columns.
 
     Attributes:
-        prefix: one of K, M, G, T, P for all figures; empty selects a prefix per figure.
-        convert: False prints plain numbers in the base unit; `prefix` takes precedence, as in sacct.
+        prefix: one of K, M, G, T, P for all numbers; empty: each number gets the prefix that suits it.
+        convert: if False, plain numbers in the base unit are written. `prefix` takes precedence, as in sacct.
     """
 
     prefix: str = ""
@@ -44,10 +44,10 @@ class DisplayUnits:
         return si_prefix(self.prefix) + unit
 
     def text(self, value: float | None, unit: str) -> str:
-        """Write a figure for a column; empty for None.
+        """Return a number as text for a column; empty for None.
 
-        A figure with a prefix of its own has two decimals (none for a whole number, as in sacct), prefix and
-        unit. With a fixed unit it is a plain number.
+        A number with a prefix of its own has two decimals (none for an integer, as in sacct), prefix and
+        unit. In a column with a fixed unit it is a plain number.
         """
         if value is None:
             return ""
@@ -65,7 +65,7 @@ def si_prefix(prefix: str) -> str:
 
 
 def plain(value: float | None, decimals: int = 3) -> str:
-    """Write a number without prefix and without trailing zeros; empty for None."""
+    """Return a number as text without prefix and trailing zeros; empty for None."""
     if value is None:
         return ""
     text = f"{value:.{decimals}f}"
@@ -81,14 +81,11 @@ def _index(value: float) -> int:
 
 
 def with_unit(value: float | None, unit: str) -> str:
-    """Write a figure for a sentence, three significant digits: `1.24 kJ`, `98.5 W`, `2.10 MJ·s`.
+    """Return a number with three significant digits and unit for a sentence: `1.24 kJ`, `2.10 MJ·s`.
 
     Args:
-        value: in `unit`.
-        unit: SI unit that takes a prefix.
-
-    Returns:
-        `unknown` for None.
+        value: number in `unit`; None gives the text `unknown`.
+        unit: SI unit that can have a decimal prefix.
     """
     if value is None:
         return "unknown"
@@ -102,10 +99,10 @@ def with_unit(value: float | None, unit: str) -> str:
 
 
 def figure(value: float | None) -> str:
-    """Write a number of any size in at most 10 characters; empty for None.
+    """Return a number of any size as text of at most 10 characters; empty for None.
 
-    Factors around 1 keep four digits after the point. Very small and very large numbers are in scientific
-    notation, never with a prefix: the column has one unit.
+    Numbers around 1 have four decimals. Very small and very large numbers are in scientific notation, not
+    with a decimal prefix, because the whole column has one unit.
     """
     if value is None:
         return ""
@@ -118,7 +115,7 @@ def figure(value: float | None) -> str:
 
 
 def percent(part: float | None, whole: float | None, decimals: int = 1) -> str:
-    """Return the share of `part` in `whole` in percent; an empty string if one of them is unknown."""
+    """Return `part` as a percentage of `whole`, as text; empty if one of them is unknown."""
     if part is None or not whole:
         return ""
     return f"{100 * part / whole:.{decimals}f} %"

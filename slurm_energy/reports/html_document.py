@@ -1,6 +1,6 @@
-"""Rendering of self-contained HTML pages from templates with a common frame.
+"""Rendering of HTML pages from templates that share a frame.
 
-A page is one file without external resources. Its content security policy allows only this package's script,
+A page is one file without external resources. Its content security policy permits only this package's script,
 which it identifies by a hash. A script injected through text from a user therefore does not run.
 """
 

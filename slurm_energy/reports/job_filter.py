@@ -1,4 +1,4 @@
-"""Selection of jobs by state and name, which only Slurm's accounting knows."""
+"""Filter of jobs by state and job name. Only Slurm's accounting knows both."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ STATES: Final = {
 
 
 def job_states(text: str) -> frozenset[str]:
-    """Parse a comma-separated list of job states such as `completed,F`.
+    """Parse a comma-separated list of Slurm job states such as `completed,F`.
 
     Raises:
-        UsageError: not a state of Slurm.
+        UsageError: a name is not a state of Slurm.
     """
     states = set()
     for word in filter(None, text.split(",")):
@@ -50,14 +50,14 @@ def job_states(text: str) -> frozenset[str]:
 def filter_jobs(
     jobs: Iterable[JobUsage], states: Collection[str] | None, names: str | None
 ) -> list[JobUsage]:
-    """Return the jobs with one of the states and one of the names.
+    """Return the jobs that have one of the states and one of the names.
 
-    Jobs whose state or name Slurm's accounting has not yet supplied are left out.
+    Jobs whose state or name Slurm's accounting has not supplied yet are left out.
 
     Args:
         jobs: jobs with steps, or steps alone.
-        states: None for all.
-        names: comma list; None for all.
+        states: states; None: any state.
+        names: comma-separated list of job names; None: any name.
     """
     name_set = {name for name in names.split(",") if name} if names else None
     return [

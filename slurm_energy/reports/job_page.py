@@ -1,4 +1,4 @@
-"""HTML pages of jobs: the label of one job, or a comparison of several.
+"""HTML pages of jobs: the energy label of one job, or a comparison of several.
 
 A page is one file without external resources. The template or the SVG writer escapes text from users.
 """
@@ -54,14 +54,15 @@ def page(
     now: datetime | None = None,
     config: Config | None = None,
 ) -> str:
-    """Return one HTML document: a label for one job, a comparison for several.
+    """Return one HTML document: the energy label of one job, or a comparison of several.
 
     Args:
-        jobs: at least one job, with traces.
-        title: heading; derived from the jobs if empty.
+        jobs: at least one job, with power traces.
+        title: heading; empty: derived from the jobs.
         remarks: remarks at the top of the page, one paragraph each.
         now: current time for the footer; None omits the date.
-        config: bounds and best known settings of the site; None selects the defaults.
+        config: configuration of the site, which contains the limits and the best known settings; None: the
+            defaults.
     """
     if len(jobs) == 1:
         return render("job.html.j2", _job_context(jobs[0], title, config), remarks, now)
@@ -69,9 +70,9 @@ def page(
 
 
 def embed(chart: Chart) -> dict[str, Markup]:
-    """Return a chart's drawing and tooltip values as markup.
+    """Return a chart as markup for the template: its drawing, and the values of its tooltips.
 
-    `<` is escaped so that no text can end the script.
+    `<` is escaped in the values, so that no text can end the script element.
     """
     data = json.dumps(chart.data, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c")
     return {"svg": Markup(chart.svg), "data": Markup(data)}
@@ -175,7 +176,10 @@ def _component_rows(job: JobUsage) -> list[dict[str, Any]]:
 
 
 def _job_charts(job: JobUsage) -> list[dict[str, Any]]:
-    """Return the chart in a wide and a narrow version; style rules of the page show the one that fits."""
+    """Return the power chart of a job in a wide and a narrow version.
+
+    The page's CSS shows the one that fits.
+    """
     charts = []
     cap = requested_cap(job, "cap_watts")
     for width_class, size, points in (("wide", WIDE, _WIDE_POINTS), ("narrow", NARROW, _SMALL_POINTS)):

@@ -1,6 +1,7 @@
-"""JSON output of `--json`: one object per job with its nodes and steps. Units are in the key names.
+"""JSON output of `senergy acct` and `senergy job`: one object per job with its nodes and steps.
 
-Releases only add keys. Unknown is null. Documented in docs/reference/json.md.
+Key names contain the units, and unknown values are null. New releases only add keys. docs/reference/json.md
+documents the format.
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ def document(
     decisions: Mapping[int, Sequence[Mapping[str, Any]]] | None = None,
     scope: str | None = None,
 ) -> dict[str, Any]:
-    """Return the document of `senergy acct --json`; with `decisions` by job id, of `senergy job --json`."""
+    """Return the JSON document of `senergy acct --json` or `senergy job --json`.
+
+    Args:
+        jobs: the jobs.
+        decisions: by job id, changes that the queue engine made to the job, for `senergy job`; None: not
+            included.
+        scope: `scope` field of the controller's response, which states whose records it covers; None: not
+            included.
+    """
     return {
         "meta": {"format": FORMAT_VERSION, "senergy": __version__},
         "scope": scope,

@@ -1,6 +1,6 @@
-"""Energy label: a summary of one job for the terminal, from the header to the settings to try.
+"""Energy label: a summary of one job for the terminal, from the header to the recommended settings.
 
-Returns lines only; colours and characters are arguments.
+The functions return lines; colours and characters are arguments.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ def label(
     decisions: Sequence[Mapping[str, Any]] = (),
     config: Config | None = None,
 ) -> list[str]:
-    """Return the lines of the label.
+    """Return the lines of the energy label of one job.
 
     Args:
-        job: the run to describe, with steps and traces.
-        glyphs: character repertoire of the terminal.
+        job: the run to describe, with steps and power traces.
+        glyphs: characters that the terminal can show.
         style: format of times.
         earlier_runs: runs of the same job before Slurm requeued it.
-        decisions: changes made by the queue engine, as returned by `GET /v1/jobs/ID`.
-        config: bounds and best known settings of the site; None selects the defaults.
+        decisions: changes that the queue engine made to the job, as returned by `GET /v1/jobs/ID`.
+        config: configuration of the site, which contains the limits and the best known settings; None: the
+            defaults.
     """
     sections = [
         _title(f"Energy label of job {job.display_id}", "="),
@@ -65,7 +66,7 @@ def label(
 
 
 def _decision(decision: Mapping[str, Any], style: Style) -> list[str]:
-    """Return the lines for one change made by the queue engine."""
+    """Return the lines that describe one change made by the queue engine."""
     at = format_time(float(decision["time"]), style.time_format, style.now)
     if decision["kind"] == "shape":
         change = f"set {decision['chosen']}" if decision.get("chosen") else "kept its requested resources"
@@ -134,14 +135,17 @@ _CAPS = (
 
 
 def policy_text(job: JobUsage) -> str:
-    """Return the job's energy policy and its origin; also whether no settings or only some were applied."""
+    """Return the job's energy policy and whether the user requested it or it is the default.
+
+    The text also states if none or only some of the policy's settings were applied.
+    """
     origin = "requested" if "policy" in job.first.requested else "default"
     done = {"none": ", not set", "part": ", partly set"}.get(applied_part(job.records) or "", "")
     return f"{job.first.policy} ({origin}{done})"
 
 
 def requested_text(job: JobUsage) -> str:
-    """Return the caps that the job requested: `cap 400 W, GPU cap 250 W`."""
+    """Return the power caps that the job requested, e.g. `cap 400 W, GPU cap 250 W`."""
     values = ((name, requested_cap(job, key), unit) for key, name, unit in _CAPS)
     return ", ".join(f"{name} {plain(value)} {unit}" for name, value, unit in values if value is not None)
 
@@ -264,7 +268,7 @@ def _steps(job: JobUsage) -> list[str]:
 
 
 def combined_trace(job: JobUsage, points: int) -> PowerTrace | None:
-    """Return the power of all nodes in at most `points` intervals; None: the job has no trace."""
+    """Return the power of all nodes over time in at most `points` intervals; None: the job has no trace."""
     traces = [decode_trace(trace) for trace in job.traces.values()]
     filled = [trace for trace in traces if trace.length]
     return combine(filled, points) if filled else None
@@ -295,7 +299,7 @@ def _component_line(part: str, watts: Sequence[float], glyphs: Glyphs) -> str:
 
 
 def _stretched(column: Sequence[float]) -> list[float]:
-    """Repeat values so that a short trace fills the whole plot."""
+    """Return the values of a short trace, repeated so that they fill the whole plot."""
     return [column[i * len(column) // PLOT_COLUMNS] for i in range(PLOT_COLUMNS)]
 
 

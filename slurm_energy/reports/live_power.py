@@ -1,4 +1,4 @@
-"""Text lines of `senergy top`, made from the agent's response to `status`. Pure functions."""
+"""Text lines of `senergy top`, made from the agent's response to the message `status`. Pure functions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ def node_watts(status: Mapping[str, Any]) -> float | None:
 
 
 def total(watts: Mapping[str, float | None]) -> float | None:
-    """Return the power of a node in watts, given the watts by component; None: unknown.
+    """Return the power of a node in watts; None: unknown.
 
-    It is the reading of the node's meter, which includes all components, or else the sum of the components.
+    It is the reading of the node's meter, which covers all components, or else the sum of the components.
+
+    Args:
+        watts: power by component; None: unknown.
     """
     if not watts:
         return None
@@ -74,7 +77,10 @@ def _jobs(jobs: list[Mapping[str, Any]]) -> list[str]:
 
 
 def _by_component_type(watts: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return watts by component type, because a column for each of eight GPUs does not fit a terminal."""
+    """Return watts by component type, so that all GPUs are one entry; None: unknown.
+
+    A column for each of eight GPUs would not fit into a terminal.
+    """
     values_by_type: dict[str, list[float | None]] = {}
     for name, value in watts.items():
         values_by_type.setdefault(name.partition("[")[0], []).append(value)

@@ -1,4 +1,4 @@
-"""Data type of a note below the energy label."""
+"""Data type of the notes below the energy label of a job."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A note.
+    """A note below the energy label of a job.
 
     Attributes:
-        category: `trust` (the figures are doubtful), `setting` (a setting failed), `finding` (an
+        category: `trust` (measured values are uncertain), `setting` (a setting failed), `finding` (an
             observation), `try` (a recommendation).
         text: one or two sentences.
-        directive: line for the batch script, without `#SBATCH`; empty if there is none.
+        directive: recommended line for the batch script, without `#SBATCH`; empty: none.
     """
 
     category: Literal["trust", "setting", "finding", "try"]

@@ -19,7 +19,7 @@ _COLORS = {"cpu": "#3e74d6", "dram": "#1d9e86", "gpu": "#e0832b", "other": "#8a9
 
 
 def write_png(job: JobUsage, path: Path) -> None:
-    """Draw the stacked power of the components.
+    """Write a plot of the power of a job's components, stacked, over time.
 
     Raises:
         UnavailableError: matplotlib is not installed.

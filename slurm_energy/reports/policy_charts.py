@@ -1,4 +1,4 @@
-"""Charts that compare scheduling policies, drawn with `svg` from plain numbers."""
+"""Charts that compare scheduling policies, as SVG drawings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _MARGINS = (58, 14, 12, 44)
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A policy in a chart of two figures.
+    """A scheduling policy in a chart of two quantities.
 
     Attributes:
-        name: of the policy.
-        color: CSS variable without dashes.
-        x, y: values of the two figures.
-        x_deviation, y_deviation: their standard deviations, drawn as bars.
-        text: both figures in words, for the tooltip.
+        name: name of the policy.
+        color: name of a CSS variable without dashes.
+        x, y: values of the two quantities.
+        x_deviation, y_deviation: their standard deviations, drawn as error bars.
+        text: both values in words, for the tooltip.
     """
 
     name: str
@@ -35,7 +35,13 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Values of one scheduling policy in ascending order. `color` is a CSS variable without dashes."""
+    """Values of one scheduling policy, for a chart of cumulative distributions.
+
+    Attributes:
+        name: name of the policy.
+        color: name of a CSS variable without dashes.
+        values: values in ascending order.
+    """
 
     name: str
     color: str
@@ -44,7 +50,14 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class ChartSpan:
-    """A bar of a schedule: `row` from the top, start and end in seconds, and the text of its tooltip."""
+    """The bar of one job in a schedule chart.
+
+    Attributes:
+        row: row from the top, from 0.
+        start_s, end_s: start and end of the job in seconds.
+        color: name of a CSS variable without dashes.
+        text: text of the tooltip.
+    """
 
     row: int
     start_s: float
@@ -56,13 +69,13 @@ class ChartSpan:
 def scatter_chart(
     points: Sequence[Point], title: str, axes: tuple[str, str], size: tuple[int, int] = (480, 280)
 ) -> str:
-    """Draw a point per scheduling policy. The axes cover the range of the points and need not include 0.
+    """Draw one point per scheduling policy. The axes cover the range of the points and need not include 0.
 
     Args:
-        points: at least one.
-        title: for screen readers.
-        axes: names of x and y, with units.
-        size: width and height, pixels.
+        points: at least one point.
+        title: title for screen readers.
+        axes: names of the x and y axis, with units.
+        size: width and height in pixels.
     """
     x_ticks = range_ticks(*_extent([(p.x, p.x_deviation) for p in points]), 5)
     y_ticks = range_ticks(*_extent([(p.y, p.y_deviation) for p in points]), 5)
@@ -85,12 +98,12 @@ def scatter_chart(
 
 
 def distribution_chart(series: Sequence[Distribution], title: str, size: tuple[int, int] = (480, 280)) -> str:
-    """Draw the cumulative distribution of durations, a line per policy.
+    """Draw the cumulative distribution of durations as one line per scheduling policy.
 
     Args:
-        series: values in seconds.
-        title: for screen readers.
-        size: width and height, pixels.
+        series: durations in seconds.
+        title: title for screen readers.
+        size: width and height in pixels.
     """
     max_s = (
         max((distribution.values[-1] for distribution in series if len(distribution.values)), default=1.0)
@@ -119,7 +132,13 @@ def distribution_chart(series: Sequence[Distribution], title: str, size: tuple[i
 
 
 def schedule_chart(spans: Sequence[ChartSpan], title: str, size: tuple[int, int] = (480, 280)) -> str:
-    """Draw each job as a bar from its start to its end. Each job has a row of its own."""
+    """Draw each job as a bar from its start to its end, in a row of its own.
+
+    Args:
+        spans: the jobs.
+        title: title for screen readers.
+        size: width and height in pixels.
+    """
     max_s = max((span.end_s for span in spans), default=1.0) or 1.0
     rows = max((span.row for span in spans), default=0) + 1
     frame = Frame(*size, *_MARGINS)
@@ -153,12 +172,19 @@ def schedule_chart(spans: Sequence[ChartSpan], title: str, size: tuple[int, int]
 
 
 def _extent(values: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return (minimum, maximum) of the values, given with their standard deviations, which are included."""
+    """Return the range of values with their error bars.
+
+    Args:
+        values: pairs of a value and its standard deviation.
+
+    Returns:
+        Minimum of value minus deviation, and maximum of value plus deviation.
+    """
     return min(v - d for v, d in values), max(v + d for v, d in values)
 
 
 def _axis_names(frame: Frame, names: tuple[str, str]) -> list[str]:
-    """Draw the names of the axes: x below, y rotated at the left."""
+    """Draw the names of the axes: that of x below the plot, that of y rotated at its left."""
     middle = (frame.top + frame.y1) / 2
     return [
         element("text", text=names[0], x=frame.x1, y=frame.height - 6, class_="label", text_anchor="end"),

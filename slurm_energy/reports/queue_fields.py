@@ -18,13 +18,13 @@ _MAX_PRIORITY: Final = 2**32 - 1
 
 
 def state(job: Job) -> str:
-    """Return why the place of the job has no effect, for example `held`; `ready` if it has an effect."""
+    """Return why a job's place in the queue has no effect, for example `held`; `ready` if it has one."""
     words = [word for word in ("fixed", "held", "dependent") if job.get(word)]
     return ",".join(words) or "ready"
 
 
 def shape(job: Job) -> str | None:
-    """Return the GPU shape that the scheduling policy chose; None: the job offers no alternatives."""
+    """Return the GPU request that the scheduling policy chose; None: the job offers no alternatives."""
     shapes = job.get("shapes") or []
     return (
         next((offered["text"] for offered in shapes if offered.get("chosen")), None)
@@ -42,7 +42,7 @@ def _predicted(name: str) -> Callable[[Job], Value]:
 
 
 def _norm_priority(job: Job) -> str | None:
-    """Return the priority as sprio's %y shows it."""
+    """Return the priority of a job as a fraction of the maximum, as sprio prints it for `%y`."""
     return None if job.get("priority") is None else f"{job['priority'] / _MAX_PRIORITY:.10f}"
 
 
@@ -61,7 +61,7 @@ def _field(
 def _prediction_field(
     name: str, width: int, value_format: ValueFormat, value: Callable[[Job], Value], doc: str, unit: str = ""
 ) -> Field[Job]:
-    """Return a column for which each job should have a value."""
+    """Return a column in which every job should have a value. The arguments are those of `Field`."""
     return Field(name, width, value_format, value, doc, unit=unit, expected=always)
 
 
@@ -136,11 +136,12 @@ def column_name(term: str) -> str:
 
 
 def term_fields(jobs: Sequence[Job], *, norm: bool = False) -> list[Field[Job]]:
-    """Return a column per term of the score.
+    """Return one column per term of the jobs' scores.
 
     Args:
         jobs: jobs to show.
-        norm: show values before weighting; otherwise contributions of terms that have weights.
+        norm: whether to show values before weighting. Otherwise the columns show the contributions of the
+            terms that have weights.
     """
     return [_term_field(name, norm, _term_unit(name, norm, jobs)) for name in term_names(jobs)]
 
@@ -165,19 +166,19 @@ def _term_field(name: str, norm: bool, unit: str) -> Field[Job]:
 
 
 def term_of(job: Job, name: str) -> Mapping[str, Any]:
-    """Return the term of a job's score with this name; empty if there is none."""
+    """Return the term `name` of a job's score as in the controller's response; empty if there is none."""
     return next((term for term in job.get("terms") or () if term["name"] == name), {})
 
 
 def default_format(jobs: Sequence[Job], *, long: bool) -> str:
-    """Return the names of the default columns, or of more columns if `long` is True."""
+    """Return a comma-separated list of the default columns, or of more columns if `long` is True."""
     terms = [column_name(name) for name in term_names(jobs)]
     first_columns = (*_LONG_FIRST_COLUMNS, *_LONG_SCORE_COLUMNS) if long else _FIRST_COLUMNS
     return ",".join((*first_columns, *terms, *(_LONG_LAST_COLUMNS if long else _LAST_COLUMNS)))
 
 
 def unit_text(value: float | None, unit: str) -> str:
-    """Return a term's value with its unit: seconds as a duration, others as a figure."""
+    """Return the value of a term with its unit as text. Seconds are written as a duration."""
     if value is None:
         return "-"
     return format_duration(value) if unit == "s" and value >= 0 else f"{figure(value)} {unit}".rstrip()

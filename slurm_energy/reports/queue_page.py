@@ -1,4 +1,4 @@
-"""Text output of `senergy prio`: table of pending jobs, weights, and details of one job."""
+"""Text output of `senergy prio`: table of pending jobs, weights of the score, and details of one job."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def queue_lines(
     norm: bool = False,
     layout: TableLayout = _COLUMNS,
 ) -> list[str]:
-    """Return a row per job.
+    """Return a table with one row per pending job.
 
     Args:
-        jobs: in display order.
-        style: format of times and figures.
-        columns: fields as in --format, in this or sprio's notation; None selects the defaults.
-        long: show more columns.
-        norm: show terms before weighting.
+        jobs: jobs in the order of display.
+        style: format of times and numbers.
+        columns: columns as in --format, in our notation or in sprio's; None: the defaults.
+        long: whether to show more columns by default.
+        norm: whether to show the terms of the score before weighting.
         layout: columns of fixed width, or delimiters.
 
     Raises:
-        UsageError: an unknown field.
+        UsageError: a column does not exist.
     """
     fields = [*FIELDS, *term_fields(jobs, norm=norm)]
     if columns and columns.lstrip().startswith("%"):
@@ -64,10 +64,15 @@ def queue_lines(
 
 
 def sort(jobs: Sequence[Job], keys: str) -> list[Job]:
-    """Sort by fields: `-WATTS,user` is the highest power first, equals by user. Unknown values come last.
+    """Return the jobs sorted by columns. Unknown values come last.
+
+    Args:
+        jobs: the jobs.
+        keys: names of columns, separated by commas. A leading `-` means descending order. `-WATTS,user` puts
+            the highest power first and sorts equal ones by user.
 
     Raises:
-        UsageError: an unknown field.
+        UsageError: a column does not exist.
     """
     ordered: list[Job] = list(jobs)
     fields = [*FIELDS, *term_fields(jobs)]
@@ -96,7 +101,7 @@ def _sort_key(value: Any) -> Any:
 
 
 def weights_lines(answer: Mapping[str, Any]) -> list[str]:
-    """Return the policy, its weights and the bound on waiting, as sprio -w does.
+    """Return the scheduling policy, its weights and the bound on waiting as lines, as `sprio -w` does.
 
     Args:
         answer: response to `GET /v1/priority`.
@@ -124,11 +129,11 @@ def weights_lines(answer: Mapping[str, Any]) -> list[str]:
 
 
 def note_lines(answer: Mapping[str, Any], now: float) -> list[str]:
-    """Return notes that limit the validity of the table, such as an outdated order.
+    """Return notes on why the table may not be valid, for example that the order is outdated.
 
     Args:
         answer: response to `GET /v1/priority`.
-        now: Unix seconds.
+        now: current time in Unix seconds.
     """
     mode, computed = str(answer.get("mode")), answer.get("computed")
     age_s = None if computed is None else now - float(computed)
@@ -143,7 +148,7 @@ def note_lines(answer: Mapping[str, Any], now: float) -> list[str]:
 
 
 def absence_lines(jobs: Iterable[Job], accounts: Iterable[str], partitions: Iterable[str]) -> list[str]:
-    """Return a note for each requested account and partition without a job in the answer."""
+    """Return a note for each requested account and partition that has no job in the response."""
     rows = [(str(job.get("account")), str(job.get("partition")).split(",")) for job in jobs]
     present = {account for account, _ in rows}, {name for _, names in rows for name in names}
     notes = [f"under account {shown(name)}" for name in accounts if name not in present[0]]
@@ -152,7 +157,7 @@ def absence_lines(jobs: Iterable[Job], accounts: Iterable[str], partitions: Iter
 
 
 def job_lines(job: Job, neighbours: Iterable[Job], answer: Mapping[str, Any], style: Style) -> list[str]:
-    """Return the details of one job.
+    """Return the details of one pending job as lines.
 
     Args:
         job: the job.
@@ -202,7 +207,11 @@ def _facts(job: Job, style: Style) -> list[str]:
 
 
 def _adjusted_lines(predicted: Mapping[str, Any]) -> list[str]:
-    """Return how the predicted time was adjusted by lower bound and factor; empty if it was not."""
+    """Return how lower bound and misprediction factor raised the predicted time; empty if they did not.
+
+    Args:
+        predicted: predictions of the job in the controller's response.
+    """
     if predicted.get("misprediction_factor") is None:
         return []
     source_time, bound = format_duration(predicted.get("source_time_s")), predicted.get("lower_bound_s")

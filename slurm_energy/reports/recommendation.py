@@ -1,7 +1,7 @@
-"""Recommended settings for the next run of a job, each with a measured or predicted figure.
+"""Recommended settings for the next run of a job, each with a measured or predicted saving.
 
-Nothing is recommended without a figure, or if the devices do not accept the setting. Devices and their
-limits come from the records.
+Nothing is recommended without a number, or if the devices do not accept the setting. Devices and their limits
+are read from the job's records.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _FIGURE = re.compile(r"\d ?%")
 
 
 def recommendations(job: JobUsage, config: Config) -> Iterator[Note]:
-    """Yield at most one setting to try: a cap predicted for the job's model, else the policy `edp`."""
+    """Yield at most one recommended setting as a note: a predicted power cap, else the energy policy `edp`.
+
+    A power cap can be predicted if the job names its model.
+    """
     if job.elapsed_s <= 0 or job.energy_joules is None or job.first.policy not in UNTUNED_POLICIES:
         return
     note = _predicted_cap(job, config) or _edp(job, config)
@@ -42,7 +45,7 @@ def recommendations(job: JobUsage, config: Config) -> Iterator[Note]:
 
 
 def gpus_of(job: JobUsage) -> list[JobDevice]:
-    """Return the GPUs of the job on all nodes, as named by the records."""
+    """Return the GPUs of the job on all nodes, as its records describe them."""
     return [device for record in job.records for device in record.devices if device.name != "cpu"]
 
 
@@ -75,9 +78,9 @@ def _predicted_cap(job: JobUsage, config: Config) -> Note | None:
 
 
 def _agrees(job: JobUsage, predicted: Prediction) -> bool:
-    """Return whether the job's GPUs drew about the predicted power.
+    """Return whether the job's GPUs drew about the power that was predicted for its model.
 
-    If not, the job does not match its model.
+    If they did not, the job does not run the model that it names.
     """
     joules = job.component_joules("gpu")
     if joules is None:
@@ -111,9 +114,15 @@ def _caps(low: float, limit: float, bounds: tuple[float, float]) -> list[int]:
 def _search(
     request: PredictionRequest, limit: float, caps: Sequence[int]
 ) -> tuple[Prediction | None, Prediction | None, int]:
-    """Return predictions under the current limit and under the best cap, and that cap.
+    """Return the predictions under the current limit and under the best power cap, and this cap in watts.
 
-    Returns None if the model was never measured on this kind of GPU, or does not cover the job.
+    Both predictions are None if the model was never measured on this kind of GPU or does not represent the
+    job, or if numpy is not installed.
+
+    Args:
+        request: the job.
+        limit: current power limit per GPU in watts.
+        caps: candidate power caps per GPU in watts.
     """
     try:
         from slurm_energy.oracle.training_oracle import TrainingOracle
@@ -163,12 +172,12 @@ def _edp(job: JobUsage, config: Config) -> Note | None:
 
 
 def _processor(devices: Sequence[JobDevice]) -> str:
-    """Return the product name of the processors; empty if the record does not name it."""
+    """Return the product name of the job's processors; empty if the records do not contain it."""
     return next((device.product for device in devices if device.name == "cpu"), "")
 
 
 def _gpu_settings(entry: EdpEntry, gpus: Sequence[JobDevice]) -> str:
-    """Return the GPU settings of an EDP table entry; empty if one of the GPUs would not accept them."""
+    """Return the GPU settings of an entry of the EDP table as text; empty if a GPU would not accept them."""
     cap = entry.gpu_cap_watts
     if cap is None:
         return f"at most {entry.gpu_clock_mhz:g} MHz on the GPUs" if entry.gpu_clock_mhz else ""

@@ -1,4 +1,4 @@
-"""Short description of a job's power settings. Equal settings of several nodes and devices are merged."""
+"""Short description of a job's power settings, in which equal settings of nodes and devices are merged."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _AUXILIARY_SUFFIXES = ("time_window", "enabled", "persistence")
 
 @dataclass(frozen=True, slots=True)
 class MergedSetting:
-    """A setting with the same values on several instances of a device type and on several nodes.
+    """A setting that has the same values on several devices of one type and on several nodes.
 
     Attributes:
-        setting_type: for example `cpufreq.governor`.
-        instances: devices or policies on which it was set, for example `policy0`; empty for settings without
-            instances.
+        setting_type: type of the setting, for example `cpufreq.governor`.
+        instances: devices or cpufreq policies on which it was set, for example `policy0`; empty for settings
+            without instances.
         nodes: names of the nodes.
         setting: the common original, requested, applied and restored values, and the note.
     """
@@ -49,10 +49,11 @@ class MergedSetting:
 
 
 def applied_part(records: Sequence[EnergyRecord]) -> str | None:
-    """Return how much of the policy was applied: `all`, `part` or `none`.
+    """Return how much of the energy policy's settings was applied: `all`, `part` or `none`.
 
-    `none` includes policies without settings for these nodes, for example `edp` without an entry for the
-    hardware; the notes of the records give the reason. Returns None for `monitor`, which sets nothing.
+    `none` includes energy policies without settings for these nodes, for example `edp` without an entry for
+    the hardware. The notes of the records state the reason. The result is None for `monitor`, which sets
+    nothing.
     """
     applied_flags = [[setting.applied is not None for setting in record.applied] for record in records]
     if not any(applied_flags) and all(record.policy == _MONITOR for record in records):
@@ -86,10 +87,12 @@ def split_setting(name: str) -> tuple[str, str]:
 
 
 def short_settings(records: Iterable[EnergyRecord]) -> str:
-    """Return one line such as `gov=powersave freq=800-2100MHz gpu.cap=300W`, failures marked with `!`.
+    """Return the settings as one line, e.g.
 
-    Values that differ between instances are separated by `|`: `gpu.cap=250W|300W`. Auxiliary settings (the
-    time window and the enable bit of a limit) are left out.
+    `gov=powersave freq=800-2100MHz gpu.cap=300W`. `!` marks failures.
+
+    Values that differ between devices are separated by `|`: `gpu.cap=250W|300W`. Auxiliary settings (the time
+    window and the enable bit of a limit) are left out.
     """
     values: dict[str, dict[str, None]] = {}
     for merged in merge_settings(records):
@@ -102,7 +105,11 @@ def short_settings(records: Iterable[EnergyRecord]) -> str:
 
 
 def short_name(setting_type: str) -> str:
-    """Return `gov` for `cpufreq.governor`, `cpu.cap` for `powercap.power_limit`, `gpu.cap` for a GPU's."""
+    """Return a short name for a type of setting.
+
+    It is `gov` for `cpufreq.governor`, `cpu.cap` for `powercap.power_limit`, and `gpu.cap` for a GPU's power
+    limit.
+    """
     interface, _, name = setting_type.rpartition(".")
     short = _SHORT_NAMES.get(name, name)
     if interface.startswith(("powercap", "hsmp")):

@@ -1,4 +1,4 @@
-"""Text output of `senergy share`: tree of accounts and users with the energy used."""
+"""Text output of `senergy share`: tree of Slurm accounts and users with the energy that they used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _LONG_ONLY: Final = ("UsagePerShare", "GPUHours")
 
 
 def _account(row: Row) -> str:
-    """Return the account name, indented by its level. Users are indented one level further, as in sshare."""
+    """Return the account name of a row, indented by its level in the tree.
+
+    Users are indented one level more.
+    """
     return f" {row['account']}" if row.get("user") is not None else str(row["account"])
 
 
@@ -71,13 +74,13 @@ def select_rows(
     users: Collection[str] | None,
     users_only: bool,
 ) -> list[Row]:
-    """Return the requested rows in the order of the response.
+    """Return the requested rows in the order of the controller's response.
 
     Args:
-        rows: rows of the controller's response.
-        accounts: None for all.
-        users: None for all; rows of accounts are always shown.
-        users_only: omit rows of accounts.
+        rows: rows of the response, one per account and per user.
+        accounts: names of accounts; None: all.
+        users: login names; None: all. Rows of accounts are always shown.
+        users_only: whether rows of accounts are omitted.
     """
 
     def is_selected(row: Row) -> bool:
@@ -91,16 +94,16 @@ def select_rows(
 
 
 def lines(rows: Sequence[Row], layout: TableLayout, *, columns: str | None = None, long: bool) -> list[str]:
-    """Return a line per row, preceded by a header if the layout has one.
+    """Return the table as lines, one per row, with a header if the layout has one.
 
     Args:
         rows: rows to show.
         layout: columns of fixed width, or delimiters.
-        columns: fields as in --format; None selects the defaults.
-        long: show more columns.
+        columns: columns as in --format; None: the defaults.
+        long: whether to show more columns by default.
 
     Raises:
-        UsageError: an unknown field.
+        UsageError: a column does not exist.
     """
     fields = [field for field in FIELDS if long or field.name not in _LONG_ONLY]
     text = columns or ",".join(field.name for field in fields)
@@ -109,11 +112,11 @@ def lines(rows: Sequence[Row], layout: TableLayout, *, columns: str | None = Non
 
 
 def notes(answer: Mapping[str, Any], now: float) -> list[str]:
-    """Return notes that limit the validity of the figures.
+    """Return notes on why the numbers may not be valid, for example that they are outdated.
 
     Args:
         answer: response to `GET /v1/shares`.
-        now: Unix seconds.
+        now: current time in Unix seconds.
     """
     if answer.get("computed") is None:
         return ["note: usage has not been computed yet: see priority.mode and senergy status"]

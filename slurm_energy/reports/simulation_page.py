@@ -46,12 +46,12 @@ class SimulationVariant:
     """Results of one variant of a scenario, by scheduling policy.
 
     Attributes:
-        label: how the variant differs from the others; empty if it is the only one.
-        means: mean and standard deviation of each figure, by policy.
-        outcomes: simulation result of the first seed, by policy.
-        budget: power budget of the cluster over time, watts; None: there is none.
-        seeds: number of runs from which the means are computed.
-        notes: remarks on the runs.
+        label: how the variant differs from the others; empty: it is the only one.
+        means: by policy name, mean and standard deviation of each total.
+        outcomes: by policy name, the simulation result of the first seed.
+        budget: power budget of the cluster in watts over time; None: none.
+        seeds: number of simulations from which the means are computed.
+        notes: remarks on the simulations.
     """
 
     label: str
@@ -63,11 +63,11 @@ class SimulationVariant:
 
 
 def page(title: str, variants: Sequence[SimulationVariant], now: datetime | None = None) -> str:
-    """Return one HTML document.
+    """Return one HTML document with the results of a scenario.
 
     Args:
-        title: of the scenario.
-        variants: at least one, all with the same policies.
+        title: title of the scenario.
+        variants: at least one variant, all with the same policies.
         now: current time for the footer; None omits the date.
     """
     policies = list(variants[0].means)
@@ -117,7 +117,7 @@ def _variant(variant: SimulationVariant, colors: Mapping[str, str], scheduled_jo
 
 
 def _bars(variants: Sequence[SimulationVariant], colors: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return a bar chart for each figure known for any policy: a group per variant, a bar per policy."""
+    """Return one bar chart per total that is known for any policy: a group per variant, a bar per policy."""
     charts = []
     for key, name, form, factor in _BARS:
         groups = [_bar_group(variant, key, form, factor, colors) for variant in variants]
@@ -140,7 +140,7 @@ def _bar_group(
 
 
 def _power(variant: SimulationVariant, colors: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return a chart of power over time for each policy. The charts of a variant share one axis."""
+    """Return a chart of power over time for each policy of a variant. The charts share one power axis."""
     lines = {name: _power_lines(o, variant.budget, colors[name]) for name, o in variant.outcomes.items()}
     top_watts = max(map(max_watts, lines.values()), default=1.0) * 1.03
     return [
@@ -181,7 +181,7 @@ def _completion(variant: SimulationVariant, colors: Mapping[str, str]) -> str:
 
 
 def _thinned(values: Floats) -> Floats:
-    """Return ascending values, reduced to some hundred at equal steps if there are very many.
+    """Return ascending values, reduced to some hundred evenly spaced ones if there are more.
 
     The last value is always kept.
     """

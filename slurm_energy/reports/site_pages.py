@@ -24,7 +24,7 @@ WIDTH = 100
 
 
 def policies_lines(answer: Mapping[str, Any]) -> list[str]:
-    """Return a table of the energy policies, the bounds of the flags and the defaults, as lines.
+    """Return a table of the energy policies, the limits of the job flags, and the defaults, as lines.
 
     Args:
         answer: response to `GET /v1/policies`.

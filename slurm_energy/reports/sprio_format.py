@@ -1,7 +1,7 @@
-"""Parser of sprio's column notation: `%.15i %9r %Y` in formats, single letters in sort lists.
+"""Parser of sprio's notation for columns: `%.15i %9r %Y` in formats, single letters in sort lists.
 
-sprio's letters for Slurm's own factors have no column here, because the order follows from the terms of the
-scheduling policy.
+sprio's letters for Slurm's own priority factors have no column here, because the scheduling policy determines
+the order of the queue.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _ITEM: Final = re.compile(r"%(?P<right>\.)?(?P<width>\d{1,5})?(?P<letter>[A-Za-z
 
 
 def parse(fields: Sequence[Field[Row]], text: str, flag: str, listing: str) -> list[Column[Row]]:
-    """Read a format such as `%.15i %9r %Y`.
+    """Return the columns of a format such as `%.15i %9r %Y`.
 
-    As in sprio, a dot right-justifies. Without a width each text has its natural width.
+    As in sprio, a dot right-justifies a column. Without a width each text has its natural width.
 
     Args:
-        fields: available fields.
+        fields: available columns.
         text: format to parse.
-        flag: option that contained the text, for the message.
-        listing: command that lists all fields, for the message.
+        flag: option that contained the text, for the error message.
+        listing: command that lists all columns, for the error message.
 
     Raises:
-        UsageError: a letter that has no column here, or text that is not a format.
+        UsageError: a letter has no column here, or the text is not a format.
     """
     columns: list[Column[Row]] = []
     for item in re.split(r"[\s,|]+", text.strip()):
@@ -76,10 +76,16 @@ def is_letter(name: str) -> bool:
 def field_of_letter(
     fields: Sequence[Field[Row]], letter: str, message_start: str, listing: str
 ) -> Field[Row]:
-    """Return the field for a letter of sprio.
+    """Return the column for a letter of sprio.
+
+    Args:
+        fields: available columns.
+        letter: the letter.
+        message_start: start of the error message, which names the option.
+        listing: command that lists all columns, for the error message.
 
     Raises:
-        UsageError: `what` begins the message.
+        UsageError: the letter has no column here.
     """
     if letter in COLUMNS:
         return next(field for field in fields if field.name == COLUMNS[letter])

@@ -22,7 +22,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class WholeJob:
-    """A job with all its runs. A requeued job has several runs.
+    """A job with all its runs. A job that Slurm has requeued has several runs.
 
     Attributes:
         runs: runs in the order of their starts; never empty.
@@ -37,12 +37,12 @@ class WholeJob:
 
     @property
     def state(self) -> str:
-        """State in Slurm without the suffix of `CANCELLED by 1001`; `unknown` until Slurm supplies it."""
+        """Final state in Slurm, `CANCELLED` without the user's id; `unknown` until Slurm supplies it."""
         return (self.last.job.state or UNKNOWN).split(" ")[0]
 
     @property
     def energy_joules(self) -> float | None:
-        """Joules of all runs, including lost work; None if unknown for all runs."""
+        """Joules of all runs, including work that was lost; None: unknown for all runs."""
         known_joules = [joules for run in self.runs if (joules := run.energy_joules) is not None]
         return math.fsum(known_joules) if known_joules else None
 
@@ -53,13 +53,13 @@ class WholeJob:
 
     @property
     def start(self) -> float:
-        """Start of the first run, Unix seconds: according to Slurm, or else to the first record."""
+        """Start of the first run in Unix seconds, from Slurm's accounting or else from the first record."""
         first = self.runs[0]
         return first.start if first.job.start is None else first.job.start
 
     @property
     def end(self) -> float:
-        """End of the last run, Unix seconds: according to Slurm, or else to the last record."""
+        """End of the last run in Unix seconds, from Slurm's accounting or else from the last record."""
         return self.last.end if self.last.job.end is None else self.last.job.end
 
 
@@ -68,14 +68,16 @@ class Summary:
     """Totals of a set of jobs. None means unknown or not applicable.
 
     Attributes:
+        jobs: number of jobs.
         states: number of jobs by final state.
-        energy_joules: energy of all jobs and runs; of those with known energy if `unknown_energy` is not 0.
+        energy_joules: energy of all runs of all jobs. Jobs without a known energy are not included.
         unknown_energy: number of jobs without a known energy.
         lost_joules: energy of runs that were requeued.
         users_joules: energy by user.
-        users_jct_s: mean completion time by user.
-        first_submit, last_end: Unix seconds.
-        jct_s, wait_s: of completed jobs, ascending: end - submission, first start - submission.
+        users_jct_s: mean seconds from submission to end by user.
+        first_submit, last_end: first submission and last end in Unix seconds.
+        jct_s: seconds from submission to end of completed jobs, ascending.
+        wait_s: seconds from submission to the first start of completed jobs, ascending.
     """
 
     jobs: int
@@ -121,7 +123,7 @@ class Summary:
 
     @property
     def p95_jct_s(self) -> float | None:
-        """95th percentile of the completion time (end minus submission) of completed jobs, s; None: none."""
+        """95th percentile of the seconds from submission to end of completed jobs; None: there are none."""
         return _quantile(self.jct_s, 0.95)
 
     @property
@@ -131,7 +133,7 @@ class Summary:
 
     @property
     def p95_wait_s(self) -> float | None:
-        """95th percentile of the waiting time (first start - submission) of completed jobs, s; None: none."""
+        """95th percentile of the seconds from submission to first start of completed jobs; None: none."""
         return _quantile(self.wait_s, 0.95)
 
     @property
@@ -142,7 +144,7 @@ class Summary:
         return self.energy_joules * self.mean_jct_s
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures by name. Keys shared with a simulation's summary have the same meaning."""
+        """Return the totals by name. Keys that a simulation's summary also has mean the same there."""
         return {
             "jobs": self.jobs,
             "completed": self.completed,
@@ -169,10 +171,10 @@ class Summary:
 
 
 def whole_jobs(usages: Iterable[JobUsage]) -> list[WholeJob]:
-    """Return one `WholeJob` for each job, with all its runs.
+    """Return one `WholeJob` per job, with all its runs.
 
     Args:
-        usages: jobs as returned by `usage.summarise(..., duplicates=True)`; rows of Slurm steps are left out.
+        usages: jobs as returned by `usage.summarise(..., duplicates=True)`. Rows of Slurm steps are left out.
     """
     by_id: dict[tuple[str, int], list[list[JobUsage]]] = defaultdict(list)
     for usage in sorted(usages, key=lambda usage: usage.start):
@@ -220,7 +222,7 @@ def user_of(job: WholeJob) -> str:
 
 
 def gpu_of(job: WholeJob) -> str | None:
-    """Return the GPU type that the job requested; `any`: GPUs of any type; None: no GPUs."""
+    """Return the GPU type that the job requested; `any`: GPUs of any type; None: it requested no GPUs."""
     gpu_type = parse_tres(job.last.job.requested).gpu_kind
     return gpu_type or ("any" if any(record.gpus for record in job.last.records) else None)
 
@@ -239,11 +241,13 @@ GROUPS: Mapping[str, Callable[[WholeJob], str | None]] = {
 
 
 def grouped(jobs: Iterable[WholeJob], by: str) -> dict[str, Summary]:
-    """Return the totals by group, sorted by name. Jobs without a value come last, under the empty name.
+    """Return the totals by group, sorted by the group's name.
+
+    Jobs without a value come last, under the empty name.
 
     Args:
         jobs: jobs to group.
-        by: a key of `GROUPS`.
+        by: criterion of the groups, a key of `GROUPS`.
     """
     groups: dict[str, list[WholeJob]] = defaultdict(list)
     for job in jobs:
@@ -269,9 +273,9 @@ def _quantile(values: Sequence[float], part: float) -> float | None:
 
 
 def _jain(values: Iterable[float]) -> float | None:
-    """Return Jain's fairness index (sum x)^2 / (n sum x^2); None if all values are 0.
+    """Return Jain's fairness index (sum x)^2 / (n sum x^2); None: all values are 0.
 
-    The base installation has no numpy, so this repeats `scheduling.fairness.jain`. Values are scaled by
+    It repeats `scheduling.fairness.jain`, because the base installation has no numpy. Values are scaled by
     the largest one, because their squares could overflow.
     """
     all_values = [*values]

@@ -1,4 +1,4 @@
-"""Text and JSON output of `senergy report`: totals by group, laid out as by sreport."""
+"""Text and JSON output of `senergy report`: totals of jobs by group, in the layout of sreport."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _RULE = "-" * 80
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report on jobs in a time window.
+    """Totals of the jobs in a time window.
 
     Attributes:
-        start, end: the window, Unix seconds; None is open.
+        start, end: the window in Unix seconds; None: open.
         by: criterion of the groups.
-        groups: totals by name; the empty name stands for jobs without a value.
+        groups: totals by group name. The empty name stands for jobs without a value.
         total: totals of all jobs.
     """
 
@@ -49,13 +49,13 @@ def document(report: Report) -> dict[str, Any]:
 def lines(
     report: Report, *, header: bool = True, delimiter: str | None = None, trailing: bool = False
 ) -> list[str]:
-    """Return the table of the report with its header and notes, one text per line.
+    """Return the table of a report with its header and notes, as lines.
 
     Args:
         report: report to show.
-        header: print the title and the column names.
-        delimiter: None for columns of fixed width, else the text between values.
-        trailing: also put the delimiter after the last value.
+        header: whether to print the title and the column names.
+        delimiter: text between values; None: columns of fixed width.
+        trailing: whether the delimiter also follows the last value.
     """
     columns = _columns(report, parsable=delimiter is not None)
     rows = [(name or "(none)", group) for name, group in report.groups.items()]

@@ -1,4 +1,4 @@
-"""PNG chart of the groups of `senergy report`. Needs matplotlib, which is imported on use."""
+"""PNG chart of the groups in a `senergy report`. Needs matplotlib, which is imported on use."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _PANELS: Final[Mapping[str, Callable[[Summary], float | None]]] = {
 
 
 def write_png(report: Report, path: Path) -> None:
-    """Draw a panel per figure with a bar per group. If there are many groups, only the largest are shown.
+    """Write a chart with one panel per total and one bar per group.
 
-    The size of a group is its energy.
+    If there are many groups, only those with the most energy are shown.
 
     Raises:
         UnavailableError: matplotlib is not installed.

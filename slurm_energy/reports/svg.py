@@ -1,7 +1,7 @@
-"""SVG writer: elements, scales and paths.
+"""Writer of SVG drawings: elements, scales and paths.
 
-Colours are CSS classes or variables, never values, so that one drawing suits light and dark pages. All text
-is escaped here.
+Colours are CSS classes or variables, never values, so that one drawing suits light and dark pages. This
+module escapes all text.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ Attribute = str | float | None
 
 
 def element(name: str, *children: str, text: str = "", **attributes: Attribute) -> str:
-    """Return an SVG element.
+    """Return an SVG element as markup.
 
     Args:
         name: tag name.
         children: markup of child elements.
-        text: character data, escaped here.
-        attributes: attributes; None omits one. A trailing `_` is dropped (`class_`), other `_` become `-`.
+        text: character data, which is escaped here.
+        attributes: attributes by name; the value None omits one. A trailing `_` is dropped (`class_`), other
+            `_` become `-`.
     """
     words = [name]
     for key, value in attributes.items():
@@ -101,7 +102,15 @@ def _runs(xs: Sequence[float], ys: Sequence[float]) -> Iterator[list[tuple[float
 
 
 def drawing(size: tuple[float, float], title: str, *children: str, class_: str, **attributes: str) -> str:
-    """Return a complete SVG drawing. It scales with its container and has a title for screen readers."""
+    """Return a complete SVG drawing, which scales with its container.
+
+    Args:
+        size: width and height in pixels.
+        title: title for screen readers.
+        children: markup of the elements.
+        class_: CSS class of the drawing.
+        attributes: further attributes of the `svg` element.
+    """
     return element(
         "svg",
         *children,
@@ -116,7 +125,7 @@ def drawing(size: tuple[float, float], title: str, *children: str, class_: str, 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Size of a drawing, and the margins between its edges and the plot area, in pixels."""
+    """Geometry of a chart: size of the drawing and margins around the plot area, in pixels."""
 
     width: float
     height: float
@@ -144,7 +153,16 @@ class Frame:
         y_ticks: Sequence[float],
         y_text: Callable[[float], str],
     ) -> list[str]:
-        """Return grid lines, the base line and the labels of both axes."""
+        """Return grid lines, base line and labels of both axes as markup.
+
+        Args:
+            x: scale of the x axis.
+            x_ticks: data values of its ticks.
+            x_text: function that returns the label of a tick.
+            y: scale of the y axis.
+            y_ticks: data values of its ticks.
+            y_text: function that returns the label of a tick.
+        """
         elements = [
             element("line", x1=self.left, x2=self.x1, y1=y(t), y2=y(t), class_="grid-line" if t else "base")
             for t in y_ticks

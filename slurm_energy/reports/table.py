@@ -1,4 +1,4 @@
-"""Tables as text columns or delimited lines, with the rules of sacct for widths, truncation and headers."""
+"""Tables as text columns or delimited lines. Widths, truncation and headers follow sacct."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _ITEM = re.compile(r"(?P<name>[A-Za-z0-9]+)(?:%(?P<left>-)?(?P<width>\d{1,5}))?"
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """A field with the width and justification that one output table uses for it.
+    """A column of one output table: a field with the width and justification to use.
 
     Attributes:
         field: the field to show.
-        width: width in terminal columns; 0 gives each text its natural width, as in sprio.
+        width: width in characters of the terminal; 0: each text has its natural width, as in sprio.
         left: whether the text is left-justified.
         fixed: whether the user requested this width.
     """
@@ -48,10 +48,10 @@ class TableLayout:
     """Layout of a table.
 
     Attributes:
-        header: print a header (underlined by dashes in columns).
-        delimiter: None for columns of fixed width, else the text between values.
-        trailing: also put the delimiter after the last value (sacct -p).
-        rule: dashes below the names and above the sums, in columns.
+        header: whether to print a header, underlined by dashes if the columns have fixed width.
+        delimiter: text between values; None: columns of fixed width.
+        trailing: whether the delimiter also follows the last value, as with `sacct -p`.
+        rule: whether dashes separate header and sums from the rows, if the columns have fixed width.
     """
 
     header: bool = True
@@ -61,21 +61,26 @@ class TableLayout:
 
 
 def parse_format(text: str, flag: str = "--format") -> list[Column[JobUsage]]:
-    """Read a list of fields of jobs and steps; see `parse_columns`."""
+    """Return the columns that a list such as `JobID%-20,State` names, for tables of jobs and steps.
+
+    The rules are those of `parse_columns`.
+    """
     return parse_columns(FIELDS, text, flag, LISTING)
 
 
 def parse_columns(fields: Sequence[Field[Row]], text: str, flag: str, listing: str) -> list[Column[Row]]:
-    """Read a list such as `JobID%-20,State,EDP%12`: `%WIDTH` right-justifies, `%-WIDTH` left-justifies.
+    """Return the columns that a list such as `JobID%-20,State,EDP%12` names.
+
+    `%WIDTH` right-justifies a column, `%-WIDTH` left-justifies it.
 
     Args:
         fields: available fields.
-        text: list of fields; ALL stands for all.
-        flag: option that contained the text, for the message.
-        listing: command that lists all fields, for the message.
+        text: list of names; ALL stands for all fields.
+        flag: option that contained the text, for the error message.
+        listing: command that lists all fields, for the error message.
 
     Raises:
-        UsageError: unknown field, or a width outside 1 to 4096 after `%`.
+        UsageError: a field does not exist, or a width is not within 1 to 4096.
     """
     columns: list[Column[Row]] = []
     for item in (part.strip() for part in text.split(",")):
@@ -145,7 +150,10 @@ def _totals(rows: Sequence[Any], columns: list[Column[Row]], style: Style) -> li
 
 
 def _total_quality(rows: Sequence[JobUsage]) -> str:
-    """Return the quality of the sum over the rows. It is partial if the energy of a job is unknown."""
+    """Return the quality of the sum of the rows' energies.
+
+    It is partial if the energy of a row is unknown.
+    """
     return str(worst_quality(row.quality or Quality.PARTIAL for row in rows))
 
 

@@ -1,4 +1,4 @@
-"""Plots and bars for a terminal, in block characters or, if the encoding lacks them, in ASCII."""
+"""Plots and bars for a terminal, in block characters or, if its encoding lacks them, in ASCII."""
 
 from __future__ import annotations
 
@@ -50,18 +50,15 @@ def area_plot(
     reference: tuple[float, str] | None = None,
     margin: int = 0,
 ) -> list[str]:
-    """Draw power over time as a filled area, one value per column.
+    """Draw power over time as a filled area with both axes, and return the lines.
 
     Args:
-        watts: one mean power per column; NaN leaves the column empty.
-        duration_s: duration covered by all columns, seconds.
+        watts: one mean power per column of characters; NaN leaves the column empty.
+        duration_s: seconds covered by all columns.
         glyphs: characters to draw with.
         height: rows of the area.
-        reference: a power and its label for a dashed line, e.g. the cap.
-        margin: minimum width of the labels at the left.
-
-    Returns:
-        Lines with both axes.
+        reference: power and label of a dashed line, e.g. the power cap; None: none.
+        margin: minimum width of the labels at the left, in characters.
     """
     known_values = [value for value in watts if not math.isnan(value)]
     top = max([*known_values, reference[0] if reference else 0.0, 1e-9])
@@ -102,7 +99,7 @@ def _time_axis(width: int, duration_s: float) -> str:
 
 
 def sparkline(watts: Sequence[float], top: float, glyphs: Glyphs) -> str:
-    """Return one line of characters for levels from 0 to `top` watts; a blank where the power is unknown."""
+    """Return a power series as one line of characters, with levels from 0 to `top` watts; blank: unknown."""
     steps = len(glyphs.levels) - 1
     return "".join(
         " "

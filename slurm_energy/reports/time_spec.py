@@ -1,4 +1,4 @@
-"""Times as sacct reads and writes them. Pure: the current time is an argument."""
+"""Times in the notations that sacct reads and writes. Pure functions: the current time is an argument."""
 
 from __future__ import annotations
 
@@ -32,20 +32,17 @@ TIME_FORMATS = (
 
 
 def parse_time(text: str, now: datetime, name: str = "time") -> float:
-    """Parse a time with the same meaning as in sacct.
+    """Parse a time with the same meaning as in sacct and return Unix seconds.
 
     Args:
-        text: one of `TIME_FORMATS`, or `utsSECONDS`. A time without a date is today's; a date without
-            a year is the latest past one of that month. Unlike sacct, a day beyond the end of the
-            month is refused (sacct reads 02-31 as March 3).
-        now: current local time; naive, or aware to read the text in its time zone.
-        name: option to name in the error.
-
-    Returns:
-        Unix seconds.
+        text: one of `TIME_FORMATS`, or `utsSECONDS`. A time without a date is today's. A date without a year
+            is the latest one in the past. Unlike sacct, a day beyond the end of the month is refused (sacct
+            reads 02-31 as March 3).
+        now: current local time. If it has a time zone, the text is read in this zone.
+        name: name of the option, for the error message.
 
     Raises:
-        UsageError: anything else.
+        UsageError: the text is not a time in one of these notations.
     """
     if match := _UTS.fullmatch(text):
         return float(match[1])
@@ -58,7 +55,7 @@ def parse_time(text: str, now: datetime, name: str = "time") -> float:
 
 
 class _Reading:
-    """Date and time of day that have been read from a text so far."""
+    """Intermediate result of the parser: the date and the time of day that it has read so far."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now.replace(microsecond=0)
@@ -140,12 +137,12 @@ def start_of_day(now: datetime) -> float:
 
 
 def format_time(moment: float | None, style: str = "", now: datetime | None = None) -> str:
-    """Write Unix seconds as Slurm's commands do under $SLURM_TIME_FORMAT.
+    """Return a time as text in the format that Slurm's commands use under `SLURM_TIME_FORMAT`.
 
     Args:
         moment: Unix seconds; None gives an empty text.
-        style: empty or `standard` (ISO 8601 local time), `relative`, or a strftime format with a `%`.
-        now: current time, for `relative`.
+        style: empty or `standard` (ISO 8601 local time), `relative`, or a strftime format that contains `%`.
+        now: current time, for `relative`; None: not needed.
     """
     if moment is None:
         return ""

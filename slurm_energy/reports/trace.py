@@ -1,6 +1,6 @@
-"""Power traces: decoding, summing over nodes, and averaging to the resolution of a plot.
+"""Power traces of jobs: decoding, summing over nodes, and averaging to the resolution of a plot.
 
-Pure Python on `array`, because importing numpy takes longer than a short command.
+Plain Python on `array`, because importing numpy takes longer than a short command.
 """
 
 from __future__ import annotations
@@ -87,7 +87,13 @@ def _decode_column(text: str) -> array[float]:
 
 
 def encode_trace(start: float, interval_s: float, watts: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Return a trace in the form that `decode_trace` reads, for examples and tests."""
+    """Return a power trace as the JSON object that `decode_trace` reads. Examples and tests use it.
+
+    Args:
+        start: start of the first interval in Unix seconds.
+        interval_s: seconds per interval.
+        watts: mean watts per interval by component; NaN: unknown.
+    """
     columns = {}
     for name, values in watts.items():
         column = array("f", values)
@@ -98,11 +104,11 @@ def encode_trace(start: float, interval_s: float, watts: Mapping[str, Sequence[f
 
 
 def smoothed(values: Sequence[float], width: float) -> array[float]:
-    """Return the moving average of the known values. Sums over whole windows are preserved.
+    """Return the moving average of the known values.
 
     Args:
-        values: values; NaN (unknown) stays NaN.
-        width: number of values to average; a shorter series is averaged as a whole.
+        values: the values. NaN (unknown) stays NaN.
+        width: number of values to average. If there are fewer values, all of them are averaged.
     """
     sums, counts = array("d", [0.0]), array("q", [0])
     for value in values:
@@ -167,10 +173,14 @@ def _add(columns: Sequence[array[float]], length: int) -> array[float]:
 def _resample(
     column: array[float], offset_s: float, interval_s: float, step: float, count: int
 ) -> array[float]:
-    """Return the means of `column` over `count` intervals of `step` seconds.
+    """Return the means of a column of watts over `count` intervals of `step` seconds.
 
-    The first interval starts `offset_s` seconds after the start of the column; `interval_s` is the column's
-    own.
+    Args:
+        column: values of equal length in time.
+        offset_s: start of the first new interval, in seconds after the start of the column.
+        interval_s: seconds per value of the column.
+        step: seconds per new interval.
+        count: number of new intervals.
     """
     weight, amount = [0.0] * count, [0.0] * count
     for index, watts in enumerate(column):

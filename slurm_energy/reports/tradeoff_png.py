@@ -1,4 +1,4 @@
-"""PNG chart of energy against time of a job's alternatives. Needs matplotlib, which is imported on use."""
+"""PNG chart of the energy and time of a training job's alternatives. Needs matplotlib, imported on use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from slurm_energy.oracle.configuration_sweep import Sweep
 
 
 def write_png(sweep: Sweep, title: str, path: Path) -> None:
-    """Draw a point per alternative and a line through the Pareto front; label the best of each objective.
+    """Write a chart with one point per alternative and a line through the Pareto front.
+
+    The best alternative of each objective is labelled.
 
     Raises:
         UnavailableError: matplotlib is not installed.

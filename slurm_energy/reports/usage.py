@@ -1,7 +1,7 @@
-"""Usage of jobs and steps, summed over their nodes: the rows of all reports.
+"""Energy and power of jobs and steps, summed over their nodes. All reports are made from them.
 
-Pure arithmetic on records and Slurm's accounting data, without text output. A figure that is unknown in all
-records is None. A sum is marked partial if some of its figures are unknown.
+Pure arithmetic on records and Slurm's accounting data, without text output. A value that is unknown in all
+records is None. A sum is marked partial if some of its terms are unknown.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ _WORST_FIRST = (Quality.PARTIAL, Quality.MODELLED, Quality.MEASURED)
 
 @dataclass(frozen=True, slots=True)
 class JobInfo:
-    """Data of a job from Slurm's accounting. None means that a value is not known, or not yet.
+    """Data of a job from Slurm's accounting. None: not known, or not yet.
 
     Attributes:
-        display_id: the id as Slurm shows it, `12_3` or `14+0`.
+        display_id: the id as Slurm shows it, e.g. `12_3` or `14+0`.
+        name, account, partition, user, state: as in sacct.
         submit, start, end: Unix seconds.
         nodes: number of allocated nodes.
-        requested: requested resources as sacct prints them, `cpu=4,gres/gpu:a100=2,node=1`.
+        requested: requested resources as sacct prints them, e.g. `cpu=4,gres/gpu:a100=2,node=1`.
     """
 
     display_id: str | None = None
@@ -54,7 +55,10 @@ class JobInfo:
     def from_json(cls, data: Any) -> JobInfo:
         """Return the accounting data in the `job` object of a controller response.
 
-        If `data` is None, no value of the result is known. Unknown keys are ignored.
+        Unknown keys are ignored.
+
+        Args:
+            data: the object; None: the result contains no known values.
         """
         field_names = {f.name for f in dataclasses.fields(cls)}
         return cls(**{key: value for key, value in (data or {}).items() if key in field_names})
@@ -62,7 +66,13 @@ class JobInfo:
 
 @dataclass(frozen=True, slots=True)
 class AccountedRecord:
-    """A record as the controller returns it, with the job's accounting data and, on request, its trace."""
+    """An energy record as the controller returns it.
+
+    Attributes:
+        record: the record of one job or step on one node.
+        job: the job's accounting data.
+        trace: the power trace; None: not requested or not available.
+    """
 
     record: EnergyRecord
     job: JobInfo = field(default_factory=JobInfo)
@@ -99,7 +109,7 @@ class JobUsage:
 
     @property
     def first(self) -> EnergyRecord:
-        """The first record. It is used for values that all nodes share: ids, user, energy policy, flags."""
+        """The first record. It supplies values that all nodes share: ids, user, energy policy, flags."""
         return self.records[0]
 
     @property
@@ -121,7 +131,7 @@ class JobUsage:
 
     @property
     def missing_nodes(self) -> int | None:
-        """Number of allocated nodes without a record; None if Slurm's count is unknown, as for all steps."""
+        """Number of allocated nodes without a record; None: Slurm's count is unknown, as for all steps."""
         if self.job.nodes is None or self.first.step is not None:
             return None
         return max(0, self.job.nodes - len(self.records))
@@ -155,7 +165,8 @@ class JobUsage:
     def component_joules(self, component: str) -> float | None:
         """Return the energy of one component on all nodes in joules; None: unknown.
 
-        `component` is `cpu`, `dram`, `gpu` (all GPUs), `gpu[2]`, `other` or `node`.
+        Args:
+            component: `cpu`, `dram`, `gpu` (all GPUs), `gpu[2]`, `other` or `node`.
         """
         return _sum_known(
             c.energy_joules for c in self.components if component in (c.name, component_type(c.name))
@@ -163,12 +174,12 @@ class JobUsage:
 
     @property
     def components(self) -> tuple[ComponentEnergy, ...]:
-        """The components of all records."""
+        """The component energies in all records."""
         return tuple(c for record in self.records for c in record.components)
 
     @property
     def component_types(self) -> tuple[str, ...]:
-        """Component types to report in a fixed order, with or without a figure; `gpu` stands for all GPUs."""
+        """Component types to report, in a fixed order. They include types without a known energy."""
         present = {component_type(component.name) for component in self.components} | set(
             self.unknown_components
         )
@@ -176,13 +187,13 @@ class JobUsage:
 
     @property
     def incomplete_components(self) -> tuple[str, ...]:
-        """Component types that have an interface, but whose counters returned no value on some node."""
+        """Component types that can be measured, but whose counters returned no value on some node."""
         without_energy = {component_type(c.name) for c in self.components if c.energy_joules is None}
         return tuple(component for component in COMPONENTS if component in without_energy)
 
     @property
     def unknown_components(self) -> tuple[str, ...]:
-        """Component types missing from the total of some node, because the node has no interface for them.
+        """Component types missing from the total of some node, because the node cannot measure them.
 
         Each node has processors, memory and other parts (boards, fans, power supply). A meter of the whole
         node covers all of them.
@@ -249,10 +260,10 @@ class JobUsage:
 
     @property
     def quality(self) -> Quality | None:
-        """The worst quality of its figures; partial if a node or a measurable component is missing.
+        """The worst quality of the job's energies; partial if a node or a measurable component is missing.
 
-        Components without an interface, often `dram` and mostly `other`, are listed in
-        `unknown_components` and do not make the total partial. None if nothing is known.
+        Components that cannot be measured, often `dram` and mostly `other`, are listed in
+        `unknown_components` and do not make the total partial. None: nothing is known.
         """
         if self.energy_joules is None:
             return None
@@ -287,11 +298,11 @@ def summarise(answers: Iterable[AccountedRecord], *, duplicates: bool = False) -
 
     Args:
         answers: records of jobs, nodes and steps, in any order.
-        duplicates: keep each run of a requeued job, not only the last one.
+        duplicates: whether to return every run of a requeued job; otherwise only the last one.
 
     Returns:
-        One `JobUsage` per cluster, job id and run, ordered by job id (array tasks by number), then run. A
-        run with step records only yields its steps as rows.
+        One `JobUsage` per cluster, job id and run, ordered by job id (array tasks by number), then run. If a
+        run has only records of steps, its steps are returned.
     """
     runs = _runs(answers)
     last: dict[tuple[str, int], _Run] = {}
@@ -305,14 +316,25 @@ def summarise(answers: Iterable[AccountedRecord], *, duplicates: bool = False) -
 
 
 def _job_order(run: _Run, answers: Sequence[AccountedRecord]) -> tuple[int, int]:
-    """Return the sort key of a job: its id, or for array tasks and components (common id, number)."""
+    """Return the sort key of a run.
+
+    It is the job id, or for array tasks and components of heterogeneous jobs the common id and the number.
+    """
     display_id = next((answer.job.display_id for answer in answers if answer.job.display_id), "")
     match = _ARRAY_OR_HETEROGENEOUS_ID.fullmatch(display_id)
     return (int(match["base"]), int(match["number"])) if match else (run.job_id, 0)
 
 
 class _Run(NamedTuple):
-    """A run of a job. `submit` distinguishes jobs that have the same id because Slurm's ids restarted."""
+    """Identity of one run of a job.
+
+    Attributes:
+        cluster: name of the cluster.
+        job_id: numeric job id.
+        submit: submission in Unix seconds. It distinguishes jobs with the same id, which occur if Slurm's ids
+            restarted.
+        restart_count: how often the job was requeued before.
+    """
 
     cluster: str
     job_id: int

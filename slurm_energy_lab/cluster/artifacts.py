@@ -35,14 +35,12 @@ _SPANK_HEADER = Path("include/slurm/spank.h")
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """Built parts of slurm-energy.
-
-    A part that is not built is None.
+    """Compiled and installed parts of slurm-energy that a lab runs. A part that is not built is None.
 
     Attributes:
-        spank: the SPANK plugin.
-        prolog: the prolog hook.
-        epilog: the epilog hook.
+        spank: path of the SPANK plugin.
+        prolog: path of the prolog hook.
+        epilog: path of the epilog hook.
         submit_module: directory that contains senergy_submit.lua.
         agent: command that starts senergyd.
         controller: command that starts senergyctld.

@@ -203,11 +203,9 @@ def _assemble(
 
 
 def _show(source: Path, target: Path) -> None:
-    """Add one entry to a directory.
+    """Make `source` visible at `target`, an entry of a directory that is being assembled.
 
-    An entry that has been removed meanwhile is skipped.
-
-    An example is the control group of another lab.
+    A source that has been removed meanwhile, for example the control group of another lab, is skipped.
     """
     with contextlib.suppress(FileNotFoundError):
         mode = source.lstat().st_mode

@@ -50,10 +50,7 @@ StepReport = Callable[[StartupStep, float], None]
 
 
 def ignore(step: StartupStep, took_s: float) -> None:
-    """Do nothing.
-
-    Use it as `report` to ignore finished startup steps.
-    """
+    """Do nothing. Callers that do not show progress pass it as `report`."""
 
 
 class StepError(UnavailableError):

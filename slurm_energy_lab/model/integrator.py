@@ -1,4 +1,4 @@
-"""Exact time integral of a piecewise constant quantity."""
+"""Exact time integral of a quantity that is constant between changes, for example power."""
 
 from __future__ import annotations
 

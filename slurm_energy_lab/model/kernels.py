@@ -70,9 +70,9 @@ class KernelPhase:
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """Definition of a kernel.
+    """Definition of a computation kernel of the lab.
 
-    Its work is `size ** exponent` times the work of its phases.
+    The work of a run is `size ** exponent` times the work of the kernel's phases.
 
     Attributes:
         name: name of the kernel.
@@ -80,7 +80,7 @@ class KernelSpec:
         exponent: power of the problem size to which the work is proportional.
         bound: bottleneck at full speed: `compute`, `memory` or `mixed`.
         phases: sections that run one after the other.
-        looped: True if the phases run once per unit of problem size, False if they run once.
+        looped: whether the phases run once per unit of problem size; otherwise they run once.
     """
 
     name: str

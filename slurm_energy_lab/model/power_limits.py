@@ -1,8 +1,7 @@
-"""Running average power limits.
+"""RAPL power limits that apply to a running average of the power.
 
-The time at which the average reaches the limit is computed in closed form.
-
-The module contains only arithmetic on one limit. `package` lowers the frequency when a limit is reached.
+The module contains only the arithmetic of one limit: it computes in closed form when the average reaches the
+limit. `package` lowers the frequency when this happens.
 """
 
 from __future__ import annotations

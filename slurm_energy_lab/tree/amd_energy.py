@@ -40,7 +40,7 @@ def _add_channel(tree: Tree, base: str, channel: int, label: str, joules: Callab
 
 
 def _joules(realtime_model: RealtimeModel, package: int, parts: int) -> Callable[[], float]:
-    """Return a function that reads a package's energy in joules divided by `parts`."""
+    """Return a function that reads the energy of a package in joules and divides it by `parts`."""
 
     def read() -> float:
         with realtime_model.now() as model:

@@ -29,9 +29,13 @@ def add_dmi(tree: Tree, memory: MemoryProfile) -> None:
 
 
 def _module(memory: MemoryProfile, number: int) -> bytes:
-    """Return the SMBIOS structure of one DIMM.
+    """Return the SMBIOS structure that describes one DIMM.
 
-    From 32 GiB on its size is in the extended field.
+    The size of a DIMM of 32 GiB or more is in the extended field.
+
+    Args:
+        memory: the node's memory.
+        number: number of the DIMM, from 0.
     """
     large = memory.dimm_mb > _LARGEST_MB
     body = struct.pack(
