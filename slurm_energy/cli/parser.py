@@ -30,16 +30,26 @@ class CommandParser(argparse.ArgumentParser):
 
     Attributes:
         dashed_values: options whose value may begin with a dash, such as `-S -y` of sprio.
+        rest_dest: attribute of the namespace that receives the list of all arguments after the first `--`;
+            empty: argparse treats `--` as usual.
     """
 
     dashed_values: tuple[str, ...] = ()
+    rest_dest: str = ""
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse arguments, including option values that begin with a dash."""
         words = list(sys.argv[1:] if args is None else args)
-        return super().parse_known_args(list(self._joined(words)), namespace)
+        rest: list[str] = []
+        if self.rest_dest and "--" in words:
+            at = words.index("--")
+            words, rest = words[:at], words[at + 1 :]
+        parsed, extra = super().parse_known_args(list(self._joined(words)), namespace)
+        if self.rest_dest:
+            setattr(parsed, self.rest_dest, rest)
+        return parsed, extra
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

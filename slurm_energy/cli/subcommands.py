@@ -29,6 +29,7 @@ BUILT_IN = {
     "doctor": "devices and daemons of this host, the cost of each fault, and its remedy",
     "predict": "time, power and energy of a job before it runs",
     "calibrate": "fit the training model of one kind of GPU to measured training steps",
+    "sweep": "run a job at several settings and find the best by energy, EDP and EDS",
     "profile": "energy of a command, or of the sections of a program",
     "simulate": "simulate scheduling policies on a workload",
     "build-plugins": "build the slurmctld plugin for the Slurm installed on this host",

@@ -85,6 +85,24 @@ def read_script(
     return _Request(given).script(path, reader.command, content, arguments, notes)
 
 
+def effective_options(path: str, content: bytes, extra: Sequence[str] = ()) -> dict[str, str | None]:
+    """Return the options with which sbatch would submit a script; value None: the option has no value.
+
+    Args:
+        path: path of the script, for messages.
+        content: contents of the script.
+        extra: options of the sbatch command line, which override those in the script.
+
+    Raises:
+        UsageError: sbatch would reject the script or an option, or the script is a heterogeneous job.
+    """
+    _check_form(path, content)
+    reader = _Lines(path, content)
+    if reader.heterogeneous:
+        raise UsageError(path, "is a heterogeneous job", "only jobs of one component are supported")
+    return {name: value for _, name, value in reader.given} | dict(options(extra))
+
+
 def parse_time_limit(text: str, name: str = "--time") -> float | None:
     """Parse a time limit in any form that Slurm accepts, rounded up to minutes as Slurm does.
 
@@ -127,14 +145,15 @@ class _Lines:
         given: line number, long option name and value of each option; value None: the option has no value.
         notes: warnings, one line each.
         command: the first command line; empty: none.
+        heterogeneous: whether the script is a heterogeneous job. Only its first component is parsed.
     """
 
     def __init__(self, path: str, content: bytes) -> None:
         self.given: list[tuple[int, str, str | None]] = []
         self.notes: list[str] = []
         self.command = ""
+        self.heterogeneous = False
         late = []
-        het = False
         for number, raw in enumerate(content.split(b"\n"), 1):
             line = raw.decode("utf-8", "replace")
             if not raw.startswith(DIRECTIVE):
@@ -142,11 +161,11 @@ class _Lines:
                     self.command = line.strip()
             elif self.command:
                 late.append(number)
-            elif not het:
-                het = self._store_options(path, number, line[len(DIRECTIVE) :])
+            elif not self.heterogeneous:
+                self.heterogeneous = self._store_options(path, number, line[len(DIRECTIVE) :])
         if late:
             self.notes.append(f"line {late[0]}: #SBATCH after the first command is ignored")
-        if het:
+        if self.heterogeneous:
             self.notes.append("a heterogeneous job: only its first component is predicted")
 
     def _store_options(self, path: str, number: int, text: str) -> bool:

@@ -1,7 +1,9 @@
-"""Query of the state of one job that a user names and that has no energy record."""
+"""Queries of the states of jobs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from slurm_energy.errors import UnavailableError
@@ -11,6 +13,7 @@ from slurm_energy.slurm.command_output import FixedWidth, squeue_rows
 TIMEOUT_S: Final = 5.0
 _NO_SUCH_JOB: Final = "Invalid job id"
 _STATE: Final = FixedWidth({"State": 40})
+_STATES: Final = FixedWidth({"JobIDRaw": 20, "State": 40, "NNodes": 12})
 PENDING: Final = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 RUNNING: Final = (
     "RUNNING",
@@ -52,3 +55,77 @@ def read_job_state(job_id: str, run: Runner | None = None) -> str | None:
     except UnavailableError:
         return None
     return finished[0] if finished else ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """State of a job in Slurm.
+
+    Attributes:
+        state: state as Slurm writes it, such as `COMPLETED`.
+        nodes: number of allocated nodes; None: unknown.
+    """
+
+    state: str
+    nodes: int | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the job is pending or running."""
+        return self.state in (*RUNNING, *PENDING)
+
+
+def read_job_states(job_ids: Sequence[int], run: Runner | None = None) -> dict[int, JobStatus]:
+    """Return the status of several jobs, which are neither arrays nor heterogeneous.
+
+    One squeue command reads the jobs that slurmctld knows, and one sacct command the others. Jobs that
+    neither knows are missing from the result. sacct is optional: a cluster may keep no accounting.
+
+    Args:
+        job_ids: numeric job ids.
+        run: executes a command and returns its output; None: a runner with a timeout of `TIMEOUT_S`.
+
+    Raises:
+        UnavailableError: slurmctld does not answer.
+    """
+    run = run or CommandRunner(TIMEOUT_S)
+    if not job_ids:
+        return {}
+    listed = ",".join(map(str, job_ids))
+    try:
+        rows = list(squeue_rows(["-h", "-t", "all", "-j", listed], ["%A", "%T", "%D"], run))
+    except UnavailableError as error:
+        if _NO_SUCH_JOB not in str(error):
+            raise
+        rows = []
+    statuses = _statuses(rows)
+    if missing := [str(job_id) for job_id in job_ids if job_id not in statuses]:
+        argv = ["sacct", "-n", "-X", "-j", ",".join(missing), f"--format={_STATES.format}"]
+        try:
+            statuses |= _statuses(list(_STATES.rows(run(_STATES.command(argv)), "sacct")))
+        except UnavailableError:
+            return statuses
+    return statuses
+
+
+def find_own_jobs(names: Sequence[str], run: Runner | None = None) -> dict[str, int]:
+    """Return the job ids of the caller's jobs in the queue by job name. Ended jobs of some minutes count.
+
+    Args:
+        names: job names to find.
+        run: executes a command and returns its output; None: a runner with a timeout of `TIMEOUT_S`.
+
+    Raises:
+        UnavailableError: slurmctld does not answer.
+    """
+    run = run or CommandRunner(TIMEOUT_S)
+    rows = squeue_rows(["-h", "-t", "all", "--me"], ["%A", "%j"], run)
+    return {name: int(job_id) for job_id, name in rows if name in names and job_id.isdecimal()}
+
+
+def _statuses(rows: Sequence[Sequence[str]]) -> dict[int, JobStatus]:
+    return {
+        int(job_id): JobStatus(state.split(" ")[0], int(nodes) if nodes.isdecimal() else None)
+        for job_id, state, nodes in rows
+        if job_id.isdecimal()
+    }

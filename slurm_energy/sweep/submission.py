@@ -1,0 +1,182 @@
+"""Submission of the runs of a sweep with sbatch: command line, environment, and job id."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from slurm_energy.errors import UnavailableError, UsageError
+from slurm_energy.quantities import shown
+from slurm_energy.slurm.batch_script import effective_options
+from slurm_energy.slurm.sbatch_options import LONG
+from slurm_energy.sweep.state import SweepState, variant_tag
+from slurm_energy.tuning.sweep.design import SweepPoint
+from slurm_energy.tuning.sweep.factors import option_of, variable_of
+
+_TIMEOUT_S: Final = 60.0
+_JOB_ID = re.compile(r"(\d{1,18})(?:;\S*)?\s*", re.ASCII)
+_UNSUPPORTED: Final = {
+    "array": "each run is a job of its own: submit the sweep without --array",
+    "energy-tag": "the sweep sets it: choose --name instead",
+    "energy-alternatives": "the controller would choose the resources of each run",
+    "wait": "the sweep waits itself",
+    "parsable": "the sweep sets it",
+    "test-only": "use --dry-run of the sweep",
+    "wrap": "name a batch script",
+    "clusters": "a controller serves one cluster",
+}
+
+
+class RefusedError(UsageError):
+    """sbatch refused a job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitter:
+    """Submitter of the jobs of one sweep.
+
+    Attributes:
+        state: the sweep.
+        script: path of the batch script.
+        given: options of the script's #SBATCH lines and of the user's sbatch options, by long name.
+    """
+
+    state: SweepState
+    script: str
+    given: Mapping[str, str | None]
+
+    def command(self, point: SweepPoint, job_name: str) -> list[str]:
+        """Return the sbatch command of one run."""
+        settings = [(option_of(name), value) for name, value in point.settings]
+        options = {name: value for name, value in settings if name is not None and value is not None}
+        if "energy-policy" not in self.given:
+            options["energy-policy"] = point.policy
+        options["energy-tag"] = self._tag(point)
+        options["job-name"] = job_name
+        variables = [variable for name, _ in point.settings if (variable := variable_of(name))]
+        if variables and self.given.get("export"):
+            options["export"] = ",".join([str(self.given["export"]), *variables])
+        return [
+            "sbatch",
+            "--parsable",
+            *self.state.options,
+            *(f"--{name}={value}" for name, value in options.items()),
+            self.script,
+            *self.state.arguments,
+        ]
+
+    def environment(self, point: SweepPoint) -> dict[str, str]:
+        """Return the environment variables that the point sets."""
+        pairs = [(variable_of(name), value) for name, value in point.settings]
+        return {name: value for name, value in pairs if name is not None and value is not None}
+
+    def submit(self, point: SweepPoint, job_name: str) -> int:
+        """Submit one run and return its job id.
+
+        Raises:
+            RefusedError: sbatch refused the job.
+            UnavailableError: sbatch is missing, timed out, or cannot reach slurmctld.
+        """
+        return _run_sbatch(self.command(point, job_name), self.environment(point))
+
+    def _tag(self, point: SweepPoint) -> str:
+        reference = self.state.points[0]
+        changed = [
+            (name, value)
+            for name, value in point.settings
+            if not (option_of(name) or "").startswith("energy-") and value != reference.value(name)
+        ]
+        return variant_tag(self.state.tag, changed)
+
+
+def read_given_options(
+    script: str, content: bytes, options: Sequence[str], points: Sequence[SweepPoint]
+) -> dict[str, str | None]:
+    """Return the options that the script and the user set, and refuse those that conflict with a sweep.
+
+    Args:
+        script: path of the batch script.
+        content: its content.
+        options: sbatch options of the user.
+        points: points of the sweep.
+
+    Raises:
+        UsageError: an option cannot be used in a sweep or is a factor of it, or this release of slurm-energy
+            does not know the flag of a factor.
+    """
+    given = effective_options(script, content, options)
+    for name, reason in _UNSUPPORTED.items():
+        if name in given:
+            raise UsageError(f"--{name}", reason)
+    for name, _ in points[0].settings:
+        option = option_of(name)
+        if option in given:
+            raise UsageError(f"--{option}", "the script or the sbatch options set a factor of the sweep")
+        if option is not None and option.startswith("energy-") and option not in LONG:
+            raise UsageError(f"--{name}", f"this release has no flag --{option}")
+        if option == "job-name" or option in _UNSUPPORTED:
+            raise UsageError(f"--{option}", _UNSUPPORTED.get(option, "the sweep sets it"))
+    caps = [name for name in ("energy-cap", "energy-gpu-cap") if name in given]
+    if caps and "energy-policy" not in given:
+        raise UsageError(f"--{caps[0]}", "the reference would have this cap", "give it as a factor instead")
+    has_variables = any(variable_of(name) for name, _ in points[0].settings)
+    if has_variables and (given.get("export") or "").upper() in ("NONE", "NIL"):
+        raise UsageError(f"--export={given['export']}", "would keep the factors from the job", "leave it out")
+    return given
+
+
+def _run_sbatch(command: Sequence[str], variables: Mapping[str, str]) -> int:
+    """Run sbatch in a session of its own, because a terminal interrupts all processes of its session."""
+    try:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **variables},
+            start_new_session=True,
+        )
+    except OSError as error:
+        why = "not found" if isinstance(error, FileNotFoundError) else str(error)
+        raise UnavailableError("sbatch", why, "a sweep needs Slurm's client commands") from None
+    try:
+        output, errors = child.communicate(timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
+        raise UnavailableError("sbatch", f"no answer within {_TIMEOUT_S:g} s") from None
+    match = _JOB_ID.fullmatch(output.decode("utf-8", "replace"))
+    if child.returncode == 0 and match:
+        return int(match[1])
+    lines = errors.decode("utf-8", "replace").strip().splitlines() or [f"exit status {child.returncode}"]
+    why = shown(lines[-1].removeprefix("sbatch: error: "), 300)
+    if any(text in why for text in ("Unable to contact", "Socket timed out", "Connection refused")):
+        raise UnavailableError("sbatch", why)
+    raise RefusedError("sbatch", why)
+
+
+@contextlib.contextmanager
+def deferred_interrupt() -> Iterator[None]:
+    """Context manager that raises an interrupt by the user at the end of its block.
+
+    An interrupt between the start of sbatch and the storage of the job id would leave a job whose id is
+    unknown. Outside the main thread, which alone receives interrupts, the context manager has no effect.
+    """
+    received: list[int] = []
+    try:
+        previous = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
+    except ValueError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    if received:
+        raise KeyboardInterrupt

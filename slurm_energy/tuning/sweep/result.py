@@ -1,0 +1,179 @@
+"""Result of a sweep: each point with its measurements and gains, the best points, and the Pareto front."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_energy.tuning.sweep.design import SweepPoint
+from slurm_energy.tuning.sweep.metrics import (
+    EDS_FACTORS,
+    PointGains,
+    PointSummary,
+    Quantity,
+    best_points,
+    gains,
+    pareto_front,
+)
+from slurm_energy.tuning.sweep.runs import SweepRun, point_summaries, schedule_runs
+
+
+@dataclass(frozen=True, slots=True)
+class PointResult:
+    """One point of a sweep.
+
+    Attributes:
+        point: the settings.
+        summary: its measurements; None if there are none.
+        gains: its metrics relative to the reference; None without measurements of both.
+        is_dominated: whether it is not repeated because another point is faster and needs less energy.
+        is_failed: whether its jobs failed.
+        notes: reasons of failures, without duplicates.
+    """
+
+    point: SweepPoint
+    summary: PointSummary | None
+    gains: PointGains | None
+    is_dominated: bool
+    is_failed: bool
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult:
+    """Result of a sweep.
+
+    Attributes:
+        name: name of the sweep.
+        points: the points; the first is the reference.
+        best: index of the best point by metric of `metrics.METRICS`; empty without measurements.
+        front: indices of the points of the Pareto front, by increasing time.
+        qualities: qualities of the energy figures that occur.
+        is_complete: whether all runs are done.
+    """
+
+    name: str
+    points: tuple[PointResult, ...]
+    best: dict[str, int]
+    front: tuple[int, ...]
+    qualities: tuple[str, ...]
+    is_complete: bool
+
+    @property
+    def reference(self) -> PointResult:
+        """The reference point."""
+        return self.points[0]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row of plain values per point, for CSV and data frames. Unknown values are None.
+
+        Each factor is a column with its values as text. The other columns are the keys of
+        docs/reference/json.md, with the mean and the standard deviation of each quantity in two columns.
+        """
+        return [
+            {**dict(result.point.settings), **_figures(result), "pareto": index in self.front}
+            for index, result in enumerate(self.points)
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as a dict for JSON."""
+        points = []
+        for index, result in enumerate(self.points):
+            figures = _figures(result) | {"pareto": index in self.front, "notes": list(result.notes)}
+            points.append({"settings": dict(result.point.settings), **figures})
+        return {
+            "name": self.name,
+            "complete": self.is_complete,
+            "quality": list(self.qualities),
+            "reference": dict(self.reference.point.settings),
+            "points": points,
+            "best": {
+                metric: {"point": index, "gain_percent": _gain(self.points[index], metric)}
+                for metric, index in self.best.items()
+            },
+        }
+
+
+def sweep_result(
+    name: str,
+    points: Sequence[SweepPoint],
+    runs: Sequence[SweepRun],
+    repetitions: int,
+    *,
+    exhaustive: bool = False,
+) -> SweepResult:
+    """Return the result of the runs so far.
+
+    Args:
+        name: name of the sweep.
+        points: points of the sweep; the first is the reference.
+        runs: all runs so far.
+        repetitions: number of repetitions of each point.
+        exhaustive: whether dominated points are repeated, too.
+    """
+    summaries = point_summaries(runs, len(points))
+    reference = summaries[0]
+    relative = [
+        None if summary is None or reference is None else gains(summary, reference) for summary in summaries
+    ]
+    schedule = schedule_runs(runs, len(points), repetitions, exhaustive=exhaustive)
+    results = [
+        PointResult(
+            point,
+            summaries[index],
+            relative[index],
+            index in schedule.dominated,
+            index in schedule.failed,
+            tuple(dict.fromkeys(run.note for run in runs if run.point == index and run.note)),
+        )
+        for index, point in enumerate(points)
+    ]
+    return SweepResult(
+        name,
+        tuple(results),
+        best_points(relative),
+        pareto_front(summaries),
+        tuple(sorted({run.quality for run in runs if run.quality})),
+        schedule.is_complete,
+    )
+
+
+def _gain(result: PointResult, metric: str) -> float | None:
+    return None if result.gains is None else result.gains.metric(metric)
+
+
+def _figures(result: PointResult) -> dict[str, Any]:
+    summary, relative = result.summary, result.gains
+    figures: dict[str, Any] = {
+        "status": _status(result),
+        "runs": 0 if summary is None else summary.runs,
+        **_quantity("time_s", None if summary is None else summary.time_s),
+        **_quantity("energy_joules", None if summary is None else summary.energy_joules),
+        **_quantity("mean_watts", None if summary is None else summary.watts),
+        "edp_joule_seconds": None if summary is None else summary.edp,
+        "energy_gain_percent": None if relative is None else relative.energy_percent,
+        "performance_loss_percent": None if relative is None else relative.loss_percent,
+        "gain_minus_loss_percent": None if relative is None else relative.gain_minus_loss_percent,
+        "edp_gain_percent": None if relative is None else relative.edp_percent,
+    }
+    for factor in EDS_FACTORS:
+        key = f"eds_{factor:g}".replace(".", "_")
+        figures[key] = None if relative is None else relative.eds[factor]
+        figures[f"{key}_gain_percent"] = None if relative is None else relative.eds_percent(factor)
+    return figures
+
+
+def _quantity(name: str, quantity: Quantity | None) -> dict[str, float | None]:
+    return {
+        name: None if quantity is None else quantity.mean,
+        f"{name}_deviation": None if quantity is None else quantity.deviation,
+    }
+
+
+def _status(result: PointResult) -> str:
+    if result.is_failed:
+        return "failed"
+    if result.is_dominated:
+        return "dominated"
+    return "pending" if result.summary is None else "measured"

@@ -1,0 +1,162 @@
+"""Runs of a sweep: one job per point and repetition, and the order in which they are submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import is_number, shown
+from slurm_energy.tuning.sweep.dominance import dominated_points
+from slurm_energy.tuning.sweep.metrics import PointSummary, RunMeasurement, summarise
+
+MAX_ATTEMPTS: Final = 2
+"""Number of failed runs of one repetition after which the point is given up."""
+
+
+class RunStatus(StrEnum):
+    """Status of a run: sbatch is running, the job exists, the record has arrived, or the run failed."""
+
+    SUBMITTING = "submitting"
+    SUBMITTED = "submitted"
+    MEASURED = "measured"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class SweepRun:
+    """One job of a sweep.
+
+    Attributes:
+        point: index of the point.
+        repetition: number of the repetition, from 1.
+        job_name: name of the job, unique to this run.
+        status: status of the run.
+        job_id: job id; None while sbatch runs.
+        time_s: seconds from start to end of the job; None unless measured.
+        energy_joules: energy of the job on all nodes; None unless measured.
+        quality: worst quality of the energy figures; None unless measured.
+        note: reason of a failure; empty if there was none.
+    """
+
+    point: int
+    repetition: int
+    job_name: str
+    status: RunStatus = RunStatus.SUBMITTING
+    job_id: int | None = None
+    time_s: float | None = None
+    energy_joules: float | None = None
+    quality: str | None = None
+    note: str = ""
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether the job may still run."""
+        return self.status in (RunStatus.SUBMITTING, RunStatus.SUBMITTED)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the run as a dict for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Any) -> SweepRun:
+        """Build a run from a dict that `to_json` returned.
+
+        Raises:
+            UsageError: a key is missing or unknown, or a value has the wrong type.
+        """
+        try:
+            run = cls(**{**data, "status": RunStatus(data["status"])})
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"run of a sweep: {shown(str(error), 200)}") from None
+        numbers = (run.time_s, run.energy_joules)
+        measured = run.status is RunStatus.MEASURED
+        if not (
+            all(type(count) is int and count >= 0 for count in (run.point, run.repetition))
+            and (run.job_id is None or (type(run.job_id) is int and run.job_id > 0))
+            and all(_is_positive(number) if measured else number is None for number in numbers)
+            and isinstance(run.job_name, str)
+            and isinstance(run.note, str)
+        ):
+            raise UsageError("run of a sweep: a value is out of range")
+        return run
+
+
+def _is_positive(value: Any) -> bool:
+    return is_number(value) and value > 0
+
+
+@dataclass(frozen=True, slots=True)
+class SweepSchedule:
+    """The runs to submit next, and the points that are not repeated.
+
+    Attributes:
+        due: point and repetition of each run that may be submitted now, in order.
+        dominated: points that are not repeated because another point is faster and needs less energy.
+        failed: points whose jobs failed.
+        is_complete: whether no run is due or in flight.
+    """
+
+    due: tuple[tuple[int, int], ...]
+    dominated: frozenset[int]
+    failed: frozenset[int]
+    is_complete: bool
+
+
+def schedule_runs(
+    runs: Sequence[SweepRun], points: int, repetitions: int, *, exhaustive: bool = False
+) -> SweepSchedule:
+    """Return the runs to submit next.
+
+    A repetition of all points is completed before the next one begins, so that slow changes of the machine
+    affect all points alike, and so that dominated points are known. Every second repetition is in reverse
+    order. The reference, which is point 0, is never dropped.
+
+    Args:
+        runs: all runs so far.
+        points: number of points.
+        repetitions: number of repetitions of each point.
+        exhaustive: repeat dominated points, too.
+    """
+    active = set(range(points))
+    dominated: set[int] = set()
+    failed: set[int] = set()
+    for repetition in range(1, repetitions + 1):
+        own = [run for run in runs if run.repetition == repetition]
+        settled = {run.point for run in own if run.status is RunStatus.MEASURED}
+        running = {run.point for run in own if run.is_in_flight}
+        failures = [run.point for run in own if run.status is RunStatus.FAILED]
+        given_up = {point for point in failures if failures.count(point) >= MAX_ATTEMPTS} - settled - running
+        failed |= given_up
+        active -= given_up
+        due = active - settled - running
+        if due or running:
+            order = sorted(due, reverse=repetition % 2 == 0)
+            return SweepSchedule(
+                tuple((point, repetition) for point in order), frozenset(dominated), frozenset(failed), False
+            )
+        if not exhaustive:
+            dominated |= dominated_points(point_summaries(runs, points, repetition)) - {0}
+            active -= dominated
+    return SweepSchedule((), frozenset(dominated), frozenset(failed), True)
+
+
+def point_summaries(
+    runs: Sequence[SweepRun], points: int, last_repetition: int | None = None
+) -> tuple[PointSummary | None, ...]:
+    """Return the summary of each point; None for a point without measurements.
+
+    Args:
+        runs: all runs so far.
+        points: number of points.
+        last_repetition: leave out later repetitions; None: use all.
+    """
+    measured: list[list[RunMeasurement]] = [[] for _ in range(points)]
+    for run in runs:
+        if last_repetition is not None and run.repetition > last_repetition:
+            continue
+        if run.status is RunStatus.MEASURED and run.time_s and run.energy_joules and run.point < points:
+            measured[run.point].append(RunMeasurement(run.time_s, run.energy_joules))
+    return tuple(summarise(group) for group in measured)
