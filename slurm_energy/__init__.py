@@ -2,7 +2,7 @@
 
 The package is layered: a module imports only from its own package and from lower layers
 (`docs/architecture.md`, section "Rooms"). Programs in jobs measure their sections with
-`slurm_energy.profile`.
+`slurm_energy.profile` and report completed work with `slurm_energy.progress`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from slurm_energy.profiling.profiler import profile as profile
+    from slurm_energy.profiling.progress import progress as progress
+    from slurm_energy.profiling.progress import report_steps as report_steps
+    from slurm_energy.profiling.progress import track as track
 
 __version__ = "0.1.0"
 
 
+_MODULE_OF = {
+    "profile": "profiler",
+    "progress": "progress",
+    "report_steps": "progress",
+    "track": "progress",
+}
+"""Functions for programs in jobs, and their modules in `slurm_energy.profiling`."""
+
+
 def __getattr__(name: str) -> Any:
-    """Import the function `profile` when it is first used.
+    """Import a function for programs in jobs when it is first used.
 
     An import at the top would slow down every command, because every command imports this module.
     """
-    if name == "profile":
-        from slurm_energy.profiling.profiler import profile
+    if name in _MODULE_OF:
+        from importlib import import_module
 
-        return profile
+        function = getattr(import_module(f"slurm_energy.profiling.{_MODULE_OF[name]}"), name)
+        globals()[name] = function
+        return function
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

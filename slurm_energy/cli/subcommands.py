@@ -31,6 +31,7 @@ BUILT_IN = {
     "calibrate": "fit the training model of one kind of GPU to measured training steps",
     "sweep": "run a job at several settings and find the best by energy, EDP and EDS",
     "profile": "energy of a command, or of the sections of a program",
+    "progress": "report units of work that a script has completed",
     "simulate": "simulate scheduling policies on a workload",
     "build-plugins": "build the slurmctld plugin for the Slurm installed on this host",
     "config": "check, show or write an example of the configuration",

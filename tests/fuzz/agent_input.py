@@ -35,6 +35,7 @@ CHECKS: tuple[Callable[..., Any], ...] = (
     messages.fresh,
     messages.step,
     messages.caps,
+    messages.progress,
 )
 NAMES = (
     "SLURM_JOB_ID",
@@ -69,6 +70,16 @@ class Refusing:
         assert 0 < job_id < 2**32
         assert fresh in (True, False)
         raise ForbiddenError("energy: job belongs to another user")
+
+    @property
+    def progress(self) -> Refusing:
+        return self
+
+    def receive(self, message: messages.ProgressMessage, reader: int | None) -> dict[str, Any]:
+        assert reader == NOBODY
+        assert 0 <= message.units <= 1e15
+        assert 1 <= len(message.process) <= 64
+        raise ForbiddenError("progress: job belongs to another user")
 
 
 async def work(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -134,6 +145,8 @@ def try_hook_environment(data: bytes) -> None:
 SEEDS = (
     b'{"op":"status"}\n',
     b'{"op":"energy","job_id":5,"fresh":true}',
+    b'{"op":"progress","job_id":5,"process":"0.3.99.ab","units":12.5,"total":100,"time_s":7}',
+    b'{"op":"progress","job_id":5,"process":"script.0","add":1}',
     b'{"op":"set","job_id":5,"cap_watts":1e3,"gpu_cap_watts":null}',
     b'{"op":"step","event":"start","job_id":5,"step":"batch","pid":1,"cpus":"0-3"}',
     b'{"op":"begin","env":{"SLURM_JOB_ID":"5","SLURM_JOB_UID":"0","SPANK_ENERGY_POLICY":"cap"}}',
@@ -143,6 +156,10 @@ SEEDS = (
 WORDS = (
     "op",
     "status",
+    "progress",
+    "process",
+    "units",
+    "add",
     "energy",
     "begin",
     "set",

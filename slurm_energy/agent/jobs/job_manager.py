@@ -11,6 +11,7 @@ from typing import Any
 
 from slurm_energy.agent.jobs import job_records, planner, recovery
 from slurm_energy.agent.jobs.finalizer import JobFinalizer
+from slurm_energy.agent.jobs.progress_reports import ProgressReports
 from slurm_energy.agent.jobs.sessions import CLOSING, OPEN, STARTING, Session, SessionTable
 from slurm_energy.agent.jobs.settings_applier import SettingsApplier
 from slurm_energy.agent.jobs.stale_jobs import NO_EPILOG_NOTE, stale_jobs
@@ -71,6 +72,7 @@ class JobManager:
         self._fresh = UserTokenBuckets(_FRESH_SAMPLES_PER_S, _FRESH_SAMPLES_BURST)
         self._pending: set[tuple[int, int]] = set()
         self._sessions = SessionTable()
+        self.progress = ProgressReports(self._sessions, self._clock)
         self._meter = NodeEnergyMeter(devices, self._clock, self.node, config.agent.idle_watts)
         self._settings = SettingsManager(devices, state.journal, self._allocations)
         self._checkpoints = CheckpointWriter(

@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from slurm_energy.errors import UsageError
@@ -17,7 +18,30 @@ from slurm_energy.slurm.script_fingerprint import FINGERPRINT_FORM
 
 _STEP_NAME = re.compile(r"[A-Za-z0-9_+.-]{1,32}")
 _CORE_LIST = re.compile(r"[0-9,-]{1,4096}")
+_PROCESS = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 _MAX_WATTS = 1e7
+_MAX_UNITS = 1e15
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressMessage:
+    """A report of the units of work that a process of a job has completed.
+
+    Attributes:
+        job_id: Slurm's job id.
+        process: key of the process, unique within the job on this node.
+        units: units completed since the first report of the process, or since its previous report.
+        is_increment: whether `units` counts since the previous report.
+        total: units that the process will complete in all; None if not reported.
+        time_s: seconds since boot at which the last unit was completed; None if not reported.
+    """
+
+    job_id: int
+    process: str
+    units: float
+    is_increment: bool
+    total: float | None
+    time_s: float | None
 
 
 def parse(line: bytes) -> dict[str, Any]:
@@ -124,6 +148,38 @@ def step(message: Mapping[str, Any]) -> tuple[str, int, str, str | None, int | N
     if script is not None and not (isinstance(script, str) and FINGERPRINT_FORM.fullmatch(script)):
         raise UsageError(f"message: fingerprint {_shown(script)} is not 16 hexadecimal digits")
     return event, job_id(message), name, cores, pid, script
+
+
+def progress(message: Mapping[str, Any]) -> ProgressMessage:
+    """Return the progress report that a message contains.
+
+    The message has either `units` (cumulative) or `add` (since the previous report).
+
+    Raises:
+        UsageError: a field is absent or malformed.
+    """
+    process = message.get("process")
+    if not isinstance(process, str) or not _PROCESS.fullmatch(process):
+        raise UsageError(f"message: process {_shown(process)} is not 1 to 64 letters, digits or _ . + -")
+    names = [name for name in ("units", "add") if name in message]
+    if len(names) != 1:
+        raise UsageError("message: neither or both of units and add", todo="give one of them")
+    units = _amount(message, names[0])
+    if units is None:
+        raise UsageError(f"message: {names[0]} is null")
+    total, time_s = _amount(message, "total"), _amount(message, "time_s")
+    return ProgressMessage(job_id(message), process, units, names[0] == "add", total, time_s)
+
+
+def _amount(message: Mapping[str, Any], name: str) -> float | None:
+    """Return a number from 0 to 1e15; None if it is absent or null."""
+    value = message.get(name)
+    if value is None:
+        return None
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (number and 0 <= value <= _MAX_UNITS):
+        raise UsageError(f"message: {name} {_shown(value)} is not a number from 0 to {_MAX_UNITS:g}")
+    return float(value)
 
 
 def caps(message: Mapping[str, Any]) -> dict[str, float | None]:

@@ -40,7 +40,7 @@ __all__ = ["LINE_LIMIT", "AgentServer", "peer_uid", "privileged", "refuse_if_ser
 
 log = logging.getLogger(__name__)
 
-_OPERATIONS = ("begin", "end", "step", "set", "energy", "status", "spool", "resend")
+_OPERATIONS = ("begin", "end", "step", "set", "energy", "progress", "status", "spool", "resend")
 
 Work = Callable[..., Awaitable[Any]]
 
@@ -131,6 +131,8 @@ class AgentServer:
             return dict(await self._work(jobs.status, _reader(uid)))
         if operation == "energy":
             return await self._energy(message, uid)
+        if operation == "progress":
+            return dict(await self._work(jobs.progress.receive, messages.progress(message), _reader(uid)))
         if not privileged(uid):
             raise ForbiddenError(f"{operation}: uid {uid} may not", todo="root only")
         if operation in ("begin", "end"):

@@ -1,0 +1,126 @@
+"""Units of work that the processes of running jobs report, bounded in number, for the tuner to collect."""
+
+from __future__ import annotations
+
+import collections
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from slurm_energy.agent.jobs.sessions import SessionTable
+from slurm_energy.agent.metering.clock import Clock
+from slurm_energy.agent.sockets.messages import ProgressMessage
+from slurm_energy.errors import ForbiddenError, UsageError
+
+MAX_PROCESSES: Final = 1024
+"""Processes of one job on one node whose totals are kept."""
+MAX_PENDING: Final = 8192
+"""Reports of one job that wait for the tuner; older ones are dropped, totals lose nothing."""
+_MESSAGES_PER_S: Final = 20.0
+_MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.5, 30.0
+_MAX_AGE_S: Final = 10.0
+
+
+class ProgressReport(NamedTuple):
+    """The total of one process at one time, as `ProgressTracker.report` takes it.
+
+    Attributes:
+        units: units of work that the process has completed since its first report.
+        time_s: seconds since boot at which the last unit was completed.
+        process: key of the process.
+    """
+
+    units: float
+    time_s: float
+    process: str
+
+
+@dataclass(slots=True)
+class _JobProgress:
+    """First and latest report of each process of a job, and the reports that the tuner has not collected."""
+
+    first: dict[str, ProgressReport] = field(default_factory=dict)
+    latest: dict[str, ProgressReport] = field(default_factory=dict)
+    pending: collections.deque[ProgressReport] = field(
+        default_factory=lambda: collections.deque(maxlen=MAX_PENDING)
+    )
+
+
+class ProgressReports:
+    """Progress reports of the running jobs of a node. It forgets the jobs that have ended.
+
+    Args:
+        sessions: the running jobs.
+        clock: the clock of the machine.
+    """
+
+    def __init__(self, sessions: SessionTable, clock: Clock) -> None:
+        self._sessions = sessions
+        self._clock = clock
+        self._jobs: dict[tuple[int, int], _JobProgress] = {}
+
+    def receive(self, message: ProgressMessage, reader: int | None = None) -> dict[str, Any]:
+        """Store a report and return the response.
+
+        Args:
+            message: the report.
+            reader: uid of the sender; None for a user who may report for every job.
+
+        Raises:
+            NotFoundError: the job does not run here.
+            ForbiddenError: the job belongs to another user.
+            UsageError: too many processes of the job have reported.
+        """
+        session = self._sessions.require_run(message.job_id)
+        if reader not in (None, session.uid):
+            raise ForbiddenError(f"progress: job {message.job_id} belongs to another user")
+        self._forget_ended_jobs()
+        job = self._jobs.setdefault(session.key, _JobProgress())
+        process = message.process
+        if process not in job.latest and len(job.latest) >= MAX_PROCESSES:
+            raise UsageError(f"progress: more than {MAX_PROCESSES} processes of job {message.job_id} report")
+        last = job.latest.get(process)
+        before = last.units if message.is_increment and last is not None else 0.0
+        report = ProgressReport(before + message.units, self._time_of(message), process)
+        if last is None or report.units < last.units:
+            job.first[process] = report
+        job.latest[process] = report
+        job.pending.append(report)
+        return {
+            "units": report.units,
+            "remaining_s": _remaining_s(job.first[process], report, message.total),
+            "interval_s": min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, len(job.latest) / _MESSAGES_PER_S)),
+        }
+
+    def collect(self, key: tuple[int, int]) -> list[ProgressReport]:
+        """Return the reports of a job since the last call, in the order of their arrival.
+
+        Args:
+            key: job id and restart count.
+        """
+        job = self._jobs.get(key)
+        if job is None:
+            return []
+        reports = list(job.pending)
+        job.pending.clear()
+        return reports
+
+    def _time_of(self, message: ProgressMessage) -> float:
+        """Return the time of the last unit: that of the sender if it is recent, otherwise now.
+
+        A sender in a container may have another clock.
+        """
+        now = self._clock.boottime()
+        recent = message.time_s is not None and 0 <= now - message.time_s <= _MAX_AGE_S
+        return message.time_s if recent and message.time_s is not None else now
+
+    def _forget_ended_jobs(self) -> None:
+        for key in self._jobs.keys() - self._sessions.keys():
+            del self._jobs[key]
+
+
+def _remaining_s(first: ProgressReport, last: ProgressReport, total: float | None) -> float | None:
+    """Return the seconds that a process needs for its remaining units at its mean rate; None if unknown."""
+    units, seconds = last.units - first.units, last.time_s - first.time_s
+    if total is None or units <= 0 or seconds <= 0:
+        return None
+    return max(0.0, total - last.units) * seconds / units

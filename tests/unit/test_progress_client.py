@@ -1,0 +1,246 @@
+"""Progress of a program: what it sends to the agent, and that it never waits or fails."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import slurm_energy
+from slurm_energy.cli.main import main
+from slurm_energy.profiling import progress as module
+from slurm_energy.profiling.progress import ProgressReporter
+
+
+class Listener:
+    """An agent's socket at which the test reads messages and sends responses itself."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(20)
+        self.socket.bind(self.path)
+        self.socket.listen()
+        self.peer: socket.socket | None = None
+
+    def messages(self, count: int) -> list[dict[str, Any]]:
+        if self.peer is None:
+            self.peer, _ = self.socket.accept()
+            self.peer.settimeout(20)
+            self.lines = self.peer.makefile("rb")
+        return [json.loads(self.lines.readline()) for _ in range(count)]
+
+    def respond(self, **fields: Any) -> None:
+        assert self.peer is not None
+        self.peer.sendall(json.dumps({"ok": True, "interval_s": 0.5, **fields}).encode() + b"\n")
+
+    def hang_up(self) -> None:
+        assert self.peer is not None
+        self.lines.close()
+        self.peer.close()
+        self.peer = None
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A clock that the test moves."""
+    clock = SimpleNamespace(now=100.0, CLOCK_BOOTTIME=0)
+    clock.monotonic = lambda: clock.now
+    clock.clock_gettime = lambda _: clock.now
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    monkeypatch.setenv("SLURM_PROCID", "3")
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    monkeypatch.chdir(tmp_path)
+    listener = Listener(Path("agent.sock"))  # relative: long paths are no socket names
+    monkeypatch.setattr(module, "_socket_path", lambda: listener.path)
+    yield listener
+    listener.socket.close()
+
+
+def test_calls_add_up_to_two_messages_a_second(agent: Listener, clock: SimpleNamespace) -> None:
+    reporter = ProgressReporter()
+    for _ in range(49):
+        reporter.add(1, total=500)
+        clock.now += 0.0625
+    sent = agent.messages(6)
+    assert [message["units"] for message in sent] == [1 + 8 * index for index in range(6)]
+    assert {(message["op"], message["job_id"], message["total"]) for message in sent} == {
+        ("progress", 12, 500)
+    }
+    assert len({message["process"] for message in sent}) == 1
+    assert sent[0]["process"].startswith(f"0.3.{os.getpid()}.")
+    assert sent[1]["time_s"] == pytest.approx(100.5)
+
+
+def test_the_agent_sets_the_interval(agent: Listener, clock: SimpleNamespace) -> None:
+    reporter = ProgressReporter()
+    reporter.add(1)
+    agent.messages(1)
+    agent.respond(interval_s=4.0)
+    for _ in range(100):
+        clock.now += 0.125
+        reporter.add(1)
+    assert [message["units"] for message in agent.messages(3)] == [5, 37, 69]
+
+
+def test_an_agent_that_never_responds_is_sent_little(agent: Listener, clock: SimpleNamespace) -> None:
+    reporter = ProgressReporter()
+    for _ in range(200):
+        reporter.add(1)
+        clock.now += 1.0
+    assert reporter._unanswered <= module._MAX_UNANSWERED
+
+
+def test_a_lost_connection_is_opened_again_and_loses_no_units(
+    agent: Listener, clock: SimpleNamespace
+) -> None:
+    reporter = ProgressReporter()
+    reporter.add(1)
+    agent.messages(1)
+    agent.hang_up()
+    for _ in range(3):
+        clock.now += 1.0
+        reporter.add(1)
+    assert agent.messages(1)[0]["units"] in (2, 3)
+
+
+def test_a_refusal_pauses_the_reports(agent: Listener, clock: SimpleNamespace) -> None:
+    reporter = ProgressReporter()
+    reporter.add(1)
+    agent.messages(1)
+    agent.respond(ok=False, error="progress: job 12 belongs to another user")
+    time.sleep(0.01)
+    clock.now += 1.0
+    reporter.add(1)
+    assert reporter._connection is None
+    assert reporter._next_s == pytest.approx(clock.now + 30)
+
+
+@pytest.mark.parametrize("n", [-1, math.nan, math.inf, "x", None, [], 10**400])
+def test_nothing_raises(agent: Listener, clock: SimpleNamespace, n: Any) -> None:
+    reporter = ProgressReporter()
+    reporter.add(n)
+    assert reporter._units == 0
+
+
+def test_without_a_job_or_an_agent_nothing_happens(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clock: SimpleNamespace
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    reporter = ProgressReporter()
+    reporter.add(1)
+    assert reporter._next_s == math.inf
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    monkeypatch.setattr(module, "_socket_path", lambda: str(tmp_path / "none.sock"))
+    reporter = ProgressReporter()
+    reporter.add(1)
+    assert reporter._next_s == clock.now + 30
+
+
+def test_a_full_queue_does_not_block(agent: Listener) -> None:
+    agent.socket.listen(0)
+    waiting = []
+    for _ in range(3):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.setblocking(False)
+        waiting.append(connection)
+        try:
+            connection.connect(agent.path)
+        except BlockingIOError:
+            break
+    else:
+        pytest.skip("the kernel accepts every connection")
+    reporter = ProgressReporter()
+    reporter.add(1)  # returns at once instead of waiting for the queue
+    assert reporter._connection is None
+    for connection in waiting:
+        connection.close()
+
+
+def test_a_forked_child_reports_for_itself(agent: Listener, clock: SimpleNamespace) -> None:
+    reporter = ProgressReporter()
+    reporter.add(5)
+    agent.messages(1)
+    parent = reporter._connection
+    assert parent is not None
+    child = ProgressReporter()
+    child.__dict__.update(reporter.__dict__)
+    child._connection = parent.dup()  # what a fork leaves to the child
+    child.reset_after_fork()
+    assert child._units == 0
+    assert child._connection is None
+    assert child._identity is None
+    clock.now += 1
+    reporter.add(1)
+    assert agent.messages(1)[0]["units"] == 6
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float | None]]:
+    calls: list[tuple[float, float | None]] = []
+    monkeypatch.setattr(module, "progress", lambda n=1, total=None: calls.append((n, total)))
+    return calls
+
+
+def test_track_counts_after_the_work_on_each_item(counted: list[Any]) -> None:
+    for item in slurm_energy.track([10, 20]):
+        assert len(counted) == item / 10 - 1
+    assert counted == [(1, 2), (1, 2)]
+    assert list(slurm_energy.track(iter("ab"))) == ["a", "b"]
+    assert counted[2:] == [(1, None), (1, None)]
+
+
+def test_steps_of_an_optimizer_are_counted_through_its_hook(counted: list[Any]) -> None:
+    hooks: list[Callable[..., Any]] = []
+    optimizer = SimpleNamespace(register_step_post_hook=lambda hook: hooks.append(hook) or "handle")
+    assert slurm_energy.report_steps(optimizer, total=9) == "handle"
+    hooks[0](optimizer, (), {})
+    assert counted == [(1, 9)]
+
+
+def test_lightning_batches_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Callback:
+        """Lightning's base class of callbacks."""
+
+    monkeypatch.setitem(sys.modules, "lightning", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", SimpleNamespace(Callback=Callback))
+    sys.modules.pop("slurm_energy.profiling.lightning", None)
+    lightning = importlib.import_module("slurm_energy.profiling.lightning")
+    calls: list[Any] = []
+    monkeypatch.setattr(lightning, "progress", lambda n, total: calls.append((n, total)))
+    callback = lightning.ProgressCallback()
+    assert isinstance(callback, Callback)
+    callback.on_train_start(SimpleNamespace(estimated_stepping_batches=100, accumulate_grad_batches=4), None)
+    callback.on_train_batch_end(None, None, None, None, 0)
+    assert calls == [(1, 400)]
+    sys.modules.pop("slurm_energy.profiling.lightning")
+
+
+def test_the_command_warns_without_an_agent_and_succeeds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "energy.toml"
+    config.write_text(f'[agent]\nsocket = "{tmp_path}/none.sock"\n')
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    assert main(["progress", "--config", str(config)]) == 0
+    assert "not reported" in capsys.readouterr().err
+    assert main(["progress", "--strict", "--config", str(config)]) == 4
+    assert main(["progress", "--config", str(config), "--", "-1"]) == 2
+    monkeypatch.delenv("SLURM_JOB_ID")
+    assert main(["progress"]) == 0
