@@ -14,7 +14,9 @@ from slurm_energy.tuning.objective import Objective
 MARGIN = 0.01
 """Excess over the slowdown limit, or loss of the objective, that must be improbable."""
 MAX_HOLD_RISK = 0.02
+STAY_MARGIN = 0.002
 MAX_LOSS_RISK = 0.05
+MAX_PROBE_RISK = 0.6
 MIN_GAIN = 0.01
 """Smallest improvement of the objective over the untuned job that is worth a setting."""
 SWITCH_GAIN = 0.003
@@ -40,18 +42,16 @@ class Situation:
     Attributes:
         current: index of the point in force.
         visited: indices of the measured points.
-        refused: indices of the points that the hardware did not accept.
+        excluded: indices of the points that the hardware refused or that were measured long enough in vain.
         may_probe: whether points that are not measured yet may be tried.
-        may_stay: whether the current point may be measured further before a decision about it.
         remaining_windows: expected number of windows until the end of the job.
         max_time_ratio: maximum expected time ratio of a probe that the slowdown budget allows.
     """
 
     current: int
     visited: frozenset[int]
-    refused: frozenset[int] = frozenset()
+    excluded: frozenset[int] = frozenset()
     may_probe: bool = True
-    may_stay: bool = True
     remaining_windows: float = 20.0
     max_time_ratio: float = math.inf
 
@@ -59,7 +59,7 @@ class Situation:
 def decide(posterior: Posterior, objective: Objective, situation: Situation) -> Decision:
     """Return the next point.
 
-    A measured point may be held if it improves the objective and is unlikely to break the limit. An untried
+    A measured point may be held if it improves the objective and is unlikely to break the limit. Any other
     point is worth a probe if the gain that it may bring until the end of the job exceeds the loss that the
     probe may bring.
 
@@ -68,45 +68,43 @@ def decide(posterior: Posterior, objective: Objective, situation: Situation) -> 
         objective: objective with its slowdown limit.
         situation: the state of the search.
     """
-    current = situation.current
+    current, excluded = situation.current, [0, *situation.excluded]
     cost = posterior.mean_cost(objective)
     cost[0] = 1.0
     log_time = posterior.mean_log_time()
-    useful = cost < 1.0 - MIN_GAIN
-    useful[[0, *situation.refused]] = False
     known = np.zeros(len(cost), dtype=bool)
     known[list(situation.visited)] = True
-    safe, possible = _safety(posterior, objective, log_time)
-    holdable = useful & known & safe
+    safe, possible = _safety(posterior, objective, log_time, current)
+    holdable = (cost < 1.0 - MIN_GAIN) & known & safe
     holdable[0] = True
     hold = _least(cost, holdable)
     if holdable[current] and current != 0 and cost[hold] > cost[current] * (1.0 - SWITCH_GAIN):
         hold = current
-    if situation.may_stay and known[current] and useful[current] and possible[current]:
-        undecided = not safe[current] and cost[current] < cost[hold]
-        if undecided:
-            return Decision(current, probe=True)
-    if situation.may_probe:
-        open_points = ~known & possible & (log_time <= math.log(situation.max_time_ratio))
-        open_points[[0, *situation.refused]] = False
-        gain, loss = posterior.expected_change(objective, float(cost[hold]))
-        value = gain * max(situation.remaining_windows - 1.0, 0.0) - loss
-        probe = _least(-value, open_points) if open_points.any() else 0
-        if probe and gain[probe] > SWITCH_GAIN * cost[hold] and value[probe] > 0:
-            return Decision(probe, probe=True)
+    open_points = possible & (log_time <= math.log(situation.max_time_ratio)) & ~(known & safe)
+    if not situation.may_probe:
+        open_points &= known
+    open_points[excluded] = False
+    gain, loss = posterior.expected_change(objective, float(cost[hold]))
+    value = np.where(open_points, gain * max(situation.remaining_windows - 1.0, 0.0) - loss, 0.0)
+    probe = int(value.argmax())
+    if value[probe] > 0 and gain[probe] > SWITCH_GAIN * cost[hold]:
+        return Decision(probe, probe=True)
     return Decision(hold, probe=False)
 
 
 def _safety(
-    posterior: Posterior, objective: Objective, log_time: Array
+    posterior: Posterior, objective: Objective, log_time: Array, current: int
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Return whether each point is safe to hold, and whether it may turn out to be."""
     if objective.slowdown_limit is None:
         risk = posterior.cost_exceedance(objective, 1.0 + MARGIN)
         return risk <= MAX_LOSS_RISK, risk < 1.0
-    risk = posterior.time_exceedance(1.0 + objective.slowdown_limit + MARGIN)
-    within = log_time <= math.log1p(objective.slowdown_limit)
-    return within & (risk <= MAX_HOLD_RISK), within & (risk <= 0.5)
+    limit = objective.slowdown_limit
+    risk = posterior.time_exceedance(1.0 + limit + MARGIN)
+    within = log_time <= math.log1p(limit)
+    # The point in force stays until it is clearly over the limit, so that noise does not move the job.
+    within[current] = log_time[current] <= math.log1p(limit + STAY_MARGIN)
+    return within & (risk <= MAX_HOLD_RISK), risk <= MAX_PROBE_RISK
 
 
 def _least(cost: Array, allowed: npt.NDArray[np.bool_]) -> int:

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from slurm_energy.policies.operating_point import OperatingPoint
+from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.objective import TIME_EXPONENTS, Objective
 
-Array = npt.NDArray[np.float64]
+Array = npt.NDArray[np.floating]
 
 _BASE_DISCREPANCY = 0.004
 _DISCREPANCY_SHARE = 0.12
 _CORRELATION_LENGTH = 0.12
+_MIN_TIME_ERROR = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,9 @@ class Ensemble:
     """Samples of the response of a job over J candidate points.
 
     Each of the K samples is a whole response: a time ratio and a power ratio at every point. Measurements at
-    some points weight the samples, and the weighted samples predict the other points. No sample is exact,
-    therefore every measurement also has a discrepancy: a deviation from the samples that neighbouring points
-    share.
+    some points weight the samples, and the weighted samples predict the other points. No sample is exact:
+    a job deviates from each sample by a random function (a Gaussian process) that neighbouring points share,
+    and every measurement also corrects this deviation.
 
     Attributes:
         points: candidate points, J.
@@ -70,25 +71,18 @@ class Ensemble:
                 f"samples of shape {log_time.shape} and {log_power.shape} for {len(points)} points"
             )
         self.points = tuple(points)
-        self.log_time = np.ascontiguousarray(log_time)
-        self.log_power = np.ascontiguousarray(log_power)
-        self.log_weights = np.zeros(shape[0]) if log_weights is None else log_weights
-        self._costs: dict[str, Array] = {}
+        # Single precision halves the time of a decision; the samples are not exact to 1e-6 anyway.
+        self.log_time = np.ascontiguousarray(log_time, dtype=np.float32)
+        self.log_power = np.ascontiguousarray(log_power, dtype=np.float32)
+        self.log_weights: Array = np.zeros(shape[0]) if log_weights is None else log_weights
         weights = _normalised(self.log_weights)
-        mean_time = weights @ self.log_time
-        mean_power = weights @ self.log_power
-        self.time_discrepancy = _discrepancy(weights, self.log_time, mean_time)
-        self.power_discrepancy = _discrepancy(weights, self.log_power, mean_power)
-        place = np.stack([mean_time, mean_power])
-        squares = ((place[:, :, None] - place[:, None, :]) ** 2).sum(axis=0)
-        self.correlation = np.exp(-0.5 * squares / _CORRELATION_LENGTH**2)
-
-    def cost(self, objective: str) -> Array:
-        """Return the objective of every sample at every point, [K, J]."""
-        if objective not in self._costs:
-            exponent = TIME_EXPONENTS[objective]
-            self._costs[objective] = np.exp(self.log_power + exponent * self.log_time)
-        return self._costs[objective]
+        mean_time, time_spread = _moments(weights, log_time)
+        mean_power, power_spread = _moments(weights, log_power)
+        squares = (mean_time[:, None] - mean_time) ** 2 + (mean_power[:, None] - mean_power) ** 2
+        correlation = np.exp(-0.5 * squares / _CORRELATION_LENGTH**2)
+        tuned = np.array([point != UNTUNED for point in points])
+        self._time_deviation = _covariance(correlation, time_spread, tuned)
+        self._power_deviation = _covariance(correlation, power_spread, tuned)
 
     def condition(
         self,
@@ -96,7 +90,7 @@ class Ensemble:
         reference_time_error: float = 0.0,
         reference_power_error: float = 0.0,
     ) -> Posterior:
-        """Return the ensemble weighted by measurements.
+        """Return the ensemble weighted and corrected by measurements.
 
         Args:
             observations: at most one per point.
@@ -104,150 +98,145 @@ class Ensemble:
                 all observations.
             reference_power_error: the same for the reference's power.
         """
-        if not observations:
-            nothing = np.zeros(len(self.points))
-            return Posterior(self, _normalised(self.log_weights), nothing, nothing, nothing)
-        index = np.array([item.index for item in observations])
-        time = np.array([item.log_time for item in observations])
-        power = np.array([item.log_power for item in observations])
-        time_variance = np.array([item.time_error for item in observations]) ** 2
-        power_variance = np.array([item.power_error for item in observations]) ** 2
-        columns_time = self.log_time[:, index]
-        columns_power = self.log_power[:, index]
-        log_weights = (
-            self.log_weights
-            + _log_likelihood(
-                time - columns_time, time_variance + self.time_discrepancy[index] ** 2, reference_time_error
-            )
-            + _log_likelihood(
-                power - columns_power,
-                power_variance + self.power_discrepancy[index] ** 2,
-                reference_power_error,
-            )
-        )
-        weights = _normalised(log_weights)
-        time_shift, time_variance_left = self._residual(
+        index = np.array([item.index for item in observations], dtype=np.intp)
+        time = _Deviation(
+            self._time_deviation,
             index,
-            time - weights @ columns_time,
-            time_variance + reference_time_error**2,
-            self.time_discrepancy,
+            np.array([item.log_time for item in observations]) - self.log_time[:, index],
+            np.array([item.time_error for item in observations]),
+            reference_time_error,
         )
-        power_shift, _ = self._residual(
+        power = _Deviation(
+            self._power_deviation,
             index,
-            power - weights @ columns_power,
-            power_variance + reference_power_error**2,
-            self.power_discrepancy,
+            np.array([item.log_power for item in observations]) - self.log_power[:, index],
+            np.array([item.power_error for item in observations]),
+            reference_power_error,
         )
-        return Posterior(self, weights, time_shift, power_shift, time_variance_left)
-
-    def _residual(
-        self, index: npt.NDArray[np.intp], residual: Array, variance: Array, discrepancy: Array
-    ) -> tuple[Array, Array]:
-        """Return the mean and the variance of the deviation from the weighted samples at every point."""
-        prior = self.correlation * discrepancy[:, None] * discrepancy[None, :]
-        measured = prior[np.ix_(index, index)] + np.diag(variance + 1e-10)
-        gain = np.linalg.solve(measured, prior[index, :])
-        shift = residual @ gain
-        left = np.maximum(np.diag(prior) - (prior[index, :] * gain).sum(axis=0), 0.0)
-        return shift, left
+        weights = _normalised(self.log_weights + time.log_likelihood + power.log_likelihood)
+        return Posterior(
+            self.points, weights, self.log_time + time.mean, self.log_power + power.mean, time.error
+        )
 
 
 class Posterior:
-    """Weighted samples of an ensemble with the local deviation from them.
+    """Weighted samples of the response after measurements.
 
     Attributes:
-        ensemble: the samples.
-        weights: weight of each sample; the sum is 1.
-        time_shift: mean deviation of the logarithm of the time ratio from the samples, [J].
-        power_shift: the same for the power ratio, [J].
-        time_variance: variance of the deviation of the time, [J].
+        points: candidate points, J.
+        weights: weight of each sample; the sum is 1, [K].
+        log_time: logarithm of the time ratios, [K, J].
+        log_power: logarithm of the power ratios, [K, J].
+        time_error: standard deviation of a job's `log_time` from each sample, [J].
     """
 
     def __init__(
-        self, ensemble: Ensemble, weights: Array, time_shift: Array, power_shift: Array, time_variance: Array
+        self,
+        points: Sequence[OperatingPoint],
+        weights: Array,
+        log_time: Array,
+        log_power: Array,
+        time_error: Array,
     ) -> None:
-        """Store the weights and the deviations.
+        """Store the samples."""
+        self.points = tuple(points)
+        self.weights = weights.astype(np.float32)
+        self.log_time = log_time
+        self.log_power = log_power
+        self.time_error = time_error
+        self._cost: tuple[str, Array] | None = None
 
-        Args:
-            ensemble: the samples.
-            weights: weight of each sample, [K].
-            time_shift: mean deviation of the logarithm of the time ratio, [J].
-            power_shift: mean deviation of the logarithm of the power ratio, [J].
-            time_variance: variance of the deviation of the time, [J].
-        """
-        self.ensemble = ensemble
-        self.weights = weights
-        self.time_shift = time_shift
-        self.power_shift = power_shift
-        self.time_variance = time_variance
+    def cost(self, objective: Objective) -> Array:
+        """Return the objective of every sample at every point, [K, J]."""
+        if self._cost is None or self._cost[0] != objective.name:
+            exponent = np.float32(TIME_EXPONENTS[objective.name])
+            self._cost = (objective.name, np.exp(self.log_power + exponent * self.log_time))
+        return self._cost[1]
 
     def mean_cost(self, objective: Objective) -> Array:
-        """Return the expected objective at every point."""
-        shift = self.power_shift + TIME_EXPONENTS[objective.name] * self.time_shift
-        return self.weights @ self.ensemble.cost(objective.name) * np.exp(shift)
+        """Return the expected objective at every point, [J]."""
+        return self._mean(self.cost(objective))
 
     def mean_log_time(self) -> Array:
-        """Return the expected logarithm of the time ratio at every point."""
-        return self.weights @ self.ensemble.log_time + self.time_shift
+        """Return the expected logarithm of the time ratio at every point, [J]."""
+        return self._mean(self.log_time)
 
     def mean_log_power(self) -> Array:
-        """Return the expected logarithm of the power ratio at every point."""
-        return self.weights @ self.ensemble.log_power + self.power_shift
+        """Return the expected logarithm of the power ratio at every point, [J]."""
+        return self._mean(self.log_power)
 
-    def log_time_error(self) -> Array:
-        """Return the standard deviation of the logarithm of the time ratio at every point."""
-        mean = self.weights @ self.ensemble.log_time
-        variance = self.weights @ self.ensemble.log_time**2 - mean**2
-        return np.sqrt(np.maximum(variance, 0.0) + self.time_variance)
+    def log_time_error(self, index: int) -> float:
+        """Return the standard deviation of the logarithm of the time ratio at a point."""
+        column = self.log_time[:, index]
+        mean = float(self.weights @ column)
+        return float(np.sqrt(self.weights @ (column - mean) ** 2 + self.time_error[index] ** 2))
 
     def time_exceedance(self, time_ratio: float) -> Array:
-        """Return the probability that the time ratio exceeds a value, for every point."""
-        # The deviation widens each sample; a logistic curve is close to the normal distribution function.
-        scale = np.sqrt(self.time_variance + 1e-8) / 1.702
-        distance = (self.ensemble.log_time + (self.time_shift - np.log(time_ratio))) / scale
-        return np.asarray(self.weights @ (0.5 + 0.5 * np.tanh(0.5 * distance)))
+        """Return the probability that the time ratio exceeds a value, for every point, [J]."""
+        # Each sample is widened by the deviation from it, here uniform with the same standard deviation.
+        half = np.maximum(np.sqrt(3.0) * self.time_error, _MIN_TIME_ERROR).astype(np.float32)
+        share = (self.log_time - np.float32(np.log(time_ratio))) / (2 * half) + np.float32(0.5)
+        return self._mean(np.clip(share, 0.0, 1.0, out=share))
 
     def cost_exceedance(self, objective: Objective, cost: float) -> Array:
-        """Return the probability that the objective exceeds a value, for every point."""
-        shift = self.power_shift + TIME_EXPONENTS[objective.name] * self.time_shift
-        exceeds = self.ensemble.cost(objective.name) * np.exp(shift) > cost
-        return np.asarray(self.weights @ exceeds, dtype=np.float64)
+        """Return the probability that the objective exceeds a value, for every point, [J]."""
+        return self._mean((self.cost(objective) > cost).astype(np.float32))
 
     def expected_change(self, objective: Objective, cost: float) -> tuple[Array, Array]:
         """Return the expected gain and the expected loss of the objective at every point against a cost.
 
         With a slowdown limit, a sample that breaks it brings no gain.
         """
-        shift = self.power_shift + TIME_EXPONENTS[objective.name] * self.time_shift
-        change: Array = cost - self.ensemble.cost(objective.name) * np.exp(shift)
+        change = np.float32(cost) - self.cost(objective)
         gain = np.maximum(change, 0.0)
-        loss = self.weights @ (gain - change)
+        loss = self._mean(gain) - self._mean(change)
         if objective.slowdown_limit is not None:
-            gain *= self.ensemble.log_time <= np.log1p(objective.slowdown_limit) - self.time_shift
-        return np.asarray(self.weights @ gain), loss
+            gain *= self.log_time <= np.float32(np.log1p(objective.slowdown_limit))
+        return self._mean(gain), loss
+
+    def _mean(self, samples: Array) -> Array:
+        return np.asarray(self.weights @ samples, dtype=np.float64)
+
+
+class _Deviation:
+    """Deviation of a job from each sample, given the residuals of measurements.
+
+    Attributes:
+        log_likelihood: logarithm of the likelihood of each sample up to a constant, [K].
+        mean: expected deviation, [K, J].
+        error: standard deviation of the deviation, [J].
+    """
+
+    def __init__(
+        self,
+        covariance: Array,
+        index: npt.NDArray[np.intp],
+        residuals: Array,
+        errors: Array,
+        common_error: float,
+    ) -> None:
+        measured = covariance[np.ix_(index, index)] + np.diag(errors**2 + 1e-10) + common_error**2
+        inverse = np.linalg.inv(measured).astype(np.float32)
+        residuals = residuals.astype(np.float32)
+        scaled = residuals @ inverse
+        self.log_likelihood: Array = -0.5 * (scaled * residuals).sum(axis=1)
+        cross = covariance[index, :].astype(np.float32)
+        self.mean: Array = scaled @ cross
+        left = np.diag(covariance) - (cross * (inverse @ cross)).sum(axis=0)
+        self.error: Array = np.sqrt(np.maximum(left, 0.0))
 
 
 def _normalised(log_weights: Array) -> Array:
-    weights: Array = np.exp(log_weights - log_weights.max())
+    weights = np.exp(log_weights - log_weights.max())
     return np.asarray(weights / weights.sum())
 
 
-def _discrepancy(weights: Array, samples: Array, mean: Array) -> Array:
-    """Return the standard deviation of a job from the best sample at every point."""
-    spread = np.sqrt(np.maximum(weights @ samples**2 - mean**2, 0.0))
-    return _BASE_DISCREPANCY + _DISCREPANCY_SHARE * spread
+def _moments(weights: Array, samples: Array) -> tuple[Array, Array]:
+    mean = weights @ samples
+    return mean, np.sqrt(np.maximum(weights @ (samples - mean) ** 2, 0.0))
 
 
-def _log_likelihood(residuals: Array, variance: Array, common_error: float) -> Array:
-    """Return the logarithm of the likelihood of each sample, up to a constant.
-
-    Args:
-        residuals: measured minus sampled values, [K, N].
-        variance: variance of each measurement, [N].
-        common_error: standard error of an offset that all measurements share.
-    """
-    precision = 1.0 / variance
-    result: Array = residuals**2 @ precision
-    if common_error > 0:
-        result = result - (residuals @ precision) ** 2 / (1.0 / common_error**2 + precision.sum())
-    return -0.5 * result
+def _covariance(correlation: Array, spread: Array, tuned: npt.NDArray[np.bool_]) -> Array:
+    """Return the covariance of the deviation of a job from a sample, [J, J]. The untuned point has none."""
+    deviation = (_BASE_DISCREPANCY + _DISCREPANCY_SHARE * spread) * tuned
+    return np.asarray(correlation * deviation[:, None] * deviation)

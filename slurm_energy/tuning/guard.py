@@ -76,6 +76,13 @@ class SlowdownBudget:
         """Relative increase of the time so far; 0 before the first interval."""
         return self._lost_s / self._untuned_s if self._untuned_s > 0 else 0.0
 
-    def exhausted(self) -> bool:
-        """Return whether the job lost more time than the limit allows so far."""
-        return self._limit is not None and self.slowdown > self._limit
+    def max_time_ratio(self, duration_s: float) -> float:
+        """Return the maximum time ratio of the next interval that keeps the whole job within the limit.
+
+        Args:
+            duration_s: untuned duration of the interval.
+        """
+        if self._limit is None:
+            return math.inf
+        allowed_s = self._limit * (self._untuned_s + duration_s) - self._lost_s
+        return 1.0 + max(allowed_s, 0.0) / duration_s

@@ -53,6 +53,11 @@ class Measurement:
         return self.units / self.duration_s
 
     @property
+    def window_s(self) -> float:
+        """Mean duration of a window."""
+        return self.duration_s / self.windows
+
+    @property
     def watts(self) -> float:
         """Mean power."""
         return self.joules / self.duration_s

@@ -192,8 +192,8 @@ class CurvePrior:
         columns = len(candidates)
         return Ensemble(
             candidates,
-            base.log_time[:, :columns] + posterior.time_shift[:columns],
-            base.log_power[:, :columns] + posterior.power_shift[:columns],
+            posterior.log_time[:, :columns],
+            posterior.log_power[:, :columns],
             np.log(posterior.weights + 1e-12),
         )
 

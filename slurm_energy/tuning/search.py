@@ -11,7 +11,8 @@ from typing import Any
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.candidates import Reference
 from slurm_energy.tuning.decision import Situation, decide
-from slurm_energy.tuning.guard import ChangeDetector, is_surprise
+from slurm_energy.tuning.ensemble import Posterior
+from slurm_energy.tuning.guard import ChangeDetector, SlowdownBudget, is_surprise
 from slurm_energy.tuning.measurements import Measurement
 from slurm_energy.tuning.objective import Objective
 from slurm_energy.tuning.phase_knowledge import PhaseKnowledge
@@ -20,7 +21,8 @@ from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
 from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve, ResponsePoint
 
 _MAX_PHASES = 8
-_MAX_PROBE_WINDOWS = 6
+_MAX_POINT_WINDOWS = 30
+_MAX_REFERENCE_BLOCKS = 8
 _MIN_CHANGE = 0.04
 _MIN_CHECK_WINDOWS = 1
 _MIN_REMAINING_WINDOWS = 20.0
@@ -85,12 +87,14 @@ class TuningSearch:
         self._check: Measurement | None = None
         self._pending: list[ProgressWindow] = []
         self._detector = ChangeDetector()
+        self._budget = SlowdownBudget(objective.slowdown_limit)
         self._refused: set[int] = set()
         self._mismatches = 0
         self._windows_here = 0
         self._source: ProgressSource | None = None
         self._start_s: float | None = None
         self._last_s = 0.0
+        self._posterior: Posterior | None = None
         self._static = (UNTUNED, CurveSource.GENERIC_PRIOR)
 
     @property
@@ -127,6 +131,8 @@ class TuningSearch:
                 self._return_to_reference()
             return
         self._windows_here += 1
+        if self._current == 0:
+            self._budget.add(window.duration_s, 0.0)
         if self._current != 0:
             self._observe_tuned(window)
         elif self._phase is SearchPhase.REFERENCE:
@@ -279,9 +285,9 @@ class TuningSearch:
     def _observe_tuned(self, window: ProgressWindow) -> None:
         knowledge = self._knowledge
         log_time, log_power = knowledge.log_ratios(window)
-        posterior = knowledge.posterior()
+        posterior = self._posterior or knowledge.posterior()
         expected = float(posterior.mean_log_time()[self._current])
-        error = math.hypot(float(posterior.log_time_error()[self._current]), window.relative_error)
+        error = math.hypot(posterior.log_time_error(self._current), window.relative_error)
         changed = is_surprise(log_time - expected, error, _MIN_CHANGE)
         if self._phase is SearchPhase.HOLD:
             power = log_power - float(posterior.mean_log_power()[self._current])
@@ -290,8 +296,10 @@ class TuningSearch:
             )
         if changed:
             self._pending = [window]
+            self._budget.add(window.duration_s, log_time)
             self._return_to_reference()
             return
+        self._budget.add(window.duration_s, log_time)
         knowledge.add(self._current, window)
         self._move_on()
 
@@ -313,19 +321,25 @@ class TuningSearch:
     def _move_on(self) -> None:
         """Decide on the next point from everything known about this phase."""
         knowledge = self._knowledge
-        if self._wants_reference():
-            self._return_to_reference()
-            return
         situation = Situation(
             self._current,
             frozenset(knowledge.visits),
-            frozenset(self._refused),
+            frozenset(self._excluded()),
             may_probe=knowledge.probes < self._options.max_probes,
-            may_stay=self._windows_here < _MAX_PROBE_WINDOWS,
             remaining_windows=self._remaining_windows(),
+            max_time_ratio=self._budget.max_time_ratio(knowledge.track.blocks[0].window_s),
         )
-        decision = decide(knowledge.posterior(), self._objective, situation)
-        self._go_to(decision.index, SearchPhase.PROBE if decision.probe else SearchPhase.HOLD)
+        self._posterior = knowledge.posterior()
+        decision = decide(self._posterior, self._objective, situation)
+        if decision.probe and self._wants_reference(decision.index):
+            self._return_to_reference()
+        else:
+            self._go_to(decision.index, SearchPhase.PROBE if decision.probe else SearchPhase.HOLD)
+
+    def _excluded(self) -> set[int]:
+        """Return the points that the hardware refused and those whose measurement takes too long."""
+        visits = self._knowledge.visits.items()
+        return self._refused | {index for index, visit in visits if visit.windows >= _MAX_POINT_WINDOWS}
 
     def _go_to(self, index: int, phase: SearchPhase) -> None:
         knowledge = self._knowledge
@@ -358,21 +372,19 @@ class TuningSearch:
 
     def _reference_target(self) -> float:
         limit = self._objective.slowdown_limit
-        return 0.01 if limit is None else min(max(limit / 10, 0.002), 0.01)
+        return 0.01 if limit is None else min(max(limit / 5, 0.003), 0.01)
 
     def _max_reference_windows(self) -> int:
         return self._options.max_reference_windows
 
-    def _wants_reference(self) -> bool:
-        """Return whether the reference should be measured again to beat drift and noise."""
-        knowledge, limit = self._knowledge, self._objective.slowdown_limit
-        if limit is None or self._current == 0:
-            return False
-        blocks = knowledge.track.blocks
+    def _wants_reference(self, index: int) -> bool:
+        """Return whether the reference is measured less accurately than a point."""
+        knowledge, visit = self._knowledge, self._knowledge.visits.get(index)
         return (
-            len(blocks) < 4
-            and knowledge.probes >= 3 * len(blocks)
-            and knowledge.reference_error() > limit / 16
+            visit is not None
+            and self._objective.slowdown_limit is not None
+            and len(knowledge.track.blocks) < _MAX_REFERENCE_BLOCKS
+            and knowledge.reference_error() > visit.relative_error
         )
 
     def _remaining_windows(self) -> float:
