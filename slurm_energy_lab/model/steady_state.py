@@ -28,6 +28,23 @@ _CPU_FREQUENCIES = 9
 
 
 @dataclass(frozen=True, slots=True)
+class PhaseFigures:
+    """Speed and power of a phase at one operating point.
+
+    Attributes:
+        seconds: time of the phase at problem size 1.
+        watts: power of the node.
+        package_watts: power of one package.
+        gpu_watts: power of one GPU; None without GPUs.
+    """
+
+    seconds: float
+    watts: float
+    package_watts: float
+    gpu_watts: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class StaticRun:
     """Time and energy of a whole program at one operating point.
 
@@ -55,12 +72,12 @@ class SteadyState:
 
     def __init__(self, profile: NodeProfile, device: str) -> None:
         """Take the node's profile and the device of the programs, `cpu` or `gpu`."""
-        self._profile = profile
+        self.profile = profile
         self._device = device
-        self._figures: dict[tuple[OperatingPoint, KernelPhase], tuple[float, float]] = {}
+        self._figures: dict[tuple[OperatingPoint, KernelPhase], PhaseFigures] = {}
 
-    def phase(self, point: OperatingPoint, phase: KernelPhase) -> tuple[float, float]:
-        """Return the seconds of a phase at problem size 1, and the power of the node in watts."""
+    def phase(self, point: OperatingPoint, phase: KernelPhase) -> PhaseFigures:
+        """Return speed and power of a phase at an operating point."""
         key = point, phase
         if key not in self._figures:
             self._figures[key] = self._run(point, phase)
@@ -70,9 +87,9 @@ class SteadyState:
         """Return time and energy of a program of the given problem size at one operating point."""
         seconds = joules = 0.0
         for phase, count in Counter(spec.phases).items():
-            phase_s, watts = self.phase(point, phase)
-            seconds += count * phase_s
-            joules += count * phase_s * watts
+            figures = self.phase(point, phase)
+            seconds += count * figures.seconds
+            joules += count * figures.seconds * figures.watts
         scale = spec.scale(size)
         return StaticRun(point, seconds * scale, joules * scale)
 
@@ -80,22 +97,26 @@ class SteadyState:
         self, spec: KernelSpec, size: float, points: Iterable[OperatingPoint] | None = None
     ) -> list[StaticRun]:
         """Return the static runs at all operating points; None for those of `operating_points`."""
-        chosen = operating_points(self._profile, self._device) if points is None else points
+        chosen = operating_points(self.profile, self._device) if points is None else points
         return [self.static_run(spec, size, point) for point in chosen]
 
-    def _run(self, point: OperatingPoint, phase: KernelPhase) -> tuple[float, float]:
-        """Run one phase without end and return its seconds at problem size 1, and the node's watts."""
-        node = NodeModel(self._profile)
+    def _run(self, point: OperatingPoint, phase: KernelPhase) -> PhaseFigures:
+        """Run one phase without end at an operating point."""
+        node = NodeModel(self.profile)
         apply_point(node, point)
         spec = KernelSpec("phase", "", 1.0, "", (dataclasses.replace(phase, units=1.0),))
-        size = _LONG_S / full_speed_seconds(self._profile, spec, self._device)
+        size = _LONG_S / full_speed_seconds(self.profile, spec, self._device)
         run_id = node.submit(KernelRequest("phase", self._device, size=size), 0.0, spec)
+        names = ["node", "cpu[0]", *(["gpu[0]"] if self.profile.gpu else [])]
         node.advance(_SETTLE_S)
-        before_units, before_joules = node.progress_units(run_id), node.energy_joules("node")
+        before_units = node.progress_units(run_id)
+        before_joules = [node.energy_joules(name) for name in names]
         node.advance(_SETTLE_S + _MEASURE_S)
         done = node.progress_units(run_id) - before_units
-        watts = (node.energy_joules("node") - before_joules) / _MEASURE_S
-        return (_MEASURE_S / done / size if done > 0 else math.inf), watts
+        joules = [node.energy_joules(name) for name in names]
+        watts = [(now - before) / _MEASURE_S for now, before in zip(joules, before_joules, strict=True)]
+        seconds = _MEASURE_S / done / size if done > 0 else math.inf
+        return PhaseFigures(seconds, watts[0], watts[1], watts[2] if len(watts) > 2 else None)
 
 
 def apply_point(node: NodeModel, point: OperatingPoint) -> None:

@@ -1,0 +1,99 @@
+"""Tuned runs of a program on an emulated node: with the search alone, and with the agent."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.policies.operating_point import UNTUNED
+from slurm_energy.tuning.candidates import (
+    CpuHardware,
+    GpuHardware,
+    cpu_frequencies,
+    gpu_limits,
+    joint_candidates,
+)
+from slurm_energy.tuning.objective import Objective
+from slurm_energy.tuning.priors import cpu_prior, joint_prior
+from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
+from slurm_energy.tuning.search import TuningSearch
+from slurm_energy_lab.cluster.configuration import toml_document
+from slurm_energy_lab.model import NodeProfile, draw_profile, load_profile
+from slurm_energy_lab.model.phase_walk import PhaseWalk
+from slurm_energy_lab.model.programs import workload_spec
+from slurm_energy_lab.model.steady_state import SteadyState
+
+WINDOW_S, SETTLE_S = 10.0, 2.0
+STEP_VARIATION, POWER_ERROR = 0.02, 0.005
+"""Relative standard deviations: of a step's time, and of the power of a window."""
+
+
+@dataclass(frozen=True)
+class TunedRun:
+    """Time and energy of a whole node during a tuned run, with the summary of its tuning."""
+
+    seconds: float
+    joules: float
+    summary: dict[str, Any]
+
+
+def drawn_node(seed: int, gpus: bool) -> NodeProfile:
+    """Return a node profile drawn at random, read from a profile file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "node.toml"
+        path.write_text(toml_document(draw_profile(seed, gpus)))
+        return load_profile(path)
+
+
+def run_search(truth: SteadyState, program: str, size: float, objective: Objective, seed: str) -> TunedRun:
+    """Run a program under the search alone, with windows of whole steps that have random errors."""
+    numbers = random.Random(seed)
+    search = new_search(truth.profile, objective)
+    walk = PhaseWalk(truth, workload_spec(program), size)
+    current = UNTUNED
+    while not walk.finished:
+        if search.requested != current:
+            current = search.requested
+            walk.advance(current, SETTLE_S)
+            walk.finish_step(current)
+        before = copy.copy(walk)
+        walk.advance(current, WINDOW_S)
+        walk.finish_step(current)
+        duration_s = walk.seconds - before.seconds
+        if walk.finished:
+            break
+        units = walk.units - before.units
+        error = STEP_VARIATION / math.sqrt(max(1.0, units if units < 2 * WINDOW_S else WINDOW_S))
+        search.observe(
+            ProgressWindow(
+                current,
+                before.seconds,
+                duration_s,
+                units / duration_s * (1 + numbers.gauss(0, error)),
+                error,
+                (walk.joules - before.joules) / duration_s * (1 + numbers.gauss(0, POWER_ERROR)),
+                ProgressSource.REPORTED,
+                (walk.gpu_joules - before.gpu_joules) / duration_s if truth.profile.gpu else None,
+                (walk.package_joules - before.package_joules) / duration_s,
+            )
+        )
+    return TunedRun(walk.seconds, walk.joules, search.summary())
+
+
+def new_search(profile: NodeProfile, objective: Objective) -> TuningSearch:
+    """Return a search over the knobs of a node about whose hardware nothing is known."""
+    cpufreq, gpu = profile.cpufreq, profile.gpu
+    cpu = CpuHardware(profile.cpu.packages, cpufreq.cpuinfo_max_khz / 1000, cpufreq.min_khz / 1000)
+    frequencies = cpu_frequencies(cpu)
+    if gpu is None:
+        return TuningSearch(frequencies, objective, cpu_prior(cpu))
+    hardware = GpuHardware(gpu.count, gpu.default_limit_watts, gpu.min_limit_watts, None)
+    few = [frequencies[round(i * (len(frequencies) - 1) / 4)] for i in range(5)]
+    return TuningSearch(
+        joint_candidates(gpu_limits(hardware, 14), few), objective, joint_prior(hardware, cpu)
+    )

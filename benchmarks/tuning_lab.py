@@ -1,0 +1,195 @@
+"""Tuning of jobs on emulated nodes that no table lists, against an exhaustive static sweep of each node.
+
+Half of the nodes have GPUs. The coefficients of each node are drawn at random (`senergy lab profile`). Seven
+kernels and three programs of several phases run on each node under the objective `edp` without a limit, and
+under `energy` with slowdown limits of 3, 5 and 10 %. The energy of a job is that of its whole node.
+
+The sweep runs each program at every point of a grid of GPU limits and CPU frequencies without noise. `saving`
+is the share of the untuned energy-delay product or energy that a run saves, with the search included;
+`possible` is that of the best point of the sweep; `share` is the sum of the savings over the sum of the
+possible ones. A run is responsive if at least 2 % are possible.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+
+from claims import Claim, at_least, at_most, publish
+from lab_runs import TunedRun, drawn_node, run_search
+
+from slurm_energy.policies.operating_point import OperatingPoint
+from slurm_energy.tuning.objective import TIME_EXPONENTS, Objective
+from slurm_energy_lab.model import default_size, kernel_names, program_names
+from slurm_energy_lab.model.programs import workload_spec
+from slurm_energy_lab.model.steady_state import StaticRun, SteadyState
+
+OBJECTIVES = (("edp", None), ("energy", 0.03), ("energy", 0.05), ("energy", 0.10))
+RESPONSIVE = 0.02
+
+
+@dataclass(frozen=True)
+class Result:
+    """A tuned run against the untuned run and the best static run."""
+
+    seed: int
+    device: str
+    program: str
+    objective: str
+    limit: float | None
+    slowdown: float
+    saving: float
+    possible: float
+    probes: int
+    chosen: str
+    best: str
+
+    @property
+    def exceeds_limit(self) -> bool:
+        """Whether the run was slower than its limit by more than one point."""
+        return self.limit is not None and self.slowdown > self.limit + 0.01
+
+    @property
+    def goal(self) -> str:
+        """Objective with its limit."""
+        return self.objective if self.limit is None else f"{self.objective} {self.limit:.0%}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=20, help="number of nodes (20)")
+    parser.add_argument("--seed", type=int, default=1000, help="seed of the first node (1000)")
+    parser.add_argument("--seconds", type=float, default=1800, help="untuned run time (1800)")
+    parser.add_argument("--workers", type=int, default=2, help="processes (2)")
+    parser.add_argument("--programs", default="", help="comma-separated names (default: all)")
+    parser.add_argument("--verbose", action="store_true", help="print every run")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="file of results to write and to resume")
+    parser.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
+    arguments = parser.parse_args()
+    programs = tuple(filter(None, arguments.programs.split(","))) or (*kernel_names(), *program_names())
+    print(f"{arguments.nodes} nodes with seeds from {arguments.seed}, runs of {arguments.seconds:g} s")
+    begin = time.monotonic()
+    results = evaluate(arguments, programs)
+    for item in results if arguments.verbose else ():
+        print(line(item))
+    report(results)
+    print(f"{len(results)} runs in {time.monotonic() - begin:.0f} s")
+    return publish(claims(results), arguments.json)
+
+
+def evaluate(arguments: argparse.Namespace, programs: Sequence[str]) -> list[Result]:
+    """Return the results of all nodes; nodes in the file of results are not run again."""
+    results: list[Result] = []
+    if arguments.results and arguments.results.exists():
+        results = [Result(**json.loads(text)) for text in arguments.results.read_text().splitlines()]
+    done = {item.seed for item in results}
+    seeds = [seed for seed in range(arguments.seed, arguments.seed + arguments.nodes) if seed not in done]
+    with ProcessPoolExecutor(arguments.workers) as pool:
+        parts = [pool.submit(evaluate_node, seed, programs, arguments.seconds) for seed in seeds]
+        for part in parts:
+            results += part.result()
+            if arguments.results:
+                with arguments.results.open("a") as file:
+                    file.writelines(json.dumps(asdict(item)) + "\n" for item in part.result())
+    return results
+
+
+def evaluate_node(seed: int, programs: Sequence[str], seconds: float) -> list[Result]:
+    """Return the tuned runs of all programs on one node. Nodes with odd seeds have GPUs."""
+    device = "gpu" if seed % 2 else "cpu"
+    profile = drawn_node(seed, device == "gpu")
+    truth = SteadyState(profile, device)
+    results = []
+    for program in programs:
+        size = default_size(profile, program, device, seconds)
+        sweep = truth.sweep(workload_spec(program), size)
+        for name, limit in OBJECTIVES:
+            objective = Objective(name, limit)
+            run = run_search(truth, program, size, objective, f"{seed}/{program}/{name}/{limit}")
+            results.append(judged((seed, device, program), objective, sweep, run))
+    return results
+
+
+def judged(
+    key: tuple[int, str, str], objective: Objective, sweep: Sequence[StaticRun], run: TunedRun
+) -> Result:
+    """Compare a run with the untuned run and with the best static run."""
+    untuned = sweep[0]
+
+    def saving(other: StaticRun | TunedRun) -> float:
+        exponent = TIME_EXPONENTS[objective.name] - 1
+        return 1 - other.joules / untuned.joules * (other.seconds / untuned.seconds) ** exponent
+
+    best = max((one for one in sweep if objective.allows(one.seconds / untuned.seconds)), key=saving)
+    return Result(
+        *key,
+        objective.name,
+        objective.slowdown_limit,
+        run.seconds / untuned.seconds - 1,
+        saving(run),
+        saving(best),
+        run.summary["probes"],
+        str(OperatingPoint.from_json(run.summary["chosen"])),
+        str(best.point),
+    )
+
+
+def line(item: Result) -> str:
+    """Return the text of a run."""
+    return (
+        f"{item.seed} {item.device} {item.program:<13}{item.goal:<11} saving {item.saving:6.1%} of"
+        f" {item.possible:6.1%}, slowdown {item.slowdown:6.1%}, {item.probes:2} probes, {item.chosen};"
+        f" best {item.best}"
+    )
+
+
+def report(results: Sequence[Result]) -> None:
+    """Print a table of the savings by device and objective."""
+    groups = defaultdict(list)
+    for item in results:
+        groups[item.device, item.goal].append(item)
+    print(
+        f"{'device':<7}{'objective':<12}{'runs':>5}{'saving':>8}{'possible':>9}{'share':>7}{'resp.':>6}"
+        f"{'share':>7}{'worst':>8}{'slowdown':>9}{'max':>7}{'over':>6}"
+    )
+    for (device, goal), items in groups.items():
+        wide = [item for item in items if item.possible >= RESPONSIVE]
+        print(
+            f"{device:<7}{goal:<12}{len(items):>5}"
+            f"{fmean(i.saving for i in items):>8.1%}{fmean(i.possible for i in items):>9.1%}"
+            f"{share(items):>7.0%}{len(wide):>6}{share(wide):>7.0%}{min(i.saving for i in items):>8.1%}"
+            f"{fmean(i.slowdown for i in items):>9.1%}{max(i.slowdown for i in items):>7.1%}"
+            f"{sum(i.exceeds_limit for i in items):>6}"
+        )
+
+
+def share(items: Sequence[Result]) -> float:
+    """Return the sum of the savings over the sum of the possible savings."""
+    possible = sum(item.possible for item in items)
+    return sum(item.saving for item in items) / possible if possible else math.nan
+
+
+def claims(results: Sequence[Result]) -> list[Claim]:
+    """Return the claims about savings, losses and slowdown limits."""
+    edp = [item for item in results if item.objective == "edp"]
+    limited = [item for item in results if item.limit is not None]
+    five = [item for item in limited if item.limit == 0.05]
+    return [
+        at_least("lab_edp_share_of_possible_saving", share(edp), 0.8),
+        at_most("lab_edp_worst_loss", max(-item.saving for item in edp), 0.01),
+        at_most("lab_slowdown_limit_exceeded", fmean(item.exceeds_limit for item in limited), 0.01),
+        at_least("lab_energy_at_5_percent_share", share(five), 0.9),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
