@@ -17,9 +17,33 @@ local FIRST_LINE = "senergy-policies 1"
 local NAME_MAX, LABEL_MAX = 32, 64
 local SHAPES_MAX, KIND_MAX = 8, 32
 local SCRIPT_MAX = 16 * 1024 -- maximum bytes of script and arguments to digest: some milliseconds in Lua 5.1
-local SHOWN_MAX, LISTED_MAX = 40, 320
+local SHOWN_MAX, LISTED_MAX = 40, 400
+local PROFILES_MAX = 255 -- numbers of NVIDIA power profiles
 local MICRO = 1000000 -- amounts are compared in whole millionths
-local WATT_FACTORS = { [""] = 1.0, W = 1.0, kW = 1e3, MW = 1e6 }
+local WATTS = {
+    unit = "W",
+    form = "a power; write watts as 200, 200W or 1.6kW",
+    factors = { [""] = 1.0, W = 1.0, kW = 1e3, MW = 1e6 },
+}
+local MEGAHERTZ = {
+    unit = "MHz",
+    form = "a frequency; write MHz as 2400, 2400MHz or 2.4GHz",
+    factors = { [""] = 1.0, MHz = 1.0, GHz = 1e3 },
+}
+local PERCENT = {
+    unit = "%",
+    form = "a percentage; write it as 5, 5% or 2.5%",
+    factors = { [""] = 1.0, ["%"] = 1.0 },
+    zero = true,
+}
+local BOUNDS = {
+    cap_watts = true,
+    gpu_cap_watts = true,
+    slowdown_percent = true,
+    cpu_freq_mhz = true,
+    gpu_clock_mhz = true,
+}
+local TUNING_MODES = { off = true, advise = true, on = true }
 
 -- Returns the user's text in quotes: non-printable characters escaped, truncated at SHOWN_MAX.
 local function shown(text)
@@ -48,10 +72,10 @@ local function read_decimal(text, digits, decimals)
     return math.floor(number * MICRO + 0.5), fraction and unit or rest
 end
 
-local function parse_watts(text)
+local function parse_number(quantity, text)
     local micros, unit = read_decimal(text, 9, 6)
-    local factor = micros and WATT_FACTORS[unit]
-    return factor and micros > 0 and micros * factor or nil
+    local factor = micros and quantity.factors[unit]
+    return factor and (micros > 0 or quantity.zero) and micros * factor or nil
 end
 
 -- Returns the text of the policy file, or nil and, unless the file is missing, the reason.
@@ -88,10 +112,11 @@ local function is_policy_name(text)
 end
 
 -- Parses the policy file into { names = {...}, open = {name = bool}, cap_watts = {low=, high=}, ... }.
--- `open` is for `user`. `measures_only` and `needs_cap` are sets of policy names, the built-in ones if the file
--- lists no policy. Unknown lines are skipped: they are for newer readers.
+-- `open` is for `user`. `measures_only`, `needs_cap` and `tuned` are sets of policy names. If the file lists no
+-- policy, `measures_only` and `needs_cap` name the built-in ones. If no policy is tuned, `any_tuned` is nil: the
+-- file comes from an older senergyctld. Unknown lines are skipped: they are for newer readers.
 local function parse_rules(text, user)
-    local rules = { names = {}, open = {}, measures_only = {}, needs_cap = {} }
+    local rules = { names = {}, open = {}, measures_only = {}, needs_cap = {}, tuned = {} }
     for line in string.gmatch(text or "", "[^\n]+") do
         local words = {}
         for word in string.gmatch(line, "[^ ]+") do
@@ -110,7 +135,11 @@ local function parse_rules(text, user)
             rules.open[words[2]] = rules.open[words[2]] or open
             rules.measures_only[words[2]] = options["measures-only"]
             rules.needs_cap[words[2]] = options["needs-cap"]
-        elseif words[1] == "cap_watts" or words[1] == "gpu_cap_watts" then
+            rules.tuned[words[2]] = options["tuned"]
+            rules.any_tuned = rules.any_tuned or options["tuned"]
+        elseif words[1] == "power-profiles" then
+            rules.power_profiles = words[2]
+        elseif BOUNDS[words[1]] then
             local low, after_low = read_decimal(words[2] or "", 12, 6)
             local high, after_high = read_decimal(words[3] or "", 12, 6)
             if low and high and after_low == "" and after_high == "" then
@@ -135,24 +164,49 @@ local function plain_number(micros)
     return text
 end
 
-local function bounds_text(bounds)
-    return "allowed: " .. plain_number(bounds.low) .. " to " .. plain_number(bounds.high) .. " W"
+local function bounds_text(bounds, unit)
+    return "allowed: " .. plain_number(bounds.low) .. " to " .. plain_number(bounds.high) .. " " .. unit
 end
 
 -- Each check returns nil, or the error message after the flag's name.
 
-local function watts_check(key)
+local function number_check(quantity, key)
     return function(value, rules)
-        local amount, bounds = parse_watts(value), rules[key]
+        local amount, bounds = parse_number(quantity, value), rules[key]
         if not amount then
-            local allowed = bounds and " (" .. bounds_text(bounds) .. ")" or ""
-            return shown(value) .. " is not a power; write watts as 200, 200W or 1.6kW" .. allowed
+            local allowed = bounds and " (" .. bounds_text(bounds, quantity.unit) .. ")" or ""
+            return shown(value) .. " is not " .. quantity.form .. allowed
         end
         if bounds and (amount < bounds.low or amount > bounds.high) then
-            return shown(value) .. " is out of bounds; " .. bounds_text(bounds)
+            return shown(value) .. " is out of bounds; " .. bounds_text(bounds, quantity.unit)
         end
         return nil
     end
+end
+
+local function check_tuning(value)
+    return not TUNING_MODES[value] and shown(value) .. " is not a tuning mode; allowed: off, advise, on" or nil
+end
+
+-- Whether `name` is PROFILE_ and the number of a profile without a name.
+local function is_numbered_profile(name)
+    local digits = string.match(name, "^PROFILE_(%d%d?%d?)$")
+    return digits and tonumber(digits) < PROFILES_MAX and (digits == "0" or string.sub(digits, 1, 1) ~= "0")
+end
+
+-- Checks the name of a power profile. Without a list in the policy file, any word may be a profile.
+local function check_profile(value, rules)
+    local name = string.upper((string.gsub(value, "%-", "_")))
+    local known = is_numbered_profile(name) or not rules.power_profiles
+    for one in string.gmatch(rules.power_profiles or "", "[^,]+") do
+        known = known or one == name
+    end
+    if known and #name >= 1 and #name <= LABEL_MAX and string.match(name, "^[A-Z0-9_]+$") then
+        return nil
+    end
+    local list = rules.power_profiles
+    local allowed = list and #list < LISTED_MAX and "; allowed: " .. list or ""
+    return shown(value) .. " is not a power profile" .. allowed
 end
 
 -- Returns the number of insertions, deletions, replacements and swaps of neighbours that turn `wanted`, in lower
@@ -253,12 +307,21 @@ end
 
 local FLAGS = {
     ENERGY_POLICY = { "--energy-policy", check_policy },
-    ENERGY_CAP = { "--energy-cap", watts_check("cap_watts") },
-    ENERGY_GPU_CAP = { "--energy-gpu-cap", watts_check("gpu_cap_watts") },
+    ENERGY_CAP = { "--energy-cap", number_check(WATTS, "cap_watts") },
+    ENERGY_GPU_CAP = { "--energy-gpu-cap", number_check(WATTS, "gpu_cap_watts") },
+    ENERGY_SLOWDOWN = { "--energy-slowdown", number_check(PERCENT, "slowdown_percent") },
+    ENERGY_TUNING = { "--energy-tuning", check_tuning },
+    ENERGY_CPU_FREQ = { "--energy-cpu-freq", number_check(MEGAHERTZ, "cpu_freq_mhz") },
+    ENERGY_GPU_CLOCK = { "--energy-gpu-clock", number_check(MEGAHERTZ, "gpu_clock_mhz") },
+    ENERGY_POWER_PROFILE = { "--energy-power-profile", check_profile },
     ENERGY_MODEL = { "--energy-model", label_check("model name") },
     ENERGY_TAG = { "--energy-tag", label_check("tag") },
     ENERGY_ALTERNATIVES = { "--energy-alternatives", check_shapes },
 }
+
+-- Flags that fix a setting, in the order of spank/flags.h.
+local LIMITS =
+    { "ENERGY_CAP", "ENERGY_GPU_CAP", "ENERGY_CPU_FREQ", "ENERGY_GPU_CLOCK", "ENERGY_POWER_PROFILE" }
 
 -- Returns flag and value of each energy variable. slurmctld adds the prefix SPANK_ to names without it. A client
 -- may have added it itself, even more than once; the hooks see the same variable.
@@ -275,21 +338,30 @@ local function energy_values(environment)
     return found
 end
 
--- Returns the error of a combination of individually valid values, or nil: a cap under a policy that only
--- measures, or no cap under a policy that needs one. A cap without a policy is valid.
+-- Returns the error of a combination of individually valid values, or nil: a limit under a policy that only
+-- measures, no limit under a policy that needs one, or a flag about tuning under a policy that is not tuned. A
+-- limit without a policy is valid.
 local function contradiction(values, rules)
-    local given = {}
+    local given, limit, tuning = {}, nil, nil
     for _, item in ipairs(values) do
-        given[item.name] = true
+        given[item.name] = item.value
+        tuning = tuning or item.name == "ENERGY_TUNING" and item.value ~= "off" and item.name
     end
-    local cap = given.ENERGY_CAP and "ENERGY_CAP" or given.ENERGY_GPU_CAP and "ENERGY_GPU_CAP"
+    for _, name in ipairs(LIMITS) do
+        limit = limit or given[name] and name
+    end
+    tuning = given.ENERGY_SLOWDOWN and "ENERGY_SLOWDOWN" or tuning
     for _, item in ipairs(values) do
         local policy = item.name == "ENERGY_POLICY" and item.value
-        if policy and cap and rules.measures_only[policy] then
-            local advice = "' changes nothing; choose another policy or leave the cap out"
-            return FLAGS[cap][1] .. ": policy '" .. policy .. advice
-        elseif policy and not cap and rules.needs_cap[policy] then
+        local other = policy and (rules.measures_only[policy] or rules.needs_cap[policy] or rules.any_tuned)
+        if policy and limit and rules.measures_only[policy] then
+            local advice = "' changes nothing; choose another policy or leave the flag out"
+            return FLAGS[limit][1] .. ": policy '" .. policy .. advice
+        elseif policy and not limit and rules.needs_cap[policy] then
             return "--energy-policy=" .. policy .. " needs --energy-cap or --energy-gpu-cap"
+        elseif tuning and other and not rules.tuned[policy] then
+            local advice = "' is not tuned; choose edp, ed2p or energy, or leave the flag out"
+            return FLAGS[tuning][1] .. ": policy '" .. policy .. advice
         end
     end
     return nil
@@ -423,15 +495,19 @@ local function names_gpus(request)
     return false
 end
 
--- Warns the user of a cap per GPU if the job requests no GPU. The job is not rejected: in a partition that
+local GPU_FLAGS = { "ENERGY_GPU_CAP", "ENERGY_GPU_CLOCK", "ENERGY_POWER_PROFILE" }
+
+-- Warns the user of a setting of GPUs if the job requests no GPU. The job is not rejected: in a partition that
 -- allocates whole nodes it gets their GPUs without a request, and not every release lets Lua look up partitions.
 local function warn_of_missing_gpus(job_desc, values)
-    local capped, offers = false, false
+    local given, flag = {}, nil
     for _, item in ipairs(values) do
-        capped = capped or item.name == "ENERGY_GPU_CAP"
-        offers = offers or item.name == "ENERGY_ALTERNATIVES"
+        given[item.name] = true
     end
-    if not capped or offers or job_desc.shared == 0 then -- 0: --exclusive, which gives all GPUs of the node
+    for _, name in ipairs(GPU_FLAGS) do
+        flag = flag or given[name] and FLAGS[name][1]
+    end
+    if not flag or given.ENERGY_ALTERNATIVES or job_desc.shared == 0 then -- 0: --exclusive, all GPUs of the node
         return
     end
     for _, key in ipairs({ "gres", "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task" }) do
@@ -439,8 +515,8 @@ local function warn_of_missing_gpus(job_desc, values)
             return
         end
     end
-    local advice = "ask for GPUs, or leave the cap out"
-    slurm.log_user("%s", "--energy-gpu-cap: the job asks for no GPU, so the cap has no effect: " .. advice)
+    local advice = ": the job asks for no GPU, so the flag has no effect: ask for GPUs, or leave it out"
+    slurm.log_user("%s", flag .. advice)
 end
 
 local function prepare(job_desc, values, rules)

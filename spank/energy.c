@@ -139,16 +139,25 @@ static void drop_inherited_flag(spank_t spank, enum flag flag) {
                flag_names[flag].option);
 }
 
+static bool is_written(int flag) { return flags[flag].given && !flags[flag].inherited; }
+
+/* Whether a flag can contradict the policy. */
+static bool depends_on_policy(int flag) {
+    return flag_names[flag].limits || flag == FLAG_SLOWDOWN || flag == FLAG_TUNING;
+}
+
 /* Drops inherited flags that contradict given flags. The user has no other way to remove them. */
 static void drop_conflicting_flags(spank_t spank) {
-    bool cap_written = (flags[FLAG_CAP].given && !flags[FLAG_CAP].inherited) ||
-                       (flags[FLAG_GPU_CAP].given && !flags[FLAG_GPU_CAP].inherited);
-    if (cap_written) {
+    bool written = false;
+    for (int i = 0; i < FLAG_COUNT; i++)
+        written = written || (depends_on_policy(i) && is_written(i));
+    if (written && !is_written(FLAG_POLICY)) {
         drop_inherited_flag(spank, FLAG_POLICY);
         return;
     }
-    drop_inherited_flag(spank, FLAG_CAP);
-    drop_inherited_flag(spank, FLAG_GPU_CAP);
+    for (int i = 0; i < FLAG_COUNT; i++)
+        if (depends_on_policy(i))
+            drop_inherited_flag(spank, (enum flag)i);
 }
 
 /* Checks the combination of all flags after all are read. Flags of a step have no effect and need no check.

@@ -6,24 +6,77 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SHOWN_MAX 40    /* characters of the user's text in a message */
-#define ALLOWED_MAX 320 /* characters of the list of policies in a message */
+#define SHOWN_MAX 40     /* characters of the user's text in a message */
+#define ALLOWED_MAX 400  /* characters of the list of policies or profiles in a message */
+#define PROFILES_MAX 255 /* numbers of NVIDIA power profiles, NVML's nvmlMask255_t */
 
 const struct flag_name flag_names[FLAG_COUNT] = {
-    [FLAG_POLICY] = {"energy-policy", "ENERGY_POLICY", "NAME", "energy policy (senergy policies lists them)"},
-    [FLAG_CAP] = {"energy-cap", "ENERGY_CAP", "WATTS", "power limit per node: 200, 200W or 1.6kW"},
-    [FLAG_GPU_CAP] = {"energy-gpu-cap", "ENERGY_GPU_CAP", "WATTS", "power limit per GPU: 200, 200W or 0.3kW"},
-    [FLAG_MODEL] = {"energy-model", "ENERGY_MODEL", "NAME", "workload profile for settings and prediction"},
-    [FLAG_TAG] = {"energy-tag", "ENERGY_TAG", "TEXT", "free label that the energy record will carry"},
+    [FLAG_POLICY] = {"energy-policy", "ENERGY_POLICY", "NAME", "energy policy (senergy policies lists them)",
+                     false},
+    [FLAG_CAP] = {"energy-cap", "ENERGY_CAP", "WATTS", "power limit per node: 200, 200W or 1.6kW", true},
+    [FLAG_GPU_CAP] = {"energy-gpu-cap", "ENERGY_GPU_CAP", "WATTS", "power limit per GPU: 200, 200W or 0.3kW",
+                      true},
+    [FLAG_SLOWDOWN] = {"energy-slowdown", "ENERGY_SLOWDOWN", "PERCENT",
+                       "slowdown that tuning may cause: 5, 5% or 2.5%", false},
+    [FLAG_TUNING] = {"energy-tuning", "ENERGY_TUNING", "MODE", "off, advise or on", false},
+    [FLAG_CPU_FREQ] = {"energy-cpu-freq", "ENERGY_CPU_FREQ", "MHZ",
+                       "highest CPU frequency: 2400, 2400MHz or 2.4GHz", true},
+    [FLAG_GPU_CLOCK] = {"energy-gpu-clock", "ENERGY_GPU_CLOCK", "MHZ",
+                        "highest GPU clock: 1200, 1200MHz or 1.2GHz", true},
+    [FLAG_POWER_PROFILE] = {"energy-power-profile", "ENERGY_POWER_PROFILE", "NAME",
+                            "workload power profile of NVIDIA GPUs, such as MAX-Q", true},
+    [FLAG_MODEL] = {"energy-model", "ENERGY_MODEL", "NAME", "workload profile for settings and prediction",
+                    false},
+    [FLAG_TAG] = {"energy-tag", "ENERGY_TAG", "TEXT", "free label that the energy record will carry", false},
     [FLAG_ALTERNATIVES] = {"energy-alternatives", "ENERGY_ALTERNATIVES", "SHAPES",
-                           "GPUs per node that would do as well: gpu:a100:4,gpu:h100:2"},
+                           "GPUs per node that would do as well: gpu:a100:4,gpu:h100:2", false},
 };
 
-/* Keys in the policy file with the bounds of flags in watts. */
-static const char *const bounds_keys[FLAG_COUNT] = {
-    [FLAG_CAP] = "cap_watts",
-    [FLAG_GPU_CAP] = "gpu_cap_watts",
+struct unit {
+    const char *name;
+    unsigned factor; /* 1, 1000 or 1000000 */
 };
+
+/* A kind of number. */
+struct quantity {
+    const char *unit; /* of the bounds */
+    const char *form; /* for messages */
+    bool zero;        /* whether 0 is valid */
+    struct unit units[4];
+};
+
+static const struct quantity watts = {
+    "W",
+    "a power; write watts as 200, 200W or 1.6kW",
+    false,
+    {{"", 1}, {"W", 1}, {"kW", 1000}, {"MW", 1000000}},
+};
+static const struct quantity megahertz = {
+    "MHz",
+    "a frequency; write MHz as 2400, 2400MHz or 2.4GHz",
+    false,
+    {{"", 1}, {"MHz", 1}, {"GHz", 1000}, {NULL, 0}},
+};
+static const struct quantity percent = {
+    "%",
+    "a percentage; write it as 5, 5% or 2.5%",
+    true,
+    {{"", 1}, {"%", 1}, {NULL, 0}, {NULL, 0}},
+};
+
+/* Flags with a number: its quantity, and the key of its bounds in the policy file. */
+static const struct number_flag {
+    const struct quantity *quantity;
+    const char *bounds_key;
+} number_flags[FLAG_COUNT] = {
+    [FLAG_CAP] = {&watts, "cap_watts"},
+    [FLAG_GPU_CAP] = {&watts, "gpu_cap_watts"},
+    [FLAG_SLOWDOWN] = {&percent, "slowdown_percent"},
+    [FLAG_CPU_FREQ] = {&megahertz, "cpu_freq_mhz"},
+    [FLAG_GPU_CLOCK] = {&megahertz, "gpu_clock_mhz"},
+};
+
+static const char *const tuning_modes[] = {"off", "advise", "on"};
 
 /* A message under construction; it is truncated at `size`. */
 struct line {
@@ -58,52 +111,97 @@ static void append_shown(struct line *line, const char *value) {
     append(line, "'%s'", shown);
 }
 
-static bool parse_watts(const char *value, struct decimal *watts) {
+static bool parse_number(const struct quantity *quantity, const char *value, struct decimal *number) {
     uint64_t micros;
     const char *unit = decimal_read(value, value + strlen(value), 9, 6, &micros);
-    if (!unit)
-        return false;
-    if (strcmp(unit, "") == 0 || strcmp(unit, "W") == 0)
-        *watts = decimal_from_micros(micros);
-    else if (strcmp(unit, "kW") == 0)
-        *watts = (struct decimal){micros / 1000, (uint32_t)(micros % 1000) * 1000};
-    else if (strcmp(unit, "MW") == 0)
-        *watts = (struct decimal){micros, 0};
-    else
-        return false;
-    return micros > 0;
+    for (const struct unit *at = quantity->units; unit && at < quantity->units + 4 && at->name; at++)
+        if (strcmp(unit, at->name) == 0) {
+            uint64_t part = MICRO / at->factor;
+            *number = (struct decimal){micros / part, (uint32_t)(micros % part) * at->factor};
+            return micros > 0 || quantity->zero;
+        }
+    return false;
 }
 
-static void append_bounds(struct line *line, const struct bounds *bounds) {
+static void append_bounds(struct line *line, const struct bounds *bounds, const char *unit) {
     char low[DECIMAL_TEXT_MAX], high[DECIMAL_TEXT_MAX];
     decimal_print(bounds->low, low);
     decimal_print(bounds->high, high);
-    append(line, "allowed: %s to %s W", low, high);
+    append(line, "allowed: %s to %s %s", low, high, unit);
 }
 
-static bool check_watts(enum flag flag, const char *value, const struct policy_file *file, char *normal,
-                        struct line *line) {
+static bool check_number(enum flag flag, const char *value, const struct policy_file *file, char *normal,
+                         struct line *line) {
+    const struct quantity *quantity = number_flags[flag].quantity;
     struct bounds bounds = {{0, 0}, {0, 0}};
-    struct decimal watts = {0, 0};
-    bool bounded = policies_bounds(file, bounds_keys[flag], &bounds);
-    bool well_formed = parse_watts(value, &watts);
-    if (well_formed &&
-        (!bounded || (decimal_compare(watts, bounds.low) >= 0 && decimal_compare(watts, bounds.high) <= 0))) {
-        decimal_print(watts, normal);
+    struct decimal number = {0, 0};
+    bool bounded = policies_bounds(file, number_flags[flag].bounds_key, &bounds);
+    bool well_formed = parse_number(quantity, value, &number);
+    if (well_formed && (!bounded || (decimal_compare(number, bounds.low) >= 0 &&
+                                     decimal_compare(number, bounds.high) <= 0))) {
+        decimal_print(number, normal);
         return true;
     }
     append_shown(line, value);
     if (well_formed) {
         append(line, " is out of bounds; ");
-        append_bounds(line, &bounds);
+        append_bounds(line, &bounds, quantity->unit);
         return false;
     }
-    append(line, " is not a power; write watts as 200, 200W or 1.6kW");
+    append(line, " is not %s", quantity->form);
     if (bounded) {
         append(line, " (");
-        append_bounds(line, &bounds);
+        append_bounds(line, &bounds, quantity->unit);
         append(line, ")");
     }
+    return false;
+}
+
+static bool check_tuning(const char *value, char *normal, struct line *line) {
+    for (size_t i = 0; i < sizeof(tuning_modes) / sizeof(*tuning_modes); i++)
+        if (strcmp(value, tuning_modes[i]) == 0) {
+            strcpy(normal, value);
+            return true;
+        }
+    append_shown(line, value);
+    append(line, " is not a tuning mode; allowed: off, advise, on");
+    return false;
+}
+
+/* Whether a text is the number that follows PROFILE_ in the name of a profile without a name: 0 to 254. */
+static bool is_profile_number(const char *text) {
+    size_t digits = strspn(text, "0123456789");
+    if (digits < 1 || digits > 3 || text[digits] || (digits > 1 && *text == '0'))
+        return false;
+    int number = 0;
+    for (const char *at = text; *at; at++)
+        number = number * 10 + (*at - '0');
+    return number < PROFILES_MAX;
+}
+
+/* Checks the name of a power profile. Without a list in the policy file, any word may be a profile. */
+static bool check_profile(const char *value, const struct policy_file *file, char *normal,
+                          struct line *line) {
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+    char name[FLAG_LABEL_MAX + 1] = "";
+    size_t length = strnlen(value, FLAG_LABEL_MAX + 1);
+    for (size_t i = 0; i < length && length <= FLAG_LABEL_MAX; i++)
+        name[i] = value[i] == '-'                      ? '_'
+                  : value[i] >= 'a' && value[i] <= 'z' ? (char)(value[i] - 'a' + 'A')
+                                                       : value[i];
+    struct span names = policies_line(file, "power-profiles"), list, one;
+    bool any = next_piece(&names, ' ', &list), known = !any && *name;
+    for (struct span rest = list; any && next_piece(&rest, ',', &one);)
+        known = known || span_is(one, name);
+    known = known || (strncmp(name, "PROFILE_", 8) == 0 && is_profile_number(name + 8));
+    if (known && strspn(name, letters) == strlen(name)) {
+        strcpy(normal, name);
+        return true;
+    }
+    append_shown(line, value);
+    append(line, " is not a power profile");
+    if (any && list.length < ALLOWED_MAX)
+        append(line, "; allowed: %.*s", (int)list.length, list.start);
     return false;
 }
 
@@ -270,38 +368,62 @@ bool flag_check(enum flag flag, const char *value, const struct policy_file *fil
         return check_label(flag, value, normal, &line);
     case FLAG_ALTERNATIVES:
         return check_shapes(value, normal, &line);
+    case FLAG_TUNING:
+        return check_tuning(value, normal, &line);
+    case FLAG_POWER_PROFILE:
+        return check_profile(value, file, normal, &line);
     default:
-        return check_watts(flag, value, file, normal, &line);
+        return check_number(flag, value, file, normal, &line);
     }
 }
 
-/* Returns the properties of a policy. If the file lists no policies, only built-in policies have properties.
+/*
+ * Returns the properties of a policy. If the file lists no policies, only built-in policies have properties.
+ * A file in which no policy is tuned comes from an older senergyctld; any policy may then be tuned.
  */
 static struct policy policy_properties(const char *name, const struct policy_file *file) {
     struct policy policy, properties = {.open = true};
-    bool any = false;
-    for (struct span lines = policies_lines(file); policies_next(&lines, NULL, &policy); any = true)
+    bool any = false, any_tuned = false;
+    for (struct span lines = policies_lines(file); policies_next(&lines, NULL, &policy); any = true) {
+        any_tuned = any_tuned || policy.tuned;
         if (span_is(policy.name, name))
             properties = policy;
+    }
     if (!any) {
         properties.measures_only = strcmp(name, "monitor") == 0;
         properties.needs_cap = strcmp(name, "cap") == 0;
     }
+    if (!any_tuned)
+        properties.tuned = !properties.measures_only && !properties.needs_cap;
     return properties;
+}
+
+/* Returns the first flag that fixes a setting; FLAG_COUNT if there is none. */
+static enum flag first_limit(const char *const normal[FLAG_COUNT]) {
+    for (int i = 0; i < FLAG_COUNT; i++)
+        if (normal[i] && flag_names[i].limits)
+            return (enum flag)i;
+    return FLAG_COUNT;
 }
 
 bool flags_check_combination(const char *const normal[FLAG_COUNT], const struct policy_file *file,
                              char message[FLAG_MESSAGE_MAX + 1]) {
     struct line line = {message, 0, FLAG_MESSAGE_MAX + 1};
-    const char *name = normal[FLAG_POLICY];
-    enum flag cap = normal[FLAG_CAP] ? FLAG_CAP : FLAG_GPU_CAP;
-    if (!name) /* a cap then selects the policy cap, or applies to the default policy */
+    const char *name = normal[FLAG_POLICY], *mode = normal[FLAG_TUNING];
+    if (!name) /* a limit then selects the policy cap, or applies to the default policy */
         return true;
     struct policy policy = policy_properties(name, file);
-    if (normal[cap] && policy.measures_only)
-        append(&line, "--%s: policy '%s' changes nothing; choose another policy or leave the cap out",
-               flag_names[cap].option, name);
-    else if (!normal[cap] && policy.needs_cap)
+    enum flag limit = first_limit(normal);
+    enum flag tuning = normal[FLAG_SLOWDOWN]              ? FLAG_SLOWDOWN
+                       : mode && strcmp(mode, "off") != 0 ? FLAG_TUNING
+                                                          : FLAG_COUNT;
+    if (limit != FLAG_COUNT && policy.measures_only)
+        append(&line, "--%s: policy '%s' changes nothing; choose another policy or leave the flag out",
+               flag_names[limit].option, name);
+    else if (limit == FLAG_COUNT && policy.needs_cap)
         append(&line, "--energy-policy=%s needs --energy-cap or --energy-gpu-cap", name);
+    else if (tuning != FLAG_COUNT && !policy.tuned)
+        append(&line, "--%s: policy '%s' is not tuned; choose edp, ed2p or energy, or leave the flag out",
+               flag_names[tuning].option, name);
     return line.used == 0;
 }

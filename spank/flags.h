@@ -18,18 +18,33 @@
 #define FLAG_VALUE_MAX 335   /* characters of a normalised value: shapes, gpu:KIND:COUNT, with commas */
 #define FLAG_MESSAGE_MAX 640 /* characters of an error message, which is one line */
 
-enum flag { FLAG_POLICY, FLAG_CAP, FLAG_GPU_CAP, FLAG_MODEL, FLAG_TAG, FLAG_ALTERNATIVES, FLAG_COUNT };
+enum flag {
+    FLAG_POLICY,
+    FLAG_CAP,
+    FLAG_GPU_CAP,
+    FLAG_SLOWDOWN,
+    FLAG_TUNING,
+    FLAG_CPU_FREQ,
+    FLAG_GPU_CLOCK,
+    FLAG_POWER_PROFILE,
+    FLAG_MODEL,
+    FLAG_TAG,
+    FLAG_ALTERNATIVES,
+    FLAG_COUNT
+};
 
 struct flag_name {
     const char *option;   /* energy-cap: without leading dashes */
     const char *variable; /* ENERGY_CAP: in the job-control environment */
     const char *argument; /* WATTS: in --help */
     const char *usage;
+    bool limits; /* fixes a setting; `monitor` excludes the flag, and `cap` needs one such flag */
 };
 extern const struct flag_name flag_names[FLAG_COUNT];
 
 /*
- * Checks one value and writes its normal form: watts as plain decimal numbers, counts without leading zeros.
+ * Checks one value and writes its normal form: amounts as plain decimal numbers in W, MHz or percent, counts
+ * without leading zeros, power profiles in NVML's spelling.
  *
  * `user` is the submitting user. NULL stands for root, who may submit for other users and may use every
  * policy here. Returns false with one printable line in `message` that names flag, value and allowed values.
@@ -38,8 +53,9 @@ bool flag_check(enum flag flag, const char *value, const struct policy_file *fil
                 char normal[FLAG_VALUE_MAX + 1], char message[FLAG_MESSAGE_MAX + 1]);
 
 /*
- * Checks the combination of individually valid values: a policy that only measures must not have a cap, and a
- * policy that only enforces a cap must have one. `normal` has NULL for each flag that was not given.
+ * Checks the combination of individually valid values. A policy that only measures excludes flags that fix a
+ * setting, a policy that only enforces limits needs such a flag, and a policy that is not tuned excludes a
+ * slowdown limit and a tuning mode other than off. `normal` has NULL for each flag that was not given.
  *
  * Returns false with one printable line in `message`.
  */

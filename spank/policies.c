@@ -13,8 +13,7 @@ bool span_is(struct span span, const char *text) {
     return span.length == strlen(text) && memcmp(span.start, text, span.length) == 0;
 }
 
-/* Removes the next piece up to `separator` from `rest`; skips empty pieces. False at the end. */
-static bool next_piece(struct span *rest, char separator, struct span *piece) {
+bool next_piece(struct span *rest, char separator, struct span *piece) {
     while (rest->length > 0 && *rest->start == separator) {
         rest->start++;
         rest->length--;
@@ -43,6 +42,14 @@ static bool next_bound(struct span *rest, struct decimal *bound) {
 
 struct span policies_lines(const struct policy_file *file) {
     return (struct span){file->text, file->present ? file->length : 0};
+}
+
+struct span policies_line(const struct policy_file *file, const char *key) {
+    struct span lines = policies_lines(file), line, word, rest = {NULL, 0};
+    while (next_piece(&lines, '\n', &line))
+        if (next_piece(&line, ' ', &word) && span_is(word, key))
+            rest = line;
+    return rest;
 }
 
 bool policies_bounds(const struct policy_file *file, const char *key, struct bounds *bounds) {
@@ -89,10 +96,11 @@ bool policies_next(struct span *lines, const char *user, struct policy *policy) 
             !next_piece(&line, ' ', &policy->name) || !policies_is_name(policy->name))
             continue;
         policy->open = true;
-        policy->measures_only = policy->needs_cap = false;
+        policy->measures_only = policy->needs_cap = policy->tuned = false;
         while (next_piece(&line, ' ', &word)) {
             policy->measures_only = policy->measures_only || span_is(word, "measures-only");
             policy->needs_cap = policy->needs_cap || span_is(word, "needs-cap");
+            policy->tuned = policy->tuned || span_is(word, "tuned");
             if (user && word.length >= strlen(key) && memcmp(word.start, key, strlen(key)) == 0)
                 policy->open =
                     is_open((struct span){word.start + strlen(key), word.length - strlen(key)}, user);

@@ -32,7 +32,8 @@ struct policy {
     struct span name;
     bool open;          /* the given user may use it */
     bool measures_only; /* changes no settings, so a cap has no effect */
-    bool needs_cap;     /* has no cap of its own, so the job must give one */
+    bool needs_cap;     /* has no cap of its own, so the job must give a limit */
+    bool tuned;         /* names an objective to which jobs are tuned */
 };
 
 struct bounds {
@@ -53,6 +54,12 @@ struct span policies_lines(const struct policy_file *file);
 
 /* Removes the next policy from `lines`; false at the end. `open` is for `user`, or with NULL for any user. */
 bool policies_next(struct span *lines, const char *user, struct policy *policy);
+
+/* Finds the rest of the last line whose first word is `key`; empty if there is none. */
+struct span policies_line(const struct policy_file *file, const char *key);
+
+/* Removes the next piece up to `separator` from `rest`; skips empty pieces. False at the end. */
+bool next_piece(struct span *rest, char separator, struct span *piece);
 
 /* Whether a text is a valid policy name: a to z first, then a to z, 0 to 9, - and _. */
 bool policies_is_name(struct span text);

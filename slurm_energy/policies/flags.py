@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_energy.config import TUNING_MODES, Config
-from slurm_energy.devices.gpu.power_profiles import POWER_PROFILES, canonical_name, profile_number
+from slurm_energy.devices.gpu.power_profiles import POWER_PROFILES, canonical_name
 from slurm_energy.errors import ForbiddenError, UsageError
 from slurm_energy.policies.catalogue import MONITOR, OBJECTIVES, PolicyInfo, catalogue, default_policy
 from slurm_energy.policies.shapes import parse_shapes
@@ -191,9 +191,9 @@ def _power_profile(given: Mapping[str, str]) -> str | None:
     text = given.get("ENERGY_POWER_PROFILE")
     if text is None:
         return None
-    name = canonical_name(text) if text.isascii() else text
-    if profile_number(name) is None:
-        nearest = nearest_name(name.lower(), [known.lower() for known in POWER_PROFILES])
+    name = canonical_name(text)
+    if name is None:
+        nearest = nearest_name(text.replace("-", "_"), [known.lower() for known in POWER_PROFILES])
         advice = f"did you mean '{nearest.upper()}'? " if nearest else ""
         todo = f"{advice}known: {', '.join(POWER_PROFILES)}"
         raise UsageError(f"{FLAGS['ENERGY_POWER_PROFILE']}: '{shown(text)}' is not known", todo=todo)

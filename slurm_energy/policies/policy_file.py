@@ -10,6 +10,7 @@ import math
 from typing import Final
 
 from slurm_energy.config import Config
+from slurm_energy.devices.gpu.power_profiles import POWER_PROFILES
 from slurm_energy.errors import ConfigError
 from slurm_energy.policies.catalogue import PolicyInfo, catalogue
 
@@ -28,6 +29,7 @@ def policy_file_text(config: Config) -> str:
     for field in dataclasses.fields(config.bounds):
         low, high = getattr(config.bounds, field.name)
         lines.append(f"{field.name} {_decimal(low)} {_decimal(high)}")
+    lines.append(f"power-profiles {','.join(POWER_PROFILES)}")
     if _copies_flags(config):
         lines.append("note-flags")
     if config.priority.mode in CHANGING_MODES and config.priority.fingerprints:
@@ -58,6 +60,8 @@ def _policy_line(policy: PolicyInfo) -> str:
         words.append("measures-only")
     if policy.needs_cap:
         words.append("needs-cap")
+    if policy.objective is not None:
+        words.append("tuned")
     return " ".join(words)
 
 

@@ -19,6 +19,9 @@ _SITE_SETTINGS = (
 _FLAGS = (
     ("cap_watts", "--energy-cap", "W per node"),
     ("gpu_cap_watts", "--energy-gpu-cap", "W per GPU"),
+    ("slowdown_percent", "--energy-slowdown", "%"),
+    ("cpu_freq_mhz", "--energy-cpu-freq", "MHz"),
+    ("gpu_clock_mhz", "--energy-gpu-clock", "MHz"),
 )
 WIDTH = 100
 

@@ -33,7 +33,19 @@ _FORMS: Final[dict[str, tuple[str, str]]] = {
     "text": (r"[^\x00-\x1f\x7f]{1,4096}", "one line of text"),
     "shell": (r"[^\x00-\x1f\x7f]{1,4096}", "one line of shell code"),
 }
-ENERGY_KINDS: Final = ("policy", "cap", "gpu_cap", "model", "tag", "alternatives")
+ENERGY_KINDS: Final = (
+    "policy",
+    "cap",
+    "gpu_cap",
+    "slowdown",
+    "tuning",
+    "cpu_freq",
+    "gpu_clock",
+    "power_profile",
+    "model",
+    "tag",
+    "alternatives",
+)
 
 
 def check(kind: str, name: str, value: str) -> str:

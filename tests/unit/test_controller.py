@@ -643,7 +643,8 @@ class TestPolicies:
     def test_answer(self, controller):
         answer = controller.session(lambda c: c.get("/v1/policies", uid=ALICE))[1]
         by_name = {policy["name"]: policy for policy in answer["policies"]}
-        assert {"monitor", "performance", "powersave", "balanced", "cap", "edp", "night"} == set(by_name)
+        built_in = {"monitor", "performance", "powersave", "balanced", "cap", "edp", "ed2p", "energy"}
+        assert built_in | {"night"} == set(by_name)
         assert by_name["edp"]["built_in"] and not by_name["night"]["built_in"]
         assert (by_name["night"]["base"], by_name["night"]["users"]) == ("powersave", ["alice", "bob"])
         assert answer["bounds"]["cap_watts"] == [100, 10000]
@@ -652,27 +653,36 @@ class TestPolicies:
     def test_file(self):
         lines = submission_file.policy_file_text(configuration.parse(CONFIG)).splitlines()
         assert lines[0] == "senergy-policies 1"
-        assert "policy edp" in lines and "policy night users=alice,bob" in lines
-        assert lines[-2:] == ["cap_watts 100 10000", "gpu_cap_watts 100 1000"]
+        assert "policy edp tuned" in lines and "policy night users=alice,bob" in lines
+        assert lines[-6:-1] == [
+            "cap_watts 100 10000",
+            "gpu_cap_watts 100 1000",
+            "slowdown_percent 0 100",
+            "cpu_freq_mhz 100 10000",
+            "gpu_clock_mhz 100 10000",
+        ]
+        assert lines[-1].startswith("power-profiles MAX_P,MAX_Q,")
 
     def test_the_file_names_policies_that_exclude_or_require_a_cap(self):
         text = '[policies.monitor]\nusers = ["al"]\n[policies.low]\nbase = "cap"\n'
         text += '[policies.lowest]\nbase = "cap"\ngpu_cap_watts = 200\n[policies.site]\n'
         lines = submission_file.policy_file_text(configuration.parse(text)).splitlines()
-        assert lines[1:-2] == [
+        assert [line for line in lines if line.startswith("policy ")] == [
             "policy monitor users=al measures-only",
             "policy performance",
             "policy powersave",
             "policy balanced",
             "policy cap needs-cap",
-            "policy edp",
+            "policy edp tuned",
+            "policy ed2p tuned",
+            "policy energy tuned",
             "policy low needs-cap",
             "policy lowest",
             "policy site",
         ]
         redefined = '[policies.monitor]\nbase = "edp"\n[policies.cap]\ncap_watts = 400\n'
         lines = submission_file.policy_file_text(configuration.parse(redefined)).splitlines()
-        assert "policy monitor" in lines and "policy cap" in lines
+        assert "policy monitor tuned" in lines and "policy cap" in lines
 
     def test_numbers_have_no_exponent(self):
         text = submission_file.policy_file_text(configuration.parse("[bounds]\ncap_watts = [0.5, 10000000]"))

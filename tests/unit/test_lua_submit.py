@@ -29,8 +29,13 @@ policy edp
 policy night users=alice,bob
 cap_watts 100 10000
 gpu_cap_watts 100.5 1000
+slowdown_percent 1 25
+cpu_freq_mhz 800 4000
+gpu_clock_mhz 210 2000.5
+power-profiles MAX_P,MAX_Q,HPC
 """
 NAMES = ["POLICY", "CAP", "GPU_CAP", "MODEL", "TAG", "ALTERNATIVES"]
+NAMES += ["SLOWDOWN", "TUNING", "CPU_FREQ", "GPU_CLOCK", "POWER_PROFILE"]
 SHAPES = st.from_regex(r"((gpu|gp):[ah_.-]{0,3}[0-9]{0,2}:?[0-9]{0,6},?){0,9}", fullmatch=True)
 NEAR_NAMES = st.from_regex(r"[EeDdPpmonitrMON]{1,8}", fullmatch=True)
 WORDS = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"), max_size=300)
@@ -73,6 +78,9 @@ def test_good_values_pass(lua, policies):
         ("CAP", "1.6kW"),
         ("CAP", "10000"),
         ("CAP", "0.0001MW"),
+        ("SLOWDOWN", "2.5%"),
+        ("TUNING", "advise"),
+        ("CPU_FREQ", "2.4GHz"),
     ]
     values += [("MODEL", "bert:v1/x+y-z_0"), ("TAG", "a" * 64), ("OTHER", "15Wh")]
     values += [
@@ -99,6 +107,25 @@ def test_good_values_pass(lua, policies):
             "--energy-cap: '999999999.999999MW' is out of bounds; allowed: 100 to 10000 W",
         ),
         ("GPU_CAP", "100.4999", "--energy-gpu-cap: '100.4999' is out of bounds; allowed: 100.5 to 1000 W"),
+        (
+            "SLOWDOWN",
+            "5 %",
+            "--energy-slowdown: '5 %' is not a percentage; write it as 5, 5% or 2.5% (allowed: 1 to 25 %)",
+        ),
+        ("SLOWDOWN", "0", "--energy-slowdown: '0' is out of bounds; allowed: 1 to 25 %"),
+        ("TUNING", "On", "--energy-tuning: 'On' is not a tuning mode; allowed: off, advise, on"),
+        (
+            "CPU_FREQ",
+            "2.4ghz",
+            "--energy-cpu-freq: '2.4ghz' is not a frequency; write MHz as 2400, 2400MHz or 2.4GHz "
+            "(allowed: 800 to 4000 MHz)",
+        ),
+        ("GPU_CLOCK", "2001", "--energy-gpu-clock: '2001' is out of bounds; allowed: 210 to 2000.5 MHz"),
+        (
+            "POWER_PROFILE",
+            "PROFILE_255",
+            "--energy-power-profile: 'PROFILE_255' is not a power profile; allowed: MAX_P,MAX_Q,HPC",
+        ),
         (
             "POLICY",
             "edpp",
@@ -235,8 +262,13 @@ def test_flags_go_together_as_they_do_on_the_node(lua, tmp_path, text):
     path = tmp_path / "policies"
     path.write_text(policy_file_text(config))
     policies = ["monitor", "edp", "cap", *config.policies]
-    caps = [{}, {"ENERGY_CAP": "300"}, {"SPANK_ENERGY_GPU_CAP": "200"}]
-    asked = [cap | {"ENERGY_POLICY": policy} for policy in policies for cap in caps] + caps[1:]
+    flags = [{}, {"ENERGY_CAP": "300"}, {"SPANK_ENERGY_GPU_CAP": "200"}, {"ENERGY_POWER_PROFILE": "HPC"}]
+    flags += [
+        {"ENERGY_SLOWDOWN": "5%"},
+        {"ENERGY_TUNING": "off"},
+        {"ENERGY_TUNING": "on", "ENERGY_CAP": "300"},
+    ]
+    asked = [one | {"ENERGY_POLICY": policy} for policy in policies for one in flags] + flags[1:5]
     for raw, told in zip(asked, together(lua, *asked, policy_file=path), strict=True):
         try:
             validate_flags({k.removeprefix("SPANK_"): v for k, v in raw.items()}, config, "alice")
@@ -256,7 +288,7 @@ def test_a_contradiction_is_told_in_the_words_of_the_plugin(lua, tmp_path, lines
     monitor, cap = {"ENERGY_POLICY": "monitor"}, {"SPANK_ENERGY_POLICY": "cap"}
     watts, gpu_watts = {"ENERGY_CAP": "300"}, {"SPANK_ENERGY_GPU_CAP": "200"}
     asked = [watts | monitor, monitor | gpu_watts, cap, monitor, cap | gpu_watts]
-    advice = "policy 'monitor' changes nothing; choose another policy or leave the cap out"
+    advice = "policy 'monitor' changes nothing; choose another policy or leave the flag out"
     assert together(lua, *asked, policy_file=path) == [
         f"--energy-cap: {advice}",
         f"--energy-gpu-cap: {advice}",
@@ -266,11 +298,18 @@ def test_a_contradiction_is_told_in_the_words_of_the_plugin(lua, tmp_path, lines
     ]
 
 
+def test_settings_of_gpus_pass(lua, policies):
+    asked = [("GPU_CLOCK", "1200MHz"), ("POWER_PROFILE", "max-q"), ("POWER_PROFILE", "PROFILE_254")]
+    raw = [{f"ENERGY_{name}": value} for name, value in asked]
+    assert together(lua, *raw, policy_file=policies) == ["", "", ""]
+
+
 def test_a_policy_file_of_before_these_words_leaves_the_judgement_to_senergyd(lua, tmp_path):
     path = tmp_path / "policies"
     path.write_text("senergy-policies 1\npolicy monitor\npolicy cap\n")
     asked = [{"ENERGY_POLICY": "monitor", "ENERGY_CAP": "300"}, {"ENERGY_POLICY": "cap"}]
-    assert together(lua, *asked, policy_file=path) == ["", ""]
+    asked.append({"ENERGY_POLICY": "cap", "ENERGY_TUNING": "on"})
+    assert together(lua, *asked, policy_file=path) == ["", "", ""]
 
 
 def test_an_internal_error_is_logged_and_lets_the_job_through(lua):
@@ -433,8 +472,8 @@ def test_a_job_begins_at_once_where_nobody_would_choose(lua, tmp_path, text):
 
 
 WITHOUT_GPU = (
-    "user\t--energy-gpu-cap: the job asks for no GPU, so the cap has no effect: "
-    "ask for GPUs, or leave the cap out"
+    "user\t--energy-gpu-cap: the job asks for no GPU, so the flag has no effect: "
+    "ask for GPUs, or leave it out"
 )
 
 

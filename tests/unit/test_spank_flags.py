@@ -11,18 +11,20 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurm_energy import config as configuration
+from slurm_energy.devices.gpu.power_profiles import POWER_PROFILES, canonical_name
 from slurm_energy.errors import UsageError
 from slurm_energy.policies import validate_flags
 from slurm_energy.policies.policy_file import policy_file_text
 from slurm_energy.policies.shapes import parse_shapes
 from slurm_energy.policies.suggestion import nearest_name
-from slurm_energy.quantities import parse_watts
+from slurm_energy.quantities import parse_megahertz, parse_percent, parse_watts
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SPANK = REPOSITORY / "spank"
 DRIVER = Path(__file__).parent / "native" / "flags_driver.c"
-FLAGS = ["energy-policy", "energy-cap", "energy-gpu-cap", "energy-model", "energy-tag"]
-FLAGS += ["energy-alternatives"]
+FLAGS = ["energy-policy", "energy-cap", "energy-gpu-cap", "energy-slowdown", "energy-tuning"]
+FLAGS += ["energy-cpu-freq", "energy-gpu-clock", "energy-power-profile"]
+FLAGS += ["energy-model", "energy-tag", "energy-alternatives"]
 POLICIES = """\
 senergy-policies 1
 policy monitor
@@ -30,6 +32,10 @@ policy edp
 policy night users=alice,bob
 cap_watts 100 10000
 gpu_cap_watts 100.5 1000
+slowdown_percent 1 25
+cpu_freq_mhz 800 4000
+gpu_clock_mhz 210 2000.5
+power-profiles MAX_P,MAX_Q,HPC
 """
 SHAPES = st.from_regex(r"((gpu|gp):[ah_.-]{0,3}[0-9]{0,2}:?[0-9]{0,6},?){0,9}", fullmatch=True)
 NO_SHAPES = [
@@ -79,10 +85,11 @@ class Driver:
         verdict, problem, text = answer.decode("ascii")[:-1].split("\t")
         return verdict == "ok", problem, text
 
-    def together(self, policy: str, cap: str, gpu_cap: str) -> tuple[bool, str]:
+    def together(self, policy: str = "", cap: str = "", gpu_cap: str = "", **others: str) -> tuple[bool, str]:
         """Return (accepted, message) of a combination of valid flags; an empty flag is not given."""
-        value = " ".join(one or "-" for one in (policy, cap, gpu_cap))
-        accepted, _, text = self.ask("together", value)
+        given = {"policy": policy, "cap": cap, "gpu_cap": gpu_cap} | others
+        values = (given.get(flag.removeprefix("energy-").replace("-", "_")) for flag in FLAGS)
+        accepted, _, text = self.ask("together", " ".join(value or "-" for value in values))
         return accepted, "" if accepted else text
 
     def close(self) -> None:
@@ -137,6 +144,17 @@ def bare(program, tmp_path):
         ("energy-cap", "000100.000", "100"),
         ("energy-cap", "10000", "10000"),
         ("energy-gpu-cap", "100.5", "100.5"),
+        ("energy-slowdown", "5", "5"),
+        ("energy-slowdown", "5%", "5"),
+        ("energy-slowdown", "02.50%", "2.5"),
+        ("energy-tuning", "advise", "advise"),
+        ("energy-cpu-freq", "2400", "2400"),
+        ("energy-cpu-freq", "2.4GHz", "2400"),
+        ("energy-cpu-freq", "2400.000001MHz", "2400.000001"),
+        ("energy-gpu-clock", "2.0005GHz", "2000.5"),
+        ("energy-power-profile", "max-q", "MAX_Q"),
+        ("energy-power-profile", "Hpc", "HPC"),
+        ("energy-power-profile", "PROFILE_254", "PROFILE_254"),
         ("energy-model", "bert:base/v1.2+fp16-x_Y", "bert:base/v1.2+fp16-x_Y"),
         ("energy-tag", "a" * 64, "a" * 64),
         ("energy-alternatives", "gpu:a100:4,gpu:h100:2", "gpu:a100:4,gpu:h100:2"),
@@ -165,6 +183,72 @@ def test_what_is_not_a_power_is_refused(driver, value):
     assert message.endswith("' is not a power; write watts as 200, 200W or 1.6kW (allowed: 100 to 10000 W)")
 
 
+OTHER_NUMBERS = [
+    (
+        "slowdown",
+        "a percentage; write it as 5, 5% or 2.5% (allowed: 1 to 25 %)",
+        "|5 %|-5|5%%|5.|1e1|five|.5|5W",
+    ),
+    (
+        "cpu-freq",
+        "a frequency; write MHz as 2400, 2400MHz or 2.4GHz (allowed: 800 to 4000 MHz)",
+        "|0|2.4ghz|2.4 GHz|2400 MHz|2400M|2400000kHz|high|2400-3000|-1",
+    ),
+    (
+        "gpu-clock",
+        "a frequency; write MHz as 2400, 2400MHz or 2.4GHz (allowed: 210 to 2000.5 MHz)",
+        "|0|1.2GHZ|1200,877|low",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("flag", "form", "value"),
+    [(flag, form, value) for flag, form, values in OTHER_NUMBERS for value in values.split("|")],
+)
+def test_percentages_and_frequencies_of_another_form_are_refused(driver, flag, form, value):
+    assert driver.ask(f"energy-{flag}", value) == (False, "", f"--energy-{flag}: '{value}' is not {form}")
+
+
+@pytest.mark.parametrize("value", ["", "On", "yes", "on ", "offadvise"])
+def test_unknown_tuning_modes_are_refused(driver, value):
+    message = f"--energy-tuning: '{value}' is not a tuning mode; allowed: off, advise, on"
+    assert driver.ask("energy-tuning", value) == (False, "", message)
+
+
+@pytest.mark.parametrize(
+    "value", ["", "MAX_R", "MAX", "MAX_P,MAX_Q", "MAX Q", "PROFILE_255", "PROFILE_007", "PROFILE_", "M" * 65]
+)
+def test_unknown_power_profiles_are_refused(driver, value):
+    accepted, _, message = driver.ask("energy-power-profile", value)
+    assert not accepted
+    assert message.endswith("' is not a power profile; allowed: MAX_P,MAX_Q,HPC")
+
+
+@given(st.from_regex(r"(PROFILE_|MAX-|max_|HPC)?[0-9QPq]{0,4}", fullmatch=True))
+def test_power_profiles_are_those_of_the_node(bare_profiles, value):
+    accepted, _, text = bare_profiles.ask("energy-power-profile", value)
+    if not value:
+        return
+    try:
+        request = validate_flags({"ENERGY_POWER_PROFILE": value}, configuration.Config())
+    except UsageError:
+        assert not accepted
+    else:
+        assert accepted and canonical_name(text) == request.gpu_power_profile
+
+
+@pytest.fixture(scope="module")
+def bare_profiles(program, tmp_path_factory):
+    path = tmp_path_factory.mktemp("profiles") / "policies"
+    path.write_text(policy_file_text(configuration.Config()))
+    driver = Driver(program, path)
+    assert all(driver.ask("energy-power-profile", name)[0] for name in POWER_PROFILES)
+    assert "; allowed: MAX_P,MAX_Q," in driver.ask("energy-power-profile", "none")[2]
+    yield driver
+    driver.close()
+
+
 @pytest.mark.parametrize(
     ("flag", "value", "allowed"),
     [
@@ -172,6 +256,10 @@ def test_what_is_not_a_power_is_refused(driver, value):
         ("energy-cap", "10000.000001", "100 to 10000 W"),
         ("energy-cap", "999999999.999999MW", "100 to 10000 W"),
         ("energy-gpu-cap", "100", "100.5 to 1000 W"),
+        ("energy-slowdown", "0.999999", "1 to 25 %"),
+        ("energy-slowdown", "0", "1 to 25 %"),
+        ("energy-cpu-freq", "4.000001GHz", "800 to 4000 MHz"),
+        ("energy-gpu-clock", "209", "210 to 2000.5 MHz"),
     ],
 )
 def test_values_out_of_bounds_are_refused(driver, flag, value, allowed):
@@ -243,12 +331,18 @@ def test_any_text_gets_a_value_or_one_printable_line(driver, flag, value):
     assert accepted == (not text.startswith(f"--{flag}: "))
 
 
-@given(st.from_regex(r"[0-9]{0,10}\.?[0-9]{0,7}(W|kW|MW|Wh|%)?", fullmatch=True))
-def test_numbers_mean_what_they_mean_in_the_rest_of_the_project(unbounded, value):
+NUMBERS = {"cap": parse_watts, "slowdown": parse_percent, "cpu-freq": parse_megahertz}
+
+
+@given(
+    st.sampled_from(sorted(NUMBERS)),
+    st.from_regex(r"[0-9]{0,10}\.?[0-9]{0,7}(W|kW|MW|Wh|%|MHz|GHz|Hz)?", fullmatch=True),
+)
+def test_numbers_mean_what_they_mean_in_the_rest_of_the_project(unbounded, flag, value):
     """Compare with quantities.py; without a policy file there are no bounds."""
-    accepted, _, text = unbounded.ask("energy-cap", value)
+    accepted, _, text = unbounded.ask(f"energy-{flag}", value)
     try:
-        expected = parse_watts(value)
+        expected = NUMBERS[flag](value)
     except UsageError:
         assert not accepted
     else:
@@ -316,11 +410,13 @@ base = "cap"
 gpu_cap_watts = 200
 [policies.quiet]
 governor = "powersave"
+[policies.green]
+base = "ed2p"
 [policies.monitor]
 users = ["alice"]
 """
 REDEFINED = '[policies.monitor]\nbase = "powersave"\n[policies.cap]\ncap_watts = 400\n'
-NAMES = ["monitor", "performance", "cap", "edp", "lower", "lowest", "gpus", "quiet"]
+NAMES = ["monitor", "performance", "cap", "edp", "energy", "green", "lower", "lowest", "gpus", "quiet"]
 
 
 @pytest.mark.parametrize("text", ["", SITE, REDEFINED], ids=["built in", "site", "redefined"])
@@ -330,14 +426,31 @@ def test_flags_go_together_as_they_do_on_the_node(bare, tmp_path, text):
     for policy in ["", *NAMES]:
         if policy and not bare.ask("energy-policy", policy, "alice")[0]:
             continue
-        for cap, gpu_cap in (("", ""), ("300", ""), ("", "200"), ("300", "200")):
-            raw = {"ENERGY_POLICY": policy, "ENERGY_CAP": cap, "ENERGY_GPU_CAP": gpu_cap}
+        for flags in COMBINATIONS:
+            raw = {"ENERGY_POLICY": policy} | {f"ENERGY_{name.upper()}": text for name, text in flags.items()}
             try:
                 validate_flags(raw, config, "alice")
             except UsageError:
-                assert not bare.together(policy, cap, gpu_cap)[0], raw
+                # Only senergyd knows the default policy of the job.
+                assert not bare.together(policy, **flags)[0] or not policy, raw
             else:
-                assert bare.together(policy, cap, gpu_cap) == (True, ""), raw
+                assert bare.together(policy, **flags) == (True, ""), raw
+
+
+COMBINATIONS = [
+    {},
+    {"cap": "300"},
+    {"gpu_cap": "200"},
+    {"cap": "300", "gpu_cap": "200"},
+    {"cpu_freq": "2000"},
+    {"gpu_clock": "1000"},
+    {"power_profile": "MAX_Q"},
+    {"slowdown": "5"},
+    {"tuning": "off"},
+    {"tuning": "advise"},
+    {"tuning": "on", "cap": "300"},
+    {"slowdown": "5", "cpu_freq": "2000", "tuning": "off"},
+]
 
 
 @pytest.mark.parametrize(
@@ -346,7 +459,7 @@ def test_flags_go_together_as_they_do_on_the_node(bare, tmp_path, text):
 def test_a_contradiction_is_told_in_one_line(bare, tmp_path, lines):
     if lines is not None:
         (tmp_path / "policies").write_text(f"senergy-policies 1\n{lines}\n")
-    advice = "policy 'monitor' changes nothing; choose another policy or leave the cap out"
+    advice = "policy 'monitor' changes nothing; choose another policy or leave the flag out"
     assert bare.together("monitor", "300", "200") == (False, f"--energy-cap: {advice}")
     assert bare.together("monitor", "", "200") == (False, f"--energy-gpu-cap: {advice}")
     assert bare.together("cap", "", "") == (
@@ -354,11 +467,17 @@ def test_a_contradiction_is_told_in_one_line(bare, tmp_path, lines):
         "--energy-policy=cap needs --energy-cap or --energy-gpu-cap",
     )
     assert bare.together("monitor", "", "") == bare.together("cap", "", "200") == (True, "")
+    assert bare.together("monitor", power_profile="HPC") == (False, f"--energy-power-profile: {advice}")
+    advice = "policy 'cap' is not tuned; choose edp, ed2p or energy, or leave the flag out"
+    assert bare.together("cap", "300", slowdown="5", tuning="on") == (False, f"--energy-slowdown: {advice}")
+    assert bare.together("cap", "300", tuning="on") == (False, f"--energy-tuning: {advice}")
+    assert bare.together("cap", "300", tuning="off") == (True, "")
 
 
 def test_a_policy_file_of_before_these_words_leaves_the_judgement_to_senergyd(bare, tmp_path):
     (tmp_path / "policies").write_text("senergy-policies 1\npolicy monitor\npolicy cap\n")
     assert bare.together("monitor", "300", "") == bare.together("cap", "", "") == (True, "")
+    assert bare.together("monitor", slowdown="5") == bare.together("cap", tuning="on") == (True, "")
 
 
 def test_a_user_without_any_policy_is_told_so(bare, tmp_path):

@@ -52,17 +52,20 @@ def profile_name(number: int) -> str:
 
 
 def profile_number(name: str) -> int | None:
-    """Return NVML's number of a profile that `profile_name` named; None for any other text."""
+    """Return NVML's number of a profile, `MAX_Q` or `PROFILE_40`; None for any other text."""
     if name in POWER_PROFILES:
         return POWER_PROFILES[name]
     match = _NUMBERED.fullmatch(name)
-    number = int(match[1]) if match else MAX_PROFILES
-    return number if number < MAX_PROFILES and number not in _NAMES else None
+    return int(match[1]) if match and int(match[1]) < MAX_PROFILES else None
 
 
-def canonical_name(text: str) -> str:
-    """Return a user's name of a profile as NVML spells it: `max-q` becomes `MAX_Q`."""
-    return text.upper().replace("-", "_")
+def canonical_name(text: str) -> str | None:
+    """Return a user's name of a profile as `profile_name` spells it; None if it is no name of a profile.
+
+    The case does not matter, and `max-q` is the same as `MAX_Q`.
+    """
+    number = profile_number(text.upper().replace("-", "_")) if text.isascii() else None
+    return None if number is None else profile_name(number)
 
 
 def profile_names(numbers: Iterable[int]) -> tuple[str, ...]:

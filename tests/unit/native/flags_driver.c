@@ -1,8 +1,8 @@
 /*
  * Test driver of spank/flags.c. Reads flag number, user (empty for root) and value from stdin, each
  * terminated by NUL. Writes one line per request: `ok` or `refused`, TAB, error of the policy file, TAB,
- * normal value or message. Flag number FLAG_COUNT checks a combination of flags; the value is then policy,
- * cap and cap per GPU separated by spaces, each - if not given.
+ * normal value or message. Flag number FLAG_COUNT checks a combination of flags; the value is then their
+ * values in the order of enum flag, separated by spaces, each - if not given.
  */
 #include "flags.h"
 
@@ -11,11 +11,10 @@
 #include <string.h>
 
 static bool together(char *value, const struct policy_file *file, char *normal, char *message) {
-    const enum flag order[] = {FLAG_POLICY, FLAG_CAP, FLAG_GPU_CAP};
     const char *given[FLAG_COUNT] = {NULL};
     char *word = strtok(value, " ");
-    for (int i = 0; i < 3 && word; i++, word = strtok(NULL, " "))
-        given[order[i]] = strcmp(word, "-") == 0 ? NULL : word;
+    for (int i = 0; i < FLAG_COUNT && word; i++, word = strtok(NULL, " "))
+        given[i] = strcmp(word, "-") == 0 ? NULL : word;
     strcpy(normal, "fine");
     return flags_check_combination(given, file, message);
 }
