@@ -29,13 +29,13 @@ CASES = [
     ("n1", "balanced", [], {"cpu": {"governor": "powersave"}}),
     # 38 W of each package's DRAM cannot be capped and are subtracted from the node's cap.
     ("n1", "cap", ["--energy-cap=376"], {"package_watts": (150.0, 150.0)}),
-    ("n1", "edp", ["--energy-model=gemm"], {"cpu": {"max": 2_100_000}}),
+    ("n1", "edp", ["--energy-model=gemm", "--energy-tuning=off"], {"cpu": {"max": 2_100_000}}),
     ("n2", "monitor", [], {}),
     ("n2", "performance", [], {"cpu": {"governor": "performance"}}),
     ("n2", "powersave", [], {"cpu": {"governor": "powersave"}}),
     ("n2", "balanced", [], {"cpu": {"governor": "schedutil"}}),
     ("n2", "cap", ["--energy-gpu-cap=250W"], {"gpu_watts": (250,) * 4}),
-    ("n2", "edp", ["--energy-model=triad"], {"gpu_watts": (200,) * 4}),
+    ("n2", "edp", ["--energy-model=triad", "--energy-tuning=off"], {"gpu_watts": (200,) * 4}),
     ("n3", "cap", ["--energy-gpu-cap=150"], {"gpu_watts": (150,) * 8}),
     ("n4", "cap", ["--energy-gpu-cap=0.5kW"], {"gpu_watts": (500,) * 8}),
 ]

@@ -104,6 +104,7 @@ class Round:
         env = {**self.agent.env(job_id), "SLURM_JOB_CPUS_PER_NODE": str(2 * (last - first + 1))}
         env["SLURM_JOB_GPUS"] = "0" if count == 1 else str(index % max(1, self.agent.gpus()))
         env["SPANK_ENERGY_POLICY"] = self.chance.choice(POLICIES)
+        env |= {"SPANK_ENERGY_MODEL": "xception", "SPANK_ENERGY_TUNING": "off"}  # for edp: a published cap
         if env["SPANK_ENERGY_POLICY"] == "cap" or self.chance.random() < 0.5:
             env["SPANK_ENERGY_CAP"] = str(self.chance.randrange(250, 500))
         return Job(job_id, cores, env, by_hook=HOOK.exists() and self.chance.random() < 0.3)

@@ -93,7 +93,7 @@ def test_monitor_changes_nothing(agent):
 
 def test_edp_holds_the_frequency_of_the_table(agent):
     before = agent.settings()
-    agent.begin(3, policy="edp", model="triad")
+    agent.begin(3, policy="edp", model="triad", tuning="off")
     assert int(agent.policy(1, "scaling_max_freq")) == LOWEST[agent.profile]
     record = agent.end(3)
     assert agent.settings() == before
@@ -174,7 +174,7 @@ def test_locked_clocks_are_reset(gpu_agent):
     gpu_agent.start()
     clock = "import pynvml as n\nn.nvmlInit()\ng = n.nvmlDeviceGetHandleByIndex(2)\n"
     clock += "print(n.nvmlDeviceGetMaxClockInfo(g, 0), n.nvmlDeviceGetClockInfo(g, 0))"
-    gpu_agent.begin(9, policy="edp", model="clocked")
+    gpu_agent.begin(9, policy="edp", model="clocked", tuning="off")
     record = gpu_agent.end(9)
     applied = {setting.setting: setting for setting in record.applied}
     clocks = applied["nvml.locked_clocks[gpu0-3]"]
