@@ -11,7 +11,8 @@ import numpy.typing as npt
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.objective import TIME_EXPONENTS, Objective
 
-Array = npt.NDArray[np.floating]
+Array = npt.NDArray[np.float64]
+Single = npt.NDArray[np.float32]
 
 _BASE_DISCREPANCY = 0.004
 _DISCREPANCY_SHARE = 0.12
@@ -51,6 +52,9 @@ class Ensemble:
         log_time: logarithm of the time ratios, [K, J].
         log_power: logarithm of the power ratios, [K, J].
         log_weights: logarithm of the prior weights, [K].
+        time_discrepancy: standard deviation of a job's `log_time` from the best sample, [J].
+        power_discrepancy: the same for `log_power`, [J].
+        correlation: correlation of these deviations between the points, [J, J].
     """
 
     def __init__(
@@ -71,18 +75,23 @@ class Ensemble:
                 f"samples of shape {log_time.shape} and {log_power.shape} for {len(points)} points"
             )
         self.points = tuple(points)
-        # Single precision halves the time of a decision; the samples are not exact to 1e-6 anyway.
-        self.log_time = np.ascontiguousarray(log_time, dtype=np.float32)
-        self.log_power = np.ascontiguousarray(log_power, dtype=np.float32)
+        self.log_time = np.asarray(log_time, dtype=np.float64)
+        self.log_power = np.asarray(log_power, dtype=np.float64)
         self.log_weights: Array = np.zeros(shape[0]) if log_weights is None else log_weights
+        # Single precision halves the time of a decision.
+        self._log_time = np.ascontiguousarray(log_time, dtype=np.float32)
+        self._log_power = np.ascontiguousarray(log_power, dtype=np.float32)
         weights = _normalised(self.log_weights)
-        mean_time, time_spread = _moments(weights, log_time)
-        mean_power, power_spread = _moments(weights, log_power)
-        squares = (mean_time[:, None] - mean_time) ** 2 + (mean_power[:, None] - mean_power) ** 2
-        correlation = np.exp(-0.5 * squares / _CORRELATION_LENGTH**2)
+        mean_time, time_spread = _moments(weights, self.log_time)
+        mean_power, power_spread = _moments(weights, self.log_power)
+        # The untuned job has the ratio 1 exactly.
         tuned = np.array([point != UNTUNED for point in points])
-        self._time_deviation = _covariance(correlation, time_spread, tuned)
-        self._power_deviation = _covariance(correlation, power_spread, tuned)
+        self.time_discrepancy: Array = (_BASE_DISCREPANCY + _DISCREPANCY_SHARE * time_spread) * tuned
+        self.power_discrepancy: Array = (_BASE_DISCREPANCY + _DISCREPANCY_SHARE * power_spread) * tuned
+        squares = (mean_time[:, None] - mean_time) ** 2 + (mean_power[:, None] - mean_power) ** 2
+        self.correlation: Array = np.exp(-0.5 * squares / _CORRELATION_LENGTH**2)
+        self._time_deviation = self.correlation * np.outer(self.time_discrepancy, self.time_discrepancy)
+        self._power_deviation = self.correlation * np.outer(self.power_discrepancy, self.power_discrepancy)
 
     def condition(
         self,
@@ -102,20 +111,20 @@ class Ensemble:
         time = _Deviation(
             self._time_deviation,
             index,
-            np.array([item.log_time for item in observations]) - self.log_time[:, index],
+            np.array([item.log_time for item in observations]) - self._log_time[:, index],
             np.array([item.time_error for item in observations]),
             reference_time_error,
         )
         power = _Deviation(
             self._power_deviation,
             index,
-            np.array([item.log_power for item in observations]) - self.log_power[:, index],
+            np.array([item.log_power for item in observations]) - self._log_power[:, index],
             np.array([item.power_error for item in observations]),
             reference_power_error,
         )
         weights = _normalised(self.log_weights + time.log_likelihood + power.log_likelihood)
         return Posterior(
-            self.points, weights, self.log_time + time.mean, self.log_power + power.mean, time.error
+            self.points, weights, self._log_time + time.mean, self._log_power + power.mean, time.error
         )
 
 
@@ -234,9 +243,3 @@ def _normalised(log_weights: Array) -> Array:
 def _moments(weights: Array, samples: Array) -> tuple[Array, Array]:
     mean = weights @ samples
     return mean, np.sqrt(np.maximum(weights @ (samples - mean) ** 2, 0.0))
-
-
-def _covariance(correlation: Array, spread: Array, tuned: npt.NDArray[np.bool_]) -> Array:
-    """Return the covariance of the deviation of a job from a sample, [J, J]. The untuned point has none."""
-    deviation = (_BASE_DISCREPANCY + _DISCREPANCY_SHARE * spread) * tuned
-    return np.asarray(correlation * deviation[:, None] * deviation)

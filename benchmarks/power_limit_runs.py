@@ -1,0 +1,207 @@
+"""Simulated runs on the measured responses of GPUs to power limits (files `summary_power_*.csv`)."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
+from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
+
+MIN_STEP_CV = 0.01
+FLAT_POWER = 0.1
+COLUMNS = ("dataset", "network", "batch_size", "optimizer", "power_limit", "time_per_epoch", "average_power")
+
+
+@dataclass(frozen=True)
+class MeasuredJob:
+    """The response of one network and batch size on one GPU.
+
+    Attributes:
+        gpu: name of the GPU, from the name of the file.
+        network: data set and network.
+        batch: batch size and optimizer.
+        limits: measured power limits in watts, rising; the last one is the default.
+        time: noise-free time ratios against the default limit.
+        watts: noise-free mean power.
+        time_cv: standard deviation of the time of a step divided by the time.
+        power_cv: the same for the power.
+    """
+
+    gpu: str
+    network: str
+    batch: str
+    limits: tuple[float, ...]
+    time: tuple[float, ...]
+    watts: tuple[float, ...]
+    time_cv: float
+    power_cv: float
+
+    @property
+    def edp(self) -> np.ndarray:
+        """EDP at each limit relative to the default limit."""
+        return np.array(self.time) ** 2 * np.array(self.watts) / self.watts[-1]
+
+    @property
+    def energy(self) -> np.ndarray:
+        """Energy at each limit relative to the default limit."""
+        return np.array(self.time) * np.array(self.watts) / self.watts[-1]
+
+    @property
+    def responds(self) -> bool:
+        """Whether some limit improves the EDP by at least 1 %."""
+        return bool(self.edp.min() < 0.99)
+
+    def points(self) -> tuple[OperatingPoint, ...]:
+        """Operating point of each limit; that of the default limit is UNTUNED."""
+        return (*(OperatingPoint(gpu_limit_watts=limit) for limit in self.limits[:-1]), UNTUNED)
+
+
+def load(folder: Path, smooth: bool = True) -> list[MeasuredJob]:
+    """Return the jobs of all files of a folder, with at least three limits each.
+
+    Args:
+        folder: folder with files `summary_power_GPU.csv`.
+        smooth: fit a monotone curve to each row; otherwise the measured points are the truth.
+    """
+    jobs = []
+    for path in sorted(folder.glob("summary_power_*.csv")):
+        gpu = path.stem.removeprefix("summary_power_")
+        rows: dict[tuple[str, str], dict[float, list[tuple[float, float]]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+        with path.open(newline="") as file:
+            for row in csv.DictReader(file):
+                key = (f"{row['dataset']}/{row['network']}", f"{row['batch_size']}/{row['optimizer']}")
+                value = (float(row["time_per_epoch"]), float(row["average_power"]))
+                rows[key][float(row["power_limit"])].append(value)
+        for (network, batch), points in rows.items():
+            if len(points) >= 3:
+                jobs.append(_job(gpu, network, batch, points, smooth))
+    return _with_common_noise(jobs)
+
+
+def _job(
+    gpu: str, network: str, batch: str, points: dict[float, list[tuple[float, float]]], smooth: bool
+) -> MeasuredJob:
+    limits = tuple(sorted(points))
+    log_time = np.log([np.mean([pair[0] for pair in points[limit]]) for limit in limits])
+    log_watts = np.log([np.mean([pair[1] for pair in points[limit]]) for limit in limits])
+    fitted_time, time_cv = monotone(-log_time)
+    fitted_watts, power_cv = monotone(log_watts)
+    fitted_time = -fitted_time
+    if np.ptp(log_watts) < FLAT_POWER:
+        # No limit reaches the draw: the differences between the limits are noise.
+        fitted_time, fitted_watts = (
+            np.full_like(log_time, log_time.mean()),
+            np.full_like(log_time, log_watts.mean()),
+        )
+        time_cv, power_cv = float(np.std(log_time, ddof=1)), float(np.std(log_watts, ddof=1))
+    if not smooth:
+        fitted_time, fitted_watts = log_time, log_watts
+    return MeasuredJob(
+        gpu,
+        network,
+        batch,
+        limits,
+        tuple(np.exp(fitted_time - fitted_time[-1])),
+        tuple(np.exp(fitted_watts)),
+        time_cv,
+        power_cv,
+    )
+
+
+def monotone(values: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the least-squares rising curve through values, and the standard deviation of the residuals.
+
+    A row that rises everywhere stays as measured.
+    """
+    blocks = [[float(value), 1] for value in values]
+    number = 0
+    while number < len(blocks) - 1:
+        one, other = blocks[number], blocks[number + 1]
+        if other[0] < one[0]:
+            count = one[1] + other[1]
+            blocks[number : number + 2] = [[(one[0] * one[1] + other[0] * other[1]) / count, count]]
+            number = max(number - 1, 0)
+        else:
+            number += 1
+    fitted = np.concatenate([np.full(int(count), level) for level, count in blocks])
+    free = max(len(values) - len(blocks), 1)
+    return fitted, float(np.sqrt(((values - fitted) ** 2).sum() / free))
+
+
+def _with_common_noise(jobs: list[MeasuredJob]) -> list[MeasuredJob]:
+    """Raise the noise of each job to at least the median of its GPU's jobs and `MIN_STEP_CV`."""
+    result = []
+    for job in jobs:
+        same = [other for other in jobs if other.gpu == job.gpu]
+        time_cv = max(job.time_cv, float(np.median([other.time_cv for other in same])), MIN_STEP_CV)
+        power_cv = max(job.power_cv, float(np.median([other.power_cv for other in same])), MIN_STEP_CV / 2)
+        values = {**job.__dict__, "time_cv": time_cv, "power_cv": power_cv}
+        result.append(MeasuredJob(**values))
+    return result
+
+
+class SimulatedRun:
+    """A run of a job in steps. The limit may change between windows of steps.
+
+    Attributes:
+        time: noise-free time so far, in default steps.
+        energy: noise-free energy so far, in watts times default steps.
+        steps: steps so far.
+        log: index of the limit in force for each step.
+    """
+
+    def __init__(
+        self, job: MeasuredJob, generator: np.random.Generator, step_cv: float | None = None
+    ) -> None:
+        """Start a run.
+
+        Args:
+            job: responses.
+            generator: source of the noise.
+            step_cv: minimum relative noise of a step; None for that of the job.
+        """
+        self.job = job
+        self.time = self.energy = 0.0
+        self.steps = 0
+        self.log: list[int] = []
+        self._generator = generator
+        self._cv = max(job.time_cv, step_cv or 0.0)
+        self._squares, self._count = 0.03**2 * 2, 2
+        self._clock_s = 0.0
+        self._points = job.points()
+
+    def advance(self, index: int, steps: int) -> ProgressWindow:
+        """Run steps at a limit and return the measured window."""
+        job = self.job
+        noise = np.exp(self._generator.normal(0.0, self._cv, steps))
+        times = job.time[index] * noise
+        watts = job.watts[index] * np.exp(self._generator.normal(0.0, job.power_cv / np.sqrt(steps)))
+        self.time += job.time[index] * steps
+        self.energy += job.time[index] * steps * job.watts[index]
+        self.steps += steps
+        self.log += [index] * steps
+        if steps > 1:
+            # The tracker of progress estimates the noise of a step from all windows so far.
+            self._squares += float(((times / times.mean() - 1.0) ** 2).sum())
+            self._count += steps - 1
+        error = float(np.sqrt(self._squares / self._count / steps))
+        duration = float(times.sum())
+        window = ProgressWindow(
+            self._points[index],
+            self._clock_s,
+            duration,
+            steps / duration,
+            error,
+            watts,
+            ProgressSource.REPORTED,
+            gpu_watts=watts,
+        )
+        self._clock_s += duration
+        return window

@@ -1,0 +1,184 @@
+"""Strategies that choose power limits during a simulated run: our search and the ones to compare it with."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from power_limit_runs import MeasuredJob, SimulatedRun
+
+from slurm_energy.tuning.candidates import GpuHardware, Reference, safe_point
+from slurm_energy.tuning.objective import Objective
+from slurm_energy.tuning.priors import Prior, gpu_prior
+from slurm_energy.tuning.recurrence import RecurringJob
+from slurm_energy.tuning.run_measurement import RunMeasurement
+from slurm_energy.tuning.search import SearchOptions, TuningSearch
+
+CONSTANT_SHARE = 0.63
+"""Fixed limit of the power-capping paper, as a share of the default limit."""
+TRIAL_STEPS = 10
+"""Steps for each limit of the strategies that try every limit."""
+DRAW_STEPS = 5
+"""Untuned steps of a first run without a progress signal, in which the own draw is measured."""
+
+
+@functools.cache
+def _prior(default_watts: float, min_watts: float) -> Prior:
+    return gpu_prior(GpuHardware(1, default_watts, min_watts))
+
+
+def prior_of(job: MeasuredJob) -> Prior:
+    """Return the generic prior: it knows the range of the limits and nothing about any network or GPU."""
+    return _prior(job.limits[-1], job.limits[0])
+
+
+def search(
+    run: SimulatedRun, steps: int, window_steps: int, objective: Objective, known_length: bool
+) -> tuple[SimulatedRun, TuningSearch]:
+    """Run a job under the product's search."""
+    points = run.job.points()
+    options = SearchOptions(expected_duration_s=float(steps) if known_length else None)
+    tuner = TuningSearch(points[:-1], objective, prior_of(run.job), options)
+    while run.steps < steps:
+        window = run.advance(points.index(tuner.requested), min(window_steps, steps - run.steps))
+        tuner.observe(window)
+    return run, tuner
+
+
+def nearest(job: MeasuredJob, watts: float) -> int:
+    """Return the index of the measured limit that is nearest to a limit."""
+    return min(range(len(job.limits)), key=lambda index: abs(job.limits[index] - watts))
+
+
+def constant(run: SimulatedRun, steps: int) -> SimulatedRun:
+    """Run a job at the constant share of the default limit."""
+    run.advance(nearest(run.job, CONSTANT_SHARE * run.job.limits[-1]), steps)
+    return run
+
+
+def best_fixed_limit(jobs: Sequence[MeasuredJob]) -> float:
+    """Return the one limit of a GPU with the least mean EDP loss over all its jobs, in hindsight."""
+    limits = sorted({limit for job in jobs for limit in job.limits})
+    losses = [np.mean([job.edp[nearest(job, limit)] / job.edp.min() for job in jobs]) for limit in limits]
+    return limits[int(np.argmin(losses))]
+
+
+def exhaustive(run: SimulatedRun, steps: int) -> SimulatedRun:
+    """Try every limit for some steps, then hold the one with the least measured EDP."""
+    costs = []
+    for index in reversed(range(len(run.job.limits))):
+        window = run.advance(index, min(TRIAL_STEPS, steps - run.steps))
+        costs.append((window.watts / window.units_per_s**2, index))
+        if run.steps >= steps:
+            return run
+    run.advance(min(costs)[1], steps - run.steps)
+    return run
+
+
+def zeus_missing() -> str | None:
+    """Return why Zeus cannot take part, or None."""
+    try:
+        import zeus.optimizer.power_limit  # noqa: F401
+    except Exception as error:
+        return f"zeus cannot be imported ({type(error).__name__}: {error}); pip install slurm-energy[judges]"
+    return None
+
+
+class _ZeusGpus:
+    """The GPUs of a simulated run as Zeus sees them."""
+
+    def __init__(self, job: MeasuredJob) -> None:
+        self._range = (int(job.limits[0] * 1000), int(job.limits[-1] * 1000))
+        self.limit_watts = job.limits[-1]
+
+    def get_power_management_limit_constraints(self, index: int) -> tuple[int, int]:
+        return self._range
+
+    def set_persistence_mode(self, index: int, enabled: bool, block: bool = True) -> None:
+        pass
+
+    def set_power_management_limit(self, index: int, milliwatts: int, block: bool = True) -> None:
+        self.limit_watts = milliwatts / 1000
+
+
+class _ZeusMonitor:
+    """Time and energy of windows of a simulated run."""
+
+    gpu_indices = (0,)
+
+    def __init__(self) -> None:
+        self.time_s = self.joules = 0.0
+        self._started = (0.0, 0.0)
+
+    def begin_window(self, key: str, **_: Any) -> None:
+        self._started = (self.time_s, self.joules)
+
+    def end_window(self, key: str, **_: Any) -> Any:
+        start_s, start_joules = self._started
+        return SimpleNamespace(time=self.time_s - start_s, gpu_energy={0: self.joules - start_joules})
+
+
+def zeus(run: SimulatedRun, steps: int) -> SimulatedRun:
+    """Run a job under Zeus' GlobalPowerLimitOptimizer, which chooses the least measured EDP.
+
+    Its defaults (40 profiled steps for each limit) do not finish within 300 steps. Here it profiles
+    `TRIAL_STEPS` after two steps of warm-up. Limits that were not measured are set to the nearest measured.
+    """
+    from zeus.optimizer import power_limit
+
+    class LeastEdp(power_limit.OptimumSelector):
+        def select(self, measurements: Any) -> int:
+            return int(min(measurements, key=lambda item: item.energy * item.time).power_limit)
+
+    logging.getLogger("zeus").setLevel(logging.ERROR)
+    gpus, monitor = _ZeusGpus(run.job), _ZeusMonitor()
+    # Stand-ins for the driver and for the framework (one process); the optimiser itself is the original.
+    replaced = {
+        "get_gpus": lambda ensure_homogeneous=False: gpus,
+        "is_distributed": lambda: False,
+        "all_reduce": lambda values, operation: values,
+        "atexit": SimpleNamespace(register=lambda function: None),
+    }
+    with mock.patch.multiple(power_limit, **replaced):
+        optimizer = power_limit.GlobalPowerLimitOptimizer(
+            monitor, LeastEdp(), wait_steps=1, warmup_steps=2, profile_steps=TRIAL_STEPS
+        )
+        while run.steps < steps:
+            optimizer.on_step_begin()
+            window = run.advance(nearest(run.job, gpus.limit_watts), 1)
+            monitor.time_s += window.duration_s
+            monitor.joules += window.duration_s * window.watts
+    return run
+
+
+def recurring(
+    job: MeasuredJob, generator: np.random.Generator, steps: int, runs: int, objective: Objective
+) -> list[SimulatedRun]:
+    """Run a job several times without a progress signal, each run at one point chosen from the earlier runs.
+
+    The first run begins untuned, until its own draw is known, and goes on at the safe point of the prior.
+    Whole runs vary by the noise of the trace.
+    """
+    points = job.points()
+    first = SimulatedRun(job, generator)
+    draw = first.advance(len(points) - 1, DRAW_STEPS).watts
+    reference = Reference(draw, draw)
+    gpu = GpuHardware(1, job.limits[-1], job.limits[0])
+    point = safe_point(points, reference, gpu, objective)
+    learner = RecurringJob(prior_of(job).ensemble(points, reference), objective, generator)
+    result = []
+    for number in range(runs):
+        run = first if number == 0 else SimulatedRun(job, generator)
+        index = points.index(point)
+        window = run.advance(index, steps - run.steps)
+        seconds = steps / window.units_per_s * float(np.exp(generator.normal(0.0, job.time_cv)))
+        watts = window.watts * float(np.exp(generator.normal(0.0, job.power_cv)))
+        learner.record(RunMeasurement(points[index], seconds, watts, job.time_cv, job.power_cv, scale="runs"))
+        point = learner.next_point().point
+        result.append(run)
+    return result
