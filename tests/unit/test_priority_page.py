@@ -30,7 +30,7 @@ def seconds(clock: str) -> float:
 
 
 def the_queue() -> tuple[Queue, list[list[str]]]:
-    table_rows = rows("Four jobs wait", 4)
+    table_rows = rows("four jobs wait", 4)
     ids, owners = [int(row[0]) for row in table_rows], [USERS.index(row[1]) for row in table_rows]
     deadlines = [
         float(hours[0]) * 3600 if (hours := re.findall(r"\d+", row[6])) else np.nan for row in table_rows
@@ -69,7 +69,7 @@ def test_the_example_is_computed() -> None:
 
 def test_the_orders_of_other_policies() -> None:
     queue, _ = the_queue()
-    table_rows = re.findall(r"`(\w+)` ((?:10\d, ){3}10\d)", PAGE)
+    table_rows = re.findall(r"`(\w+)` orders ((?:10\d, ){3}10\d)", PAGE)
     assert len(table_rows) == 3
     for name, order in table_rows:
         ranked = queue.jobs.job_id[policy(name).rank(queue, Options()).order(queue.jobs.job_id)]
