@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from slurm_energy.agent.jobs import job_records, planner, recovery
 from slurm_energy.agent.jobs.finalizer import JobFinalizer
+from slurm_energy.agent.jobs.live_queries import LiveQueries
 from slurm_energy.agent.jobs.progress_reports import ProgressReports
 from slurm_energy.agent.jobs.sessions import CLOSING, OPEN, STARTING, Session, SessionTable
 from slurm_energy.agent.jobs.settings_applier import SettingsApplier
@@ -18,30 +20,25 @@ from slurm_energy.agent.jobs.stale_jobs import NO_EPILOG_NOTE, stale_jobs
 from slurm_energy.agent.metering import components
 from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.metering.cpu_time_meter import SampleReason
-from slurm_energy.agent.metering.live_power import MIN_WINDOW_S
 from slurm_energy.agent.metering.node_meter import NodeEnergyMeter
 from slurm_energy.agent.metering.trace import TraceBuilder
 from slurm_energy.agent.sockets import responses
-from slurm_energy.agent.sockets.rate_limit import UserTokenBuckets
 from slurm_energy.agent.state.checkpoints import CheckpointWriter, UnsyncedFiles
 from slurm_energy.agent.state.spool import Spool
 from slurm_energy.agent.state.state_directory import StateDirectory
+from slurm_energy.agent.tuning.advice import AdviceCache
+from slurm_energy.agent.tuning.job_tuners import JobTuners
+from slurm_energy.agent.tuning.point_applier import PointApplier
 from slurm_energy.config import Config
 from slurm_energy.control.arbitration import JobAllocation
 from slurm_energy.control.settings_manager import SettingsManager
 from slurm_energy.devices.discovery import NodeDevices
-from slurm_energy.errors import ForbiddenError
 from slurm_energy.slurm.hook_environment import JobContext, job_context, this_node
 
 log = logging.getLogger(__name__)
 
-_SAMPLE_AGE_S = 0.1
-_MIN_SAMPLE_AGE_S = 0.001
-"""Counters update every millisecond (RAPL) or less often, so a younger sample has no new values."""
 _IDLE_INTERVAL_S = 10.0
 """Sampling interval without jobs: clients may ask for the node's power, and idle power is learned."""
-_FRESH_SAMPLES_PER_S, _FRESH_SAMPLES_BURST = 200.0, 400.0
-"""Samples that one user can request: 200 per second keep the agent below a tenth of a core."""
 
 
 class JobManager:
@@ -69,7 +66,6 @@ class JobManager:
         self._devices = devices
         self._state = state
         self._clock = clock or Clock()
-        self._fresh = UserTokenBuckets(_FRESH_SAMPLES_PER_S, _FRESH_SAMPLES_BURST)
         self._pending: set[tuple[int, int]] = set()
         self._sessions = SessionTable()
         self.progress = ProgressReports(self._sessions, self._clock)
@@ -80,6 +76,15 @@ class JobManager:
         )
         self._finalizer = JobFinalizer(devices, self._settings, self._checkpoints)
         self._applier = SettingsApplier(devices, self._settings, self._checkpoints, self._current_config)
+        self.tuners = JobTuners(
+            PointApplier(devices, self._settings, self._current_config),
+            self._checkpoints,
+            self.progress,
+            AdviceCache(state.folder / "advice"),
+            self._current_config,
+        )
+        query = partial(self._sample, SampleReason.QUERY)
+        self._queries = LiveQueries(devices, self._meter, self._clock, self._sessions, query)
 
     @property
     def active(self) -> bool:
@@ -142,6 +147,7 @@ class JobManager:
         if self._applier.apply(session, request):
             self._sample(reason)
         self._start_metering(session)
+        self.tuners.start(session, request, self._meter.sampled_at)
         session.phase = OPEN
         self._checkpoints.save(session)
         response = responses.begin_response(session)
@@ -239,6 +245,7 @@ class JobManager:
         pending, self._pending = self._pending, set()
         for session in [self._sessions[key] for key in pending if key in self._sessions]:
             self._applier.replan(session)
+            self.tuners.settings_changed(session, self._clock.boottime())
 
     def set_caps(self, job_id: int, caps: Mapping[str, float | None]) -> dict[str, Any]:
         """Change the caps of a running job and return how many settings were `applied` and `failed`.
@@ -252,32 +259,15 @@ class JobManager:
         """
         session = self._sessions.require_run(job_id)
         self._sample(SampleReason.HOOK)
-        return self._applier.set_caps(session, caps)
+        result = self._applier.set_caps(session, caps)
+        self.tuners.settings_changed(session, self._clock.boottime())
+        return result
 
     def energy(
         self, job_id: int, *, reader: int | None = None, fresh: bool = False
     ) -> tuple[int, dict[str, Any]]:
-        """Return the uid of a job's owner, and the response with the job's energy so far and its power.
-
-        Args:
-            job_id: id of the job.
-            reader: uid of the requesting user; None for a user who may read everything.
-            fresh: take a new sample, as short measured sections need, if the user's rate limit allows it.
-
-        Raises:
-            NotFoundError: the job does not run here.
-            ForbiddenError: the job belongs to another user.
-        """
-        session = self._sessions.require_run(job_id)
-        if reader not in (None, session.uid):
-            raise ForbiddenError(f"energy: job {job_id} belongs to another user")
-        now = self._clock.boottime()
-        oldest_s = _MIN_SAMPLE_AGE_S if fresh and self._fresh.try_take(session.uid, now) else _SAMPLE_AGE_S
-        if now - self._meter.sampled_at > oldest_s:
-            self._sample(SampleReason.QUERY)
-        sampled_s = self._meter.sampled_at
-        age_s = max(0.0, self._clock.boottime() - sampled_s)
-        return session.uid, {**responses.energy_response(session), "age_s": age_s, "sampled_s": sampled_s}
+        """Return the owner's uid and the energy of a job so far, see `LiveQueries.energy`."""
+        return self._queries.energy(job_id, reader, fresh=fresh)
 
     def status(self, reader: int | None = None) -> dict[str, Any]:
         """Return the public state of this agent, and the energy and power of the jobs of `reader`.
@@ -285,24 +275,17 @@ class JobManager:
         Args:
             reader: uid of the requesting user; None for a user who may read everything.
         """
-        now, last = self._clock.boottime(), self._meter.time
-        if not self.active and (last is None or now - last > MIN_WINDOW_S):
-            self._sample(SampleReason.QUERY)  # samples are rare without jobs
-        live, sessions = self._meter.live, [*self._sessions.values(), *self._finalizer.sessions]
-        response = {
-            **responses.status_response(self.node, sessions, self._devices, reader),
+        return {
+            **self._queries.status(self.node, self._finalizer.sessions, reader),
             **self.spool.state(),
             "sampling_hz": self.config.agent.sampling_hz,
             "unrestored": sorted(self._settings.unrestored),
-            "watts": dict(live.watts(now)),
-            "watts_window_s": live.window_s,
         }
-        accounts = {"energy_accounts": self._meter.account_totals(), "idle_watts": self._meter.idle_watts()}
-        return response if reader is not None else response | accounts
 
     def sample(self) -> None:
-        """Take a periodic sample."""
+        """Take a periodic sample, and let it decide on the operating points of tuned jobs."""
         self._sample(SampleReason.PERIODIC)
+        self.tuners.add_sample(self._meter.sampled_at)
 
     def housekeeping(self) -> None:
         """Write a checkpoint, end jobs whose epilog did not run, and retry failed operations."""
@@ -368,6 +351,7 @@ class JobManager:
         if session.trace is None:
             interval_s = 1 / self.config.agent.sampling_hz
             session.trace = TraceBuilder(self._meter.sampled_at, interval_s, session.components)
+        self.tuners.resume(session, self._clock.boottime())
         log.info("job %s continues", session.owner)
 
     def _finish_stale(self, context: JobContext, whole: bool) -> None:
@@ -385,6 +369,7 @@ class JobManager:
         session.phase = CLOSING
         del self._sessions[session.key]
         self._meter.remove(session)
+        self.tuners.finish(session)
         self._finalizer.sessions.append(session)
         if session.outcomes:
             self._checkpoints.save(session)

@@ -243,12 +243,8 @@ def plan(
     hardware = devices.hardware
     values: dict[str, str] = {}
     if info is not None and not info.changes_nothing:
-        keys = [key for key, knob in devices.knobs.items() if knob.name in _LIMIT_KINDS]
-        originals = {key: entry.original for key, entry in journal.entries.items() if key in keys}
-        values = devices.read(key for key in keys if key not in originals)
-        hardware = with_current_limits(hardware, values | originals)
-    cpus = None if session.cpu_list is None else frozenset(session.cpu_list)
-    scope = JobScope(session.whole_node, _gpus_to_set(session, hardware), session.gpu_job, cpus)
+        hardware, values = limits_before_jobs(devices, journal)
+    scope = job_scope(session, hardware)
     made = make_plan(request, hardware, config, scope)
     if WAITING_FOR_CPUS in session.notes and WAITING_FOR_CPUS not in made.notes:
         session.notes.remove(WAITING_FOR_CPUS)
@@ -256,6 +252,20 @@ def plan(
             f"CPU settings in force {session.meter.elapsed_s:.1f} s after the begin, from the first step on"
         )
     return made, values
+
+
+def limits_before_jobs(devices: NodeDevices, journal: SettingsJournal) -> tuple[NodeHardware, dict[str, str]]:
+    """Return the node's hardware with the limits in force before any job, and these limits by knob key."""
+    keys = [key for key, knob in devices.knobs.items() if knob.name in _LIMIT_KINDS]
+    originals = {key: entry.original for key, entry in journal.entries.items() if key in keys}
+    values = devices.read(key for key in keys if key not in originals)
+    return with_current_limits(devices.hardware, values | originals), values
+
+
+def job_scope(session: Session, hardware: NodeHardware) -> JobScope:
+    """Return the part of the node to which a job's settings apply."""
+    cpus = None if session.cpu_list is None else frozenset(session.cpu_list)
+    return JobScope(session.whole_node, _gpus_to_set(session, hardware), session.gpu_job, cpus)
 
 
 def capping_policy(name: str, config: Config) -> str:

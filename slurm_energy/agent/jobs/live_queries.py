@@ -1,0 +1,92 @@
+"""Answers about running jobs and the node: energy so far, power, and the state of the agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from slurm_energy.agent.jobs.sessions import Session, SessionTable
+from slurm_energy.agent.metering.clock import Clock
+from slurm_energy.agent.metering.live_power import MIN_WINDOW_S
+from slurm_energy.agent.metering.node_meter import NodeEnergyMeter
+from slurm_energy.agent.sockets import responses
+from slurm_energy.agent.sockets.rate_limit import UserTokenBuckets
+from slurm_energy.devices.discovery import NodeDevices
+from slurm_energy.errors import ForbiddenError
+
+_SAMPLE_AGE_S = 0.1
+_MIN_SAMPLE_AGE_S = 0.001
+"""Counters update every millisecond (RAPL) or less often, so a younger sample has no new values."""
+_FRESH_SAMPLES_PER_S, _FRESH_SAMPLES_BURST = 200.0, 400.0
+"""Samples that one user can request: 200 per second keep the agent below a tenth of a core."""
+
+
+class LiveQueries:
+    """Answers requests about the present state of the node.
+
+    Args:
+        devices: the node's hardware.
+        meter: the node's energy meter.
+        clock: the machine's clock.
+        running: sessions of the running jobs.
+        sample: takes a sample for a waiting client.
+    """
+
+    def __init__(
+        self,
+        devices: NodeDevices,
+        meter: NodeEnergyMeter,
+        clock: Clock,
+        running: SessionTable,
+        sample: Callable[[], None],
+    ) -> None:
+        self._devices = devices
+        self._meter = meter
+        self._clock = clock
+        self._running = running
+        self._sample = sample
+        self._fresh = UserTokenBuckets(_FRESH_SAMPLES_PER_S, _FRESH_SAMPLES_BURST)
+
+    def energy(self, job_id: int, reader: int | None, *, fresh: bool) -> tuple[int, dict[str, Any]]:
+        """Return the uid of a job's owner, and the response with the job's energy so far and its power.
+
+        Args:
+            job_id: id of the job.
+            reader: uid of the requesting user; None for a user who may read everything.
+            fresh: take a new sample, as short measured sections need, if the user's rate limit allows it.
+
+        Raises:
+            NotFoundError: the job does not run here.
+            ForbiddenError: the job belongs to another user.
+        """
+        session = self._running.require_run(job_id)
+        if reader not in (None, session.uid):
+            raise ForbiddenError(f"energy: job {job_id} belongs to another user")
+        now = self._clock.boottime()
+        oldest_s = _MIN_SAMPLE_AGE_S if fresh and self._fresh.try_take(session.uid, now) else _SAMPLE_AGE_S
+        if now - self._meter.sampled_at > oldest_s:
+            self._sample()
+        sampled_s = self._meter.sampled_at
+        age_s = max(0.0, self._clock.boottime() - sampled_s)
+        return session.uid, {**responses.energy_response(session), "age_s": age_s, "sampled_s": sampled_s}
+
+    def status(self, node: str, ended: Iterable[Session], reader: int | None) -> dict[str, Any]:
+        """Return the power of the node, and its jobs and devices.
+
+        Args:
+            node: Slurm's name of the node.
+            ended: sessions of ended jobs whose records are not written yet.
+            reader: uid of the requesting user, who sees energy and power of the user's own jobs only; None
+                for a user who may read everything.
+        """
+        now, last = self._clock.boottime(), self._meter.time
+        if not self._running and (last is None or now - last > MIN_WINDOW_S):
+            self._sample()  # samples are rare without jobs
+        live, sessions = self._meter.live, [*self._running.values(), *ended]
+        response = {
+            **responses.status_response(node, sessions, self._devices, reader),
+            "watts": dict(live.watts(now)),
+            "watts_window_s": live.window_s,
+        }
+        accounts = {"energy_accounts": self._meter.account_totals(), "idle_watts": self._meter.idle_watts()}
+        return response if reader is not None else response | accounts

@@ -1,0 +1,222 @@
+"""Tuner of one job: measures windows, asks a source of operating points, and applies what it requests."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from slurm_energy.agent.jobs.sessions import Session
+from slurm_energy.agent.tuning.advice import Advice
+from slurm_energy.agent.tuning.job_power import MeterReading, total_watts, watts_between
+from slurm_energy.agent.tuning.point_applier import PointApplier
+from slurm_energy.agent.tuning.point_source import HOLD, ConstantPoint, PointSource
+from slurm_energy.agent.tuning.window_collector import (
+    DEFAULT_LENGTHS,
+    MeasuredInterval,
+    WindowCollector,
+    WindowLengths,
+)
+from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
+from slurm_energy.tuning.progress.tracker import ProgressTracker
+
+log = logging.getLogger(__name__)
+
+WARM_UP, REFERENCE, ENDED = "warm-up", "reference", "ended"
+_HOLDING = (HOLD, "static")
+_FIRST_RECHECK_S, _MAX_RECHECK_S = 120.0, 960.0
+"""Pauses after which a job without progress is measured untuned again, because its draw may have changed."""
+
+SourceFactory = Callable[["JobTuner", MeasuredInterval], PointSource | None]
+"""Returns the source of operating points for a job whose untuned power was measured; None: not ready yet."""
+
+
+class JobTuner:
+    """Tuning of one job on this node, from the warm-up of the job to its end.
+
+    The job starts untuned. After the warm-up the tuner measures the untuned reference and creates the source
+    of operating points. It then applies each requested point and measures windows at it. All methods run in
+    the worker thread.
+
+    Args:
+        session: the job. Its `tuning` has the keys `mode`, `objective` and `slowdown_limit`.
+        applier: applies operating points.
+        create_source: creates the source of operating points.
+        now_s: current time in seconds since boot.
+        warm_up_s: time from now that is not measured.
+        lengths: lengths of the measured intervals.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        applier: PointApplier,
+        create_source: SourceFactory,
+        now_s: float,
+        warm_up_s: float = 10.0,
+        lengths: WindowLengths = DEFAULT_LENGTHS,
+    ) -> None:
+        self.session = session
+        self.tracker = ProgressTracker()
+        self.advice: Advice | None = None
+        self.point = UNTUNED
+        self.gpu_draw_watts: float | None = None
+        self._applier = applier
+        self._create_source = create_source
+        self._blocked: frozenset[str] = frozenset()
+        self._warm_up_until_s = now_s + warm_up_s
+        self._last = MeterReading.of(session.meter, now_s)
+        self._source: PointSource | None = None
+        self._ended = False
+        self._recheck_s, self._recheck_at_s = _FIRST_RECHECK_S, math.inf
+        self._earlier: dict[str, dict[str, Any]] = {}
+        self._earlier_probes = 0
+        self.tunable = applier.tunable_hardware(session)
+        self._collector = WindowCollector(self.tracker, lengths, self.tunable.package_count)
+        self._collector.restart(UNTUNED, now_s, warm_up_s)
+        self._keep_results()
+
+    @property
+    def phase(self) -> str:
+        """Phase of the tuning, for people."""
+        if self._ended:
+            return ENDED
+        if self._source is not None:
+            return str(self._source.phase)
+        return WARM_UP if self._last.time_s < self._warm_up_until_s else REFERENCE
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The key `tuning` of the job's record so far."""
+        assert self.session.tuning is not None
+        return self.session.tuning
+
+    def add_sample(self, now_s: float, signals: Mapping[str, Any] | None = None) -> bool:
+        """Take a sample of the job's meter into account, and change the operating point if it is time.
+
+        Args:
+            now_s: time of the sample in seconds since boot.
+            signals: other readings of the sample for the progress tracker; None for none.
+
+        Returns:
+            True if the operating point or the result changed, so that the session should be written to disk.
+        """
+        self._feed_tracker(now_s, signals or {})
+        if self._ended or now_s < self._warm_up_until_s:
+            return False
+        if now_s >= self._recheck_at_s and self.advice is None:
+            self._recheck_at_s = math.inf
+            self._measure_reference_again(now_s)
+        interval = self._collector.add_sample(now_s, self.session.meter, holding=self.phase in _HOLDING)
+        if interval is None:
+            return False
+        return self._take(interval, now_s)
+
+    def restart(self, now_s: float) -> None:
+        """Return to the untuned job and measure its reference again.
+
+        Call it when the fixed settings of the job have changed.
+        """
+        if not self._ended:
+            self.tunable = self._applier.tunable_hardware(self.session, self._blocked)
+            self._measure_reference_again(now_s)
+
+    def pin(self, point: OperatingPoint, now_s: float) -> None:
+        """Hold an operating point that the site or the user fixed. It is not searched any more."""
+        self._source = ConstantPoint(point, {"chosen": point.to_json(), "chosen_source": "pinned"})
+        self._follow(now_s)
+        self._store_result()
+
+    def finish(self) -> None:
+        """Write the final result into the session. The settings are restored by the caller."""
+        self._store_result()
+        self._ended = True
+
+    def _feed_tracker(self, now_s: float, signals: Mapping[str, Any]) -> None:
+        reading = MeterReading.of(self.session.meter, now_s)
+        watts = watts_between(self._last, reading)
+        if watts:
+            gpu_watts = [value for name, value in watts.items() if name.startswith("gpu[")]
+            self.tracker.sample(now_s, math.fsum(gpu_watts) if gpu_watts else total_watts(watts), **signals)
+            self._note_draw()
+        self._last = reading
+
+    def _note_draw(self) -> None:
+        """Note the highest mean power of a GPU of the untuned job over the last whole second."""
+        if self.point == UNTUNED and self._last.time_s >= self._warm_up_until_s:
+            watts = self.session.power_monitor.watts
+            draws = [value for name, value in watts.items() if name.startswith("gpu[")]
+            self.gpu_draw_watts = max([*draws, self.gpu_draw_watts or 0.0]) if draws else None
+
+    def _take(self, interval: MeasuredInterval, now_s: float) -> bool:
+        before = self.point, self.phase
+        if self._source is None:
+            self._source = self._create_source(self, interval)
+            if self._source is None:
+                return False
+        if not interval.has_progress and self._had_progress():
+            self.session.note("tuning: the job's progress was lost; measured again from the untuned settings")
+            self._measure_reference_again(now_s)
+        elif interval.window is not None:
+            self._source.observe(interval.window)
+        self._follow(now_s)
+        self._store_result()
+        return before != (self.point, self.phase)
+
+    def _had_progress(self) -> bool:
+        return self.record.get("progress") not in (None, "none") and self.phase != REFERENCE
+
+    def _follow(self, now_s: float) -> None:
+        """Apply the requested point unless the mode forbids it, and react to knobs without effect."""
+        if self._source is None or self.record["mode"] != "on":
+            return
+        refused = self._applier.replaced_values(self.session)
+        point = self._source.requested
+        if not refused and point != self.point:
+            refused = self._applier.apply(self.session, self.tunable, point).refused
+            self.point = point
+            self._collector.restart(point, now_s)
+            if self.phase == "static" and point != UNTUNED:
+                self._recheck_at_s = now_s + self._recheck_s
+                self._recheck_s = min(2 * self._recheck_s, _MAX_RECHECK_S)
+        if refused:
+            self._block(refused, now_s)
+
+    def _block(self, refused: Mapping[str, str], now_s: float) -> None:
+        """Stop moving knobs that have no effect, and start again with the others."""
+        for reason in refused.values():
+            self.session.note(f"tuning: not moved any more: {reason}")
+            log.info("job %s: not tuned any more: %s", self.session.owner, reason)
+        self._blocked |= refused.keys()
+        self.tunable = self._applier.tunable_hardware(self.session, self._blocked)
+        self._measure_reference_again(now_s)
+
+    def _measure_reference_again(self, now_s: float) -> None:
+        self._store_result()
+        self._keep_results()
+        self._source, self.gpu_draw_watts = None, None
+        if self.record["mode"] == "on":
+            self._applier.apply(self.session, self.tunable, UNTUNED)
+        self.point = UNTUNED
+        self._collector.restart(UNTUNED, now_s)
+
+    def _keep_results(self) -> None:
+        """Keep the measured points for the record, also if a new search starts."""
+        for item in self.record.get("points", ()):
+            self._earlier[repr(sorted(item["point"].items()))] = item
+        self._earlier_probes = self.record.get("probes", 0)
+
+    def _store_result(self) -> None:
+        """Merge the result of the source into the session."""
+        if self._source is None:
+            return
+        record, result = self.record, self._source.summary()
+        kept = {key: record[key] for key in ("mode", "objective", "slowdown_limit")}
+        points = {repr(sorted(item["point"].items())): item for item in result.get("points", ())}
+        record.update({key: value for key, value in result.items() if value is not None or key not in record})
+        record.update(kept)
+        record["points"] = list((self._earlier | points).values())
+        record["probes"] = self._earlier_probes + result.get("probes", 0)
+        if self.advice is not None and self.advice.exploration:
+            record["exploration"] = True

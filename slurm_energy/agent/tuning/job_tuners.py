@@ -1,0 +1,211 @@
+"""The tuners of all jobs on this node, between the job manager, the sampler and the controller's advice."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_energy.agent.jobs.progress_reports import ProgressReports
+from slurm_energy.agent.jobs.sessions import Session
+from slurm_energy.agent.state.checkpoints import CheckpointWriter
+from slurm_energy.agent.tuning.advice import Advice, AdviceCache
+from slurm_energy.agent.tuning.job_tuner import JobTuner, SourceFactory
+from slurm_energy.agent.tuning.local_source import LocalSources
+from slurm_energy.agent.tuning.point_applier import PointApplier
+from slurm_energy.config import Config
+from slurm_energy.errors import UsageError
+from slurm_energy.log_once import UnexpectedErrorLog
+from slurm_energy.policies import PolicyRequest, catalogue
+from slurm_energy.protocol.tuning_advice import AdviceRequest
+from slurm_energy.tuning.response_curve import hardware_kind
+
+log = logging.getLogger(__name__)
+
+_ADVICE_WAIT_S = 3.0
+"""Time after the begin of a job in which its batch step is expected to report the script's fingerprint."""
+
+Key = tuple[int, int]
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A tuner and the state of its request for advice."""
+
+    tuner: JobTuner
+    began_s: float
+    asked: bool = False
+
+
+class JobTuners:
+    """The tuners of the jobs on this node. All methods run in the worker thread.
+
+    Args:
+        applier: applies operating points.
+        checkpoints: writes sessions whose tuning changed.
+        progress: reports of the jobs' processes.
+        cache: stored advice of the controller.
+        config: returns the current configuration.
+        create_source: creates the sources of operating points; None for a search on this node.
+    """
+
+    def __init__(
+        self,
+        applier: PointApplier,
+        checkpoints: CheckpointWriter,
+        progress: ProgressReports,
+        cache: AdviceCache,
+        config: Callable[[], Config],
+        create_source: SourceFactory | None = None,
+    ) -> None:
+        self._applier = applier
+        self._checkpoints = checkpoints
+        self._progress = progress
+        self._cache = cache
+        self._config = config
+        self._local = LocalSources(config)
+        self._create_source = create_source or self._local.create
+        self._entries: dict[Key, _Entry] = {}
+        self._errors = UnexpectedErrorLog(log)
+
+    def start(self, session: Session, request: PolicyRequest, now_s: float) -> None:
+        """Start to tune a job if its policy names an objective. A job in mode `off` is only noted.
+
+        Args:
+            session: the job, whose fixed settings are applied already.
+            request: its validated flags.
+            now_s: time in seconds since boot.
+        """
+        info = catalogue(self._config()).get(request.policy)
+        if info is None or info.objective is None:
+            return
+        session.tuning = {
+            "mode": request.tuning_mode or self._config().tuning.mode,
+            "objective": info.objective,
+            "slowdown_limit": request.slowdown_limit,
+            "progress": "none",
+            "reference": None,
+            "points": [],
+            "chosen": None,
+            "chosen_source": None,
+            "probes": 0,
+            "estimated_saving": None,
+            "exploration": False,
+        }
+        self._add(session, now_s)
+
+    def resume(self, session: Session, now_s: float) -> None:
+        """Continue to tune a job after a restart of the agent, from its untuned settings."""
+        if session.tuning is not None:
+            self._add(session, now_s)
+            if (entry := self._entries.get(session.key)) is not None:
+                entry.tuner.restart(now_s)
+
+    def _add(self, session: Session, now_s: float) -> None:
+        assert session.tuning is not None
+        if session.tuning["mode"] != "off":
+            self._local.prepare()
+            tuner = JobTuner(session, self._applier, self._create_source, now_s)
+            self._entries[session.key] = _Entry(tuner, now_s)
+
+    def settings_changed(self, session: Session, now_s: float) -> None:
+        """Measure a job again from its untuned settings, because its fixed settings have changed."""
+        if (entry := self._entries.get(session.key)) is not None:
+            entry.tuner.restart(now_s)
+
+    def finish(self, session: Session) -> None:
+        """End the tuning of a job before its settings are restored."""
+        if (entry := self._entries.pop(session.key, None)) is not None:
+            entry.tuner.finish()
+
+    def add_sample(self, now_s: float) -> None:
+        """Take the last sample of the node into account for every tuned job.
+
+        An unexpected error ends the tuning of the job, which returns to its untuned settings.
+        """
+        for key, entry in list(self._entries.items()):
+            try:
+                for report in self._progress.collect(key):
+                    entry.tuner.tracker.report(*report)
+                if entry.tuner.add_sample(now_s):
+                    self._checkpoints.save(entry.tuner.session)
+            except Exception as error:
+                owner = entry.tuner.session.owner
+                self._errors.report(error, f"job {owner}: tuning failed and ends", context="tuning")
+                entry.tuner.session.note("tuning ended after an internal error, see the agent's log")
+                del self._entries[key]
+                self._applier.withdraw(entry.tuner.session)
+
+    def phases(self) -> dict[str, str]:
+        """Return the phase of each tuned job, by job as `JOBID.RESTART`."""
+        return {entry.tuner.session.owner: entry.tuner.phase for entry in self._entries.values()}
+
+    def advice_requests(self, now_s: float) -> list[AdviceRequest]:
+        """Return the requests for advice that are due, each only once.
+
+        Args:
+            now_s: time in seconds since boot.
+        """
+        due = []
+        for entry in self._entries.values():
+            session = entry.tuner.session
+            if not entry.asked and (session.fingerprint or now_s - entry.began_s >= _ADVICE_WAIT_S):
+                entry.asked = True
+                due.append(self._advice_request(entry.tuner))
+        return due
+
+    @property
+    def awaits_advice(self) -> bool:
+        """Whether a request for advice will be due."""
+        return any(not entry.asked for entry in self._entries.values())
+
+    def advise(self, request: AdviceRequest, answer: Mapping[str, Any] | None, now_s: float) -> None:
+        """Use the controller's advice for a job, or the stored advice of an earlier job without an answer.
+
+        Args:
+            request: the request.
+            answer: the controller's answer; None if there is none.
+            now_s: time in seconds since boot.
+        """
+        entry = self._entries.get((request.job_id, request.restart_count))
+        if entry is None:
+            return
+        key = self._cache_key(entry.tuner.session, request)
+        if answer is None:
+            advice = None if key is None else self._cache.load(key)
+        else:
+            try:
+                advice = Advice.from_json(answer)
+            except UsageError as error:
+                log.warning("job %s: advice of the controller not used: %s", entry.tuner.session.owner, error)
+                return
+            if key is not None:
+                self._cache.store(key, answer)
+        entry.tuner.advice = advice
+        if advice is not None and advice.pinned and advice.start is not None:
+            entry.tuner.pin(advice.start, now_s)
+
+    def _advice_request(self, tuner: JobTuner) -> AdviceRequest:
+        session, record = tuner.session, tuner.record
+        cpu = next((device.product for device in session.devices if device.name == "cpu"), "")
+        gpus = [device.product for device in session.devices if device.name != "cpu"]
+        return AdviceRequest(
+            node=session.node,
+            job_id=session.job_id,
+            restart_count=session.restart_count,
+            hardware=hardware_kind(cpu, gpus) or "unknown",
+            objective=record["objective"],
+            slowdown_limit=record["slowdown_limit"],
+            fingerprint=session.fingerprint,
+            model=session.model,
+        )
+
+    @staticmethod
+    def _cache_key(session: Session, request: AdviceRequest) -> tuple[str, ...] | None:
+        """Return the key of stored advice; None for a program without a name."""
+        workload = request.fingerprint or request.model
+        if workload is None:
+            return None
+        limit = "" if request.slowdown_limit is None else f"{request.slowdown_limit:g}"
+        return (str(session.uid), workload, request.hardware, request.objective or "", limit)

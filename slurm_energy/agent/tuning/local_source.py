@@ -1,0 +1,182 @@
+"""Sources of operating points for a job that is tuned on this node alone."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from slurm_energy.agent.tuning.job_power import mean_gpu_watts, package_watts, total_watts
+from slurm_energy.agent.tuning.job_tuner import JobTuner
+from slurm_energy.agent.tuning.point_source import ConstantPoint, PointSource
+from slurm_energy.agent.tuning.window_collector import MeasuredInterval
+from slurm_energy.config import Config
+from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
+from slurm_energy.policies.starting_point import starting_point
+from slurm_energy.tuning.candidates import Reference, safe_point
+from slurm_energy.tuning.objective import Objective
+from slurm_energy.tuning.response_curve import CurveSource
+
+if TYPE_CHECKING:
+    from slurm_energy.tuning.priors import Prior
+
+log = logging.getLogger(__name__)
+
+_SEARCH_MODULE = "slurm_energy.tuning.search"
+NO_NUMPY_NOTE = "tuning: numpy is not installed on the node (extra 'tuning'): no search"
+NO_PROGRESS_NOTE = (
+    "tuning: no trustworthy progress signal: no search, the setting follows the job's own power draw"
+)
+NO_KNOB_NOTE = "tuning: the job has no knob on this node that it may move"
+_CLASS_ERROR = 0.08
+"""Standard deviation of a program's response from that of the reference kernel of its class."""
+_COMPUTE_SHARE, _HOST_SHARE = 0.85, 0.5
+"""Share of its limit that a GPU draws under a compute-bound program, and below which the host limits it."""
+
+
+class LocalSources:
+    """Creates the sources of operating points of the jobs on this node.
+
+    numpy takes a tenth of a second to load. It is loaded in a thread of its own when the first job starts, so
+    that neither the agent without such jobs nor a waiting hook pays for it.
+
+    Args:
+        config: returns the current configuration.
+    """
+
+    def __init__(self, config: Callable[[], Config]) -> None:
+        self._config = config
+        self._loading: threading.Thread | None = None
+        self._search: Any = None
+        self._is_missing = False
+
+    def prepare(self) -> None:
+        """Start to load the search, if that has not happened yet."""
+        if self._loading is None:
+            self._loading = threading.Thread(target=self._load, name="tuning", daemon=True)
+            self._loading.start()
+
+    def _load(self) -> None:
+        try:
+            self._search = importlib.import_module(_SEARCH_MODULE)
+        except ImportError as error:
+            self._is_missing = True
+            log.warning("jobs are tuned without a search: %s", error)
+
+    def create(self, tuner: JobTuner, interval: MeasuredInterval) -> PointSource | None:
+        """Return the source for a job whose untuned power was measured; None while the search is loaded.
+
+        Args:
+            tuner: tuner of the job.
+            interval: the untuned interval.
+        """
+        self.prepare()
+        if self._search is None and not self._is_missing:
+            return None
+        record, tunable, advice = tuner.record, tuner.tunable, tuner.advice
+        objective = Objective(record["objective"], record["slowdown_limit"])
+        reference = Reference(
+            total_watts(interval.watts),
+            gpu_watts=mean_gpu_watts(interval.watts),
+            package_watts=package_watts(interval.watts, tunable.package_count),
+        )
+        points = tunable.candidates(tuner.gpu_draw_watts)
+        if not points:
+            tuner.session.note(NO_KNOB_NOTE)
+            return ConstantPoint(UNTUNED, _summary(UNTUNED, None))
+        if record["mode"] == "advise":
+            return self._recommend(tuner, objective, points, reference)
+        if not interval.has_progress and advice is not None and advice.start is not None:
+            return ConstantPoint(advice.start, _summary(advice.start, advice.start_source))
+        if self._is_missing:
+            tuner.session.note(NO_NUMPY_NOTE)
+            point = safe_point(points, reference, tunable.gpu, objective)
+            return ConstantPoint(point, _summary(point, CurveSource.GENERIC_PRIOR.value))
+        if not interval.has_progress:
+            tuner.session.note(NO_PROGRESS_NOTE)
+        return self._start_search(tuner, objective, points)
+
+    def _start_search(
+        self, tuner: JobTuner, objective: Objective, points: tuple[OperatingPoint, ...]
+    ) -> PointSource:
+        config, search = self._config(), self._search
+        start = self._start(tuner, objective, config)
+        if start is not None and start != UNTUNED and start not in points:
+            points = (start, *points)
+        options = search.SearchOptions(max_probes=config.tuning.max_probes, start=start)
+        source: PointSource = search.TuningSearch(points, objective, self._prior(tuner), options)
+        return source
+
+    def _recommend(
+        self,
+        tuner: JobTuner,
+        objective: Objective,
+        points: tuple[OperatingPoint, ...],
+        reference: Reference,
+    ) -> ConstantPoint:
+        """Return the point that the tuner would set without a search, with its estimated saving of energy."""
+        named = self._start(tuner, objective, self._config())
+        if self._is_missing:
+            point = safe_point(points, reference, tuner.tunable.gpu, objective)
+            return ConstantPoint(point, _summary(point, CurveSource.GENERIC_PRIOR.value))
+        prior = self._prior(tuner)
+        point, source = prior.static_point(points, reference, objective)
+        if point == UNTUNED and named is not None:
+            point, source = named, CurveSource.ORACLE
+        everywhere = (UNTUNED, *dict.fromkeys((*points, point)))
+        posterior = prior.ensemble(everywhere, reference).condition()
+        index = everywhere.index(point)
+        log_energy = float(posterior.mean_log_time()[index] + posterior.mean_log_power()[index])
+        saving = 0.0 if point == UNTUNED else 1.0 - math.exp(log_energy)
+        return ConstantPoint(point, _summary(point, source.value) | {"estimated_saving": saving})
+
+    @staticmethod
+    def _start(tuner: JobTuner, objective: Objective, config: Config) -> OperatingPoint | None:
+        """Return the first point to try: that of the controller, or else of the site or a publication."""
+        if tuner.advice is not None and tuner.advice.start is not None:
+            return tuner.advice.start
+        tunable = tuner.tunable
+        named = starting_point(objective.name, tuner.session.model, tunable.hardware, tunable.scope, config)
+        return named.point if named is not None else None
+
+    @staticmethod
+    def _prior(tuner: JobTuner) -> Prior:
+        from slurm_energy.tuning import priors
+
+        gpu, cpu = tuner.tunable.gpu, tuner.tunable.cpu
+        prior: Prior
+        if gpu is not None and cpu is not None:
+            prior = priors.joint_prior(gpu, cpu)
+        elif gpu is not None:
+            prior = priors.gpu_prior(gpu)
+        else:
+            assert cpu is not None
+            prior = priors.cpu_prior(cpu)
+        advice = tuner.advice
+        if advice is None:
+            return prior
+        if advice.curve is not None and advice.curve.points:
+            return priors.curve_prior(prior, advice.curve)
+        program_class = _program_class(tuner)
+        for curve in advice.site_curves:
+            if curve.workload == program_class and curve.points:
+                return priors.CurvePrior(prior, curve, extra_error=_CLASS_ERROR)
+        return prior
+
+
+def _program_class(tuner: JobTuner) -> str | None:
+    """Return the class of a GPU job from its draw: `compute`, `memory` or `host`; None if unknown."""
+    gpu, draw = tuner.tunable.gpu, tuner.gpu_draw_watts
+    if gpu is None or draw is None:
+        return None
+    share = draw / gpu.default_limit_watts
+    if share >= _COMPUTE_SHARE:
+        return "compute"
+    return "host" if share < _HOST_SHARE else "memory"
+
+
+def _summary(point: OperatingPoint, source: str | None) -> dict[str, Any]:
+    return {"chosen": point.to_json(), "chosen_source": source, "progress": "none"}

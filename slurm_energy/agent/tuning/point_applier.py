@@ -1,0 +1,154 @@
+"""Application of operating points to the hardware of a job, through the settings journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from slurm_energy.agent.jobs import planner
+from slurm_energy.agent.jobs.sessions import Session
+from slurm_energy.agent.tuning.tunable_hardware import TunableHardware
+from slurm_energy.config import Config
+from slurm_energy.control.settings_manager import SettingsManager
+from slurm_energy.control.transaction import CHANGED_EXTERNALLY, SettingOutcome
+from slurm_energy.devices.discovery import NodeDevices, with_current_limits
+from slurm_energy.policies import point_settings
+from slurm_energy.policies.operating_point import OperatingPoint
+
+_FIELDS = {
+    "nvml.power_limit": "gpu_limit_watts",
+    "amdsmi.power_limit": "gpu_limit_watts",
+    "intel_gpu.power_limit": "gpu_limit_watts",
+    "nvml.locked_clocks": "gpu_clock_mhz",
+    "nvml.power_profile": "gpu_power_profile",
+    "powercap.power_limit": "package_limit_watts",
+    "hsmp.power_limit": "package_limit_watts",
+    "cpufreq.frequency": "cpu_max_mhz",
+    "cpufreq.boost": "cpu_max_mhz",
+    "cpufreq.epp": "cpu_epp",
+}
+"""Field of `OperatingPoint` by name of the knob. Other knobs only accompany one of these."""
+_BOOST = "cpufreq.boost[all]"
+_KEPT_UNTIL_THE_END = ("nvml.persistence",)
+"""Knobs that stay set between operating points, because restoring them could lose other settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """Result of applying an operating point.
+
+    Attributes:
+        refused: reason by field of `OperatingPoint`, for fields that have no effect on this node: the device
+            refuses the value, holds another one, or another job or program requires another one.
+    """
+
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+class PointApplier:
+    """Applies operating points of jobs.
+
+    Args:
+        devices: the node's hardware.
+        settings: applies settings and journals the original values before each write.
+        config: returns the current configuration.
+    """
+
+    def __init__(self, devices: NodeDevices, settings: SettingsManager, config: Callable[[], Config]) -> None:
+        self._devices = devices
+        self._settings = settings
+        self._config = config
+
+    def tunable_hardware(self, session: Session, blocked: frozenset[str] = frozenset()) -> TunableHardware:
+        """Return the hardware that tuning may change for a job, with the limits of the untuned job.
+
+        The limits are those in force before any job, lowered to the fixed settings of the job's plan.
+        """
+        before, _ = planner.limits_before_jobs(self._devices, self._settings.journal)
+        fixed = {setting.key: setting.value for setting in session.plan}
+        hardware = with_current_limits(before, {_BOOST: "1" if before.boost else "0"} | fixed)
+        if any(key.startswith("nvml.locked_clocks") for key in fixed):
+            blocked |= {"gpu_clock_mhz"}  # the job's flags or the site chose the clocks
+        scope = planner.job_scope(session, hardware)
+        return TunableHardware(hardware, scope, blocked, self._config().bounds)
+
+    def apply(self, session: Session, tunable: TunableHardware, point: OperatingPoint) -> Application:
+        """Apply an operating point. Knobs that only the previous point set are restored.
+
+        Args:
+            session: the job. Its outcomes are updated.
+            tunable: hardware that tuning may change for the job.
+            point: the operating point; `UNTUNED` leaves only the fixed settings of the job's plan.
+        """
+        fixed = {setting.key: setting for setting in session.plan}
+        wanted = point_settings(point, tunable.hardware, tunable.scope, self._config())
+        tuned = {setting.key: setting for setting in wanted}
+        before = self.tuned_keys(session)
+        dropped = before - tuned.keys() - fixed.keys()
+        refused = self._restore(session, dropped)
+        again = [fixed[key] for key in sorted(before & fixed.keys() - tuned.keys())]
+        outcomes = self._settings.apply(session.owner, [*tuned.values(), *again])
+        session.merge_outcomes(outcomes)
+        for outcome in outcomes:
+            name = _FIELDS.get(outcome.key.partition("[")[0])
+            if name is not None and outcome.key in tuned and self._is_ineffective(outcome):
+                refused.setdefault(name, f"{outcome.key}: {outcome.note or 'no effect'}")
+        return Application(refused)
+
+    def withdraw(self, session: Session) -> None:
+        """Return a job to the fixed settings of its plan."""
+        fixed = {setting.key: setting for setting in session.plan}
+        tuned = self.tuned_keys(session)
+        self._restore(session, tuned - fixed.keys())
+        session.merge_outcomes(
+            self._settings.apply(session.owner, [fixed[key] for key in sorted(tuned & fixed.keys())])
+        )
+
+    def tuned_keys(self, session: Session) -> set[str]:
+        """Return the keys of the knobs that hold a value of an operating point, according to the journal."""
+        fixed = {setting.key: setting.value for setting in session.plan}
+        return {
+            entry.key
+            for entry in self._settings.journal.entries_of(session.owner)
+            if (value := entry.claims[session.owner]) is not None
+            and value != fixed.get(entry.key)
+            and entry.key.partition("[")[0] not in _KEPT_UNTIL_THE_END
+        }
+
+    def replaced_values(self, session: Session) -> dict[str, str]:
+        """Return the fields of `OperatingPoint` that no longer hold, with the reason.
+
+        Another program has changed the knob, or another job on the node now requires another value.
+        """
+        replaced: dict[str, str] = {}
+        entries = self._settings.journal.entries
+        for key, value in self._devices.read(self.tuned_keys(session)).items():
+            knob, entry = self._devices.knobs[key], entries[key]
+            name = _FIELDS.get(knob.name)
+            if name is None or not knob.readable or entry.written is None:
+                continue
+            if not knob.is_equivalent(entry.written, value):
+                replaced[name] = f"{key}: {CHANGED_EXTERNALLY}{knob.format_value(value)}"
+            elif not knob.satisfies(str(entry.claims[session.owner]), value):
+                replaced[name] = f"{key}: other jobs on the node require {knob.format_value(value)}"
+        return replaced
+
+    def _restore(self, session: Session, keys: set[str]) -> dict[str, str]:
+        """Restore knobs of a job and return the fields that another program has changed, with the reason."""
+        if not keys:
+            return {}
+        results = {result.key: result for result in self._settings.restore(session.owner, keys)}
+        done = {key for key in keys if key not in results or results[key].done}
+        session.outcomes = [outcome for outcome in session.outcomes if outcome.key not in done]
+        refused = {}
+        for key, result in results.items():
+            name = _FIELDS.get(key.partition("[")[0])
+            if name is not None and not result.done:
+                refused[name] = f"{key}: {result.note}"
+        return refused
+
+    def _is_ineffective(self, outcome: SettingOutcome) -> bool:
+        if outcome.failed or outcome.applied is None:
+            return True
+        knob = self._devices.knobs[outcome.key]
+        return knob.readable and not knob.satisfies(outcome.requested, outcome.applied)

@@ -1,0 +1,132 @@
+"""The hardware that tuning may change for a job, and the candidate operating points that it allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from slurm_energy.config import BoundsConfig
+from slurm_energy.devices.hardware import GpuInfo, NodeHardware
+from slurm_energy.policies import JobScope
+from slurm_energy.policies.operating_point import OperatingPoint
+from slurm_energy.policies.scope import job_hardware
+from slurm_energy.tuning.candidates import (
+    CpuHardware,
+    GpuHardware,
+    cpu_frequencies,
+    gpu_clocks,
+    gpu_limits,
+    joint_candidates,
+)
+
+_MAX_LIMITS = 14
+_MAX_HOST_FREQUENCIES = 5
+"""CPU frequencies of a job on GPUs, which are combined with the settings of the GPUs."""
+_BINDING_SHARE = 0.95
+"""A limit above this share of the job's own draw changes nothing."""
+_CLOCKS_BELOW = 0.7
+"""Clock bounds are candidates if a GPU draws less than this share of its limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class TunableHardware:
+    """The hardware that tuning may change for a job.
+
+    Attributes:
+        hardware: the node's hardware with the limits that are in force while the job is untuned.
+        scope: part of the node that is allocated to the job.
+        blocked: names of the fields of `OperatingPoint` that must not be moved.
+        bounds: bounds of the site, whose lower values tuning keeps to.
+    """
+
+    hardware: NodeHardware
+    scope: JobScope
+    blocked: frozenset[str] = frozenset()
+    bounds: BoundsConfig = field(default_factory=BoundsConfig)
+
+    @property
+    def package_count(self) -> int:
+        """Number of processor packages on which the job has CPUs."""
+        own, _ = job_hardware(self.hardware, self.scope)
+        return len(own.packages)
+
+    @property
+    def gpus(self) -> tuple[GpuInfo, ...]:
+        """The GPUs of the job that no other job can use."""
+        own = (gpu for gpu in self.hardware.gpus if gpu.index in self.scope.gpus)
+        return tuple(gpu for gpu in own if self.scope.whole_node or not gpu.partitioned)
+
+    @property
+    def gpu(self) -> GpuHardware | None:
+        """The range of power limits and the highest clock that all GPUs of the job have in common.
+
+        None if the job has no GPU whose power limit can be lowered.
+        """
+        gpus = self.gpus
+        limits = [gpu.limit_watts for gpu in gpus if gpu.limit_watts is not None]
+        if not gpus or len(limits) < len(gpus):
+            return None
+        clocks = [gpu.clocks_mhz[1] for gpu in gpus if gpu.clocks_mhz is not None]
+        has_clocks = len(clocks) == len(gpus) and "gpu_clock_mhz" not in self.blocked
+        return GpuHardware(
+            count=len(gpus),
+            default_limit_watts=min(limits),
+            min_limit_watts=max(self._min_limit_watts(gpu) for gpu in gpus),
+            max_clock_mhz=float(min(clocks)) if has_clocks else None,
+        )
+
+    @property
+    def cpu(self) -> CpuHardware | None:
+        """The range of frequency bounds of the job's CPUs; None if the job may not move them."""
+        if "cpu_max_mhz" in self.blocked or not self.scope.knows_cpus:
+            return None
+        own, _ = job_hardware(self.hardware, self.scope)
+        if not own.policies:
+            return None
+        low_khz = max(policy.hardware_range_khz[0] for policy in own.policies)
+        low_khz = max(low_khz, round(1000 * self.bounds.cpu_freq_mhz[0]))
+        high_khz = min(policy.bounds_khz[1] for policy in own.policies)
+        if low_khz >= high_khz:
+            return None
+        return CpuHardware(max(1, len(own.packages)), max_mhz=high_khz / 1000, min_mhz=low_khz / 1000)
+
+    def candidates(self, gpu_draw_watts: float | None) -> tuple[OperatingPoint, ...]:
+        """Return the operating points from which a search may choose, without the untuned job.
+
+        Limits above the job's own draw change nothing and are left out. Clock bounds are candidates where the
+        draw is far below the limit, so that limits help little or not at all.
+
+        Args:
+            gpu_draw_watts: highest mean power of a GPU of the untuned job; None if unknown or without GPUs.
+        """
+        gpu, cpu = self.gpu, self.cpu
+        frequencies: Sequence[OperatingPoint] = cpu_frequencies(cpu) if cpu is not None else ()
+        if gpu is None or gpu_draw_watts is None:
+            return () if self.scope.gpu_job else tuple(frequencies)
+        return joint_candidates(
+            self._gpu_points(gpu, gpu_draw_watts), _spread(frequencies, _MAX_HOST_FREQUENCIES)
+        )
+
+    def _min_limit_watts(self, gpu: GpuInfo) -> float:
+        """Return the minimum limit of a GPU; that of the site counts if it is below the limit in force."""
+        low, site = gpu.min_limit_watts or 0.0, self.bounds.gpu_cap_watts[0]
+        return max(low, site) if gpu.limit_watts is not None and site < gpu.limit_watts else low
+
+    def _gpu_points(self, gpu: GpuHardware, draw_watts: float) -> list[OperatingPoint]:
+        points = []
+        if "gpu_limit_watts" not in self.blocked:
+            points = [
+                point
+                for point in gpu_limits(gpu, _MAX_LIMITS)
+                if (point.gpu_limit_watts or 0.0) <= _BINDING_SHARE * draw_watts
+            ]
+        if not points or draw_watts < _CLOCKS_BELOW * gpu.default_limit_watts:
+            points += gpu_clocks(gpu)
+        return points
+
+
+def _spread(points: Sequence[OperatingPoint], count: int) -> Sequence[OperatingPoint]:
+    """Return at most `count` of the points, evenly spread, with the first and the last one."""
+    if len(points) <= count:
+        return points
+    return [points[round(i * (len(points) - 1) / (count - 1))] for i in range(count)]

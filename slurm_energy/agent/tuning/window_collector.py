@@ -1,0 +1,158 @@
+"""Collection of progress windows: settle after each change, then measure speed and power over an interval."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from slurm_energy.agent.metering.job_meter import JobMeter
+from slurm_energy.agent.tuning.job_power import (
+    MeterReading,
+    mean_gpu_watts,
+    package_watts,
+    total_watts,
+    watts_between,
+)
+from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
+from slurm_energy.tuning.progress.estimate import Progress
+from slurm_energy.tuning.progress.tracker import ProgressTracker
+from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
+
+
+@dataclass(frozen=True, slots=True)
+class WindowLengths:
+    """Lengths of the intervals of a measurement in seconds.
+
+    Attributes:
+        settle_s: time after a change that is not measured: the hardware changes its clocks, and power sensors
+            average over a second.
+        min_s: minimum length of a window.
+        max_s: length at which a window ends even if its speed is not exact.
+        patience_s: length at which a window without any progress ends.
+        hold_s: minimum length of a window while the operating point is held.
+        relative_error: relative error of the speed at which a window ends before `max_s`.
+    """
+
+    settle_s: float = 2.0
+    min_s: float = 4.0
+    max_s: float = 15.0
+    patience_s: float = 60.0
+    hold_s: float = 2.0
+    relative_error: float = 0.004
+
+
+DEFAULT_LENGTHS = WindowLengths()
+_EXTENSION = 1.5
+"""A window whose speed is unknown or not exact is extended by this factor."""
+_UNITS_IN_HOLD = 3
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredInterval:
+    """A complete interval of a measurement.
+
+    Attributes:
+        window: speed and power. Its source is `none` if the speed is unknown. None if energy may be missing.
+        watts: mean power by component.
+        has_progress: whether the speed is known.
+    """
+
+    window: ProgressWindow | None
+    watts: dict[str, float]
+    has_progress: bool
+
+
+class WindowCollector:
+    """Collects the windows of one job, one after the other.
+
+    Args:
+        tracker: progress of the job. Its clock shows seconds since boot.
+        lengths: lengths of the intervals.
+        package_count: number of processor packages of the job.
+    """
+
+    def __init__(
+        self, tracker: ProgressTracker, lengths: WindowLengths = DEFAULT_LENGTHS, package_count: int = 1
+    ) -> None:
+        self._tracker = tracker
+        self._package_count = package_count
+        self._lengths = lengths
+        self._point = UNTUNED
+        self._not_before_s = -math.inf
+        self._start: MeterReading | None = None
+        self._check_at_s = 0.0
+
+    def restart(self, point: OperatingPoint, now_s: float, settle_s: float | None = None) -> None:
+        """Discard the current window and start the next one at another operating point.
+
+        Args:
+            point: operating point in force from now on.
+            now_s: time of the change in seconds since boot.
+            settle_s: time after the change that is not measured; None for the usual time.
+        """
+        self._point, self._start = point, None
+        self._not_before_s = now_s + (self._lengths.settle_s if settle_s is None else settle_s)
+
+    def add_sample(self, now_s: float, meter: JobMeter, *, holding: bool = False) -> MeasuredInterval | None:
+        """Take the energy of a sample into account and return the interval that ends with it, if one does.
+
+        Args:
+            now_s: time of the sample in seconds since boot.
+            meter: energy meter of the job.
+            holding: whether the operating point is held, so that short windows are enough.
+        """
+        if now_s < self._not_before_s:
+            return None
+        start = self._start
+        if start is None:
+            self._begin(MeterReading.of(meter, now_s))
+            return None
+        length_s = now_s - start.time_s
+        if length_s < max(self._check_at_s, self._needed_s(holding=holding)):
+            return None
+        progress = self._tracker.rate(start.time_s, now_s)
+        if self._is_extended(progress, length_s, holding=holding):
+            self._check_at_s = _EXTENSION * length_s
+            return None
+        end = MeterReading.of(meter, now_s)
+        self._begin(end)
+        watts = watts_between(start, end)
+        return MeasuredInterval(self._window(start, end, progress, watts), watts, progress is not None)
+
+    def _begin(self, reading: MeterReading) -> None:
+        self._start, self._check_at_s = reading, 0.0
+
+    def _needed_s(self, *, holding: bool) -> float:
+        """Return the length in seconds at which the speed may be known."""
+        tracker, lengths = self._tracker, self._lengths
+        if holding and tracker.source is ProgressSource.REPORTED:
+            return max(lengths.hold_s, _UNITS_IN_HOLD * (tracker.unit_s or 0.0))
+        return max(lengths.min_s, min(tracker.window_s, lengths.patience_s))
+
+    def _is_extended(self, progress: Progress | None, length_s: float, *, holding: bool) -> bool:
+        lengths = self._lengths
+        if progress is None:
+            return length_s < lengths.patience_s
+        inexact = not holding and progress.relative_error > lengths.relative_error
+        return inexact and length_s < max(lengths.max_s, self._tracker.window_s)
+
+    def _window(
+        self, start: MeterReading, end: MeterReading, progress: Progress | None, watts: dict[str, float]
+    ) -> ProgressWindow | None:
+        """Return the window between two readings; None if energy may be missing."""
+        power_watts = total_watts(watts)
+        if power_watts <= 0 or end.uncertain_s > start.uncertain_s:
+            return None
+        if progress is None:
+            progress = Progress(0.0, math.inf, ProgressSource.NONE)
+        return ProgressWindow(
+            point=self._point,
+            start_s=start.time_s,
+            duration_s=end.time_s - start.time_s,
+            units_per_s=progress.units_per_s,
+            relative_error=progress.relative_error,
+            watts=power_watts,
+            source=progress.source,
+            gpu_watts=mean_gpu_watts(watts),
+            package_watts=package_watts(watts, self._package_count),
+        )
