@@ -2,8 +2,8 @@
 
 Dynamic power follows V²f, with a voltage that falls with the clock down to a transition clock and is constant
 below it. Time follows a roofline between work that scales with the clock and work that does not. The samples
-are drawn from wide physical ranges and kept with a probability that grows with their agreement with published
-responses of GPUs.
+are drawn from wide physical ranges. Those for GPUs are kept with a probability that grows with their
+agreement with published responses of GPUs.
 """
 
 from __future__ import annotations
@@ -39,10 +39,17 @@ class DeviceResponse:
     clock that a power limit can reach.
     """
 
-    def __init__(self, generator: np.random.Generator, samples: int) -> None:
-        """Draw the samples and tabulate them over clocks and over limits."""
-        log_time, log_power = _drawn(generator, samples * _POOL)
-        kept = generator.choice(len(log_time), samples, p=_agreement(log_time, log_power))
+    def __init__(self, generator: np.random.Generator, samples: int, like_gpus: bool) -> None:
+        """Draw the samples and tabulate them over clocks and over limits.
+
+        Args:
+            generator: source of random numbers.
+            samples: number of samples.
+            like_gpus: prefer samples that agree with the published responses of GPUs.
+        """
+        log_time, log_power = _drawn(generator, samples * (_POOL if like_gpus else 1))
+        agreement = _agreement(log_time, log_power) if like_gpus else None
+        kept = generator.choice(len(log_time), samples, p=agreement, replace=like_gpus)
         self.samples = samples
         self._clock_time, self._clock_power = log_time[kept], log_power[kept]
         power = np.exp(self._clock_power)

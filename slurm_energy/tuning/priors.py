@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.candidates import CpuHardware, GpuHardware, Reference, safe_point
@@ -51,8 +52,8 @@ class PhysicalPrior:
         generator = np.random.default_rng(_SEED)
         draw = generator.uniform
         self._gpu, self._cpu = gpu, cpu
-        self._gpu_response = DeviceResponse(generator, samples) if gpu else None
-        self._cpu_response = DeviceResponse(generator, samples) if cpu else None
+        self._gpu_response = DeviceResponse(generator, samples, like_gpus=True) if gpu else None
+        self._cpu_response = DeviceResponse(generator, samples, like_gpus=False) if cpu else None
         self._busy_share = np.where(
             generator.random(samples) < 0.5, draw(0.85, 1.0, samples), draw(0.3, 1.0, samples)
         )[:, None]
@@ -115,13 +116,17 @@ class PhysicalPrior:
     def _gpu_state(self, candidates: Sequence[OperatingPoint], busy: Array) -> tuple[Array, Array]:
         """Return the logarithms of the busy time and the busy power of a GPU, [K, J]."""
         assert self._gpu is not None and self._gpu_response is not None
-        limit = _values([point.gpu_limit_watts for point in candidates], np.inf)
-        log_time, log_power = self._gpu_response.at_limit(np.minimum(self._limit_yield * limit / busy, 1.0))
-        if self._gpu.max_clock_mhz is not None:
-            clock = _values([point.gpu_clock_mhz for point in candidates], np.inf)
-            relative = np.minimum(clock / (self._used_clock * self._gpu.max_clock_mhz), 1.0)
-            return _slower(log_time, log_power, *self._gpu_response.at_clock(relative))
-        return log_time, log_power
+        limits, column = _distinct([point.gpu_limit_watts for point in candidates])
+        log_time, log_power = (
+            values[:, column]
+            for values in self._gpu_response.at_limit(np.minimum(self._limit_yield * limits / busy, 1.0))
+        )
+        clocks, column = _distinct([point.gpu_clock_mhz for point in candidates])
+        if self._gpu.max_clock_mhz is None or len(clocks) == 1:
+            return log_time, log_power
+        relative = np.minimum(clocks / (self._used_clock * self._gpu.max_clock_mhz), 1.0)
+        other = (values[:, column] for values in self._gpu_response.at_clock(relative))
+        return _slower(log_time, log_power, *other)
 
     def _host_clock(self, candidates: Sequence[OperatingPoint]) -> Array:
         """Return the relative clock of the host processors, [K, J]."""
@@ -135,12 +140,15 @@ class PhysicalPrior:
         return np.minimum(clock, share)
 
     def _cpu_job(self, candidates: Sequence[OperatingPoint], reference: Reference) -> tuple[Array, Array]:
+        """Return the logarithms of time and power of a job without GPUs, [K, J]."""
         assert self._cpu is not None and self._cpu_response is not None
         log_time, log_power = self._cpu_response.at_clock(np.minimum(self._cpu_clock(candidates), 1.0))
-        limit = _values([point.package_limit_watts for point in candidates], np.inf)
         own = reference.package_watts or reference.watts / self._cpu.packages
-        share = np.minimum(self._package_yield * limit / own, 1.0)
-        log_time, log_power = _slower(log_time, log_power, *self._cpu_response.at_limit(share))
+        limits, column = _distinct([point.package_limit_watts for point in candidates])
+        if len(limits) > 1:
+            share = np.minimum(self._package_yield * limits / own, 1.0)
+            other = (values[:, column] for values in self._cpu_response.at_limit(share))
+            log_time, log_power = _slower(log_time, log_power, *other)
         packages = min(1.0, own * self._cpu.packages / reference.watts)
         return log_time, np.log(packages * np.exp(log_power) + 1.0 - packages)
 
@@ -247,6 +255,12 @@ def curve_prior(base: Prior, curve: ResponseCurve) -> Prior:
 
 def _values(values: Sequence[float | None], missing: float) -> Array:
     return np.array([missing if value is None else value for value in values], dtype=np.float64)[None, :]
+
+
+def _distinct(values: Sequence[float | None]) -> tuple[Array, npt.NDArray[np.intp]]:
+    """Return the distinct values, with infinity for None, and the position of each value among them."""
+    distinct, position = np.unique(_values(values, np.inf), return_inverse=True)
+    return distinct[None, :], position.reshape(-1)
 
 
 def _slower(time: Array, power: Array, other_time: Array, other_power: Array) -> tuple[Array, Array]:

@@ -372,7 +372,7 @@ class TuningSearch:
 
     def _reference_target(self) -> float:
         limit = self._objective.slowdown_limit
-        return 0.01 if limit is None else min(max(limit / 5, 0.003), 0.01)
+        return 0.02 if limit is None else min(max(limit / 5, 0.003), 0.01)
 
     def _max_reference_windows(self) -> int:
         return self._options.max_reference_windows
@@ -382,7 +382,6 @@ class TuningSearch:
         knowledge, visit = self._knowledge, self._knowledge.visits.get(index)
         return (
             visit is not None
-            and self._objective.slowdown_limit is not None
             and len(knowledge.track.blocks) < _MAX_REFERENCE_BLOCKS
             and knowledge.reference_error() > visit.relative_error
         )
