@@ -9,7 +9,9 @@ meter of the node are counters and knobs on the model, because their libraries n
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 
 from slurm_energy.agent.jobs.job_manager import JobManager
 from slurm_energy.agent.metering.clock import Clock
+from slurm_energy.agent.sockets.messages import ProgressMessage
 from slurm_energy.agent.state.state_directory import StateDirectory
 from slurm_energy.config import AgentConfig, Config
 from slurm_energy.devices.discovery import NodeDevices, discover
@@ -269,9 +272,40 @@ class VirtualNode:
         model = self._model()
         return {name: model.energy_joules(name) for name in model.components()}
 
-    def progress_units(self, run_id: int) -> float:
-        """Return the progress of a kernel in units of its own choice."""
-        return self._model().progress_units(run_id)
+    def run_reporting(
+        self,
+        kernel: str,
+        device: str,
+        seconds: float,
+        job_id: int,
+        variation: float = 0.0,
+        numbers: random.Random | None = None,
+    ) -> KernelResult:
+        """Run a kernel to its end while the job reports its progress at every sample.
+
+        Args:
+            kernel: name of the kernel.
+            device: `cpu` or `gpu`.
+            seconds: run time at full speed.
+            job_id: the job.
+            variation: relative standard deviation of the progress that the job reports in a second.
+            numbers: source of random numbers for this deviation.
+        """
+        run_id = self.submit(kernel, device, seconds, job_id)
+        last_units = reported = 0.0
+        last_s = self.clock.now_s
+        while (result := self._model().result(run_id)) is None:
+            self.wait(self._interval_s)
+            report = self._model().progress_report(run_id)
+            if report is None or report[0] <= last_units:
+                continue
+            units, time_s = report
+            error = numbers.gauss(0.0, variation / math.sqrt(time_s - last_s)) if numbers else 0.0
+            reported += (units - last_units) * max(0.0, 1.0 + error)
+            last_units, last_s = units, time_s
+            message = ProgressMessage(job_id, "program", reported, False, None, time_s)
+            self.manager.progress.receive(message)
+        return result
 
     def dynamic_joules(self, job_id: int) -> dict[str, float]:
         """Return the energy above idle that a job caused up to now, by component."""

@@ -53,6 +53,7 @@ class KernelPart:
         "_remaining",
         "_since_s",
         "_tasks",
+        "_unit_s",
         "_units",
         "end_s",
         "host_khz",
@@ -76,6 +77,7 @@ class KernelPart:
             for phase in spec.phases
         )
         self._units = 0.0
+        self._unit_s = now_s
         self._cycles_left = cycles
         self._index = 0
         self._remaining = 1.0
@@ -108,7 +110,9 @@ class KernelPart:
 
         Return False if there is none.
         """
-        self._units += self.task.units
+        if self.task.units:
+            self._units += self.task.units
+            self._unit_s = self._since_s
         self._index += 1
         if self._index == len(self._tasks):
             self._index = 0
@@ -122,6 +126,15 @@ class KernelPart:
         """Return the progress units completed up to time `now_s`, which is before the end of the phase."""
         done = math.fsum(self._rates.values()) * (now_s - self._since_s)
         return self._units + self.task.units * (1.0 - max(0.0, self._remaining - done))
+
+    def report_at(self, now_s: float) -> tuple[float, float]:
+        """Return the units that a program can report at time `now_s`, and the time of the last of them.
+
+        A part with several phases reports whole steps, a part with one phase its progress up to now.
+        """
+        if len(self._tasks) == 1:
+            return self.units_at(now_s), now_s
+        return self._units, self._unit_s
 
     @property
     def total_units(self) -> float:
@@ -164,6 +177,10 @@ class KernelRun:
     def progress_at(self, now_s: float) -> float:
         """Return the progress units of the slowest kernel part up to time `now_s`."""
         return min((part.units_at(now_s) for part in self.units), default=self.total_units)
+
+    def report_at(self, now_s: float) -> tuple[float, float]:
+        """Return units that the slowest kernel part can report at time `now_s`, and the time of the last."""
+        return min((part.report_at(now_s) for part in self.units), default=(self.total_units, now_s))
 
     def finished(self, now_s: float, joules: dict[str, float]) -> KernelResult:
         """Return the result of a run that ends at time `now_s`.

@@ -280,6 +280,17 @@ class NodeModel:
         self._operate()
         return run.progress_at(self._now_s)
 
+    def progress_report(self, run_id: int) -> tuple[float, float] | None:
+        """Return the units that a running kernel can report, and the time at which the last was completed.
+
+        None if the kernel has ended.
+        """
+        run = self._runs.get(run_id)
+        if run is None:
+            return None
+        self._operate()
+        return run.report_at(self._now_s)
+
     def running(self) -> tuple[int, ...]:
         """Return the run ids of the running kernels."""
         return tuple(self._runs)
