@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.errors import EXIT_OK, ForbiddenError, UsageError
+from slurm_energy_lab import model_commands
 
 if TYPE_CHECKING:
     from slurm_energy_lab.cluster.lab import Lab
@@ -52,6 +53,9 @@ _EXAMPLES = {
   senergy lab profile --seed 7 --gpu --output unknown.toml
   printf '[[node]]\\nname = "n1"\\nprofile = "unknown.toml"\\n' > nodes.toml
   senergy lab up --nodes nodes.toml""",
+    "policies": """\
+  senergy lab policies
+  senergy lab policies --seconds 300 --policy edp --policy energy""",
     "run": """\
   senergy lab run gemm                  in a job: sbatch --exclusive --wrap 'senergy lab run gemm'
   senergy lab run train --gpu --seconds 30 --json""",
@@ -75,8 +79,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add(commands, "env", "print the login node's environment, for eval")
     demo = "bring a lab up, run a dozen jobs under energy policies, report, take it down"
     _configure_demo(_add(commands, "demo", demo))
-    _configure_profile(_add(commands, "profile", "draw the hardware profile of a node at random"))
-    _configure_kernel(_add(commands, "run", "inside a job: run a kernel on the emulated hardware"))
+    model_commands.configure_profile(
+        _add(commands, "profile", "draw the hardware profile of a node at random")
+    )
+    model_commands.configure_policies(
+        _add(commands, "policies", "compare all energy policies on a virtual clock")
+    )
+    model_commands.configure_kernel(
+        _add(commands, "run", "inside a job: run a kernel on the emulated hardware")
+    )
 
 
 def _add(
@@ -93,7 +104,7 @@ def _add(
         epilog=f"examples:\n{_EXAMPLES[name]}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    if name not in ("run", "profile"):
+    if name not in ("run", "profile", "policies"):
         command.add_argument("--dir", type=Path, help=_DIRECTORY_HELP)
     return command
 
@@ -139,38 +150,6 @@ def _configure_demo(demo: argparse.ArgumentParser) -> None:
     )
 
 
-def _configure_profile(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seed", type=int, required=True, help="seed of the random numbers")
-    parser.add_argument("--gpu", action="store_true", help="a node with GPUs")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write (default: print it)")
-
-
-def _configure_kernel(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Run a kernel in the emulated device's own time, on the job's CPUs or GPUs."
-    parser.add_argument(
-        "kernel",
-        metavar="KERNEL",
-        help="gemm, spmv, triad, stencil, monte_carlo, dist or train, or a program of several phases: "
-        "pipeline, checkpointed or solver",
-    )
-    device = parser.add_mutually_exclusive_group()
-    device.add_argument(
-        "--cpu",
-        dest="device",
-        action="store_const",
-        const="cpu",
-        default="cpu",
-        help="on the job's CPUs (default)",
-    )
-    device.add_argument("--gpu", dest="device", action="store_const", const="gpu", help="on the job's GPUs")
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument(
-        "--size", type=float, metavar="N", help="problem size (default: about 10 s at full speed)"
-    )
-    size.add_argument("--seconds", type=float, metavar="S", help="size that takes so long at full speed")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-
-
 def run(args: argparse.Namespace) -> int:
     """Run one subcommand and return its exit code."""
     commands = {
@@ -181,8 +160,9 @@ def run(args: argparse.Namespace) -> int:
         "shell": _shell,
         "env": _env,
         "demo": _demo,
-        "profile": _profile,
-        "run": _run,
+        "profile": model_commands.profile,
+        "policies": model_commands.policies,
+        "run": model_commands.run,
     }
     return commands[args.command](args)
 
@@ -389,33 +369,4 @@ def _env(args: argparse.Namespace) -> int:
 
     for key, value in find_lab(_layout(args)).environment().items():
         print(f"export {key}={shlex.quote(value)}")
-    return EXIT_OK
-
-
-def _profile(args: argparse.Namespace) -> int:
-    from slurm_energy_lab.cluster.configuration import toml_document
-    from slurm_energy_lab.model import draw_profile
-
-    text = toml_document(draw_profile(args.seed, args.gpu))
-    if args.output is None:
-        print(text, end="")
-        return EXIT_OK
-    try:
-        args.output.write_text(text)
-    except OSError as error:
-        raise UsageError(f"--output {args.output}", error.strerror or str(error)) from None
-    print(f"Profile {args.output}: drawn with seed {args.seed}.")
-    return EXIT_OK
-
-
-def _run(args: argparse.Namespace) -> int:
-    from slurm_energy_lab.job import run_in_job
-
-    result = run_in_job(args.kernel, args.device, args.size, args.seconds)
-    if args.json:
-        print(json.dumps(result))
-        return EXIT_OK
-    joules = " ".join(f"{name} {value:.0f} J" for name, value in result["energy_joules"].items())
-    rate = result["flops"] / result["seconds"] if result["seconds"] else 0.0
-    print(f"{args.kernel} on {args.device}: {result['seconds']:.3f} s, {rate / 1e9:.1f} GFLOP/s, {joules}")
     return EXIT_OK

@@ -92,6 +92,20 @@ class _GpuKnob(Knob):
         self._model, self._index = model, index
 
 
+class ModelGpuPersistence(_GpuKnob):
+    """Persistence mode of one GPU, which is always on."""
+
+    name = "nvml.persistence"
+    stage = WriteStage.PERSISTENCE
+
+    def read(self) -> str:
+        """Return `1`."""
+        return "1"
+
+    def write(self, value: str) -> None:
+        """Accept any mode."""
+
+
 class ModelGpuLimit(_GpuKnob):
     """Power limit of one GPU in milliwatts."""
 
@@ -125,6 +139,9 @@ class ModelGpuClocks(_GpuKnob):
         bounds = None if value == "default" else parse_range(value)
         with self._model.modify() as model:
             model.set_gpu(self._index, model.gpu_state(self._index).limit_watts, bounds)
+
+
+_GPU_KNOBS = (ModelGpuPersistence, ModelGpuLimit, ModelGpuClocks)
 
 
 class VirtualNode:
@@ -178,9 +195,7 @@ class VirtualNode:
         """Return the devices of the node's files, with GPUs and the node's meter on the model."""
         devices = discover(self.root)
         gpus = tuple(self._gpu(index) for index in range(self.model.profile.gpu_count))
-        knobs: list[Knob] = [
-            make(self.model, gpu.index) for gpu in gpus for make in (ModelGpuLimit, ModelGpuClocks)
-        ]
+        knobs: list[Knob] = [make(self.model, gpu.index) for gpu in gpus for make in _GPU_KNOBS]
         counters = [
             *devices.counters,
             *(ModelEnergyCounter(self.model, f"gpu[{gpu.index}]", "nvml:total_energy") for gpu in gpus),
