@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from slurm_energy.errors import EnergyError, UnavailableError
@@ -27,12 +27,13 @@ def run_kernel(
     gpus: Sequence[int] = (),
     full_speed_s: float | None = None,
     job_id: int | None = None,
+    on_progress: Callable[[float], None] | None = None,
 ) -> dict[str, Any]:
     """Execute a kernel on the emulated device and wait for its end.
 
     Args:
         socket_path: the node's control socket; `DEFAULT_SOCKET` inside the node.
-        kernel: gemm, spmv, triad, stencil, monte_carlo, dist or train.
+        kernel: name of a kernel or program.
         device: `cpu` or `gpu`.
         size: problem size in the kernel's own unit; None if `full_speed_s` determines it.
         cpus: logical CPUs that share the problem or feed the GPUs; empty for all CPUs of the node.
@@ -40,6 +41,7 @@ def run_kernel(
         full_speed_s: seconds that the kernel takes at full speed. It determines the size if `size` is None.
             If both are None, it is 10 seconds.
         job_id: Slurm's id of the job to which the kernel belongs; None for no job.
+        on_progress: called with the whole units that the kernel has completed, whenever they change.
 
     Returns:
         `seconds` in the device's own time, `size`, `flops`, `bytes`, `start` and `end` (Unix seconds) and
@@ -59,7 +61,9 @@ def run_kernel(
         "full_speed_s": full_speed_s,
         "job_id": job_id,
     }
-    return ask(socket_path, message, timeout_s=None)
+    if on_progress is None:
+        return ask(socket_path, message, timeout_s=None)
+    return ask(socket_path, {**message, "progress": True}, timeout_s=None, on_progress=on_progress)
 
 
 def truth(socket_path: str | os.PathLike[str] = DEFAULT_SOCKET, jobs: bool = False) -> dict[str, Any]:
@@ -108,9 +112,19 @@ def set_fault(socket_path: str | os.PathLike[str], path: str, errno_name: str | 
 
 
 def ask(
-    socket_path: str | os.PathLike[str], message: dict[str, Any], timeout_s: float | None = REPLY_TIMEOUT_S
+    socket_path: str | os.PathLike[str],
+    message: dict[str, Any],
+    timeout_s: float | None = REPLY_TIMEOUT_S,
+    on_progress: Callable[[float], None] | None = None,
 ) -> dict[str, Any]:
     """Send one message and return the response.
+
+    Args:
+        socket_path: the node's control socket.
+        message: the message.
+        timeout_s: maximum wait for the response; None for no maximum.
+        on_progress: called with the units of each progress report before the response; None if the message
+            asks for none.
 
     Raises:
         UnavailableError: no response, or none within the timeout.
@@ -123,13 +137,12 @@ def ask(
             peer.connect(path)
             peer.sendall(json.dumps(message).encode() + b"\n")
             peer.settimeout(timeout_s)
-            line = _line(peer)
+            answer = _answer(peer, on_progress)
     except OSError as error:
         reason = error.strerror or str(error)
         raise UnavailableError(f"emulator at {path}", reason, "is this inside a lab node?") from None
-    if not line:
+    if answer is None:
         raise UnavailableError(f"emulator at {path}", "closed the connection")
-    answer: dict[str, Any] = json.loads(line)
     if not answer.get("ok"):
         refusal = EnergyError(str(answer.get("error", "refused")))
         refusal.exit_code = int(answer.get("code", refusal.exit_code))
@@ -137,11 +150,17 @@ def ask(
     return answer
 
 
-def _line(peer: socket.socket) -> bytes:
+def _answer(peer: socket.socket, on_progress: Callable[[float], None] | None) -> dict[str, Any] | None:
+    """Return the response; None if the connection ends before it."""
     data = b""
-    while not data.endswith(b"\n"):
-        more = peer.recv(_READ_BYTES)
-        if not more:
-            return b""
-        data += more
-    return data
+    while True:
+        while b"\n" not in data:
+            more = peer.recv(_READ_BYTES)
+            if not more:
+                return None
+            data += more
+        line, _, data = data.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        if on_progress is None or not answer.get("ok") or "seconds" in answer:
+            return answer
+        on_progress(answer["units"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from slurm_energy.errors import UsageError
@@ -19,9 +19,21 @@ _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 
 
 def run_in_job(
-    kernel: str, device: str, size: float | None = None, full_speed_s: float | None = None
+    kernel: str,
+    device: str,
+    size: float | None = None,
+    full_speed_s: float | None = None,
+    *,
+    report_progress: bool = False,
 ) -> dict[str, Any]:
     """Run a kernel on the CPUs or GPUs of the calling job; outside a job, on all CPUs or GPUs of the node.
+
+    Args:
+        kernel: name of a kernel or program.
+        device: `cpu` or `gpu`.
+        size: problem size; None if `full_speed_s` determines it.
+        full_speed_s: seconds that the kernel takes at full speed; None for the default.
+        report_progress: whether to report the completed units to the node's agent.
 
     Returns:
         The result as `client.run_kernel` returns it.
@@ -33,7 +45,22 @@ def run_in_job(
     cpus = cpus_of_job(os.environ)
     gpus = gpus_of_job(os.environ) if device == "gpu" else []
     job_id = job_number(os.environ)
-    return run_kernel(DEFAULT_SOCKET, kernel, device, size, cpus, gpus, full_speed_s, job_id)
+    on_progress = _progress_reporter() if report_progress else None
+    return run_kernel(DEFAULT_SOCKET, kernel, device, size, cpus, gpus, full_speed_s, job_id, on_progress)
+
+
+def _progress_reporter() -> Callable[[float], None]:
+    """Return a function that reports the units of this process to the node's agent."""
+    from slurm_energy.profiling.progress import progress
+
+    reported = 0.0
+
+    def report(units: float) -> None:
+        nonlocal reported
+        progress(units - reported)
+        reported = units
+
+    return report
 
 
 def cpus_of_job(environment: Mapping[str, str]) -> list[int]:

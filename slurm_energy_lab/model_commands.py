@@ -65,6 +65,9 @@ def configure_kernel(parser: argparse.ArgumentParser) -> None:
         "--size", type=float, metavar="N", help="problem size (default: about 10 s at full speed)"
     )
     size.add_argument("--seconds", type=float, metavar="S", help="size that takes so long at full speed")
+    parser.add_argument(
+        "--report-progress", action="store_true", help="report completed units to the node's agent"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -120,7 +123,9 @@ def run(args: argparse.Namespace) -> int:
     """Run a kernel inside a job and print its result."""
     from slurm_energy_lab.job import run_in_job
 
-    result = run_in_job(args.kernel, args.device, args.size, args.seconds)
+    result = run_in_job(
+        args.kernel, args.device, args.size, args.seconds, report_progress=args.report_progress
+    )
     if args.json:
         print(json.dumps(result))
         return EXIT_OK

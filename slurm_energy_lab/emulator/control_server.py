@@ -40,6 +40,7 @@ class _Connection:
         uid: uid of the client, as reported by the kernel.
         buffer: received bytes of lines that are not processed yet.
         run_id: run id of the kernel whose end the client awaits; None if there is none.
+        reported_units: whole progress units that the client was told; None if it does not ask for them.
     """
 
     def __init__(self, peer: socket.socket) -> None:
@@ -48,6 +49,7 @@ class _Connection:
         self.uid: int = _CREDENTIALS.unpack(credentials)[1]
         self.buffer = b""
         self.run_id: int | None = None
+        self.reported_units: float | None = None
 
     def next_line(self) -> bytes | None:
         """Return the next complete line; None if there is none yet.
@@ -167,14 +169,15 @@ class ControlServer:
         waits = [wait for timer in self._timers if (wait := timer.run()) is not None]
         waiting = [item for item in self._connections.values() if item.run_id is not None]
         if waiting:
-            self._report_finished_kernels(waiting)
+            self._report_kernels(waiting)
             with self._realtime_model.now() as model:
                 next_s, now_s = model.next_event_s(), model.now_s
             if next_s is not None:
                 waits.append(max(0.0, next_s - now_s))
         return min(waits)
 
-    def _report_finished_kernels(self, waiting: list[_Connection]) -> None:
+    def _report_kernels(self, waiting: list[_Connection]) -> None:
+        """Send the results of finished kernels, and the progress of running kernels to clients that ask."""
         for connection in waiting:
             if connection.run_id is None:
                 continue
@@ -186,6 +189,14 @@ class ControlServer:
                 connection.run_id = None
                 self._send(connection, answer)
                 self._serve_lines(connection)
+            elif connection.reported_units is not None:
+                self._report_progress(connection, connection.run_id)
+
+    def _report_progress(self, connection: _Connection, run_id: int) -> None:
+        units = float(int(self._requests.progress_units(run_id)))
+        if units != connection.reported_units:
+            connection.reported_units = units
+            self._send(connection, {"ok": True, "units": units})
 
     def _accept(self) -> None:
         try:
@@ -239,6 +250,7 @@ class ControlServer:
             raise UsageError("message: not a JSON object")
         if message.get("op") == "kernel":
             connection.run_id = self._requests.start_kernel(message)
+            connection.reported_units = 0.0 if message.get("progress") is True else None
             return None
         return self._requests.answer(message, connection.uid)
 

@@ -90,6 +90,12 @@ class EmulatorRequestHandler:
         self._running.discard(run_id)
         return _kernel_answer(result, unix_s)
 
+    def progress_units(self, run_id: int) -> float:
+        """Return the progress that a running kernel can report now, in units of its own choice."""
+        with self._realtime_model.now() as model:
+            report = model.progress_report(run_id)
+        return report[0] if report else 0.0
+
     def cancel_kernel(self, run_id: int) -> None:
         """Cancel a kernel whose client has disconnected."""
         self._running.discard(run_id)

@@ -114,6 +114,15 @@ def test_kernels_run_side_by_side(node):
         assert result["seconds"] == pytest.approx(results[0]["seconds"], abs=1e-6)
 
 
+def test_a_program_reports_each_step(node):
+    units = []
+    client.run_kernel(node.path, "train", "gpu", gpus=[0], size=0.4, on_progress=units.append)
+    client.run_kernel(node.path, "pipeline", "gpu", gpus=[0], full_speed_s=0.6, on_progress=units.append)
+    assert units == sorted(units)
+    assert 10 < units[-1] <= 300
+    assert all(value == int(value) for value in units)
+
+
 def test_a_kernel_dies_with_its_client(node):
     with socket.socket(socket.AF_UNIX) as peer:
         peer.connect(str(node.path))
