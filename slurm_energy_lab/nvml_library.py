@@ -15,7 +15,7 @@ from slurm_energy.errors import UnavailableError
 
 SOURCES = Path(__file__).with_name("native")
 NVML_LIBRARY = "libnvidia-ml.so.1"
-NVML_SOURCES = ("nvml_stub.c", "nvml_gpu.c")
+NVML_SOURCES = ("nvml_stub.c", "nvml_gpu.c", "nvml_profiles.c")
 NVML_HEADERS = ("nvml_stub.h", "nvidia_device.h")
 FLAGS = ("-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror")
 _COMPILE_TIMEOUT_S = 60

@@ -31,13 +31,15 @@ class WriteStage(IntEnum):
     """Position of a knob in the order of writes. The lowest value is written first and restored last.
 
     GPU persistence mode is written first, because an NVIDIA driver without it may unload and lose the limits.
+    A power profile of a GPU is written before the limit and the clock, because it may change both.
     Boost is written before the frequency range, because writing boost may overwrite the range. A RAPL limit
     is enabled last, because it has no effect until it is enabled.
     """
 
     PERSISTENCE = 10
-    GPU_LIMIT = 11
-    GPU_CLOCK = 12
+    GPU_PROFILE = 11
+    GPU_LIMIT = 12
+    GPU_CLOCK = 13
     BOOST = 20
     GOVERNOR = 21
     PREFERENCE = 22

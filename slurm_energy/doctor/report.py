@@ -40,7 +40,10 @@ def lines(findings: HostFindings, checks: Iterable[CheckResult]) -> list[str]:
     gpus = Counter(gpu.name for gpu in hardware.gpus)
     parts = [hardware.cpu_model or "unknown processor", f"{hardware.cpu_count} CPUs"]
     parts += [f"{count} x {name}" for name, count in gpus.items()]
-    text = [f"{findings.node}: {', '.join(parts)}", ""]
+    text = [f"{findings.node}: {', '.join(parts)}"]
+    profiles = {gpu.name: gpu.power_profiles for gpu in hardware.gpus if gpu.power_profiles}
+    text += [f"power profiles of {name}: {', '.join(offered)}" for name, offered in profiles.items()]
+    text.append("")
     shown = [check for check in listed if not _is_silent(check)]
     width = max(len(check.name) for check in shown)
     for check in shown:

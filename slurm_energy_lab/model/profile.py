@@ -232,6 +232,25 @@ class MemoryProfile:
 
 
 @dataclass(frozen=True, slots=True)
+class PowerProfile:
+    """A workload power profile that the GPUs offer, and what the firmware does while it is enforced.
+
+    Attributes:
+        number: NVML's number of the profile.
+        priority: the lower number wins where profiles exclude each other.
+        conflicts: numbers of the profiles that are not enforced together with this one.
+        limit_watts: upper bound of the power limit; None for no bound.
+        max_graphics_mhz: upper bound of the graphics clock; None for no bound.
+    """
+
+    number: int
+    priority: int
+    conflicts: tuple[int, ...] = ()
+    limit_watts: float | None = None
+    max_graphics_mhz: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GpuProfile:
     """The GPUs of the node, which are all alike.
 
@@ -247,6 +266,7 @@ class GpuProfile:
         dynamic_watts: dynamic power at the maximum clock, `voltage_max` and activity 1.
         joules_per_byte: memory energy per byte.
         host_watts: package power of the host for feeding one busy GPU.
+        power_profiles: workload power profiles, at most 32.
     """
 
     name: str
@@ -275,6 +295,7 @@ class GpuProfile:
     voltage_max: float
     voltage_knee_mhz: float
     host_watts: float
+    power_profiles: tuple[PowerProfile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

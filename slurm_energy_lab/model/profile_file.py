@@ -248,6 +248,12 @@ def _gpu_rules(gpu: GpuProfile) -> list[Rule]:
         ("gpu.graphics_clocks_mhz", len(gpu.graphics_clocks_mhz) > 0, "empty"),
         ("gpu.memory_clocks_mhz", len(gpu.memory_clocks_mhz) > 0, "empty"),
         ("gpu.memory_clocks_mhz", _falling(gpu.memory_clocks_mhz), "not falling"),
+        ("gpu.power_profiles", len(gpu.power_profiles) <= 32, "more than 32"),
+        (
+            "gpu.power_profiles",
+            all(0 <= n < 255 for one in gpu.power_profiles for n in (one.number, *one.conflicts)),
+            "numbers are 0 to 254",
+        ),
         ("gpu.flops_per_s", gpu.flops_per_s > 0, "must be above 0"),
         ("gpu.bytes_per_s", gpu.bytes_per_s > 0, "must be above 0"),
         ("gpu.voltage_max", 0 < gpu.voltage_floor <= gpu.voltage_max, "below voltage_floor"),

@@ -19,6 +19,8 @@
 #define SNV_MAX_GPUS 64
 #define SNV_GRAPHICS_CLOCKS 256
 #define SNV_MEMORY_CLOCKS 8
+#define SNV_PROFILES 32
+#define SNV_MASK_WORDS 8
 
 enum snv_command_code {
     SNV_SET_POWER_LIMIT = 1, /* first: milliwatts */
@@ -27,6 +29,10 @@ enum snv_command_code {
     SNV_LOCK_MEMORY, /* first, second: MHz */
     SNV_RESET_MEMORY,
     SNV_SET_PERSISTENCE, /* first: 0 or 1 */
+    /* struct snv_profile_command: remove, add or replace the requested power profiles */
+    SNV_CLEAR_PROFILES,
+    SNV_ADD_PROFILES,
+    SNV_REPLACE_PROFILES,
 };
 
 #pragma pack(push, 1)
@@ -39,6 +45,13 @@ struct snv_header {
     uint32_t cuda_version;
     char driver_version[80];
     char nvml_version[80];
+};
+
+/* A workload power profile that a GPU offers. Bit i of a mask stands for profile i. */
+struct snv_profile {
+    uint32_t number;
+    uint32_t priority;
+    uint32_t conflicts[SNV_MASK_WORDS];
 };
 
 struct snv_gpu {
@@ -59,6 +72,8 @@ struct snv_gpu {
     uint32_t persistence;
     uint32_t memory_used_mib;
     uint32_t reserved;
+    uint32_t requested_profiles[SNV_MASK_WORDS];
+    uint32_t enforced_profiles[SNV_MASK_WORDS];
     /* constant fields */
     uint64_t memory_bytes;
     uint32_t default_limit_mw;
@@ -79,12 +94,19 @@ struct snv_gpu {
     uint16_t memory_clocks_mhz[SNV_MEMORY_CLOCKS];     /* falling */
     char name[96];
     char uuid[80];
+    uint32_t profile_count;
+    struct snv_profile profiles[SNV_PROFILES];
 };
 
 struct snv_command {
     uint32_t code;
     uint32_t first;
     uint32_t second;
+};
+
+struct snv_profile_command {
+    uint32_t code;
+    uint32_t mask[SNV_MASK_WORDS];
 };
 
 #pragma pack(pop)

@@ -263,7 +263,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvm
 
 /* Commands. */
 
-static nvmlReturn_t command(nvmlDevice_t device, uint32_t code, uint32_t first, uint32_t second) {
+nvmlReturn_t snv_command(nvmlDevice_t device, const void *bytes, size_t size) {
     struct snv_gpu gpu;
     nvmlReturn_t result = snv_fetch(device, device, &gpu);
     if (result != NVML_SUCCESS)
@@ -273,11 +273,15 @@ static nvmlReturn_t command(nvmlDevice_t device, uint32_t code, uint32_t first, 
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
         return snv_from_errno(errno);
-    struct snv_command bytes = {code, first, second};
-    ssize_t put = pwrite(fd, &bytes, sizeof bytes, 0);
+    ssize_t put = pwrite(fd, bytes, size, 0);
     result = put < 0 ? snv_from_errno(errno) : NVML_SUCCESS;
     close(fd);
     return result;
+}
+
+static nvmlReturn_t command(nvmlDevice_t device, uint32_t code, uint32_t first, uint32_t second) {
+    struct snv_command bytes = {code, first, second};
+    return snv_command(device, &bytes, sizeof bytes);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceSetPowerManagementLimit(nvmlDevice_t device, unsigned int limit_mw) {

@@ -109,6 +109,7 @@ EXPORT const char *nvmlErrorString(nvmlReturn_t result) {
         [NVML_ERROR_DRIVER_NOT_LOADED] = "The driver is not loaded",
         [NVML_ERROR_GPU_IS_LOST] = "The GPU does not answer",
         [NVML_ERROR_OPERATING_SYSTEM] = "The operating system refused a call",
+        [NVML_ERROR_ARGUMENT_VERSION_MISMATCH] = "The version of an argument is not known",
         [NVML_ERROR_LIB_RM_VERSION_MISMATCH] = "Library and driver do not fit together",
     };
     size_t count = sizeof texts / sizeof *texts;

@@ -27,6 +27,7 @@ enum {
     NVML_ERROR_GPU_IS_LOST = 15,
     NVML_ERROR_OPERATING_SYSTEM = 17,
     NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18,
+    NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
     NVML_ERROR_UNKNOWN = 999,
 };
 
@@ -73,6 +74,9 @@ typedef struct {
 
 /* Reads the record of a GPU. `out`, the caller's result pointer, is only checked for NULL. */
 nvmlReturn_t snv_fetch(nvmlDevice_t device, const void *out, struct snv_gpu *gpu);
+
+/* Writes a command to the device file of a GPU. */
+nvmlReturn_t snv_command(nvmlDevice_t device, const void *bytes, size_t size);
 
 /* Returns NVML's error code for a failed system call. */
 nvmlReturn_t snv_from_errno(int code);

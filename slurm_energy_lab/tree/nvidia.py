@@ -10,16 +10,23 @@ from __future__ import annotations
 import errno
 import struct
 import uuid
+from collections.abc import Iterable
 
 from slurm_energy.errors import EnergyError
 from slurm_energy_lab.model import GpuProfile, GpuState
+from slurm_energy_lab.model.profile import PowerProfile
 from slurm_energy_lab.realtime_model import RealtimeModel, SteppedCounter
 from slurm_energy_lab.tree.entries import CharacterDevice, Tree, refuse
 
 HEADER = struct.Struct("<8s4I80s80s")
-DYNAMIC = struct.Struct("<2Q14I")
+DYNAMIC = struct.Struct("<2Q14I32s32s")
 STATIC = struct.Struct("<Q12I2H256H8H96s80s")
+PROFILE_COUNT = struct.Struct("<I")
+PROFILE = struct.Struct("<2I32s")
+MAX_PROFILES = 32
+PROFILES_SIZE = PROFILE_COUNT.size + MAX_PROFILES * PROFILE.size
 COMMAND = struct.Struct("<3I")
+PROFILE_COMMAND = struct.Struct("<I32s")
 MAGIC = b"SNRGYNV1"
 RECORD_OFFSET = 4096
 RECORD_STRIDE = 4096
@@ -27,6 +34,7 @@ ENERGY_INTERVAL_S = 0.02
 """Refresh interval of the energy counter. Real drivers use 20 to 100 ms, depending on the GPU."""
 
 SET_POWER_LIMIT, LOCK_GRAPHICS, RESET_GRAPHICS, LOCK_MEMORY, RESET_MEMORY, SET_PERSISTENCE = range(1, 7)
+CLEAR_PROFILES, ADD_PROFILES, REPLACE_PROFILES = range(7, 10)
 ARCHITECTURES = {"volta": 5, "turing": 6, "ampere": 7, "ada": 8, "hopper": 9, "blackwell": 10}
 UNKNOWN_MW = 0xFFFFFFFF
 _CLOCK_LIMIT_IDS = 0xFFFFFF00
@@ -48,6 +56,7 @@ class NvidiaGpu(CharacterDevice):
         "_locked_memory",
         "_profile",
         "_realtime_model",
+        "_requested_profiles",
         "_static",
         "persistent",
     )
@@ -67,6 +76,7 @@ class NvidiaGpu(CharacterDevice):
         self._limit_watts = self._profile.default_limit_watts
         self._locked_graphics: Range | None = None
         self._locked_memory: Range | None = None
+        self._requested_profiles: frozenset[int] = frozenset()
 
     def reload_driver(self) -> None:
         """Reset all settings and the energy counter, as the unloading of the driver does."""
@@ -82,7 +92,7 @@ class NvidiaGpu(CharacterDevice):
             energy_mj = self._energy.value(model)
         return DYNAMIC.pack(*self._dynamic_fields(state, energy_mj)) + self._static
 
-    def _dynamic_fields(self, state: GpuState, energy_mj: int) -> tuple[int, ...]:
+    def _dynamic_fields(self, state: GpuState, energy_mj: int) -> tuple[int | bytes, ...]:
         instant_mw = round(state.power_watts * 1000)
         average_mw = round(state.power_average_watts * 1000) if _has_average(self._profile) else UNKNOWN_MW
         reasons = state.idle * _REASON_IDLE | state.throttle_power_cap * _REASON_POWER_CAP
@@ -104,6 +114,8 @@ class NvidiaGpu(CharacterDevice):
             int(self.persistent),
             0,
             0,
+            _mask(self._requested_profiles),
+            _mask(profile.number for profile in self._enforced()),
         )
 
     def write_at(self, data: bytes, offset: int, uid: int) -> int:
@@ -121,12 +133,43 @@ class NvidiaGpu(CharacterDevice):
             OSError: EPERM unless root writes; EINVAL for an invalid command or value; EOPNOTSUPP if the GPU
                 does not have the setting.
         """
-        if len(data) != COMMAND.size or offset:
+        if len(data) not in (COMMAND.size, PROFILE_COMMAND.size) or offset:
             refuse(errno.EINVAL)
         if uid:
             refuse(errno.EPERM)
-        self._command(*COMMAND.unpack(data))
+        if len(data) == COMMAND.size:
+            self._command(*COMMAND.unpack(data))
+        else:
+            command, mask = PROFILE_COMMAND.unpack(data)
+            self._request_profiles(command, _numbers(mask))
         return len(data)
+
+    def _request_profiles(self, command: int, numbers: frozenset[int]) -> None:
+        if not self._profile.power_profiles:
+            refuse(errno.EOPNOTSUPP)
+        if numbers - {profile.number for profile in self._profile.power_profiles}:
+            refuse(errno.EINVAL)
+        if command == CLEAR_PROFILES:
+            self._requested_profiles -= numbers
+        elif command == ADD_PROFILES:
+            self._requested_profiles |= numbers
+        elif command == REPLACE_PROFILES:
+            self._requested_profiles = numbers
+        else:
+            refuse(errno.EINVAL)
+        self._push()
+
+    def _enforced(self) -> list[PowerProfile]:
+        """Return the requested profiles, less those that conflict with one of a lower priority number."""
+        enforced: list[PowerProfile] = []
+        offered = sorted(self._profile.power_profiles, key=lambda profile: profile.priority)
+        for profile in offered:
+            conflicts = [
+                o for o in enforced if profile.number in o.conflicts or o.number in profile.conflicts
+            ]
+            if profile.number in self._requested_profiles and not conflicts:
+                enforced.append(profile)
+        return enforced
 
     def _command(self, command: int, first: int, second: int) -> None:
         if command == SET_POWER_LIMIT:
@@ -152,9 +195,15 @@ class NvidiaGpu(CharacterDevice):
         self._limit_watts = watts
 
     def _push(self) -> None:
+        limit_watts, graphics = self._limit_watts, self._locked_graphics
+        for profile in self._enforced():
+            limit_watts = min(limit_watts, profile.limit_watts or limit_watts)
+            if profile.max_graphics_mhz is not None:
+                low, high = graphics or (min(self._profile.graphics_clocks_mhz), profile.max_graphics_mhz)
+                graphics = min(low, profile.max_graphics_mhz), min(high, profile.max_graphics_mhz)
         with self._realtime_model.modify() as model:
             try:
-                model.set_gpu(self._index, self._limit_watts, self._locked_graphics, self._locked_memory)
+                model.set_gpu(self._index, limit_watts, graphics, self._locked_memory)
             except EnergyError:
                 refuse(errno.EINVAL)
 
@@ -172,7 +221,7 @@ class NvidiaControl(CharacterDevice):
         self._tree = tree
         self._gpus = gpus
         self._clients = 0
-        record_bytes = DYNAMIC.size + STATIC.size
+        record_bytes = DYNAMIC.size + STATIC.size + PROFILES_SIZE
         self._header = HEADER.pack(
             MAGIC,
             HEADER.size,
@@ -265,7 +314,23 @@ def _static_record(profile: GpuProfile, node: str, index: int) -> bytes:
         *[0] * (8 - len(memory)),
         profile.name.encode(),
         gpu_uuid(profile, node, index).encode(),
-    )
+    ) + _profile_records(profile)
+
+
+def _profile_records(profile: GpuProfile) -> bytes:
+    """Return the workload power profiles of a GPU in the layout of `native/nvidia_device.h`."""
+    records = [PROFILE.pack(one.number, one.priority, _mask(one.conflicts)) for one in profile.power_profiles]
+    return (PROFILE_COUNT.pack(len(records)) + b"".join(records)).ljust(PROFILES_SIZE, b"\0")
+
+
+def _mask(numbers: Iterable[int]) -> bytes:
+    """Return a mask of 256 bits with the bits `numbers` set."""
+    return sum(1 << number for number in set(numbers)).to_bytes(32, "little")
+
+
+def _numbers(mask: bytes) -> frozenset[int]:
+    bits = int.from_bytes(mask, "little")
+    return frozenset(number for number in range(256) if bits >> number & 1)
 
 
 def _has_average(profile: GpuProfile) -> bool:

@@ -43,8 +43,9 @@ def test_layout_is_the_stubs(tmp_path: Path):
     source = tmp_path / "sizes.c"
     source.write_text(
         '#include <stddef.h>\n#include <stdio.h>\n#include "nvidia_device.h"\n'
-        'int main(void) { printf("%zu %zu %zu %zu\\n", sizeof(struct snv_header), sizeof(struct snv_gpu),'
-        " offsetof(struct snv_gpu, memory_bytes), sizeof(struct snv_command)); return 0; }\n"
+        'int main(void) { printf("%zu %zu %zu %zu %zu\\n", sizeof(struct snv_header),'
+        " sizeof(struct snv_gpu), offsetof(struct snv_gpu, memory_bytes), sizeof(struct snv_command),"
+        " sizeof(struct snv_profile_command)); return 0; }\n"
     )
     program = tmp_path / "sizes"
     subprocess.run(["gcc", "-I", str(SOURCES), "-o", str(program), str(source)], check=True, timeout=60)
@@ -53,9 +54,10 @@ def test_layout_is_the_stubs(tmp_path: Path):
     ).stdout.split()
     expected = (
         nvidia.HEADER.size,
-        nvidia.DYNAMIC.size + nvidia.STATIC.size,
+        nvidia.DYNAMIC.size + nvidia.STATIC.size + nvidia.PROFILES_SIZE,
         nvidia.DYNAMIC.size,
         nvidia.COMMAND.size,
+        nvidia.PROFILE_COMMAND.size,
     )
     assert tuple(map(int, sizes)) == expected
     header = (SOURCES / "nvidia_device.h").read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from importlib import resources
 
 import pytest
 from agent_node import GPU_STATE, NodeAgent
@@ -45,6 +46,58 @@ def gpu_agent(emulate):
     found = NodeAgent(emulate("epyc-7513-a100", "--no-gpu-persistence")).start()
     yield found
     found.remove()
+
+
+PROFILES = """
+[[gpu.power_profiles]]
+number = 1
+priority = 2
+limit_watts = 250.0
+max_graphics_mhz = 1110
+[[gpu.power_profiles]]
+number = 4
+priority = 1
+conflicts = [1]
+"""
+ENFORCED = """
+import ctypes, pynvml as n
+n.nvmlInit()
+g = n.nvmlDeviceGetHandleByIndex(0)
+p = n.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t()
+n.nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(g, ctypes.byref(p))
+print(p.requestedProfilesMask.mask[0], p.enforcedProfilesMask.mask[0], n.nvmlDeviceGetEnforcedPowerLimit(g))
+"""
+REQUEST_BY_HAND = """
+import ctypes, pynvml as n
+n.nvmlInit()
+p = n.c_nvmlWorkloadPowerProfileRequestedProfiles_v1_t()
+p.requestedProfilesMask.mask[0] = 1 << 4
+for i in range(4):
+    g = n.nvmlDeviceGetHandleByIndex(i)
+    n.nvmlDeviceWorkloadPowerProfileSetRequestedProfiles(g, ctypes.byref(p))
+"""
+
+
+def test_a_power_profile_is_requested_and_the_original_request_restored(emulate, tmp_path):
+    shipped = resources.files("slurm_energy_lab.profiles") / "epyc-7513-a100.toml"
+    (tmp_path / "profiles.toml").write_text(shipped.read_text() + PROFILES)
+    agent = NodeAgent(emulate(str(tmp_path / "profiles.toml"))).start()
+    try:
+        agent.node.python(REQUEST_BY_HAND)
+        assert agent.node.python(ENFORCED).split() == ["16", "16", "400000"]
+        agent.begin(1, power_profile="max-q", gpu_cap="300")
+        assert agent.node.python(ENFORCED).split() == ["2", "2", "250000"]
+        record = agent.end(1)
+        assert agent.node.python(ENFORCED).split() == ["16", "16", "400000"]
+        applied = {setting.setting: setting for setting in record.applied}
+        profile = applied["nvml.power_profile[gpu0-3]"]
+        assert (profile.original, profile.requested, profile.applied) == ("NETWORK", "MAX_Q", "MAX_Q")
+        assert profile.restored and record.requested["power_profile"] == "max-q"
+        agent.begin(2, power_profile="hpc")
+        assert agent.node.python(ENFORCED).split()[0] == "16"
+        assert "GPU 0 has no power profile HPC; its profiles: MAX_Q, NETWORK" in agent.end(2).notes
+    finally:
+        agent.remove()
 
 
 def governor_and_bounds(agent) -> tuple[str, int, int]:

@@ -47,6 +47,8 @@ LIMIT_FILE = "sys/class/powercap/intel-rapl:1/constraint_0_power_limit_uw"
         ("nvml.persistence", "0", ["1"], "1"),
         ("nvml.locked_clocks", "default", ["210-1005", "300-1200"], "210-1200"),
         ("nvml.locked_clocks", "default", ["210-1005", "default"], "default"),
+        ("nvml.power_profile", "NETWORK", ["MAX_Q", "MAX_Q"], "MAX_Q"),
+        ("nvml.power_profile", "NETWORK", ["MAX_Q", "HPC"], "NETWORK"),
         ("cpufreq.governor", "ondemand", ["powersave", "powersave"], "powersave"),
         ("cpufreq.governor", "ondemand", ["powersave", "performance"], "ondemand"),
     ],

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through NVML: energy counter, power limit, locked clocks, persistence, throttle reasons.
+"""NVIDIA GPUs through NVML: energy counter, limit, clocks, power profile, persistence, throttle reasons.
 
 NVML stays open as long as the agent runs. Without persistence mode the driver unloads when its last client
 closes, and then loses limits and counts. Source: NVML API reference.
@@ -22,6 +22,8 @@ from slurm_energy.devices.driver import (
     WriteStage,
 )
 from slurm_energy.devices.gpu.inventory import GpuDevices
+from slurm_energy.devices.gpu.nvml_power_profiles import NvmlPowerProfile, offered_profiles
+from slurm_energy.devices.gpu.power_profiles import profile_names
 from slurm_energy.devices.hardware import GpuInfo
 from slurm_energy.devices.settings import parse_range
 
@@ -121,6 +123,14 @@ class NvmlLibrary:
             except self._library.NVMLError:
                 pass  # repeated below, where the error gets its reason
         return int(self.call("nvmlDeviceGetTotalEnergyConsumption", index))
+
+    def struct(self, name: str) -> Any:
+        """Return a new struct of the library, for example `c_nvmlMask255_t`.
+
+        None if the installed nvidia-ml-py is too old to have it.
+        """
+        make = getattr(self._library, name, None)
+        return None if make is None else make()
 
     def store_uuid(self, index: int) -> None:
         """Store the UUID of the GPU that has this index now.
@@ -343,6 +353,8 @@ def _add(devices: GpuDevices, nvml: NvmlLibrary, index: int) -> None:
         devices.knobs.append(NvmlPowerLimit(nvml, index))
     if gpu.clocks_mhz is not None:
         devices.knobs.append(NvmlLockedClocks(nvml, index))
+    if gpu.power_profiles:
+        devices.knobs.append(NvmlPowerProfile(nvml, index))
     if nvml.optional("nvmlDeviceGetCurrentClocksThrottleReasons", index) is not None:
         devices.throttle_sensors.append(NvmlThrottleSensor(nvml, index, _slow_reasons()))
     if gpu.partitioned:
@@ -370,6 +382,7 @@ def _gpu(nvml: NvmlLibrary, index: int) -> GpuInfo:
         max_limit_watts=bounds[1] / 1000 if bounds else None,
         clocks_mhz=_clocks(nvml, index),
         partitioned=is_partitioned(nvml, index),
+        power_profiles=profile_names(offered_profiles(nvml, index)),
     )
 
 
