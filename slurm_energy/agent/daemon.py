@@ -17,6 +17,7 @@ from slurm_energy.agent.sockets.server import AgentServer, refuse_if_served
 from slurm_energy.agent.state.deferred_messages import DeferredMessages
 from slurm_energy.agent.state.delivery import RecordDelivery
 from slurm_energy.agent.state.state_directory import StateDirectory, lock_file
+from slurm_energy.agent.tuning.advice_client import AdviceClient
 from slurm_energy.agent.worker_thread import PeriodicTask, WorkerThread
 from slurm_energy.config import Config
 from slurm_energy.devices.discovery import NodeDevices, discover
@@ -90,6 +91,7 @@ class AgentDaemon:
         try:
             jobs = self._jobs = await self._work(self._create_job_manager, state)
             self._delivery = RecordDelivery(jobs.spool, self._config.cluster, lambda: jobs.node, self._work)
+            self._advice = AdviceClient(jobs.tuners, lambda: self._config.cluster, self._work)
             self._manager.status("Restoring settings of ended jobs")
             await self._work(jobs.start)
             self._deferred_messages = await self._work(DeferredMessages, socket_path, jobs)
@@ -118,13 +120,20 @@ class AgentDaemon:
         server = AgentServer(jobs, self._serve_work, self._deferred_messages.replay)
         await server.open(socket_path)
         self._handle_signals()
-        runs = (self._housekeeping, self._delivery.run, self._flush, self._apply_pending_settings)
+        runs = (
+            self._housekeeping,
+            self._delivery.run,
+            self._advice.run,
+            self._flush,
+            self._apply_pending_settings,
+        )
         tasks = [asyncio.create_task(self._run_forever(run)) for run in runs]
         tasks.append(asyncio.create_task(self._manager.keep_alive()))
         failed = partial(self._report_error, "sampling")
         self._worker.run_periodically(PeriodicTask(jobs.sample, lambda: jobs.sampling_interval_s, failed))
         if jobs.has_pending_settings:
             self._pending.set()
+        self._advice.wake()
         log.info("senergyd serves %s at %s", jobs.node, socket_path)
         self._manager.ready(f"Serving {jobs.node} at {socket_path}")
         await self._stop.wait()
@@ -166,6 +175,8 @@ class AgentDaemon:
         finally:
             if self._jobs.has_pending_settings:
                 self._pending.set()
+            if self._jobs.tuners.awaits_advice:
+                self._advice.wake()
 
     async def _apply_pending_settings(self) -> None:
         """Apply settings that became possible when a Slurm step reported the job's CPUs.

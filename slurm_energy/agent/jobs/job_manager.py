@@ -82,6 +82,7 @@ class JobManager:
             self.progress,
             AdviceCache(state.folder / "advice"),
             self._current_config,
+            self._clock.boottime,
         )
         query = partial(self._sample, SampleReason.QUERY)
         self._queries = LiveQueries(devices, self._meter, self._clock, self._sessions, query)
@@ -147,7 +148,7 @@ class JobManager:
         if self._applier.apply(session, request):
             self._sample(reason)
         self._start_metering(session)
-        self.tuners.start(session, request, self._meter.sampled_at)
+        self.tuners.start(session, request)
         session.phase = OPEN
         self._checkpoints.save(session)
         response = responses.begin_response(session)
@@ -245,7 +246,7 @@ class JobManager:
         pending, self._pending = self._pending, set()
         for session in [self._sessions[key] for key in pending if key in self._sessions]:
             self._applier.replan(session)
-            self.tuners.settings_changed(session, self._clock.boottime())
+            self.tuners.settings_changed(session)
 
     def set_caps(self, job_id: int, caps: Mapping[str, float | None]) -> dict[str, Any]:
         """Change the caps of a running job and return how many settings were `applied` and `failed`.
@@ -260,7 +261,7 @@ class JobManager:
         session = self._sessions.require_run(job_id)
         self._sample(SampleReason.HOOK)
         result = self._applier.set_caps(session, caps)
-        self.tuners.settings_changed(session, self._clock.boottime())
+        self.tuners.settings_changed(session)
         return result
 
     def energy(
@@ -351,7 +352,7 @@ class JobManager:
         if session.trace is None:
             interval_s = 1 / self.config.agent.sampling_hz
             session.trace = TraceBuilder(self._meter.sampled_at, interval_s, session.components)
-        self.tuners.resume(session, self._clock.boottime())
+        self.tuners.resume(session)
         log.info("job %s continues", session.owner)
 
     def _finish_stale(self, context: JobContext, whole: bool) -> None:

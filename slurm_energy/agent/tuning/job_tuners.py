@@ -31,11 +31,10 @@ Key = tuple[int, int]
 
 @dataclass(slots=True)
 class _Entry:
-    """A tuner and the state of its request for advice."""
+    """A tuner and the time at which it started, in seconds since boot."""
 
     tuner: JobTuner
     began_s: float
-    asked: bool = False
 
 
 class JobTuners:
@@ -47,6 +46,7 @@ class JobTuners:
         progress: reports of the jobs' processes.
         cache: stored advice of the controller.
         config: returns the current configuration.
+        clock_s: returns the time in seconds since boot.
         create_source: creates the sources of operating points; None for a search on this node.
     """
 
@@ -57,6 +57,7 @@ class JobTuners:
         progress: ProgressReports,
         cache: AdviceCache,
         config: Callable[[], Config],
+        clock_s: Callable[[], float],
         create_source: SourceFactory | None = None,
     ) -> None:
         self._applier = applier
@@ -64,18 +65,19 @@ class JobTuners:
         self._progress = progress
         self._cache = cache
         self._config = config
+        self._clock_s = clock_s
         self._local = LocalSources(config)
         self._create_source = create_source or self._local.create
         self._entries: dict[Key, _Entry] = {}
+        self._unasked: set[Key] = set()
         self._errors = UnexpectedErrorLog(log)
 
-    def start(self, session: Session, request: PolicyRequest, now_s: float) -> None:
+    def start(self, session: Session, request: PolicyRequest) -> None:
         """Start to tune a job if its policy names an objective. A job in mode `off` is only noted.
 
         Args:
             session: the job, whose fixed settings are applied already.
             request: its validated flags.
-            now_s: time in seconds since boot.
         """
         info = catalogue(self._config()).get(request.policy)
         if info is None or info.objective is None:
@@ -93,26 +95,27 @@ class JobTuners:
             "estimated_saving": None,
             "exploration": False,
         }
-        self._add(session, now_s)
+        self._add(session)
 
-    def resume(self, session: Session, now_s: float) -> None:
+    def resume(self, session: Session) -> None:
         """Continue to tune a job after a restart of the agent, from its untuned settings."""
         if session.tuning is not None:
-            self._add(session, now_s)
-            if (entry := self._entries.get(session.key)) is not None:
-                entry.tuner.restart(now_s)
+            self._add(session)
+            self.settings_changed(session)
 
-    def _add(self, session: Session, now_s: float) -> None:
+    def _add(self, session: Session) -> None:
         assert session.tuning is not None
+        now_s = self._clock_s()
         if session.tuning["mode"] != "off":
             self._local.prepare()
             tuner = JobTuner(session, self._applier, self._create_source, now_s)
             self._entries[session.key] = _Entry(tuner, now_s)
+            self._unasked.add(session.key)
 
-    def settings_changed(self, session: Session, now_s: float) -> None:
+    def settings_changed(self, session: Session) -> None:
         """Measure a job again from its untuned settings, because its fixed settings have changed."""
         if (entry := self._entries.get(session.key)) is not None:
-            entry.tuner.restart(now_s)
+            entry.tuner.restart(self._clock_s())
 
     def finish(self, session: Session) -> None:
         """End the tuning of a job before its settings are restored."""
@@ -141,32 +144,29 @@ class JobTuners:
         """Return the phase of each tuned job, by job as `JOBID.RESTART`."""
         return {entry.tuner.session.owner: entry.tuner.phase for entry in self._entries.values()}
 
-    def advice_requests(self, now_s: float) -> list[AdviceRequest]:
-        """Return the requests for advice that are due, each only once.
-
-        Args:
-            now_s: time in seconds since boot.
-        """
-        due = []
-        for entry in self._entries.values():
-            session = entry.tuner.session
-            if not entry.asked and (session.fingerprint or now_s - entry.began_s >= _ADVICE_WAIT_S):
-                entry.asked = True
+    def advice_requests(self) -> list[AdviceRequest]:
+        """Return the requests for advice that are due, each only once."""
+        now_s, due = self._clock_s(), []
+        for key in list(self._unasked):
+            entry = self._entries.get(key)
+            if entry is None:
+                self._unasked.discard(key)
+            elif entry.tuner.session.fingerprint or now_s - entry.began_s >= _ADVICE_WAIT_S:
+                self._unasked.discard(key)
                 due.append(self._advice_request(entry.tuner))
         return due
 
     @property
     def awaits_advice(self) -> bool:
-        """Whether a request for advice will be due."""
-        return any(not entry.asked for entry in self._entries.values())
+        """Whether a request for advice will be due. Any thread may ask."""
+        return bool(self._unasked)
 
-    def advise(self, request: AdviceRequest, answer: Mapping[str, Any] | None, now_s: float) -> None:
+    def advise(self, request: AdviceRequest, answer: Mapping[str, Any] | None) -> None:
         """Use the controller's advice for a job, or the stored advice of an earlier job without an answer.
 
         Args:
             request: the request.
             answer: the controller's answer; None if there is none.
-            now_s: time in seconds since boot.
         """
         entry = self._entries.get((request.job_id, request.restart_count))
         if entry is None:
@@ -184,7 +184,7 @@ class JobTuners:
                 self._cache.store(key, answer)
         entry.tuner.advice = advice
         if advice is not None and advice.pinned and advice.start is not None:
-            entry.tuner.pin(advice.start, now_s)
+            entry.tuner.pin(advice.start, self._clock_s())
 
     def _advice_request(self, tuner: JobTuner) -> AdviceRequest:
         session, record = tuner.session, tuner.record

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import math
+import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -55,7 +56,10 @@ class LocalSources:
 
     def prepare(self) -> None:
         """Start to load the search, if that has not happened yet."""
-        if self._loading is None:
+        if self._loading is not None or self._search is not None:
+            return
+        self._search = sys.modules.get(_SEARCH_MODULE)
+        if self._search is None:
             self._loading = threading.Thread(target=self._load, name="tuning", daemon=True)
             self._loading.start()
 

@@ -30,14 +30,16 @@ class WindowLengths:
         max_s: length at which a window ends even if its speed is not exact.
         patience_s: length at which a window without any progress ends.
         hold_s: minimum length of a window while the operating point is held.
+        hold_patience_s: length at which a window without any progress ends while the operating point is held.
         relative_error: relative error of the speed at which a window ends before `max_s`.
     """
 
     settle_s: float = 2.0
     min_s: float = 4.0
     max_s: float = 15.0
-    patience_s: float = 60.0
+    patience_s: float = 20.0
     hold_s: float = 2.0
+    hold_patience_s: float = 60.0
     relative_error: float = 0.004
 
 
@@ -127,12 +129,18 @@ class WindowCollector:
         tracker, lengths = self._tracker, self._lengths
         if holding and tracker.source is ProgressSource.REPORTED:
             return max(lengths.hold_s, _UNITS_IN_HOLD * (tracker.unit_s or 0.0))
-        return max(lengths.min_s, min(tracker.window_s, lengths.patience_s))
+        return max(lengths.min_s, min(tracker.window_s, self._patience_s(holding=holding)))
+
+    def _patience_s(self, *, holding: bool) -> float:
+        """Return the length in seconds at which a window without any progress ends."""
+        lengths = self._lengths
+        patience_s = lengths.hold_patience_s if holding else lengths.patience_s
+        return max(patience_s, _UNITS_IN_HOLD * (self._tracker.unit_s or 0.0))
 
     def _is_extended(self, progress: Progress | None, length_s: float, *, holding: bool) -> bool:
         lengths = self._lengths
         if progress is None:
-            return length_s < lengths.patience_s
+            return length_s < self._patience_s(holding=holding)
         inexact = not holding and progress.relative_error > lengths.relative_error
         return inexact and length_s < max(lengths.max_s, self._tracker.window_s)
 

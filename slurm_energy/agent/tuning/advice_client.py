@@ -1,0 +1,90 @@
+"""Requests of the node agent to the controller for advice about tuned jobs. Neither hooks nor jobs wait."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from slurm_energy.agent.tuning.job_tuners import JobTuners
+from slurm_energy.config import ClusterConfig
+from slurm_energy.errors import EnergyError, UnavailableError
+from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.protocol.controller_client import ControllerClient
+from slurm_energy.protocol.tuning_advice import ADVICE_PATH, AdviceRequest
+
+log = logging.getLogger(__name__)
+
+_TIMEOUT_S: Final = 2.0
+_RETRY_S: Final = 1.0
+_POLL_S: Final = 0.5
+_MAX_RESPONSE_BYTES: Final = 1 << 20
+_SUBJECT: Final = "tuning advice"
+
+
+class AdviceClient:
+    """Asks the controller for advice about each tuned job once, with one retry.
+
+    Args:
+        tuners: the tuners of the node's jobs.
+        cluster: returns the current address of the controller.
+        work: runs a function in the worker thread.
+    """
+
+    def __init__(
+        self,
+        tuners: JobTuners,
+        cluster: Callable[[], ClusterConfig],
+        work: Callable[..., Awaitable[Any]],
+    ) -> None:
+        self._tuners = tuners
+        self._cluster = cluster
+        self._work = work
+        self._wake = asyncio.Event()
+        self._failures = RepeatedFailureLog(log)
+
+    def wake(self) -> None:
+        """Look for jobs without advice. Call it in the event loop."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Ask for advice until the task is cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while await self._work(lambda: self._tuners.awaits_advice):
+                for request in await self._work(self._tuners.advice_requests):
+                    await self._work(self._tuners.advise, request, await self._ask(request))
+                await asyncio.sleep(_POLL_S)
+
+    async def _ask(self, request: AdviceRequest) -> dict[str, Any] | None:
+        """Return the controller's answer; None if there is none."""
+        for attempt in range(2):
+            try:
+                answer = await self._get(request)
+            except UnavailableError as error:
+                if attempt:
+                    self._failures.report(_SUBJECT, f"jobs are tuned without it: {error}")
+                    return None
+                await asyncio.sleep(_RETRY_S)
+            except EnergyError as error:
+                self._failures.report(_SUBJECT, f"jobs are tuned without it: {error}")
+                return None
+            else:
+                self._failures.clear(_SUBJECT, "the controller answers again")
+                return answer
+        return None
+
+    async def _get(self, request: AdviceRequest) -> dict[str, Any]:
+        cluster = self._cluster()
+        client = ControllerClient(
+            *(cluster.controller_url, cluster.munge_socket, _TIMEOUT_S, cluster.controller_users),
+            total_timeout_s=_TIMEOUT_S,
+            max_response_bytes=_MAX_RESPONSE_BYTES,
+        )
+        try:
+            return await asyncio.to_thread(client.get, ADVICE_PATH, request.parameters())
+        except asyncio.CancelledError:
+            client.cancel()  # otherwise the stop of senergyd would wait for the controller
+            raise

@@ -1,0 +1,303 @@
+"""Live tuning of one job by the job manager: a program whose speed and power depend on the CPU frequency."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_job_manager import Node, env
+
+import slurm_energy.tuning.search  # noqa: F401 - loaded before virtual seconds pass
+from slurm_energy.agent.sockets.messages import ProgressMessage
+from slurm_energy.config import AgentConfig, Config, TuningConfig
+from slurm_energy.devices.cpu.cpufreq import CpufreqRange
+from slurm_energy.devices.driver import DeviceError
+
+HIGHEST_KHZ = 3_400_000
+POLICIES = range(4)
+
+
+class Program:
+    """A program on the node, and the node's clock.
+
+    Attributes:
+        memory_share: share of the untuned time that does not depend on the frequency.
+    """
+
+    def __init__(self, node: Node, memory_share: float = 1.0, *, reports: bool = True) -> None:
+        self.node, self.memory_share, self.reports = node, memory_share, reports
+        self.units = 0.0
+        self.seconds = 0.0
+
+    @property
+    def clock_share(self) -> float:
+        """Lowest frequency bound of the job's CPUs relative to the hardware's highest."""
+        bounds = [int(self.node.tree.policy(number, "scaling_max_freq")) for number in POLICIES]
+        return min(bounds) / HIGHEST_KHZ
+
+    @property
+    def rate(self) -> float:
+        """Steps per second at present."""
+        return 2.0 / (self.memory_share + (1.0 - self.memory_share) / self.clock_share)
+
+    def run(self, seconds: float) -> None:
+        for _ in range(round(seconds)):
+            watts = 60.0 + 140.0 * self.clock_share**2
+            self.units += self.rate
+            self.node.use(1.0, cpu_watts=watts)
+            self.seconds += 1
+            if self.reports:
+                message = ProgressMessage(5, "0", self.units, False, None, self.node.clock.now)
+                self.node.manager.progress.receive(message)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Node]]:
+    nodes: list[Node] = []
+
+    def node(**tuning: Any) -> Node:
+        config = Config(agent=AgentConfig(sampling_hz=1.0), tuning=TuningConfig(**tuning))
+        nodes.append(Node(tmp_path / str(len(nodes)), config))
+        return nodes[-1]
+
+    yield node
+    for made in nodes:
+        made.die()
+
+
+def record_of(node: Node) -> dict[str, Any]:
+    (record,) = (record for record in node.records() if record.step is None)
+    assert record.tuning is not None
+    return record.tuning | {"notes": record.notes, "applied": record.applied}
+
+
+def finish(node: Node) -> dict[str, Any]:
+    """End the job, check that no setting is left, and return its record's tuning."""
+    node.manager.end(env())
+    assert node.tree.snapshot() == node.original
+    assert not node.state.journal.entries
+    return record_of(node)
+
+
+def test_a_memory_bound_job_gets_a_lower_frequency_and_its_record_says_why(make: Callable[..., Node]) -> None:
+    node = make()
+    node.manager.begin(env(policy="energy"))
+    program = Program(node)
+    program.run(12)
+    assert node.tree.snapshot() == node.original  # untuned until the reference is measured
+    program.run(120)
+    assert program.clock_share < 0.8
+    tuning = finish(node)
+    assert (tuning["mode"], tuning["objective"], tuning["slowdown_limit"]) == ("on", "energy", 0.05)
+    assert tuning["progress"] == "reported"
+    assert tuning["reference"]["units_per_s"] == pytest.approx(2.0, rel=0.02)
+    assert tuning["chosen"]["cpu_max_mhz"] < 3000
+    assert tuning["chosen_source"] == "this run"
+    assert 1 <= tuning["probes"] == len(tuning["points"]) <= 9
+    assert tuning["estimated_saving"] > 0.1
+    assert any("cpufreq.frequency" in setting.setting and setting.restored for setting in tuning["applied"])
+
+
+def test_a_compute_bound_job_stays_untuned_at_a_small_limit(make: Callable[..., Node]) -> None:
+    node = make()
+    node.manager.begin(env(policy="energy", slowdown="3"))
+    program = Program(node, memory_share=0.0)
+    program.run(150)
+    assert program.clock_share > 0.95
+    assert program.units > 0.97 * 2.0 * program.seconds
+    finish(node)
+
+
+def test_a_change_to_compute_bound_work_regains_its_speed_within_ten_seconds(
+    make: Callable[..., Node],
+) -> None:
+    node = make()
+    node.manager.begin(env(policy="energy"))
+    program = Program(node)
+    program.run(120)
+    assert program.clock_share < 0.8
+    program.memory_share = 0.0
+    program.run(10)
+    assert program.clock_share == 1.0
+    finish(node)
+
+
+@pytest.mark.parametrize("mode", ["advise", "off"])
+def test_other_modes_change_nothing(make: Callable[..., Node], mode: str) -> None:
+    node = make()
+    node.manager.begin(env(policy="edp", tuning=mode))
+    Program(node).run(60)
+    assert node.tree.snapshot() == node.original
+    assert node.manager.tuners.awaits_advice == (mode == "advise")
+    tuning = finish(node)
+    assert tuning["mode"] == mode
+    assert tuning["chosen"] == ({} if mode == "advise" else None)
+    assert tuning["probes"] == 0
+
+
+def test_without_progress_cpu_settings_stay_and_the_record_says_so(make: Callable[..., Node]) -> None:
+    node = make()
+    node.manager.begin(env(policy="edp"))
+    Program(node, reports=False).run(90)
+    assert node.tree.snapshot() == node.original
+    tuning = finish(node)
+    assert (tuning["progress"], tuning["chosen"]) == ("none", {})
+    assert any("no trustworthy progress" in note for note in tuning["notes"])
+
+
+def test_without_numpy_the_job_runs_and_the_record_says_so(
+    make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make()
+    monkeypatch.setitem(sys.modules, "slurm_energy.tuning.search", None)  # as an ImportError
+    node.manager.begin(env(policy="edp"))
+    Program(node).run(60)
+    assert node.tree.snapshot() == node.original
+    assert any("numpy is not installed" in note for note in finish(node)["notes"])
+
+
+def test_a_refused_knob_is_tried_once_and_the_job_goes_on(
+    make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make()
+    writes: list[str] = []
+
+    def refuse(self: CpufreqRange, value: str) -> None:
+        writes.append(value)
+        raise DeviceError(self.key, "Operation not permitted")
+
+    monkeypatch.setattr(CpufreqRange, "write", refuse)
+    node.manager.begin(env(policy="edp"))
+    program = Program(node)
+    program.run(200)
+    assert 0 < len(set(writes)) <= 2  # the first point and its withdrawal
+    monkeypatch.undo()
+    assert any("not moved any more: cpufreq.frequency" in note for note in finish(node)["notes"])
+
+
+def test_a_knob_that_another_program_changes_is_left_alone(make: Callable[..., Node]) -> None:
+    node = make()
+    node.manager.begin(env(policy="edp"))
+    program = Program(node)
+    program.run(120)
+    assert program.clock_share < 1.0
+    for number in POLICIES:
+        node.tree.put(f"sys/devices/system/cpu/cpufreq/policy{number}/scaling_max_freq", 2_900_000)
+    program.run(60)
+    assert program.clock_share == pytest.approx(2.9 / 3.4)
+    node.manager.end(env())
+    assert program.clock_share == pytest.approx(2.9 / 3.4)
+    assert any("another program set" in note for note in record_of(node)["notes"])
+
+
+def test_kill_9_during_a_search_restores_and_tunes_again(make: Callable[..., Node]) -> None:
+    node = make()
+    node.manager.begin(env(policy="edp"))
+    program = Program(node)
+    while program.clock_share == 1.0:
+        program.run(1)
+    node.die()
+    node.manager = node.start()
+    assert node.tree.snapshot() == node.original  # the search starts from the untuned job
+    program.run(120)
+    assert program.clock_share < 1.0
+    assert finish(node)["chosen"]
+
+
+def test_kill_9_and_the_end_of_the_job_before_the_next_start(make: Callable[..., Node]) -> None:
+    node = make()
+    node.manager.begin(env(policy="edp"))
+    program = Program(node)
+    while program.clock_share == 1.0:
+        program.run(1)
+    node.die()
+    node.manager = node.start()
+    finish(node)
+
+
+def test_a_cap_during_the_run_starts_the_tuning_again(make: Callable[..., Node]) -> None:
+    node = make()
+    node.manager.begin(env(policy="edp"))
+    program = Program(node)
+    program.run(120)
+    assert program.clock_share < 1.0
+    node.manager.set_caps(5, {"cap_watts": 300.0})
+    assert program.clock_share == 1.0
+    limit = node.tree.get("sys/class/powercap/intel-rapl:0/constraint_0_power_limit_uw")
+    program.run(120)
+    assert program.clock_share < 1.0
+    assert node.tree.get("sys/class/powercap/intel-rapl:0/constraint_0_power_limit_uw") == limit
+    finish(node)
+
+
+def advice(**values: Any) -> dict[str, Any]:
+    answer = {"fingerprint": None, "workload": None, "mode": "on", "curve": None, "site_curves": []}
+    return {**answer, "start": None, "start_source": "", "exploration": False, "pinned": False, **values}
+
+
+def test_a_pinned_point_holds_without_a_search(make: Callable[..., Node]) -> None:
+    node = make()
+    node.manager.begin(env(policy="edp", model="solver"))
+    program = Program(node, reports=False)
+    program.run(4)
+    (request,) = node.manager.tuners.advice_requests()
+    assert (request.job_id, request.objective, request.model) == (5, "edp", "solver")
+    assert not node.manager.tuners.awaits_advice
+    answer = advice(start={"cpu_max_mhz": 2000.0}, start_source="pinned", pinned=True)
+    node.manager.tuners.advise(request, answer)
+    assert program.clock_share == pytest.approx(2.0 / 3.4)
+    program.run(60)
+    assert program.clock_share == pytest.approx(2.0 / 3.4)
+    tuning = finish(node)
+    assert (tuning["chosen"], tuning["chosen_source"]) == ({"cpu_max_mhz": 2000.0}, "pinned")
+
+
+def test_stored_advice_serves_while_the_controller_is_away(make: Callable[..., Node]) -> None:
+    node = make()
+    for answer in (advice(start={"cpu_max_mhz": 1700.0}, start_source="earlier runs"), None):
+        node.manager.begin(env(policy="edp", model="solver"))
+        program = Program(node, reports=False)
+        program.run(4)
+        (request,) = node.manager.tuners.advice_requests()
+        node.manager.tuners.advise(request, answer)
+        program.run(60)
+        assert program.clock_share == pytest.approx(0.5)
+        node.manager.end(env())
+        assert node.tree.snapshot() == node.original
+    assert [record.tuning["chosen_source"] for record in node.records()] == ["earlier runs"] * 2  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        advice(curve={"hardware": "x"}),
+        advice(start={"cpu_max_mhz": -1}),
+        advice(start={"surprise": 1}),
+        advice(site_curves=[1]),
+        advice(start_source=5, start={}),
+    ],
+)
+def test_malformed_advice_is_ignored(make: Callable[..., Node], answer: dict[str, Any]) -> None:
+    node = make()
+    node.manager.begin(env(policy="edp"))
+    Program(node).run(4)
+    (request,) = node.manager.tuners.advice_requests()
+    node.manager.tuners.advise(request, answer)
+    assert node.tree.snapshot() == node.original
+    finish(node)
+
+
+def test_a_job_that_shares_the_node_changes_only_its_own_cpus(make: Callable[..., Node]) -> None:
+    node = make()
+    node.manager.begin(env(policy="edp", cpus="2"))
+    program = Program(node)
+    program.run(40)
+    assert node.tree.snapshot() == node.original
+    node.tree.cores(4, 2)
+    assert node.manager.step("start", 5, "batch")["known"]
+    program.run(60)
+    assert node.tree.snapshot() == node.original  # its CPUs are not known
+    finish(node)
