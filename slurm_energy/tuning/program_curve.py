@@ -11,7 +11,12 @@ from typing import Final
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.learned_run import LearnedRun
 from slurm_energy.tuning.response_curve import MAX_POINTS, CurveSource, ResponseCurve, ResponsePoint
-from slurm_energy.tuning.run_measurement import MIN_ERROR, RunMeasurement, after_drift
+from slurm_energy.tuning.run_measurement import (
+    MIN_ERROR,
+    RunMeasurement,
+    after_drift,
+    merge_repetitions,
+)
 
 RUN_ERROR: Final = 0.02
 """Relative standard deviation of the time and power of repeated runs, before any repetition was measured."""
@@ -191,17 +196,14 @@ def _response_point(
     point: OperatingPoint, measured: Sequence[RunMeasurement], source: CurveSource
 ) -> ResponsePoint:
     """Return the mean of several measurements at one point, weighted by their precision."""
-    weights = [1.0 / max(one.time_error, MIN_ERROR) ** 2 for one in measured]
-    total = math.fsum(weights)
-    time = math.fsum(w * math.log(one.time) for w, one in zip(weights, measured, strict=True)) / total
-    power = math.fsum(w * math.log(one.power) for w, one in zip(weights, measured, strict=True)) / total
+    (mean,) = merge_repetitions([dataclasses.replace(one, scale=None) for one in measured])
     ages = [one.unix_s for one in measured if one.unix_s is not None]
     return ResponsePoint(
         point,
-        1.0 if point == UNTUNED else math.exp(time),
-        1.0 if point == UNTUNED else math.exp(power),
+        1.0 if point == UNTUNED else mean.time,
+        1.0 if point == UNTUNED else mean.power,
         source,
-        time_error=max(MIN_ERROR, math.sqrt(1.0 / total)),
-        count=sum(one.count for one in measured),
+        time_error=mean.time_error,
+        count=mean.count,
         measured_unix_s=max(ages, default=None),
     )

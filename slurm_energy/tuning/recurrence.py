@@ -36,6 +36,8 @@ class RecurrenceOptions:
         max_excess: maximum probability that the slowdown exceeds the limit at all.
         tolerance: slowdown above the limit that counts as a violation; 0.01 is one percentage point.
         regret: maximum expected excess of the cost of a point over that of the best point, to be explored.
+            It is multiplied by the number of runs at the best point beyond 3: the more often a program ran,
+            the more runs will profit from what is learned.
         min_gain: minimum expected saving for a point other than the untuned one.
     """
 
@@ -43,7 +45,7 @@ class RecurrenceOptions:
     max_violation: float = 0.005
     max_excess: float = 0.25
     tolerance: float = 0.01
-    regret: float = 0.15
+    regret: float = 0.02
     min_gain: float = 0.002
 
 
@@ -240,7 +242,8 @@ def choose_point(
         best = untuned
     chosen = best
     if explore:
-        near = expected <= expected[best] * (1.0 + options.regret)
+        regret = options.regret * max(1, int(posterior.counts[best]) - 3)
+        near = expected <= expected[best] * (1.0 + regret)
         sampled = np.where(near, posterior.sample_costs(objective, random), np.inf)
         chosen = int(np.argmin(sampled))
     violation = 0.0

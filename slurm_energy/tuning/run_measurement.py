@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from slurm_energy.policies.operating_point import OperatingPoint
@@ -78,3 +78,35 @@ def _deviates(values: Sequence[tuple[float, float]]) -> bool:
     variance = variances[-1] + sum(variances[:-1]) / len(variances[:-1]) ** 2
     threshold = max(MIN_DRIFT, DRIFT_DEVIATIONS * math.sqrt(variance))
     return abs(logs[-1] - mean) > threshold
+
+
+def merge_repetitions(measurements: Sequence[RunMeasurement]) -> tuple[RunMeasurement, ...]:
+    """Return one measurement per point and scale: the mean, with the error of the mean.
+
+    The errors of repetitions are taken as independent, but the error of a mean is at least `MIN_ERROR`.
+    """
+    groups: dict[tuple[OperatingPoint, str | None], list[RunMeasurement]] = {}
+    for one in measurements:
+        groups.setdefault((one.point, one.scale), []).append(one)
+    return tuple(map(_mean, groups.values()))
+
+
+def _mean(group: Sequence[RunMeasurement]) -> RunMeasurement:
+    time, time_error = _weighted_mean([(one.time, one.time_error) for one in group])
+    power, power_error = _weighted_mean([(one.power, one.power_error) for one in group])
+    return replace(
+        group[-1],
+        time=time,
+        power=power,
+        time_error=time_error,
+        power_error=power_error,
+        count=sum(one.count for one in group),
+    )
+
+
+def _weighted_mean(values: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the geometric mean of (value, relative error) pairs, weighted by precision, and its error."""
+    weights = [1.0 / max(error, MIN_ERROR) ** 2 for _, error in values]
+    total = math.fsum(weights)
+    log = math.fsum(w * math.log(value) for w, (value, _) in zip(weights, values, strict=True)) / total
+    return math.exp(log), max(MIN_ERROR, math.sqrt(1.0 / total))

@@ -1,21 +1,68 @@
-"""Nodes of running jobs, and partitions that forbid preemption.
-
-They are read only if a job is at risk of missing its deadline.
-"""
+"""Running jobs with their nodes and owners, and partitions that forbid preemption."""
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from slurm_energy.errors import UsageError
 from slurm_energy.slurm.command import Runner, run_command
+from slurm_energy.slurm.command_output import squeue_rows
 from slurm_energy.slurm.hostlist import expand_hostlist
+from slurm_energy.slurm.queue.comment_flags import parse_comment_flags
 
 _PARTITION = re.compile(r"(?:^| )(PartitionName|PreemptMode)=([^ ]*)")
 _CLUSTER = re.compile(r"^PreemptMode\s*=\s*(\S+)", re.MULTILINE)
 
 _MAX_ID_DIGITS: Final = 10  # in a federation the upper bits of a job id name the cluster: up to 2^32
+_OPTIONS: Final = ("-a", "-h", "--local", "-t", "R,CF,S,CG")
+_FIELDS: Final = ("JobID", "UserID", "RestartCnt", "Partition", "NodeList", "admin_comment")
+_LARGEST_UID: Final = 0xFFFFFFFF  # squeue prints the upper half of them as negative numbers
+
+
+class RunningJob(NamedTuple):
+    """A job that has been allocated nodes and has not left them.
+
+    Attributes:
+        job_id: Slurm's job id.
+        uid: uid of the owner.
+        restart_count: number of earlier requeues.
+        partition: name of the partition.
+        hostlist: nodes in Slurm's notation.
+        flags: energy flags that the job_submit module wrote to AdminComment, values by name. Users cannot
+            write there.
+    """
+
+    job_id: int
+    uid: int
+    restart_count: int
+    partition: str
+    hostlist: str
+    flags: Mapping[str, str]
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """Names of the nodes; empty if the notation is not understood."""
+        try:
+            return frozenset(expand_hostlist(self.hostlist))
+        except UsageError:
+            return frozenset()
+
+
+def read_running_jobs(run: Runner = run_command) -> dict[int, RunningJob]:
+    """Return the running, configuring, suspended and completing jobs by job id, read with one squeue command.
+
+    Raises:
+        UnavailableError: slurmctld does not answer, or the output is incomplete.
+    """
+    jobs: dict[int, RunningJob] = {}
+    for number, uid, restarts, partition, hostlist, comment in squeue_rows(_OPTIONS, _FIELDS, run):
+        if number.isdecimal() and len(number) <= _MAX_ID_DIGITS and uid.lstrip("-").isdecimal():
+            job_id, count = int(number), int(restarts) if restarts.isdecimal() else 0
+            flags = parse_comment_flags(comment)
+            jobs[job_id] = RunningJob(job_id, int(uid) & _LARGEST_UID, count, partition, hostlist, flags)
+    return jobs
 
 
 def read_job_nodes(run: Runner = run_command) -> dict[int, tuple[str, ...]]:
