@@ -27,6 +27,7 @@ BUILT_IN = {
     "spool": "records of this node that wait for the controller or were rejected by it",
     "top": "live power of this node, its jobs and components",
     "doctor": "devices and daemons of this host, the cost of each fault, and its remedy",
+    "tune": "learned response of programs to settings, and operating points fixed by hand",
     "predict": "time, power and energy of a job before it runs",
     "calibrate": "fit the training model of one kind of GPU to measured training steps",
     "sweep": "run a job at several settings and find the best by energy, EDP and EDS",

@@ -29,8 +29,11 @@ from slurm_energy.controller.node_hosts import NodeHosts
 from slurm_energy.controller.policy_file import write_policy_file
 from slurm_energy.controller.priority_loop import OFF, PriorityLoop, make_pipeline
 from slurm_energy.controller.request_head import MAX_HEAD_BYTES
+from slurm_energy.controller.running_jobs import RunningJobs
 from slurm_energy.controller.server import ControllerServer
 from slurm_energy.controller.store import Store
+from slurm_energy.controller.tuning_advisor import TuningAdvisor, curve_oracle
+from slurm_energy.controller.tuning_learner import TuningLearner
 from slurm_energy.errors import AlreadyRunningError, EnergyError, UnavailableError
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.policies.catalogue import policy_caps
@@ -44,6 +47,7 @@ LINGERING_S: Final = 2.0
 BACKLOG: Final = 512
 REQUEST_THREADS: Final = 16
 MAX_OPEN_FILES: Final = 65536
+SQUEUE_TIMEOUT_S: Final = 5.0
 
 log = logging.getLogger("senergyctld")
 
@@ -154,6 +158,16 @@ class _Daemon:
         self._history.model = training_model(config)
         self._priority = PriorityLoop(config, store, self._history, self._failures)
         self._hosts = NodeHosts(self._sinfo, self._failures)
+        self._learner = TuningLearner(
+            *(store, self._failures),
+            site_uids=lambda: self._server.access.agents | {0},
+            retention_days=lambda: self._config.controller.history_days,
+        )
+        self._squeue = CommandRunner(SQUEUE_TIMEOUT_S)
+        self._advisor = TuningAdvisor(
+            *(lambda: self._config, store, self._hosts, RunningJobs(self._squeue)),
+            oracle=curve_oracle(config),
+        )
         self._server = ControllerServer(
             *(
                 config,
@@ -165,6 +179,7 @@ class _Daemon:
                 self._priority,
             ),
             hosts=self._hosts,
+            advisor=self._advisor,
         )
 
     async def run(self) -> None:
@@ -197,6 +212,7 @@ class _Daemon:
             self._manager.stopping()
             self._commands.stop()
             self._sinfo.stop()
+            self._squeue.stop()
             self._hosts.close()
             if listener is not None:
                 listener.close()
@@ -232,6 +248,7 @@ class _Daemon:
             self._enrichment.loop(),
             self._retention_loop(),
             self._history.loop(lambda: self._config.controller.enrich_interval_s),
+            self._learner.loop(lambda: self._config.controller.enrich_interval_s),
             self._priority.loop(),
             self._manager.keep_alive(),
             self._server.admission.loop(),
@@ -273,6 +290,7 @@ class _Daemon:
             priority = self._priority.prepare(config)
             self._write_policies(config)
             model = training_model(config)
+            oracle = curve_oracle(config)
         except EnergyError as error:
             for line in error.lines:
                 log.error("reload refused, the configuration stays as it was: %s", line)
@@ -289,6 +307,7 @@ class _Daemon:
         self._history.retention_days = config.controller.history_days
         self._history.policy_caps = policy_caps(config)
         self._history.model = model
+        self._advisor.oracle = oracle
         self._enrichment.schedule.interval_s = config.controller.enrich_interval_s
         log.info("configuration read again: %s", config.path or "defaults")
 
@@ -306,4 +325,5 @@ class _Daemon:
             "enrichment": self._enrichment.status(),
             "history": self._history.status(),
             "priority": self._priority.status(),
+            "tuning": self._learner.status(),
         }

@@ -169,7 +169,7 @@ class RequestDispatcher:
         agent = caller.uid in access.agents
         if route.for_agents and not agent:
             raise ForbiddenError(
-                f"uid {caller.uid} may not deliver records",
+                f"uid {caller.uid} may not deliver records or ask as an agent",
                 todo="add the agents' user to controller.agent_users",
             )
         length = request.content_length or 0

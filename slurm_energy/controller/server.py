@@ -9,7 +9,7 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from aiohttp import web
@@ -22,6 +22,7 @@ from slurm_energy.controller import priority_routes
 from slurm_energy.controller.connection_admission import ConnectionAdmission
 from slurm_energy.controller.deliveries import DeliveryReceiver, read_object
 from slurm_energy.controller.dispatcher import (
+    CallerHandler,
     RequestDispatcher,
     ResponseContent,
     Route,
@@ -29,7 +30,7 @@ from slurm_energy.controller.dispatcher import (
     one_request_per_connection,
 )
 from slurm_energy.controller.history_cache import HistoryCache, read_requests
-from slurm_energy.controller.identity import Caller, PrivilegedUsers
+from slurm_energy.controller.identity import Caller, PrivilegedUsers, Rights
 from slurm_energy.controller.name_check import NameCheck
 from slurm_energy.controller.node_hosts import NodeHosts, Sender
 from slurm_energy.controller.policy_file import policies_answer
@@ -38,6 +39,8 @@ from slurm_energy.controller.request_limiter import RequestLimiter
 from slurm_energy.controller.responses import Pieces
 from slurm_energy.controller.rights import RightsResolver, RoleCache
 from slurm_energy.controller.store import Store
+from slurm_energy.controller.tuning_advisor import TuningAdvisor
+from slurm_energy.controller.tuning_routes import TuningRoutes
 from slurm_energy.errors import (
     ForbiddenError,
     NotFoundError,
@@ -46,18 +49,21 @@ from slurm_energy.errors import (
 )
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.oracle.prediction import PredictionRequest
+from slurm_energy.protocol.tuning_advice import ADVICE_PATH
 from slurm_energy.slurm.roles import read_roles
 from slurm_energy.user_lookup import uid_of
 
 MAX_DELIVERY_BYTES: Final = 16 << 20
 MAX_PREDICTION_BYTES: Final = 1 << 20
 MAX_SEARCH_BYTES: Final = 256 << 10
+MAX_TUNING_BYTES: Final = 16 << 10
 _QUERY_TIMEOUT_S: Final = 20.0
 _REST_FACTOR: Final = 3.0  # an ordinary user uses at most about a quarter of a core
 _STATISTICS_AGE_S: Final = 1.0
 _TRACES_CHUNK: Final = 4  # responses about jobs contain traces of up to megabytes each
 P = ParamSpec("P")
 R = TypeVar("R")
+TuningChange = Callable[[dict[str, Any], Rights], Awaitable[dict[str, Any]]]
 log = logging.getLogger("senergyctld")
 
 
@@ -81,6 +87,7 @@ class ControllerServer:
         history: HistoryCache | None = None,
         priority: PriorityLoop | None = None,
         hosts: NodeHosts | None = None,
+        advisor: TuningAdvisor | None = None,
     ) -> None:
         self.config = config
         self.access = access
@@ -92,6 +99,7 @@ class ControllerServer:
         self._started = time.time()
         self._deliveries = DeliveryReceiver(lambda: self.config, store, failures, hosts)
         self._names = NameCheck(lambda: self.config, store)
+        self._tuning = TuningRoutes(store, advisor)
         self._statistics: tuple[float, asyncio.Task[dict[str, Any]]] | None = None
         self.admission = ConnectionAdmission()
         self.roles = RoleCache(None, failures)
@@ -114,6 +122,7 @@ class ControllerServer:
         )
         light = RequestLimiter(concurrent=2, waiting=14, shared=8, trusted_concurrent=16, trusted_waiting=240)
         ingest = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=32, trusted_waiting=480)
+        advice = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=8, trusted_waiting=960)
         application = web.Application(client_max_size=MAX_DELIVERY_BYTES, middlewares=[explain_errors])
         application.on_response_prepare.append(one_request_per_connection)
         gets = {
@@ -123,12 +132,22 @@ class ControllerServer:
             "/v1/priority": Route(self._get_priority, costly),
             "/v1/shares": Route(self._get_shares, costly),
             "/v1/status": Route(self._get_status, light),
+            "/v1/tuning": Route(self._get_tuning, costly),
+            ADVICE_PATH: Route(self._get_advice, advice, for_agents=True),
         }
         posts = {
             "/v1/records": Route(self._post_records, ingest, MAX_DELIVERY_BYTES, for_agents=True),
             "/v1/records/search": Route(self._get_records, costly, MAX_SEARCH_BYTES),
             "/v1/priority/search": Route(self._get_priority, costly, MAX_SEARCH_BYTES),
             "/v1/predict": Route(self._post_predict, costly, MAX_PREDICTION_BYTES),
+            **{
+                f"/v1/tuning/{name}": Route(self._changing(change), light, MAX_TUNING_BYTES)
+                for name, change in (
+                    ("forget", self._tuning.forget),
+                    ("pin", self._tuning.pin),
+                    ("unpin", self._tuning.unpin),
+                )
+            },
         }
         for path, route in gets.items():
             application.router.add_get(path, self._dispatcher.handler(route), allow_head=False)
@@ -198,6 +217,21 @@ class ControllerServer:
         if self._priority is None:
             raise UnavailableError("priority", "this controller does not rank the queue")
         return self._priority
+
+    async def _get_tuning(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
+        return await self._tuning.show(await _query(request, body), caller.rights)
+
+    async def _get_advice(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
+        return await self._tuning.advise(await _query(request, body), _sender(request, caller))
+
+    @staticmethod
+    def _changing(change: TuningChange) -> CallerHandler:
+        """Return the handler of a request that changes what was learned, from its JSON body."""
+
+        async def handler(_: web.Request, caller: Caller, body: bytes) -> ResponseContent:
+            return await change(await asyncio.to_thread(read_object, body), caller.rights)
+
+        return handler
 
     async def _get_policies(self, _: web.Request, __: Caller, ___: bytes) -> ResponseContent:
         return policies_answer(self.config)

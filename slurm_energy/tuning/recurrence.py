@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from slurm_energy.tuning.run_measurement import MIN_ERROR, RunMeasurement, after
 
 Floats = NDArray[np.float64]
 
+_DISCREPANCY_SHARE: Final = 0.12
+"""Deviation of a real job from the best hypothesis as a share of the spread of all hypotheses."""
+_CORRELATION_LENGTH: Final = 0.12
 _SCALE_VARIANCE: Final = 100.0  # an unknown scale: a factor of e^10 to either side
 
 
@@ -57,17 +60,12 @@ class PriorResponses(Protocol):
         log_time: natural logarithm of the time ratio, shape (K, J); 0 at the untuned point.
         log_power: natural logarithm of the power ratio, shape (K, J).
         log_weights: unnormalised logarithms of the weights, shape (K,).
-        time_discrepancy, power_discrepancy: standard deviation of a real job from the best hypothesis, (J,).
-        correlation: correlation of these deviations between the points, shape (J, J).
     """
 
     points: tuple[OperatingPoint, ...]
-    log_time: Floats
-    log_power: Floats
-    log_weights: Floats
-    time_discrepancy: Floats
-    power_discrepancy: Floats
-    correlation: Floats
+    log_time: NDArray[Any]
+    log_power: NDArray[Any]
+    log_weights: NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,22 +116,29 @@ class RecurrencePosterior:
         self.counts = np.bincount(self._at, minlength=len(prior.points))
         time = ([one.time for one in self._used], [one.time_error for one in self._used])
         power = ([one.power for one in self._used], [one.power_error for one in self._used])
-        correlation = prior.correlation
+        log_times, log_powers = prior.log_time.astype(np.float64), prior.log_power.astype(np.float64)
+        weights = _normalized(prior.log_weights)
+        distances = _distances(weights @ log_times, weights @ log_powers)
+        correlation = np.exp(-0.5 * distances / _CORRELATION_LENGTH**2)
         self.log_time, self.time_covariance, time_likelihood = self._condition(
-            prior.log_time, self._deviation(prior.time_discrepancy, correlation), *time
+            log_times, self._deviation(weights, log_times, correlation), *time
         )
         self.log_power, self.power_covariance, power_likelihood = self._condition(
-            prior.log_power, self._deviation(prior.power_discrepancy, correlation), *power
+            log_powers, self._deviation(weights, log_powers, correlation), *power
         )
-        log_weights = prior.log_weights + time_likelihood + power_likelihood
-        weights = np.exp(log_weights - log_weights.max())
-        self.weights = weights / weights.sum()
+        self.weights = _normalized(prior.log_weights + time_likelihood + power_likelihood)
 
-    def _deviation(self, discrepancy: Floats, correlation: Floats) -> Floats:
-        """Return the covariance of the deviations of a real job from the best hypothesis, shape (J, J)."""
-        sd = np.maximum(discrepancy, self._options.min_discrepancy)
+    def _deviation(self, weights: Floats, samples: Floats, correlation: Floats) -> Floats:
+        """Return the covariance of the deviations of a real job from the best hypothesis, shape (J, J).
+
+        Args:
+            weights: probability of each hypothesis, shape (K,).
+            samples: log ratios of the hypotheses, shape (K, J).
+            correlation: correlation of the deviations, shape (J, J).
+        """
+        spread = np.sqrt(np.maximum(weights @ samples**2 - (weights @ samples) ** 2, 0.0))
+        sd = self._options.min_discrepancy + _DISCREPANCY_SHARE * spread
         if self._untuned is not None:
-            sd = sd.copy()
             sd[self._untuned] = 0.0  # the ratio of the untuned job to itself
         return np.asarray(correlation * sd[:, None] * sd[None, :])
 
@@ -204,6 +209,19 @@ class RecurrencePosterior:
         time = self.log_time[hypothesis] + _draw(self.time_covariance, random)
         power = self.log_power[hypothesis] + _draw(self.power_covariance, random)
         return np.asarray(np.exp(TIME_EXPONENTS[objective.name] * time + power))
+
+
+def _normalized(log_weights: NDArray[Any]) -> Floats:
+    """Return weights whose sum is 1."""
+    weights = np.exp(log_weights - log_weights.max())
+    return np.asarray(weights / weights.sum())
+
+
+def _distances(log_time: Floats, log_power: Floats) -> Floats:
+    """Return the squared distances of points by their expected log ratios, shape (J, J)."""
+    return np.asarray(
+        (log_time[:, None] - log_time[None, :]) ** 2 + (log_power[:, None] - log_power[None, :]) ** 2
+    )
 
 
 def _draw(covariance: Floats, random: np.random.Generator) -> Floats:

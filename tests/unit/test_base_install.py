@@ -27,6 +27,7 @@ ANSWERS: dict[str, Any] = {
     "/v1/priority": queue_answers.priority(*queue_answers.queue()),
     "/v1/shares": queue_answers.shares(),
     "/v1/policies": {"policies": [], "bounds": {}, "defaults": {"policy": "monitor"}},
+    "/v1/tuning": {"scope": "all", "programs": [{"workload": "bert-base", "runs": 1}]},
     "/v1/status": {"version": "0.1.0", "cluster": "lab", "records": 3, "traces": 1, "nodes": []},
 }
 WINDOW = "-a -S 2026-11-01 -E 2026-12-01"
@@ -81,6 +82,9 @@ template show gpu --json
 template render gpu --set command=true --config energy.toml -o job.sh
 predict script.sh 1 --sbatch=-N2 --user alice --config energy.toml
 predict script.sh --json
+tune show --user alice --config energy.toml
+tune show --script script.sh --script-arguments 1 --hardware A40 --json
+tune show --site
 profile --quiet --name x --dir lines -- true
 profile --gather lines --ranks
 profile --gather lines --json
@@ -106,6 +110,10 @@ NO_DAEMON = """
 top --once --ascii --interval 1 --config energy.toml
 top --json
 spool list --json --config energy.toml
+tune forget --all
+tune pin bert-base --gpu-cap 250 --gpu-clock 1200 --power-profile MAX_Q --package-cap 150 --cpu-freq 2400
+tune pin bert-base --untuned
+tune unpin bert-base
 doctor --quiet
 doctor --json --config energy.toml
 build-plugins --slurm-source /nonexistent --output out --cache cache --json

@@ -33,9 +33,6 @@ class Prior:
     log_time = np.log([[1.6, 1.2, 1.03, 1.0], [1.01, 1.0, 1.0, 1.0]])
     log_power = np.log([[0.55, 0.72, 0.9, 1.0], [0.55, 0.72, 0.9, 1.0]])
     log_weights = np.zeros(2)
-    time_discrepancy = np.full(4, 0.01)
-    power_discrepancy = np.full(4, 0.01)
-    correlation = np.eye(4)
 
 
 def random(seed=1):

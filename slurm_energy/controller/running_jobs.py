@@ -1,0 +1,59 @@
+"""Cache of the running jobs, filled by one squeue command for all requests of agents."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from slurm_energy.slurm.command import Runner
+from slurm_energy.slurm.queue.running_jobs import RunningJob, read_running_jobs
+
+MAX_AGE_S: Final = 30.0
+"""Age after which the jobs are read again."""
+MIN_AGE_S: Final = 2.0
+"""Age after which they are read again because a job is missing that has just started."""
+
+
+class RunningJobs:
+    """Cache of the running jobs. Simultaneous requests share one squeue command.
+
+    Args:
+        run: runs squeue.
+        clock: returns monotonic seconds.
+    """
+
+    def __init__(self, run: Runner, clock: Callable[[], float] = time.monotonic) -> None:
+        self._run, self._clock = run, clock
+        self._jobs: Mapping[int, RunningJob] = {}
+        self._read_at_s = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+
+    @property
+    def job_ids(self) -> frozenset[int]:
+        """Ids of the jobs that were running when they were last read."""
+        return frozenset(self._jobs)
+
+    async def find(self, job_id: int, restart_count: int) -> RunningJob | None:
+        """Return a run of a job; None if Slurm does not run it.
+
+        Raises:
+            UnavailableError: slurmctld does not answer.
+        """
+        job = await self._find(job_id, MAX_AGE_S)
+        if job is None or job.restart_count != restart_count:
+            job = await self._find(job_id, MIN_AGE_S)
+        return job if job is not None and job.restart_count == restart_count else None
+
+    async def _find(self, job_id: int, max_age_s: float) -> RunningJob | None:
+        if self._clock() - self._read_at_s > max_age_s:
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(self._read())
+            await asyncio.shield(self._reading)
+        return self._jobs.get(job_id)
+
+    async def _read(self) -> None:
+        began_s = self._clock()
+        self._jobs = await asyncio.to_thread(read_running_jobs, self._run)
+        self._read_at_s = began_s

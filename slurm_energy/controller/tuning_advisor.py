@@ -1,0 +1,245 @@
+"""Answers to agents that ask for tuning advice about their jobs: curves, pins and starting points."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sqlite3
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from slurm_energy.accounting import tuning_runs, tuning_starts
+from slurm_energy.accounting.tuning_runs import StoredRun
+from slurm_energy.accounting.tuning_starts import IssuedStart, JobRun, Pin, Program
+from slurm_energy.config import Config
+from slurm_energy.controller.node_hosts import STRICT, NodeHosts, Sender, Verdict
+from slurm_energy.controller.running_jobs import RunningJobs
+from slurm_energy.controller.store import Store
+from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, UnavailableError, UsageError
+from slurm_energy.protocol.tuning_advice import AdviceRequest
+from slurm_energy.quantities import shown
+from slurm_energy.slurm.queue.running_jobs import RunningJob
+from slurm_energy.slurm.script_fingerprint import FINGERPRINT_FORM
+from slurm_energy.tuning.learned_run import LearnedRun
+from slurm_energy.tuning.objective import Objective
+from slurm_energy.tuning.program_curve import program_curve, site_curves
+from slurm_energy.tuning.recurring_start import recurring_start
+from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve
+from slurm_energy.user_lookup import name_of
+
+PINNED: Final = "pinned"
+ON: Final = "on"
+_MAX_FINGERPRINTS: Final = 10_000
+CurveOracle = Callable[[str, str], ResponseCurve | None]
+
+log = logging.getLogger("senergyctld")
+
+
+@dataclass(slots=True)
+class _Knowledge:
+    """What the database knows about a program.
+
+    Attributes:
+        pin: pinned point; None: there is none.
+        issued: start that this job was told before; None: there is none.
+        runs: earlier runs of the program, oldest first.
+        of_site: runs of the site's characterisation by class.
+    """
+
+    pin: Pin | None = None
+    issued: IssuedStart | None = None
+    runs: list[LearnedRun] = field(default_factory=list)
+    of_site: dict[str, list[LearnedRun]] = field(default_factory=dict)
+
+
+class TuningAdvisor:
+    """Advisor of the agents.
+
+    Args:
+        config: returns the current configuration.
+        store: the database.
+        hosts: addresses of nodes; None: any agent may speak for any node.
+        running: the running jobs.
+        oracle: returns the curve of a model (`--energy-model`) on a kind of hardware; None: unknown.
+    """
+
+    def __init__(
+        self,
+        config: Callable[[], Config],
+        store: Store,
+        hosts: NodeHosts | None,
+        running: RunningJobs,
+        oracle: CurveOracle | None = None,
+    ) -> None:
+        self.oracle = oracle
+        self._config, self._store = config, store
+        self._hosts, self._running = hosts, running
+        self._fingerprints: dict[JobRun, str] = {}
+
+    async def advise(self, request: AdviceRequest, sender: Sender) -> dict[str, Any]:
+        """Return the advice about a job.
+
+        Raises:
+            ForbiddenError: the sender does not run on the node, or the job does not run on it.
+            NotFoundError: Slurm runs no such job.
+            UnavailableError: Slurm or the database does not answer.
+            UsageError: the objective is unknown.
+        """
+        objective = _objective(request)
+        await self._check_node(request.node, sender)
+        job = await self._running.find(request.job_id, request.restart_count)
+        if job is None:
+            raise NotFoundError(f"job {request.job_id}", "Slurm runs no such job")
+        if request.node not in job.nodes:
+            raise ForbiddenError(f"job {job.job_id}", f"it does not run on node {shown(request.node)}")
+        owner = await asyncio.to_thread(name_of, job.uid) or str(job.uid)
+        run = JobRun(self._config().cluster.name, job.job_id, job.restart_count)
+        fingerprint, model = self._fingerprint(run, job, request), _model(job, request)
+        known = await self._store.read(_load, run, owner, request.hardware, fingerprint, model)
+        settings = self._config().tuning
+        mode = settings.partition.get(job.partition, settings.mode)
+        workload = fingerprint or model
+        start = None
+        if known.pin is not None:
+            start = _issued(known.pin.program, json.loads(known.pin.point), PINNED, exploration=False)
+        elif workload is not None and objective is not None and mode == ON:
+            program = Program(owner, workload, request.hardware)
+            start = known.issued or await self._new_start(run, program, known, request, objective)
+        curve, of_site = await asyncio.to_thread(self._curves, known, request.hardware, workload, model)
+        told = {"start": None, "source": ""} if start is None else json.loads(start.body)
+        return {
+            "fingerprint": fingerprint,
+            "workload": workload,
+            "mode": mode,
+            "curve": curve and curve.to_json(),
+            "site_curves": [one.to_json() for one in of_site],
+            "start": told["start"],
+            "start_source": told["source"],
+            "exploration": start is not None and start.exploration,
+            "pinned": known.pin is not None,
+        }
+
+    async def _check_node(self, node: str, sender: Sender) -> None:
+        mode = self._config().controller.record_hosts
+        if self._hosts is None:
+            return
+        verdict = (await self._hosts.verdicts({node}, sender, mode))[node]
+        if verdict is Verdict.REFUSED:
+            raise ForbiddenError(f"node {shown(node)}", f"{sender.peer} is not an address of it")
+        if verdict is Verdict.ABSENT:
+            raise NotFoundError(f"node {shown(node)}", "Slurm has no such node")
+        if verdict is Verdict.UNKNOWN and mode == STRICT:
+            raise UnavailableError(f"node {shown(node)}", "Slurm does not tell its addresses")
+
+    def _fingerprint(self, run: JobRun, job: RunningJob, request: AdviceRequest) -> str | None:
+        """Return the fingerprint of a job: that of Slurm, else that which one of its nodes reported.
+
+        Only the node that runs the batch script knows it. The other nodes of the job ask later.
+        """
+        noted = job.flags.get("ENERGY_FINGERPRINT", "")
+        if FINGERPRINT_FORM.fullmatch(noted):
+            return noted
+        if request.fingerprint is not None:
+            if len(self._fingerprints) >= _MAX_FINGERPRINTS:
+                self._fingerprints.clear()
+            self._fingerprints.setdefault(run, request.fingerprint)
+        return self._fingerprints.get(run)
+
+    async def _new_start(
+        self, run: JobRun, program: Program, known: _Knowledge, request: AdviceRequest, objective: Objective
+    ) -> IssuedStart | None:
+        """Return the start of a job that was told none yet, and store it; None if none is known."""
+        recommended = await asyncio.to_thread(
+            recurring_start,
+            known.runs,
+            objective,
+            (run.job_id, run.restart_count),
+            watts=request.watts,
+            gpu_watts=request.gpu_watts,
+        )
+        if recommended is None:
+            return None
+        source = CurveSource.EARLIER_RUNS.value
+        start, fallback = (
+            _issued(program, point.to_json(), source, exploration=exploration)
+            for point, exploration in (
+                (recommended.point, recommended.exploration),
+                (recommended.fallback, False),
+            )
+        )
+        return await self._store.write(
+            tuning_starts.store_start, run, start, fallback, self._running.job_ids, time.time()
+        )
+
+    def _curves(
+        self, known: _Knowledge, hardware: str, workload: str | None, model: str | None
+    ) -> tuple[ResponseCurve | None, list[ResponseCurve]]:
+        """Return the curve of the program and those of the site's characterisation."""
+        curve = program_curve(known.runs, hardware, workload) if workload else None
+        if curve is None and model is not None and self.oracle is not None:
+            curve = self.oracle(model, hardware)
+        return curve, site_curves(known.of_site, hardware)
+
+
+def curve_oracle(config: Config) -> CurveOracle | None:
+    """Return a function from (model, hardware) to the oracle's curve; None if numpy is missing.
+
+    Raises:
+        ConfigError: a file named in section oracle is invalid.
+    """
+    try:
+        from slurm_energy.oracle.site_files import use_site
+        from slurm_energy.tuning.oracle_curve import oracle_curve
+    except ImportError:
+        return None
+    site = use_site(config.oracle.calibrations, config.oracle.hardware)
+    return lambda model, hardware: oracle_curve(model, hardware, site.of)
+
+
+def parse_run(stored: StoredRun) -> LearnedRun | None:
+    """Return a stored run; None if this release cannot read it."""
+    try:
+        return LearnedRun.from_json(stored.body)
+    except EnergyError as error:
+        log.warning("a stored run of tuning cannot be read: %s", error)
+        return None
+
+
+def _objective(request: AdviceRequest) -> Objective | None:
+    if request.objective is None:
+        if request.slowdown_limit is not None:
+            raise UsageError("slowdown_limit", "given without an objective")
+        return None
+    return Objective(request.objective, request.slowdown_limit)
+
+
+def _model(job: RunningJob, request: AdviceRequest) -> str | None:
+    return job.flags.get("ENERGY_MODEL") or request.model
+
+
+def _load(
+    connection: sqlite3.Connection,
+    run: JobRun,
+    owner: str,
+    hardware: str,
+    fingerprint: str | None,
+    model: str | None,
+) -> _Knowledge:
+    names = [name for name in (fingerprint, model) if name is not None]
+    stored = tuning_runs.runs_of(connection, owner, hardware, fingerprint=fingerprint, model=model)
+    known = _Knowledge(
+        tuning_starts.pin_of(connection, owner, hardware, names),
+        tuning_starts.issued_start(connection, run, hardware),
+        [parsed for one in stored if (parsed := parse_run(one)) is not None],
+    )
+    for one in tuning_runs.site_runs(connection, hardware):
+        if (parsed := parse_run(one)) is not None:
+            known.of_site.setdefault(one.workload, []).append(parsed)
+    return known
+
+
+def _issued(program: Program, point: dict[str, Any], source: str, *, exploration: bool) -> IssuedStart:
+    return IssuedStart(program, exploration, json.dumps({"start": point, "source": source}))

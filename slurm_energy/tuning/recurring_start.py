@@ -1,0 +1,136 @@
+"""Start of the next run of a recurring job: the operating point that its earlier runs recommend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
+from slurm_energy.tuning.candidates import CpuHardware, GpuHardware, Reference, gpu_limits
+from slurm_energy.tuning.learned_run import LearnedRun
+from slurm_energy.tuning.objective import Objective
+from slurm_energy.tuning.program_curve import measurements_of, program_curve
+from slurm_energy.tuning.response_curve import ResponsePoint
+from slurm_energy.tuning.run_measurement import RunMeasurement, merge_repetitions
+
+if TYPE_CHECKING:
+    from slurm_energy.tuning.priors import Prior
+
+_MAX_MEASUREMENTS: Final = 100
+_MAX_CANDIDATES: Final = 64
+_RECENT_RUNS: Final = 3
+_MARGIN_DEVIATIONS: Final = 2.0
+_UNBOUNDED: Final = 1.1
+"""Assumed maximum clock as a multiple of the highest measured bound, which is below the maximum."""
+_BINDING_SHARE: Final = 0.97
+
+
+@dataclass(frozen=True, slots=True)
+class RecurringStart:
+    """The operating points that earlier runs recommend for the next run.
+
+    Attributes:
+        point: the point.
+        exploration: whether the point is tried for learning.
+        fallback: the point of a run that must not explore, because another run of the program explores.
+    """
+
+    point: OperatingPoint
+    exploration: bool
+    fallback: OperatingPoint
+
+
+def recurring_start(
+    runs: Sequence[LearnedRun],
+    objective: Objective,
+    seed: Sequence[int],
+    *,
+    watts: float | None = None,
+    gpu_watts: float | None = None,
+) -> RecurringStart | None:
+    """Return the start of the next run; None if the earlier runs recommend none.
+
+    A program whose runs measure several points each does not explore from run to run. Without numpy, or
+    without a known draw, the best measured point is the start.
+
+    Args:
+        runs: earlier runs of the program on the same kind of hardware.
+        objective: objective with its slowdown limit.
+        seed: seed of the random choice. The same seed gives the same start.
+        watts: power of the untuned job in watts; None: that of the latest run that measured it.
+        gpu_watts: power of one GPU of the untuned job in watts; None: as `watts`.
+    """
+    measurements = merge_repetitions(measurements_of(runs))[-_MAX_MEASUREMENTS:]
+    if not measurements:
+        return None
+    latest = sorted(runs, key=lambda run: run.end_unix_s)
+    watts = watts or _latest(run.untuned_watts for run in latest)
+    gpu_watts = gpu_watts or _latest(run.untuned_gpu_watts for run in latest)
+    measures_itself = any(run.points for run in latest[-_RECENT_RUNS:])
+    try:
+        import numpy as np
+
+        from slurm_energy.tuning.recurrence import RecurringJob
+    except ImportError:
+        return _best_measured(runs, objective)
+    points = _candidates(measurements, latest[-1], gpu_watts)
+    prior = _prior(points, latest[-1]) if watts else None
+    if prior is None or watts is None:
+        return _best_measured(runs, objective)
+    ensemble = prior.ensemble(points, Reference(watts, gpu_watts))
+    job = RecurringJob(ensemble, objective, np.random.default_rng(list(seed)), measurements)
+    settled = job.next_point(explore=False)
+    chosen = settled if measures_itself else job.next_point()
+    return RecurringStart(chosen.point, chosen.exploration, settled.point)
+
+
+def _latest(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return known[-1] if known else None
+
+
+def _candidates(
+    measurements: Sequence[RunMeasurement], run: LearnedRun, gpu_watts: float | None
+) -> tuple[OperatingPoint, ...]:
+    """Return the untuned point, the measured points, and GPU limits below the job's own draw."""
+    points = dict.fromkeys([UNTUNED, *(one.point for one in measurements)])
+    if run.gpu_limits is not None and run.gpu_limits.min_watts < run.gpu_limits.default_watts:
+        gpu = GpuHardware(max(1, run.gpus), run.gpu_limits.default_watts, run.gpu_limits.min_watts)
+        bound = _BINDING_SHARE * min(gpu_watts or run.gpu_limits.default_watts, run.gpu_limits.default_watts)
+        grid = (point for point in gpu_limits(gpu) if (point.gpu_limit_watts or 0.0) <= bound)
+        points |= dict.fromkeys(grid)
+    return tuple(points)[:_MAX_CANDIDATES]
+
+
+def _prior(points: Sequence[OperatingPoint], run: LearnedRun) -> Prior | None:
+    """Return the generic prior of the hardware on which a run was; None if no candidate sets a known knob."""
+    from slurm_energy.tuning.priors import cpu_prior, gpu_prior, joint_prior
+
+    clocks = [point.gpu_clock_mhz for point in points if point.gpu_clock_mhz is not None]
+    frequencies = [point.cpu_max_mhz for point in points if point.cpu_max_mhz is not None]
+    cpu = CpuHardware(1, _UNBOUNDED * max(frequencies), min(frequencies)) if frequencies else None
+    if run.gpu_limits is None or not run.gpus:
+        return cpu_prior(cpu) if cpu else None
+    limits = run.gpu_limits
+    max_clock = _UNBOUNDED * max(clocks) if clocks else None
+    gpu = GpuHardware(run.gpus, limits.default_watts, limits.min_watts, max_clock)
+    return joint_prior(gpu, cpu) if cpu else gpu_prior(gpu)
+
+
+def _best_measured(runs: Sequence[LearnedRun], objective: Objective) -> RecurringStart | None:
+    """Return the measured point of least cost that keeps the slowdown limit with a margin."""
+    curve = program_curve(runs, "", "")
+    if curve is None:
+        return None
+    safe = [point for point in curve.points if objective.allows(_pessimistic_time(point))]
+    costs = {point.point: objective.cost(point.time_ratio, point.power_ratio) for point in safe}
+    best = min(costs, key=lambda point: costs[point], default=UNTUNED)
+    best = best if costs.get(best, 1.0) < 1.0 else UNTUNED
+    return RecurringStart(best, False, best)
+
+
+def _pessimistic_time(point: ResponsePoint) -> float:
+    """Return the upper end of the range of a time ratio; that of the untuned job is certain."""
+    error = 0.0 if point.point == UNTUNED else _MARGIN_DEVIATIONS * (point.time_error or 0.0)
+    return point.time_ratio * (1.0 + error)
