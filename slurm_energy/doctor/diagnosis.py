@@ -12,6 +12,7 @@ from typing import Any
 from slurm_energy.config.findings import errors, warnings
 from slurm_energy.doctor.findings import CounterFinding, HostFindings, KnobFinding
 from slurm_energy.doctor.slurm_checks import slurm_checks
+from slurm_energy.doctor.tuning_check import tuning_check
 from slurm_energy.doctor.verdict import CheckResult, CheckState
 
 CLOCK_TOLERANCE_S = 2.0
@@ -28,7 +29,8 @@ def diagnose(findings: HostFindings) -> list[CheckResult]:
     """Return the results of all checks that apply to the host, in the order of the report."""
     checks = [_role(findings)]
     if _is_measured(findings):
-        checks += [*_energy(findings), *_interfaces(findings), *_knobs(findings), _sampling(findings)]
+        checks += [*_energy(findings), *_interfaces(findings), *_knobs(findings)]
+        checks += [_sampling(findings), tuning_check(findings)]
     checks += [
         *_config(findings),
         *_meter(findings),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from slurm_energy.config import TuningConfig
 from slurm_energy.config.findings import Finding
 from slurm_energy.devices.hardware import NodeHardware
 
@@ -159,6 +160,8 @@ class HostFindings:
         config_findings: errors and warnings in the configuration, as `senergy config check` prints them.
         meter_error: error in the section `node_power` of the configuration.
         sampling_interval_s: seconds between samples while jobs run, as configured or as the counters require.
+        tuning: tuning modes of the configuration.
+        has_numpy: whether numpy, which the search for operating points needs, is installed.
         spool_limit_mb: maximum size of the agent's spool in megabytes.
         clock_offset_s: this host's clock minus the controller's clock; None if unknown.
         clock_uncertainty_s: uncertainty of that offset, half the duration of the request.
@@ -181,6 +184,8 @@ class HostFindings:
     config_findings: tuple[Finding, ...] = ()
     meter_error: str = ""
     sampling_interval_s: float = 1.0
+    tuning: TuningConfig = field(default_factory=TuningConfig)
+    has_numpy: bool = True
     spool_limit_mb: float = 0.0
     state_free_mb: float | None = None
     agent_socket: str = ""

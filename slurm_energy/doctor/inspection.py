@@ -24,6 +24,7 @@ from slurm_energy.devices.sysfs import read_optional
 from slurm_energy.doctor import interface_catalogue
 from slurm_energy.doctor.findings import CounterFinding, HostFindings, InterfaceFinding, KnobFinding
 from slurm_energy.doctor.slurm_files import inspect_slurm_files
+from slurm_energy.doctor.tuning_check import has_numpy
 from slurm_energy.errors import ConfigError, EnergyError
 from slurm_energy.quantities import counter_delta
 from slurm_energy.slurm import conf_files, munge
@@ -83,6 +84,8 @@ def inspect(
             sampling_interval_s=min(
                 1 / config.agent.sampling_hz, max_sampling_interval_s(_all_counters(devices))
             ),
+            tuning=config.tuning,
+            has_numpy=has_numpy(),
             spool_limit_mb=config.agent.spool_limit_mb,
             state_free_mb=_free_mb(config.agent.state_dir),
             agent_socket=str(config.agent.socket),

@@ -20,6 +20,7 @@ from slurm_energy.validation import (
     policies,
     priority,
     slurm_settings,
+    tuning,
 )
 from slurm_energy.validation.check_context import Check, CheckContext, DaemonRole
 from slurm_energy.validation.host import Host, this_host
@@ -34,6 +35,7 @@ CHECKS: tuple[tuple[Check, frozenset[DaemonRole]], ...] = (
     (policies.check_defaults, _BOTH),
     (policies.check_edp, _BOTH),
     (policies.check_submission_file, _CONTROLLER),
+    (tuning.check, _BOTH),
     (node_power.check, _NODE),
     (oracle_files.check, _CONTROLLER),
     (priority.check, _CONTROLLER),

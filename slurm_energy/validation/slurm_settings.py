@@ -52,6 +52,7 @@ def _check_partitions(context: CheckContext) -> Iterator[Finding]:
     config = context.config
     named = [("defaults", f"partition.{name}", name) for name in config.defaults.partition]
     named += [("priority", "partitions", name) for name in config.priority.partitions]
+    named += [("tuning", f"partition.{name}", name) for name in config.tuning.partition]
     for section, key, name in named:
         if name not in partitions:
             why = f"partition '{name}' is not in {context.host.slurm.path}"

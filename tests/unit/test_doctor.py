@@ -19,6 +19,7 @@ from hardware_tree import Tree
 from slurm_energy import __version__
 from slurm_energy.cli import doctor
 from slurm_energy.cli.main import main
+from slurm_energy.config import TuningConfig
 from slurm_energy.devices.cpu.powercap import RaplEnergyCounter
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob
@@ -159,6 +160,23 @@ def test_each_fault_is_said_and_ends_with_a_failure(
     for judged in diagnosis.diagnose(found):
         if judged.state in (CheckState.DEGRADED, CheckState.FAILED):
             assert judged.finding and judged.cost and judged.fix, judged
+
+
+def test_a_missing_search_is_told_where_jobs_are_tuned() -> None:
+    for tuning, has_numpy, state, finding in (
+        (TuningConfig(), True, CheckState.OK, "mode on"),
+        (TuningConfig("off"), False, CheckState.OK, "mode off"),
+        (
+            TuningConfig("off", {"gpu": "advise"}),
+            False,
+            CheckState.ABSENT,
+            "mode off, advise in gpu; numpy is ",
+        ),
+    ):
+        found = dataclasses.replace(WELL, tuning=tuning, has_numpy=has_numpy)
+        (check,) = (check for check in diagnosis.diagnose(found) if check.name == "tuning")
+        assert (check.state, check.finding.startswith(finding)) == (state, True)
+        assert diagnosis.is_healthy(diagnosis.diagnose(found))
 
 
 def test_what_a_node_does_not_have_is_no_fault() -> None:

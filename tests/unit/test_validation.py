@@ -166,6 +166,23 @@ WRONG = {
         "[[edp]]\nmodel = 'a b'\ngpu_cap_watts = 200\n",
         *("error", "edp.model", "at most 64 characters"),
     ),
+    "slowdown outside the bounds": (
+        "[bounds]\nslowdown_percent = [0, 4]\n",
+        *("warning", "tuning.slowdown_limit_percent", "outside bounds.slowdown_percent"),
+    ),
+    "tuning mode": ("[tuning]\nmode = 'yes'\n", "error", "tuning.mode", "must be one of off, advise, on"),
+    "tuning mode of a partition": (
+        "[tuning.partition]\ngpu = 'yes'\n",
+        *("error", "tuning.partition", "'gpu' must be one of off, advise, on"),
+    ),
+    "objective without tuning": (
+        "[tuning]\nmode = 'off'\n[defaults]\npolicy = 'energy'\n",
+        *("warning", "defaults.policy", "tuning.mode is off"),
+    ),
+    "objective of a partition without tuning": (
+        "[tuning]\nmode = 'off'\npartition.b = 'on'\n[defaults.partition]\na = 'edp'\nb = 'edp'\n",
+        *("warning", "defaults.partition.a", "tuning.mode is off"),
+    ),
     "edp sets nothing": ("[[edp]]\ngpu = 'A100'\n", "error", "edp", "sets nothing"),
     "edp twice": (
         "[[edp]]\ngpu='A100'\ngpu_cap_watts=300\n[[edp]]\ngpu='a100'\ngpu_cap_watts=200\n",
