@@ -1,7 +1,7 @@
 """An emulated node and the agent's job manager on one virtual clock, in one process and without root.
 
 The emulator's files are copied into a folder. Before each sample the contents that change with time are
-written again, and after it the settings that the job manager wrote are passed to the emulator. Energy is
+written again, and every setting that the job manager writes reaches the emulator at once. Energy is
 therefore measured as on a real node, while seconds pass as fast as the model computes them. GPUs and the
 meter of the node are counters and knobs on the model, because their libraries need a process of their own.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import random
 import re
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from slurm_energy.agent.sockets.messages import ProgressMessage
 from slurm_energy.agent.state.state_directory import StateDirectory
 from slurm_energy.config import AgentConfig, Config
 from slurm_energy.devices.discovery import NodeDevices, discover
-from slurm_energy.devices.driver import EnergyCounter, Knob, WriteStage
+from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, WriteStage
 from slurm_energy.devices.hardware import GpuInfo
 from slurm_energy.devices.settings import parse_range
 from slurm_energy.devices.source_priority import select_sources
@@ -34,6 +33,8 @@ from slurm_energy_lab.tree.entries import Directory, File, Link
 from slurm_energy_lab.tree.node_tree import NodeOptions, build_tree
 
 _DYNAMIC = ("/energy_uj", "/stat", "/cpu.stat")
+_GLOBAL = ("/boost", "/no_turbo")
+"""Ends of the paths of settings that change those of every CPU."""
 _LOWER_CACHE = re.compile(r"/cache/index[012](/|$)")
 _START_S = 1000.0
 
@@ -194,6 +195,8 @@ class VirtualNode:
     def _devices(self) -> NodeDevices:
         """Return the devices of the node's files, with GPUs and the node's meter on the model."""
         devices = discover(self.root)
+        for knob in devices.knobs.values():
+            self._write_through(knob)
         gpus = tuple(self._gpu(index) for index in range(self.model.profile.gpu_count))
         knobs: list[Knob] = [make(self.model, gpu.index) for gpu in gpus for make in _GPU_KNOBS]
         counters = [
@@ -227,13 +230,11 @@ class VirtualNode:
         env = self.env(job_id, cpus)
         env |= {f"SPANK_ENERGY_{name.upper()}": value for name, value in flags.items()}
         self.manager.begin(env)
-        self._apply_settings()
 
     def end(self, job_id: int, cpus: int | None = None) -> None:
         """End a job."""
         self._refresh()
         self.manager.end(self.env(job_id, cpus))
-        self._apply_settings()
 
     def env(self, job_id: int, cpus: int | None) -> dict[str, str]:
         """Return the environment that Slurm gives the prolog of a job."""
@@ -280,7 +281,6 @@ class VirtualNode:
             self.clock.now_s = min(now_s + self._interval_s, end_s)
             self._refresh()
             self.manager.sample()
-            self._apply_settings()
 
     def energy_joules(self) -> dict[str, float]:
         """Return the model's exact energy of each component up to now."""
@@ -358,10 +358,9 @@ class VirtualNode:
                 target.symlink_to(entry.target)
             elif isinstance(entry, File):
                 target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content := _rendered(entry))
                 if entry.store is not None:
-                    self._write_setting(path, _rendered(entry))
-                else:
-                    target.write_bytes(_rendered(entry))
+                    self._settings[path] = content
 
     def _refresh(self) -> None:
         """Write contents that change with time, and files of new control groups."""
@@ -378,29 +377,38 @@ class VirtualNode:
         for path, entry in self._dynamic.items():
             path.write_bytes(_rendered(entry))
 
-    def _apply_settings(self) -> None:
-        """Pass written settings to the emulator, and write the resulting values back."""
-        written = [path for path in self._settings if self._was_written(path)]
-        if not written:
+    def _write_through(self, knob: Knob) -> None:
+        """Let each write of a knob reach the emulator at once, as a write to its file would."""
+        write = knob.write
+        paths = ["/" + str(file.relative_to(self.root)) for file in knob.files()]
+
+        def write_and_pass(value: str) -> None:
+            write(value)
+            for path in paths:
+                self._pass_setting(path)
+
+        setattr(knob, "write", write_and_pass)  # noqa: B010, the method of this instance only
+
+    def _pass_setting(self, path: str) -> None:
+        """Pass a written setting to the emulator, and write the resulting values of its folder back."""
+        text = self._host_path(path).read_bytes()
+        if text == self._settings[path]:
             return
-        for path in written:
-            text = self._host_path(path).read_bytes()
-            if text != self._settings[path]:
-                self._store(path)(text)
-        for path in self._settings:
-            content = _rendered(self._file(path))
-            if path in written or content != self._settings[path]:
-                self._write_setting(path, content)
+        try:
+            self._store(path)(text)
+        except OSError as error:
+            self._write_setting(path, _rendered(self._file(path)))
+            raise DeviceError(path, error.strerror or str(error)) from None
+        folder = path.rpartition("/")[0] + "/"
+        changes_all = path.endswith(_GLOBAL)
+        for other in self._settings:
+            if changes_all or other.startswith(folder):
+                self._write_setting(other, _rendered(self._file(other)))
 
     def _write_setting(self, path: str, content: bytes) -> None:
-        """Write the value of a setting. Its file gets a modification time that no later write has."""
-        self._settings[path] = content
-        self._host_path(path).write_bytes(content)
-        os.utime(self._host_path(path), (0, 0))
-
-    def _was_written(self, path: str) -> bool:
-        """Return whether the agent has written the file of a setting."""
-        return self._host_path(path).stat().st_mtime_ns != 0
+        if content != self._settings.get(path) or content != self._host_path(path).read_bytes():
+            self._settings[path] = content
+            self._host_path(path).write_bytes(content)
 
     def _host_path(self, path: str) -> Path:
         return self.root / path.lstrip("/")

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from slurm_energy.agent.sockets.messages import ProgressMessage
 from slurm_energy.records import EnergyRecord
 from slurm_energy_lab.virtual_node import VirtualNode
 
@@ -26,13 +25,8 @@ class TunedNode(VirtualNode):
         job_id = self.new_job_id()
         self.begin(job_id, **flags)
         start_s, start_joules = self.clock.now_s, self.energy_joules()["node"]
-        run_id = self.submit(kernel, device, seconds, job_id)
-        while not self.finished(run_id):
-            if reports:
-                units = self.progress_units(run_id)
-                message = ProgressMessage(job_id, "0", units, False, None, self.clock.now_s)
-                self.manager.progress.receive(message)
-            self.wait(self._interval_s)
+        run = self.run_reporting if reports else self.run
+        run(kernel, device, seconds, job_id)
         seconds_run, joules = self.clock.now_s - start_s, self.energy_joules()["node"] - start_joules
         self.end(job_id)
         return seconds_run, joules, self.records()[job_id]
