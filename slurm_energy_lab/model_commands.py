@@ -48,7 +48,7 @@ def configure_kernel(parser: argparse.ArgumentParser) -> None:
         "kernel",
         metavar="KERNEL",
         help="gemm, spmv, triad, stencil, monte_carlo, dist or train, or a program of several phases: "
-        "pipeline, checkpointed or solver",
+        "pipeline, checkpointed, solver or data_parallel",
     )
     device = parser.add_mutually_exclusive_group()
     device.add_argument(

@@ -7,8 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from slurm_energy.cli import connection
+from slurm_energy.cli import connection, tune_characterise
 from slurm_energy.cli.output import emit, emit_json, note_scope
+from slurm_energy.cli.parser import CommandParser
 from slurm_energy.errors import EXIT_OK, NotFoundError, UsageError
 from slurm_energy.quantities import shown
 
@@ -19,6 +20,8 @@ senergyctld learns how a program responds to settings from its finished runs. A 
 a batch script and its arguments, or the value of --energy-model. --script computes the fingerprint from the
 file. You see and change your own programs; operators see and change those of all users (--user). --site
 selects the site's characterisation of its hardware instead, which belongs to the operators.
+
+`characterise` measures a kind of hardware with reference kernels, for programs about which nothing is known.
 
 `forget` deletes the learned runs of a program, so that it is learned anew. `pin` fixes its operating point:
 further runs use it without a search, within the limits of the site. `unpin` removes the pin.
@@ -35,15 +38,20 @@ examples:
   senergy tune pin --script train.sh --gpu-cap 250
   senergy tune pin bert-base --untuned
   senergy tune unpin --script train.sh
+  senergy tune characterise -w gpu01 --gpu
+  senergy tune characterise -w cpu01 --cpu-freq 1200..3000:300 --time 15 -- -p all
+  senergy tune characterise -w gpu01 --gpu --kernel 'compute=/opt/bench/gemm --seconds {seconds}'
 """
 
 _PATH = "/v1/tuning"
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+def configure(parser: CommandParser) -> None:
     """Add the actions and their options to `senergy tune`."""
     parser.epilog = EPILOG
-    actions = parser.add_subparsers(dest="action", required=True, metavar="show|forget|pin|unpin")
+    actions = parser.add_subparsers(
+        dest="action", required=True, metavar="show|forget|pin|unpin|characterise"
+    )
     show = actions.add_parser("show", help="programs with their response curves and pins")
     forget = actions.add_parser("forget", help="delete what was learned about a program")
     pin = actions.add_parser("pin", help="fix the operating point of a program")
@@ -54,6 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--site", action="store_true", help="the site's characterisation of its hardware")
     forget.add_argument("--all", action="store_true", help="all programs of the user")
     _add_point_options(pin)
+    tune_characterise.configure(actions.add_parser("characterise", help=tune_characterise.HELP))
 
 
 def _add_program_options(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +94,9 @@ def _add_point_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send the request to the controller and print the response."""
+    """Send the request to the controller and print the response, or characterise a node."""
+    if args.action == "characterise":
+        return tune_characterise.run(args)
     client = connection.connect(args)
     program = _program(args)
     if args.action == "show":

@@ -17,7 +17,7 @@ from slurm_energy.slurm.batch_script import effective_options
 from slurm_energy.slurm.sbatch_options import LONG
 from slurm_energy.sweep.state import SweepState, variant_tag
 from slurm_energy.tuning.sweep.design import SweepPoint
-from slurm_energy.tuning.sweep.factors import option_of, variable_of
+from slurm_energy.tuning.sweep.factors import LIMITS, option_of, variable_of
 
 _TIMEOUT_S: Final = 60.0
 _JOB_ID = re.compile(r"(\d{1,18})(?:;\S*)?\s*", re.ASCII)
@@ -122,9 +122,11 @@ def read_given_options(
             raise UsageError(f"--{name}", f"this release has no flag --{option}")
         if option == "job-name" or option in _UNSUPPORTED:
             raise UsageError(f"--{option}", _UNSUPPORTED.get(option, "the sweep sets it"))
-    caps = [name for name in ("energy-cap", "energy-gpu-cap") if name in given]
-    if caps and "energy-policy" not in given:
-        raise UsageError(f"--{caps[0]}", "the reference would have this cap", "give it as a factor instead")
+    limits = [option for name in LIMITS if (option := option_of(name)) in given]
+    if limits and "energy-policy" not in given:
+        raise UsageError(
+            f"--{limits[0]}", "the reference would have this limit", "give it as a factor instead"
+        )
     has_variables = any(variable_of(name) for name, _ in points[0].settings)
     if has_variables and (given.get("export") or "").upper() in ("NONE", "NIL"):
         raise UsageError(f"--export={given['export']}", "would keep the factors from the job", "leave it out")

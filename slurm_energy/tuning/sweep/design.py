@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from slurm_energy.errors import UsageError
-from slurm_energy.tuning.sweep.factors import CAPS, UNSET, Factor
+from slurm_energy.tuning.sweep.factors import LIMITS, UNSET, Factor
 
 MAX_POINTS: Final = 2000
 Settings = tuple[tuple[str, str | None], ...]
@@ -37,13 +37,13 @@ class SweepPoint:
     def policy(self) -> str:
         """The energy policy of the point.
 
-        It is the value of the factor `policy`. Without this factor it is `cap` for a point with a cap and
-        `monitor` for other points.
+        It is the value of the factor `policy`. Without this factor it is `cap` for a point that fixes a
+        setting of the hardware, and `monitor` for other points.
         """
         chosen = self.value("policy")
         if chosen is not None:
             return chosen
-        return "cap" if any(self.value(name) is not None for name in CAPS) else "monitor"
+        return "cap" if any(self.value(name) is not None for name in LIMITS) else "monitor"
 
 
 def build_points(factors: Sequence[Factor], *, with_reference: bool = True) -> tuple[SweepPoint, ...]:

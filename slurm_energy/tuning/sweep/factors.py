@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from slurm_energy.errors import UsageError
-from slurm_energy.quantities import parse_watts, shown
+from slurm_energy.quantities import parse_megahertz, parse_watts, shown
 
 MAX_VALUES: Final = 1000
 """Maximum number of values of one factor."""
@@ -18,7 +18,6 @@ UNSET: Final = "none"
 """Text of the value at which a knob keeps its setting."""
 _MAX_FILE_BYTES: Final = 1 << 20
 _RANGE = re.compile(r"(?P<first>[^.:]+(?:\.\d+)?\w*)\.\.(?P<last>[^:]+):(?P<step>[^:]+)")
-_FREQUENCY = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,6})?)(?P<unit>MHz|GHz)?", re.ASCII | re.IGNORECASE)
 _NUMBER = re.compile(r"-?\d{1,12}(?:\.\d{1,9})?(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 _OPTION = re.compile(r"[a-z][a-z0-9-]{0,40}", re.ASCII)
@@ -39,7 +38,8 @@ _PROGRAM_VARIABLES: Final = {
 }
 KNOBS: Final = tuple(_KNOB_OPTIONS)
 """Factors that set hardware. The other factors change the program or its resources."""
-CAPS: Final = ("gpu-cap", "cap")
+LIMITS: Final = tuple(name for name in KNOBS if name != "policy")
+"""Factors that fix a setting of the hardware, and therefore contradict the policy `monitor`."""
 NAMES: Final = (*KNOBS, *_PROGRAM_VARIABLES)
 """Factors with an option of their own in `senergy sweep`."""
 
@@ -59,8 +59,8 @@ class Factor:
 
     @property
     def is_knob(self) -> bool:
-        """Whether the factor sets hardware."""
-        return self.name in KNOBS
+        """Whether the factor sets hardware, or is another energy flag in the table `sbatch` of a file."""
+        return (option_of(self.name) or "").startswith("energy-")
 
 
 def option_of(name: str) -> str | None:
@@ -221,16 +221,7 @@ def _watts(name: str) -> Callable[[str], str]:
 
 
 def _megahertz(name: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        match = _FREQUENCY.fullmatch(text)
-        value = float(match["number"]) if match else 0.0
-        if match and (match["unit"] or "").lower() == "ghz":
-            value *= 1000.0
-        if not value > 0:
-            raise UsageError(f"--{name}: '{shown(text)}' is not a frequency", todo="write 2400 or 2.4GHz")
-        return f"{value:.12g}"
-
-    return parse
+    return lambda text: f"{parse_megahertz(text, f'--{name}'):.12g}"
 
 
 def _word(name: str) -> Callable[[str], str]:

@@ -1,0 +1,203 @@
+"""`senergy tune characterise`: measure a node's response to settings with reference kernels."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slurm_energy.cli import connection, sweep
+from slurm_energy.cli.output import emit, emit_json, note
+from slurm_energy.cli.parser import CommandParser
+from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EnergyError, UsageError
+
+if TYPE_CHECKING:
+    from slurm_energy.sweep.characterisation import ClassSweep, NodeRequest
+    from slurm_energy.tuning.sweep.result import SweepResult
+
+HELP = "measure a node's response to settings with reference kernels"
+_CLASSES = "compute,memory,host"
+
+
+def configure(parser: CommandParser) -> None:
+    """Add the options to `senergy tune characterise`."""
+    parser.rest_dest = "rest"
+    parser.add_argument(
+        "-w", "--nodelist", metavar="NODE", required=True, help="the node; its jobs have it alone"
+    )
+    parser.add_argument("--gpu", action="store_true", help="kernels on the node's GPUs, with PyTorch")
+    parser.add_argument(
+        "--time", metavar="MINUTES", type=float, default=20.0, help="time for all jobs together (at most 20)"
+    )
+    parser.add_argument("--classes", default=_CLASSES, help=f"classes of kernels (default {_CLASSES})")
+    parser.add_argument(
+        "--kernel",
+        metavar="CLASS=COMMAND",
+        action="append",
+        default=[],
+        help="own kernel of a class, a fixed amount of work; {seconds} is replaced by its run time",
+    )
+    knobs = parser.add_argument_group("knob, one of (default: GPU power limit, or CPU frequency)")
+    sweep.add_knobs(knobs)
+    parser.add_argument("--dir", metavar="DIR", type=Path, help="folder (default senergy-characterise-NODE)")
+    parser.add_argument("--restart", action="store_true", help="discard the results in the folder")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    connection.add_config_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Characterise a node and print one table per class."""
+    from slurm_energy.sweep import characterisation
+
+    if not 0 < args.time <= characterisation.MAX_MINUTES:
+        raise UsageError(
+            f"--time {args.time:g}", "is out of bounds", f"1 to {characterisation.MAX_MINUTES} minutes"
+        )
+    if os.geteuid() != 0:
+        note("only runs of root and of Slurm's user become the site's curves")
+    end_s = time.monotonic() + 60.0 * args.time
+    folder = args.dir or Path(f"senergy-characterise-{args.nodelist}")
+    request = characterisation.NodeRequest(args.nodelist, args.gpu, tuple(args.rest))
+    cpus, gpus = characterisation.node_size(args.nodelist)
+    if args.gpu and not gpus:
+        raise UsageError("--gpu", f"node {args.nodelist} has no GPU according to Slurm")
+    plan = _plan(args, folder, request, (cpus, gpus))
+    minutes = characterisation.job_minutes(plan["seconds"])
+    options = request.job_options(minutes, cpus, gpus)
+    results = {
+        item.name: _run_class(item, folder, options, args, end_s - 60.0 * minutes) for item in _classes(plan)
+    }
+    complete = all(result.is_complete for result in results.values())
+    if args.json:
+        emit_json({"node": args.nodelist, "classes": {name: r.to_json() for name, r in results.items()}})
+    else:
+        _print(results)
+    if not complete:
+        note(f"the time is up: the same command continues ({folder})")
+    return EXIT_OK if complete else EXIT_FAILURE
+
+
+def _plan(
+    args: argparse.Namespace, folder: Path, request: NodeRequest, size: tuple[int, int]
+) -> dict[str, Any]:
+    """Return the stored plan in the folder, or describe the node and store a new plan."""
+    from slurm_energy.sweep import characterisation
+    from slurm_energy.sweep.reference_kernels import CLASSES
+
+    wanted: dict[str, Any] = {
+        "node": request.node,
+        "gpu": request.gpu,
+        "options": list(request.options),
+        "classes": [name for name in args.classes.split(",") if name],
+        "kernels": characterisation.parse_kernels(args.kernel),
+        "knobs": [[factor.name, list(factor.values)] for factor in sweep.read_knobs(args)],
+    }
+    unknown = set(wanted["classes"]) - set(CLASSES)
+    if unknown or not wanted["classes"]:
+        raise UsageError(f"--classes {args.classes}", f"the classes are {_CLASSES}")
+    if len(wanted["knobs"]) > 1:
+        raise UsageError("senergy tune characterise", "several knobs given", "vary one knob at a time")
+    path = folder / "plan.json"
+    try:
+        if path.exists() and not args.restart:
+            plan: dict[str, Any] = json.loads(path.read_text())
+            if plan.get("wanted") != wanted:
+                raise UsageError(
+                    str(path), "another characterisation was started there", "--restart discards it"
+                )
+            return plan
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob("*.json"):
+            old.unlink()
+        plan = {"wanted": wanted, **_new_plan(args, request, wanted, size)}
+        path.write_text(json.dumps(plan, indent=1) + "\n")
+    except (OSError, ValueError) as error:
+        raise EnergyError(str(path), str(error), "name another folder with --dir") from None
+    return plan
+
+
+def _new_plan(
+    args: argparse.Namespace, request: NodeRequest, wanted: dict[str, Any], size: tuple[int, int]
+) -> dict[str, Any]:
+    from slurm_energy.sweep import characterisation
+    from slurm_energy.tuning.sweep.factors import make_factor
+
+    own_kernels = set(wanted["classes"]) - set(wanted["kernels"])
+    description: dict[str, Any] = {"units_per_s": {}}
+    if own_kernels or not wanted["knobs"]:
+        description = characterisation.describe_node(request, *size, measure=bool(own_kernels))
+    if wanted["knobs"]:
+        ((name, values),) = wanted["knobs"]
+        factor = make_factor(name, [value for value in values if value is not None])
+    else:
+        factor = characterisation.default_factor(description, gpu=request.gpu)
+    seconds = characterisation.kernel_seconds(args.time, len(wanted["classes"]) * (1 + len(factor.values)))
+    sweeps = [
+        characterisation.class_sweep(
+            name,
+            factor,
+            seconds,
+            gpu=request.gpu,
+            command=wanted["kernels"].get(name),
+            units_per_s=description["units_per_s"].get(name),
+        )
+        for name in wanted["classes"]
+    ]
+    return {
+        "seconds": seconds,
+        "factor": [factor.name, list(factor.values)],
+        "scripts": {item.name: item.script for item in sweeps},
+    }
+
+
+def _classes(plan: dict[str, Any]) -> list[ClassSweep]:
+    from slurm_energy.sweep.characterisation import ClassSweep
+    from slurm_energy.tuning.sweep.factors import make_factor
+
+    name, values = plan["factor"]
+    factor = make_factor(name, values)
+    return [ClassSweep(kernel, script, factor) for kernel, script in plan["scripts"].items()]
+
+
+def _run_class(
+    item: ClassSweep, folder: Path, options: list[str], args: argparse.Namespace, deadline_s: float
+) -> SweepResult:
+    """Run the jobs of one class, one after the other, and return the result."""
+    from slurm_energy.cli.sweep_output import ProgressBar
+    from slurm_energy.sweep import state as states
+    from slurm_energy.sweep.runner import SweepLimits, SweepRunner
+    from slurm_energy.sweep.submission import Submitter, read_given_options
+    from slurm_energy.tuning.sweep.design import build_points
+    from slurm_energy.tuning.sweep.result import sweep_result
+
+    script, path = folder / f"{item.name}.sh", folder / f"{item.name}.json"
+    script.write_text(item.script)
+    content = item.script.encode()
+    given = read_given_options(str(script), content, options, build_points([item.factor]))
+    if "output" not in given:
+        options = [*options, "--output=/dev/null"]
+    wanted = states.SweepState(
+        item.name, item.tag, states.digest(content), tuple(options), (), build_points([item.factor])
+    )
+    with states.locked(path):
+        state = states.load(path) or wanted
+        state.refuse_other(wanted, path)
+        limits = SweepLimits(1, 1, deadline_s=deadline_s)
+        progress = ProgressBar(state, limits)
+        access = sweep.cluster_access(Submitter(state, str(script), given), args)
+        try:
+            SweepRunner(state, access, limits, partial(states.save, state, path), progress.report).run()
+        finally:
+            progress.end()
+    return sweep_result(item.name, state.points, state.runs, 1)
+
+
+def _print(results: dict[str, SweepResult]) -> None:
+    from slurm_energy.reports import sweep_table
+
+    for name, result in results.items():
+        emit([f"class {name}", *sweep_table.table_lines(result), ""])

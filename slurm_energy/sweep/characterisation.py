@@ -1,0 +1,206 @@
+"""Plan of the characterisation of a node: reference kernels by class, their settings and run time.
+
+Each class is a sweep of one reference kernel over a knob. Its jobs carry the tag
+`senergy-characterise/CLASS`, from which the controller builds the curves of the hardware kind.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from slurm_energy.errors import NotFoundError, UnavailableError, UsageError
+from slurm_energy.quantities import is_number, shown
+from slurm_energy.slurm.command import CommandRunner
+from slurm_energy.sweep.reference_kernels import CLASSES, MARK
+from slurm_energy.tuning.learned_run import CHARACTERISATION_TAG, MIN_RUN_S
+from slurm_energy.tuning.sweep.factors import Factor, make_factor
+
+MAX_MINUTES: Final = 20
+SHARES: Final = (0.9, 0.8, 0.7, 0.6, 0.5)
+"""Settings of the knob as shares of its value before the job."""
+_MAX_SECONDS: Final = 60.0
+_MIN_SECONDS: Final = 1.2 * MIN_RUN_S
+_START_S: Final = 15.0
+"""Time between the end of a job and the start of the next kernel. Assumed."""
+_SLOWDOWN: Final = 1.4
+"""Mean time ratio of a kernel over SHARES, with a margin. Assumed."""
+_DESCRIBE_TIMEOUT_S: Final = 240.0
+_MODULE: Final = "slurm_energy.sweep.reference_kernels"
+_GPUS = re.compile(r"gpu(?::[^:,()]+)?:(\d{1,4})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRequest:
+    """Node to characterise, and how its jobs are submitted.
+
+    Attributes:
+        node: name of the node.
+        gpu: run the kernels on GPUs.
+        options: further options of sbatch and srun.
+    """
+
+    node: str
+    gpu: bool
+    options: tuple[str, ...]
+
+    def job_options(self, time_limit_minutes: int, cpus: int, gpus: int) -> list[str]:
+        """Return the options of a job that has the whole node.
+
+        Args:
+            time_limit_minutes: time limit.
+            cpus: CPUs of the node.
+            gpus: GPUs of the node.
+        """
+        own = ["--nodes=1", "--ntasks=1", f"--cpus-per-task={cpus}", f"--nodelist={self.node}", "--exclusive"]
+        if self.gpu:
+            own.append(f"--gpus-per-node={gpus}")
+        return [*own, f"--time={time_limit_minutes}", *self.options]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassSweep:
+    """The sweep of one class.
+
+    Attributes:
+        name: class of the kernel.
+        script: content of the batch script.
+        factor: knob with its values.
+    """
+
+    name: str
+    script: str
+    factor: Factor
+
+    @property
+    def tag(self) -> str:
+        """Value of --energy-tag of its jobs."""
+        return CHARACTERISATION_TAG + self.name
+
+
+def node_size(node: str) -> tuple[int, int]:
+    """Return the numbers of CPUs and GPUs of a node, according to Slurm.
+
+    Raises:
+        NotFoundError: Slurm has no such node.
+        UnavailableError: slurmctld does not answer.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,255}", node, re.ASCII):
+        raise UsageError(f"-w {shown(node)}", "is not the name of one node")
+    output = CommandRunner()(["sinfo", "-h", "-N", "-n", node, "-o", "%c %G"])
+    cpus, _, resources = next(iter(output.splitlines()), "").partition(" ")
+    if not cpus.isdecimal():
+        raise NotFoundError(f"node {node}", "Slurm has no such node", "sinfo -N lists them")
+    return int(cpus), sum(int(count) for count in _GPUS.findall(resources))
+
+
+def kernel_seconds(minutes: float, jobs: int) -> float:
+    """Return the run time of a kernel at full speed with which all jobs fit into the time.
+
+    Raises:
+        UsageError: the jobs would be too short to be measured.
+    """
+    seconds = min(_MAX_SECONDS, (60.0 * minutes - 60.0) / jobs / _SLOWDOWN - _START_S)
+    if seconds < _MIN_SECONDS:
+        needed = math.ceil((_MIN_SECONDS + _START_S) * _SLOWDOWN * jobs / 60.0 + 1.0)
+        raise UsageError(
+            f"--time {minutes:g}", f"{jobs} jobs need {needed} minutes", "use fewer values or classes"
+        )
+    return seconds
+
+
+def job_minutes(seconds: float) -> int:
+    """Return the time limit of a job in minutes. It leaves room for a kernel that is three times slower."""
+    return math.ceil(3.0 * seconds / 60.0) + 1
+
+
+def describe_node(request: NodeRequest, cpus: int, gpus: int, *, measure: bool) -> dict[str, Any]:
+    """Run a short job on the node that measures its kernels and reads the ranges of its knobs.
+
+    Args:
+        request: node and options.
+        cpus: CPUs of the node.
+        gpus: GPUs of the node.
+        measure: also measure the speed of the kernels.
+
+    Returns:
+        The object of `reference_kernels.describe`.
+
+    Raises:
+        UnavailableError: the job failed, or its output has no description.
+    """
+    kernel = [sys.executable, "-m", _MODULE, "--describe", *(["--gpu"] if request.gpu else [])]
+    options = request.job_options(math.ceil(_DESCRIBE_TIMEOUT_S / 60), cpus, gpus)
+    command = ["srun", *options, "--energy-policy=monitor", *kernel, "--seconds", "3" if measure else "0"]
+    output = CommandRunner(_DESCRIBE_TIMEOUT_S)(command)
+    lines = [line.removeprefix(MARK) for line in output.splitlines() if line.startswith(MARK)]
+    try:
+        description = json.loads(lines[-1])
+        speeds = description["units_per_s"]
+        ranges = [description[key] for key in ("cpu_mhz", "gpu_watts")]
+    except (IndexError, KeyError, TypeError, ValueError):
+        raise UnavailableError(f"node {request.node}", "its description cannot be read") from None
+    numbers = [number for pair in ranges if pair is not None for number in pair]
+    if not all(is_number(number) and number > 0 for number in [*numbers, *speeds.values()]):
+        raise UnavailableError(f"node {request.node}", "its description has values out of range")
+    return dict(description)
+
+
+def default_factor(description: Mapping[str, Any], *, gpu: bool) -> Factor:
+    """Return the knob to vary: the GPU power limit on GPUs, else the upper bound of the CPU frequency.
+
+    The values are SHARES of the value in force that the hardware allows.
+
+    Raises:
+        UnavailableError: the node has no such knob.
+    """
+    name, key, step = ("gpu-cap", "gpu_watts", 5.0) if gpu else ("cpu-freq", "cpu_mhz", 100.0)
+    if description[key] is None:
+        what = "GPU power limit" if gpu else "CPU frequency bound"
+        raise UnavailableError("senergy tune characterise", f"the node has no {what}", "name a knob")
+    low, high = description[key]
+    values = [round(share * high / step) * step for share in SHARES]
+    return make_factor(name, [value for value in values if low <= value < high])
+
+
+def class_sweep(
+    name: str, factor: Factor, seconds: float, *, gpu: bool, command: str | None, units_per_s: float | None
+) -> ClassSweep:
+    """Return the sweep of one class.
+
+    Args:
+        name: class.
+        factor: knob to vary.
+        seconds: run time of the kernel at full speed.
+        gpu: run the kernel on GPUs.
+        command: command line of the site's own kernel, in which `{seconds}` is replaced; None: the kernel of
+            `reference_kernels`.
+        units_per_s: speed of this kernel; None with a command.
+    """
+    if command is None:
+        units = max(1, round(seconds * (units_per_s or 0.0)))
+        own = [sys.executable, "-m", _MODULE, name, "--units", str(units), *(["--gpu"] if gpu else [])]
+        command = shlex.join(own)
+    return ClassSweep(name, f"#!/bin/sh\nexec {command.replace('{seconds}', f'{seconds:.0f}')}\n", factor)
+
+
+def parse_kernels(texts: Sequence[str]) -> dict[str, str]:
+    """Return the site's own kernel commands by class, from texts `CLASS=COMMAND`.
+
+    Raises:
+        UsageError: the class is unknown, or the command is empty or has a line break.
+    """
+    kernels: dict[str, str] = {}
+    for text in texts:
+        name, _, command = text.partition("=")
+        if name not in CLASSES or not command.strip() or not command.isprintable():
+            todo = f"write CLASS=COMMAND with CLASS one of {', '.join(CLASSES)}"
+            raise UsageError(f"--kernel '{shown(text)}'", "is invalid", todo)
+        kernels[name] = command
+    return kernels

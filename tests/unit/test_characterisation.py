@@ -1,0 +1,127 @@
+"""Plan of `senergy tune characterise`, its kernels, and the command against an emulated cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_sweep_runs import EmulatedCluster
+
+from slurm_energy.cli import main as cli
+from slurm_energy.cli import sweep
+from slurm_energy.errors import NotFoundError, UnavailableError, UsageError
+from slurm_energy.sweep import characterisation, reference_kernels
+from slurm_energy.sweep.characterisation import NodeRequest
+from slurm_energy.sweep.runner import Cluster
+from slurm_energy.tuning.learned_run import workload_class
+from slurm_energy.tuning.sweep.factors import make_factor
+
+DESCRIPTION = {
+    "cpu_mhz": [800.0, 3000.0],
+    "gpu_watts": [200.0, 300.0],
+    "units_per_s": {"compute": 2.0, "memory": 100.0, "host": 7.5},
+}
+
+
+@given(minutes=st.floats(1, 20), jobs=st.integers(1, 100))
+def test_all_jobs_fit_into_the_time(minutes: float, jobs: int) -> None:
+    try:
+        seconds = characterisation.kernel_seconds(minutes, jobs)
+    except UsageError:
+        assert jobs * 12 * 1.4 > 60 * minutes - 60 - jobs * 15 * 1.4
+        return
+    assert 12 <= seconds <= 60
+    assert jobs * 1.4 * (seconds + 15) <= 60 * minutes - 60 + 1e-6
+
+
+def test_values_of_the_knob_are_within_the_range_of_the_hardware() -> None:
+    caps = characterisation.default_factor(DESCRIPTION, gpu=True)
+    assert (caps.name, caps.values) == ("gpu-cap", ("270", "240", "210"))
+    frequencies = characterisation.default_factor(DESCRIPTION, gpu=False)
+    assert (frequencies.name, frequencies.values[0]) == ("cpu-freq", "2700")
+    with pytest.raises(UnavailableError):
+        characterisation.default_factor({**DESCRIPTION, "gpu_watts": None}, gpu=True)
+
+
+def test_scripts_do_a_fixed_amount_of_work() -> None:
+    factor = make_factor("gpu-cap", [200])
+    own = characterisation.class_sweep("memory", factor, 30, gpu=True, command=None, units_per_s=100.0)
+    assert own.script.rstrip().endswith("memory --units 3000 --gpu")
+    assert workload_class(own.tag) == "memory"
+    site = characterisation.class_sweep(
+        "host", factor, 30, gpu=False, command="bench --time {seconds}", units_per_s=None
+    )
+    assert site.script == "#!/bin/sh\nexec bench --time 30\n"
+    for text in ("compute", "compute=", "other=x", "compute=a\nb"):
+        with pytest.raises(UsageError):
+            characterisation.parse_kernels([text])
+
+
+def test_size_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {"n1": "64 gpu:a100:4(S:0-1),gpu:t4:1\n64 gpu:a100:4\n", "n2": "8 (null)\n", "n3": ""}
+    monkeypatch.setattr(
+        characterisation, "CommandRunner", lambda *_: lambda argv: answers[argv[argv.index("-n") + 1]]
+    )
+    assert characterisation.node_size("n1") == (64, 5)
+    assert characterisation.node_size("n2") == (8, 0)
+    with pytest.raises(NotFoundError):
+        characterisation.node_size("n3")
+    with pytest.raises(UsageError):
+        characterisation.node_size("n[1-2]")
+
+
+@pytest.mark.parametrize(
+    "output", ["", "noise\n", reference_kernels.MARK + "{}", reference_kernels.MARK + '{"units_per_s": 1}']
+)
+def test_a_bad_description_is_one_line(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(characterisation, "CommandRunner", lambda *_: lambda argv: output)
+    with pytest.raises(UnavailableError):
+        characterisation.describe_node(NodeRequest("n1", False, ()), 4, 0, measure=True)
+
+
+def test_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "energy.toml").write_text("")
+    monkeypatch.setenv("SENERGY_CONFIG", str(tmp_path / "energy.toml"))
+    monkeypatch.setattr(characterisation, "node_size", lambda node: (32, 2))
+    monkeypatch.setattr(characterisation, "describe_node", lambda *_, measure: DESCRIPTION)
+    monkeypatch.setattr("slurm_energy.sweep.runner.POLL_S", 0.0)
+    commands: list[list[str]] = []
+
+    def access(submitter, args) -> Cluster:
+        emulated = EmulatedCluster(submitter.state)
+
+        def submit(point, job_name: str) -> int:
+            commands.append(submitter.command(point, job_name))
+            job_id = emulated.submit(point, job_name)
+            emulated.tags[job_id] = submitter.state.tag
+            return job_id
+
+        return Cluster(submit, emulated.find, emulated.read_states, emulated.records)
+
+    monkeypatch.setattr(sweep, "cluster_access", access)
+    command = ["tune", "characterise", "-w", "n1", "--gpu", "--json", "--", "-p", "gpu"]
+    assert cli.main(command) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert list(document["classes"]) == ["compute", "memory", "host"]
+    assert [len(result["points"]) for result in document["classes"].values()] == [4, 4, 4]
+    assert len(commands) == 12
+    assert {"--gpus-per-node=2", "--exclusive", "--nodelist=n1", "gpu"} < set(commands[0])
+    assert cli.main(command) == 0  # everything is measured
+    assert len(commands) == 12
+    assert cli.main([*command[:5], "--classes", "host"]) == 2
+    assert "--restart" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_kernels_run(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("numpy", reason="the kernels are part of the extra tuning")
+    assert reference_kernels.main(["--describe", "--seconds", "0.01"]) == 0
+    line = capsys.readouterr().out.removeprefix(reference_kernels.MARK)
+    assert all(speed > 0 for speed in json.loads(line)["units_per_s"].values())
+    assert reference_kernels.main(["host", "--units", "2"]) == 0
