@@ -199,6 +199,14 @@ def find_runs(
     return [StoredRun(*row) for row in reversed(rows)]
 
 
+def owners_of_models(connection: sqlite3.Connection) -> list[str]:
+    """Return the users who have runs with `--energy-model`."""
+    rows = connection.execute(
+        "SELECT DISTINCT owner FROM tuning_runs WHERE model IS NOT NULL AND owner <> ?", [SITE]
+    )
+    return [owner for (owner,) in rows]
+
+
 def forget(
     connection: sqlite3.Connection, owner: str, workload: str | None = None, hardware: str | None = None
 ) -> int:

@@ -26,6 +26,7 @@ from slurm_energy.controller.enrichment import Enrichment
 from slurm_energy.controller.history_cache import HistoryCache, training_model
 from slurm_energy.controller.identity import PrivilegedUsers
 from slurm_energy.controller.node_hosts import NodeHosts
+from slurm_energy.controller.oracle_refit import OracleRefit
 from slurm_energy.controller.policy_file import write_policy_file
 from slurm_energy.controller.priority_loop import OFF, PriorityLoop, make_pipeline
 from slurm_energy.controller.request_head import MAX_HEAD_BYTES
@@ -39,6 +40,7 @@ from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.policies.catalogue import policy_caps
 from slurm_energy.policies.policy_file import policy_file_text
 from slurm_energy.slurm.command import CommandRunner
+from slurm_energy.user_lookup import uid_of
 from slurm_energy.validation import DaemonRole, load_for_daemon
 
 RETENTION_INTERVAL_S: Final = 3600.0
@@ -168,6 +170,9 @@ class _Daemon:
             *(lambda: self._config, store, self._hosts, RunningJobs(self._squeue)),
             oracle=curve_oracle(config),
         )
+        self._refit = OracleRefit(
+            *(lambda: self._config, store, self._failures), self._is_trusted, self._use_calibrations
+        )
         self._server = ControllerServer(
             *(
                 config,
@@ -249,6 +254,7 @@ class _Daemon:
             self._retention_loop(),
             self._history.loop(lambda: self._config.controller.enrich_interval_s),
             self._learner.loop(lambda: self._config.controller.enrich_interval_s),
+            self._refit.loop(),
             self._priority.loop(),
             self._manager.keep_alive(),
             self._server.admission.loop(),
@@ -310,6 +316,21 @@ class _Daemon:
         self._advisor.oracle = oracle
         self._enrichment.schedule.interval_s = config.controller.enrich_interval_s
         log.info("configuration read again: %s", config.path or "defaults")
+
+    def _use_calibrations(self) -> None:
+        """Load the calibrations again after a refit."""
+        try:
+            self._history.model, self._advisor.oracle = (
+                training_model(self._config),
+                curve_oracle(self._config),
+            )
+        except EnergyError as error:
+            log.error("calibrations not loaded: %s", error)
+
+    def _is_trusted(self, user: str) -> bool:
+        """Return whether the runs of a user may change what holds for the whole site; may block."""
+        uid = uid_of(user)
+        return uid is not None and self._server.access.is_privileged(uid)
 
     def _write_policies(self, config: Config) -> None:
         write_policy_file(config.controller.policy_file, policy_file_text(config))

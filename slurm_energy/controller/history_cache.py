@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 from slurm_energy.accounting import run_history
 from slurm_energy.accounting.run_history import FinishedRun
 from slurm_energy.config import Config
+from slurm_energy.controller.oracle_calibrations import site_calibrations
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import EnergyError, ForbiddenError, UsageError
 from slurm_energy.log_once import RepeatedFailureLog
@@ -173,17 +174,17 @@ class HistoryCache:
 
 
 def training_model(config: Config) -> Oracle | None:
-    """Return the training model with the site's calibrations and hardware files; None if numpy is missing.
+    """Return the training model with the calibrations and hardware of the site; None if numpy is missing.
 
     Raises:
         ConfigError: a file named in section oracle is invalid.
     """
     try:
-        from slurm_energy.oracle.site_files import use_site
         from slurm_energy.oracle.training_oracle import TrainingOracle
+
+        site = site_calibrations(config)
     except ImportError:
         return None
-    site = use_site(config.oracle.calibrations, config.oracle.hardware)
     return TrainingOracle(site.of)
 
 

@@ -14,7 +14,7 @@ from slurm_energy.config.value_checks import GROUP_MARK
 from slurm_energy.errors import ForbiddenError
 from slurm_energy.protocol.request_proof import signed_body_sha256
 from slurm_energy.slurm import munge
-from slurm_energy.user_lookup import gid_of, uid_of
+from slurm_energy.user_lookup import gid_of, gids_of, uid_of
 
 SCHEME = "MUNGE "
 
@@ -92,6 +92,11 @@ class PrivilegedUsers:
     agents: frozenset[int]
     operators: frozenset[int]
     operator_groups: frozenset[int] = frozenset()
+
+    def is_privileged(self, uid: int) -> bool:
+        """Return whether a user is an agent or an operator; may query a directory service."""
+        listed = uid in self.agents or uid in self.operators
+        return listed or not self.operator_groups.isdisjoint(gids_of(uid) if self.operator_groups else ())
 
     @classmethod
     def from_config(cls, config: ControllerConfig) -> tuple[PrivilegedUsers, list[str]]:

@@ -16,6 +16,7 @@ from slurm_energy.accounting.tuning_runs import StoredRun
 from slurm_energy.accounting.tuning_starts import IssuedStart, JobRun, Pin, Program
 from slurm_energy.config import Config
 from slurm_energy.controller.node_hosts import STRICT, NodeHosts, Sender, Verdict
+from slurm_energy.controller.oracle_calibrations import site_calibrations
 from slurm_energy.controller.running_jobs import RunningJobs
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, UnavailableError, UsageError
@@ -191,11 +192,11 @@ def curve_oracle(config: Config) -> CurveOracle | None:
         ConfigError: a file named in section oracle is invalid.
     """
     try:
-        from slurm_energy.oracle.site_files import use_site
         from slurm_energy.tuning.oracle_curve import oracle_curve
+
+        site = site_calibrations(config)
     except ImportError:
         return None
-    site = use_site(config.oracle.calibrations, config.oracle.hardware)
     return lambda model, hardware: oracle_curve(model, hardware, site.of)
 
 

@@ -77,7 +77,15 @@ class TuningLearner:
         return {"learned_runs": self._learned}
 
     def _learn_jobs(self, jobs: list[UnlearnedJob]) -> list[tuple[int, StoredRun | None]]:
-        return [(job.key, self._learn_job(job)) for job in jobs]
+        return [(job.key, self._learn_job_safely(job)) for job in jobs]
+
+    def _learn_job_safely(self, job: UnlearnedJob) -> StoredRun | None:
+        """Learn a job. A record that causes an unexpected error must not keep others from being learned."""
+        try:
+            return self._learn_job(job)
+        except Exception:
+            log.exception("job %s: nothing was learned from its records", job.display_id)
+            return None
 
     def _learn_job(self, job: UnlearnedJob) -> StoredRun | None:
         """Return the run of a job; None if nothing can be learned from it.

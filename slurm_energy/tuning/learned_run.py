@@ -25,6 +25,8 @@ CHARACTERISATION_TAG: Final = "senergy-characterise/"
 WORKLOAD_CLASSES: Final = ("compute", "memory", "host")
 MIN_RUN_S: Final = 10.0
 """Minimum duration of a run whose time and power as a whole are compared. Shorter runs mostly start up."""
+MIN_TUNED_RUN_S: Final = 150.0
+"""The same for a tuned run, whose first 10 to 20 s are untuned."""
 MAX_POINTS: Final = 64
 TIME_RATIOS: Final = (0.7, 20.0)
 """Plausible time ratios. A limit does not make a program much faster; beyond 20 a sensor is faulty."""
@@ -60,7 +62,7 @@ class LearnedRun:
         seconds, watts: duration and mean power of the whole run on all nodes; None if `point` is None.
         points: points measured against the run's own untuned reference.
         untuned_watts: mean power of the untuned job; None if unknown.
-        untuned_gpu_watts: mean power of one GPU of the untuned job; None if unknown.
+        gpu_watts: mean power of the GPU that drew most over the whole run; None if `watts` is, or if unknown.
         gpus: number of GPUs on all nodes.
         gpu_limits: power limits of a GPU; None if unknown or there are none.
         exploration: whether the point was tried for learning.
@@ -78,7 +80,7 @@ class LearnedRun:
     watts: float | None = None
     points: tuple[ResponsePoint, ...] = ()
     untuned_watts: float | None = None
-    untuned_gpu_watts: float | None = None
+    gpu_watts: float | None = None
     gpus: int = 0
     gpu_limits: LimitRange | None = None
     exploration: bool = False
@@ -87,6 +89,11 @@ class LearnedRun:
     def workload(self) -> str | None:
         """Name under which the program is learned: fingerprint, else model; None if both are unknown."""
         return self.fingerprint or self.model
+
+    @property
+    def untuned_gpu_watts(self) -> float | None:
+        """Mean power of one GPU of the untuned job; None if unknown."""
+        return self.gpu_watts if self.point == UNTUNED else None
 
     def to_json(self) -> str:
         """Return the run as JSON text."""
@@ -156,6 +163,8 @@ def learned_run(
     limits = _limit_range(gpus)
     watts = energy_joules / seconds if energy_joules and seconds >= MIN_RUN_S else None
     point = _whole_run_point(records, limits) if watts is not None else None
+    if point != UNTUNED and seconds < MIN_TUNED_RUN_S and any(record.tuning for record in records):
+        point = None
     untuned = watts if point == UNTUNED else _reference_watts(tuning)
     run = LearnedRun(
         hardware=hardware,
@@ -170,7 +179,7 @@ def learned_run(
         watts=None if point is None else watts,
         points=_measured_points(tuning, first, limits),
         untuned_watts=untuned,
-        untuned_gpu_watts=_gpu_watts(records) if point == UNTUNED else None,
+        gpu_watts=None if point is None else _gpu_watts(records),
         gpus=gpu_count,
         gpu_limits=limits,
         exploration=bool(tuning and tuning.get("exploration")),

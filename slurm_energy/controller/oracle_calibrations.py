@@ -1,0 +1,54 @@
+"""Calibrations of the oracle in senergyctld: those of the configuration, and those refitted to records."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from slurm_energy.config import Config
+from slurm_energy.errors import EnergyError
+
+if TYPE_CHECKING:
+    from slurm_energy.oracle.site_files import SiteCalibrations
+
+_FOLDER: Final = "calibrations"
+_MAX_FILES: Final = 200
+
+log = logging.getLogger("senergyctld")
+
+
+def refit_folder(config: Config) -> Path:
+    """Return the directory of the refitted calibrations, beside the database."""
+    return config.controller.database.parent / _FOLDER
+
+
+def refit_file(config: Config, kind: str) -> Path:
+    """Return the file of the refitted calibration of a kind of GPU."""
+    return refit_folder(config) / f"{kind}.toml"
+
+
+def site_calibrations(config: Config) -> SiteCalibrations:
+    """Return the calibrations of the configuration and the refitted ones, and register the site's hardware.
+
+    A refitted calibration counts only for a kind without a calibration in the configuration. A refitted file
+    that cannot be read is left out.
+
+    Raises:
+        ConfigError: a file named in section oracle is invalid.
+        ImportError: numpy is missing.
+    """
+    from slurm_energy.oracle.calibration_files import load_calibration
+    from slurm_energy.oracle.site_files import SiteCalibrations, use_site
+
+    site = use_site(config.oracle.calibrations, config.oracle.hardware)
+    refitted = {}
+    for path in sorted(refit_folder(config).glob("*.toml"))[:_MAX_FILES]:
+        try:
+            calibration = load_calibration(path)
+        except EnergyError as error:
+            log.warning("refitted calibration not used: %s", error)
+            continue
+        if calibration.hardware == path.stem:
+            refitted[calibration.hardware] = calibration
+    return SiteCalibrations({**refitted, **site.own})

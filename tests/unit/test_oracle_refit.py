@@ -1,0 +1,101 @@
+"""Refit of the oracle to runs at several limits: which runs count, which kinds, and the fit itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from slurm_energy import config as configuration
+from slurm_energy.accounting import database
+from slurm_energy.accounting.tuning_runs import StoredRun
+from slurm_energy.controller import oracle_calibrations, oracle_refit
+from slurm_energy.controller.oracle_refit import OracleRefit, refittable_kind, relative_rows
+from slurm_energy.controller.store import Store
+from slurm_energy.controller.tuning_advisor import curve_oracle
+from slurm_energy.errors import UnavailableError
+from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
+from slurm_energy.tuning.learned_run import LearnedRun
+
+pytestmark = pytest.mark.slow
+A100 = "NVIDIA A100-SXM4-40GB"
+KIND = "a100-sxm4-40gb"
+
+
+def run(limit, seconds, watts, **more):
+    point = UNTUNED if limit is None else OperatingPoint(gpu_limit_watts=limit)
+    values = {"hardware": A100, "shape": "1 nodes, 1 GPUs, 8 CPUs", "end_unix_s": 1.0, "job": "1"}
+    measured = {"point": point, "seconds": seconds, "watts": watts + 100.0, "gpu_watts": watts}
+    return LearnedRun(**{**values, "model": "resnet50", **measured, **more})
+
+
+RUNS = (run(None, 1000.0, 330.0), run(300.0, 1030.0, 290.0), run(200.0, 2000.0, 198.0))
+
+
+def test_rows_are_relative_to_untuned_runs_of_the_same_shape():
+    rows = relative_rows(RUNS)
+    assert [row["time_ratio"] for row in rows] == pytest.approx([1.0, 1.03, 2.0])
+    assert [row["cap_watts"] for row in rows] == [None, 300.0, 200.0]
+    assert relative_rows(RUNS[1:]) == []
+    assert relative_rows([*RUNS[:2], run(200.0, 2000.0, 198.0, shape="2 nodes")]) == []
+    assert relative_rows([run(limit, 1.0, 0.0) for limit in (None, 200.0, 300.0)]) == []
+
+
+def test_kinds_that_are_refitted(tmp_path):
+    config = configuration.parse("")
+    assert refittable_kind(A100, config) == KIND
+    for name in ("NVIDIA A40", "AMD EPYC 7513", "no such GPU", "../x"):
+        assert refittable_kind(name, config) is None
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A database with the runs of an operator and of a user, and the function to refit."""
+    store = Store(tmp_path / "senergy.db")
+    config = configuration.parse(f'[controller]\ndatabase = "{tmp_path}/senergy.db"\n')
+    with database.connect(store.path) as connection:
+        connection.execute("PRAGMA foreign_keys = OFF")
+        for number, (owner, made) in enumerate(
+            [("olga", one) for one in RUNS] + [("mallory", run(150.0, 9999.0, 20.0)), ("", RUNS[0])]
+        ):
+            stored = StoredRun(owner, A100, "resnet50", None, "resnet50", 1.0, made.to_json())
+            connection.execute(
+                'INSERT INTO tuning_runs (job, owner, hardware, workload, fingerprint, model, "end", body)'
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                [number, *stored],
+            )
+    changes = []
+    failures = RepeatedFailureLog(logging.getLogger("test"))
+    made = OracleRefit(
+        lambda: config, store, failures, lambda name: name == "olga", lambda: changes.append(1)
+    )
+    made.changes, made.config = changes, config
+    yield made
+    store.close()
+
+
+def test_runs_of_operators_change_the_curve_once(site):
+    before = curve_oracle(site.config)("resnet50", A100)
+    assert asyncio.run(site.refit()) == [KIND] and site.changes == [1]
+    assert asyncio.run(site.refit()) == [] and site.changes == [1]
+    after = curve_oracle(site.config)("resnet50", A100)
+    at_200 = [
+        next(point.time_ratio for point in curve.points if point.point.gpu_limit_watts == 200.0)
+        for curve in (before, after)
+    ]
+    assert at_200[0] < 1.6 < at_200[1] < 2.4  # mallory's run at 150 W has no effect
+    oracle_calibrations.refit_file(site.config, KIND).write_text("no calibration")
+    assert curve_oracle(site.config)("resnet50", A100) == before
+
+
+def test_a_fit_that_takes_too_long_is_ended(site, monkeypatch):
+    monkeypatch.setattr(oracle_refit, "TIMEOUT_S", 0.0)
+    with pytest.raises(UnavailableError, match="not fitted within"):
+        asyncio.run(site.refit())
+    monkeypatch.setattr(oracle_refit, "_MODULE", "slurm_energy.no_such_module")
+    monkeypatch.setattr(oracle_refit, "TIMEOUT_S", 60.0)
+    site._fitted.clear()
+    with pytest.raises(UnavailableError, match="no_such_module"):
+        asyncio.run(site.refit())
