@@ -28,7 +28,9 @@ EPILOG = """\
 With a batch script: the resources that it requests and the predicted time, power and energy of the job. The
 prediction is based on runs of similar jobs (your own; for operators all), else on the model that the script
 names with --energy-model, else on the time limit and the TDP of the hardware. Runs of similar jobs require a
-controller. Section [oracle] of the configuration names calibrations and hardware files of the site.
+controller. --best names the settings and the time limit that serve an objective best, from runs of this
+program at other settings, else from the training model. A GPU cap that is predicted to do harm is noted.
+Section [oracle] of the configuration names calibrations and hardware files of the site.
 
 Without a script: a table of alternatives. A model is the name of a workload profile (--list) or a .json
 file. The batch size is samples per GPU and step, caps are watts per GPU; power and energy are sums over the
@@ -42,6 +44,8 @@ to the usual best limit of other kinds is selected.
 
 examples:
   senergy predict job.sh input.dat
+  senergy predict job.sh --best edp
+  senergy predict job.sh --best energy --slowdown 3
   senergy predict --sbatch="-N 4 -t 2:00:00" --json job.sh -- --steps 100
   senergy predict --model resnet50 --gpu a100 --gpus 1,4,8 --batch 128,256 --precision bf16 --cap 200..400:50
   senergy predict --model bert-base --gpu a40,rtx6000 --batch 32 --cap none,150,200 --epochs 3 --json
@@ -96,6 +100,8 @@ def run(args: argparse.Namespace) -> int:
     """Predict the alternatives of a training job, or a batch script, and print the result."""
     if args.job:
         return predict_job.run(args)
+    if args.best is not None or args.slowdown is not None:
+        raise UsageError("--best", "it needs a batch script", "without one the table marks the best rows")
     try:
         import numpy  # noqa: F401
     except ImportError:

@@ -10,14 +10,16 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurm_energy.cli import connection
+from slurm_energy.cli import best_settings, connection
 from slurm_energy.cli.output import emit, emit_json
 from slurm_energy.errors import EXIT_OK, EnergyError, UnavailableError, UsageError
 from slurm_energy.quantities import JOULES_PER_KWH, format_duration, shown
 
 if TYPE_CHECKING:
+    from slurm_energy.cli.best_settings import BestSettings
     from slurm_energy.oracle.prediction import Estimate, Oracle, Prediction, PredictionRequest
     from slurm_energy.slurm.batch_script import BatchScript
+    from slurm_energy.tuning.objective import Objective
 
 _SHORT_S = 60.0
 
@@ -36,16 +38,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="",
         help="with a script: options of sbatch that precede those in the script, --sbatch=-N4",
     )
+    best_settings.add_options(parser)
     parser.add_argument("--user", metavar="NAME", help="with a script: owner of the job (operators only)")
     connection.add_config_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Read the script, predict the job and print the prediction."""
+    objective = best_settings.objective_of(args)
     script = _read(Path(args.job[0]), args.job[1:], args.sbatch)
     notes = list(script.notes)
-    request = _prediction_request(args, script, notes)
-    prediction = _predict(args, request, notes)
+    request = prediction_request(args, script, notes)
+    prediction = predict(args, request, notes)
+    best = _best(args, objective, request, prediction, notes)
     prediction = dataclasses.replace(prediction, notes=(*notes, *prediction.notes))
     if args.json:
         emit_json(
@@ -53,11 +58,41 @@ def run(args: argparse.Namespace) -> int:
                 "job": _job_json(script),
                 "request": dataclasses.asdict(request),
                 "prediction": prediction.to_json(),
+                **({} if objective is None else {"best": None if best is None else best.to_json()}),
             }
         )
     else:
         emit(lines(script, request, prediction))
+        if best is not None:
+            emit(f"{label:<8}{line}" for label, line in zip(("best", "use"), best.lines(), strict=False))
     return EXIT_OK
+
+
+def _best(
+    args: argparse.Namespace,
+    objective: Objective | None,
+    request: PredictionRequest,
+    prediction: Prediction,
+    notes: list[str],
+) -> BestSettings | None:
+    """Return the best known settings for --best; None without it, or if no response of the job is known.
+
+    A warning about a GPU cap that is predicted to be harmful is added to `notes` in any case.
+    """
+    if objective is None and request.gpu_cap_watts is None:
+        return None
+    reasons: list[str] = []
+    curve = best_settings.known_curve(args, request, reasons)
+    if curve is not None and request.gpu_cap_watts is not None:
+        notes += filter(None, [best_settings.cap_advice(curve, request.gpu_cap_watts)])
+    if objective is None:
+        return None
+    if curve is None:
+        notes += [*reasons, f"--best: {best_settings.UNKNOWN}; {best_settings.UNKNOWN_TODO}"]
+        return None
+    uncapped = best_settings.without_caps(request)
+    untuned = prediction if uncapped == request else predict(args, uncapped, [])
+    return best_settings.best_settings(curve, objective, connection.configuration(args).bounds, untuned)
 
 
 def lines(script: BatchScript, request: PredictionRequest, prediction: Prediction) -> list[str]:
@@ -101,7 +136,7 @@ def _read(path: Path, arguments: list[str], sbatch: str) -> BatchScript:
     return read_script(str(path), content, arguments, extra)
 
 
-def _prediction_request(args: argparse.Namespace, script: BatchScript, notes: list[str]) -> PredictionRequest:
+def prediction_request(args: argparse.Namespace, script: BatchScript, notes: list[str]) -> PredictionRequest:
     """Return the prediction request for a batch script.
 
     A message is added to `notes` if submission would refuse the script's flags.
@@ -139,7 +174,14 @@ def _prediction_request(args: argparse.Namespace, script: BatchScript, notes: li
     )
 
 
-def _predict(args: argparse.Namespace, request: PredictionRequest, notes: list[str]) -> Prediction:
+def predict(args: argparse.Namespace, request: PredictionRequest, notes: list[str]) -> Prediction:
+    """Return the prediction of the first source that can predict the job.
+
+    Args:
+        args: command line; `calibration` names a file that takes precedence over all sources.
+        request: the job.
+        notes: receives the reason why a source was not used.
+    """
     from slurm_energy.oracle.nameplate import NameplateOracle
     from slurm_energy.oracle.prediction import FallbackOracle
 

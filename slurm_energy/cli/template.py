@@ -9,7 +9,7 @@ import pwd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurm_energy.cli import connection
+from slurm_energy.cli import best_settings, connection
 from slurm_energy.cli.output import emit, emit_json, emit_verbatim, print_error
 from slurm_energy.cli.output_files import write_file
 from slurm_energy.errors import EXIT_OK, EnergyError, UsageError
@@ -27,7 +27,11 @@ examples:
   senergy template show gpu                       its keys, then its text
   senergy template render gpu --set command='python train.py' --set policy=edp -o job.sh
   sbatch job.sh
+  senergy template render gpu --set command='python train.py' --set model=resnet50 --gpu a100 --best edp
   senergy template render senergyd.service -o /etc/systemd/system/senergyd.service
+
+--best fills in the settings and the time limit that serve an objective best, as `senergy predict --best`
+names them. Values that --set gives are kept.
 
 Energy flags are checked as by sbatch. Line breaks in values become blanks. Values inserted into shell code
 are quoted, except values that are shell code themselves. Templates of the site are stored in the folder
@@ -52,14 +56,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     render.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="write to this file instead of standard output"
     )
+    best_settings.add_options(render)
+    render.add_argument("--gpu", metavar="KIND", help="with --best: kind of the GPUs, a100")
     for action in (listing, show, render):
         connection.add_config_option(action)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the action that the user named (e.g. `list`) and return the exit code."""
+    from slurm_energy.cli.best_template_values import best_values
     from slurm_energy.templates import find, render
 
+    objective = best_settings.objective_of(args) if args.action == "render" else None
     folder = connection.configuration(args).templates.folder
     if args.action == "list":
         return _list(folder, as_json=args.json)
@@ -68,8 +76,14 @@ def run(args: argparse.Namespace) -> int:
     elif args.action == "show":
         emit_verbatim(_description(find(args.name, folder)))
     else:
-        template = find(args.name, folder)
-        text = render(template, _settings(args.set), lambda raw: _check_energy(args, raw))
+        template, given = find(args.name, folder), _settings(args.set)
+
+        def rendered(settings: dict[str, str]) -> str:
+            return render(template, settings, lambda raw: _check_energy(args, raw))
+
+        text = rendered(given)
+        if objective is not None:
+            text = rendered(best_values(args, objective, template, text) | given)
         if args.output is None:
             emit_verbatim(text.splitlines())
         else:

@@ -1,0 +1,55 @@
+"""Values that `senergy template render --best` fills into a batch template."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import TYPE_CHECKING
+
+from slurm_energy.cli import best_settings, connection, predict_job
+from slurm_energy.cli.output import note
+from slurm_energy.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from slurm_energy.templates import Template
+    from slurm_energy.tuning.objective import Objective
+
+
+def best_values(
+    args: argparse.Namespace, objective: Objective, template: Template, text: str
+) -> dict[str, str]:
+    """Return values by variable of a template: the best known settings, and the time limit.
+
+    Args:
+        args: command line; `gpu` is the kind of the GPUs, None if it is not given.
+        objective: the objective with its slowdown limit.
+        template: the template.
+        text: the script that the template yields without these values.
+
+    Raises:
+        UsageError: the template is no batch script.
+        NotFoundError: no response of the job to settings is known.
+    """
+    from slurm_energy.slurm.batch_script import read_script
+
+    if not text.startswith("#!"):
+        raise UsageError("--best", f"template {template.name} is no batch script")
+    notes: list[str] = []
+    script = read_script(f"{template.name}.sh", text.encode())
+    args = argparse.Namespace(**{**vars(args), "user": None, "calibration": None})  # options of predict
+    request = predict_job.prediction_request(args, script, notes)
+    if args.gpu is not None:
+        request = dataclasses.replace(request, gpu_kind=args.gpu)
+    request = best_settings.without_caps(request)
+    curve = best_settings.known_curve(args, request, notes)
+    for line in notes:
+        note(line)
+    if curve is None:
+        todo = "name the program with --set model=NAME and the GPUs with --gpu KIND"
+        raise NotFoundError("--best", best_settings.UNKNOWN, todo)
+    untuned = predict_job.predict(args, request, [])
+    best = best_settings.best_settings(curve, objective, connection.configuration(args).bounds, untuned)
+    for line in best.lines():
+        note(line)
+    by_option = {f"--{variable.option}": variable.name for variable in template.variables if variable.option}
+    return {by_option[flag]: value for flag, value in best.flags.items() if flag in by_option}
