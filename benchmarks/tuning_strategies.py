@@ -15,8 +15,8 @@ from power_limit_runs import MeasuredJob, SimulatedRun
 from slurm_energy.tuning.candidates import GpuHardware, Reference, safe_point
 from slurm_energy.tuning.objective import Objective
 from slurm_energy.tuning.priors import Prior, gpu_prior
+from slurm_energy.tuning.program_measurement import ProgramMeasurement
 from slurm_energy.tuning.recurrence import RecurringJob
-from slurm_energy.tuning.run_measurement import RunMeasurement
 from slurm_energy.tuning.search import SearchOptions, TuningSearch
 
 CONSTANT_SHARE = 0.63
@@ -178,7 +178,9 @@ def recurring(
         window = run.advance(index, steps - run.steps)
         seconds = steps / window.units_per_s * float(np.exp(generator.normal(0.0, job.time_cv)))
         watts = window.watts * float(np.exp(generator.normal(0.0, job.power_cv)))
-        learner.record(RunMeasurement(points[index], seconds, watts, job.time_cv, job.power_cv, scale="runs"))
+        learner.record(
+            ProgramMeasurement(points[index], seconds, watts, job.time_cv, job.power_cv, scale="runs")
+        )
         point = learner.next_point().point
         result.append(run)
     return result

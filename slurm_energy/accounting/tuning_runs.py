@@ -153,9 +153,11 @@ def runs_of(
     for column, value in (("workload", fingerprint), ("model", model)):
         if value is None:
             continue
+        # Variants of a program in a sweep have a workload of their own.
         rows = connection.execute(
             f'SELECT owner, hardware, workload, fingerprint, model, "end", body FROM tuning_runs'
-            f' WHERE owner = ? AND hardware = ? AND {column} = ? ORDER BY "end" DESC, id DESC LIMIT ?',
+            f" WHERE owner = ? AND hardware = ? AND {column} = ? AND workload IN (fingerprint, model)"
+            ' ORDER BY "end" DESC, id DESC LIMIT ?',
             [owner, hardware, value, RUNS_PER_PROGRAM],
         ).fetchall()
         if rows:

@@ -34,6 +34,7 @@ POWER_RATIOS: Final = (0.05, 1.5)
 _MAX_COUNT: Final = 10_000
 _LIMIT_TOLERANCE: Final = 1.02
 _COMPANIONS: Final = ("persistence", "enabled", "time_window")
+_VARIANT = re.compile(r"\+[0-9a-f]{8}$", re.ASCII)  # see sweep.state.variant_tag
 _RANGE = re.compile(r"\d{1,9}(?:\.\d+)?-(?P<high>\d{1,9}(?:\.\d+)?) MHz", re.ASCII)
 _WATTS = re.compile(r"(?P<watts>\d{1,9}(?:\.\d+)?) W", re.ASCII)
 
@@ -87,8 +88,12 @@ class LearnedRun:
 
     @property
     def workload(self) -> str | None:
-        """Name under which the program is learned: fingerprint, else model; None if both are unknown."""
-        return self.fingerprint or self.model
+        """Name under which the program is learned: fingerprint, else model; None if both are unknown.
+
+        A variant of the program in a sweep, for example with another batch size, has a name of its own.
+        """
+        name, variant = self.fingerprint or self.model, _VARIANT.search(self.tag or "")
+        return name + variant[0] if name is not None and variant is not None else name
 
     @property
     def untuned_gpu_watts(self) -> float | None:

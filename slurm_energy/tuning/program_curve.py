@@ -10,13 +10,13 @@ from typing import Final
 
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.learned_run import LearnedRun
-from slurm_energy.tuning.response_curve import MAX_POINTS, CurveSource, ResponseCurve, ResponsePoint
-from slurm_energy.tuning.run_measurement import (
+from slurm_energy.tuning.program_measurement import (
     MIN_ERROR,
-    RunMeasurement,
+    ProgramMeasurement,
     after_drift,
     merge_repetitions,
 )
+from slurm_energy.tuning.response_curve import MAX_POINTS, CurveSource, ResponseCurve, ResponsePoint
 
 RUN_ERROR: Final = 0.02
 """Relative standard deviation of the time and power of repeated runs, before any repetition was measured."""
@@ -36,7 +36,7 @@ class _Reference:
     error: float
 
 
-def measurements_of(runs: Iterable[LearnedRun]) -> tuple[RunMeasurement, ...]:
+def measurements_of(runs: Iterable[LearnedRun]) -> tuple[ProgramMeasurement, ...]:
     """Return the measurements of runs in the order of their ends, since the last drift.
 
     The error of whole runs follows from the repetitions at one point.
@@ -47,7 +47,7 @@ def measurements_of(runs: Iterable[LearnedRun]) -> tuple[RunMeasurement, ...]:
     measurements = []
     for run in sorted(runs, key=lambda run: run.end_unix_s):
         measurements += [
-            RunMeasurement(
+            ProgramMeasurement(
                 point.point,
                 point.time_ratio,
                 point.power_ratio,
@@ -61,7 +61,7 @@ def measurements_of(runs: Iterable[LearnedRun]) -> tuple[RunMeasurement, ...]:
         ]
         if run.point is not None and run.seconds is not None and run.watts is not None:
             measurements.append(
-                RunMeasurement(
+                ProgramMeasurement(
                     *(run.point, run.seconds, run.watts, RUN_ERROR, RUN_ERROR, run.shape),
                     unix_s=run.end_unix_s,
                 )
@@ -85,7 +85,7 @@ def program_curve(
     """
     measurements = measurements_of(runs)
     references = _references(measurements, _full_limit_watts(runs))
-    ratios: dict[OperatingPoint, list[RunMeasurement]] = {}
+    ratios: dict[OperatingPoint, list[ProgramMeasurement]] = {}
     for one in measurements:
         if one.scale is None:
             ratios.setdefault(one.point, []).append(one)
@@ -118,9 +118,9 @@ def site_curves(runs: Mapping[str, Sequence[LearnedRun]], hardware: str) -> list
     return [curve for curve in curves if curve is not None]
 
 
-def _with_observed_errors(measurements: Sequence[RunMeasurement]) -> tuple[RunMeasurement, ...]:
+def _with_observed_errors(measurements: Sequence[ProgramMeasurement]) -> tuple[ProgramMeasurement, ...]:
     """Return the measurements with the errors of whole runs taken from their repetitions."""
-    groups: dict[tuple[OperatingPoint, str], list[RunMeasurement]] = {}
+    groups: dict[tuple[OperatingPoint, str], list[ProgramMeasurement]] = {}
     for one in measurements:
         if one.scale is not None:
             groups.setdefault((one.point, one.scale), []).append(one)
@@ -148,7 +148,7 @@ def _full_limit_watts(runs: Sequence[LearnedRun]) -> float | None:
 
 
 def _references(
-    measurements: Sequence[RunMeasurement], full_limit_watts: float | None
+    measurements: Sequence[ProgramMeasurement], full_limit_watts: float | None
 ) -> dict[str, _Reference]:
     """Return the reference of each shape that has one.
 
@@ -156,7 +156,7 @@ def _references(
         measurements: measurements of whole runs and others.
         full_limit_watts: GPU limit before the job; None if unknown.
     """
-    shapes: dict[str, list[RunMeasurement]] = {}
+    shapes: dict[str, list[ProgramMeasurement]] = {}
     for one in measurements:
         if one.scale is not None:
             shapes.setdefault(one.scale, []).append(one)
@@ -177,8 +177,8 @@ def _references(
 
 
 def _near_untuned(
-    measurements: Sequence[RunMeasurement], full_limit_watts: float | None
-) -> list[RunMeasurement]:
+    measurements: Sequence[ProgramMeasurement], full_limit_watts: float | None
+) -> list[ProgramMeasurement]:
     """Return the measurements at the highest GPU limit, if it is close to the limit before the job."""
     limits = [
         one.point.gpu_limit_watts
@@ -193,7 +193,7 @@ def _near_untuned(
 
 
 def _response_point(
-    point: OperatingPoint, measured: Sequence[RunMeasurement], source: CurveSource
+    point: OperatingPoint, measured: Sequence[ProgramMeasurement], source: CurveSource
 ) -> ResponsePoint:
     """Return the mean of several measurements at one point, weighted by their precision."""
     (mean,) = merge_repetitions([dataclasses.replace(one, scale=None) for one in measured])

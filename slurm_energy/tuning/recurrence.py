@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.objective import TIME_EXPONENTS, Objective
-from slurm_energy.tuning.run_measurement import MIN_ERROR, RunMeasurement, after_drift
+from slurm_energy.tuning.program_measurement import MIN_ERROR, ProgramMeasurement, after_drift
 
 Floats = NDArray[np.float64]
 
@@ -104,7 +104,7 @@ class RecurrencePosterior:
     def __init__(
         self,
         prior: PriorResponses,
-        measurements: Sequence[RunMeasurement],
+        measurements: Sequence[ProgramMeasurement],
         options: RecurrenceOptions | None = None,
     ) -> None:
         self._options = options or RecurrenceOptions()
@@ -282,7 +282,7 @@ class RecurringJob:
         for _ in range(10):
             choice = job.next_point()
             seconds, watts = run_at(choice.point)
-            job.record(RunMeasurement(choice.point, seconds, watts, scale="whole runs"))
+            job.record(ProgramMeasurement(choice.point, seconds, watts, scale="whole runs"))
 
     A run that measured several points against its own untuned reference is recorded as one measurement per
     point, with ratios and without a scale.
@@ -300,7 +300,7 @@ class RecurringJob:
         prior: PriorResponses,
         objective: Objective,
         random: np.random.Generator,
-        measurements: Sequence[RunMeasurement] = (),
+        measurements: Sequence[ProgramMeasurement] = (),
         options: RecurrenceOptions | None = None,
     ) -> None:
         self._prior, self._objective, self._random = prior, objective, random
@@ -308,7 +308,7 @@ class RecurringJob:
         self._measurements = after_drift(measurements)
 
     @property
-    def measurements(self) -> tuple[RunMeasurement, ...]:
+    def measurements(self) -> tuple[ProgramMeasurement, ...]:
         """The measurements since the last drift."""
         return self._measurements
 
@@ -317,7 +317,7 @@ class RecurringJob:
         """Distribution of the job's response after its measurements."""
         return RecurrencePosterior(self._prior, self._measurements, self._options)
 
-    def record(self, *measurements: RunMeasurement) -> None:
+    def record(self, *measurements: ProgramMeasurement) -> None:
         """Add the measurements of a run. If the job has drifted, earlier measurements are dropped."""
         self._measurements = after_drift((*self._measurements, *measurements))
 

@@ -11,8 +11,8 @@ from slurm_energy.tuning.candidates import CpuHardware, GpuHardware, Reference, 
 from slurm_energy.tuning.learned_run import LearnedRun
 from slurm_energy.tuning.objective import Objective
 from slurm_energy.tuning.program_curve import measurements_of, program_curve
+from slurm_energy.tuning.program_measurement import ProgramMeasurement, merge_repetitions
 from slurm_energy.tuning.response_curve import ResponsePoint
-from slurm_energy.tuning.run_measurement import RunMeasurement, merge_repetitions
 
 if TYPE_CHECKING:
     from slurm_energy.tuning.priors import Prior
@@ -91,7 +91,7 @@ def _latest(values: Iterable[float | None]) -> float | None:
 
 
 def _candidates(
-    measurements: Sequence[RunMeasurement], run: LearnedRun, gpu_watts: float | None
+    measurements: Sequence[ProgramMeasurement], run: LearnedRun, gpu_watts: float | None
 ) -> tuple[OperatingPoint, ...]:
     """Return the untuned point, the measured points, and GPU limits below the job's own draw."""
     points = dict.fromkeys([UNTUNED, *(one.point for one in measurements)])

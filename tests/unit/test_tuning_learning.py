@@ -149,6 +149,10 @@ class TestRecords:
             gpu_clock_mhz=1200.0, cpu_max_mhz=2400.0
         )
 
+    def test_a_variant_of_a_sweep_is_another_program(self):
+        assert learn(record(tag="sweep/s1")).workload == DIGEST
+        assert learn(record(tag="sweep/s1+0a1b2c3d")).workload == f"{DIGEST}+0a1b2c3d"
+
     def test_the_class_of_a_reference_kernel(self):
         assert workload_class("senergy-characterise/memory") == "memory"
         assert [workload_class(tag) for tag in (None, "", "memory", "senergy-characterise/x")] == [None] * 4
@@ -252,6 +256,8 @@ class TestStore:
             assert tuning_runs.runs_of(connection, "mallory", "A40", **args) == []
             assert len(tuning_runs.runs_of(connection, "alice", "A40", **args)) == 1
             assert len(tuning_runs.runs_of(connection, "alice", "A40", fingerprint=None, model="bert")) == 1
+            connection.execute("UPDATE tuning_runs SET workload = workload || '+0a1b2c3d'")
+            assert tuning_runs.runs_of(connection, "alice", "A40", **args) == []
             assert tuning_runs.forget(connection, "mallory") == 0
             assert tuning_runs.forget(connection, "alice", "bert") == 1
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.objective import Objective
+from slurm_energy.tuning.program_measurement import MIN_ERROR, ProgramMeasurement, after_drift
 from slurm_energy.tuning.recurrence import (
     RecurrenceOptions,
     RecurrencePosterior,
     RecurringJob,
     choose_point,
 )
-from slurm_energy.tuning.run_measurement import MIN_ERROR, RunMeasurement, after_drift
 
 CAPS = (150.0, 200.0, 250.0)
 POINTS = (*(OperatingPoint(gpu_limit_watts=cap) for cap in CAPS), UNTUNED)
@@ -46,7 +46,7 @@ def replay(time_ratio, power_ratio, objective, runs=8, seed=1):
         point = job.next_point().point
         at = POINTS.index(point)
         chosen.append(point)
-        job.record(RunMeasurement(point, 400.0 * time_ratio[at], 310.0 * power_ratio[at], scale="runs"))
+        job.record(ProgramMeasurement(point, 400.0 * time_ratio[at], 310.0 * power_ratio[at], scale="runs"))
     return chosen
 
 
@@ -65,14 +65,14 @@ def test_no_point_is_chosen_that_may_exceed_the_slowdown_limit(seed):
 
 
 def test_equal_measurements_do_not_give_infinite_precision():
-    same = [RunMeasurement(POINTS[1], 1.0, 0.7, 0.0, 0.0)] * 3
+    same = [ProgramMeasurement(POINTS[1], 1.0, 0.7, 0.0, 0.0)] * 3
     posterior = RecurrencePosterior(Prior(), same)
     assert posterior.time_sd[1] >= MIN_ERROR / math.sqrt(3) * 0.7
     assert np.isfinite(posterior.weights).all()
 
 
 def test_without_exploration_the_expected_best_is_chosen_and_repeated():
-    ratios = [RunMeasurement(point, 1.0, 0.7) for point in POINTS[:2]]
+    ratios = [ProgramMeasurement(point, 1.0, 0.7) for point in POINTS[:2]]
     posterior = RecurrencePosterior(Prior(), ratios)
     choices = {choose_point(posterior, EDP, random(seed), explore=False) for seed in range(9)}
     assert len(choices) == 1 and not choices.pop().exploration
@@ -86,17 +86,17 @@ def test_untuned_is_kept_where_nothing_is_saved():
 
 
 def test_drift_drops_the_measurements_before_it():
-    before = [RunMeasurement(POINTS[1], 100.0, 200.0, scale="runs") for _ in range(3)]
-    after = [RunMeasurement(POINTS[1], 150.0, 200.0, scale="runs")]
+    before = [ProgramMeasurement(POINTS[1], 100.0, 200.0, scale="runs") for _ in range(3)]
+    after = [ProgramMeasurement(POINTS[1], 150.0, 200.0, scale="runs")]
     assert after_drift(before) == tuple(before)
     assert after_drift([*before, *after]) == tuple(after)
-    other_scale = [RunMeasurement(POINTS[1], 150.0, 200.0, scale="2 nodes")]
+    other_scale = [ProgramMeasurement(POINTS[1], 150.0, 200.0, scale="2 nodes")]
     assert after_drift([*before, *other_scale]) == (*before, *other_scale)
 
 
 @given(st.lists(st.tuples(st.sampled_from(POINTS), st.floats(0.2, 5.0), st.floats(0.2, 5.0)), max_size=12))
 def test_the_posterior_is_a_distribution_for_any_measurements(values):
-    measurements = [RunMeasurement(point, time, power, scale="runs") for point, time, power in values]
+    measurements = [ProgramMeasurement(point, time, power, scale="runs") for point, time, power in values]
     posterior = RecurrencePosterior(Prior(), measurements)
     assert math.isclose(posterior.weights.sum(), 1.0)
     exceeded = posterior.exceedance(math.log1p(0.05))

@@ -18,7 +18,7 @@ MIN_DRIFT: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class RunMeasurement:
+class ProgramMeasurement:
     """Time and power of a recurring job at one operating point, from a whole run or from windows of a run.
 
     Attributes:
@@ -44,7 +44,7 @@ class RunMeasurement:
     unix_s: float | None = None
 
 
-def after_drift(measurements: Sequence[RunMeasurement]) -> tuple[RunMeasurement, ...]:
+def after_drift(measurements: Sequence[ProgramMeasurement]) -> tuple[ProgramMeasurement, ...]:
     """Return the measurements since the last drift of the job, in their order.
 
     A job has drifted if a measurement deviates from its prediction from the earlier measurements of the same
@@ -54,7 +54,7 @@ def after_drift(measurements: Sequence[RunMeasurement]) -> tuple[RunMeasurement,
     Args:
         measurements: measurements in the order of time.
     """
-    kept: list[RunMeasurement] = []
+    kept: list[ProgramMeasurement] = []
     for measurement in measurements:
         same = [one for one in kept if (one.point, one.scale) == (measurement.point, measurement.scale)]
         if same and (
@@ -80,18 +80,18 @@ def _deviates(values: Sequence[tuple[float, float]]) -> bool:
     return abs(logs[-1] - mean) > threshold
 
 
-def merge_repetitions(measurements: Sequence[RunMeasurement]) -> tuple[RunMeasurement, ...]:
+def merge_repetitions(measurements: Sequence[ProgramMeasurement]) -> tuple[ProgramMeasurement, ...]:
     """Return one measurement per point and scale: the mean, with the error of the mean.
 
     The errors of repetitions are taken as independent, but the error of a mean is at least `MIN_ERROR`.
     """
-    groups: dict[tuple[OperatingPoint, str | None], list[RunMeasurement]] = {}
+    groups: dict[tuple[OperatingPoint, str | None], list[ProgramMeasurement]] = {}
     for one in measurements:
         groups.setdefault((one.point, one.scale), []).append(one)
     return tuple(map(_mean, groups.values()))
 
 
-def _mean(group: Sequence[RunMeasurement]) -> RunMeasurement:
+def _mean(group: Sequence[ProgramMeasurement]) -> ProgramMeasurement:
     time, time_error = _weighted_mean([(one.time, one.time_error) for one in group])
     power, power_error = _weighted_mean([(one.power, one.power_error) for one in group])
     return replace(
