@@ -278,7 +278,8 @@ class VirtualNode:
         """Let time pass; the agent takes its regular samples."""
         end_s = self.clock.now_s + seconds
         while (now_s := self.clock.now_s) < end_s:
-            self.clock.now_s = min(now_s + self._interval_s, end_s)
+            interval_s = min(self._interval_s, self.manager.sampling_interval_s)
+            self.clock.now_s = min(now_s + interval_s, end_s)
             self._refresh()
             self.manager.sample()
 

@@ -97,7 +97,7 @@ class JobManager:
         """Seconds between periodic samples: longer without jobs, but short enough that no wrap is missed."""
         interval_s = 1 / self.config.agent.sampling_hz
         interval_s = interval_s if self.active else max(interval_s, _IDLE_INTERVAL_S)
-        return min(interval_s, self._meter.max_interval_s)
+        return min(interval_s, self._meter.max_interval_s, self.tuners.max_interval_s)
 
     def start(self) -> None:
         """Recover an earlier run: finalize ended jobs, resume running jobs, restore all other settings."""

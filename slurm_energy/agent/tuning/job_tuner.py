@@ -20,6 +20,7 @@ from slurm_energy.agent.tuning.window_collector import (
 )
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.progress.tracker import ProgressTracker
+from slurm_energy.tuning.progress_window import ProgressSource
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,8 @@ WARM_UP, REFERENCE, ENDED = "warm-up", "reference", "ended"
 _HOLDING = (HOLD, "static")
 _FIRST_RECHECK_S, _MAX_RECHECK_S = 120.0, 960.0
 """Pauses after which a job without progress is measured untuned again, because its draw may have changed."""
+_SEEK_S = 150.0
+"""Time in which a job without reports is sampled fast after the warm-up, and after each new reference."""
 
 SourceFactory = Callable[["JobTuner", MeasuredInterval], PointSource | None]
 """Returns the source of operating points for a job whose untuned power was measured; None: not ready yet."""
@@ -70,6 +73,7 @@ class JobTuner:
         self._source: PointSource | None = None
         self._ended = False
         self._recheck_s, self._recheck_at_s = _FIRST_RECHECK_S, math.inf
+        self._seek_until_s = self._warm_up_until_s + _SEEK_S
         self._earlier: dict[str, dict[str, Any]] = {}
         self._earlier_probes = 0
         self.tunable = applier.tunable_hardware(session)
@@ -112,6 +116,17 @@ class JobTuner:
         if interval is None:
             return False
         return self._take(interval, now_s)
+
+    def needs_fast_samples(self, now_s: float) -> bool:
+        """Return whether the progress of the job is sought in, or read from, its power.
+
+        Args:
+            now_s: time of the last sample in seconds since boot.
+        """
+        source = self.tracker.source
+        if self._ended or self.record["mode"] != "on" or source is ProgressSource.REPORTED:
+            return False
+        return source is not ProgressSource.NONE or now_s < self._seek_until_s
 
     def restart(self, now_s: float) -> None:
         """Return to the untuned job and measure its reference again.
@@ -199,6 +214,7 @@ class JobTuner:
         if self.record["mode"] == "on":
             self._applier.apply(self.session, self.tunable, UNTUNED)
         self.point = UNTUNED
+        self._seek_until_s = now_s + _SEEK_S
         self._collector.restart(UNTUNED, now_s)
 
     def _keep_results(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +25,8 @@ from slurm_energy.tuning.response_curve import hardware_kind
 
 log = logging.getLogger(__name__)
 
+_FAST_S = 0.1
+"""Mean interval of samples while the progress of a job is sought in its power."""
 _ADVICE_WAIT_S = 3.0
 """Time after the begin of a job in which its batch step is expected to report the script's fingerprint."""
 
@@ -48,6 +52,10 @@ class JobTuners:
         config: returns the current configuration.
         clock_s: returns the time in seconds since boot.
         create_source: creates the sources of operating points; None for a search on this node.
+
+    Attributes:
+        max_interval_s: maximum seconds until the next sample. It varies, so that a period of a program that
+            is shorter than the interval cannot look like a longer one.
     """
 
     def __init__(
@@ -70,6 +78,7 @@ class JobTuners:
         self._create_source = create_source or self._local.create
         self._entries: dict[Key, _Entry] = {}
         self._unasked: set[Key] = set()
+        self.max_interval_s = math.inf
         self._errors = UnexpectedErrorLog(log)
 
     def start(self, session: Session, request: PolicyRequest) -> None:
@@ -139,6 +148,8 @@ class JobTuners:
                 entry.tuner.session.note("tuning ended after an internal error, see the agent's log")
                 del self._entries[key]
                 self._applier.withdraw(entry.tuner.session)
+        fast = any(entry.tuner.needs_fast_samples(now_s) for entry in self._entries.values())
+        self.max_interval_s = _FAST_S * random.uniform(0.8, 1.2) if fast else math.inf
 
     def phases(self) -> dict[str, str]:
         """Return the phase of each tuned job, by job as `JOBID.RESTART`."""

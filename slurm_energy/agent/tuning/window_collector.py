@@ -40,7 +40,7 @@ class WindowLengths:
     patience_s: float = 20.0
     hold_s: float = 2.0
     hold_patience_s: float = 60.0
-    relative_error: float = 0.004
+    relative_error: float = 0.008
 
 
 DEFAULT_LENGTHS = WindowLengths()
