@@ -1,0 +1,124 @@
+"""Period detection on random power series: share detected, worst error, and wrong periods by family.
+
+A detection is wrong if it differs from the true step by 5 % or more, or if the series has no single period.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from claims import at_most, publish
+from power_series import FITTED, HELD_OUT, Family, Series, sample
+
+from slurm_energy.tuning.progress.period import detect_period
+
+MOST_ERROR = 0.05
+
+
+def judge(series: Series) -> tuple[float | None, str]:
+    """Return the relative error of the detected period (infinite without a true one), or why none was."""
+    detection = detect_period(series.times_s, series.watts)
+    if detection.period is None:
+        return None, detection.reason
+    if series.period_s is None:
+        return np.inf, ""
+    return abs(detection.period.seconds / series.period_s - 1), ""
+
+
+def row(name: str, held_out: bool, family: Family, count: int, seed: int, **sampling: Any) -> dict[str, Any]:
+    """Return the figures of one family."""
+    errors, reasons, wrong = [], Counter[str](), []
+    for index in range(count):
+        rng = np.random.default_rng([seed, index, hash_of(name)])
+        error, reason = judge(sample(rng, family, **sampling))
+        if error is None:
+            reasons[reason] += 1
+        else:
+            errors.append(error)
+            if error >= MOST_ERROR:
+                wrong.append(index)
+    right = [error for error in errors if error < MOST_ERROR]
+    return {
+        "family": name,
+        "held_out": held_out,
+        **sampling,
+        "series": count,
+        "detected": len(errors) / count,
+        "none": 1 - len(errors) / count,
+        "worst_right": max(right, default=None),
+        "wrong": wrong,
+        "reasons": dict(reasons),
+    }
+
+
+def hash_of(name: str) -> int:
+    """Return a number that depends on the name only."""
+    return int.from_bytes(name.encode()[:7], "little")
+
+
+def milliseconds() -> float:
+    """Return the time of one detection on 60 s at 10 Hz: the median of 50."""
+    rng = np.random.default_rng(1)
+    series = [sample(rng, FITTED["plain"], 10.0, regular=False) for _ in range(50)]
+    spent = []
+    for one in series:
+        start = time.perf_counter()
+        detect_period(one.times_s[:600], one.watts[:600])
+        spent.append(time.perf_counter() - start)
+    return 1e3 * float(np.median(spent))
+
+
+def main() -> int:
+    """Run all families, print a row for each, and return the exit status of the claims."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--series", type=int, default=100, help="series per row (default 100)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--fitted", action="store_true", help="only the families that fixed the constants")
+    parser.add_argument("--verbose", action="store_true", help="print why no period was accepted")
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args()
+    families = [(name, False, family) for name, family in FITTED.items()]
+    if not args.fitted:
+        families += [(name, True, family) for name, family in HELD_OUT.items()]
+    rows = []
+    print(f"{'family':<18} {'Hz':>4} {'sampling':<9} {'detected':>8} {'none':>6} {'worst':>7} {'wrong':>5}")
+    for hertz in (1.0, 10.0):
+        for regular in (True, False):
+            for name, held_out, family in families:
+                for short in (False, True) if name in ("plain", "slow_sensor") else (False,):
+                    sampling = {"hertz": hertz, "regular": regular, "short": short}
+                    found = row(name, held_out, family, args.series, args.seed, **sampling)
+                    rows.append(found)
+                    show(found, args.verbose)
+    wrong = sum(len(one["wrong"]) for one in rows)
+    total = sum(one["series"] for one in rows)
+    spent_ms = milliseconds()
+    claims = [
+        {**at_most("period/wrong periods", wrong, 0), "series": total, "rows": rows},
+        at_most("period/milliseconds of a detection on 60 s at 10 Hz", spent_ms, 5),
+    ]
+    print(f"{total} series, {wrong} wrong")
+    return publish(claims, args.json)
+
+
+def show(found: dict[str, Any], verbose: bool) -> None:
+    """Print the row of a family."""
+    name = found["family"] + ("/short" if found["short"] else "") + ("*" if found["held_out"] else "")
+    worst = "-" if found["worst_right"] is None else f"{found['worst_right']:.2%}"
+    sampling = "regular" if found["regular"] else "irregular"
+    print(
+        f"{name:<18} {found['hertz']:>4g} {sampling:<9} {found['detected']:>8.0%} {found['none']:>6.0%} "
+        f"{worst:>7} {len(found['wrong']):>5}",
+        flush=True,
+    )
+    if verbose:
+        print("    ", found["reasons"], "wrong:", found["wrong"][:12])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,277 @@
+"""Random power series of programs for the benchmark of the period detection. Each family is a generator.
+
+The constants of the detector were fixed with the families in FITTED only. HELD_OUT shows how it does on
+programs of other kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Random = np.random.Generator
+Array = Any
+FINE_PER_SAMPLE = 50
+"""Points of the fine grid per sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A sampled series and the true length of a step; None if no period is right."""
+
+    times_s: Array
+    watts: Array
+    period_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program on a fine grid of times: its power, and the true length of a step."""
+
+    watts: Array
+    period_s: float | None
+
+
+Family = Callable[[Random, Array, float], Program]
+"""Returns a program, given fine times in seconds and the length of a step."""
+
+
+def fine_hz(times: Array) -> float:
+    """Return the points per second of a fine grid of times."""
+    return 1 / float(times[1] - times[0])
+
+
+def pick(rng: Random, low: float, high: float) -> float:
+    """Return a number whose logarithm is uniform."""
+    return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+
+def step_edges(rng: Random, end_s: float, period_s: float, jitter: float) -> Array:
+    """Return the start times of steps whose lengths vary by a relative standard deviation."""
+    count = int(1.5 * end_s / period_s) + 10
+    lengths = period_s * np.clip(1 + jitter * rng.standard_normal(count), 0.3, 3.0)
+    return np.concatenate(([0.0], np.cumsum(lengths))) - period_s * rng.uniform()
+
+
+def mean_step(edges: Array, end_s: float) -> float:
+    """Return the mean length of the steps that lie completely between 0 and `end_s`."""
+    inside = edges[(edges >= 0) & (edges <= end_s)]
+    return float(inside[-1] - inside[0]) / (len(inside) - 1)
+
+
+def phases(times: Array, edges: Array) -> Array:
+    """Return the number of steps completed at each time."""
+    return np.interp(times, edges, np.arange(len(edges)))
+
+
+def pulses(phase: Array, duty: float) -> Array:
+    """Return 1 in the first part of each step, else 0."""
+    return (phase % 1 < duty).astype(float)
+
+
+def random_shape(rng: Random, phase: Array) -> Array:
+    """Return a step of 2 to 6 sections of random length and power."""
+    sections = rng.integers(2, 7)
+    cuts = np.sort(rng.uniform(0, 1, sections - 1))
+    levels = rng.uniform(0, 1, sections)
+    levels[0], levels[-1] = 1.0, rng.uniform(0, 0.5)
+    return levels[np.searchsorted(cuts, phase % 1)]
+
+
+def level(rng: Random, shape: Array, noise: float = 0.0) -> Array:
+    """Return watts: an idle level, and a modulation of 10 to 60 % of the power."""
+    top = pick(rng, 100, 900)
+    depth = rng.uniform(0.1, 0.6)
+    return top * (1 - depth + depth * shape) + noise * top * depth * rng.standard_normal(len(shape))
+
+
+def plain(rng: Random, times: Array, period_s: float) -> Program:
+    edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.02))
+    return Program(
+        level(rng, pulses(phases(times, edges), rng.uniform(0.3, 0.9))), mean_step(edges, times[-1])
+    )
+
+
+def noisy(rng: Random, times: Array, period_s: float) -> Program:
+    edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.03))
+    shape = random_shape(rng, phases(times, edges))
+    coarse = times[:: int(fine_hz(times) / 4)]
+    slow = np.interp(times, coarse, rng.standard_normal(len(coarse)))
+    watts = level(rng, shape + rng.uniform(0.05, 0.4) * slow, rng.uniform(0.05, 0.8))
+    return Program(watts, mean_step(edges, times[-1]))
+
+
+def jittery(rng: Random, times: Array, period_s: float) -> Program:
+    edges = step_edges(rng, times[-1], period_s, rng.uniform(0.02, 0.15))
+    return Program(level(rng, random_shape(rng, phases(times, edges))), mean_step(edges, times[-1]))
+
+
+def checkpoints(rng: Random, times: Array, period_s: float) -> Program:
+    """Steps with a pause of 1 to 8 s, at most a quarter of the time, after every 15 to 60 steps."""
+    every = int(rng.integers(15, 61))
+    pause_s = min(rng.uniform(1, 8), every * period_s / 3)
+    lengths = period_s * (1 + rng.uniform(0, 0.03) * rng.standard_normal(int(times[-1] / period_s) + 20))
+    edges, shapes, now = [], [], -rng.uniform() * every * period_s
+    for index, length in enumerate(lengths.repeat(2)[: 4 * len(lengths)]):
+        edges.append(now)
+        shapes.append(index % (every + 1) == every)
+        now += pause_s if shapes[-1] else length
+        if now > times[-1]:
+            break
+    starts = np.array(edges)
+    step = np.clip(np.searchsorted(starts, times, side="right") - 1, 0, len(starts) - 1)
+    ends = np.append(starts[1:], now)
+    phase = (times - starts[step]) / (ends[step] - starts[step])
+    shape = np.where(np.array(shapes)[step], rng.uniform(0, 0.3), random_shape(rng, phase))
+    return Program(level(rng, shape), period_s)
+
+
+def harmonics(rng: Random, times: Array, period_s: float) -> Program:
+    """Steps whose second to fourth harmonic is stronger than the first."""
+    edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.02))
+    phase = phases(times, edges)
+    shape = np.zeros_like(times)
+    strong = rng.integers(2, 5)
+    for order in range(1, 6):
+        size = 1.0 if order == strong else rng.uniform(0.15, 0.6)
+        shape += size * np.cos(2 * np.pi * (order * phase + rng.uniform()))
+    return Program(level(rng, 0.5 + 0.2 * shape, rng.uniform(0, 0.2)), mean_step(edges, times[-1]))
+
+
+def micro_batches(rng: Random, times: Array, period_s: float) -> Program:
+    """Steps of 2 to 8 equal micro-batches and an optimizer step of 5 to 40 % at another power."""
+    edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.02))
+    phase = phases(times, edges) % 1
+    optimizer = rng.uniform(0.05, 0.4)
+    inner = phase / (1 - optimizer) * rng.integers(2, 9)
+    shape = np.where(phase < 1 - optimizer, pulses(inner, rng.uniform(0.5, 0.9)), rng.uniform(0, 0.7))
+    return Program(level(rng, shape, rng.uniform(0, 0.2)), mean_step(edges, times[-1]))
+
+
+def aperiodic(rng: Random, times: Array, _: float) -> Program:
+    """Coloured noise, random switching, a random walk or a constant: no period is right."""
+    count, hertz = len(times), fine_hz(times)
+    kind = rng.integers(5)
+    if kind == 0:
+        shape = 0.5 + 0.01 * np.cumsum(rng.standard_normal(count)) / np.sqrt(hertz)
+    elif kind == 1:
+        switches = np.cumsum(rng.exponential(pick(rng, 0.3, 8), 4000))
+        shape = (np.searchsorted(switches, times) % 2).astype(float)
+    elif kind == 2:
+        shape = 0.5 + 0.01 * rng.standard_normal(count)
+    elif kind == 3:
+        coarse = times[:: int(hertz * pick(rng, 0.1, 3))]
+        shape = 0.5 + 0.2 * np.interp(times, coarse, rng.standard_normal(len(coarse)))
+    else:
+        shape = np.full(count, 0.5)
+    return Program(level(rng, shape, rng.uniform(0, 0.1)), None)
+
+
+def evaluation(rng: Random, times: Array, period_s: float) -> Program:
+    """Training interrupted by evaluations with a step of another length and power."""
+    cycle_s, share = rng.uniform(15, 60), rng.uniform(0.1, 0.3)
+    other_s = period_s * pick(rng, 0.3, 0.8)
+    train = random_shape(rng, phases(times, step_edges(rng, times[-1], period_s, rng.uniform(0, 0.02))))
+    test = 0.7 * random_shape(rng, phases(times, step_edges(rng, times[-1], other_s, rng.uniform(0, 0.02))))
+    testing = (times / cycle_s + rng.uniform()) % 1 < share
+    return Program(level(rng, np.where(testing, test, train)), period_s)
+
+
+def drifting(rng: Random, times: Array, period_s: float) -> Program:
+    """A step that becomes 5 to 40 % longer or shorter during the series: no single period is right."""
+    change = rng.uniform(0.08, 0.4) * rng.choice((-1, 1))
+    lengths = period_s * (1 + change * (times / times[-1] - 0.5))
+    phase = np.cumsum(1 / lengths) / fine_hz(times)
+    return Program(level(rng, random_shape(rng, phase)), None)
+
+
+def two_phases(rng: Random, times: Array, period_s: float) -> Program:
+    """A loop that is replaced by a loop with another period: no single period is right."""
+    other_s = period_s * pick(rng, 1.15, 3) ** rng.choice((-1, 1))
+    first = random_shape(rng, phases(times, step_edges(rng, times[-1], period_s, 0.01)))
+    second = random_shape(rng, phases(times, step_edges(rng, times[-1], other_s, 0.01)))
+    return Program(level(rng, np.where(times < times[-1] * rng.uniform(0.35, 0.65), first, second)), None)
+
+
+def slow_sensor(rng: Random, times: Array, period_s: float) -> Program:
+    """Steps seen through a first-order filter and rounded to a watt, with a slow drift of the temperature."""
+    edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.03))
+    phase = phases(times, edges)
+    watts = level(rng, random_shape(rng, phase), rng.uniform(0, 0.2))
+    hertz = fine_hz(times)
+    kernel = np.exp(-np.arange(int(3 * hertz)) / (hertz * pick(rng, 0.05, 0.6)))
+    filtered = np.convolve(watts - watts[0], kernel / kernel.sum())[: len(watts)] + watts[0]
+    return Program(
+        np.round(filtered * (1 + rng.uniform(-0.1, 0.1) * times / times[-1])), mean_step(edges, times[-1])
+    )
+
+
+def requests(rng: Random, times: Array, _: float) -> Program:
+    """A server with requests of random arrival and length: no period is right."""
+    starts = np.cumsum(rng.exponential(pick(rng, 0.2, 3), 3000))
+    lengths = pick(rng, 0.2, 3) * rng.gamma(4, 0.25, len(starts))
+    running = np.searchsorted(starts, times) - np.searchsorted(np.sort(starts + lengths), times)
+    return Program(level(rng, np.minimum(running, 3) / 3, rng.uniform(0, 0.1)), None)
+
+
+def validation_every_few(rng: Random, times: Array, period_s: float) -> Program:
+    """Steps of two kinds in a fixed order, for example generator and discriminator: the cycle is the step."""
+    edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.02))
+    phase = phases(times, edges) % 1
+    cut = rng.uniform(0.3, 0.7)
+    inner = np.where(phase < cut, phase / cut, (phase - cut) / (1 - cut))
+    first, second = rng.uniform(0.6, 0.9, 2)
+    shape = np.where(phase < cut, pulses(inner, first), rng.uniform(0.5, 0.95) * pulses(inner, second))
+    return Program(level(rng, shape, rng.uniform(0, 0.1)), mean_step(edges, times[-1]))
+
+
+FITTED: dict[str, Family] = {
+    "plain": plain,
+    "noisy": noisy,
+    "jittery": jittery,
+    "checkpoints": checkpoints,
+    "harmonics": harmonics,
+    "micro_batches": micro_batches,
+    "aperiodic": aperiodic,
+}
+HELD_OUT: dict[str, Family] = {
+    "evaluation": evaluation,
+    "drifting": drifting,
+    "two_phases": two_phases,
+    "slow_sensor": slow_sensor,
+    "requests": requests,
+    "two_kinds_of_step": validation_every_few,
+}
+
+
+def sample(rng: Random, family: Family, hertz: float, *, regular: bool, short: bool = False) -> Series:
+    """Return a random series of a family.
+
+    Args:
+        rng: random numbers.
+        family: generator of the program.
+        hertz: samples per second.
+        regular: whether the sampling interval is constant; otherwise it varies by 20 % in either direction.
+        short: whether the step is shorter than the sampling interval times 2, so that no period is right
+            except that of the step itself.
+    """
+    seconds = rng.uniform(400, 1200) / hertz
+    period_s = pick(rng, 0.3, 1.9) / hertz if short else pick(rng, 2.5, 150) / hertz
+    period_s = min(period_s, seconds / 6) if not short else period_s
+    fine_step_s = 1 / (hertz * FINE_PER_SAMPLE)
+    fine = np.arange(0, seconds, fine_step_s)
+    program = family(rng, fine, period_s)
+    count = int(seconds * hertz) - 2
+    intervals = np.full(count, 1.0) if regular else 1 + rng.uniform(-0.2, 0.2, count)
+    times = np.cumsum(intervals) / hertz
+    times = times[times < fine[-1]]
+    if rng.integers(2):  # the mean power since the previous sample, from an energy counter
+        energy = np.concatenate(([0.0], np.cumsum(program.watts))) * fine_step_s
+        edges = np.concatenate(([0.0], times))
+        watts = np.diff(np.interp(edges, np.append(fine, fine[-1] + fine_step_s), energy)) / np.diff(edges)
+    else:  # the power at the time of the sample
+        watts = np.interp(times, fine, program.watts)
+    return Series(times, watts, program.period_s)

@@ -1,0 +1,266 @@
+"""Checks of a candidate period: stability, simpler explanations, other loops and aliases.
+
+Series are numpy arrays without trend and with mean 0. Lags are lengths in samples.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+UPSAMPLING: Final = 4
+"""Values of the autocorrelation per sampling interval."""
+_POINTS_PER_PERIOD: Final = 40
+_SEARCH: Final = 6
+_SEGMENT_PERIODS: Final = 3
+_TOLERANCE: Final = 0.05
+_MIN_GOOD: Final = 0.7
+_MAX_DRIFT: Final = 0.03
+_MIN_PERIODS_BETWEEN_BREAKS: Final = 12
+_UNCLEAR: Final = 0.6
+_MIN_JITTER: Final = 0.003
+"""Assumed lower bound of the variation of real steps. The alias of a step varies more than the step."""
+_MAX_JITTER: Final = 0.08
+_MIN_ERROR: Final = 0.002
+_PART_PERIODS: Final = 8
+_MAX_FOLDS: Final = 30
+_MIN_ROUGHER: Final = {4: 1.6, 8: 1.4}
+_MAX_ROUGHNESS: Final = 0.75
+_LOPSIDED: Final = 0.9
+_MIN_LOPSIDED_PERIODS: Final = 10
+_LONG_PERIOD: Final = 25.0
+_MAX_UNEXPLAINED: Final = 0.3
+_MAX_FAST: Final = 0.3
+_FAST_LOOPS: Final = 12
+_FAST_CORRELATION: Final = 0.3
+_NEGLIGIBLE: Final = 0.01
+_MAX_LINE: Final = 0.3
+_ALIAS: Final = 0.8
+
+Array = Any
+
+
+def autocorrelation(even: Array) -> Array:
+    """Return the normalised autocorrelation at multiples of a quarter of the sampling interval."""
+    count = len(even)
+    size = 1 << (2 * count - 1).bit_length()
+    power = np.abs(np.fft.rfft(even, size)) ** 2
+    products = np.fft.irfft(power, size * UPSAMPLING)[: count * UPSAMPLING // 2] * UPSAMPLING
+    squares = np.concatenate(([0.0], np.cumsum(even * even)))
+    lags = np.arange(count // 2 + 1)
+    energy = np.sqrt(squares[count - lags] * (squares[count] - squares[lags]))
+    fine = np.interp(np.arange(len(products)) / UPSAMPLING, lags, energy)
+    return products / np.maximum(fine, 1e-12)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPeriods:
+    """The period measured in overlapping parts of a series, each of four candidate periods.
+
+    Attributes:
+        ratios: local period divided by the candidate; 0 where the series does not repeat.
+        clear: whether the part repeats with about the median period.
+    """
+
+    ratios: Array
+    clear: Array
+
+    @property
+    def median(self) -> float:
+        """Median of the ratios."""
+        return float(np.median(self.ratios))
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether most parts have about the median period."""
+        return self.median > 0 and float(np.mean(self.clear)) >= _MIN_GOOD
+
+    @property
+    def is_drifting(self) -> bool:
+        """Whether the period at the beginning differs from that at the end."""
+        third = max(1, len(self.ratios) // 3)
+        first, last = np.median(self.ratios[:third]), np.median(self.ratios[-third:])
+        return abs(float(first - last)) > _MAX_DRIFT * self.median
+
+    @property
+    def is_interrupted_often(self) -> bool:
+        """Whether the repetition breaks so often that a longer period is likely, as with micro-batches."""
+        breaks = int(np.sum(self.clear[:-1] & ~self.clear[1:]))
+        return breaks > 1 and float(np.sum(self.clear)) < _MIN_PERIODS_BETWEEN_BREAKS * breaks
+
+    @property
+    def jitter(self) -> float:
+        """Relative standard deviation of one period."""
+        return self._spread * math.sqrt(_SEGMENT_PERIODS)
+
+    @property
+    def relative_error(self) -> float:
+        """Relative standard error of the median period."""
+        independent = max(1.0, len(self.ratios) / _SEGMENT_PERIODS)
+        return math.hypot(1.25 * self._spread / math.sqrt(independent), _MIN_ERROR)
+
+    @property
+    def _spread(self) -> float:
+        return float(np.std(self.ratios[self.clear])) / self.median
+
+
+def local_periods(even: Array, lag: float) -> LocalPeriods | None:
+    """Return the local periods of an evenly sampled series, one per period; None if it is too short."""
+    points = _POINTS_PER_PERIOD
+    fine = np.interp(np.arange(0, len(even) - 1, lag / points), np.arange(len(even)), even)
+    width = _SEGMENT_PERIODS * points
+    last = len(fine) - width - points - _SEARCH
+    if last <= points:
+        return None
+    starts = np.arange(0, last, points)
+    squares = np.concatenate(([0.0], np.cumsum(fine * fine)))
+    shifts = np.arange(points - _SEARCH, points + _SEARCH + 1)
+    scores = np.empty((len(shifts), len(starts)))
+    base = squares[starts + width] - squares[starts]
+    for row, shift in enumerate(shifts):
+        sums = np.concatenate(([0.0], np.cumsum(fine[: len(fine) - shift] * fine[shift:])))
+        energy = squares[starts + shift + width] - squares[starts + shift]
+        scores[row] = (sums[starts + width] - sums[starts]) / np.sqrt(np.maximum(base * energy, 1e-12))
+    top = np.clip(np.argmax(scores, axis=0), 1, len(shifts) - 2)
+    columns = np.arange(len(starts))
+    left, peak, right = scores[top - 1, columns], scores[top, columns], scores[top + 1, columns]
+    bend = np.minimum(left - 2 * peak + right, -1e-9)
+    ratios = (shifts[top] + np.clip(0.5 * (left - right) / bend, -1, 1)) / points
+    ratios[peak < 0.3] = 0.0
+    clear = (np.abs(ratios / max(float(np.median(ratios)), 1e-9) - 1) <= _TOLERANCE) & (
+        peak >= _UNCLEAR * float(np.median(peak))
+    )
+    return LocalPeriods(ratios, clear)
+
+
+def max_jitter(lag: float, *, is_regular: bool) -> float:
+    """Return the maximum variation of one period at which it is accepted.
+
+    With regular sampling a step shorter than the sampling interval looks like a period of many steps, whose
+    variation is that of a step times the square root of their number. A smaller variation excludes an alias.
+    """
+    return min(_MAX_JITTER, _MIN_JITTER * math.sqrt(lag)) if is_regular else _MAX_JITTER
+
+
+def has_simpler_fold(positions: Array, flat: Array, lag: float) -> bool:
+    """Return whether the series, folded at a fraction 1/k of the lag, is as smooth as at the lag.
+
+    A fold orders the samples by their phase. At the true period neighbours in this order have similar values.
+    At a multiple of the true period the order contains the same wave several times and is less smooth. This
+    holds even if the fraction is shorter than the sampling interval.
+
+    Args:
+        positions: sample times in units of the mean interval.
+        flat: the series at these times.
+        lag: candidate period.
+    """
+    folds = np.arange(1, min(_MAX_FOLDS, int(lag / 2) + 2))
+    turns = np.outer(folds, positions / lag) % 1.0
+    for periods, rougher in _MIN_ROUGHER.items():
+        roughness = _roughness(flat, turns, np.floor(positions / (periods * lag)))
+        if np.any(roughness[1:] < rougher * roughness[0]):
+            return True
+        if periods < _PART_PERIODS and roughness[0] > _MAX_ROUGHNESS:
+            return True
+    return False
+
+
+def _roughness(flat: Array, turns: Array, part: Array) -> Array:
+    """Return the mean squared difference of neighbours in phase by row of phases, relative to the variance.
+
+    Only neighbours in the same part of the series count, because the phase is exact for a few periods only.
+    """
+    order = np.argsort(part + turns, axis=1)
+    steps = np.diff(flat[order], axis=1)
+    same = np.diff(part[order], axis=1) == 0
+    return np.sum(steps * steps * same, axis=1) / (np.maximum(1, np.sum(same, axis=1)) * np.var(flat))
+
+
+def may_be_pauses(even: Array, lag: float) -> bool:
+    """Return whether the period may be the cycle of short pauses, such as checkpoints, in unresolved steps.
+
+    The series then is at one level most of the time. Such a cycle needs more repetitions than other periods.
+    """
+    skew = abs(float(np.mean(even**3))) / float(np.std(even)) ** 3
+    return lag >= _LONG_PERIOD and skew > _LOPSIDED and len(even) < _MIN_LOPSIDED_PERIODS * lag
+
+
+def has_other_period(even: Array, lag: float) -> bool:
+    """Return whether the part of the series that does not repeat after `lag` has a period of its own.
+
+    A single frequency then contains much of its power. In a long period much unexplained power may also be a
+    loop of too few samples per step, of which the candidate is a cycle, for example between checkpoints.
+    """
+    rest = _without_period(even, lag)
+    unexplained = float(np.var(rest)) / float(np.var(even))
+    if lag >= _LONG_PERIOD and (unexplained > _MAX_UNEXPLAINED or _fast_share(even) > _MAX_FAST):
+        return True
+    if unexplained < _NEGLIGIBLE:
+        return False
+    power = np.abs(np.fft.rfft((rest - np.mean(rest)) * np.hanning(len(rest)))) ** 2
+    power[: int(1.5 * len(rest) / lag)] = 0.0
+    top = int(np.argmax(power))
+    return float(np.sum(power[max(0, top - 2) : top + 3])) > _MAX_LINE * float(np.sum(power))
+
+
+def contains_fast_loop(even: Array, lag: float) -> bool:
+    """Return whether a loop of at most a twelfth of the lag runs within the period.
+
+    The period is then a cycle of many steps, such as those between two checkpoints. Micro-batches are fewer.
+    """
+    if lag < _LONG_PERIOD:
+        return False
+    width = max(8, int(lag / 6))
+    means = np.convolve(even, np.ones(width) / width, mode="same")
+    fast = (even - means)[width:-width]
+    bound = 2.5 * float(np.median(np.abs(fast))) + 1e-12
+    correlation = autocorrelation(np.clip(fast, -bound, bound))
+    start = int(np.argmax(correlation < 0))
+    part = correlation[start : int(lag / _FAST_LOOPS * UPSAMPLING) + 1]
+    return start > 0 and len(part) > 0 and float(part.max()) > _FAST_CORRELATION
+
+
+def _fast_share(even: Array) -> float:
+    """Return the share of the variance at periods of less than five samples."""
+    power = np.abs(np.fft.rfft(even)) ** 2
+    return float(np.sum(power[len(even) // 5 :])) / float(np.sum(power))
+
+
+def _without_period(even: Array, lag: float) -> Array:
+    """Return each sample minus the mean of the samples one period before and after it."""
+    index = np.arange(len(even))
+    before, after = np.interp(index - lag, index, even), np.interp(index + lag, index, even)
+    rest = even - (before + after) / 2
+    edge = math.ceil(lag)
+    return rest[edge:-edge]
+
+
+def is_alias(positions: Array, flat: Array, lag: float) -> bool:
+    """Return whether a frequency above the sampling rate explains irregular samples as well as the period.
+
+    Args:
+        positions: sample times in units of the mean interval.
+        flat: the series at these times, or its mean since the previous time.
+        lag: candidate period.
+    """
+    middle = np.concatenate((positions[:1], (positions[1:] + positions[:-1]) / 2))
+    own = max(_power(at, flat, 1 / lag, lag) for at in (positions, middle))
+    aliases = (order + sign / lag for order in (1, 2, 3) for sign in (-1, 1))
+    return any(
+        _power(at, flat, frequency, lag) > _ALIAS * own for frequency in aliases for at in (positions, middle)
+    )
+
+
+def _power(positions: Array, flat: Array, frequency: float, lag: float) -> float:
+    """Return the power of a sinusoid in the series, added up over parts of eight periods."""
+    part = np.floor(positions / (_PART_PERIODS * lag)).astype(int)
+    best = 0.0
+    for detune in (-0.5, 0.0, 0.5):
+        turns = (frequency + detune / (_PART_PERIODS * lag)) * positions
+        waves = flat * np.exp(-2j * np.pi * turns)
+        sums = np.bincount(part, waves.real) ** 2 + np.bincount(part, waves.imag) ** 2
+        best = max(best, float(sums.sum()))
+    return best
