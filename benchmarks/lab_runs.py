@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import random
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +26,11 @@ from slurm_energy.tuning.priors import cpu_prior, joint_prior
 from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
 from slurm_energy.tuning.search import TuningSearch
 from slurm_energy_lab.cluster.configuration import toml_document
-from slurm_energy_lab.model import NodeProfile, draw_profile, load_profile
+from slurm_energy_lab.model import NodeProfile, draw_profile
 from slurm_energy_lab.model.phase_walk import PhaseWalk
 from slurm_energy_lab.model.programs import workload_spec
 from slurm_energy_lab.model.steady_state import SteadyState
+from slurm_energy_lab.virtual_node import VirtualNode
 
 WINDOW_S, SETTLE_S = 10.0, 2.0
 STEP_VARIATION, POWER_ERROR = 0.02, 0.005
@@ -42,12 +46,36 @@ class TunedRun:
     summary: dict[str, Any]
 
 
-def drawn_node(seed: int, gpus: bool) -> NodeProfile:
-    """Return a node profile drawn at random, read from a profile file."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "node.toml"
-        path.write_text(toml_document(draw_profile(seed, gpus)))
-        return load_profile(path)
+def write_profile(seed: int, gpus: bool, folder: Path) -> Path:
+    """Write a node profile drawn at random and return its path."""
+    path = folder / "node.toml"
+    path.write_text(toml_document(draw_profile(seed, gpus)))
+    return path
+
+
+def run_agent(
+    node: VirtualNode, device: str, program: str, size: float, objective: Objective, seed: str
+) -> TunedRun:
+    """Run a program as a job of an agent that knows no earlier job, with random errors of its progress."""
+    node.restart_agent()
+    node.wait(5.0)
+    job_id, flags = node.new_job_id(), {"policy": objective.name}
+    if objective.slowdown_limit is not None:
+        flags["slowdown"] = f"{100 * objective.slowdown_limit:g}"
+    node.begin(job_id, None, **flags)
+    result = node.run_reporting(program, device, None, job_id, STEP_VARIATION, random.Random(seed), size)
+    node.end(job_id)
+    record = node.records()[job_id]
+    assert record.tuning is not None
+    return TunedRun(result.seconds, result.energy_joules["node"], record.tuning)
+
+
+@contextmanager
+def memory_folder() -> Iterator[Path]:
+    """Context manager that yields a temporary folder in memory where possible."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as name:
+        yield Path(name)
 
 
 def run_search(truth: SteadyState, program: str, size: float, objective: Objective, seed: str) -> TunedRun:

@@ -4,6 +4,9 @@ Half of the nodes have GPUs. The coefficients of each node are drawn at random (
 kernels and three programs of several phases run on each node under the objective `edp` without a limit, and
 under `energy` with slowdown limits of 3, 5 and 10 %. The energy of a job is that of its whole node.
 
+Each run is a job of the job manager of an agent on a virtual clock. `--search-only` drives the search alone,
+which is faster. The progress that a job reports varies by 2 % per second.
+
 The sweep runs each program at every point of a grid of GPU limits and CPU frequencies without noise. `saving`
 is the share of the untuned energy-delay product or energy that a run saves, with the search included;
 `possible` is that of the best point of the sweep; `share` is the sum of the savings over the sum of the
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import sys
 import time
@@ -25,13 +29,14 @@ from pathlib import Path
 from statistics import fmean
 
 from claims import Claim, at_least, at_most, publish
-from lab_runs import TunedRun, drawn_node, run_search
+from lab_runs import TunedRun, memory_folder, run_agent, run_search, write_profile
 
 from slurm_energy.policies.operating_point import OperatingPoint
 from slurm_energy.tuning.objective import TIME_EXPONENTS, Objective
-from slurm_energy_lab.model import default_size, kernel_names, program_names
+from slurm_energy_lab.model import default_size, kernel_names, load_profile, program_names
 from slurm_energy_lab.model.programs import workload_spec
 from slurm_energy_lab.model.steady_state import StaticRun, SteadyState
+from slurm_energy_lab.virtual_node import VirtualNode
 
 OBJECTIVES = (("edp", None), ("energy", 0.03), ("energy", 0.05), ("energy", 0.10))
 RESPONSIVE = 0.02
@@ -71,6 +76,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1800, help="untuned run time (1800)")
     parser.add_argument("--workers", type=int, default=2, help="processes (2)")
     parser.add_argument("--programs", default="", help="comma-separated names (default: all)")
+    parser.add_argument("--search-only", action="store_true", help="without the agent")
     parser.add_argument("--verbose", action="store_true", help="print every run")
     parser.add_argument("--results", type=Path, metavar="FILE", help="file of results to write and to resume")
     parser.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
@@ -94,7 +100,10 @@ def evaluate(arguments: argparse.Namespace, programs: Sequence[str]) -> list[Res
     done = {item.seed for item in results}
     seeds = [seed for seed in range(arguments.seed, arguments.seed + arguments.nodes) if seed not in done]
     with ProcessPoolExecutor(arguments.workers) as pool:
-        parts = [pool.submit(evaluate_node, seed, programs, arguments.seconds) for seed in seeds]
+        parts = [
+            pool.submit(evaluate_node, seed, programs, arguments.seconds, arguments.search_only)
+            for seed in seeds
+        ]
         for part in parts:
             results += part.result()
             if arguments.results:
@@ -103,19 +112,28 @@ def evaluate(arguments: argparse.Namespace, programs: Sequence[str]) -> list[Res
     return results
 
 
-def evaluate_node(seed: int, programs: Sequence[str], seconds: float) -> list[Result]:
+def evaluate_node(seed: int, programs: Sequence[str], seconds: float, search_only: bool) -> list[Result]:
     """Return the tuned runs of all programs on one node. Nodes with odd seeds have GPUs."""
+    logging.disable(logging.WARNING)
     device = "gpu" if seed % 2 else "cpu"
-    profile = drawn_node(seed, device == "gpu")
-    truth = SteadyState(profile, device)
     results = []
-    for program in programs:
-        size = default_size(profile, program, device, seconds)
-        sweep = truth.sweep(workload_spec(program), size)
-        for name, limit in OBJECTIVES:
-            objective = Objective(name, limit)
-            run = run_search(truth, program, size, objective, f"{seed}/{program}/{name}/{limit}")
-            results.append(judged((seed, device, program), objective, sweep, run))
+    with memory_folder() as folder:
+        path = write_profile(seed, device == "gpu", folder)
+        profile = load_profile(path)
+        truth = SteadyState(profile, device)
+        node = None if search_only else VirtualNode(folder, path, sampling_hz=1.0, node_meter=True)
+        for program in programs:
+            size = default_size(profile, program, device, seconds)
+            sweep = truth.sweep(workload_spec(program), size)
+            for name, limit in OBJECTIVES:
+                objective, key = Objective(name, limit), f"{seed}/{program}/{name}/{limit}"
+                if node is None:
+                    run = run_search(truth, program, size, objective, key)
+                else:
+                    run = run_agent(node, device, program, size, objective, key)
+                results.append(judged((seed, device, program), objective, sweep, run))
+        if node is not None:
+            node.close()
     return results
 
 
@@ -138,7 +156,7 @@ def judged(
         saving(run),
         saving(best),
         run.summary["probes"],
-        str(OperatingPoint.from_json(run.summary["chosen"])),
+        str(OperatingPoint.from_json(run.summary["chosen"] or {})),
         str(best.point),
     )
 

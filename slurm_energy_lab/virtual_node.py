@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import random
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from slurm_energy.agent.jobs.job_manager import JobManager
 from slurm_energy.agent.metering.clock import Clock
@@ -173,7 +174,7 @@ class VirtualNode:
         self._last_job = 0
         self._agents = 0
         self._settings: dict[str, bytes] = {}
-        self._dynamic: dict[Path, File] = {}
+        self._dynamic: dict[str, tuple[File, BinaryIO]] = {}
         self._entry_count = 0
         self._copy()
         self._config = Config(agent=AgentConfig(sampling_hz=sampling_hz, **(agent or {})))
@@ -217,6 +218,8 @@ class VirtualNode:
     def close(self) -> None:
         """Stop the agent."""
         self.manager.stop()
+        for _, file in self._dynamic.values():
+            file.close()
         self.model.close()
 
     def new_job_id(self) -> int:
@@ -255,7 +258,7 @@ class VirtualNode:
         """Contents of all files that take settings, by path."""
         return dict(self._settings)
 
-    def submit(self, kernel: str, device: str, seconds: float, job_id: int, **where: Any) -> int:
+    def submit(self, kernel: str, device: str, seconds: float | None, job_id: int, **where: Any) -> int:
         """Start a kernel that takes `seconds` at full speed; return its run id."""
         request = KernelRequest(kernel, device, full_speed_s=seconds, job_id=job_id, **where)
         with self.model.modify() as model:
@@ -292,22 +295,24 @@ class VirtualNode:
         self,
         kernel: str,
         device: str,
-        seconds: float,
+        seconds: float | None,
         job_id: int,
         variation: float = 0.0,
         numbers: random.Random | None = None,
+        size: float | None = None,
     ) -> KernelResult:
         """Run a kernel to its end while the job reports its progress at every sample.
 
         Args:
             kernel: name of the kernel.
             device: `cpu` or `gpu`.
-            seconds: run time at full speed.
+            seconds: run time at full speed, which determines the size if that is None.
             job_id: the job.
             variation: relative standard deviation of the progress that the job reports in a second.
             numbers: source of random numbers for this deviation.
+            size: problem size; None to use `seconds`.
         """
-        run_id = self.submit(kernel, device, seconds, job_id)
+        run_id = self.submit(kernel, device, seconds, job_id, size=size)
         last_units = reported = 0.0
         last_s = self.clock.now_s
         while (result := self._model().result(run_id)) is None:
@@ -368,15 +373,15 @@ class VirtualNode:
         entries = self._tree.tree._entries
         if len(entries) != self._entry_count:
             self._entry_count = len(entries)
-            self._dynamic = {
-                self.root / path.lstrip("/"): entry
-                for path, entry in entries.items()
-                if isinstance(entry, File) and path.endswith(_DYNAMIC)
-            }
-            for path in self._dynamic:
-                path.parent.mkdir(parents=True, exist_ok=True)
-        for path, entry in self._dynamic.items():
-            path.write_bytes(_rendered(entry))
+            for path, entry in entries.items():
+                if path.endswith(_DYNAMIC) and path not in self._dynamic and isinstance(entry, File):
+                    self._host_path(path).parent.mkdir(parents=True, exist_ok=True)
+                    self._dynamic[path] = entry, self._host_path(path).open("wb", buffering=0)
+        for entry, file in self._dynamic.values():
+            content = _rendered(entry)
+            os.pwrite(file.fileno(), content, 0)
+            if os.fstat(file.fileno()).st_size > len(content):
+                file.truncate(len(content))
 
     def _write_through(self, knob: Knob) -> None:
         """Let each write of a knob reach the emulator at once, as a write to its file would."""
