@@ -30,6 +30,7 @@ CASES = [
     # 38 W of each package's DRAM cannot be capped and are subtracted from the node's cap.
     ("n1", "cap", ["--energy-cap=376"], {"package_watts": (150.0, 150.0)}),
     ("n1", "edp", ["--energy-model=gemm", "--energy-tuning=off"], {"cpu": {"max": 2_100_000}}),
+    ("n1", "balanced", ["--energy-cpu-freq=2GHz"], {"cpu": {"governor": "powersave", "max": 2_000_000}}),
     ("n2", "monitor", [], {}),
     ("n2", "performance", [], {"cpu": {"governor": "performance"}}),
     ("n2", "powersave", [], {"cpu": {"governor": "powersave"}}),

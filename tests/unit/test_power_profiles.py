@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_energy.agent.tuning.tunable_hardware import TunableHardware
 from slurm_energy.devices.driver import DeviceError
 from slurm_energy.devices.gpu import nvml
 from slurm_energy.devices.gpu.nvml import NvmlLibrary
@@ -21,6 +22,8 @@ from slurm_energy.devices.gpu.power_profiles import (
     profile_name,
     profile_number,
 )
+from slurm_energy.devices.hardware import GpuInfo, NodeHardware
+from slurm_energy.policies import JobScope, OperatingPoint
 
 PREFIX = "nvmlDeviceWorkloadPowerProfile"
 NOT_SUPPORTED, NOT_FOUND = pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
@@ -138,3 +141,18 @@ def test_gpus_without_profiles_offer_none(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delattr(pynvml, "c_nvmlWorkloadPowerProfileProfilesInfo_v1_t")  # an older nvidia-ml-py
     assert offered_profiles(NvmlLibrary(Board({1})), 0) == ()
     assert nvml.NvmlPowerProfile.stage < nvml.NvmlPowerLimit.stage < nvml.NvmlLockedClocks.stage
+
+
+def test_profiles_of_all_gpus_are_candidates_of_a_search() -> None:
+    gpus = [
+        GpuInfo(index, index, "NVIDIA B200", 1000.0, 200.0, 1000.0, (120, 1965), power_profiles=names)
+        for index, names in enumerate((("MAX_P", "MAX_Q", "HPC", "NETWORK"), ("HPC", "MAX_Q", "MAX_Q_1")))
+    ]
+    hardware = NodeHardware("x", 4, gpus=tuple(gpus))
+
+    def profiles(*blocked: str) -> set[OperatingPoint]:
+        tunable = TunableHardware(hardware, JobScope(True, (0, 1), gpu_job=True), frozenset(blocked))
+        return {point for point in tunable.candidates(900.0) if point.gpu_power_profile is not None}
+
+    assert profiles() == {OperatingPoint(gpu_power_profile=name) for name in ("MAX_Q", "HPC")}
+    assert profiles("gpu_power_profile") == set()

@@ -107,7 +107,8 @@ class LocalSources:
         self, tuner: JobTuner, objective: Objective, points: tuple[OperatingPoint, ...]
     ) -> PointSource:
         config, search = self._config(), self._search
-        start = self._start(tuner, objective, config)
+        named = self._start(tuner, objective, config)
+        start = None if named is None else named[0]
         if start is not None and start != UNTUNED and start not in points:
             points = (start, *points)
         options = search.SearchOptions(max_probes=config.tuning.max_probes, start=start)
@@ -129,7 +130,7 @@ class LocalSources:
         prior = self._prior(tuner)
         point, source = prior.static_point(points, reference, objective)
         if point == UNTUNED and named is not None:
-            point, source = named, CurveSource.ORACLE
+            point, source = named
         everywhere = (UNTUNED, *dict.fromkeys((*points, point)))
         posterior = prior.ensemble(everywhere, reference).condition()
         index = everywhere.index(point)
@@ -138,13 +139,17 @@ class LocalSources:
         return ConstantPoint(point, _summary(point, source.value) | {"estimated_saving": saving})
 
     @staticmethod
-    def _start(tuner: JobTuner, objective: Objective, config: Config) -> OperatingPoint | None:
-        """Return the first point to try: that of the controller, or else of the site or a publication."""
-        if tuner.advice is not None and tuner.advice.start is not None:
-            return tuner.advice.start
+    def _start(
+        tuner: JobTuner, objective: Objective, config: Config
+    ) -> tuple[OperatingPoint, CurveSource] | None:
+        """Return the first point to try and its source: the controller, else the site or a publication."""
+        advice = tuner.advice
+        if advice is not None and advice.start is not None:
+            sources = [source for source in CurveSource if source.value == advice.start_source]
+            return advice.start, sources[0] if sources else CurveSource.ORACLE
         tunable = tuner.tunable
         named = starting_point(objective.name, tuner.session.model, tunable.hardware, tunable.scope, config)
-        return named.point if named is not None else None
+        return (named.point, CurveSource(named.source)) if named is not None else None
 
     @staticmethod
     def _prior(tuner: JobTuner) -> Prior:

@@ -69,6 +69,8 @@ class PointApplier:
         hardware = with_current_limits(before, {_BOOST: "1" if before.boost else "0"} | fixed)
         if any(key.startswith("nvml.locked_clocks") for key in fixed):
             blocked |= {"gpu_clock_mhz"}  # the job's flags or the site chose the clocks
+        if any(key.startswith("nvml.power_profile") for key in fixed):
+            blocked |= {"gpu_power_profile"}
         scope = planner.job_scope(session, hardware)
         return TunableHardware(hardware, scope, blocked, self._config().bounds)
 

@@ -20,6 +20,9 @@ from slurm_energy.tuning.candidates import (
 )
 
 _MAX_LIMITS = 14
+_TUNED_PROFILES = ("MAX_Q", "MAX_Q_1", "MAX_Q_2", "MAX_Q_3", "HPC", "TRAINING", "COMPUTE", "MEMORY_BOUND")
+"""Workload power profiles that are candidates, in the order in which they are offered to a search."""
+_MAX_PROFILES = 4
 _MAX_HOST_FREQUENCIES = 5
 """CPU frequencies of a job on GPUs, which are combined with the settings of the GPUs."""
 _BINDING_SHARE = 0.95
@@ -122,7 +125,19 @@ class TunableHardware:
             ]
         if not points or draw_watts < _CLOCKS_BELOW * gpu.default_limit_watts:
             points += gpu_clocks(gpu)
-        return points
+        return [*points, *self._profile_points()]
+
+    def _profile_points(self) -> list[OperatingPoint]:
+        """Return the power profiles that all GPUs of the job offer, each alone.
+
+        An enforced profile changes limit and clock itself, so that it is not combined with either.
+        """
+        gpus = self.gpus
+        if not gpus or "gpu_power_profile" in self.blocked:
+            return []
+        common = set(gpus[0].power_profiles).intersection(*(gpu.power_profiles for gpu in gpus))
+        names = [name for name in _TUNED_PROFILES if name in common]
+        return [OperatingPoint(gpu_power_profile=name) for name in names[:_MAX_PROFILES]]
 
 
 def _spread(points: Sequence[OperatingPoint], count: int) -> Sequence[OperatingPoint]:
