@@ -21,6 +21,7 @@ from slurm_energy.reports.settings import MergedSetting, applied_part, merge_set
 from slurm_energy.reports.text_plot import Glyphs, area_plot, share_bar, sparkline
 from slurm_energy.reports.time_spec import format_time
 from slurm_energy.reports.trace import PowerTrace, combine, decode_trace
+from slurm_energy.reports.tuning_label import explanations
 from slurm_energy.reports.usage import JobUsage, component_type, worst_quality
 from slurm_energy.slurm.hostlist import fold_hostlist
 
@@ -204,9 +205,14 @@ def _times(job: JobUsage) -> str:
 
 
 def _settings(job: JobUsage, glyphs: Glyphs) -> list[str]:
+    sentences = [
+        line
+        for sentence in explanations(job)
+        for line in textwrap.wrap(sentence, WIDTH - 2, initial_indent="  ", subsequent_indent="    ")
+    ]
     merged = merge_settings(job.records)
     if not merged:
-        return []
+        return sentences
     rows = [("setting", "before", "requested", "applied", "after")]
     rows += [_setting_row(merged_setting, len(job.records)) for merged_setting in merged]
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
@@ -215,7 +221,7 @@ def _settings(job: JobUsage, glyphs: Glyphs) -> list[str]:
         arrow = f" {glyphs.arrow} " if lines else " " * (len(glyphs.arrow) + 2)
         name, *setting = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         lines.append(f"{name}   {arrow.join(setting)}")
-    return lines
+    return [*lines, *sentences]
 
 
 def _setting_row(merged: MergedSetting, node_count: int) -> tuple[str, str, str, str, str]:

@@ -60,7 +60,9 @@ def _jobs(jobs: list[Mapping[str, Any]]) -> list[str]:
         return ["no job is running on this node"]
     watts_by_type = [_by_component_type(job.get("watts") or {}) for job in jobs]
     names = list(dict.fromkeys(name for watts in watts_by_type for name in watts))
+    tuned = any(job.get("tuning") for job in jobs)
     head = f"{'JOB':>10} {'USER':<10} {'POLICY':<12} {'TIME':>10} {'WATTS':>8} {'JOULES':>11}"
+    head += f" {'TUNING':<9}" if tuned else ""
     units = [f"{name.upper()}(W)" for name in names]
     lines = [head + "".join(f" {unit:>8}" for unit in units)]
     for job, job_watts in zip(jobs, watts_by_type, strict=True):
@@ -70,6 +72,7 @@ def _jobs(jobs: list[Mapping[str, Any]]) -> list[str]:
         row = f"{job.get('job_id', '?'):>10} {fit(user, 10, True)} {fit(policy, 12, True)}"
         row += f" {format_duration(job.get('elapsed_s')) or unknown:>10} {_watts(total(watts), unknown)}"
         row += f" {_watts(total(joules), unknown):>11}"
+        row += f" {fit(str(job.get('tuning') or _HIDDEN), 9, True)}" if tuned else ""
         lines.append(row + "".join(f" {_watts(job_watts.get(name), unknown)}" for name in names))
     if any("watts" not in job for job in jobs):
         lines.append("only root and their owners see the power of other users' jobs")

@@ -39,6 +39,7 @@ class JobContext:
         cluster: ClusterName.
         node: NodeName of this node.
         cpus: number of CPUs of the job on this node.
+        node_count: number of nodes of the job.
         gpus: device numbers of the job's GPUs on this node; None: not set, not numbers, or the job has none.
         exclusive: True if Slurm allows no other job on this node.
         sluid: Slurm's unique job id, which exists from Slurm 25.11 on.
@@ -56,6 +57,7 @@ class JobContext:
     gpus: tuple[int, ...] | None = None
     exclusive: bool = False
     sluid: str | None = None
+    node_count: int | None = None
     flags: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -94,6 +96,7 @@ def job_context(env: Mapping[str, str]) -> JobContext:
         # 26.05 sets the exclusivity of the job as scontrol shows it: no, node, user, mcs, topo.
         exclusive=env.get("SLURM_JOB_EXCLUSIVE", "").lower() in ("node", "yes"),
         sluid=env.get("SLURM_JOB_SLUID") or None,
+        node_count=_node_count(env),
         flags={
             "ENERGY_" + name.removeprefix(_FLAG_PREFIX): value
             for name, value in env.items()
@@ -127,6 +130,14 @@ def _cpus(env: Mapping[str, str]) -> int | None:
         position = hostlist.node_position(node, nodes)
         return None if position is None else hostlist.count_at(counts, position)
     except UsageError:
+        return None
+
+
+def _node_count(env: Mapping[str, str]) -> int | None:
+    """Return the number of the job's nodes, which the list of CPU counts contains; None: unknown."""
+    try:
+        return hostlist.sum_repeats(env["SLURM_JOB_CPUS_PER_NODE"])
+    except (KeyError, UsageError):
         return None
 
 

@@ -104,6 +104,21 @@ def count_at(counts: str, position: int) -> int | None:
     return None
 
 
+def sum_repeats(counts: str) -> int:
+    """Return the number of nodes in a list of counts such as `64(x2),32`.
+
+    Raises:
+        UsageError: `counts` is not such a list.
+    """
+    total = 0
+    for part in counts.split(","):
+        match = _COUNT.fullmatch(part.strip())
+        if match is None:
+            raise UsageError(f"count per node '{shown(counts)}'", "not of the form 64(x2),32")
+        total += int(match[2] or 1)
+    return total
+
+
 def is_uniform(counts: str) -> bool:
     """Return whether a list of counts gives all nodes the same count in one item, such as `64(x2)`."""
     return _COUNT.fullmatch(counts.strip()) is not None

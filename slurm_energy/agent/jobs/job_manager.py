@@ -277,7 +277,7 @@ class JobManager:
             reader: uid of the requesting user; None for a user who may read everything.
         """
         return {
-            **self._queries.status(self.node, self._finalizer.sessions, reader),
+            **self._queries.status(self.node, self._finalizer.sessions, reader, self.tuners.phases()),
             **self.spool.state(),
             "sampling_hz": self.config.agent.sampling_hz,
             "unrestored": sorted(self._settings.unrestored),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from slurm_energy.agent.jobs.sessions import Session, SessionTable
@@ -70,7 +70,9 @@ class LiveQueries:
         age_s = max(0.0, self._clock.boottime() - sampled_s)
         return session.uid, {**responses.energy_response(session), "age_s": age_s, "sampled_s": sampled_s}
 
-    def status(self, node: str, ended: Iterable[Session], reader: int | None) -> dict[str, Any]:
+    def status(
+        self, node: str, ended: Iterable[Session], reader: int | None, tuning: Mapping[str, str]
+    ) -> dict[str, Any]:
         """Return the power of the node, and its jobs and devices.
 
         Args:
@@ -78,13 +80,14 @@ class LiveQueries:
             ended: sessions of ended jobs whose records are not written yet.
             reader: uid of the requesting user, who sees energy and power of the user's own jobs only; None
                 for a user who may read everything.
+            tuning: phase of the tuning by job as `JOBID.RESTART`.
         """
         now, last = self._clock.boottime(), self._meter.time
         if not self._running and (last is None or now - last > MIN_WINDOW_S):
             self._sample()  # samples are rare without jobs
         live, sessions = self._meter.live, [*self._running.values(), *ended]
         response = {
-            **responses.status_response(node, sessions, self._devices, reader),
+            **responses.status_response(node, sessions, self._devices, reader, tuning),
             "watts": dict(live.watts(now)),
             "watts_window_s": live.window_s,
         }

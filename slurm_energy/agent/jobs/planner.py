@@ -88,6 +88,7 @@ def new_session(
         node=node,
         sluid=context.sluid,
         cpus=context.cpus,
+        node_count=context.node_count,
         boot_id="",
         start_unix=started[0],
         whole_node=whole,

@@ -83,6 +83,7 @@ class Session:
         whole_node: whether the job has the whole node.
         gpus: indices of the job's GPUs.
         gpu_job: whether the job requested GPUs from Slurm.
+        node_count: number of the job's nodes; None if unknown.
         cpu_list: the job's logical CPUs; None until a step reports them, and for a job with the whole node.
         policy: energy policy in force.
         requested: the job's energy flags, for its record.
@@ -137,6 +138,7 @@ class Session:
     cpu_list: tuple[int, ...] | None = None
     late: bool = False
     tuning: dict[str, Any] | None = None
+    node_count: int | None = None
     phase: str = STARTING
     end_unix: float | None = None
     steps_ended_at: float | None = None

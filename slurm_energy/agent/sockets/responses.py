@@ -43,7 +43,11 @@ def energy_response(session: Session) -> dict[str, Any]:
 
 
 def status_response(
-    node: str, sessions: Iterable[Session], devices: NodeDevices, reader: int | None = None
+    node: str,
+    sessions: Iterable[Session],
+    devices: NodeDevices,
+    reader: int | None = None,
+    tuning: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the fields of the `status` response that describe the node, its jobs and its devices.
 
@@ -53,12 +57,13 @@ def status_response(
         devices: the node's devices.
         reader: uid of the requesting user, who sees energy and power of the user's own jobs only; None for a
             user who may read everything.
+        tuning: phase of the tuning by job as `JOBID.RESTART`; None for none.
     """
     kinds = collections.Counter(knob.name for knob in devices.knobs.values())
     return {
         "version": __version__,
         "node": node,
-        "jobs": [_job(session, reader) for session in sessions],
+        "jobs": [_job(session, reader, (tuning or {}).get(session.owner)) for session in sessions],
         "devices": {
             "counters": [counter.key for counter in devices.counters],
             "knobs": dict(kinds),
@@ -67,7 +72,7 @@ def status_response(
     }
 
 
-def _job(session: Session, reader: int | None) -> dict[str, Any]:
+def _job(session: Session, reader: int | None, tuning: str | None) -> dict[str, Any]:
     job: dict[str, Any] = {
         "job_id": session.job_id,
         "restart_count": session.restart_count,
@@ -77,6 +82,7 @@ def _job(session: Session, reader: int | None) -> dict[str, Any]:
     if reader in (None, session.uid):
         watts = session.power_monitor.watts
         job["user"] = session.user
+        job["tuning"] = tuning
         job["elapsed_s"] = session.meter.elapsed_s
         job["watts"] = {name: watts.get(name) for name in session.components}
         joules = components.joules(session.meter)

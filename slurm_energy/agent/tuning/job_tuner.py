@@ -140,7 +140,7 @@ class JobTuner:
     def pin(self, point: OperatingPoint, now_s: float) -> None:
         """Hold an operating point that the site or the user fixed. It is not searched any more."""
         self._source = ConstantPoint(point, {"chosen": point.to_json(), "chosen_source": "pinned"})
-        self._follow(now_s)
+        self.follow(now_s)
         self._store_result()
 
     def finish(self) -> None:
@@ -175,15 +175,21 @@ class JobTuner:
             self._measure_reference_again(now_s)
         elif interval.window is not None:
             self._source.observe(interval.window)
-        self._follow(now_s)
+        self.follow(now_s)
         self._store_result()
         return before != (self.point, self.phase)
 
     def _had_progress(self) -> bool:
         return self.record.get("progress") not in (None, "none") and self.phase != REFERENCE
 
-    def _follow(self, now_s: float) -> None:
-        """Apply the requested point unless the mode forbids it, and react to knobs without effect."""
+    def follow(self, now_s: float) -> None:
+        """Apply the requested point unless the mode forbids it, and react to knobs without effect.
+
+        The tuner calls it after each window. A source whose point changes at other times calls it then.
+
+        Args:
+            now_s: current time in seconds since boot.
+        """
         if self._source is None or self.record["mode"] != "on":
             return
         refused = self._applier.replaced_values(self.session)

@@ -31,6 +31,9 @@ NO_NUMPY_NOTE = "tuning: numpy is not installed on the node (extra 'tuning'): no
 NO_PROGRESS_NOTE = (
     "tuning: no trustworthy progress signal: no search, the setting follows the job's own power draw"
 )
+SEVERAL_NODES_NOTE = (
+    "tuning: the job runs on several nodes, which are not tuned one by one: a slow node slows all"
+)
 NO_KNOB_NOTE = "tuning: the job has no knob on this node that it may move"
 _CLASS_ERROR = 0.08
 """Standard deviation of a program's response from that of the reference kernel of its class."""
@@ -87,6 +90,9 @@ class LocalSources:
             gpu_watts=mean_gpu_watts(interval.watts),
             package_watts=package_watts(interval.watts, tunable.package_count),
         )
+        if (tuner.session.node_count or 1) > 1:
+            tuner.session.note(SEVERAL_NODES_NOTE)
+            return ConstantPoint(UNTUNED, _summary(UNTUNED, None))
         points = tunable.candidates(tuner.gpu_draw_watts)
         if not points:
             tuner.session.note(NO_KNOB_NOTE)
