@@ -28,16 +28,17 @@ def write_policy_file(path: Path, text: str) -> None:
 def policies_answer(config: Config) -> dict[str, Any]:
     """Return the response to `GET /v1/policies`: every energy policy with its base, bounds and defaults.
 
-    A policy has the fields of `policies.PolicyInfo` and `built_in`. A site's own policy also has `settings`,
-    which holds its keys in the configuration file.
+    A policy has the fields of `policies.PolicyInfo`, `objective` and `built_in`. A site's own policy also has
+    `settings`, which holds its keys in the configuration file.
     """
     policies = []
     for policy in catalogue(config).values():
         site = config.policies.get(policy.name)
-        entry = dataclasses.asdict(policy) | {"built_in": site is None}
+        entry = dataclasses.asdict(policy) | {"objective": policy.objective, "built_in": site is None}
         policies.append(entry | ({"settings": dataclasses.asdict(site)} if site else {}))
     return {
         "policies": policies,
         "bounds": dataclasses.asdict(config.bounds),
         "defaults": dataclasses.asdict(config.defaults),
+        "tuning": dataclasses.asdict(config.tuning),
     }

@@ -133,6 +133,14 @@ _CAPS = (
     ("cap_watts", "cap", "W"),
     ("gpu_cap_watts", "GPU cap", "W"),
 )
+_TEXTS = (
+    ("cpu_freq", "CPU at most", " MHz"),
+    ("gpu_clock", "GPU clock at most", " MHz"),
+    ("power_profile", "power profile", ""),
+    ("slowdown", "slowdown at most", " %"),
+    ("tuning", "tuning", ""),
+)
+"""Flags whose text the record holds: key, name, and the unit of a number without one."""
 
 
 def policy_text(job: JobUsage) -> str:
@@ -146,9 +154,14 @@ def policy_text(job: JobUsage) -> str:
 
 
 def requested_text(job: JobUsage) -> str:
-    """Return the power caps that the job requested, e.g. `cap 400 W, GPU cap 250 W`."""
+    """Return the settings that the job's flags fix or bound, e.g. `cap 400 W, GPU cap 250 W`."""
     values = ((name, requested_cap(job, key), unit) for key, name, unit in _CAPS)
-    return ", ".join(f"{name} {plain(value)} {unit}" for name, value, unit in values if value is not None)
+    texts = [f"{name} {plain(value)} {unit}" for name, value, unit in values if value is not None]
+    requested = job.first.requested
+    for key, name, unit in _TEXTS:
+        if text := requested.get(key):
+            texts.append(f"{name} {text}{unit if text.replace('.', '', 1).isdecimal() else ''}")
+    return ", ".join(texts)
 
 
 def _energy(job: JobUsage, glyphs: Glyphs) -> list[str]:

@@ -52,6 +52,8 @@ def policies_lines(answer: Mapping[str, Any]) -> list[str]:
         low, high = answer.get("bounds", {}).get(key, (None, None))
         if low is not None:
             lines.append(f"{flag:<18} {plain(low)} to {plain(high)} {unit}")
+    if tuning := answer.get("tuning"):
+        lines += ["", "TUNING of policies with an objective", *_tuning_lines(tuning)]
     return [*lines, "", "DEFAULTS without --energy-policy", *_default_lines(answer.get("defaults", {}))]
 
 
@@ -67,6 +69,15 @@ def policy_text(policy: Mapping[str, Any]) -> str:
     if policy.get("base") not in (None, policy.get("name")) and policy["base"] not in description:
         values.insert(0, f"from {policy['base']}")
     return f"{description} ({', '.join(values)})" if values else description
+
+
+def _tuning_lines(tuning: Mapping[str, Any]) -> list[str]:
+    lines = [f"partition {name}: {mode}" for name, mode in tuning.get("partition", {}).items()]
+    lines.append(f"{'all others' if lines else 'everywhere'}: {tuning.get('mode', 'unknown')}")
+    limit = tuning.get("slowdown_limit_percent")
+    if limit is not None:
+        lines.append(f"slowdown of energy without --energy-slowdown: {plain(limit)} %")
+    return lines
 
 
 def _default_lines(defaults: Mapping[str, Any]) -> list[str]:

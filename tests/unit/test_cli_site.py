@@ -137,8 +137,10 @@ def test_the_shipped_policies_are_listed(
     fake_controller.install(monkeypatch, {"/v1/policies": answer})
     assert main(["policies"]) == 0
     output = capsys.readouterr().out
-    for name in ("monitor", "performance", "powersave", "balanced", "cap", "edp"):
+    for name in ("monitor", "performance", "powersave", "balanced", "cap", "edp", "ed2p", "energy"):
         assert f"\n{name} " in output
+    assert "\n--energy-slowdown  0 to 100 %\n--energy-cpu-freq  100 to 10000 MHz\n" in output
+    assert "objective\neverywhere: on\nslowdown of energy without --energy-slowdown: 5 %\n" in output
 
 
 def test_the_status_matches_the_golden_file(

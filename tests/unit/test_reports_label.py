@@ -13,7 +13,7 @@ from report_examples import answer, component, job_info, record, usages
 from slurm_energy.records import AppliedSetting, JobDevice
 from slurm_energy.reports.advice import notes
 from slurm_energy.reports.fields import Style
-from slurm_energy.reports.label import label
+from slurm_energy.reports.label import label, requested_text
 from slurm_energy.reports.text_plot import ASCII, BLOCKS, Glyphs
 from slurm_energy.reports.usage import JobUsage
 
@@ -145,3 +145,12 @@ def test_uneven_nodes_are_named() -> None:
     assert [note.text for note in notes(job) if note.category == "finding"] == [
         "b drew 200 W on average, a 500 W: is the work distributed evenly?",
     ]
+
+
+def test_the_flags_that_fix_or_bound_settings_are_named() -> None:
+    flags = {"cap_watts": "400", "cpu_freq": "2400", "gpu_clock": "1.2GHz", "power_profile": "MAX_Q"}
+    flags |= {"slowdown": "2.5", "tuning": "advise", "tag": "x"}
+    assert requested_text(one(requested=flags)) == (
+        "cap 400 W, CPU at most 2400 MHz, GPU clock at most 1.2GHz, power profile MAX_Q, "
+        "slowdown at most 2.5 %, tuning advise"
+    )
