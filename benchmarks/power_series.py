@@ -172,7 +172,7 @@ def aperiodic(rng: Random, times: Array, _: float) -> Program:
 
 def evaluation(rng: Random, times: Array, period_s: float) -> Program:
     """Training interrupted by evaluations with a step of another length and power."""
-    cycle_s, share = rng.uniform(15, 60), rng.uniform(0.1, 0.3)
+    cycle_s, share = period_s * rng.uniform(15, 60), rng.uniform(0.1, 0.3)
     other_s = period_s * pick(rng, 0.3, 0.8)
     train = random_shape(rng, phases(times, step_edges(rng, times[-1], period_s, rng.uniform(0, 0.02))))
     test = 0.7 * random_shape(rng, phases(times, step_edges(rng, times[-1], other_s, rng.uniform(0, 0.02))))

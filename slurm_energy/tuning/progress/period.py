@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from slurm_energy.tuning.progress import period_checks as checks
+from slurm_energy.tuning.progress.period_checks import UPSAMPLING
 
 MIN_SAMPLES: Final = 48
 MIN_PERIODS: Final = 5.0
@@ -29,6 +30,7 @@ _MIN_CORRELATION: Final = 0.5
 _CLEARLY_BETTER: Final = 0.04
 _NOT_CLEARLY_WORSE: Final = 0.10
 _MIN_CONTRAST: Final = 0.4
+_MAX_DIFFERENCE: Final = 0.03
 
 Array = Any
 
@@ -96,6 +98,7 @@ def _detected(times: Array, series: Array) -> Period:
     even = flat if is_regular else np.interp(np.arange(len(flat)), positions, flat)
     correlation = checks.autocorrelation(even)
     lag = _base_lag(correlation, len(even))
+    _require(_is_same_in_halves(even, lag), "the halves of the series differ")
     local = checks.local_periods(even, lag)
     _require(local is not None, "too few periods")
     assert local is not None
@@ -112,7 +115,7 @@ def _detected(times: Array, series: Array) -> Period:
         is_regular or not checks.is_alias(positions, flat, lag),
         "a period shorter than the sampling interval is as likely",
     )
-    height = float(np.interp(lag * checks.UPSAMPLING, np.arange(len(correlation)), correlation))
+    height = float(np.interp(lag * UPSAMPLING, np.arange(len(correlation)), correlation))
     return Period(lag * interval_s, local.relative_error, len(even) / lag, height)
 
 
@@ -152,14 +155,29 @@ def _base_lag(correlation: Array, count: int) -> float:
     """Return the lag, in samples, of the shortest repetition that no other lag contradicts.
 
     Raises:
-        _RejectedError: there is none.
+        _RejectedError: there is none, or it does not last.
+    """
+    lag, height = _shortest_repetition(correlation, count / MIN_PERIODS)
+    _require(lag >= _MIN_SAMPLES_PER_PERIOD, "too few samples per period")
+    for multiple in (2, 3):
+        near = correlation[
+            int(multiple * lag * 0.94 * UPSAMPLING) : int(multiple * lag * 1.06 * UPSAMPLING) + 1
+        ]
+        _require(len(near) > 0 and float(near.max()) >= 0.6 * height, "the repetition does not last")
+    return lag
+
+
+def _shortest_repetition(correlation: Array, max_lag: float) -> tuple[float, float]:
+    """Return the shortest lag, in samples, at which a series repeats, and the correlation there.
+
+    Raises:
+        _RejectedError: there is none, or a shorter one is nearly as likely.
     """
     middle = correlation[1:-1]
     peaks = np.flatnonzero((middle >= correlation[:-2]) & (middle > correlation[2:])) + 1
     below = np.flatnonzero(correlation < _MIN_CORRELATION)
     _require(len(below) > 0, "no repetition")
-    last = int(count / MIN_PERIODS * checks.UPSAMPLING)
-    peaks = peaks[(peaks > below[0]) & (peaks <= last)]
+    peaks = peaks[(peaks > below[0]) & (peaks <= max_lag * UPSAMPLING)]
     _require(len(peaks) > 0, "no repetition")
     heights = correlation[peaks]
     best = float(heights.max())
@@ -167,9 +185,20 @@ def _base_lag(correlation: Array, count: int) -> float:
     chosen = int(np.flatnonzero(heights >= best - _CLEARLY_BETTER)[0])
     lag = int(peaks[chosen])
     _require(not np.any(heights[:chosen] > best - _NOT_CLEARLY_WORSE), "a shorter period is nearly as likely")
-    _require(lag >= _MIN_SAMPLES_PER_PERIOD * checks.UPSAMPLING, "too few samples per period")
     _require(heights[chosen] - float(correlation[:lag].min()) >= _MIN_CONTRAST, "no clear repetition")
-    for multiple in (2, 3):
-        near = correlation[int(multiple * lag * 0.94) : int(multiple * lag * 1.06) + 1]
-        _require(len(near) > 0 and float(near.max()) >= 0.6 * heights[chosen], "the repetition does not last")
-    return lag / checks.UPSAMPLING
+    return lag / UPSAMPLING, float(heights[chosen])
+
+
+def _is_same_in_halves(even: Array, lag: float) -> bool:
+    """Return whether both halves of a series have the same shortest repetition as the whole series."""
+    half = len(even) // 2
+    lags = []
+    for part in (even[:half], even[half:]):
+        correlation = checks.autocorrelation(part - np.mean(part))
+        try:
+            lags.append(_shortest_repetition(correlation, 1.1 * lag)[0])
+        except _RejectedError:
+            return False
+    return abs(lags[0] - lags[1]) <= max(_MAX_DIFFERENCE * lag, 1 / UPSAMPLING) and all(
+        abs(one - lag) <= max(_MAX_DIFFERENCE * lag, 1 / UPSAMPLING) for one in lags
+    )
