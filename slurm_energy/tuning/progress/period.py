@@ -31,6 +31,7 @@ _CLEARLY_BETTER: Final = 0.04
 _NOT_CLEARLY_WORSE: Final = 0.10
 _MIN_CONTRAST: Final = 0.4
 _MAX_DIFFERENCE: Final = 0.03
+_MIN_PERIODS_FOR_THIRDS: Final = 12.0
 
 Array = Any
 
@@ -98,7 +99,7 @@ def _detected(times: Array, series: Array) -> Period:
     even = flat if is_regular else np.interp(np.arange(len(flat)), positions, flat)
     correlation = checks.autocorrelation(even)
     lag = _base_lag(correlation, len(even))
-    _require(_is_same_in_halves(even, lag), "the halves of the series differ")
+    _require(_is_same_at_both_ends(even, lag), "the beginning and the end differ")
     local = checks.local_periods(even, lag)
     _require(local is not None, "too few periods")
     assert local is not None
@@ -189,16 +190,17 @@ def _shortest_repetition(correlation: Array, max_lag: float) -> tuple[float, flo
     return lag / UPSAMPLING, float(heights[chosen])
 
 
-def _is_same_in_halves(even: Array, lag: float) -> bool:
-    """Return whether both halves of a series have the same shortest repetition as the whole series."""
-    half = len(even) // 2
-    lags = []
-    for part in (even[:half], even[half:]):
-        correlation = checks.autocorrelation(part - np.mean(part))
+def _is_same_at_both_ends(even: Array, lag: float) -> bool:
+    """Return whether the first and the last third have the same shortest repetition as the whole series.
+
+    With few periods the halves are compared instead.
+    """
+    length = len(even) // (3 if len(even) >= _MIN_PERIODS_FOR_THIRDS * lag else 2)
+    for part in (even[:length], even[-length:]):
         try:
-            lags.append(_shortest_repetition(correlation, 1.1 * lag)[0])
+            found, _ = _shortest_repetition(checks.autocorrelation(part - np.mean(part)), 1.1 * lag)
         except _RejectedError:
             return False
-    return abs(lags[0] - lags[1]) <= max(_MAX_DIFFERENCE * lag, 1 / UPSAMPLING) and all(
-        abs(one - lag) <= max(_MAX_DIFFERENCE * lag, 1 / UPSAMPLING) for one in lags
-    )
+        if abs(found - lag) > max(_MAX_DIFFERENCE * lag, 1 / UPSAMPLING):
+            return False
+    return True
