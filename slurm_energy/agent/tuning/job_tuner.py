@@ -57,7 +57,7 @@ class JobTuner:
         applier: PointApplier,
         create_source: SourceFactory,
         now_s: float,
-        warm_up_s: float = 10.0,
+        warm_up_s: float,
         lengths: WindowLengths = DEFAULT_LENGTHS,
     ) -> None:
         self.session = session

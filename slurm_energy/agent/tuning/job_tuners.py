@@ -25,6 +25,8 @@ from slurm_energy.tuning.response_curve import hardware_kind
 
 log = logging.getLogger(__name__)
 
+WARM_UP_S = 10.0
+"""Time after the begin of a job that is not measured: programs load data and compile code."""
 _FAST_S = 0.1
 """Mean interval of samples while the progress of a job is sought in its power."""
 _ADVICE_WAIT_S = 3.0
@@ -104,20 +106,20 @@ class JobTuners:
             "estimated_saving": None,
             "exploration": False,
         }
-        self._add(session)
+        self._add(session, WARM_UP_S)
 
     def resume(self, session: Session) -> None:
         """Continue to tune a job after a restart of the agent, from its untuned settings."""
         if session.tuning is not None:
-            self._add(session)
+            self._add(session, 0.0)
             self.settings_changed(session)
 
-    def _add(self, session: Session) -> None:
+    def _add(self, session: Session, warm_up_s: float) -> None:
         assert session.tuning is not None
         now_s = self._clock_s()
         if session.tuning["mode"] != "off":
             self._local.prepare()
-            tuner = JobTuner(session, self._applier, self._create_source, now_s)
+            tuner = JobTuner(session, self._applier, self._create_source, now_s, warm_up_s)
             self._entries[session.key] = _Entry(tuner, now_s)
             self._unasked.add(session.key)
 
