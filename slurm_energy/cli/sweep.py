@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
             return _cancel(state, path)
         result = _sweep(state, path, Submitter(state, args.script, given), args)
     sweep_output.print_result(result, args)
-    return EXIT_OK if result.reference.summary is not None and result.is_complete else EXIT_FAILURE
+    return EXIT_OK if result.is_successful else EXIT_FAILURE
 
 
 def _sweep(state: SweepState, path: Path, submitter: Submitter, args: argparse.Namespace) -> SweepResult:

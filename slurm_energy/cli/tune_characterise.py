@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         _print(results)
     if not complete:
         note(f"the time is up: the same command continues ({folder})")
-    return EXIT_OK if complete else EXIT_FAILURE
+    return EXIT_OK if all(result.is_successful for result in results.values()) else EXIT_FAILURE
 
 
 def _plan(

@@ -20,6 +20,8 @@ from slurm_energy.tuning.sweep.design import SweepPoint
 from slurm_energy.tuning.sweep.factors import LIMITS, option_of, variable_of
 
 _TIMEOUT_S: Final = 60.0
+_HINT: Final = 'Try "sbatch --help"'
+"""Part of the last line that sbatch prints after an unknown option."""
 _JOB_ID = re.compile(r"(\d{1,18})(?:;\S*)?\s*", re.ASCII)
 _UNSUPPORTED: Final = {
     "array": "each run is a job of its own: submit the sweep without --array",
@@ -31,6 +33,11 @@ _UNSUPPORTED: Final = {
     "wrap": "name a batch script",
     "clusters": "a controller serves one cluster",
 }
+
+
+_EMPTY_SCRIPT: Final = b"#!/bin/sh\n"
+_IGNORED_VARIABLES: Final = ("SBATCH_ARRAY_INX", "SBATCH_WAIT", "SBATCH_HOLD", "SBATCH_TEST_ONLY")
+"""Variables that would set options of sbatch which a sweep does not support."""
 
 
 class RefusedError(UsageError):
@@ -111,6 +118,8 @@ def read_given_options(
             does not know the flag of a factor.
     """
     given = effective_options(script, content, options)
+    if "export" not in effective_options(script, _EMPTY_SCRIPT, options) and "SBATCH_EXPORT" in os.environ:
+        given["export"] = os.environ["SBATCH_EXPORT"]  # precedes the option in the script
     for name, reason in _UNSUPPORTED.items():
         if name in given:
             raise UsageError(f"--{name}", reason)
@@ -141,7 +150,8 @@ def _run_sbatch(command: Sequence[str], variables: Mapping[str, str]) -> int:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **variables},
+            env={name: value for name, value in os.environ.items() if name not in _IGNORED_VARIABLES}
+            | dict(variables),
             start_new_session=True,
         )
     except OSError as error:
@@ -156,8 +166,9 @@ def _run_sbatch(command: Sequence[str], variables: Mapping[str, str]) -> int:
     match = _JOB_ID.fullmatch(output.decode("utf-8", "replace"))
     if child.returncode == 0 and match:
         return int(match[1])
-    lines = errors.decode("utf-8", "replace").strip().splitlines() or [f"exit status {child.returncode}"]
-    why = shown(lines[-1].removeprefix("sbatch: error: "), 300)
+    lines = errors.decode("utf-8", "replace").strip().splitlines()
+    reasons = [line for line in lines if _HINT not in line] or [f"exit status {child.returncode}"]
+    why = shown(reasons[-1].removeprefix("sbatch: ").removeprefix("error: "), 300)
     if any(text in why for text in ("Unable to contact", "Socket timed out", "Connection refused")):
         raise UnavailableError("sbatch", why)
     raise RefusedError("sbatch", why)

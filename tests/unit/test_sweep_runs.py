@@ -142,6 +142,8 @@ def test_failed_jobs_are_tried_again_once() -> None:
     assert [p.is_failed for p in result.points] == [False, True, False, False]
     assert result.points[1].notes == ("the job ended as FAILED", "the job ended as TIMEOUT")
     assert result.points[2].summary.runs == 1
+    assert result.is_complete
+    assert not result.is_successful
 
 
 def test_a_job_without_records_fails_after_a_while() -> None:
@@ -253,7 +255,7 @@ def test_commands_of_runs() -> None:
     assert "--energy-tag=senergy-sweep/train" in same_program
 
 
-def test_export_keeps_the_variables_of_factors() -> None:
+def test_export_keeps_the_variables_of_factors(monkeypatch) -> None:
     script = b"#!/bin/sh\n#SBATCH --export=HOME,PATH --energy-policy=powersave\n"
     state = new_state(parse_variable("LR=1,2"))
     command = submitter(state, script).command(state.points[1], "x")
@@ -261,6 +263,10 @@ def test_export_keeps_the_variables_of_factors() -> None:
     assert not [word for word in command if word.startswith("--energy-policy")]
     with pytest.raises(UsageError, match="export"):
         submitter(state, b"#!/bin/sh\n#SBATCH --export=NONE\n")
+    monkeypatch.setenv("SBATCH_EXPORT", "HOME")
+    assert "--export=HOME,LR" in submitter(state, script).command(state.points[1], "x")
+    state = new_state(parse_variable("LR=1,2"), options=["--export=PATH"])
+    assert "--export=PATH,LR" in submitter(state, script).command(state.points[1], "x")
 
 
 @pytest.mark.parametrize(
@@ -294,3 +300,32 @@ def test_names_of_jobs_cannot_be_forged() -> None:
         return "".join(delimiter.join(row) + delimiter + "\n" for row in rows)
 
     assert find_own_jobs(["sweep-1"], run) == {"sweep-1": 9}
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        ("echo 17; exit 0", None),
+        ("echo '17;cluster'", None),
+        ("echo '17 forged'", "exit status 0"),
+        ("echo >&2 'sbatch: error: Invalid account'; exit 1", "Invalid account"),
+        (
+            "echo >&2 \"sbatch: unrecognized option '--x'\"; echo >&2 'Try \"sbatch --help\" '; exit 1",
+            "unrecognized option",
+        ),
+        ("exit 3", "exit status 3"),
+        ("echo >&2 'sbatch: error: Unable to contact slurm controller'; exit 1", "Unable to contact"),
+    ],
+)
+def test_answers_of_sbatch(script: str, error: str | None, tmp_path: Path, monkeypatch) -> None:
+    program = tmp_path / "sbatch"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    state = new_state()
+    if error is None:
+        assert submitter(state).submit(state.points[0], "x") == 17
+        return
+    expected = UnavailableError if "contact" in error else RefusedError
+    with pytest.raises(expected, match=error):
+        submitter(state).submit(state.points[0], "x")

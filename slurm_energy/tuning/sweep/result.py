@@ -65,6 +65,12 @@ class SweepResult:
         """The reference point."""
         return self.points[0]
 
+    @property
+    def is_successful(self) -> bool:
+        """Whether all runs are done, the reference is measured, and no point failed."""
+        failed = any(point.is_failed for point in self.points)
+        return self.is_complete and self.reference.summary is not None and not failed
+
     def rows(self) -> list[dict[str, Any]]:
         """Return one row of plain values per point, for CSV and data frames. Unknown values are None.
 
