@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
             f"--time {args.time:g}", "is out of bounds", f"1 to {characterisation.MAX_MINUTES} minutes"
         )
     if os.geteuid() != 0:
-        note("only runs of root and of Slurm's user become the site's curves")
+        note("only runs of root and of controller.agent_users become the site's curves")
     end_s = time.monotonic() + 60.0 * args.time
     folder = args.dir or Path(f"senergy-characterise-{args.nodelist}")
     request = characterisation.NodeRequest(args.nodelist, args.gpu, tuple(args.rest))

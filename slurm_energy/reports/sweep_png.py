@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +13,13 @@ from slurm_energy.tuning.sweep.result import PointResult, SweepResult
 
 _INK: Final = "#17202c"
 _GRID: Final = "#e4e8ee"
+_SHORT_NAMES: Final = {
+    "energy": "energy",
+    "gain_minus_loss": "gain minus loss",
+    "edp": "EDP",
+    "eds_1.5": "EDS 1.5",
+    "eds_2": "EDS 2",
+}
 _UNITS: Final = {"gpu-cap": "W", "cap": "W", "cpu-freq": "MHz", "gpu-clock": "MHz"}
 
 
@@ -70,7 +78,7 @@ def _draw_edp(result: SweepResult, area: Any) -> None:
         if point.summary is not None:
             at = (point.summary.time_s.mean, point.summary.edp / 1e3)
             area.errorbar(*at, xerr=point.summary.time_s.deviation, fmt="o", color="tab:blue", markersize=5)
-    _annotate(result, area, "edp", lambda point: point.summary.edp / 1e3 if point.summary else 0.0)
+    _annotate(result, area, lambda point: point.summary.edp / 1e3 if point.summary else 0.0)
 
 
 def _draw_front(result: SweepResult, area: Any) -> None:
@@ -90,23 +98,24 @@ def _draw_front(result: SweepResult, area: Any) -> None:
     front = [result.points[index].summary for index in result.front]
     line = [(point.time_s.mean, point.energy_joules.mean / 1e3) for point in front if point is not None]
     area.plot(*zip(*line, strict=True), color=_INK, linewidth=1, linestyle="--", label="Pareto front")
-    for metric in ("energy", "edp"):
-        _annotate(
-            result,
-            area,
-            metric,
-            lambda point: point.summary.energy_joules.mean / 1e3 if point.summary else 0.0,
-        )
+    _annotate(result, area, lambda point: point.summary.energy_joules.mean / 1e3 if point.summary else 0.0)
     area.legend(frameon=False, fontsize=8)
 
 
-def _annotate(result: SweepResult, area: Any, metric: str, height: Any) -> None:
-    """Label the best point of a metric."""
-    point = result.points[result.best[metric]]
-    if point.summary is not None:
-        at = (point.summary.time_s.mean, height(point))
-        text = f"best {METRIC_NAMES[metric]}: {point.point}"
-        area.annotate(text, at, (6, 6), textcoords="offset points", fontsize=8, parse_math=False)
+def _annotate(result: SweepResult, area: Any, height: Callable[[PointResult], float]) -> None:
+    """Label the best points with their settings and the metrics by which they are best."""
+    metrics: dict[int, list[str]] = {}
+    for metric, index in result.best.items():
+        metrics.setdefault(index, []).append(_SHORT_NAMES[metric])
+    for index, names in metrics.items():
+        point = result.points[index]
+        if point.summary is not None:
+            at = (point.summary.time_s.mean, height(point))
+            text = f"{point.point}\nbest {', '.join(names)}"
+            area.annotate(
+                text, at, (8, 0), textcoords="offset points", fontsize=8, va="center", parse_math=False
+            )
+    area.margins(x=0.2)
 
 
 def _gain_lines(result: SweepResult, name: str) -> dict[str, list[tuple[float, float]]]:

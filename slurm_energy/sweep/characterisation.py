@@ -25,12 +25,14 @@ from slurm_energy.tuning.sweep.factors import Factor, make_factor
 MAX_MINUTES: Final = 20
 SHARES: Final = (0.9, 0.8, 0.7, 0.6, 0.5)
 """Settings of the knob as shares of its value before the job."""
-_MAX_SECONDS: Final = 60.0
-_MIN_SECONDS: Final = 1.2 * MIN_RUN_S
+_MAX_SECONDS: Final = 60
+_MIN_SECONDS: Final = math.ceil(1.2 * MIN_RUN_S)
 _START_S: Final = 15.0
 """Time between the end of a job and the start of the next kernel. Assumed."""
 _SLOWDOWN: Final = 1.4
 """Mean time ratio of a kernel over SHARES, with a margin. Assumed."""
+_DESCRIBE_S: Final = 30.0
+"""Duration of the job that describes the node. Assumed."""
 _DESCRIBE_TIMEOUT_S: Final = 240.0
 _MODULE: Final = "slurm_energy.sweep.reference_kernels"
 _GPUS = re.compile(r"gpu(?::[^:,()]+)?:(\d{1,4})", re.ASCII)
@@ -100,19 +102,24 @@ def node_size(node: str) -> tuple[int, int]:
     return int(cpus), sum(int(count) for count in _GPUS.findall(resources))
 
 
-def kernel_seconds(minutes: float, jobs: int) -> float:
+def kernel_seconds(minutes: float, jobs: int) -> int:
     """Return the run time of a kernel at full speed with which all jobs fit into the time.
+
+    The last job may start if its time limit ends within the time, so all earlier jobs must be done by then.
 
     Raises:
         UsageError: the jobs would be too short to be measured.
     """
-    seconds = min(_MAX_SECONDS, (60.0 * minutes - 60.0) / jobs / _SLOWDOWN - _START_S)
-    if seconds < _MIN_SECONDS:
-        needed = math.ceil((_MIN_SECONDS + _START_S) * _SLOWDOWN * jobs / 60.0 + 1.0)
-        raise UsageError(
-            f"--time {minutes:g}", f"{jobs} jobs need {needed} minutes", "use fewer values or classes"
-        )
-    return seconds
+    for seconds in range(_MAX_SECONDS, _MIN_SECONDS - 1, -1):
+        if _planned_s(seconds, jobs) <= 60.0 * minutes:
+            return seconds
+    needed = math.ceil(_planned_s(_MIN_SECONDS, jobs) / 60.0)
+    todo = "use fewer values or classes" if needed > MAX_MINUTES else ""
+    raise UsageError(f"--time {minutes:g}", f"{jobs} jobs need {needed} minutes", todo)
+
+
+def _planned_s(seconds: int, jobs: int) -> float:
+    return _DESCRIBE_S + (jobs - 1) * (_SLOWDOWN * seconds + _START_S) + 60.0 * job_minutes(seconds)
 
 
 def job_minutes(seconds: float) -> int:

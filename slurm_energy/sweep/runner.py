@@ -105,8 +105,13 @@ class SweepRunner:
             self._report(schedule)
             if not self._state.in_flight and (schedule.is_complete or self._is_over):
                 return
-            poll_s = POLL_S if changed else min(MAX_POLL_S, 1.3 * poll_s)
+            poll_s = POLL_S if changed else min(self._max_poll_s(), 1.3 * poll_s)
             self._sleep(poll_s)
+
+    def _max_poll_s(self) -> float:
+        """Return the maximum interval between polls: a tenth of the shortest run so far."""
+        shortest_s = min((run.time_s for run in self._state.runs if run.time_s), default=10.0 * MAX_POLL_S)
+        return max(POLL_S, min(MAX_POLL_S, 0.1 * shortest_s))
 
     def _attempt(self) -> bool:
         """Collect results and submit due runs; return whether anything changed. Tolerate short outages."""

@@ -28,13 +28,18 @@ DESCRIPTION = {
 
 @given(minutes=st.floats(1, 20), jobs=st.integers(1, 100))
 def test_all_jobs_fit_into_the_time(minutes: float, jobs: int) -> None:
+    def end_s(seconds: int) -> float:
+        limit_s = 60 * characterisation.job_minutes(seconds)
+        return 30 + (jobs - 1) * (1.4 * seconds + 15) + limit_s
+
     try:
         seconds = characterisation.kernel_seconds(minutes, jobs)
     except UsageError:
-        assert jobs * 12 * 1.4 > 60 * minutes - 60 - jobs * 15 * 1.4
+        assert end_s(12) > 60 * minutes
         return
     assert 12 <= seconds <= 60
-    assert jobs * 1.4 * (seconds + 15) <= 60 * minutes - 60 + 1e-6
+    assert end_s(seconds) <= 60 * minutes
+    assert seconds == 60 or end_s(seconds + 1) > 60 * minutes
 
 
 def test_values_of_the_knob_are_within_the_range_of_the_hardware() -> None:
