@@ -1,0 +1,130 @@
+"""Member of a tuning group: the state of one node of a job, and the time at which it changes its point."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
+from slurm_energy.tuning.group.clock_offset import ClockOffset
+from slurm_energy.tuning.group.messages import GroupDecision
+from slurm_energy.tuning.progress_window import ProgressWindow
+
+_MAX_SILENCE_S: Final = 0.8
+"""Age of the last decision at which a node no longer makes a decided change, because the others undo it."""
+_CONFIRM_S: Final = 0.6
+"""Time after a change in which a decision must arrive; otherwise the node undoes it, as the others do."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointChange:
+    """A change that is due on this node: its number and the new point."""
+
+    epoch: int
+    point: OperatingPoint
+
+
+class GroupMember:
+    """State of one node in a tuning group. Local times are seconds since boot on the node.
+
+    Without contact to the coordinator the node keeps its point. If the contact is lost around a change, the
+    node does not make the change, or undoes it. The coordinator then lets the other nodes undo it, too.
+
+    Attributes:
+        epoch: number of the last change that the node has applied; -1: unknown.
+        point: operating point in force; None: unknown.
+        phase: what the group's search does.
+        summary: result of the search with keys of the record's key `tuning`.
+        needs_offer: whether the next poll must contain the node's offer.
+        poll_s: seconds until the next poll.
+    """
+
+    def __init__(self, epoch: int = 0, point: OperatingPoint | None = UNTUNED) -> None:
+        self.epoch, self.point = epoch, point
+        self.phase = "gathering"
+        self.summary: dict[str, Any] = {}
+        self.needs_offer = True
+        self.poll_s = 1.0
+        self._offset = ClockOffset()
+        self._coordinator: str | None = None
+        self._due: PointChange | None = None
+        self._next: PointChange | None = None
+        self._switch_at_s: float | None = None
+        self._go = False
+        self._heard_s = -math.inf
+        self._before: PointChange | None = None
+        self._undo_at_s = math.inf
+
+    @property
+    def switch_at_s(self) -> float | None:
+        """Time of the next change on the controller's clock, as stored by this node; None without one."""
+        return self._switch_at_s
+
+    def take(self, decision: GroupDecision, sent_s: float, received_s: float) -> None:
+        """Take a decision of the coordinator into account.
+
+        Args:
+            decision: the decision.
+            sent_s: local time at which the poll was sent.
+            received_s: local time at which the decision arrived.
+        """
+        if decision.coordinator != self._coordinator:
+            if self._next is not None and self._go:
+                self._heard_s = received_s
+                return  # the other nodes make the decided change, which the new coordinator does not know
+            self._coordinator = decision.coordinator
+            self._offset.reset()
+            self._cancel()
+        self._offset.add(sent_s, decision.time_s, received_s)
+        self._heard_s, self._undo_at_s = received_s, math.inf
+        self.phase, self.poll_s = decision.phase, decision.poll_s
+        self.summary, self.needs_offer = dict(decision.summary), decision.needs_offer
+        if decision.epoch > self.epoch:
+            self._due = PointChange(decision.epoch, decision.point)
+        is_old = decision.epoch < self.epoch  # this node changed its point while the decision was on its way
+        if decision.next_point is None or decision.switch_at_s is None or is_old:
+            self._cancel()
+        else:
+            self._next = PointChange(decision.epoch + 1, decision.next_point)
+            self._switch_at_s, self._go = decision.switch_at_s, decision.go
+
+    def change_at_s(self) -> float:
+        """Return the local time at which `due_change` may return a change; infinity without one."""
+        if self._due is not None:
+            return -math.inf
+        if self._next is None or not self._go or self._switch_at_s is None:
+            return self._undo_at_s
+        at_s = self._offset.to_local(self._switch_at_s)
+        return math.inf if at_s is None else at_s
+
+    def due_change(self, now_s: float) -> PointChange | None:
+        """Return the change that the node has to apply at the local time `now_s`; None without one."""
+        if self._due is not None:
+            return self._due
+        if now_s < self.change_at_s():
+            return None
+        if self._next is None or not self._go:
+            return self._before
+        if now_s - self._heard_s <= _MAX_SILENCE_S:
+            return self._next
+        self._cancel()
+        return None
+
+    def applied(self, change: PointChange, now_s: float) -> None:
+        """Record that the node has applied a change at the local time `now_s`."""
+        self._undo_at_s = math.inf
+        if change == self._next and self.point is not None:
+            self._before, self._undo_at_s = PointChange(self.epoch, self.point), now_s + _CONFIRM_S
+        self.epoch, self.point = change.epoch, change.point
+        self._due = None
+        if self._next is not None and self._next.epoch <= change.epoch:
+            self._cancel()
+
+    def to_controller_time(self, window: ProgressWindow) -> ProgressWindow | None:
+        """Return a window with its start on the controller's clock; None before the first contact."""
+        start_s = self._offset.to_controller(window.start_s)
+        return None if start_s is None else replace(window, start_s=start_s)
+
+    def _cancel(self) -> None:
+        self._next, self._switch_at_s, self._go = None, None, False
