@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import os
 import random
@@ -39,11 +40,19 @@ STEP_VARIATION, POWER_ERROR = 0.02, 0.005
 
 @dataclass(frozen=True)
 class TunedRun:
-    """Time and energy of a whole node during a tuned run, with the summary of its tuning."""
+    """Time and energy of a whole node during a tuned run, with the summary of its tuning.
+
+    Attributes:
+        seconds: run time.
+        joules: energy of the node.
+        summary: the key `tuning` of the job's record.
+        progress: time in seconds and exact progress in units at every sample.
+    """
 
     seconds: float
     joules: float
     summary: dict[str, Any]
+    progress: tuple[tuple[float, float], ...] = ()
 
 
 def write_profile(seed: int, gpus: bool, folder: Path) -> Path:
@@ -63,11 +72,21 @@ def run_agent(
     if objective.slowdown_limit is not None:
         flags["slowdown"] = f"{100 * objective.slowdown_limit:g}"
     node.begin(job_id, None, **flags)
-    result = node.run_reporting(program, device, None, job_id, STEP_VARIATION, random.Random(seed), size)
+    progress: list[tuple[float, float]] = []
+    result = node.run_reporting(
+        program,
+        device,
+        None,
+        job_id,
+        STEP_VARIATION,
+        random.Random(seed),
+        size,
+        lambda *pair: progress.append(pair),
+    )
     node.end(job_id)
     record = node.records()[job_id]
     assert record.tuning is not None
-    return TunedRun(result.seconds, result.energy_joules["node"], record.tuning)
+    return TunedRun(result.seconds, result.energy_joules["node"], record.tuning, tuple(progress))
 
 
 @contextmanager
@@ -125,3 +144,21 @@ def new_search(profile: NodeProfile, objective: Objective) -> TuningSearch:
     return TuningSearch(
         joint_candidates(gpu_limits(hardware, 14), few), objective, joint_prior(hardware, cpu)
     )
+
+
+def regain_seconds(truth: SteadyState, size: float, run: TunedRun, limit: float) -> float:
+    """Return the time that `solver` needs to regain its speed when it becomes compute-bound.
+
+    The time ends with the first sample at which the program is slower than untuned by at most `limit`.
+    """
+    spec = workload_spec("solver")
+    memory, compute = spec.phases[0], spec.phases[-1]
+    change_units = float(spec.phases.count(memory))
+    untuned_per_s = 1.0 / (truth.phase(UNTUNED, compute).seconds * spec.scale(size))
+    after = [pair for pair in run.progress if pair[1] > change_units]
+    for (begin_s, begin), (end_s, end) in itertools.pairwise(after):
+        if (end - begin) / (end_s - begin_s) * (1.0 + limit) >= 0.999 * untuned_per_s:
+            first_s, first = after[0]
+            changed_s = first_s - min(1.0, (first - change_units) / untuned_per_s)
+            return begin_s - changed_s
+    return math.inf

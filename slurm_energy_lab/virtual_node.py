@@ -300,6 +300,7 @@ class VirtualNode:
         variation: float = 0.0,
         numbers: random.Random | None = None,
         size: float | None = None,
+        on_sample: Callable[[float, float], None] = lambda *_: None,
     ) -> KernelResult:
         """Run a kernel to its end while the job reports its progress at every sample.
 
@@ -311,12 +312,14 @@ class VirtualNode:
             variation: relative standard deviation of the progress that the job reports in a second.
             numbers: source of random numbers for this deviation.
             size: problem size; None to use `seconds`.
+            on_sample: called at every sample with the time and the exact progress in units.
         """
         run_id = self.submit(kernel, device, seconds, job_id, size=size)
         last_units = reported = 0.0
         last_s = self.clock.now_s
         while (result := self._model().result(run_id)) is None:
             self.wait(self._interval_s)
+            on_sample(self.clock.now_s, self._model().progress_units(run_id))
             report = self._model().progress_report(run_id)
             if report is None or report[0] <= last_units:
                 continue
