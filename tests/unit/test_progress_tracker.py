@@ -195,3 +195,48 @@ def test_the_source_does_not_alternate() -> None:
     assert tracker.rate(30.0, 50.0) is None
     report_steps(tracker, 20, 1.0, start_s=60.0, done=21)
     assert tracker.rate(60.0, 80.0).source is ProgressSource.REPORTED  # type: ignore[union-attr]
+
+
+def slowing_tracker(lengths: list[float]) -> tuple[ProgressTracker, float]:
+    """Return a tracker with one report per step, and the time of the last one."""
+    tracker, now = ProgressTracker(), 0.0
+    tracker.report(0, now)
+    for count, length in enumerate(lengths, 1):
+        now += length
+        tracker.report(count, now)
+    tracker.rate(0.0, now)
+    return tracker, now
+
+
+def test_two_slow_steps_are_a_slowdown() -> None:
+    tracker, now = slowing_tracker([1.0, 1.02, 0.98, 1.01, 1.0, 1.3, 1.3])
+    slow = tracker.sudden_slowdown(0.0, now)
+    assert slow is not None
+    assert slow.units_per_s == pytest.approx(1 / 1.3)
+
+
+def test_a_slow_step_and_an_open_one_are_a_slowdown() -> None:
+    tracker, now = slowing_tracker([1.0, 1.02, 0.98, 1.01, 1.0, 1.3])
+    assert tracker.sudden_slowdown(0.0, now) is None
+    assert tracker.sudden_slowdown(0.0, now + 1.05) is None
+    assert tracker.sudden_slowdown(0.0, now + 1.25) is not None
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        [1.0, 1.0, 1.0, 1.0, 5.0, 1.0],  # a pause
+        [1.0, 1.2, 0.8, 1.1, 0.9, 1.25, 1.2],  # steps that vary
+        [2.0, 2.0, 2.0, 1.0, 1.0],  # faster
+        [1.0, 1.3, 1.3],  # too few steps to know the usual length
+    ],
+)
+def test_other_changes_are_no_slowdown(lengths: list[float]) -> None:
+    tracker, now = slowing_tracker(lengths)
+    assert tracker.sudden_slowdown(0.0, now) is None
+
+
+def test_a_slowdown_counts_from_the_last_change_of_a_setting() -> None:
+    tracker, now = slowing_tracker([1.0, 1.0, 1.0, 1.0, 1.3, 1.3])
+    assert tracker.sudden_slowdown(0.0, now) is not None
+    assert tracker.sudden_slowdown(4.0, now) is None

@@ -110,13 +110,20 @@ class WindowCollector:
             self._begin(MeterReading.of(meter, now_s))
             return None
         length_s = now_s - start.time_s
+        if holding and (slow := self._tracker.sudden_slowdown(self._not_before_s, now_s)) is not None:
+            return self._interval(start, MeterReading.of(meter, now_s), slow)
         if length_s < max(self._check_at_s, self._needed_s(holding=holding)):
             return None
         progress = self._tracker.rate(start.time_s, now_s)
         if self._is_extended(progress, length_s, holding=holding):
             self._check_at_s = _EXTENSION * length_s
             return None
-        end = MeterReading.of(meter, now_s)
+        return self._interval(start, MeterReading.of(meter, now_s), progress)
+
+    def _interval(
+        self, start: MeterReading, end: MeterReading, progress: Progress | None
+    ) -> MeasuredInterval:
+        """End the current interval and start the next one."""
         self._begin(end)
         watts = watts_between(start, end)
         return MeasuredInterval(self._window(start, end, progress, watts), watts, progress is not None)

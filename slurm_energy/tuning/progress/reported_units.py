@@ -6,6 +6,7 @@ import bisect
 import collections
 import itertools
 import math
+import statistics
 from typing import Final
 
 from slurm_energy.tuning.progress.estimate import Progress, relative_error_of_mean
@@ -18,6 +19,10 @@ MAX_REPORTS: Final = 2048
 _PAUSE_FACTOR: Final = 3.0
 _MAX_PAUSES: Final = 0.2
 _MIN_FOR_PAUSES: Final = 5
+_USUAL_INTERVALS: Final = 20
+_MIN_USUAL_INTERVALS: Final = 3
+_MIN_SLOWDOWN: Final = 0.08
+_SLOWDOWN_SIGMA: Final = 4.0
 
 
 class ReportedUnits:
@@ -66,6 +71,21 @@ class ReportedUnits:
             (rate for rate in rates if rate is not None), key=lambda rate: rate.units_per_s, default=None
         )
 
+    def sudden_slowdown(self, since_s: float, now_s: float) -> Progress | None:
+        """Return the current rate of the slowest process if it has become clearly slower than before.
+
+        A single slow interval may be a pause, for example a checkpoint. The last complete interval and the
+        current one must therefore both be slow, or the last two if a unit has just been completed.
+
+        Args:
+            since_s: time since which the process had the same conditions.
+            now_s: current time.
+        """
+        rates = [_slow_rate(reports, since_s, now_s) for reports in self._reports.values()]
+        return min(
+            (rate for rate in rates if rate is not None), key=lambda rate: rate.units_per_s, default=None
+        )
+
     def unit_s(self) -> float | None:
         """Return the seconds between the last reports of the process that reports least often."""
         recent = [list(reports)[-8:] for reports in self._reports.values() if len(reports) > 1]
@@ -81,13 +101,7 @@ def _rate_of(
     Both reports are at the end of a unit, so that no unit counts in part. Intervals in which a unit took more
     than three times the median are pauses, unless they are frequent.
     """
-    series = list(reports)
-    first = bisect.bisect_left(series, (start_s, -math.inf))
-    last = bisect.bisect_right(series, (end_s, math.inf))
-    inside = series[first:last]
-    # Reports without a new unit only extend the interval up to the next unit.
-    steps = [inside[0]] if inside else []
-    steps += [b for a, b in itertools.pairwise(inside) if b[1] > a[1]]
+    steps = _steps(reports, start_s, end_s)
     if len(steps) < 2:
         return None
     intervals = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(steps)]
@@ -98,6 +112,36 @@ def _rate_of(
     per_unit = [length / count for length, count in active]
     error = relative_error_of_mean(per_unit)
     return Progress(units / seconds, error, ProgressSource.REPORTED, paused_s / (paused_s + seconds))
+
+
+def _steps(
+    reports: collections.deque[tuple[float, float]], start_s: float, end_s: float
+) -> list[tuple[float, float]]:
+    """Return the reports of a window, without those that report no new unit."""
+    series = list(reports)
+    first = bisect.bisect_left(series, (start_s, -math.inf))
+    last = bisect.bisect_right(series, (end_s, math.inf))
+    inside = series[first:last]
+    return [*inside[:1], *(b for a, b in itertools.pairwise(inside) if b[1] > a[1])]
+
+
+def _slow_rate(
+    reports: collections.deque[tuple[float, float]], since_s: float, now_s: float
+) -> Progress | None:
+    """Return the rate of a process whose last units took clearly longer than the earlier ones, or None."""
+    steps = _steps(reports, since_s, now_s)[-_USUAL_INTERVALS - 3 :]
+    lengths = [(b[0] - a[0]) / (b[1] - a[1]) for a, b in itertools.pairwise(steps)]
+    if len(lengths) < _MIN_USUAL_INTERVALS + 1:
+        return None
+    open_s = (now_s - steps[-1][0]) / (steps[-1][1] - steps[-2][1])
+    for usual, slow in ((lengths[:-1], [lengths[-1], open_s]), (lengths[:-2], lengths[-2:])):
+        if len(usual) < _MIN_USUAL_INTERVALS:
+            continue
+        median = statistics.median(usual)
+        spread = 1.5 * statistics.median(abs(length - median) for length in usual) / median
+        if min(slow) > median * (1.0 + max(_MIN_SLOWDOWN, _SLOWDOWN_SIGMA * spread)):
+            return Progress(1.0 / min(slow), max(spread, 0.01), ProgressSource.REPORTED)
+    return None
 
 
 def _without_pauses(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:

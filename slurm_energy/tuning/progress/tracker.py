@@ -131,6 +131,17 @@ class ProgressTracker:
         self._validate(rates)
         return self._choose({source: rate for source, rate in rates.items() if self._is_trusted(source)})
 
+    def sudden_slowdown(self, since_s: float, now_s: float) -> Progress | None:
+        """Return the current rate if the reported progress has become clearly slower; None if it has not.
+
+        Args:
+            since_s: time since which the settings of the hardware did not change.
+            now_s: current time.
+        """
+        if self._source is not ProgressSource.REPORTED:
+            return None
+        return self._reports.sudden_slowdown(since_s, now_s)
+
     def _choose(self, rates: Mapping[ProgressSource, Progress]) -> Progress | None:
         best = next((source for source in _TRUST if source in rates), None)
         current = self._source
