@@ -26,6 +26,7 @@ Floats = NDArray[np.float64]
 _DISCREPANCY_SHARE: Final = 0.12
 """Deviation of a real job from the best hypothesis as a share of the spread of all hypotheses."""
 _CORRELATION_LENGTH: Final = 0.12
+_PATIENT_RUNS: Final = 10
 _SCALE_VARIANCE: Final = 100.0  # an unknown scale: a factor of e^10 to either side
 
 
@@ -39,8 +40,8 @@ class RecurrenceOptions:
         max_excess: maximum probability that the slowdown exceeds the limit at all.
         tolerance: slowdown above the limit that counts as a violation; 0.01 is one percentage point.
         regret: maximum expected excess of the cost of a point over that of the best point, to be explored.
-            It is multiplied by the number of runs at the best point beyond 3: the more often a program ran,
-            the more runs will profit from what is learned.
+            It grows in proportion to the number of runs at the best point beyond 10: the more often a program
+            ran, the more runs will profit from what is learned.
         min_gain: minimum expected saving for a point other than the untuned one.
     """
 
@@ -189,7 +190,7 @@ class RecurrencePosterior:
         """Return the probability that the time ratio of each point exceeds e to the `log_ratio`, (J,)."""
         sd = np.maximum(self.time_sd, 1e-9)
         deviations = (self.log_time - log_ratio) / sd
-        return np.asarray(self.weights @ _normal_cdf(deviations))
+        return np.clip(self.weights @ _normal_cdf(deviations), 0.0, 1.0)
 
     def allowed(self, objective: Objective) -> NDArray[np.bool_]:
         """Return whether each point keeps the slowdown limit with the required probabilities, shape (J,)."""
@@ -260,7 +261,7 @@ def choose_point(
         best = untuned
     chosen = best
     if explore:
-        regret = options.regret * max(1, int(posterior.counts[best]) - 3)
+        regret = options.regret * max(1.0, int(posterior.counts[best]) / _PATIENT_RUNS)
         near = expected <= expected[best] * (1.0 + regret)
         sampled = np.where(near, posterior.sample_costs(objective, random), np.inf)
         chosen = int(np.argmin(sampled))

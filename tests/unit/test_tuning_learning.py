@@ -5,6 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 from hypothesis import given
@@ -286,3 +290,37 @@ class TestStore:
             )
             assert tuning_starts.remove_pin(connection, pin.program)
             assert not tuning_starts.remove_pin(connection, pin.program)
+
+
+CHILD = """
+import sys, time
+from pathlib import Path
+from slurm_energy.accounting import database, tuning_runs
+with database.connect(Path(sys.argv[1])) as connection:
+    print("ready", flush=True)
+    while True:
+        jobs = tuning_runs.unlearned_jobs(connection, 1)
+        run = tuning_runs.StoredRun("alice", "A40", "w", None, None, 1.0, "{}")
+        tuning_runs.store_learned(connection, [(job.key, run._replace(workload=job.display_id)) for job in jobs])
+"""
+
+
+@pytest.mark.slow
+def test_kill_9_while_learning_neither_loses_nor_repeats_a_run(tmp_path):
+    store, total = Accounting(tmp_path), 20
+    for number in range(1, total + 1):
+        deliver(store, number)
+    for number in range(4):
+        with subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(store.path)], stdout=subprocess.PIPE
+        ) as learner:
+            learner.stdout.readline()
+            time.sleep(0.002 * number)
+            learner.kill()
+            assert learner.wait(30) == -signal.SIGKILL
+    with database.connect(store.path) as connection:
+        for found in tuning_runs.unlearned_jobs(connection):
+            run = run_row(workload=found.display_id)
+            tuning_runs.store_learned(connection, [(found.key, run)])
+        kept = sorted(int(run.workload) for run in tuning_runs.find_runs(connection, None))
+    assert kept == list(range(1, total + 1))

@@ -40,7 +40,8 @@ def random(seed=1):
 
 
 def replay(time_ratio, power_ratio, objective, runs=8, seed=1):
-    job = RecurringJob(Prior(), objective, random(seed))
+    untuned = ProgramMeasurement(UNTUNED, 400.0, 310.0, scale="runs")
+    job = RecurringJob(Prior(), objective, random(seed), [untuned])
     chosen = []
     for _ in range(runs):
         point = job.next_point().point
