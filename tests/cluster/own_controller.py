@@ -158,7 +158,7 @@ def entry(job_id, uid=0, **more):
 def as_nobody(controller, target):
     """Send a request as user nobody; return the job ids, `ok` for other responses, or the error."""
     path, _, query = target.partition("?")
-    params = dict([query.split("=")]) if query else None
+    params = dict(pair.split("=") for pair in query.split("&")) if query else None
     read, write = os.pipe()
     child = os.fork()
     if child == 0:  # the interpreter may lie where nobody cannot read it: fork, do not start

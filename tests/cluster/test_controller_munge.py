@@ -304,3 +304,16 @@ class TestClientAlone:
             with pytest.raises(UnavailableError, match="controller http"):
                 ControllerClient(f"http://127.0.0.1:{port}", munged).get("/v1/status")
             thread.join(TIMEOUT_S)
+
+
+class TestTuning:
+    def test_advice_is_for_agents_and_programs_for_their_owners(self, controller):
+        controller.start()
+        query = "/v1/tuning/advice?node=n1&job_id=1&restart_count=0&hardware=A40&objective=edp"
+        assert "may not" in as_nobody(controller, query)
+        assert "ForbiddenError: programs of user root" in as_nobody(controller, "/v1/tuning?user=root")
+        assert controller.client().get("/v1/tuning")["programs"] == []
+        with pytest.raises(NotFoundError, match="nothing has been learned"):
+            controller.client().post("/v1/tuning/forget", {"workload": "0123456789abcdef"})
+        with pytest.raises(UsageError, match="unknown parameter"):
+            controller.client().get("/v1/tuning/advice", {"uid": "0"})

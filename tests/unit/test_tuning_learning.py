@@ -301,7 +301,8 @@ with database.connect(Path(sys.argv[1])) as connection:
     while True:
         jobs = tuning_runs.unlearned_jobs(connection, 1)
         run = tuning_runs.StoredRun("alice", "A40", "w", None, None, 1.0, "{}")
-        tuning_runs.store_learned(connection, [(job.key, run._replace(workload=job.display_id)) for job in jobs])
+        learned = [(job.key, run._replace(workload=job.display_id)) for job in jobs]
+        tuning_runs.store_learned(connection, learned)
 """
 
 
