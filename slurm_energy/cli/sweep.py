@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 HELP = "run a job at several settings and find the best by energy, EDP and EDS"
 DEFAULT_REPETITIONS = 3
 DEFAULT_IN_FLIGHT = 4
-MAX_REPETITIONS, MAX_IN_FLIGHT = 100, 500
+MAX_REPETITIONS, MAX_IN_FLIGHT, MAX_RUNS = 100, 500, 10_000
 
 EPILOG = """\
 Every combination of the values runs as a job of its own, in --repeat repetitions. The first line of the
@@ -202,6 +202,9 @@ def _wanted_state(args: argparse.Namespace, content: bytes) -> SweepState:
 
     at = args.rest.index("--") if "--" in args.rest else len(args.rest)
     points = build_points(_factors(args), with_reference=not args.no_reference)
+    if len(points) * args.repeat > MAX_RUNS:
+        why = f"{len(points)} points with {args.repeat} repetitions"
+        raise UsageError("senergy sweep", why, f"at most {MAX_RUNS} runs: use fewer values")
     name = check_name(Path(args.script).stem if args.name is None else args.name)
     return SweepState(
         name,

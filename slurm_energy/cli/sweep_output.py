@@ -114,6 +114,9 @@ def print_result(result: SweepResult, args: argparse.Namespace) -> None:
         note("the reference has no measurement, so there are no gains")
     if {"partial", "modelled"} & set(result.qualities):
         note(f"quality of the energy figures: {', '.join(result.qualities)}")
+    if result.unmeasured:
+        missing = ", ".join(result.unmeasured)
+        note(f"the energy lacks {missing}, so it understates the cost of slower runs (senergy doctor)")
     if args.plots:
         from slurm_energy.reports.sweep_png import write_plots
 

@@ -218,6 +218,7 @@ class SweepRunner:
             run.status = RunStatus.MEASURED
             run.time_s, run.energy_joules = job.elapsed_s, job.energy_joules
             run.quality = job.quality.value if job.quality else None
+            run.unmeasured = job.unknown_components
             return True
         waited_s = self._clock() - self._ended.setdefault(run.job_id or 0, self._clock())
         if waited_s < RECORD_WAIT_S:

@@ -159,6 +159,22 @@ def test_dominated_points_are_never_best(runs: list[tuple[float, float]], count:
     assert not dropped & set(pareto_front(points))
 
 
+@given(runs=st.lists(st.tuples(positive, positive, st.integers(1, 3)), min_size=1, max_size=12))
+def test_dominated_points_are_those_of_the_definition(runs: list[tuple[float, float, int]]) -> None:
+    points = [point(*run) for run in runs]
+    noise = 0.005 if any(run[2] > 1 for run in runs) else 0.03  # equal repetitions prove no smaller noise
+
+    def dominates(better, worse) -> bool:
+        factor = 1 + 2 * noise * math.sqrt(1 / better.runs + 1 / worse.runs)
+        return (
+            better.time_s.mean < worse.time_s.mean / factor
+            and better.energy_joules.mean * factor < worse.energy_joules.mean
+        )
+
+    expected = {i for i, p in enumerate(points) if any(dominates(other, p) for other in points)}
+    assert dominated_points(points) == expected
+
+
 def test_dominance_respects_noise() -> None:
     assert dominated_points([point(10, 100), point(10.5, 105), point(12, 120), None]) == {2}
     assert dominated_points([point(10, 100, 3), point(10.3, 103, 3), point(10, 99, 3)]) == {1}

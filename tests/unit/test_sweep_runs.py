@@ -222,6 +222,9 @@ def test_state_files(tmp_path: Path) -> None:
         {"runs": [{"point": 9, "repetition": 1, "job_name": "x", "status": "failed"}]},
         {"runs": [{"point": 0, "repetition": 1, "job_name": "x", "status": "measured", "time_s": -1.0}]},
         {"runs": [{"point": 0, "repetition": 1, "job_name": "x", "status": "failed", "x": 1}]},
+        {"runs": [3]},
+        {"runs": [{"point": 0, "repetition": 1, "job_name": "x", "status": "failed", "unmeasured": 3}]},
+        {"runs": [{"point": 0, "repetition": 1, "job_name": "x", "status": "failed", "quality": 3}]},
         {"name": "a b"},
         {"options": [1]},
     ):

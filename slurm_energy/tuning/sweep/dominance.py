@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Final
@@ -41,12 +43,28 @@ def dominated_points(points: Sequence[PointSummary | None]) -> frozenset[int]:
     known = [(index, point) for index, point in enumerate(points) if point is not None]
     time_noise = relative_noise([(point.runs, point.time_s) for _, point in known])
     energy_noise = relative_noise([(point.runs, point.energy_joules) for _, point in known])
+    fronts = {runs: _Front([p for _, p in known if p.runs == runs]) for runs in {p.runs for _, p in known}}
 
-    def dominates(better: PointSummary, worse: PointSummary) -> bool:
-        errors = _STANDARD_ERRORS * math.sqrt(1.0 / better.runs + 1.0 / worse.runs)
-        return (
-            better.time_s.mean * (1.0 + errors * time_noise) < worse.time_s.mean
-            and better.energy_joules.mean * (1.0 + errors * energy_noise) < worse.energy_joules.mean
-        )
+    def is_dominated(point: PointSummary) -> bool:
+        for runs, front in fronts.items():
+            errors = _STANDARD_ERRORS * math.sqrt(1.0 / runs + 1.0 / point.runs)
+            joules = front.least_joules(point.time_s.mean / (1.0 + errors * time_noise))
+            if joules * (1.0 + errors * energy_noise) < point.energy_joules.mean:
+                return True
+        return False
 
-    return frozenset(index for index, point in known if any(dominates(other, point) for _, other in known))
+    return frozenset(index for index, point in known if is_dominated(point))
+
+
+class _Front:
+    """Minimum energy of points by their time, for many lookups."""
+
+    def __init__(self, points: Sequence[PointSummary]) -> None:
+        ordered = sorted((point.time_s.mean, point.energy_joules.mean) for point in points)
+        self._times_s = [time_s for time_s, _ in ordered]
+        self._joules = list(itertools.accumulate((joules for _, joules in ordered), min))
+
+    def least_joules(self, time_s: float) -> float:
+        """Return the minimum energy of the points that take less than `time_s`; infinity without any."""
+        count = bisect.bisect_left(self._times_s, time_s)
+        return self._joules[count - 1] if count else math.inf

@@ -50,6 +50,7 @@ class SweepResult:
         best: index of the best point by metric of `metrics.METRICS`; empty without measurements.
         front: indices of the points of the Pareto front, by increasing time.
         qualities: qualities of the energy figures that occur.
+        unmeasured: types of components that the energy of some run lacks.
         is_complete: whether all runs are done.
     """
 
@@ -58,6 +59,7 @@ class SweepResult:
     best: dict[str, int]
     front: tuple[int, ...]
     qualities: tuple[str, ...]
+    unmeasured: tuple[str, ...]
     is_complete: bool
 
     @property
@@ -92,6 +94,7 @@ class SweepResult:
             "name": self.name,
             "complete": self.is_complete,
             "quality": list(self.qualities),
+            "unmeasured": list(self.unmeasured),
             "reference": dict(self.reference.point.settings),
             "points": points,
             "best": {
@@ -141,6 +144,7 @@ def sweep_result(
         best_points(relative),
         pareto_front(summaries),
         tuple(sorted({run.quality for run in runs if run.quality})),
+        tuple(sorted({component for run in runs for component in run.unmeasured})),
         schedule.is_complete,
     )
 

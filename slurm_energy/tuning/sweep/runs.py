@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -38,6 +39,7 @@ class SweepRun:
         time_s: seconds from start to end of the job; None unless measured.
         energy_joules: energy of the job on all nodes; None unless measured.
         quality: worst quality of the energy figures; None unless measured.
+        unmeasured: types of components without a figure, which the energy lacks, such as `other`.
         note: reason of a failure; empty if there was none.
     """
 
@@ -49,6 +51,7 @@ class SweepRun:
     time_s: float | None = None
     energy_joules: float | None = None
     quality: str | None = None
+    unmeasured: tuple[str, ...] = ()
     note: str = ""
 
     @property
@@ -68,8 +71,9 @@ class SweepRun:
             UsageError: a key is missing or unknown, or a value has the wrong type.
         """
         try:
-            run = cls(**{**data, "status": RunStatus(data["status"])})
-        except (KeyError, TypeError, ValueError) as error:
+            unmeasured = tuple(data.get("unmeasured", ()))
+            run = cls(**{**data, "status": RunStatus(data["status"]), "unmeasured": unmeasured})
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UsageError(f"run of a sweep: {shown(str(error), 200)}") from None
         numbers = (run.time_s, run.energy_joules)
         measured = run.status is RunStatus.MEASURED
@@ -78,7 +82,8 @@ class SweepRun:
             and (run.job_id is None or (type(run.job_id) is int and run.job_id > 0))
             and all(_is_positive(number) if measured else number is None for number in numbers)
             and isinstance(run.job_name, str)
-            and isinstance(run.note, str)
+            and all(isinstance(text, str) for text in (run.note, *unmeasured))
+            and isinstance(run.quality, str | None)
         ):
             raise UsageError("run of a sweep: a value is out of range")
         return run
@@ -123,12 +128,15 @@ def schedule_runs(
     active = set(range(points))
     dominated: set[int] = set()
     failed: set[int] = set()
+    by_repetition: dict[int, list[SweepRun]] = {}
+    for run in runs:
+        by_repetition.setdefault(run.repetition, []).append(run)
     for repetition in range(1, repetitions + 1):
-        own = [run for run in runs if run.repetition == repetition]
+        own = by_repetition.get(repetition, [])
         settled = {run.point for run in own if run.status is RunStatus.MEASURED}
         running = {run.point for run in own if run.is_in_flight}
-        failures = [run.point for run in own if run.status is RunStatus.FAILED]
-        given_up = {point for point in failures if failures.count(point) >= MAX_ATTEMPTS} - settled - running
+        failures = Counter(run.point for run in own if run.status is RunStatus.FAILED)
+        given_up = {point for point, count in failures.items() if count >= MAX_ATTEMPTS} - settled - running
         failed |= given_up
         active -= given_up
         due = active - settled - running
