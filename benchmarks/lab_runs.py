@@ -135,12 +135,17 @@ def run_search(truth: SteadyState, program: str, size: float, objective: Objecti
 def new_search(profile: NodeProfile, objective: Objective) -> TuningSearch:
     """Return a search over the knobs of a node about whose hardware nothing is known."""
     cpufreq, gpu = profile.cpufreq, profile.gpu
-    cpu = CpuHardware(profile.cpu.packages, cpufreq.cpuinfo_max_khz / 1000, cpufreq.min_khz / 1000)
+    cpu = CpuHardware(
+        profile.cpu.packages,
+        cpufreq.cpuinfo_max_khz / 1000,
+        cpufreq.min_khz / 1000,
+        table_mhz=tuple(khz / 1000 for khz in cpufreq.available_khz),
+    )
     frequencies = cpu_frequencies(cpu)
     if gpu is None:
         return TuningSearch(frequencies, objective, cpu_prior(cpu))
     hardware = GpuHardware(gpu.count, gpu.default_limit_watts, gpu.min_limit_watts, None)
-    few = [frequencies[round(i * (len(frequencies) - 1) / 4)] for i in range(5)]
+    few = list(dict.fromkeys(frequencies[round(i * (len(frequencies) - 1) / 4)] for i in range(5)))
     return TuningSearch(
         joint_candidates(gpu_limits(hardware, 14), few), objective, joint_prior(hardware, cpu)
     )

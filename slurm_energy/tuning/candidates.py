@@ -63,6 +63,8 @@ class CpuHardware:
         min_mhz: minimum frequency.
         base_mhz: base frequency, the bound without boost; None if unknown.
         package_limit_watts: package power limit in force before the job; None if limits are not tuned.
+        table_mhz: frequencies of a driver with a frequency table; empty for other drivers. Boost goes beyond the
+            maximum of a table, and every bound below that maximum forbids it.
     """
 
     packages: int
@@ -70,6 +72,7 @@ class CpuHardware:
     min_mhz: float
     base_mhz: float | None = None
     package_limit_watts: float | None = None
+    table_mhz: tuple[float, ...] = ()
 
 
 def gpu_limits(gpu: GpuHardware, max_points: int = 20) -> tuple[OperatingPoint, ...]:
@@ -88,7 +91,9 @@ def gpu_clocks(gpu: GpuHardware, min_share: float = 0.4, max_points: int = 12) -
 
 def cpu_frequencies(cpu: CpuHardware, max_points: int = 12) -> tuple[OperatingPoint, ...]:
     """Return frequency bounds from the minimum to below the maximum as operating points."""
-    values = _grid(cpu.min_mhz, cpu.max_mhz, _CLOCK_STEPS_MHZ, max_points)
+    values = sorted({value for value in cpu.table_mhz if cpu.min_mhz <= value < cpu.max_mhz})[-max_points:]
+    if not cpu.table_mhz:
+        values = _grid(cpu.min_mhz, cpu.max_mhz, _CLOCK_STEPS_MHZ, max_points)
     return tuple(OperatingPoint(cpu_max_mhz=value) for value in values)
 
 

@@ -20,6 +20,8 @@ MAX_PROBE_RISK = 0.6
 MIN_GAIN = 0.01
 """Smallest improvement of the objective over the untuned job that is worth a setting."""
 SWITCH_GAIN = 0.003
+PROBE_WINDOWS = 2.0
+"""Duration of a probe in windows: a setting takes effect within a second or two, at the end of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Situation:
         may_probe: whether points that are not measured yet may be tried.
         remaining_windows: expected number of windows until the end of the job.
         max_time_ratio: maximum expected time ratio of a probe that the slowdown budget allows.
+        max_loss: maximum expected loss of the objective in the window of a probe without a slowdown limit.
     """
 
     current: int
@@ -54,6 +57,7 @@ class Situation:
     may_probe: bool = True
     remaining_windows: float = 20.0
     max_time_ratio: float = math.inf
+    max_loss: float = math.inf
 
 
 def decide(posterior: Posterior, objective: Objective, situation: Situation) -> Decision:
@@ -84,8 +88,13 @@ def decide(posterior: Posterior, objective: Objective, situation: Situation) -> 
     if not situation.may_probe:
         open_points &= known
     open_points[excluded] = False
+    if objective.slowdown_limit is None:
+        loss = posterior.expected_change(objective, 1.0)[1]
+        open_points &= PROBE_WINDOWS * loss <= situation.max_loss
     gain, loss = posterior.expected_change(objective, float(cost[hold]))
-    value = np.where(open_points, gain * max(situation.remaining_windows - 1.0, 0.0) - loss, 0.0)
+    value = np.where(
+        open_points, gain * max(situation.remaining_windows - PROBE_WINDOWS, 0.0) - PROBE_WINDOWS * loss, 0.0
+    )
     probe = int(value.argmax())
     if value[probe] > 0 and gain[probe] > SWITCH_GAIN * cost[hold]:
         return Decision(probe, probe=True)

@@ -1,8 +1,10 @@
-"""Guards of a search: detection of a change of speed, and the budget of a slowdown limit."""
+"""Guards of a search: detection of a change of speed, and the budget of time and energy of a run."""
 
 from __future__ import annotations
 
 import math
+
+from slurm_energy.tuning.objective import TIME_EXPONENTS, Objective
 
 _ALLOWANCE = 0.5
 _THRESHOLD = 5.0
@@ -52,8 +54,8 @@ def is_surprise(residual: float, error: float, min_change: float) -> bool:
     return abs(residual) > max(min_change, _SURPRISE * error)
 
 
-class SlowdownBudget:
-    """Time that a job lost against its untuned speed so far, and what the slowdown limit allows."""
+class RunBudget:
+    """Time and energy that a job lost against its untuned state, and what the slowdown limit allows."""
 
     def __init__(self, slowdown_limit: float | None) -> None:
         """Start a job.
@@ -64,17 +66,23 @@ class SlowdownBudget:
         self._limit = slowdown_limit
         self._untuned_s = 0.0
         self._lost_s = 0.0
+        self._excess_energy_s = 0.0
 
-    def add(self, duration_s: float, log_time_ratio: float) -> None:
-        """Add an interval with the relative time of its units."""
+    def add(self, duration_s: float, log_time_ratio: float, log_power_ratio: float) -> None:
+        """Add an interval with its logarithms of the relative time and power."""
         untuned_s = duration_s * math.exp(-log_time_ratio)
         self._untuned_s += untuned_s
         self._lost_s += duration_s - untuned_s
+        self._excess_energy_s += duration_s * math.exp(log_power_ratio) - untuned_s
 
     @property
     def slowdown(self) -> float:
         """Relative increase of the time so far; 0 before the first interval."""
         return self._lost_s / self._untuned_s if self._untuned_s > 0 else 0.0
+
+    def loss_s(self, objective: Objective) -> float:
+        """Return the increase of the objective so far, times the untuned time; negative for a gain."""
+        return self._excess_energy_s + (TIME_EXPONENTS[objective.name] - 1) * self._lost_s
 
     def max_time_ratio(self, duration_s: float) -> float:
         """Return the maximum time ratio of the next interval that keeps the whole job within the limit.

@@ -15,6 +15,8 @@ _MIN_RELATIVE_ERROR = 0.001
 _POWER_ERROR = 0.01
 _MIN_POWER_ERROR = 0.003
 _DRIFT_SIGMA = 2.5
+_PRIOR_WINDOWS = 6.0
+_MAX_SQUARE = 16.0
 
 
 @dataclass(slots=True)
@@ -82,6 +84,48 @@ class Measurement:
         return dataclasses.asdict(self)
 
 
+class NoiseScale:
+    """Ratio of the scatter of windows at one point to their stated errors.
+
+    Programs with checkpoints or evaluations scatter more than a steady program. The ratio multiplies the
+    stated errors of later windows and is never below 1.
+    """
+
+    def __init__(self, squares: float = _PRIOR_WINDOWS, windows: float = _PRIOR_WINDOWS) -> None:
+        """Start with the stated errors."""
+        self._squares, self._windows = squares, windows
+
+    @property
+    def factor(self) -> float:
+        """Factor of the stated errors."""
+        return max(1.0, math.sqrt(self._squares / self._windows))
+
+    def add(self, before: Measurement, window: ProgressWindow) -> None:
+        """Compare a window with the earlier windows at its point. The error is already multiplied."""
+        if not before.windows:
+            return
+        deviation = math.log(window.units_per_s / before.units_per_s)
+        error = math.hypot(window.relative_error, before.relative_error)
+        self._squares += min((deviation / error) ** 2, _MAX_SQUARE) * self.factor**2
+        self._windows += 1
+
+
+class ReferenceCheck:
+    """A repeated measurement of the reference.
+
+    Attributes:
+        block: windows of the measurement.
+        suspect: window that contradicted its expectation and caused the measurement; None for another cause.
+        precise: whether the reference shall be measured as accurately as the first one.
+    """
+
+    def __init__(self, suspect: ProgressWindow | None, precise: bool) -> None:
+        """Start the measurement."""
+        self.block = Measurement()
+        self.suspect = suspect
+        self.precise = precise
+
+
 class ReferenceTrack:
     """The untuned speed and power of a job, measured in blocks and interpolated in time.
 
@@ -93,16 +137,11 @@ class ReferenceTrack:
         """Start with blocks in order of time."""
         self.blocks = list(blocks)
 
-    def open_block(self) -> None:
-        """Start a block. The next windows are added to it."""
-        if not self.blocks or self.blocks[-1].windows:
-            self.blocks.append(Measurement())
-
-    def add(self, window: ProgressWindow) -> None:
-        """Add an untuned window to the last block."""
+    def open_block(self) -> Measurement:
+        """Return the last block; the first one is created."""
         if not self.blocks:
-            self.open_block()
-        self.blocks[-1].add(window)
+            self.blocks.append(Measurement())
+        return self.blocks[-1]
 
     def at(self, time_s: float) -> tuple[float, float, float]:
         """Return the logarithm of the speed, its standard error, and the logarithm of the power at a time."""

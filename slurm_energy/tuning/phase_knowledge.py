@@ -28,9 +28,9 @@ class PhaseKnowledge:
         held_s: time spent in this phase after the reference.
     """
 
-    def __init__(self) -> None:
-        """Start without measurements."""
-        self.track = ReferenceTrack()
+    def __init__(self, blocks: Sequence[Measurement] = ()) -> None:
+        """Start a phase with measurements of its reference."""
+        self.track = ReferenceTrack(blocks)
         self.visits: dict[int, Measurement] = {}
         self.probes = 0
         self.chosen: int | None = None

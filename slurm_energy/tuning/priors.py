@@ -63,6 +63,9 @@ class PhysicalPrior:
         self._hidden_host_share = (draw(0.2, 1.0, samples) * (generator.random(samples) < 0.7))[:, None]
         self._host_dynamic_share = draw(0.05, 0.5, samples)[:, None]
         self._used_clock = draw(0.7, 1.0, samples)[:, None]
+        # The maximum of a frequency table is the base frequency, and boost goes beyond it.
+        beyond = cpu is not None and bool(cpu.table_mhz)
+        self._used_cpu_clock = draw(1.0, 1.6, samples)[:, None] if beyond else self._used_clock
         self._package_yield = draw(0.93, 1.0, samples)[:, None]
         self._profile_time = np.abs(draw(-0.03, 0.05, samples))[:, None]
         self._profile_power = draw(-0.12, 0.02, samples)[:, None]
@@ -158,7 +161,7 @@ class PhysicalPrior:
         if self._cpu.base_mhz is not None:
             without = np.array([point.boost is False for point in candidates])
             bound = np.where(without, np.minimum(bound, self._cpu.base_mhz), bound)
-        return bound / (self._used_clock * self._cpu.max_mhz)
+        return bound / (self._used_cpu_clock * self._cpu.max_mhz)
 
     def _with_hints(
         self, candidates: Sequence[OperatingPoint], log_time: Array, log_power: Array

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,19 +13,22 @@ from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.candidates import Reference
 from slurm_energy.tuning.decision import Situation, decide
 from slurm_energy.tuning.ensemble import Posterior
-from slurm_energy.tuning.guard import ChangeDetector, SlowdownBudget, is_surprise
-from slurm_energy.tuning.measurements import Measurement
+from slurm_energy.tuning.guard import ChangeDetector, RunBudget, is_surprise
+from slurm_energy.tuning.measurements import Measurement, NoiseScale, ReferenceCheck
 from slurm_energy.tuning.objective import Objective
 from slurm_energy.tuning.phase_knowledge import PhaseKnowledge
 from slurm_energy.tuning.priors import Prior
 from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
-from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve, ResponsePoint
+from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve
+from slurm_energy.tuning.search_summary import response_points, summary
 
 _MAX_PHASES = 8
 _MAX_POINT_WINDOWS = 30
 _MAX_REFERENCE_BLOCKS = 8
 _MIN_CHANGE = 0.04
-_MIN_CHECK_WINDOWS = 1
+_MIN_POWER_CHANGE = 0.15
+_MAX_LOSS = 0.005
+_REFERENCE_AGE_WINDOWS = 40
 _MIN_REMAINING_WINDOWS = 20.0
 _REFUSED_AFTER_WINDOWS = 3
 
@@ -84,10 +88,11 @@ class TuningSearch:
         self._current = 0
         self._knowledge = PhaseKnowledge()
         self._memory: list[PhaseKnowledge] = []
-        self._check: Measurement | None = None
-        self._pending: list[ProgressWindow] = []
+        self._check: ReferenceCheck | None = None
+        self._contradicted: set[int] = set()
+        self._noise = NoiseScale()
         self._detector = ChangeDetector()
-        self._budget = SlowdownBudget(objective.slowdown_limit)
+        self._budget = RunBudget(objective.slowdown_limit)
         self._refused: set[int] = set()
         self._mismatches = 0
         self._windows_here = 0
@@ -111,6 +116,8 @@ class TuningSearch:
         """Take a window and decide on the next point."""
         if self._start_s is None:
             self._start_s = window.start_s
+        # The time between two windows counts like the later one: the setting took effect meanwhile.
+        elapsed_s = window.start_s + window.duration_s - max(self._last_s, self._start_s)
         self._last_s = window.start_s + window.duration_s
         if window.start_s < self._start_s + self._options.warmup_s or not window.duration_s > 0:
             return
@@ -130,11 +137,13 @@ class TuningSearch:
             if self._current != 0:
                 self._return_to_reference()
             return
+        error = window.relative_error * self._noise.factor
+        window = dataclasses.replace(window, relative_error=error)
         self._windows_here += 1
         if self._current == 0:
-            self._budget.add(window.duration_s, 0.0)
+            self._budget.add(elapsed_s, 0.0, 0.0)
         if self._current != 0:
-            self._observe_tuned(window)
+            self._observe_tuned(window, elapsed_s)
         elif self._phase is SearchPhase.REFERENCE:
             self._observe_reference(window)
         else:
@@ -142,32 +151,14 @@ class TuningSearch:
 
     def summary(self) -> dict[str, Any]:
         """Return the result of the search in the form of the job record's key `tuning`."""
-        knowledge = max([self._knowledge, *self._memory], key=lambda item: item.held_s)
-        reference = knowledge.track.blocks[0] if knowledge.ensemble is not None else None
-        points = self._response_points(knowledge)
-        chosen, source, saving = self.requested, self._static[1], None
-        if self._phase is not SearchPhase.STATIC:
-            index = knowledge.chosen or 0
-            chosen, source = self._points[index], CurveSource.THIS_RUN
-            saving = self._saving(knowledge, index)
-        return {
-            "mode": "on",
-            "objective": self._objective.name,
-            "slowdown_limit": self._objective.slowdown_limit,
-            "progress": (self._source or ProgressSource.NONE).value,
-            "reference": reference and {"units_per_s": reference.units_per_s, "watts": reference.watts},
-            "points": [point.to_json() for point in points],
-            "chosen": chosen.to_json(),
-            "chosen_source": source.value,
-            "probes": sum(item.probes for item in (self._knowledge, *self._memory)),
-            "estimated_saving": saving,
-            "exploration": False,
-        }
+        static = self._static if self._phase is SearchPhase.STATIC else None
+        return summary(self._points, self._objective, [self._knowledge, *self._memory], self._source, static)
 
     def curve(self, hardware: str, workload: str) -> ResponseCurve:
         """Return the responses measured in this run as a curve."""
-        knowledge = max([self._knowledge, *self._memory], key=lambda item: item.held_s)
-        return ResponseCurve(hardware, workload, tuple(self._response_points(knowledge)))
+        return ResponseCurve(
+            hardware, workload, tuple(response_points(self._points, [self._knowledge, *self._memory]))
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as a dict for JSON. Measurements in progress are dropped."""
@@ -205,7 +196,7 @@ class TuningSearch:
         made._start_s = data["start_s"]
         made._static = (OperatingPoint.from_json(data["static"][0]), CurveSource(data["static"][1]))
         if made._phase is SearchPhase.REFERENCE and made._knowledge.ensemble is not None:
-            made._check = Measurement()
+            made._check = ReferenceCheck(None, False)
         return made
 
     def _observe_without_progress(self, window: ProgressWindow) -> None:
@@ -227,43 +218,41 @@ class TuningSearch:
 
     def _observe_reference(self, window: ProgressWindow) -> None:
         if self._check is not None:
-            self._check.add(window)
-            self._finish_check(window)
+            self._noise.add(self._check.block, window)
+            self._check.block.add(window)
+            self._finish_check(self._check, window)
             return
-        track = self._knowledge.track
-        track.add(window)
-        block = track.blocks[-1]
-        if block.relative_error <= self._reference_target() or block.windows >= self._max_reference_windows():
+        block = self._knowledge.track.open_block()
+        self._noise.add(block, window)
+        block.add(window)
+        if self._is_accurate(block):
             self._begin_phase(block, window)
 
-    def _finish_check(self, window: ProgressWindow) -> None:
+    def _finish_check(self, check: ReferenceCheck, window: ProgressWindow) -> None:
         """Compare a repeated reference with the phase's own; either resume or begin a new phase."""
-        assert self._check is not None
-        if self._check.windows < _MIN_CHECK_WINDOWS:
-            return
-        block = self._check
-        if not self._knowledge.resembles(block):
+        if not self._knowledge.resembles(check.block):
             self._check = None
-            self._pending = []
             self._remember()
-            self._knowledge = PhaseKnowledge()
-            self._knowledge.track.blocks.append(block)
-            self._begin_phase(block, window)
-            return
-        enough = (
-            block.relative_error <= self._reference_target() or block.windows >= self._max_reference_windows()
-        )
-        if not enough and not self._pending:
-            return
-        self._check = None
-        self._knowledge.track.blocks.append(block)
-        for item in self._pending:
-            # The point is slower or faster than before although the reference is not: the new window counts.
-            index = self._index[item.point]
-            self._knowledge.visits.pop(index, None)
-            self._knowledge.add(index, item)
-        self._pending = []
-        self._move_on()
+            self._knowledge = PhaseKnowledge([check.block])
+            self._begin_phase(check.block, window)
+        elif not check.precise or self._is_accurate(check.block):
+            self._check = None
+            self._knowledge.track.blocks.append(check.block)
+            if check.suspect is not None:
+                self._accept(check.suspect)
+            self._move_on()
+
+    def _accept(self, window: ProgressWindow) -> None:
+        """Take a window that contradicted its expectation although the reference did not change."""
+        knowledge, index = self._knowledge, self._index[window.point]
+        visit = knowledge.visits.get(index)
+        if visit is not None and index not in self._contradicted:
+            self._noise.add(visit, window)
+            self._contradicted.add(index)
+        else:
+            # The second contradiction in a row: the point's response is not what it was.
+            knowledge.visits.pop(index, None)
+        knowledge.add(index, window)
 
     def _begin_phase(self, block: Measurement, window: ProgressWindow) -> None:
         """Resume a known phase, or search a new one."""
@@ -282,41 +271,42 @@ class TuningSearch:
         else:
             self._move_on()
 
-    def _observe_tuned(self, window: ProgressWindow) -> None:
+    def _observe_tuned(self, window: ProgressWindow, elapsed_s: float) -> None:
         knowledge = self._knowledge
         log_time, log_power = knowledge.log_ratios(window)
         posterior = self._posterior or knowledge.posterior()
-        expected = float(posterior.mean_log_time()[self._current])
+        residual = float(posterior.mean_log_time()[self._current]) - log_time
         error = math.hypot(posterior.log_time_error(self._current), window.relative_error)
-        changed = is_surprise(log_time - expected, error, _MIN_CHANGE)
-        if self._phase is SearchPhase.HOLD:
-            power = log_power - float(posterior.mean_log_power()[self._current])
-            changed = (
-                changed or abs(power) > 0.15 or self._detector.add(expected - log_time, window.relative_error)
-            )
-        if changed:
-            self._pending = [window]
-            self._budget.add(window.duration_s, log_time)
-            self._return_to_reference()
+        power = log_power - float(posterior.mean_log_power()[self._current])
+        self._budget.add(elapsed_s, log_time, log_power)
+        if self._has_changed(residual, error, power if self._phase is SearchPhase.HOLD else 0.0):
+            self._return_to_reference(suspect=window)
             return
-        self._budget.add(window.duration_s, log_time)
+        self._contradicted.discard(self._current)
+        if self._current in knowledge.visits:
+            self._noise.add(knowledge.visits[self._current], window)
         knowledge.add(self._current, window)
-        self._move_on()
+        if self._phase is SearchPhase.HOLD and self._is_reference_old():
+            self._return_to_reference()
+        else:
+            self._move_on()
 
     def _observe_untuned_hold(self, window: ProgressWindow) -> None:
         knowledge = self._knowledge
         log_time, log_power = knowledge.log_ratios(window)
         error = math.hypot(window.relative_error, knowledge.reference_error())
-        changed = (
-            is_surprise(log_time, error, _MIN_CHANGE)
-            or abs(log_power) > 0.15
-            or self._detector.add(-log_time, error)
-        )
         knowledge.held_s += window.duration_s
-        if changed:
+        if self._has_changed(-log_time, error, log_power):
             self._return_to_reference()
         else:
-            knowledge.track.add(window)
+            self._noise.add(knowledge.track.blocks[-1], window)
+            knowledge.track.blocks[-1].add(window)
+
+    def _has_changed(self, residual: float, error: float, power_residual: float) -> bool:
+        """Return whether a window contradicts its expected speed or power."""
+        if is_surprise(residual, error, _MIN_CHANGE) or abs(power_residual) > _MIN_POWER_CHANGE:
+            return True
+        return self._phase is SearchPhase.HOLD and self._detector.add(residual, error)
 
     def _move_on(self) -> None:
         """Decide on the next point from everything known about this phase."""
@@ -328,11 +318,12 @@ class TuningSearch:
             may_probe=knowledge.probes < self._options.max_probes,
             remaining_windows=self._remaining_windows(),
             max_time_ratio=self._budget.max_time_ratio(knowledge.track.blocks[0].window_s),
+            max_loss=self._max_loss(),
         )
         self._posterior = knowledge.posterior()
         decision = decide(self._posterior, self._objective, situation)
         if decision.probe and self._wants_reference(decision.index):
-            self._return_to_reference()
+            self._return_to_reference(precise=True)
         else:
             self._go_to(decision.index, SearchPhase.PROBE if decision.probe else SearchPhase.HOLD)
 
@@ -352,11 +343,12 @@ class TuningSearch:
             knowledge.chosen = index
         self._current, self._phase = index, phase
 
-    def _return_to_reference(self) -> None:
+    def _return_to_reference(self, suspect: ProgressWindow | None = None, precise: bool = False) -> None:
         self._current, self._phase = 0, SearchPhase.REFERENCE
         self._windows_here = 0
         self._detector.reset()
-        self._check = Measurement()
+        if self._knowledge.ensemble is not None:
+            self._check = ReferenceCheck(suspect, precise)
 
     def _remember(self) -> None:
         if self._knowledge.ensemble is not None:
@@ -366,16 +358,29 @@ class TuningSearch:
     def _restart(self) -> None:
         """Forget everything: the units of progress changed."""
         self._knowledge, self._memory = PhaseKnowledge(), []
-        self._check, self._pending = None, []
+        self._check, self._posterior = None, None
+        self._contradicted.clear()
         self._current, self._phase, self._windows_here = 0, SearchPhase.REFERENCE, 0
         self._detector.reset()
+
+    def _is_accurate(self, block: Measurement) -> bool:
+        """Return whether a reference is measured accurately or long enough."""
+        maximum = self._options.max_reference_windows
+        return block.relative_error <= self._reference_target() or block.windows >= maximum
+
+    def _is_reference_old(self) -> bool:
+        """Return whether the reference should be measured again although nothing points to a change.
+
+        Under a power limit two phases of a job can have the same speed and power although their untuned
+        speeds differ.
+        """
+        blocks = self._knowledge.track.blocks
+        age = _REFERENCE_AGE_WINDOWS * min(1.5 ** (len(blocks) - 1), 4.0)
+        return self._windows_here >= age and self._remaining_windows() > _REFERENCE_AGE_WINDOWS / 2
 
     def _reference_target(self) -> float:
         limit = self._objective.slowdown_limit
         return 0.02 if limit is None else min(max(limit / 5, 0.003), 0.01)
-
-    def _max_reference_windows(self) -> int:
-        return self._options.max_reference_windows
 
     def _wants_reference(self, index: int) -> bool:
         """Return whether the reference is measured less accurately than a point."""
@@ -386,6 +391,12 @@ class TuningSearch:
             and knowledge.reference_error() > visit.relative_error
         )
 
+    def _max_loss(self) -> float:
+        """Return the loss of the objective that the next window may bring, in windows."""
+        window_s = self._knowledge.track.blocks[0].window_s
+        horizon_s = self._last_s - (self._start_s or 0.0) + self._remaining_windows() * window_s
+        return (_MAX_LOSS * horizon_s - self._budget.loss_s(self._objective)) / window_s
+
     def _remaining_windows(self) -> float:
         """Return the expected number of windows left. A job of unknown length lasts as long again."""
         expected = self._options.expected_duration_s
@@ -395,23 +406,6 @@ class TuningSearch:
         if expected is None:
             return max(elapsed * windows_per_s, _MIN_REMAINING_WINDOWS)
         return max(expected - elapsed, 0.0) * windows_per_s
-
-    def _response_points(self, knowledge: PhaseKnowledge) -> list[ResponsePoint]:
-        result = []
-        for index, visit in sorted(knowledge.visits.items()):
-            log_time, log_power = knowledge.log_ratios(visit)
-            error = math.hypot(visit.relative_error, knowledge.reference_error())
-            ratios = (math.exp(log_time), math.exp(log_power))
-            result.append(
-                ResponsePoint(self._points[index], *ratios, CurveSource.THIS_RUN, error, visit.windows)
-            )
-        return result
-
-    def _saving(self, knowledge: PhaseKnowledge, index: int) -> float | None:
-        if index == 0 or index not in knowledge.visits:
-            return 0.0 if index == 0 and knowledge.ensemble is not None else None
-        log_time, log_power = knowledge.log_ratios(knowledge.visits[index])
-        return 1.0 - math.exp(log_time + log_power)
 
 
 def _reference(window: ProgressWindow) -> Reference:

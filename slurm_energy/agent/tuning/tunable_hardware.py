@@ -91,7 +91,13 @@ class TunableHardware:
         high_khz = min(policy.bounds_khz[1] for policy in own.policies)
         if low_khz >= high_khz:
             return None
-        return CpuHardware(max(1, len(own.packages)), max_mhz=high_khz / 1000, min_mhz=low_khz / 1000)
+        table_khz = set(own.policies[0].available_khz).intersection(*(p.available_khz for p in own.policies))
+        return CpuHardware(
+            max(1, len(own.packages)),
+            max_mhz=high_khz / 1000,
+            min_mhz=low_khz / 1000,
+            table_mhz=tuple(sorted(khz / 1000 for khz in table_khz)),
+        )
 
     def candidates(self, gpu_draw_watts: float | None) -> tuple[OperatingPoint, ...]:
         """Return the operating points from which a search may choose, without the untuned job.

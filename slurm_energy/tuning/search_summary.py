@@ -1,0 +1,73 @@
+"""Result of a search: the measured responses and the chosen point in the form of the job record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from slurm_energy.policies.operating_point import OperatingPoint
+from slurm_energy.tuning.objective import Objective
+from slurm_energy.tuning.phase_knowledge import PhaseKnowledge
+from slurm_energy.tuning.progress_window import ProgressSource
+from slurm_energy.tuning.response_curve import CurveSource, ResponsePoint
+
+
+def summary(
+    points: Sequence[OperatingPoint],
+    objective: Objective,
+    phases: Sequence[PhaseKnowledge],
+    source: ProgressSource | None,
+    static: tuple[OperatingPoint, CurveSource] | None,
+) -> dict[str, Any]:
+    """Return the value of the job record's key `tuning`.
+
+    Args:
+        points: candidate points; the first one is untuned.
+        objective: objective of the job.
+        phases: phases of the job; the one that lasted longest is reported.
+        source: source of the progress; None without any.
+        static: point and its source of a job without progress; None for a search.
+    """
+    main = _main_phase(phases)
+    reference = main.track.blocks[0] if main.ensemble is not None else None
+    index = main.chosen or 0
+    return {
+        "mode": "on",
+        "objective": objective.name,
+        "slowdown_limit": objective.slowdown_limit,
+        "progress": (source or ProgressSource.NONE).value,
+        "reference": reference and {"units_per_s": reference.units_per_s, "watts": reference.watts},
+        "points": [point.to_json() for point in response_points(points, phases)],
+        "chosen": (static[0] if static else points[index]).to_json(),
+        "chosen_source": (static[1] if static else CurveSource.THIS_RUN).value,
+        "probes": sum(phase.probes for phase in phases),
+        "estimated_saving": None if static else _saving(main, index),
+        "exploration": False,
+    }
+
+
+def response_points(
+    points: Sequence[OperatingPoint], phases: Sequence[PhaseKnowledge]
+) -> list[ResponsePoint]:
+    """Return the responses measured in the phase that lasted longest."""
+    main = _main_phase(phases)
+    result = []
+    for index, visit in sorted(main.visits.items()):
+        log_time, log_power = main.log_ratios(visit)
+        error = math.hypot(visit.relative_error, main.reference_error())
+        ratios = (math.exp(log_time), math.exp(log_power))
+        result.append(ResponsePoint(points[index], *ratios, CurveSource.THIS_RUN, error, visit.windows))
+    return result
+
+
+def _main_phase(phases: Sequence[PhaseKnowledge]) -> PhaseKnowledge:
+    return max(phases, key=lambda phase: phase.held_s)
+
+
+def _saving(phase: PhaseKnowledge, index: int) -> float | None:
+    """Return the share of the energy that a point saves; None before its measurement."""
+    if index == 0:
+        return None if phase.ensemble is None else 0.0
+    visit = phase.visits.get(index)
+    return None if visit is None else 1.0 - math.exp(sum(phase.log_ratios(visit)))
