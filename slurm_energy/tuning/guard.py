@@ -10,6 +10,8 @@ _ALLOWANCE = 0.5
 _THRESHOLD = 5.0
 _MAX_STEP = 3.0
 _SURPRISE = 4.0
+_MAX_LOSS = 0.005
+_MIN_REMAINING_WINDOWS = 20.0
 
 
 class ChangeDetector:
@@ -55,42 +57,56 @@ def is_surprise(residual: float, error: float, min_change: float) -> bool:
 
 
 class RunBudget:
-    """Time and energy that a job lost against its untuned state, and what the slowdown limit allows."""
+    """Time and energy that a job lost against its untuned state, and what it may still lose."""
 
-    def __init__(self, slowdown_limit: float | None) -> None:
+    def __init__(self, objective: Objective, expected_duration_s: float | None = None) -> None:
         """Start a job.
 
         Args:
-            slowdown_limit: maximum relative increase of the job's time; None for no limit.
+            objective: objective with its slowdown limit.
+            expected_duration_s: expected time to the end of the job; None if unknown.
         """
-        self._limit = slowdown_limit
+        self._objective, self._expected_s = objective, expected_duration_s
+        self._elapsed_s = 0.0
         self._untuned_s = 0.0
-        self._lost_s = 0.0
         self._excess_energy_s = 0.0
 
     def add(self, duration_s: float, log_time_ratio: float, log_power_ratio: float) -> None:
         """Add an interval with its logarithms of the relative time and power."""
         untuned_s = duration_s * math.exp(-log_time_ratio)
+        self._elapsed_s += duration_s
         self._untuned_s += untuned_s
-        self._lost_s += duration_s - untuned_s
         self._excess_energy_s += duration_s * math.exp(log_power_ratio) - untuned_s
 
     @property
     def slowdown(self) -> float:
         """Relative increase of the time so far; 0 before the first interval."""
-        return self._lost_s / self._untuned_s if self._untuned_s > 0 else 0.0
+        return self._elapsed_s / self._untuned_s - 1.0 if self._untuned_s > 0 else 0.0
 
-    def loss_s(self, objective: Objective) -> float:
-        """Return the increase of the objective so far, times the untuned time; negative for a gain."""
-        return self._excess_energy_s + (TIME_EXPONENTS[objective.name] - 1) * self._lost_s
+    def remaining_windows(self, window_s: float) -> float:
+        """Return the expected number of windows left. A job of unknown length lasts as long again."""
+        if self._expected_s is not None:
+            return max(self._expected_s - self._elapsed_s, 0.0) / window_s
+        return max(self._elapsed_s / window_s, _MIN_REMAINING_WINDOWS)
 
-    def max_time_ratio(self, duration_s: float) -> float:
-        """Return the maximum time ratio of the next interval that keeps the whole job within the limit.
+    def max_loss(self, window_s: float) -> float:
+        """Return the relative loss of the objective that the next window may bring.
+
+        All losses together may be `_MAX_LOSS` of the job. Gains so far pay for further losses.
+        """
+        lost_s = self._elapsed_s - self._untuned_s
+        loss_s = self._excess_energy_s + (TIME_EXPONENTS[self._objective.name] - 1) * lost_s
+        horizon_s = self._elapsed_s + self.remaining_windows(window_s) * window_s
+        return (_MAX_LOSS * horizon_s - loss_s) / window_s
+
+    def max_time_ratio(self, window_s: float) -> float:
+        """Return the maximum time ratio of the next window that keeps the whole job within the limit.
 
         Args:
-            duration_s: untuned duration of the interval.
+            window_s: untuned duration of the window.
         """
-        if self._limit is None:
+        limit = self._objective.slowdown_limit
+        if limit is None:
             return math.inf
-        allowed_s = self._limit * (self._untuned_s + duration_s) - self._lost_s
-        return 1.0 + max(allowed_s, 0.0) / duration_s
+        allowed_s = limit * (self._untuned_s + window_s) - (self._elapsed_s - self._untuned_s)
+        return 1.0 + max(allowed_s, 0.0) / window_s

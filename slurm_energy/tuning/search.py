@@ -27,9 +27,7 @@ _MAX_POINT_WINDOWS = 30
 _MAX_REFERENCE_BLOCKS = 8
 _MIN_CHANGE = 0.04
 _MIN_POWER_CHANGE = 0.15
-_MAX_LOSS = 0.005
 _REFERENCE_AGE_WINDOWS = 40
-_MIN_REMAINING_WINDOWS = 20.0
 _REFUSED_AFTER_WINDOWS = 3
 
 
@@ -92,7 +90,7 @@ class TuningSearch:
         self._contradicted: set[int] = set()
         self._noise = NoiseScale()
         self._detector = ChangeDetector()
-        self._budget = RunBudget(objective.slowdown_limit)
+        self._budget = RunBudget(objective, self._options.expected_duration_s)
         self._refused: set[int] = set()
         self._mismatches = 0
         self._windows_here = 0
@@ -311,14 +309,15 @@ class TuningSearch:
     def _move_on(self) -> None:
         """Decide on the next point from everything known about this phase."""
         knowledge = self._knowledge
+        window_s = knowledge.track.blocks[0].window_s
         situation = Situation(
             self._current,
             frozenset(knowledge.visits),
             frozenset(self._excluded()),
             may_probe=knowledge.probes < self._options.max_probes,
-            remaining_windows=self._remaining_windows(),
-            max_time_ratio=self._budget.max_time_ratio(knowledge.track.blocks[0].window_s),
-            max_loss=self._max_loss(),
+            remaining_windows=self._budget.remaining_windows(window_s),
+            max_time_ratio=self._budget.max_time_ratio(window_s),
+            max_loss=self._budget.max_loss(window_s),
         )
         self._posterior = knowledge.posterior()
         decision = decide(self._posterior, self._objective, situation)
@@ -376,7 +375,8 @@ class TuningSearch:
         """
         blocks = self._knowledge.track.blocks
         age = _REFERENCE_AGE_WINDOWS * min(1.5 ** (len(blocks) - 1), 4.0)
-        return self._windows_here >= age and self._remaining_windows() > _REFERENCE_AGE_WINDOWS / 2
+        remaining = self._budget.remaining_windows(blocks[0].window_s)
+        return self._windows_here >= age and remaining > _REFERENCE_AGE_WINDOWS / 2
 
     def _reference_target(self) -> float:
         limit = self._objective.slowdown_limit
@@ -390,22 +390,6 @@ class TuningSearch:
             and len(knowledge.track.blocks) < _MAX_REFERENCE_BLOCKS
             and knowledge.reference_error() > visit.relative_error
         )
-
-    def _max_loss(self) -> float:
-        """Return the loss of the objective that the next window may bring, in windows."""
-        window_s = self._knowledge.track.blocks[0].window_s
-        horizon_s = self._last_s - (self._start_s or 0.0) + self._remaining_windows() * window_s
-        return (_MAX_LOSS * horizon_s - self._budget.loss_s(self._objective)) / window_s
-
-    def _remaining_windows(self) -> float:
-        """Return the expected number of windows left. A job of unknown length lasts as long again."""
-        expected = self._options.expected_duration_s
-        first = self._knowledge.track.blocks[0]
-        windows_per_s = first.windows / first.duration_s
-        elapsed = self._last_s - (self._start_s or 0.0)
-        if expected is None:
-            return max(elapsed * windows_per_s, _MIN_REMAINING_WINDOWS)
-        return max(expected - elapsed, 0.0) * windows_per_s
 
 
 def _reference(window: ProgressWindow) -> Reference:
