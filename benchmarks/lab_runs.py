@@ -26,8 +26,7 @@ from slurm_energy.tuning.objective import Objective
 from slurm_energy.tuning.priors import cpu_prior, joint_prior
 from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
 from slurm_energy.tuning.search import TuningSearch
-from slurm_energy_lab.cluster.configuration import toml_document
-from slurm_energy_lab.model import NodeProfile, draw_profile
+from slurm_energy_lab.model import NodeProfile
 from slurm_energy_lab.model.phase_walk import PhaseWalk
 from slurm_energy_lab.model.programs import workload_spec
 from slurm_energy_lab.model.steady_state import SteadyState
@@ -53,13 +52,6 @@ class TunedRun:
     joules: float
     summary: dict[str, Any]
     progress: tuple[tuple[float, float], ...] = ()
-
-
-def write_profile(seed: int, gpus: bool, folder: Path) -> Path:
-    """Write a node profile drawn at random and return its path."""
-    path = folder / "node.toml"
-    path.write_text(toml_document(draw_profile(seed, gpus)))
-    return path
 
 
 def run_agent(

@@ -29,7 +29,7 @@ from pathlib import Path
 from statistics import fmean
 
 from claims import Claim, at_least, at_most, publish
-from lab_runs import TunedRun, memory_folder, run_agent, run_search, write_profile
+from lab_runs import TunedRun, memory_folder, run_agent, run_search
 
 from slurm_energy.policies.operating_point import OperatingPoint
 from slurm_energy.tuning.objective import TIME_EXPONENTS, Objective
@@ -118,10 +118,10 @@ def evaluate_node(seed: int, programs: Sequence[str], seconds: float, search_onl
     device = "gpu" if seed % 2 else "cpu"
     results = []
     with memory_folder() as folder:
-        path = write_profile(seed, device == "gpu", folder)
-        profile = load_profile(path)
+        name = f"random-{device}-{seed}"
+        profile = load_profile(name)
         truth = SteadyState(profile, device)
-        node = None if search_only else VirtualNode(folder, path, sampling_hz=1.0, node_meter=True)
+        node = None if search_only else VirtualNode(folder, name, sampling_hz=1.0, node_meter=True)
         for program in programs:
             size = default_size(profile, program, device, seconds)
             sweep = truth.sweep(workload_spec(program), size)

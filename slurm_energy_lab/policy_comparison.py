@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.policies.catalogue import BUILT_IN
-from slurm_energy_lab.cluster.configuration import toml_document
-from slurm_energy_lab.model import draw_profile
 from slurm_energy_lab.virtual_node import VirtualNode
 
-DRAWN_SEED = 7
-"""Seed of the demonstration's node whose hardware no table lists."""
+UNKNOWN_PROFILE, UNKNOWN_MACHINE = "random-gpu-7", "unknown GPUs"
+"""The demonstration's node whose hardware no table lists."""
 CAP_SHARE = 0.75
 """Limit under `cap` as a share of the power that the job draws under `monitor`."""
 BASELINE = "monitor"
@@ -31,13 +29,13 @@ class ComparedProgram:
     Attributes:
         kernel: name of the kernel or program.
         device: `cpu` or `gpu`.
-        profile: name of the node's profile; None for the node drawn at random.
+        profile: name of the node's profile.
         machine: readable name of the hardware.
     """
 
     kernel: str
     device: str
-    profile: str | None
+    profile: str
     machine: str
 
 
@@ -48,8 +46,8 @@ PROGRAMS = (
     ComparedProgram("triad", "gpu", "epyc-7513-a100", "4 x A100"),
     ComparedProgram("train", "gpu", "xeon-4210-rtx6000", "8 x RTX 6000"),
     ComparedProgram("train", "gpu", "xeon-h100", "8 x H100"),
-    ComparedProgram("train", "gpu", None, "unknown GPUs"),
-    ComparedProgram("pipeline", "gpu", None, "unknown GPUs"),
+    ComparedProgram("train", "gpu", UNKNOWN_PROFILE, UNKNOWN_MACHINE),
+    ComparedProgram("pipeline", "gpu", UNKNOWN_PROFILE, UNKNOWN_MACHINE),
 )
 
 
@@ -77,13 +75,6 @@ class PolicyRun:
         return asdict(self)
 
 
-def drawn_profile(folder: Path, seed: int = DRAWN_SEED) -> Path:
-    """Write the profile of a node with GPUs that is drawn at random, and return its path."""
-    path = folder / f"drawn-{seed}.toml"
-    path.write_text(toml_document(draw_profile(seed, gpus=True)))
-    return path
-
-
 def compare(
     seconds: float,
     programs: Iterable[ComparedProgram] = PROGRAMS,
@@ -103,8 +94,7 @@ def compare(
         for number, program in enumerate(programs):
             folder = Path(name) / str(number)
             folder.mkdir()
-            profile = program.profile or drawn_profile(folder)
-            node = VirtualNode(folder, profile, sampling_hz=1.0, node_meter=True)
+            node = VirtualNode(folder, program.profile, sampling_hz=1.0, node_meter=True)
             try:
                 draw: dict[str, float] = {}
                 for policy in dict.fromkeys((BASELINE, *policies)):

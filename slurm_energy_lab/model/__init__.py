@@ -19,9 +19,8 @@ from slurm_energy_lab.model.profile import (
     OtherProfile,
     RaplProfile,
 )
-from slurm_energy_lab.model.profile_file import load_profile, profile_names
+from slurm_energy_lab.model.profile_file import draw_profile, load_profile, profile_names
 from slurm_energy_lab.model.programs import program_names
-from slurm_energy_lab.model.random_profile import draw_profile
 from slurm_energy_lab.model.requests import FrequencyRequest, GpuState, KernelRequest, KernelResult
 
 __all__ = [

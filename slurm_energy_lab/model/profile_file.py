@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
 import tomllib
 import types
 import typing
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.errors import ConfigError
+from slurm_energy_lab.model import random_profile
 from slurm_energy_lab.model.profile import (
     ACTIVE_DRIVERS,
     CPUFREQ_DRIVERS,
@@ -32,6 +34,7 @@ Rule = tuple[str, bool, str]
 """Key, whether its value is valid, and the error message if not."""
 
 _DIRECTORY = Path(__file__).resolve().parent.parent / "profiles"
+_RANDOM = re.compile(r"random-(cpu|gpu)-(\d{1,9})")
 _GENERIC_GOVERNOR = "schedutil"
 """Default governor of current kernels for drivers with the generic governors."""
 _DRIVER_EPP = "balance_performance"
@@ -40,6 +43,18 @@ _DRIVER_EPP = "balance_performance"
 def profile_names() -> tuple[str, ...]:
     """Return the names of the node profiles that come with the package."""
     return tuple(sorted(path.stem for path in _DIRECTORY.glob("*.toml")))
+
+
+def draw_profile(seed: int, gpus: bool) -> dict[str, Any]:
+    """Return the data of a node profile with random coefficients within physical ranges.
+
+    The profile is also available by name: `random-gpu-SEED` or `random-cpu-SEED`.
+
+    Args:
+        seed: seed of the random numbers.
+        gpus: whether the node has GPUs.
+    """
+    return random_profile.draw(seed, gpus, profile_data)
 
 
 def profile_data(name_or_path: str | Path) -> dict[str, Any]:
@@ -51,6 +66,8 @@ def profile_data(name_or_path: str | Path) -> dict[str, Any]:
     Raises:
         ConfigError: the name is unknown, or the file is unreadable or not TOML.
     """
+    if match := _RANDOM.fullmatch(str(name_or_path)):
+        return draw_profile(int(match[2]), match[1] == "gpu")
     path = _path(name_or_path)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -62,7 +79,8 @@ def load_profile(name_or_path: str | Path, overrides: Mapping[str, Any] | None =
     """Read a node profile.
 
     Args:
-        name_or_path: a name in `profile_names()`, or a path that ends in `.toml`.
+        name_or_path: a name in `profile_names()`, the name of a random profile (see `draw_profile`), or a
+            path that ends in `.toml`.
         overrides: values by dotted key, for example `{"cpufreq.driver": "acpi-cpufreq"}`. An overridden
             driver also sets its default governor and energy performance preference, unless these are
             overridden too.
@@ -70,7 +88,8 @@ def load_profile(name_or_path: str | Path, overrides: Mapping[str, Any] | None =
     Raises:
         ConfigError: the name is unknown, the file is unreadable, or a key is unknown, missing or invalid.
     """
-    path, data = _path(name_or_path), profile_data(name_or_path)
+    data = profile_data(name_or_path)
+    path = Path(name_or_path) if _RANDOM.fullmatch(str(name_or_path)) else _path(name_or_path)
     for key, value in (overrides or {}).items():
         _override(path, data, key, value)
     _complete_cpufreq(path, data)
@@ -88,7 +107,8 @@ def _path(name_or_path: str | Path) -> Path:
     if str(name_or_path) not in profile_names():
         raise ConfigError(
             f"profile '{str(name_or_path)[:60]}' is not known",
-            todo=f"one of {', '.join(profile_names())}, or the path of a .toml file",
+            todo=f"one of {', '.join(profile_names())}, random-cpu-SEED, random-gpu-SEED, or the path of a "
+            ".toml file",
         )
     return _DIRECTORY / f"{name_or_path}.toml"
 

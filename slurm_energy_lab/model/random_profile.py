@@ -6,11 +6,11 @@ The result has the form of a profile file. A seed and the choice of GPUs determi
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
-from slurm_energy_lab.model.profile_file import profile_data
-
 _TEMPLATES = {"GenuineIntel": "xeon-8358", "AuthenticAMD": "epyc-7513-a100"}
+"""Shipped profiles from which a node of each vendor takes identity, flags and register units."""
 _DRIVERS = {
     "GenuineIntel": ("intel_pstate", "intel_cpufreq", "acpi-cpufreq"),
     "AuthenticAMD": ("acpi-cpufreq", "amd-pstate", "amd-pstate-epp"),
@@ -24,7 +24,7 @@ _CLOCK_STEP_MHZ = 15
 Table = dict[str, Any]
 
 
-def draw_profile(seed: int, gpus: bool) -> Table:
+def draw(seed: int, gpus: bool, shipped_data: Callable[[str], Table]) -> Table:
     """Return a node profile with random coefficients, as the data of a profile file.
 
     The ranges are those of servers from about 2016 to 2026; docs/lab-physics.md lists them. All values are
@@ -34,11 +34,12 @@ def draw_profile(seed: int, gpus: bool) -> Table:
     Args:
         seed: seed of the random numbers.
         gpus: whether the node has GPUs.
+        shipped_data: returns the data of a shipped profile, which may be changed.
     """
     numbers = random.Random(f"{seed}/{'gpu' if gpus else 'cpu'}")
     vendor = numbers.choice(sorted(_TEMPLATES))
-    data = profile_data(_TEMPLATES[vendor])
-    name = f"drawn-{'gpu' if gpus else 'cpu'}-{seed}"
+    data = shipped_data(_TEMPLATES[vendor])
+    name = f"random-{'gpu' if gpus else 'cpu'}-{seed}"
     frequencies = _draw_frequencies(numbers, data, vendor)
     _draw_cpu(numbers, data, frequencies)
     data["cpu"]["model_name"] = f"{vendor} Drawn Processor {seed}"

@@ -39,7 +39,7 @@ def test_an_invalid_time_is_refused(capsys, seconds):
 def test_a_drawn_profile_is_written_and_valid(tmp_path, capsys):
     path = tmp_path / "node.toml"
     assert main(["lab", "profile", "--seed", "5", "--gpu", "--output", str(path)]) == 0
-    assert load_profile(path).name == "drawn-gpu-5"
+    assert load_profile(path).name == "random-gpu-5"
     assert "seed 5" in capsys.readouterr().out
     assert main(["lab", "profile", "--seed", "5", "--gpu", "--output", str(tmp_path / "no/node.toml")]) == 2
 
