@@ -315,6 +315,17 @@ def test_the_examples_on_the_templates_page_work(site: Path, capsys: pytest.Capt
     assert {variable.name for name in BATCH for variable in find(name).variables if variable.option} <= words
 
 
+def test_the_flags_of_tuning_are_checked_and_written(capsys: pytest.CaptureFixture[str]) -> None:
+    values = ["command=x", "policy=energy", "slowdown=2.5%", "tuning=advise", "cpu_freq=2.4GHz"]
+    values += ["gpu_clock=1200", "power_profile=max-q"]
+    text = rendered(capsys, "gpu", *values)
+    for option in ("slowdown=2.5%", "tuning=advise", "cpu-freq=2.4GHz", "gpu-clock=1200"):
+        assert f"#SBATCH --energy-{option}\n" in text
+    assert "#SBATCH --energy-power-profile=max-q\n" in text
+    assert main(["template", "render", "gpu", "--set", "command=x", "--set", "slowdown=5 %"]) == 2
+    assert "--energy-slowdown: '5 %' is not a percentage" in capsys.readouterr().err
+
+
 def test_a_sites_own_template_replaces_a_shipped_one(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (site / "gpu.sh.j2").write_text(OWN)
     assert "solver wing" in rendered(capsys, "gpu", "case=wing")

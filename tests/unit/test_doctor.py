@@ -24,7 +24,7 @@ from slurm_energy.devices.cpu.powercap import RaplEnergyCounter
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob
 from slurm_energy.devices.gpu.nvml import NvmlLibrary
-from slurm_energy.devices.hardware import NodeHardware
+from slurm_energy.devices.hardware import GpuInfo, NodeHardware
 from slurm_energy.devices.source_priority import COMPONENT_SOURCES, NODE_SOURCES
 from slurm_energy.doctor import diagnosis, inspection, interface_catalogue, report
 from slurm_energy.doctor import slurm_files as slurm_side_module
@@ -160,6 +160,15 @@ def test_each_fault_is_said_and_ends_with_a_failure(
     for judged in diagnosis.diagnose(found):
         if judged.state in (CheckState.DEGRADED, CheckState.FAILED):
             assert judged.finding and judged.cost and judged.fix, judged
+
+
+def test_power_profiles_of_gpus_are_listed() -> None:
+    gpus = [
+        GpuInfo(i, i, "NVIDIA B200", None, None, None, None, power_profiles=("MAX_P", "HPC")) for i in (0, 1)
+    ]
+    found = dataclasses.replace(WELL, hardware=NodeHardware("Xeon", 4, gpus=(*gpus,)))
+    lines = report.lines(found, diagnosis.diagnose(found))
+    assert lines[:3] == ["n1: Xeon, 4 CPUs, 2 x NVIDIA B200", "power profiles of NVIDIA B200: MAX_P, HPC", ""]
 
 
 def test_a_missing_search_is_told_where_jobs_are_tuned() -> None:

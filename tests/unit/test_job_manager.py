@@ -359,6 +359,32 @@ def test_caps_of_a_running_job_can_be_changed_and_lifted(node: Node) -> None:
         node.manager.set_caps(5, {"cap_watts": 100.0})
 
 
+def test_fixed_settings_stay_when_caps_change_and_after_a_restart(node: Node) -> None:
+    frequency = "sys/devices/system/cpu/cpufreq/policy0/scaling_max_freq"
+    original = node.tree.get(frequency)
+    node.manager.begin(env(cpu_freq="1.5GHz", tag="x"))
+    assert node.tree.get(frequency) == "1500000" != original
+    node.manager.set_caps(5, {"cap_watts": 320.0})
+    assert node.tree.get(frequency) == "1500000"
+    node.die()
+    node.manager = node.start()
+    node.manager.set_caps(5, {"cap_watts": None})
+    assert node.tree.get(frequency) == "1500000"
+    node.manager.end(env())
+    assert node.tree.snapshot() == node.original
+    (record,) = node.records()
+    assert (record.policy, record.requested) == ("cap", {"cpu_freq": "1.5GHz", "tag": "x"})
+
+
+def test_monitor_with_a_fixed_setting_changes_nothing_and_says_why(node: Node) -> None:
+    """Clients without the plugin's check can send such flags."""
+    node.manager.begin(env(policy="monitor", cpu_freq="1500", slowdown="5", power_profile="MAX_Q"))
+    assert node.tree.snapshot() == node.original
+    node.manager.end(env())
+    (record,) = node.records()
+    assert record.policy == "monitor" and "'monitor' changes nothing" in record.notes[0]
+
+
 def test_energy_of_a_running_job(node: Node) -> None:
     node.manager.begin(env())
     node.use(3)
