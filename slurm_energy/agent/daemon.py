@@ -18,6 +18,7 @@ from slurm_energy.agent.state.deferred_messages import DeferredMessages
 from slurm_energy.agent.state.delivery import RecordDelivery
 from slurm_energy.agent.state.state_directory import StateDirectory, lock_file
 from slurm_energy.agent.tuning.advice_client import AdviceClient
+from slurm_energy.agent.tuning.group_client import GroupClient
 from slurm_energy.agent.worker_thread import PeriodicTask, WorkerThread
 from slurm_energy.config import Config
 from slurm_energy.devices.discovery import NodeDevices, discover
@@ -92,6 +93,7 @@ class AgentDaemon:
             jobs = self._jobs = await self._work(self._create_job_manager, state)
             self._delivery = RecordDelivery(jobs.spool, self._config.cluster, lambda: jobs.node, self._work)
             self._advice = AdviceClient(jobs.tuners, lambda: self._config.cluster, self._work)
+            self._groups = GroupClient(jobs.tuners, lambda: self._config.cluster, self._work)
             self._manager.status("Restoring settings of ended jobs")
             await self._work(jobs.start)
             self._deferred_messages = await self._work(DeferredMessages, socket_path, jobs)
@@ -124,6 +126,7 @@ class AgentDaemon:
             self._housekeeping,
             self._delivery.run,
             self._advice.run,
+            self._groups.run,
             self._flush,
             self._apply_pending_settings,
         )
@@ -134,6 +137,7 @@ class AgentDaemon:
         if jobs.has_pending_settings:
             self._pending.set()
         self._advice.wake()
+        self._groups.wake()
         log.info("senergyd serves %s at %s", jobs.node, socket_path)
         self._manager.ready(f"Serving {jobs.node} at {socket_path}")
         await self._stop.wait()
@@ -175,6 +179,8 @@ class AgentDaemon:
         finally:
             if self._jobs.has_pending_settings:
                 self._pending.set()
+            if self._jobs.tuners.has_group_work:
+                self._groups.wake()
             if self._jobs.tuners.awaits_advice:
                 self._advice.wake()
 

@@ -40,6 +40,7 @@ from slurm_energy.controller.responses import Pieces
 from slurm_energy.controller.rights import RightsResolver, RoleCache
 from slurm_energy.controller.store import Store
 from slurm_energy.controller.tuning_advisor import TuningAdvisor
+from slurm_energy.controller.tuning_groups import TuningGroups, read_poll
 from slurm_energy.controller.tuning_routes import TuningRoutes
 from slurm_energy.errors import (
     ForbiddenError,
@@ -51,12 +52,14 @@ from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.oracle.prediction import PredictionRequest
 from slurm_energy.protocol.tuning_advice import ADVICE_PATH
 from slurm_energy.slurm.roles import read_roles
+from slurm_energy.tuning.group.messages import GROUP_PATH
 from slurm_energy.user_lookup import uid_of
 
 MAX_DELIVERY_BYTES: Final = 16 << 20
 MAX_PREDICTION_BYTES: Final = 1 << 20
 MAX_SEARCH_BYTES: Final = 256 << 10
 MAX_TUNING_BYTES: Final = 16 << 10
+MAX_GROUP_BYTES: Final = 64 << 10
 _QUERY_TIMEOUT_S: Final = 20.0
 _REST_FACTOR: Final = 3.0  # an ordinary user uses at most about a quarter of a core
 _STATISTICS_AGE_S: Final = 1.0
@@ -100,6 +103,7 @@ class ControllerServer:
         self._deliveries = DeliveryReceiver(lambda: self.config, store, failures, hosts)
         self._names = NameCheck(lambda: self.config, store)
         self._tuning = TuningRoutes(store, advisor)
+        self._groups = TuningGroups(lambda: self.config, advisor)
         self._statistics: tuple[float, asyncio.Task[dict[str, Any]]] | None = None
         self.admission = ConnectionAdmission()
         self.roles = RoleCache(None, failures)
@@ -123,6 +127,7 @@ class ControllerServer:
         light = RequestLimiter(concurrent=2, waiting=14, shared=8, trusted_concurrent=16, trusted_waiting=240)
         ingest = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=32, trusted_waiting=480)
         advice = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=8, trusted_waiting=960)
+        groups = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=16, trusted_waiting=960)
         application = web.Application(client_max_size=MAX_DELIVERY_BYTES, middlewares=[explain_errors])
         application.on_response_prepare.append(one_request_per_connection)
         gets = {
@@ -140,6 +145,7 @@ class ControllerServer:
             "/v1/records/search": Route(self._get_records, costly, MAX_SEARCH_BYTES),
             "/v1/priority/search": Route(self._get_priority, costly, MAX_SEARCH_BYTES),
             "/v1/predict": Route(self._post_predict, costly, MAX_PREDICTION_BYTES),
+            GROUP_PATH: Route(self._post_group, groups, MAX_GROUP_BYTES, for_agents=True),
             **{
                 f"/v1/tuning/{name}": Route(self._changing(change), light, MAX_TUNING_BYTES)
                 for name, change in (
@@ -164,6 +170,9 @@ class ControllerServer:
         answer = await self._deliveries.receive(body, _sender(request, caller))
         self._statistics = None
         return answer
+
+    async def _post_group(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
+        return await self._groups.poll(read_poll(body), _sender(request, caller))
 
     async def _post_predict(self, _: web.Request, caller: Caller, body: bytes) -> ResponseContent:
         operator = caller.rights.everything

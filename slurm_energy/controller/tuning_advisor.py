@@ -90,12 +90,7 @@ class TuningAdvisor:
             UsageError: the objective is unknown.
         """
         objective = _objective(request)
-        await self._check_node(request.node, sender)
-        job = await self._running.find(request.job_id, request.restart_count)
-        if job is None:
-            raise NotFoundError(f"job {request.job_id}", "Slurm runs no such job")
-        if request.node not in job.nodes:
-            raise ForbiddenError(f"job {job.job_id}", f"it does not run on node {shown(request.node)}")
+        job = await self.verified_job(request.node, request.job_id, request.restart_count, sender)
         owner = await asyncio.to_thread(name_of, job.uid) or str(job.uid)
         run = JobRun(self._config().cluster.name, job.job_id, job.restart_count)
         fingerprint, model = self._fingerprint(run, job, request), _model(job, request)
@@ -122,6 +117,28 @@ class TuningAdvisor:
             "exploration": start is not None and start.exploration,
             "pinned": known.pin is not None,
         }
+
+    async def verified_job(self, node: str, job_id: int, restart_count: int, sender: Sender) -> RunningJob:
+        """Return the run of a job about which the agent of a node asks.
+
+        Args:
+            node: Slurm's name of the node.
+            job_id: Slurm's job id.
+            restart_count: number of earlier requeues of the job.
+            sender: addresses of the agent's host.
+
+        Raises:
+            ForbiddenError: the sender does not run on the node, or the job does not run on it.
+            NotFoundError: Slurm runs no such job.
+            UnavailableError: Slurm does not answer.
+        """
+        await self._check_node(node, sender)
+        job = await self._running.find(job_id, restart_count)
+        if job is None:
+            raise NotFoundError(f"job {job_id}", "Slurm runs no such job")
+        if node not in job.nodes:
+            raise ForbiddenError(f"job {job.job_id}", f"it does not run on node {shown(node)}")
+        return job
 
     async def _check_node(self, node: str, sender: Sender) -> None:
         mode = self._config().controller.record_hosts

@@ -9,6 +9,7 @@ from typing import Any
 
 from slurm_energy.agent.jobs.sessions import Session
 from slurm_energy.agent.tuning.advice import Advice
+from slurm_energy.agent.tuning.group_source import GroupSource
 from slurm_energy.agent.tuning.job_power import MeterReading, total_watts, watts_between
 from slurm_energy.agent.tuning.point_applier import PointApplier
 from slurm_energy.agent.tuning.point_source import HOLD, ConstantPoint, PointSource
@@ -133,9 +134,41 @@ class JobTuner:
 
         Call it when the fixed settings of the job have changed.
         """
-        if not self._ended:
-            self.tunable = self._applier.tunable_hardware(self.session, self._blocked)
+        if self._ended:
+            return
+        self.tunable = self._applier.tunable_hardware(self.session, self._blocked)
+        if self.group is None:
             self._measure_reference_again(now_s)
+        else:
+            self._applier.apply(self.session, self.tunable, self.point)
+            self._collector.restart(self.point, now_s)
+
+    @property
+    def group(self) -> GroupSource | None:
+        """This node's part in the tuning group of a job on several nodes; None for other jobs."""
+        return self._source if isinstance(self._source, GroupSource) else None
+
+    def join_group(self, source: GroupSource) -> None:
+        """Continue in the tuning group of a job after a restart of the agent. The settings do not change."""
+        self._source = source
+
+    def change_group_point(self, now_s: float) -> bool:
+        """Make the change of the job's group that is due, and return whether there was one.
+
+        Args:
+            now_s: time in seconds since boot.
+        """
+        group = self.group
+        change = None if group is None or self._ended else group.due_change(now_s)
+        if group is None or change is None:
+            return False
+        refused = self._applier.apply(self.session, self.tunable, change.point).refused
+        self.point = change.point
+        self._collector.restart(change.point, now_s)
+        group.applied(change, now_s)
+        self._report_refused(group, refused)
+        self._store_result()
+        return True
 
     def pin(self, point: OperatingPoint, now_s: float) -> None:
         """Hold an operating point that the site or the user fixed. It is not searched any more."""
@@ -170,7 +203,11 @@ class JobTuner:
             self._source = self._create_source(self, interval)
             if self._source is None:
                 return False
-        if not interval.has_progress and self._had_progress():
+        if (group := self.group) is not None:
+            if interval.window is not None:
+                group.observe(interval.window)
+            self._report_refused(group, self._applier.replaced_values(self.session))
+        elif not interval.has_progress and self._had_progress():
             self.session.note("tuning: the job's progress was lost; measured again from the untuned settings")
             self._measure_reference_again(now_s)
         elif interval.window is not None:
@@ -190,7 +227,7 @@ class JobTuner:
         Args:
             now_s: current time in seconds since boot.
         """
-        if self._source is None or self.record["mode"] != "on":
+        if self._source is None or self.group is not None or self.record["mode"] != "on":
             return
         refused = self._applier.replaced_values(self.session)
         point = self._source.requested
@@ -203,6 +240,13 @@ class JobTuner:
                 self._recheck_s = min(2 * self._recheck_s, _MAX_RECHECK_S)
         if refused:
             self._block(refused, now_s)
+
+    def _report_refused(self, group: GroupSource, refused: Mapping[str, str]) -> None:
+        """Report knobs without effect to the group, which stops moving them on all nodes."""
+        for field in refused.keys() - self._blocked:
+            self.session.note(f"tuning: not moved any more on any node of the job: {refused[field]}")
+        self._blocked |= refused.keys()
+        group.refuse(refused)
 
     def _block(self, refused: Mapping[str, str], now_s: float) -> None:
         """Stop moving knobs that have no effect, and start again with the others."""

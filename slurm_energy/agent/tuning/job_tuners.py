@@ -13,14 +13,18 @@ from slurm_energy.agent.jobs.progress_reports import ProgressReports
 from slurm_energy.agent.jobs.sessions import Session
 from slurm_energy.agent.state.checkpoints import CheckpointWriter
 from slurm_energy.agent.tuning.advice import Advice, AdviceCache
+from slurm_energy.agent.tuning.group_source import GroupSource
 from slurm_energy.agent.tuning.job_tuner import JobTuner, SourceFactory
 from slurm_energy.agent.tuning.local_source import LocalSources
 from slurm_energy.agent.tuning.point_applier import PointApplier
+from slurm_energy.agent.tuning.point_source import PointSource
+from slurm_energy.agent.tuning.window_collector import MeasuredInterval
 from slurm_energy.config import Config
 from slurm_energy.errors import UsageError
 from slurm_energy.log_once import UnexpectedErrorLog
 from slurm_energy.policies import PolicyRequest, catalogue
 from slurm_energy.protocol.tuning_advice import AdviceRequest
+from slurm_energy.tuning.group.messages import GroupDecision, GroupPoll, NodeOffer
 from slurm_energy.tuning.response_curve import hardware_kind
 
 log = logging.getLogger(__name__)
@@ -58,6 +62,9 @@ class JobTuners:
     Attributes:
         max_interval_s: maximum seconds until the next sample. It varies, so that a period of a program that
             is shorter than the interval cannot look like a longer one.
+        groups: jobs on several nodes that poll the coordinator of their group. Any thread may read it.
+        has_group_work: whether a job on several nodes is tuned or its end must be reported. Any thread may
+            read it.
     """
 
     def __init__(
@@ -77,10 +84,13 @@ class JobTuners:
         self._config = config
         self._clock_s = clock_s
         self._local = LocalSources(config)
-        self._create_source = create_source or self._local.create
+        self._create_source = create_source or self._create
+        self._left: list[GroupPoll] = []
         self._entries: dict[Key, _Entry] = {}
         self._unasked: set[Key] = set()
         self.max_interval_s = math.inf
+        self.groups: frozenset[Key] = frozenset()
+        self.has_group_work = False
         self._errors = UnexpectedErrorLog(log)
 
     def start(self, session: Session, request: PolicyRequest) -> None:
@@ -109,9 +119,17 @@ class JobTuners:
         self._add(session, WARM_UP_S)
 
     def resume(self, session: Session) -> None:
-        """Continue to tune a job after a restart of the agent, from its untuned settings."""
-        if session.tuning is not None:
-            self._add(session, 0.0)
+        """Continue to tune a job after a restart of the agent, from its untuned settings.
+
+        A job on several nodes keeps its settings until its group tells which point is in force.
+        """
+        if session.tuning is None:
+            return
+        self._add(session, 0.0)
+        entry = self._entries.get(session.key)
+        if entry is not None and _is_in_group(session):
+            entry.tuner.join_group(self._group_source(entry.tuner, knows_point=False))
+        else:
             self.settings_changed(session)
 
     def _add(self, session: Session, warm_up_s: float) -> None:
@@ -122,6 +140,7 @@ class JobTuners:
             tuner = JobTuner(session, self._applier, self._create_source, now_s, warm_up_s)
             self._entries[session.key] = _Entry(tuner, now_s)
             self._unasked.add(session.key)
+            self.has_group_work |= _is_in_group(session)
 
     def settings_changed(self, session: Session) -> None:
         """Measure a job again from its untuned settings, because its fixed settings have changed."""
@@ -131,6 +150,7 @@ class JobTuners:
     def finish(self, session: Session) -> None:
         """End the tuning of a job before its settings are restored."""
         if (entry := self._entries.pop(session.key, None)) is not None:
+            self._leave_group(entry.tuner)
             entry.tuner.finish()
 
     def add_sample(self, now_s: float) -> None:
@@ -149,6 +169,7 @@ class JobTuners:
                 self._errors.report(error, f"job {owner}: tuning failed and ends", context="tuning")
                 entry.tuner.session.note("tuning ended after an internal error, see the agent's log")
                 del self._entries[key]
+                self._leave_group(entry.tuner)
                 self._applier.withdraw(entry.tuner.session)
         fast = any(entry.tuner.needs_fast_samples(now_s) for entry in self._entries.values())
         self.max_interval_s = _FAST_S * random.uniform(0.8, 1.2) if fast else math.inf
@@ -196,8 +217,84 @@ class JobTuners:
             if key is not None:
                 self._cache.store(key, answer)
         entry.tuner.advice = advice
-        if advice is not None and advice.pinned and advice.start is not None:
+        is_pinned = advice is not None and advice.pinned and not _is_in_group(entry.tuner.session)
+        if is_pinned and advice is not None and advice.start is not None:
             entry.tuner.pin(advice.start, self._clock_s())
+
+    def group_poll(self, key: Key) -> GroupPoll | None:
+        """Return the poll of a job on several nodes that is sent now; None if the job has ended here."""
+        group = self._group(key)
+        return None if group is None else group.next_poll()
+
+    def group_decided(self, key: Key, decision: GroupDecision, sent_s: float, received_s: float) -> float:
+        """Take a decision of the coordinator into account and return the seconds until the next poll.
+
+        Args:
+            key: the job.
+            decision: the decision.
+            sent_s: time at which the poll was sent, in seconds since boot.
+            received_s: time at which the decision arrived.
+        """
+        group = self._group(key)
+        if group is None:
+            return 1.0
+        group.take(decision, sent_s, received_s)
+        return group.poll_s
+
+    def group_change_at_s(self, key: Key) -> float:
+        """Return the time in seconds since boot at which a job's point may change; infinity without one."""
+        group = self._group(key)
+        return math.inf if group is None else group.change_at_s()
+
+    def change_group_point(self, key: Key) -> bool:
+        """Make the change that is due for a job on several nodes, and return whether there was one."""
+        entry = self._entries.get(key)
+        if entry is None or not entry.tuner.change_group_point(self._clock_s()):
+            return False
+        self._checkpoints.save(entry.tuner.session)
+        return True
+
+    def left_groups(self) -> list[GroupPoll]:
+        """Return the polls that report the ends of jobs on several nodes, each once."""
+        left, self._left = self._left, []
+        self.has_group_work = any(_is_in_group(entry.tuner.session) for entry in self._entries.values())
+        return left
+
+    def _leave_group(self, tuner: JobTuner) -> None:
+        if (group := tuner.group) is not None:
+            self.groups -= {tuner.session.key}
+            self._left.append(group.last_poll())
+
+    def _group(self, key: Key) -> GroupSource | None:
+        entry = self._entries.get(key)
+        return None if entry is None else entry.tuner.group
+
+    def _create(self, tuner: JobTuner, interval: MeasuredInterval) -> PointSource | None:
+        if _is_in_group(tuner.session):
+            return self._group_source(tuner, knows_point=True)
+        return self._local.create(tuner, interval)
+
+    def _group_source(self, tuner: JobTuner, *, knows_point: bool) -> GroupSource:
+        session, record, tunable, advice = tuner.session, tuner.record, tuner.tunable, tuner.advice
+        gpu = tunable.gpu
+        draw_watts = tuner.gpu_draw_watts or (gpu.default_limit_watts if gpu is not None else None)
+        offer = NodeOffer(
+            tunable.candidates(draw_watts),
+            gpu,
+            tunable.cpu,
+            start=None if advice is None else advice.start,
+            pinned=advice is not None and advice.pinned,
+        )
+        identity = GroupPoll(
+            node=session.node,
+            job_id=session.job_id,
+            restart_count=session.restart_count,
+            nodes=session.node_count or 1,
+            objective=record["objective"],
+            slowdown_limit=record["slowdown_limit"],
+        )
+        self.groups |= {session.key}
+        return GroupSource(identity, offer, knows_point=knows_point)
 
     def _advice_request(self, tuner: JobTuner) -> AdviceRequest:
         session, record = tuner.session, tuner.record
@@ -222,3 +319,8 @@ class JobTuners:
             return None
         limit = "" if request.slowdown_limit is None else f"{request.slowdown_limit:g}"
         return (str(session.uid), workload, request.hardware, request.objective or "", limit)
+
+
+def _is_in_group(session: Session) -> bool:
+    """Return whether the nodes of a job are tuned together."""
+    return session.tuning is not None and session.tuning["mode"] == "on" and (session.node_count or 1) > 1

@@ -1,0 +1,147 @@
+"""Client of the coordinators of jobs on several nodes: polls, and changes of points at the agreed times."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from slurm_energy.agent.tuning.job_tuners import JobTuners, Key
+from slurm_energy.config import ClusterConfig
+from slurm_energy.errors import EnergyError
+from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.protocol.controller_client import ControllerClient
+from slurm_energy.tuning.group.messages import GROUP_PATH, GroupDecision, GroupPoll
+
+log = logging.getLogger(__name__)
+
+_TIMEOUT_S: Final = 2.0
+_LOOK_S: Final = 0.5
+_RETRY_S: Final = 0.2
+_MAX_RETRY_S: Final = 5.0
+_MAX_RESPONSE_BYTES: Final = 1 << 20
+_SUBJECT: Final = "tuning of jobs on several nodes"
+
+
+def boot_clock_s() -> float:
+    """Return seconds since boot, the clock of the agent's samples."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class GroupClient:
+    """Polls the coordinators of the node's jobs on several nodes.
+
+    Each job has a task that polls, and one that changes the point at the agreed time. A change therefore does
+    not wait for a response of the controller.
+
+    Args:
+        tuners: the tuners of the node's jobs.
+        cluster: returns the current address of the controller.
+        work: runs a function in the worker thread.
+        clock_s: returns seconds since boot.
+    """
+
+    def __init__(
+        self,
+        tuners: JobTuners,
+        cluster: Callable[[], ClusterConfig],
+        work: Callable[..., Awaitable[Any]],
+        clock_s: Callable[[], float] = boot_clock_s,
+    ) -> None:
+        self._tuners, self._cluster, self._work, self._clock_s = tuners, cluster, work, clock_s
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._wake = asyncio.Event()
+        self._failures = RepeatedFailureLog(log)
+
+    def wake(self) -> None:
+        """Look for jobs on several nodes. Call it in the event loop."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Poll until the task is cancelled."""
+        try:
+            while True:
+                if not self._tuners.has_group_work:
+                    await self._wake.wait()
+                    self._wake.clear()
+                for key in self._tuners.groups:
+                    if key not in self._tasks or self._tasks[key].done():
+                        self._tasks[key] = asyncio.create_task(self._serve(key))
+                for poll in await self._work(self._tuners.left_groups):
+                    await self._leave(poll)
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+
+    async def _serve(self, key: Key) -> None:
+        """Poll for one job and change its points until it ends on this node."""
+        wake, decided = asyncio.Event(), asyncio.Event()
+        changing = asyncio.create_task(self._change(key, decided, wake))
+        retry_s = _RETRY_S
+        try:
+            while (poll := await self._work(self._tuners.group_poll, key)) is not None:
+                wake.clear()
+                pause_s = await self._poll(key, poll)
+                decided.set()
+                if pause_s is None:
+                    pause_s, retry_s = retry_s, min(2 * retry_s, _MAX_RETRY_S)
+                else:
+                    retry_s = _RETRY_S
+                try:
+                    await asyncio.wait_for(wake.wait(), pause_s)
+                except TimeoutError:
+                    continue
+        finally:
+            changing.cancel()
+            self._tasks.pop(key, None)
+
+    async def _poll(self, key: Key, poll: GroupPoll) -> float | None:
+        """Send one poll and return the seconds until the next one; None if there was no decision."""
+        sent_s = self._clock_s()
+        try:
+            decision = GroupDecision.from_json(await self._post(poll))
+        except EnergyError as error:
+            self._failures.report(_SUBJECT, f"they keep their settings: {error}")
+            return None
+        self._failures.clear(_SUBJECT, "the controller answers again")
+        pause_s: float = await self._work(self._tuners.group_decided, key, decision, sent_s, self._clock_s())
+        return pause_s
+
+    async def _change(self, key: Key, decided: asyncio.Event, wake: asyncio.Event) -> None:
+        """Change the point at the agreed times, and report each change at once."""
+        while True:
+            at_s = await self._work(self._tuners.group_change_at_s, key)
+            pause_s = at_s - self._clock_s()
+            if pause_s > 0:
+                decided.clear()
+                try:
+                    await asyncio.wait_for(decided.wait(), None if math.isinf(pause_s) else pause_s)
+                except TimeoutError:
+                    pass
+                else:
+                    continue
+            if await self._work(self._tuners.change_group_point, key):
+                wake.set()
+
+    async def _leave(self, poll: GroupPoll) -> None:
+        try:
+            await self._post(poll)
+        except EnergyError as error:
+            log.debug("the end of a job on this node was not reported: %s", error)
+
+    async def _post(self, poll: GroupPoll) -> dict[str, Any]:
+        cluster = self._cluster()
+        client = ControllerClient(
+            *(cluster.controller_url, cluster.munge_socket, _TIMEOUT_S, cluster.controller_users),
+            total_timeout_s=_TIMEOUT_S,
+            max_response_bytes=_MAX_RESPONSE_BYTES,
+        )
+        try:
+            return await asyncio.to_thread(client.post, GROUP_PATH, poll.to_json())
+        except asyncio.CancelledError:
+            client.cancel()  # otherwise the stop of senergyd would wait for the controller
+            raise
