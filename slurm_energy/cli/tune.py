@@ -179,7 +179,12 @@ def _point(args: argparse.Namespace) -> dict[str, Any]:
         if text is not None:
             point[key] = parse(text, flag)
     if args.power_profile is not None:
-        point["gpu_power_profile"] = args.power_profile
+        from slurm_energy.devices.gpu.power_profiles import canonical_name
+
+        name = canonical_name(args.power_profile)
+        if name is None:
+            raise UsageError(f"--power-profile: '{shown(args.power_profile)}' is no workload power profile")
+        point["gpu_power_profile"] = name
     if args.untuned and point:
         raise UsageError("--untuned", "given together with a value", "give one of the two")
     if not (args.untuned or point):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from slurm_energy.errors import EnergyError, UnavailableError
 from slurm_energy.slurm.command import Runner
 from slurm_energy.slurm.queue.running_jobs import RunningJob, read_running_jobs
 
@@ -27,7 +28,7 @@ class RunningJobs:
     def __init__(self, run: Runner, clock: Callable[[], float] = time.monotonic) -> None:
         self._run, self._clock = run, clock
         self._jobs: Mapping[int, RunningJob] = {}
-        self._read_at_s = float("-inf")
+        self._read_at_s = self._failed_at_s = float("-inf")
         self._reading: asyncio.Task[None] | None = None
 
     @property
@@ -55,5 +56,11 @@ class RunningJobs:
 
     async def _read(self) -> None:
         began_s = self._clock()
-        self._jobs = await asyncio.to_thread(read_running_jobs, self._run)
+        if began_s - self._failed_at_s < MIN_AGE_S:
+            raise UnavailableError("squeue", "slurmctld did not answer")
+        try:
+            self._jobs = await asyncio.to_thread(read_running_jobs, self._run)
+        except EnergyError:
+            self._failed_at_s = self._clock()
+            raise
         self._read_at_s = began_s

@@ -295,7 +295,10 @@ def point_of_settings(applied: Sequence[AppliedSetting]) -> OperatingPoint | Non
         key, value = _knob_value(knob, domain, setting.applied or "")
         if value is None or values.setdefault(key, value) != value:
             return None
-    return OperatingPoint(**values)
+    try:
+        return OperatingPoint.from_json(values)
+    except UsageError:
+        return None
 
 
 def _knob_value(knob: str, domain: str, text: str) -> tuple[str, Any]:
@@ -308,8 +311,8 @@ def _knob_value(knob: str, domain: str, text: str) -> tuple[str, Any]:
         clocks = _RANGE.fullmatch(text)
         key = "gpu_clock_mhz" if knob == "locked_clocks" else "cpu_max_mhz"
         return key, float(clocks["high"]) if clocks and float(clocks["high"]) > 0 else None
-    if knob == "epp":
-        return "cpu_epp", text or None
+    if knob in ("epp", "power_profile"):
+        return "cpu_epp" if knob == "epp" else "gpu_power_profile", text or None
     if knob == "boost":
         return "boost", {"0": False, "1": True}.get(text)
     return knob, None

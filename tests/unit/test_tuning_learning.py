@@ -149,9 +149,11 @@ class TestRecords:
             assert point_of_settings(applied) is None
         clocks = AppliedSetting("nvml.locked_clocks[gpu0]", "default", "", "210-1200 MHz", True)
         frequency = AppliedSetting("cpufreq.frequency[policy0-7]", "", "", "800-2400 MHz", True)
-        assert point_of_settings([clocks, frequency]) == OperatingPoint(
-            gpu_clock_mhz=1200.0, cpu_max_mhz=2400.0
+        profile = AppliedSetting("nvml.power_profile[gpu0-3]", "", "MAX_Q", "MAX_Q", True)
+        assert point_of_settings([clocks, frequency, profile]) == OperatingPoint(
+            gpu_clock_mhz=1200.0, cpu_max_mhz=2400.0, gpu_power_profile="MAX_Q"
         )
+        assert point_of_settings([dataclasses.replace(profile, applied="M" * 100)]) is None
 
     def test_a_variant_of_a_sweep_is_another_program(self):
         assert learn(record(tag="sweep/s1")).workload == DIGEST

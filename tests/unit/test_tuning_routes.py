@@ -281,9 +281,14 @@ class TestAdvice:
         def unavailable(run):
             raise UnavailableError("squeue", "no answer")
 
-        monkeypatch.setattr(running_jobs, "read_running_jobs", unavailable)
-        with pytest.raises(UnavailableError):
-            site.advise(7)
+        calls = []
+        monkeypatch.setattr(
+            running_jobs, "read_running_jobs", lambda run: calls.append(1) or unavailable(run)
+        )
+        for _ in range(3):
+            with pytest.raises(UnavailableError):
+                site.advise(7)
+        assert calls == [1]  # slurmctld is asked again some seconds later
 
 
 class TestPrograms:
@@ -395,6 +400,7 @@ class TestCommand:
             ["pin", "--gpu-cap", "250"],
             ["pin", DIGEST, "--gpu-cap", "250", "--untuned"],
             ["pin", DIGEST, "--gpu-cap", "much"],
+            ["pin", DIGEST, "--power-profile", "FASTER"],
             ["unpin"],
             ["show", DIGEST, "--script", str(script)],
             ["show", "--script", str(tmp_path / "missing")],
