@@ -21,6 +21,9 @@ MAX_RUNS: Final = 100_000
 """Number of runs kept in total, about 200 MB. Beyond it, owners with the most runs lose their oldest runs."""
 MAX_BODY_BYTES: Final = 65_536
 BATCH: Final = 100
+LEARNING_BATCH: Final = 20
+MAX_RECORD_BYTES: Final = 262_144
+"""Maximum length of a record that is read for learning. A job with a longer record is not learned."""
 MAX_NODES: Final = 16
 """Number of records of a job whose bodies are read. All nodes of a tuned job have the same settings."""
 
@@ -44,7 +47,7 @@ class UnlearnedJob(NamedTuple):
         energy_joules: energy on all nodes; None if that of a node is unknown.
         start, end: Unix seconds of the first start and the last end in the records.
         fingerprint: digest of the batch script; None if unknown.
-        bodies: JSON texts of the records of at most `MAX_NODES` nodes.
+        bodies: JSON texts of the records of at most `MAX_NODES` nodes; None: longer than `MAX_RECORD_BYTES`.
     """
 
     key: int
@@ -57,7 +60,7 @@ class UnlearnedJob(NamedTuple):
     start: float
     end: float
     fingerprint: str | None
-    bodies: tuple[str, ...]
+    bodies: tuple[str | None, ...]
 
 
 class StoredRun(NamedTuple):
@@ -81,7 +84,7 @@ class StoredRun(NamedTuple):
     body: str
 
 
-def unlearned_jobs(connection: sqlite3.Connection, limit: int = BATCH) -> list[UnlearnedJob]:
+def unlearned_jobs(connection: sqlite3.Connection, limit: int = LEARNING_BATCH) -> list[UnlearnedJob]:
     """Return at most `limit` jobs that are in the history of runs and not yet learned here."""
     rows = connection.execute(
         "SELECT id, user, state, nodes, display_id FROM jobs WHERE learned AND NOT tuning_learned"
@@ -97,7 +100,9 @@ def _with_records(
     key, user, state, nodes, display_id = row
     count, known, joules, start, end, fingerprint = connection.execute(_TOTALS, [key]).fetchone()
     bodies = connection.execute(
-        "SELECT body FROM records WHERE job = ? AND step = '' ORDER BY node LIMIT ?", [key, MAX_NODES]
+        "SELECT CASE WHEN length(body) <= ? THEN body END FROM records WHERE job = ? AND step = ''"
+        " ORDER BY node LIMIT ?",
+        [MAX_RECORD_BYTES, key, MAX_NODES],
     ).fetchall()
     return UnlearnedJob(
         *(key, user, state, nodes, display_id, count),

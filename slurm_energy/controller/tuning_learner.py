@@ -129,8 +129,8 @@ class TuningLearner:
         await self._store.write(tuning_starts.drop_starts, time.time() - _STARTS_KEPT_S)
 
 
-def _read(body: str) -> EnergyRecord | None:
+def _read(body: str | None) -> EnergyRecord | None:
     try:
-        return EnergyRecord.from_json(json.loads(body))
+        return None if body is None else EnergyRecord.from_json(json.loads(body))
     except (EnergyError, ValueError, RecursionError):
         return None

@@ -230,6 +230,12 @@ class TestStore:
             assert tuning_runs.unlearned_jobs(connection) == []
             assert len(tuning_runs.find_runs(connection, None)) == 1
 
+    def test_huge_records_are_not_read(self, store, monkeypatch):
+        monkeypatch.setattr(tuning_runs, "MAX_RECORD_BYTES", 10)
+        deliver(store, 7)
+        with database.connect(store.path) as connection:
+            assert tuning_runs.unlearned_jobs(connection)[0].bodies == (None,)
+
     def test_a_crash_before_the_commit_neither_loses_nor_repeats_a_run(self, store):
         deliver(store, 7)
         with database.connect(store.path) as connection:
