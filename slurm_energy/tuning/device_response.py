@@ -110,8 +110,8 @@ def _agreement(log_time: Array, log_power: Array) -> Array:
 
 def _interpolated(table: Array, place: Array) -> Array:
     """Return the rows of a table at fractional columns, [K, J]."""
-    place = np.clip(place, 0.0, table.shape[1] - 1.001)
-    lower = place.astype(np.intp)
+    place = np.clip(place, 0.0, table.shape[1] - 1)
+    lower = np.minimum(place.astype(np.intp), table.shape[1] - 2)
     rows = np.arange(table.shape[0])[:, None]
     share = place - lower
     return table[rows, lower] * (1.0 - share) + table[rows, lower + 1] * share

@@ -1,0 +1,238 @@
+"""Ensemble, priors, candidates, guards and measurements of the search."""
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
+
+from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
+from slurm_energy.tuning.candidates import (
+    CpuHardware,
+    GpuHardware,
+    Reference,
+    cpu_frequencies,
+    gpu_limits,
+    joint_candidates,
+    safe_point,
+)
+from slurm_energy.tuning.guard import ChangeDetector, RunBudget
+from slurm_energy.tuning.measurements import Measurement, NoiseScale, ReferenceTrack
+from slurm_energy.tuning.objective import Objective
+from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
+from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve, ResponsePoint
+
+np = pytest.importorskip("numpy")
+
+from slurm_energy.tuning.ensemble import Ensemble, Observation  # noqa: E402
+from slurm_energy.tuning.priors import (  # noqa: E402
+    PhysicalPrior,
+    cpu_prior,
+    curve_prior,
+    gpu_prior,
+    joint_prior,
+)
+
+GPU = GpuHardware(count=2, default_limit_watts=400.0, min_limit_watts=100.0, max_clock_mhz=1410.0)
+CPU = CpuHardware(packages=2, max_mhz=3600.0, min_mhz=800.0)
+LIMITS = gpu_limits(GPU)
+PRIORS = {"gpu": gpu_prior(GPU), "cpu": cpu_prior(CPU), "joint": joint_prior(GPU, CPU)}
+watts = st.floats(30.0, 400.0)
+
+
+def window(rate, error=0.01, start_s=0.0, duration_s=5.0, power=100.0):
+    return ProgressWindow(UNTUNED, start_s, duration_s, rate, error, power, ProgressSource.REPORTED)
+
+
+def limit(value):
+    return OperatingPoint(gpu_limit_watts=value)
+
+
+@given(draw=watts, host=st.floats(0.0, 500.0))
+@examples(20)
+def test_a_lower_limit_is_never_faster(draw, host):
+    reference = Reference(2 * draw + host, draw)
+    ensemble = PRIORS["gpu"].ensemble((*LIMITS, UNTUNED), reference)
+    assert np.all(np.diff(ensemble.log_time, axis=1) <= 1e-9)
+    assert np.allclose(ensemble.log_time[:, -1], 0.0)
+    assert np.allclose(ensemble.log_power[:, -1], 0.0)
+
+
+@given(draw=st.floats(30.0, 370.0))
+@examples(20)
+def test_limits_far_above_the_draw_change_nothing_for_a_steady_job(draw):
+    ensemble = PRIORS["gpu"].ensemble((limit(400.0), UNTUNED), Reference(2 * draw, draw))
+    # Some samples are bursts up to the default limit; a tenth of a percent is their mean effect.
+    weights = np.full(len(ensemble.log_time), 1 / len(ensemble.log_time))
+    assert abs(weights @ ensemble.log_time[:, 0]) < 0.01
+
+
+@pytest.mark.parametrize("name", PRIORS)
+def test_priors_are_finite_at_all_candidates(name):
+    points = joint_candidates(LIMITS, cpu_frequencies(CPU, 5))
+    for draw in (20.0, 150.0, 400.0, None):
+        reference = Reference(1000.0, draw)
+        ensemble = PRIORS[name].ensemble((UNTUNED, *points), reference)
+        assert np.isfinite(ensemble.log_time).all()
+        assert np.isfinite(ensemble.log_power).all()
+
+
+def test_starved_gpus_slow_down_with_the_processors():
+    points = (UNTUNED, *cpu_frequencies(CPU, 5))
+    ensemble = PRIORS["joint"].ensemble(points, Reference(900.0, 300.0))
+    mean = ensemble.log_time.mean(axis=0)
+    assert mean[1] > 0.05
+    assert mean[0] == 0.0
+
+
+def test_a_measured_point_is_as_certain_as_its_measurement():
+    ensemble = PRIORS["gpu"].ensemble((UNTUNED, *LIMITS), Reference(700.0, 350.0))
+    index = 5
+    posterior = ensemble.condition([Observation(index, 0.123, -0.4, 0.002, 0.002)])
+    assert posterior.mean_log_time()[index] == pytest.approx(0.123, abs=0.004)
+    assert posterior.mean_log_power()[index] == pytest.approx(-0.4, abs=0.006)
+    assert posterior.log_time_error(index) < 0.004
+    exceedance = posterior.time_exceedance(math.exp(0.14))
+    assert exceedance[index] < 0.01
+    assert posterior.time_exceedance(math.exp(0.11))[index] > 0.99
+
+
+@given(time=st.floats(0.0, 0.5), error=st.floats(0.001, 0.1))
+@examples(20)
+def test_measurements_narrow_the_ensemble(time, error):
+    ensemble = PRIORS["gpu"].ensemble((UNTUNED, *LIMITS), Reference(700.0, 350.0))
+    before = ensemble.condition()
+    after = ensemble.condition([Observation(6, time, 0.0, error, 10.0)], 0.01)
+    assert after.weights.sum() == pytest.approx(1.0, abs=1e-4)
+    assert after.log_time_error(6) <= before.log_time_error(6)
+    assert after.log_time_error(6) <= 1.5 * math.hypot(error, 0.01)
+
+
+def test_a_common_error_of_the_reference_does_not_separate_points():
+    ensemble = Ensemble((UNTUNED, limit(100.0), limit(200.0)), np.zeros((1, 3)), np.zeros((1, 3)))
+    seen = [Observation(1, 0.05, 0.0, 0.001, 0.001), Observation(2, 0.05, 0.0, 0.001, 0.001)]
+    shared = ensemble.condition(seen, reference_time_error=0.05)
+    assert abs(shared.mean_log_time()[1]) < 0.02, "the reference is wrong rather than both points"
+    alone = ensemble.condition(seen)
+    assert alone.mean_log_time()[1] == pytest.approx(0.05, abs=0.005)
+
+
+def test_samples_of_the_wrong_shape_are_refused():
+    with pytest.raises(ValueError, match="samples of shape"):
+        Ensemble((UNTUNED,), np.zeros((3, 2)), np.zeros((3, 2)))
+
+
+def test_a_curve_moves_the_prior_to_its_points():
+    point = LIMITS[4]
+    measured = ResponsePoint(point, 1.3, 0.6, CurveSource.EARLIER_RUNS, 0.01, 3)
+    unknown = ResponsePoint(limit(333.0), 1.01, 0.9, CurveSource.EARLIER_RUNS, 0.01, 3)
+    prior = curve_prior(PRIORS["gpu"], ResponseCurve("A", "b", (measured, unknown)))
+    ensemble = prior.ensemble((UNTUNED, *LIMITS), Reference(700.0, 350.0))
+    assert ensemble.points == (UNTUNED, *LIMITS)
+    posterior = ensemble.condition()
+    assert math.exp(posterior.mean_log_time()[5]) == pytest.approx(1.3, abs=0.03)
+    chosen, source = prior.static_point(LIMITS, Reference(700.0, 350.0), Objective("energy", 0.4))
+    assert (chosen, source) == (point, CurveSource.EARLIER_RUNS)
+    chosen, source = prior.static_point(LIMITS, Reference(700.0, 350.0), Objective("energy", 0.05))
+    assert source is CurveSource.GENERIC_PRIOR, "1.3 breaks the limit"
+
+
+@pytest.mark.parametrize(
+    ("draw", "objective", "expected"),
+    [
+        (300.0, Objective("edp"), 260.0),
+        (90.0, Objective("edp"), None),
+        (None, Objective("edp"), None),
+        (300.0, Objective("energy", 0.0), None),
+    ],
+)
+def test_safe_point_follows_the_own_draw(draw, objective, expected):
+    point = safe_point(LIMITS, Reference(600.0, draw), GPU, objective)
+    assert point.gpu_limit_watts == expected
+
+
+@given(low=st.floats(10.0, 500.0), span=st.floats(1.0, 2000.0), count=st.integers(2, 30))
+@examples(50)
+def test_limits_lie_within_the_range_in_even_steps(low, span, count):
+    points = gpu_limits(GpuHardware(1, low + span, low), count)
+    values = [point.gpu_limit_watts for point in points]
+    assert values[0] == low
+    assert all(one < other for one, other in pairwise(values))
+    assert values[-1] < low + span
+    assert len(values) <= count
+    assert len({round(other - one, 6) for one, other in pairwise(values[1:])}) <= 1
+
+
+def test_frequencies_of_a_table_are_its_own():
+    cpu = CpuHardware(1, 2000.0, 1500.0, table_mhz=(1500.0, 1700.0, 2000.0))
+    assert [point.cpu_max_mhz for point in cpu_frequencies(cpu)] == [1500.0, 1700.0]
+    samples = PhysicalPrior(cpu=cpu).ensemble((UNTUNED, *cpu_frequencies(cpu)), Reference(300.0))
+    assert samples.log_time[:, 2].mean() > 0.1, "a bound below the table's maximum forbids boost"
+
+
+@given(change=st.floats(0.05, 0.5), sign=st.sampled_from([-1, 1]))
+@examples(30)
+def test_detector_finds_a_lasting_change_within_six_windows(change, sign):
+    detector = ChangeDetector()
+    assert any(detector.add(sign * change, 0.01) for _ in range(6))
+
+
+def test_detector_is_quiet_under_noise():
+    detector, noise = ChangeDetector(), np.random.default_rng(1).normal(0.0, 0.01, 2000)
+    assert not any(detector.add(float(value), 0.01) for value in noise)
+
+
+@given(
+    st.lists(st.tuples(st.floats(1.0, 100.0), st.floats(0.8, 2.0)), min_size=1, max_size=20),
+    st.floats(0.0, 0.2),
+    st.floats(1.0, 50.0),
+)
+@examples(50)
+def test_a_window_at_the_maximum_ratio_keeps_the_job_within_its_limit(intervals, slowdown_limit, window_s):
+    budget = RunBudget(Objective("energy", slowdown_limit))
+    for untuned_s, ratio in intervals:
+        budget.add(untuned_s * ratio, math.log(ratio), 0.0)
+    untuned = sum(untuned_s for untuned_s, _ in intervals)
+    elapsed = sum(untuned_s * ratio for untuned_s, ratio in intervals)
+    assert budget.slowdown == pytest.approx(elapsed / untuned - 1)
+    ratio = budget.max_time_ratio(window_s)
+    if ratio > 1.0:
+        assert (elapsed + window_s * ratio) / (untuned + window_s) <= 1 + slowdown_limit + 1e-9
+
+
+def test_losses_use_up_the_budget_and_gains_fill_it():
+    budget = RunBudget(Objective("edp"), expected_duration_s=1000.0)
+    budget.add(10.0, 0.0, 0.0)
+    start = budget.max_loss(10.0)
+    budget.add(10.0, math.log(1.2), 0.0)
+    assert budget.max_loss(10.0) < start
+    budget.add(100.0, 0.0, math.log(0.7))
+    assert budget.max_loss(10.0) > start
+
+
+def test_agreeing_references_are_averaged_and_drifting_ones_interpolated():
+    def block(rate, start_s):
+        made = Measurement()
+        made.add(window(rate, 0.01, start_s))
+        return made
+
+    rate, error, _ = ReferenceTrack([block(1.0, 0.0), block(1.01, 100.0)]).at(50.0)
+    assert (math.exp(rate), error) == (pytest.approx(1.005, abs=1e-4), pytest.approx(0.00707, abs=1e-4))
+    drifting = ReferenceTrack([block(1.0, 0.0), block(0.9, 100.0)])
+    assert math.exp(drifting.at(52.5)[0]) == pytest.approx(math.sqrt(0.9), abs=1e-4)
+    assert math.exp(drifting.at(500.0)[0]) == pytest.approx(0.9)
+
+
+def test_scatter_beyond_the_stated_errors_widens_them():
+    noise, before = NoiseScale(), Measurement()
+    before.add(window(1.0))
+    for rate in (1.1, 0.9, 1.1, 0.9):
+        noise.add(before, window(rate))
+        before.add(window(rate))
+    assert noise.factor > 2.0
+    steady = NoiseScale()
+    for _ in range(20):
+        steady.add(before, window(before.units_per_s))
+    assert steady.factor == 1.0
