@@ -12,7 +12,14 @@ from pathlib import Path
 from slurm_energy.devices import sources
 from slurm_energy.devices.cpu import cpufreq, topology
 from slurm_energy.devices.cpu.topology import CpuTopology
-from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, ThrottleSensor, is_readable
+from slurm_energy.devices.driver import (
+    ActivitySensor,
+    DeviceError,
+    EnergyCounter,
+    Knob,
+    ThrottleSensor,
+    is_readable,
+)
 from slurm_energy.devices.hardware import CpufreqPolicy, CpuPackage, GpuInfo, NodeHardware
 from slurm_energy.devices.settings import parse_range
 from slurm_energy.devices.source_priority import SourceSelection
@@ -35,6 +42,7 @@ class NodeDevices:
         selection: which counters are recorded for which component, and why others are excluded.
         knobs: knobs (values of the hardware that can be set) by `Knob.key`.
         throttle_sensors: sensors of throttling.
+        activity_sensors: sensors of the work that GPUs do.
         notes: peculiarities of this node, one line each.
         unusable: why an interface cannot be used although its devices exist, by name of the interface.
         closers: functions that `close` calls, for example to close a library.
@@ -49,6 +57,7 @@ class NodeDevices:
     closers: tuple[Callable[[], None], ...] = ()
     node_counters: tuple[EnergyCounter, ...] = ()
     selection: SourceSelection = field(default_factory=SourceSelection)
+    activity_sensors: tuple[ActivitySensor, ...] = ()
     root: Path = Path("/")
     unusable: Mapping[str, str] = field(default_factory=dict)
 
@@ -112,6 +121,7 @@ def discover(root: Path = Path("/"), node_power: NodePowerOptions | None = None)
         selection=node_sources.selection,
         knobs={knob.key: knob for knob in [*node_sources.knobs, *cpu_knobs]},
         throttle_sensors=(*topology.throttle_sensors(root, cpus), *node_sources.throttle_sensors),
+        activity_sensors=tuple(node_sources.activity_sensors),
         notes=tuple(node_sources.notes),
         closers=tuple(node_sources.closers),
         root=root,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import ClassVar
@@ -204,6 +205,38 @@ class ThrottleSensor(ABC):
 
         Args:
             interval_s: seconds since the previous call.
+
+        Raises:
+            DeviceError: the sensor cannot be read now.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What a component did since the previous reading.
+
+    Attributes:
+        utilisation: share of time in which the component was busy, 0 to 1; None if unknown.
+        work: work per second by kind (`compute`, `memory`) in arbitrary units. A step of a program does the
+            same work at any clock. Empty if unknown.
+    """
+
+    utilisation: float | None
+    work: Mapping[str, float]
+
+
+class ActivitySensor(ABC):
+    """Sensor of the work that a component does.
+
+    Attributes:
+        component: component of an energy record, for example `gpu[0]`.
+    """
+
+    component: str
+
+    @abstractmethod
+    def read(self) -> Activity:
+        """Return the activity since the previous call.
 
         Raises:
             DeviceError: the sensor cannot be read now.

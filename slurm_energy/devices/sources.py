@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_energy.devices.cpu import amd_energy, amd_hsmp, perf_energy, powercap
-from slurm_energy.devices.driver import EnergyCounter, Knob, ThrottleSensor, is_readable
+from slurm_energy.devices.driver import ActivitySensor, EnergyCounter, Knob, ThrottleSensor, is_readable
 from slurm_energy.devices.gpu import amd_smi, intel_gpu, nvml
 from slurm_energy.devices.hardware import CpuPackage, GpuInfo
 from slurm_energy.devices.node import dram_model, ipmi, pm_counters, power_meter
@@ -50,7 +50,7 @@ class DiscoveredSources:
         node_counters: counters that measure the node. Its energy is their sum plus the energy of the
             components in `selection.added_parts`.
         selection: which counters are recorded, and why others are excluded.
-        packages, gpus, knobs, throttle_sensors: all devices that can be set or observed.
+        packages, gpus, knobs, throttle_sensors, activity_sensors: all devices that can be set or observed.
         max_dram_watts: maximum power of all memory; None if unknown.
         notes: peculiarities of this node, one line each.
         closers: functions to call when the devices are no longer needed.
@@ -64,6 +64,7 @@ class DiscoveredSources:
     gpus: list[GpuInfo] = field(default_factory=list)
     knobs: list[Knob] = field(default_factory=list)
     throttle_sensors: list[ThrottleSensor] = field(default_factory=list)
+    activity_sensors: list[ActivitySensor] = field(default_factory=list)
     max_dram_watts: float | None = None
     notes: list[str] = field(default_factory=list)
     closers: list[Callable[[], None]] = field(default_factory=list)
@@ -128,6 +129,7 @@ def _gpus(sources: DiscoveredSources, root: Path) -> list[EnergyCounter]:
     sources.gpus += nvidia.gpus
     sources.knobs += nvidia.knobs
     sources.throttle_sensors += nvidia.throttle_sensors
+    sources.activity_sensors += nvidia.activity_sensors
     sources.notes += nvidia.notes
     if nvidia.gpus:
         return list(nvidia.counters)

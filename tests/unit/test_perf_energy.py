@@ -11,7 +11,8 @@ import pytest
 from hardware_tree import Tree
 
 from slurm_energy.devices.cpu import perf_energy
-from slurm_energy.devices.cpu.perf_energy import PerfEnergyCounter, open_event, read_count
+from slurm_energy.devices.cpu.perf_energy import PerfEnergyCounter
+from slurm_energy.devices.cpu.perf_event import open_event, read_count
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.driver import DeviceError
 

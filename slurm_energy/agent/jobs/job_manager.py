@@ -83,6 +83,7 @@ class JobManager:
             AdviceCache(state.folder / "advice"),
             self._current_config,
             self._clock.boottime,
+            devices,
         )
         query = partial(self._sample, SampleReason.QUERY)
         self._queries = LiveQueries(devices, self._meter, self._clock, self._sessions, query)

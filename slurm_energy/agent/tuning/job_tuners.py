@@ -14,12 +14,14 @@ from slurm_energy.agent.jobs.sessions import Session
 from slurm_energy.agent.state.checkpoints import CheckpointWriter
 from slurm_energy.agent.tuning.advice import Advice, AdviceCache
 from slurm_energy.agent.tuning.group_source import GroupSource
+from slurm_energy.agent.tuning.job_signals import JobSignals
 from slurm_energy.agent.tuning.job_tuner import JobTuner, SourceFactory
 from slurm_energy.agent.tuning.local_source import LocalSources
 from slurm_energy.agent.tuning.point_applier import PointApplier
 from slurm_energy.agent.tuning.point_source import PointSource
 from slurm_energy.agent.tuning.window_collector import MeasuredInterval
 from slurm_energy.config import Config
+from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.errors import UsageError
 from slurm_energy.log_once import UnexpectedErrorLog
 from slurm_energy.policies import PolicyRequest, catalogue
@@ -57,6 +59,7 @@ class JobTuners:
         cache: stored advice of the controller.
         config: returns the current configuration.
         clock_s: returns the time in seconds since boot.
+        devices: the node's hardware, for its activity sensors.
         create_source: creates the sources of operating points; None for a search on this node.
 
     Attributes:
@@ -75,6 +78,7 @@ class JobTuners:
         cache: AdviceCache,
         config: Callable[[], Config],
         clock_s: Callable[[], float],
+        devices: NodeDevices,
         create_source: SourceFactory | None = None,
     ) -> None:
         self._applier = applier
@@ -83,6 +87,7 @@ class JobTuners:
         self._cache = cache
         self._config = config
         self._clock_s = clock_s
+        self._signals = JobSignals(devices)
         self._local = LocalSources(config)
         self._create_source = create_source or self._create
         self._left: list[GroupPoll] = []
@@ -149,6 +154,7 @@ class JobTuners:
 
     def finish(self, session: Session) -> None:
         """End the tuning of a job before its settings are restored."""
+        self._signals.forget(session.key)
         if (entry := self._entries.pop(session.key, None)) is not None:
             self._leave_group(entry.tuner)
             entry.tuner.finish()
@@ -162,7 +168,8 @@ class JobTuners:
             try:
                 for report in self._progress.collect(key):
                     entry.tuner.tracker.report(*report)
-                if entry.tuner.add_sample(now_s):
+                signals = self._signals.read(entry.tuner.session, now_s)
+                if entry.tuner.add_sample(now_s, signals):
                     self._checkpoints.save(entry.tuner.session)
             except Exception as error:
                 owner = entry.tuner.session.owner

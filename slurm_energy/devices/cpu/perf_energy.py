@@ -8,69 +8,17 @@ arch/x86/events/rapl.c and include/uapi/linux/perf_event.h; man 2 perf_event_ope
 
 from __future__ import annotations
 
-import ctypes
 import os
-import platform
-import struct
 from fractions import Fraction
 from pathlib import Path
 
+from slurm_energy.devices.cpu.perf_event import open_event, read_count
 from slurm_energy.devices.driver import DeviceError, EnergyCounter
 from slurm_energy.devices.sysfs import error_reason, parse_cpu_list, read_number, read_optional
 
 _PMU = Path("sys/bus/event_source/devices/power")
 _EVENTS = {"energy-pkg": "cpu", "energy-ram": "dram"}
 _MAX_WATTS = {"cpu": 1000.0, "dram": 250.0}
-_SYSCALL_NUMBERS = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "riscv64": 241}
-_ATTR_BYTES = 64
-"""PERF_ATTR_SIZE_VER0: size of the first published perf_event_attr, which every kernel accepts."""
-_FLAG_CLOEXEC = 1 << 3
-_ALL_PROCESSES = -1
-
-
-def open_event(pmu_type: int, config: int, cpu: int) -> int:
-    """Open a counting event on one CPU for all processes.
-
-    Args:
-        pmu_type: number of the PMU, from its `type` file.
-        config: number of the event.
-        cpu: logical CPU.
-
-    Returns:
-        A file descriptor. Eight bytes read from it are the count.
-
-    Raises:
-        OSError: the kernel refused the event.
-    """
-    number = _SYSCALL_NUMBERS.get(platform.machine())
-    if number is None:
-        raise OSError(38, f"perf_event_open: unknown machine {platform.machine()}")
-    attributes = struct.pack("=IIQ", pmu_type, _ATTR_BYTES, config).ljust(_ATTR_BYTES, b"\0")
-    libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = libc.syscall(
-        ctypes.c_long(number),
-        ctypes.c_char_p(attributes),
-        ctypes.c_int(_ALL_PROCESSES),
-        ctypes.c_int(cpu),
-        ctypes.c_int(-1),
-        ctypes.c_ulong(_FLAG_CLOEXEC),
-    )
-    if descriptor < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    return int(descriptor)
-
-
-def read_count(descriptor: int) -> int:
-    """Return the count of an event in the units of the event.
-
-    Args:
-        descriptor: file descriptor from `open_event`.
-
-    Raises:
-        OSError: the count cannot be read.
-    """
-    return int.from_bytes(os.read(descriptor, 8), "little")
 
 
 class PerfEnergyCounter(EnergyCounter):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from slurm_energy.devices.driver import EnergyCounter, Knob, ThrottleSensor
+from slurm_energy.devices.driver import ActivitySensor, EnergyCounter, Knob, ThrottleSensor
 from slurm_energy.devices.hardware import GpuInfo
 
 
@@ -19,6 +19,7 @@ class GpuDevices:
         knobs: knobs of limits, clocks and persistence mode.
         throttle_sensors: sensors of throttling.
         close: function that closes the library.
+        activity_sensors: sensors of the work that the GPUs do.
         notes: peculiarities of this node, one line each.
         reason: why the library cannot be used; empty if it can.
     """
@@ -28,5 +29,6 @@ class GpuDevices:
     knobs: list[Knob]
     throttle_sensors: list[ThrottleSensor]
     close: Callable[[], None]
+    activity_sensors: list[ActivitySensor] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     reason: str = ""

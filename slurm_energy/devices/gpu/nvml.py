@@ -18,11 +18,12 @@ from slurm_energy.devices.driver import (
     DeviceGoneError,
     EnergyCounter,
     Knob,
-    ThrottleSensor,
     WriteStage,
 )
 from slurm_energy.devices.gpu.inventory import GpuDevices
+from slurm_energy.devices.gpu.nvml_activity import NvmlActivitySensor
 from slurm_energy.devices.gpu.nvml_power_profiles import NvmlPowerProfile, offered_profiles
+from slurm_energy.devices.gpu.nvml_throttling import NvmlThrottleSensor, slow_reasons
 from slurm_energy.devices.gpu.power_profiles import profile_names
 from slurm_energy.devices.hardware import GpuInfo
 from slurm_energy.devices.settings import parse_range
@@ -123,6 +124,19 @@ class NvmlLibrary:
             except self._library.NVMLError:
                 pass  # repeated below, where the error gets its reason
         return int(self.call("nvmlDeviceGetTotalEnergyConsumption", index))
+
+    def query(self, function: str, *arguments: Any) -> Any:
+        """Call an `nvml...` function that takes no GPU and return its result.
+
+        Raises:
+            DeviceError: the driver refused the call, or the library is too old.
+        """
+        try:
+            return getattr(self._library, function)(*arguments)
+        except AttributeError:
+            raise DeviceError(function, "nvidia-ml-py is too old") from None
+        except self._library.NVMLError as error:
+            raise DeviceError(function, _reason(error)) from None
 
     def struct(self, name: str) -> Any:
         """Return a new struct of the library, for example `c_nvmlMask255_t`.
@@ -310,25 +324,6 @@ class NvmlLockedClocks(_GpuKnob):
         return value if value == UNLOCKED else f"{value} MHz"
 
 
-class NvmlThrottleSensor(ThrottleSensor):
-    """Sensor of the clock event reasons that slow a GPU down: a power limit, heat or the power brake.
-
-    Args:
-        nvml: the open library.
-        index: index of the GPU.
-        reasons: bit mask of the reasons that count.
-    """
-
-    def __init__(self, nvml: NvmlLibrary, index: int, reasons: int) -> None:
-        self.component = f"gpu[{index}]"
-        self._nvml, self._index, self._reasons = nvml, index, reasons
-
-    def throttled_s(self, interval_s: float) -> float:
-        """Return `interval_s` if the GPU is throttled at this moment, else 0."""
-        mask = int(self._nvml.call("nvmlDeviceGetCurrentClocksThrottleReasons", self._index))
-        return interval_s if mask & self._reasons else 0.0
-
-
 def discover() -> GpuDevices:
     """Open NVML and return the GPUs with the counters, knobs and sensors that each GPU supports."""
     try:
@@ -356,7 +351,9 @@ def _add(devices: GpuDevices, nvml: NvmlLibrary, index: int) -> None:
     if gpu.power_profiles:
         devices.knobs.append(NvmlPowerProfile(nvml, index))
     if nvml.optional("nvmlDeviceGetCurrentClocksThrottleReasons", index) is not None:
-        devices.throttle_sensors.append(NvmlThrottleSensor(nvml, index, _slow_reasons()))
+        devices.throttle_sensors.append(NvmlThrottleSensor(nvml, index, slow_reasons()))
+    if not gpu.partitioned and (activity := NvmlActivitySensor.open(nvml, index)) is not None:
+        devices.activity_sensors.append(activity)
     if gpu.partitioned:
         devices.notes.append(
             f"nvml:gpu{index} is partitioned (MIG): energy and limits are those of the whole GPU"
@@ -390,15 +387,3 @@ def _clocks(nvml: NvmlLibrary, index: int) -> tuple[int, int] | None:
     memory = nvml.optional("nvmlDeviceGetSupportedMemoryClocks", index)
     clocks = nvml.optional("nvmlDeviceGetSupportedGraphicsClocks", index, max(memory)) if memory else None
     return (min(clocks), max(clocks)) if clocks else None
-
-
-def _slow_reasons() -> int:
-    import pynvml
-
-    return int(
-        pynvml.nvmlClocksThrottleReasonSwPowerCap
-        | pynvml.nvmlClocksThrottleReasonHwSlowdown
-        | pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
-        | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
-        | pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
-    )

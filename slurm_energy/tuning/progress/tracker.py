@@ -48,9 +48,9 @@ class ProgressTracker:
         self._reports = ReportedUnits()
         self._samples = SampleHistory()
         self._source = ProgressSource.NONE
-        self._misses = 0
+        self._misses: set[float] = set()
         self._period_s: float | None = None
-        self._other_period_s: float | None = None
+        self._other_period: tuple[float, float] | None = None
         self._activity_base: dict[str, float] = {}
         self._activity = ProxyValidation(TOLERANCE)
         self._instructions = ProxyValidation(TOLERANCE)
@@ -118,7 +118,7 @@ class ProgressTracker:
         rates: dict[ProgressSource, Progress] = {}
         readers: dict[ProgressSource, Callable[[], Progress | None]] = {
             ProgressSource.REPORTED: lambda: self._reports.rate(start_s, end_s),
-            ProgressSource.PERIOD: lambda: self._period_rate(samples),
+            ProgressSource.PERIOD: lambda: self._period_rate(samples, start_s),
             ProgressSource.ACTIVITY: lambda: self._activity_rate(samples),
             ProgressSource.INSTRUCTIONS: lambda: self._instruction_rate(samples),
         }
@@ -129,7 +129,9 @@ class ProgressTracker:
             if found is not None:
                 rates[source] = found
         self._validate(rates)
-        return self._choose({source: rate for source, rate in rates.items() if self._is_trusted(source)})
+        return self._choose(
+            {source: rate for source, rate in rates.items() if self._is_trusted(source)}, start_s
+        )
 
     def sudden_slowdown(self, since_s: float, now_s: float) -> Progress | None:
         """Return the current rate if the reported progress has become clearly slower; None if it has not.
@@ -142,17 +144,19 @@ class ProgressTracker:
             return None
         return self._reports.sudden_slowdown(since_s, now_s)
 
-    def _choose(self, rates: Mapping[ProgressSource, Progress]) -> Progress | None:
+    def _choose(self, rates: Mapping[ProgressSource, Progress], start_s: float) -> Progress | None:
         best = next((source for source in _TRUST if source in rates), None)
         current = self._source
         if best is not None and (current not in _TRUST or _TRUST.index(best) <= _TRUST.index(current)):
-            self._source, self._misses = best, 0
+            self._source = best
+            self._misses.clear()
             return rates[best]
         if current in _TRUST:
-            self._misses += 1
-        if self._misses < _MISSES_BEFORE_FALLBACK:
+            self._misses.add(start_s)  # a window that is extended counts once
+        if len(self._misses) < _MISSES_BEFORE_FALLBACK:
             return None
-        self._source, self._misses = best or ProgressSource.NONE, 0
+        self._source = best or ProgressSource.NONE
+        self._misses.clear()
         return rates.get(self._source)
 
     def _is_trusted(self, source: ProgressSource) -> bool:
@@ -174,9 +178,9 @@ class ProgressTracker:
             if (proxy := rates.get(source)) is not None:
                 validation.compare(proxy, true)
 
-    def _period_rate(self, samples: list[Sample]) -> Progress | None:
+    def _period_rate(self, samples: list[Sample], start_s: float) -> Progress | None:
         period = self._detect(samples)
-        if period is None or not self._continues(period.seconds):
+        if period is None or not self._continues(period.seconds, start_s):
             return None
         return Progress(1 / period.seconds, period.relative_error, ProgressSource.PERIOD)
 
@@ -196,7 +200,7 @@ class ProgressTracker:
             return None
         return period
 
-    def _continues(self, seconds: float) -> bool:
+    def _continues(self, seconds: float, start_s: float) -> bool:
         """Return whether a period is that of the same loop as the earlier periods.
 
         Another period must be detected in two windows in a row before it replaces the first one.
@@ -204,21 +208,24 @@ class ProgressTracker:
         if self._period_s is None:
             self._period_s = seconds
         if _SHORTEST_PERIOD_RATIO <= seconds / self._period_s <= _LONGEST_PERIOD_RATIO:
-            self._other_period_s = None
+            self._other_period = None
             return True
-        other, self._other_period_s = self._other_period_s, seconds
-        if other is not None and abs(math.log(seconds / other)) <= TOLERANCE:
-            self._period_s, self._other_period_s = seconds, None
+        other = self._other_period
+        if other is None or abs(math.log(seconds / other[0])) > TOLERANCE:
+            self._other_period = seconds, start_s
+        elif start_s != other[1]:
+            self._period_s, self._other_period = seconds, None
         return False
 
     def _activity_rate(self, samples: list[Sample]) -> Progress | None:
         """Return the mean activity relative to the first window; None if two kinds of work disagree."""
-        kinds = {kind for sample in samples for kind in sample.activity}
+        readings = [sample for sample in samples if sample.activity]  # rarer than samples of the power
+        kinds = {kind for sample in readings for kind in sample.activity}
         ratios: list[float] = []
         errors: list[float] = []
         for kind in sorted(kinds):
-            _, values = series(samples, lambda sample, kind=kind: sample.activity.get(kind))  # type: ignore[misc]
-            found = mean_and_error(values) if len(values) > len(samples) / 2 else None
+            _, values = series(readings, lambda sample, kind=kind: sample.activity.get(kind))  # type: ignore[misc]
+            found = mean_and_error(values) if len(values) > len(readings) / 2 else None
             if found is not None:
                 ratios.append(found[0] / self._activity_base.setdefault(kind, found[0]))
                 errors.append(found[1])

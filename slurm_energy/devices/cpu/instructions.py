@@ -1,0 +1,46 @@
+"""Instructions retired in user mode on a set of CPUs, through perf. Virtual machines often lack the event."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from typing import Final
+
+from slurm_energy.devices.cpu.perf_event import open_event, read_count
+
+_PERF_TYPE_HARDWARE: Final = 0
+_PERF_COUNT_HW_INSTRUCTIONS: Final = 1
+
+
+class InstructionCounter:
+    """Counter of the instructions of all processes on the CPUs of a job.
+
+    Args:
+        cpus: logical CPUs that no other job uses.
+    """
+
+    def __init__(self, cpus: Iterable[int]) -> None:
+        self._descriptors: list[int] = []
+        try:
+            for cpu in cpus:
+                self._descriptors.append(
+                    open_event(_PERF_TYPE_HARDWARE, _PERF_COUNT_HW_INSTRUCTIONS, cpu, user_only=True)
+                )
+        except OSError:  # not permitted, no such event, or too many open files
+            self.close()
+
+    def read(self) -> float | None:
+        """Return the instructions since the counter was opened; None if the kernel does not count them."""
+        try:
+            return float(sum(map(read_count, self._descriptors))) if self._descriptors else None
+        except OSError:
+            self.close()
+            return None
+
+    def close(self) -> None:
+        """End the count."""
+        for descriptor in self._descriptors:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        self._descriptors.clear()

@@ -1,0 +1,119 @@
+"""Work of NVIDIA GPUs through NVML: utilisation, and activity of the execution units and memory (GPM).
+
+GPM exists from Hopper on. Its values are shares of the peak at the current clock, so work per second is share
+times clock. The activity of the SMs is no work: an SM that waits for memory is active. Source: NVML API
+reference, "GPM Functions".
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+from slurm_energy.devices.driver import Activity, ActivitySensor, DeviceError
+
+_ANY_TENSOR, _DRAM, _FP64, _FP32, _FP16 = 5, 10, 11, 12, 13
+_METRICS: Final = (_ANY_TENSOR, _DRAM, _FP64, _FP32, _FP16)
+_MIN_PERCENT: Final = 2.0
+"""A lower activity is mostly noise."""
+_SM_CLOCK, _MEMORY_CLOCK = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
+_VERSION: Final = 1
+
+
+class NvmlCaller(Protocol):
+    """The calls of `NvmlLibrary` that this module uses."""
+
+    def call(self, function: str, index: int, *arguments: Any) -> Any:
+        """Call an NVML function for the GPU `index`; raise DeviceError if it fails."""
+
+    def query(self, function: str, *arguments: Any) -> Any:
+        """Call an NVML function that takes no GPU; raise DeviceError if it fails."""
+
+    def optional(self, function: str, index: int, *arguments: Any) -> Any:
+        """Call an NVML function for the GPU `index`; return None if it fails."""
+
+    def struct(self, name: str) -> Any:
+        """Return a new NVML struct; None if the library has no such struct."""
+
+
+class NvmlActivitySensor(ActivitySensor):
+    """Sensor of the utilisation of a GPU, and of its work where the GPU supports GPM.
+
+    Args:
+        nvml: the open library.
+        index: index of the GPU.
+        has_gpm: whether the GPU supports GPM.
+    """
+
+    def __init__(self, nvml: NvmlCaller, index: int, *, has_gpm: bool) -> None:
+        self.component = f"gpu[{index}]"
+        self._nvml, self._index = nvml, index
+        self._samples: list[Any] = []
+        self._has_gpm = has_gpm
+        self._clocks_mhz: tuple[float, float] | None = None
+
+    @classmethod
+    def open(cls, nvml: NvmlCaller, index: int) -> NvmlActivitySensor | None:
+        """Return the sensor of a GPU; None if the GPU reports neither utilisation nor work."""
+        support = _support(nvml, index)
+        if not support and nvml.optional("nvmlDeviceGetUtilizationRates", index) is None:
+            return None
+        return cls(nvml, index, has_gpm=support)
+
+    def read(self) -> Activity:
+        """Return the utilisation of the last second at most, and the work since the previous call."""
+        rates = self._nvml.optional("nvmlDeviceGetUtilizationRates", self._index)
+        utilisation = None if rates is None else rates.gpu / 100
+        try:
+            work = self._work() if self._has_gpm else {}
+        except DeviceError:
+            self._samples.clear()
+            raise
+        return Activity(utilisation, work)
+
+    def _work(self) -> dict[str, float]:
+        """Return the work per second since the previous call; empty at the first call."""
+        nvml, index = self._nvml, self._index
+        if not self._samples:
+            self._samples = [nvml.query("nvmlGpmSampleAlloc"), nvml.query("nvmlGpmSampleAlloc")]
+            nvml.call("nvmlGpmSampleGet", index, self._samples[0])
+            self._clocks_mhz = self._read_clocks()
+            return {}
+        earlier, later = self._samples
+        nvml.call("nvmlGpmSampleGet", index, later)
+        percent = self._metrics(earlier, later)
+        self._samples = [later, earlier]
+        clocks, last = self._read_clocks(), self._clocks_mhz
+        self._clocks_mhz = clocks
+        if clocks is None or last is None:
+            return {}
+        sm_mhz, memory_mhz = ((new + old) / 2 for new, old in zip(clocks, last, strict=True))
+        compute = sum(percent.get(number, 0.0) for number in _METRICS if number != _DRAM)
+        work = {"compute": (compute, sm_mhz), "memory": (percent.get(_DRAM, 0.0), memory_mhz)}
+        return {kind: share * mhz for kind, (share, mhz) in work.items() if share >= _MIN_PERCENT}
+
+    def _metrics(self, earlier: Any, later: Any) -> dict[int, float]:
+        """Return the mean values between two samples, in percent, without those that are unavailable."""
+        request = self._nvml.struct("c_nvmlGpmMetricsGet_t")
+        request.version, request.numMetrics = _VERSION, len(_METRICS)
+        request.sample1, request.sample2 = earlier, later
+        for slot, number in enumerate(_METRICS):
+            request.metrics[slot].metricId = number
+        self._nvml.query("nvmlGpmMetricsGet", request)
+        metrics = (request.metrics[slot] for slot in range(len(_METRICS)))
+        return {metric.metricId: metric.value for metric in metrics if metric.nvmlReturn == 0}
+
+    def _read_clocks(self) -> tuple[float, float] | None:
+        """Return the clocks of SMs and memory in MHz; None if unknown."""
+        clocks = [
+            self._nvml.optional("nvmlDeviceGetClockInfo", self._index, kind)
+            for kind in (_SM_CLOCK, _MEMORY_CLOCK)
+        ]
+        return None if None in clocks else (float(clocks[0]), float(clocks[1]))
+
+
+def _support(nvml: NvmlCaller, index: int) -> bool:
+    """Return whether a GPU supports GPM and the installed nvidia-ml-py has its structs."""
+    if nvml.struct("c_nvmlGpmMetricsGet_t") is None:
+        return False
+    support = nvml.optional("nvmlGpmQueryDeviceSupport", index)
+    return bool(support is not None and support.isSupportedDevice)
