@@ -149,6 +149,10 @@ def describe_node(request: NodeRequest, cpus: int, gpus: int, *, measure: bool) 
     lines = [line.removeprefix(MARK) for line in output.splitlines() if line.startswith(MARK)]
     try:
         description = json.loads(lines[-1])
+        if "missing" in description:
+            missing = f"not installed there: {shown(str(description['missing']), 200)}"
+            todo = "install it, or give --kernel CLASS=COMMAND for each class"
+            raise UnavailableError(f"node {request.node}", missing, todo)
         speeds = description["units_per_s"]
         ranges = [description[key] for key in ("cpu_mhz", "gpu_watts")]
     except (IndexError, KeyError, TypeError, ValueError):

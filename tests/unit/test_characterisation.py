@@ -78,6 +78,19 @@ def test_size_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
         characterisation.node_size("n[1-2]")
 
 
+def test_a_module_that_is_absent_on_the_node_is_named(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    def absent(name: str, gpu: bool) -> None:
+        raise ImportError("absent", name="torch")
+
+    monkeypatch.setattr(reference_kernels, "make_kernel", absent)
+    assert reference_kernels.main(["--describe", "--gpu"]) == 0
+    output = capsys.readouterr().out
+    monkeypatch.setattr(characterisation, "CommandRunner", lambda *_: lambda argv: output)
+    with pytest.raises(UnavailableError, match="torch for"):
+        characterisation.describe_node(NodeRequest("n1", True, ()), 4, 1, measure=True)
+    assert reference_kernels.main(["host"]) == reference_kernels.EXIT_MISSING
+
+
 @pytest.mark.parametrize(
     "output", ["", "noise\n", reference_kernels.MARK + "{}", reference_kernels.MARK + '{"units_per_s": 1}']
 )
