@@ -77,7 +77,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     inside.add_argument("argv", nargs=argparse.REMAINDER, metavar="CMD", help="command with its arguments")
     _add(commands, "shell", "a shell on the lab's login node")
     _add(commands, "env", "print the login node's environment, for eval")
-    demo = "bring a lab up, run a dozen jobs under energy policies, report, take it down"
+    demo = "bring a lab up, run jobs under energy policies, report, take it down"
     _configure_demo(_add(commands, "demo", demo))
     model_commands.configure_profile(
         _add(commands, "profile", "draw the hardware profile of a node at random")
@@ -259,7 +259,7 @@ def _demo(args: argparse.Namespace) -> int:
     """
     from slurm_energy_lab.cluster import lifecycle
     from slurm_energy_lab.cluster.specification import LabSpec
-    from slurm_energy_lab.demo import run_demo
+    from slurm_energy_lab.demo import demo_nodes, run_demo
 
     if not args.html.resolve().parent.is_dir():
         raise UsageError(
@@ -267,7 +267,7 @@ def _demo(args: argparse.Namespace) -> int:
         )
     _require_root()
     layout = _layout(args)
-    lab = _start_lab(layout, LabSpec())
+    lab = _start_lab(layout, LabSpec(nodes=demo_nodes()))
     try:
         run_demo({**os.environ, **lab.environment()}, args.html.resolve())
         print(f"The page with the plots: {args.html}")

@@ -1,4 +1,4 @@
-"""Demonstration on a lab: a dozen jobs under different energy policies, and a report of the results.
+"""Demonstration on a lab: thirteen jobs under different energy policies, and a report of the results.
 
 It uses only commands that are available to users: `senergy template`, `sbatch`, `squeue`, `senergy acct` and
 `senergy job`.
@@ -17,9 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.errors import EnergyError
+from slurm_energy.policies.operating_point import OperatingPoint
+from slurm_energy_lab.cluster.nodes_file import DEFAULT_PROFILES, NodeSpec, from_profiles
 
-TITLE = "Twelve jobs, four kinds of nodes, five energy policies"
+TITLE = "Thirteen jobs, five kinds of nodes, five energy policies"
 JOB_TIMEOUT_S = 300
+UNKNOWN_PROFILE = "random-gpu-0"
+"""Profile of the node whose hardware no table lists: its coefficients are drawn at random."""
 COLUMNS = "JobID%5,JobName%-22,Policy,NodeList%8,Elapsed,ConsumedEnergy,AvePower,PeakPower,EDP,Quality"
 
 
@@ -46,6 +50,7 @@ class DemoJob:
     gpu_cap_watts: int | None = None
     gpus: int = 0
     size_s: float = 10.0
+    reports: bool = False
 
     @property
     def name(self) -> str:
@@ -56,9 +61,10 @@ class DemoJob:
         """Return the values for the batch script template `cpu` or `gpu`."""
         values = {
             "job_name": self.name,
-            "command": f"senergy lab run {self.kernel} --{self.device} --seconds {self.size_s:g}",
+            "command": f"senergy lab run {self.kernel} --{self.device} --seconds {self.size_s:g}"
+            + (" --report-progress" if self.reports else ""),
             "policy": self.policy,
-            "model": self.kernel,
+            "model": "" if self.reports else self.kernel,
             "nodelist": self.node,
         }
         if self.gpu_cap_watts:
@@ -78,10 +84,17 @@ JOBS = (
     DemoJob("triad", "gpu", "n2", "a100", "monitor", gpus=4),
     DemoJob("triad", "gpu", "n2", "a100", "cap", gpu_cap_watts=200, gpus=4),
     DemoJob("train", "gpu", "n3", "rtx6000", "monitor", gpus=8),
-    DemoJob("train", "gpu", "n3", "rtx6000", "edp", gpus=8),
+    DemoJob("train", "gpu", "n3", "rtx6000", "cap", gpu_cap_watts=170, gpus=8),
     DemoJob("train", "gpu", "n4", "h100", "monitor", gpus=8),
     DemoJob("train", "gpu", "n4", "h100", "cap", gpu_cap_watts=450, gpus=8),
+    DemoJob("train", "gpu", "n5", "unknown", "energy", gpus=4, size_s=80.0, reports=True),
 )
+TUNED_JOB = JOBS[-1]
+
+
+def demo_nodes() -> tuple[NodeSpec, ...]:
+    """Return the nodes of the demonstration: the default nodes of a lab, and one with unknown hardware."""
+    return from_profiles((*DEFAULT_PROFILES, UNKNOWN_PROFILE))
 
 
 def run_demo(environment: Mapping[str, str], page: Path, say: Callable[[str], None] = print) -> list[int]:
@@ -114,6 +127,9 @@ def run_demo(environment: Mapping[str, str], page: Path, say: Callable[[str], No
     lines = explain(jobs)
     notes = [argument for line in lines for argument in ("--note", line)]
     shell("senergy", "job", *map(str, ids), "--html", str(page), "--title", TITLE, *notes)
+    tuned = next(number for number, job in ids.items() if job == TUNED_JOB)
+    say(f"$ senergy job {tuned}")
+    say(shell("senergy", "job", str(tuned)))
     say("Results:")
     for line in lines:
         say(f"  - {line}")
@@ -121,10 +137,10 @@ def run_demo(environment: Mapping[str, str], page: Path, say: Callable[[str], No
 
 
 def explain(jobs: list[dict[str, Any]]) -> list[str]:
-    """Return a summary in five lines of the jobs as `senergy acct --json` reports them.
+    """Return a summary in six lines of the jobs as `senergy acct --json` reports them.
 
     Args:
-        jobs: objects with `name`, `elapsed_s`, `energy_joules` and `components` (joules by component).
+        jobs: objects with `name`, `elapsed_s`, `energy_joules` and `nodes`.
     """
     by_name = {job["name"]: job for job in jobs}
 
@@ -148,9 +164,25 @@ def explain(jobs: list[dict[str, Any]]) -> list[str]:
              "Its best cap is higher."),
         line("TRIAD on A100s capped at 200 W", "triad", "a100-cap200", "a100-monitor",
              "Half the nominal power is close to its best EDP."),
-        line("Training on RTX 6000s under edp, which caps them at 170 W of 260 W", "train", "rtx6000-edp",
-             "rtx6000-monitor", "The cap comes from a table of best settings; all settings were restored."),
+        line("Training on RTX 6000s capped at 170 W of 260 W", "train", "rtx6000-cap170", "rtx6000-monitor",
+             "The cap is the best published one; all settings were restored."),
+        _tuned_line(by_name[TUNED_JOB.name]),
     ]  # fmt: skip
+
+
+def _tuned_line(job: dict[str, Any]) -> str:
+    """Return the result of the tuned job: its settings against its own untuned speed and power."""
+    tuning = job["nodes"][0]["tuning"] or {}
+    label = "Training on GPUs that no table lists, tuned to the least energy at most 5 % slower"
+    point = next((item for item in tuning.get("points", ()) if item["point"] == tuning.get("chosen")), None)
+    if not tuning.get("chosen") or point is None:
+        return f"{label}: no better setting was found in {tuning.get('probes') or 0} probes."
+    time, energy = point["time_ratio"], point["time_ratio"] * point["power_ratio"]
+    change = f"{100 * (energy - 1):+.0f} % energy, {100 * (energy * time - 1):+.0f} % EDP"
+    return (
+        f"{label}: {time:.2f}x the time, {change} at {OperatingPoint.from_json(tuning['chosen'])}, measured"
+        " during the job."
+    ).replace("-", "\N{MINUS SIGN}")
 
 
 class _Shell:
