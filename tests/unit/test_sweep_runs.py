@@ -16,7 +16,7 @@ from slurm_energy.sweep import state as states
 from slurm_energy.sweep.runner import RECORD_WAIT_S, Cluster, SweepLimits, SweepRunner
 from slurm_energy.sweep.submission import RefusedError, Submitter, read_given_options
 from slurm_energy.tuning.sweep.design import build_points
-from slurm_energy.tuning.sweep.factors import parse_factor, parse_variable
+from slurm_energy.tuning.sweep.factors import make_factor, parse_factor, parse_variable, read_factors
 from slurm_energy.tuning.sweep.result import sweep_result
 from slurm_energy.tuning.sweep.runs import RunStatus, schedule_runs
 
@@ -131,6 +131,24 @@ def test_an_interrupted_sweep_continues_and_repeats_no_run(tmp_path: Path) -> No
     assert len(cluster.jobs) == len(continued.runs) == 6
     # More repetitions later continue from there.
     assert not schedule_runs(continued.runs, 4, 3).is_complete
+
+
+def test_every_second_repetition_is_in_reverse_order() -> None:
+    state = new_state()
+    cluster = EmulatedCluster(state)
+    cluster.runner(repetitions=2, in_flight=1, exhaustive=True).run()
+    assert [(run.repetition, run.point) for run in state.runs] == [
+        *((1, point) for point in (0, 1, 2, 3)),
+        *((2, point) for point in (3, 2, 1, 0)),
+    ]
+
+
+def test_no_job_starts_after_the_deadline() -> None:
+    state = new_state()
+    cluster = EmulatedCluster(state)
+    cluster.runner(repetitions=1, in_flight=1, deadline_s=3.0).run()
+    assert len(state.runs) == 2
+    assert not state.in_flight
 
 
 def test_failed_jobs_are_tried_again_once() -> None:
@@ -256,6 +274,18 @@ def test_commands_of_runs() -> None:
     assert len(tag) <= 64
     same_program = jobs.command(state.points[1], "x")
     assert "--energy-tag=senergy-sweep/train" in same_program
+
+
+def test_sbatch_options_and_energy_flags_of_a_file_are_factors() -> None:
+    text = b'policy = "energy"\n[sbatch]\nnodes = [1, 2]\nenergy-slowdown = [3, 5]\n'
+    state = new_state(*read_factors(text, "f.toml"))
+    jobs = submitter(state)
+    assert str(state.points[0]) == "policy=monitor sbatch.nodes=1 sbatch.energy-slowdown=none"
+    assert "--energy-slowdown=5" not in jobs.command(state.points[0], "x")
+    last = jobs.command(state.points[-1], "x")
+    assert {"--energy-policy=energy", "--nodes=2", "--energy-slowdown=5"} < set(last)
+    with pytest.raises(UsageError, match="job-name"):
+        submitter(new_state(make_factor("sbatch.job-name", ["x"])))
 
 
 def test_export_keeps_the_variables_of_factors(monkeypatch) -> None:
