@@ -21,7 +21,7 @@ from slurm_energy.reports.settings import MergedSetting, applied_part, merge_set
 from slurm_energy.reports.text_plot import Glyphs, area_plot, share_bar, sparkline
 from slurm_energy.reports.time_spec import format_time
 from slurm_energy.reports.trace import PowerTrace, combine, decode_trace
-from slurm_energy.reports.tuning_label import explanations
+from slurm_energy.reports.tuning_label import explanations, tuning_outcome
 from slurm_energy.reports.usage import JobUsage, component_type, worst_quality
 from slurm_energy.slurm.hostlist import fold_hostlist
 
@@ -150,6 +150,7 @@ def policy_text(job: JobUsage) -> str:
     """
     origin = "requested" if "policy" in job.first.requested else "default"
     done = {"none": ", not set", "part": ", partly set"}.get(applied_part(job.records) or "", "")
+    done = tuning_outcome(job.records) or done
     return f"{job.first.policy} ({origin}{done})"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from slurm_energy.errors import UsageError
@@ -57,6 +57,17 @@ def explanations(job: JobUsage) -> list[str]:
         where = f"{fold_hostlist(nodes)}: " if len(nodes) < len(job.records) else ""
         sentences.append(where + sentence)
     return sentences
+
+
+def tuning_outcome(records: Sequence[EnergyRecord]) -> str | None:
+    """Return what tuning did with a job, for its header; None if the job was not tuned."""
+    tunings = [record.tuning for record in records if record.tuning is not None]
+    modes = {tuning["mode"] for tuning in tunings}
+    if not modes & {"on", "advise"}:
+        return None
+    if "on" not in modes:
+        return ", advice only"
+    return ", tuned" if any(tuning.get("chosen") for tuning in tunings) else ", left untuned"
 
 
 def _setting_sentence(merged: MergedSetting, job: JobUsage) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from test_job_manager import Node, env
 
-import slurm_energy.tuning.search  # noqa: F401 - loaded before virtual seconds pass
+import slurm_energy.tuning.search
 from slurm_energy.agent.sockets.messages import ProgressMessage
 from slurm_energy.config import AgentConfig, Config, TuningConfig
 from slurm_energy.devices.cpu.cpufreq import CpufreqRange
@@ -176,6 +176,25 @@ def test_a_refused_knob_is_tried_once_and_the_job_goes_on(
     assert 0 < len(set(writes)) <= 2  # the first point and its withdrawal
     monkeypatch.undo()
     assert any("not moved any more: cpufreq.frequency" in note for note in finish(node)["notes"])
+
+
+def test_an_error_in_the_search_ends_the_tuning_and_not_the_job(
+    make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make()
+    node.manager.begin(env(policy="edp"))
+    program = Program(node)
+    while program.clock_share == 1.0:
+        program.run(1)
+
+    def fail(self: object, window: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(slurm_energy.tuning.search.TuningSearch, "observe", fail)
+    program.run(60)
+    assert program.clock_share == 1.0
+    assert node.manager.tuners.phases() == {}
+    assert any("internal error" in note for note in finish(node)["notes"])
 
 
 def test_a_knob_that_another_program_changes_is_left_alone(make: Callable[..., Node]) -> None:

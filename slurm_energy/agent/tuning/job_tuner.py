@@ -13,6 +13,7 @@ from slurm_energy.agent.tuning.group_source import GroupSource
 from slurm_energy.agent.tuning.job_power import MeterReading, total_watts, watts_between
 from slurm_energy.agent.tuning.point_applier import PointApplier
 from slurm_energy.agent.tuning.point_source import HOLD, ConstantPoint, PointSource
+from slurm_energy.agent.tuning.tunable_hardware import TunableHardware
 from slurm_energy.agent.tuning.window_collector import (
     DEFAULT_LENGTHS,
     MeasuredInterval,
@@ -22,6 +23,7 @@ from slurm_energy.agent.tuning.window_collector import (
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.progress.tracker import ProgressTracker
 from slurm_energy.tuning.progress_window import ProgressSource
+from slurm_energy.tuning.response_curve import ResponsePoint
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,14 @@ class JobTuner:
         now_s: current time in seconds since boot.
         warm_up_s: time from now that is not measured.
         lengths: lengths of the measured intervals.
+
+    Attributes:
+        session: the job.
+        tracker: progress of the job.
+        advice: advice of the controller; None if there is none yet.
+        point: operating point in force.
+        gpu_draw_watts: highest mean power over a second of a GPU of the untuned job; None if unknown.
+        known_points: responses that were measured before the search was started again.
     """
 
     def __init__(
@@ -66,6 +76,7 @@ class JobTuner:
         self.advice: Advice | None = None
         self.point = UNTUNED
         self.gpu_draw_watts: float | None = None
+        self.known_points: tuple[ResponsePoint, ...] = ()
         self._applier = applier
         self._create_source = create_source
         self._blocked: frozenset[str] = frozenset()
@@ -77,10 +88,21 @@ class JobTuner:
         self._seek_until_s = self._warm_up_until_s + _SEEK_S
         self._earlier: dict[str, dict[str, Any]] = {}
         self._earlier_probes = 0
-        self.tunable = applier.tunable_hardware(session)
-        self._collector = WindowCollector(self.tracker, lengths, self.tunable.package_count)
+        self._tunable: TunableHardware | None = None
+        self._collector = WindowCollector(self.tracker, lengths)
         self._collector.restart(UNTUNED, now_s, warm_up_s)
         self._keep_results()
+
+    @property
+    def tunable(self) -> TunableHardware:
+        """The hardware that tuning may change for the job.
+
+        It is read when it is first needed, because the prolog of the job waits for the tuner's creation.
+        """
+        if self._tunable is None:
+            self._tunable = self._applier.tunable_hardware(self.session, self._blocked)
+            self._collector.package_count = self._tunable.package_count
+        return self._tunable
 
     @property
     def phase(self) -> str:
@@ -110,7 +132,7 @@ class JobTuner:
         self._feed_tracker(now_s, signals or {})
         if self._ended or now_s < self._warm_up_until_s:
             return False
-        if now_s >= self._recheck_at_s and self.advice is None:
+        if now_s >= self._recheck_at_s and (self.advice is None or self.advice.start is None):
             self._recheck_at_s = math.inf
             self._measure_reference_again(now_s)
         interval = self._collector.add_sample(now_s, self.session.meter, holding=self.phase in _HOLDING)
@@ -136,7 +158,7 @@ class JobTuner:
         """
         if self._ended:
             return
-        self.tunable = self._applier.tunable_hardware(self.session, self._blocked)
+        self._tunable, self.known_points = None, ()
         if self.group is None:
             self._measure_reference_again(now_s)
         else:
@@ -170,6 +192,11 @@ class JobTuner:
         self._store_result()
         return True
 
+    def resume(self, now_s: float) -> None:
+        """Return to the untuned job after a restart of the agent; what was measured before remains known."""
+        self.known_points = self._measured_points()
+        self._measure_reference_again(now_s)
+
     def pin(self, point: OperatingPoint, now_s: float) -> None:
         """Hold an operating point that the site or the user fixed. It is not searched any more."""
         self._source = ConstantPoint(point, {"chosen": point.to_json(), "chosen_source": "pinned"})
@@ -200,6 +227,7 @@ class JobTuner:
     def _take(self, interval: MeasuredInterval, now_s: float) -> bool:
         before = self.point, self.phase
         if self._source is None:
+            self._tunable = self.tunable.without_idle_gpus(self.gpu_draw_watts)
             self._source = self._create_source(self, interval)
             if self._source is None:
                 return False
@@ -254,7 +282,9 @@ class JobTuner:
             self.session.note(f"tuning: not moved any more: {reason}")
             log.info("job %s: not tuned any more: %s", self.session.owner, reason)
         self._blocked |= refused.keys()
-        self.tunable = self._applier.tunable_hardware(self.session, self._blocked)
+        self._tunable = None
+        self._store_result()
+        self.known_points = self._measured_points()
         self._measure_reference_again(now_s)
 
     def _measure_reference_again(self, now_s: float) -> None:
@@ -266,6 +296,11 @@ class JobTuner:
         self.point = UNTUNED
         self._seek_until_s = now_s + _SEEK_S
         self._collector.restart(UNTUNED, now_s)
+
+    def _measured_points(self) -> tuple[ResponsePoint, ...]:
+        """Return the points measured so far whose knobs may still be moved."""
+        points = (ResponsePoint.from_json(item) for item in self.record.get("points", ()))
+        return tuple(item for item in points if self._blocked.isdisjoint(item.point.to_json()))
 
     def _keep_results(self) -> None:
         """Keep the measured points for the record, also if a new search starts."""

@@ -134,14 +134,13 @@ class JobTuners:
         entry = self._entries.get(session.key)
         if entry is not None and _is_in_group(session):
             entry.tuner.join_group(self._group_source(entry.tuner, knows_point=False))
-        else:
-            self.settings_changed(session)
+        elif entry is not None:
+            entry.tuner.resume(self._clock_s())
 
     def _add(self, session: Session, warm_up_s: float) -> None:
         assert session.tuning is not None
         now_s = self._clock_s()
         if session.tuning["mode"] != "off":
-            self._local.prepare()
             tuner = JobTuner(session, self._applier, self._create_source, now_s, warm_up_s)
             self._entries[session.key] = _Entry(tuner, now_s)
             self._unasked.add(session.key)
@@ -164,6 +163,8 @@ class JobTuners:
 
         An unexpected error ends the tuning of the job, which returns to its untuned settings.
         """
+        if self._entries:
+            self._local.prepare()
         for key, entry in list(self._entries.items()):
             try:
                 for report in self._progress.collect(key):

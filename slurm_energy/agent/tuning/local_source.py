@@ -19,7 +19,7 @@ from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.policies.starting_point import starting_point
 from slurm_energy.tuning.candidates import Reference, safe_point
 from slurm_energy.tuning.objective import Objective
-from slurm_energy.tuning.response_curve import CurveSource
+from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve
 
 if TYPE_CHECKING:
     from slurm_energy.tuning.priors import Prior
@@ -171,6 +171,8 @@ class LocalSources:
             assert cpu is not None
             prior = priors.cpu_prior(cpu)
         advice = tuner.advice
+        if tuner.known_points:
+            return priors.curve_prior(prior, ResponseCurve("", "", tuner.known_points))
         if advice is None:
             return prior
         if advice.curve is not None and advice.curve.points:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -27,6 +29,8 @@ _MAX_HOST_FREQUENCIES = 5
 """CPU frequencies of a job on GPUs, which are combined with the settings of the GPUs."""
 _BINDING_SHARE = 0.95
 """A limit above this share of the job's own draw changes nothing."""
+_IDLE_SHARE = 0.3
+"""A GPU that draws less than this share of its limit is idle if the job did not request it."""
 _CLOCKS_BELOW = 0.7
 """Clock bounds are candidates if a GPU draws less than this share of its limit."""
 
@@ -52,6 +56,18 @@ class TunableHardware:
         """Number of processor packages on which the job has CPUs."""
         own, _ = job_hardware(self.hardware, self.scope)
         return len(own.packages)
+
+    def without_idle_gpus(self, gpu_draw_watts: float | None) -> TunableHardware:
+        """Return the hardware without its GPUs if the job requested none and they are idle.
+
+        Args:
+            gpu_draw_watts: highest mean power of a GPU of the untuned job; None if unknown or without GPUs.
+        """
+        limits = [gpu.limit_watts for gpu in self.gpus if gpu.limit_watts is not None]
+        busy = gpu_draw_watts is not None and gpu_draw_watts > _IDLE_SHARE * min(limits, default=math.inf)
+        if self.scope.gpu_job or busy:
+            return self
+        return dataclasses.replace(self, scope=dataclasses.replace(self.scope, gpus=()))
 
     @property
     def gpus(self) -> tuple[GpuInfo, ...]:

@@ -70,14 +70,14 @@ class WindowCollector:
     Args:
         tracker: progress of the job. Its clock shows seconds since boot.
         lengths: lengths of the intervals.
+
+    Attributes:
         package_count: number of processor packages of the job.
     """
 
-    def __init__(
-        self, tracker: ProgressTracker, lengths: WindowLengths = DEFAULT_LENGTHS, package_count: int = 1
-    ) -> None:
+    def __init__(self, tracker: ProgressTracker, lengths: WindowLengths = DEFAULT_LENGTHS) -> None:
+        self.package_count = 1
         self._tracker = tracker
-        self._package_count = package_count
         self._lengths = lengths
         self._point = UNTUNED
         self._not_before_s = -math.inf
@@ -169,5 +169,5 @@ class WindowCollector:
             watts=power_watts,
             source=progress.source,
             gpu_watts=mean_gpu_watts(watts),
-            package_watts=package_watts(watts, self._package_count),
+            package_watts=package_watts(watts, self.package_count),
         )
