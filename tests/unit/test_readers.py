@@ -27,6 +27,7 @@ from slurm_energy.controller import main as controller_main
 from slurm_energy.policies.flags import FLAGS, PolicyRequest
 from slurm_energy.records import EnergyRecord
 from slurm_energy.reports.fields import FIELDS
+from slurm_energy.tuning.sweep.factors import KNOBS
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +40,8 @@ TABLES: dict[str, type] = {**SECTIONS, "policies": SitePolicy, "edp": EdpEntry}
 @functools.cache
 def modules() -> dict[str, ast.Module]:
     found = {str(path.relative_to(PACKAGE)): path for path in PACKAGE.rglob("*.py")}
-    found["slurm_energy_lab/cli.py"] = Path(slurm_energy_lab.cli.__file__)
+    lab = Path(slurm_energy_lab.cli.__file__).parent
+    found |= {f"slurm_energy_lab/{path.name}": path for path in lab.glob("*.py")}
     return {name: ast.parse(path.read_text()) for name, path in found.items()}
 
 
@@ -192,7 +194,23 @@ def attributes_of_arguments(names: set[str]) -> set[str]:
                     found.add(node.attr)
             elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "vars"):
                 found |= {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
+        found |= looped_options(modules()[name])
     return found
+
+
+def looped_options(tree: ast.Module) -> set[str]:
+    """Return the options that a module reads with `getattr(args, name.replace(...))` in a loop over names."""
+    if "getattr(args, name.replace" not in ast.unparse(tree):
+        return set()
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.For | ast.comprehension):
+            continue
+        if isinstance(node.iter, ast.Tuple):
+            names |= {str(item.value) for item in node.iter.elts if isinstance(item, ast.Constant)}
+        elif isinstance(node.iter, ast.Name) and node.iter.id == "KNOBS":
+            names |= set(KNOBS)
+    return {name.replace("-", "_") for name in names}
 
 
 def with_imports(name: str) -> set[str]:
@@ -204,7 +222,9 @@ def with_imports(name: str) -> set[str]:
             continue
         found.add(one)
         for node in ast.walk(modules()[one]):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("slurm_energy.cli"):
+            if isinstance(node, ast.ImportFrom) and node.module == "slurm_energy_lab":
+                wanted += [f"slurm_energy_lab/{alias.name}.py" for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("slurm_energy.cli"):
                 tail = (node.module or "").removeprefix("slurm_energy.cli").lstrip(".")
                 wanted += [f"cli/{tail}.py"] if tail else [f"cli/{alias.name}.py" for alias in node.names]
     return found
