@@ -82,6 +82,7 @@ template show gpu --json
 template render gpu --set command=true --config energy.toml -o job.sh
 predict script.sh 1 --sbatch=-N2 --user alice --config energy.toml
 predict script.sh --json
+predict script.sh --best edp --slowdown 5
 tune show --user alice --config energy.toml
 tune show --script script.sh --script-arguments 1 --hardware A40 --json
 tune show --site
@@ -90,6 +91,9 @@ profile --gather lines --ranks
 profile --gather lines --json
 profile --gather lines --csv
 build-plugins --help
+sweep script.sh --gpu-cap 200,300 --repeat 1 --in-flight 2 --name s --state s.json --dry-run --config energy.toml
+sweep script.sh --cap 500 --cpu-freq 2000 --gpu-clock 1200 --power-profile MAX_Q --policy edp --dry-run --json
+sweep script.sh --env A=1,2 --batch-size 8 --threads 4 --precision fp32 --no-reference --exhaustive --dry-run --csv
 """
 NEEDS = {
     "lab": "lab --help\nlab run gemm\nhelp lab",
@@ -114,6 +118,14 @@ tune forget --all
 tune pin bert-base --gpu-cap 250 --gpu-clock 1200 --power-profile MAX_Q --package-cap 150 --cpu-freq 2400
 tune pin bert-base --untuned
 tune unpin bert-base
+tune characterise -w n1 --gpu --time 5 --classes compute --kernel compute=x --dir c --restart --gpu-cap 300
+tune characterise -w n1 --cap 500
+tune characterise -w n1 --policy powersave
+template render gpu --best edp --slowdown much --gpu a40 --set command=true
+progress 1 --total 5 --strict --config energy.toml
+progress --json --strict
+sweep script.sh --factors missing.toml --restart --plots p
+sweep script.sh --cancel
 doctor --quiet
 doctor --json --config energy.toml
 build-plugins --slurm-source /nonexistent --output out --cache cache --json
