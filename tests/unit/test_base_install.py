@@ -91,9 +91,10 @@ profile --gather lines --ranks
 profile --gather lines --json
 profile --gather lines --csv
 build-plugins --help
-sweep script.sh --gpu-cap 200,300 --repeat 1 --in-flight 2 --name s --state s.json --dry-run --config energy.toml
+sweep script.sh --gpu-cap 200,300 --repeat 1 --in-flight 2 --name s --state s.json --dry-run
 sweep script.sh --cap 500 --cpu-freq 2000 --gpu-clock 1200 --power-profile MAX_Q --policy edp --dry-run --json
-sweep script.sh --env A=1,2 --batch-size 8 --threads 4 --precision fp32 --no-reference --exhaustive --dry-run --csv
+sweep script.sh --env A=1,2 --batch-size 8 --threads 4 --precision fp32 --no-reference --exhaustive --dry-run
+sweep script.sh --threads 4 --dry-run --csv --config energy.toml
 """
 NEEDS = {
     "lab": "lab --help\nlab run gemm\nhelp lab",
