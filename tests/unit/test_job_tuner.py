@@ -25,10 +25,19 @@ class Program:
 
     Attributes:
         memory_share: share of the untuned time that does not depend on the frequency.
+        total_units: units that the program reports it will complete; None: not reported.
     """
 
-    def __init__(self, node: Node, memory_share: float = 1.0, *, reports: bool = True) -> None:
+    def __init__(
+        self,
+        node: Node,
+        memory_share: float = 1.0,
+        *,
+        reports: bool = True,
+        total_units: float | None = None,
+    ) -> None:
         self.node, self.memory_share, self.reports = node, memory_share, reports
+        self.total_units = total_units
         self.units = 0.0
         self.seconds = 0.0
 
@@ -50,7 +59,8 @@ class Program:
             self.node.use(1.0, cpu_watts=watts)
             self.seconds += 1
             if self.reports:
-                message = ProgressMessage(5, "0", self.units, False, None, self.node.clock.now)
+                now = self.node.clock.now
+                message = ProgressMessage(5, "0", self.units, False, self.total_units, now)
                 self.node.manager.progress.receive(message)
 
 
@@ -109,6 +119,14 @@ def test_a_compute_bound_job_stays_untuned_at_a_small_limit(make: Callable[..., 
     assert program.clock_share > 0.95
     assert program.units > 0.97 * 2.0 * program.seconds
     finish(node)
+
+
+def test_a_job_that_soon_ends_is_not_searched(make: Callable[..., Node]) -> None:
+    node = make()
+    node.manager.begin(env(policy="edp"))
+    program = Program(node, memory_share=0.0, total_units=80.0)
+    program.run(40)
+    assert finish(node)["probes"] == 0
 
 
 def test_a_change_to_compute_bound_work_regains_its_speed_within_ten_seconds(

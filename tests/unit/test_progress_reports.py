@@ -124,6 +124,7 @@ def test_the_remaining_time_follows_from_rate_and_total() -> None:
     assert node.send(units=10, total=100)["remaining_s"] is None
     node.clock.now += 20
     assert node.send(units=20, total=100)["remaining_s"] == pytest.approx(160)
+    assert node.reports.remaining_s((5, 0)) == pytest.approx(160)
     assert node.send(units=20)["remaining_s"] is None
 
 

@@ -36,13 +36,20 @@ class ProgressReport(NamedTuple):
 
 @dataclass(slots=True)
 class _JobProgress:
-    """First and latest report of each process of a job, and the reports that the tuner has not collected."""
+    """Reports of the processes of one job.
+
+    Attributes:
+        first, latest: first and latest report by process.
+        pending: reports that the tuner has not collected.
+        end_s: expected end in seconds since boot by process, of processes that have reported their total.
+    """
 
     first: dict[str, ProgressReport] = field(default_factory=dict)
     latest: dict[str, ProgressReport] = field(default_factory=dict)
     pending: collections.deque[ProgressReport] = field(
         default_factory=lambda: collections.deque(maxlen=MAX_PENDING)
     )
+    end_s: dict[str, float] = field(default_factory=dict)
 
 
 class ProgressReports:
@@ -85,9 +92,12 @@ class ProgressReports:
             job.first[process] = report
         job.latest[process] = report
         job.pending.append(report)
+        remaining_s = _remaining_s(job.first[process], report, message.total)
+        if remaining_s is not None:
+            job.end_s[process] = report.time_s + remaining_s
         return {
             "units": report.units,
-            "remaining_s": _remaining_s(job.first[process], report, message.total),
+            "remaining_s": remaining_s,
             "interval_s": min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, len(job.latest) / _MESSAGES_PER_S)),
         }
 
@@ -103,6 +113,17 @@ class ProgressReports:
         reports = list(job.pending)
         job.pending.clear()
         return reports
+
+    def remaining_s(self, key: tuple[int, int]) -> float | None:
+        """Return the expected seconds to the end of a job's work; None if no process has reported its total.
+
+        Args:
+            key: job id and restart count.
+        """
+        job = self._jobs.get(key)
+        if job is None or not job.end_s:
+            return None
+        return max(0.0, max(job.end_s.values()) - self._clock.boottime())
 
     def _time_of(self, message: ProgressMessage) -> float:
         """Return the time of the last unit: that of the sender if it is recent, otherwise now.

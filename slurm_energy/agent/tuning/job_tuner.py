@@ -60,6 +60,7 @@ class JobTuner:
         point: operating point in force.
         gpu_draw_watts: highest mean power over a second of a GPU of the untuned job; None if unknown.
         known_points: responses that were measured before the search was started again.
+        remaining_s: expected time to the end of the job's work in seconds; None if the job did not report it.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class JobTuner:
         self.point = UNTUNED
         self.gpu_draw_watts: float | None = None
         self.known_points: tuple[ResponsePoint, ...] = ()
+        self.remaining_s: float | None = None
         self._applier = applier
         self._create_source = create_source
         self._blocked: frozenset[str] = frozenset()

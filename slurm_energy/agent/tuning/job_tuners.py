@@ -169,6 +169,7 @@ class JobTuners:
             try:
                 for report in self._progress.collect(key):
                     entry.tuner.tracker.report(*report)
+                entry.tuner.remaining_s = self._progress.remaining_s(key)
                 signals = self._signals.read(entry.tuner.session, now_s)
                 if entry.tuner.add_sample(now_s, signals):
                     self._checkpoints.save(entry.tuner.session)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SEARCH_MODULE = "slurm_energy.tuning.search"
+_PERIOD_MODULE = "slurm_energy.tuning.progress.period"
 NO_NUMPY_NOTE = "tuning: numpy is not installed on the node (extra 'tuning'): no search"
 NO_PROGRESS_NOTE = (
     "tuning: no trustworthy progress signal: no search, the setting follows the job's own power draw"
@@ -68,6 +69,7 @@ class LocalSources:
 
     def _load(self) -> None:
         try:
+            importlib.import_module(_PERIOD_MODULE)
             self._search = importlib.import_module(_SEARCH_MODULE)
         except ImportError as error:
             self._is_missing = True
@@ -117,7 +119,9 @@ class LocalSources:
         start = None if named is None else named[0]
         if start is not None and start != UNTUNED and start not in points:
             points = (start, *points)
-        options = search.SearchOptions(max_probes=config.tuning.max_probes, start=start)
+        options = search.SearchOptions(
+            max_probes=config.tuning.max_probes, start=start, expected_duration_s=tuner.remaining_s
+        )
         source: PointSource = search.TuningSearch(points, objective, self._prior(tuner), options)
         return source
 
