@@ -242,7 +242,11 @@ def _model_state(model: NodeModel, packages: int, gpus: int) -> Message:
             for i in range(packages)
         ],
         "gpus": [
-            {"graphics_clock_mhz": state.graphics_clock_mhz, "power_watts": state.power_watts}
+            {
+                "graphics_clock_mhz": state.graphics_clock_mhz,
+                "limit_watts": state.limit_watts,
+                "power_watts": state.power_watts,
+            }
             for state in (model.gpu_state(i) for i in range(gpus))
         ],
     }

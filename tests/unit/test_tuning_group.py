@@ -16,12 +16,19 @@ from hypothesis import strategies as st
 
 from slurm_energy.errors import UsageError
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
-from slurm_energy.tuning.candidates import GpuHardware
+from slurm_energy.tuning.candidates import CpuHardware, GpuHardware
 from slurm_energy.tuning.group.clock_offset import ClockOffset
 from slurm_energy.tuning.group.coordinator import FROZEN, GroupCoordinator, GroupTimes
+from slurm_energy.tuning.group.joint_search import (
+    common_cpu,
+    common_gpu,
+    common_points,
+    create_joint_search,
+)
 from slurm_energy.tuning.group.member import GroupMember
 from slurm_energy.tuning.group.messages import GroupDecision, GroupPoll, NodeOffer
 from slurm_energy.tuning.group.window_merge import merge_windows
+from slurm_energy.tuning.objective import Objective
 from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
 
 POINTS = [UNTUNED, *(OperatingPoint(gpu_limit_watts=100.0 + 10 * number) for number in range(6))]
@@ -357,13 +364,36 @@ def test_the_offset_is_known_to_half_a_round_trip(offset_s: float, trips: list[t
         {"window": {"point": {}}},
         {"offer": {"candidates": [{}] * 1000}},
         {"offer": {"candidates": [], "gpu": {"count": -1}}},
+        {"offer": {"candidates": [], "cpu": {"table_mhz": [1.0] * 1000}}},
+        {"offer": {"candidates": [], "gpu": 3}},
+        {"offer": []},
         {"switch_at_s": float("nan")},
         {"slowdown_limit": -0.1},
     ],
 )
 def test_a_malformed_poll_is_refused(change: dict[str, Any]) -> None:
-    offer = NodeOffer((POINTS[1],), GpuHardware(4, 300.0, 100.0, 1980.0), start=POINTS[1], pinned=True)
+    cpu = CpuHardware(2, 3000.0, 800.0, table_mhz=(3000.0, 2000.0))
+    offer = NodeOffer((POINTS[1],), GpuHardware(4, 300.0, 100.0, 1980.0), cpu, start=POINTS[1], pinned=True)
     good = GroupPoll("n1", 5, 0, 2, "energy", 0.05, 3, POINTS[1], 12.5, offer)
     assert GroupPoll.from_json(json.loads(json.dumps(good.to_json()))) == good
     with pytest.raises(UsageError):
         GroupPoll.from_json(good.to_json() | change)
+
+
+def test_nodes_share_the_points_and_ranges_that_all_of_them_have() -> None:
+    one = NodeOffer(tuple(POINTS[1:4]), GpuHardware(4, 300.0, 100.0, 1980.0), CpuHardware(2, 3000.0, 800.0))
+    other = NodeOffer(tuple(POINTS[2:6]), GpuHardware(2, 250.0, 120.0), CpuHardware(1, 2800.0, 1000.0))
+    assert common_points([one.candidates, other.candidates]) == tuple(POINTS[2:4])
+    assert common_points([one.candidates], frozenset({"gpu_limit_watts"})) == ()
+    assert common_gpu([one.gpu, other.gpu]) == GpuHardware(6, 250.0, 120.0)
+    assert common_gpu([one.gpu, None]) is None
+    assert common_cpu([one.cpu, other.cpu]) == CpuHardware(3, 2800.0, 1000.0)
+    objective = Objective("edp", None)
+    search = create_joint_search({"a": one, "b": other}, frozenset(), objective, 9)
+    assert (search.requested, search.phase) == (UNTUNED, "reference")
+    apart = NodeOffer((POINTS[6],), other.gpu)
+    search = create_joint_search({"a": one, "b": apart}, frozenset(), objective, 9)
+    assert (search.requested, search.summary()["chosen_source"]) == (UNTUNED, None)
+    pinned = NodeOffer(one.candidates, one.gpu, start=POINTS[1], pinned=True)
+    search = create_joint_search({"a": pinned, "b": pinned}, frozenset(), objective, 9)
+    assert (search.requested, search.summary()["chosen_source"]) == (POINTS[1], "pinned")

@@ -102,9 +102,11 @@ def common_cpu(cpus: Collection[CpuHardware | None]) -> CpuHardware | None:
     known = [cpu for cpu in cpus if cpu is not None]
     if len(known) < len(cpus):
         return None
+    has_one_table = len({cpu.table_mhz for cpu in known}) == 1
     return dataclasses.replace(
         known[0],
         packages=sum(cpu.packages for cpu in known),
         max_mhz=min(cpu.max_mhz for cpu in known),
         min_mhz=max(cpu.min_mhz for cpu in known),
+        table_mhz=known[0].table_mhz if has_one_table else (),
     )

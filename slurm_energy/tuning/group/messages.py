@@ -21,6 +21,7 @@ GROUP_PATH: Final = "/v1/tuning/group"
 MAX_CANDIDATES: Final = 128
 MAX_NODES: Final = 4096
 _MAX_NAME: Final = 256
+_MAX_NUMBERS: Final = 256
 _FIELDS: Final = frozenset(field.name for field in dataclasses.fields(OperatingPoint))
 
 
@@ -95,7 +96,7 @@ class GroupPoll:
             values["window"] = None if window is None else _window(window)
             values["refused"] = tuple(values.get("refused", ()))
             made = cls(**values)
-        except (TypeError, ValueError, KeyError) as error:
+        except (AttributeError, TypeError, ValueError, KeyError) as error:
             raise UsageError(f"poll of a tuning group: {shown(str(error), 200)}") from None
         made._check()
         return made
@@ -241,11 +242,13 @@ def _offer(data: Any) -> NodeOffer:
 
 
 def _hardware(cls: type[Any], data: Any) -> Any:
-    made = cls(**data)
-    numbers = [value for value in dataclasses.astuple(made) if value is not None]
-    if not all(is_number(number) and 0 < number < 1e9 for number in numbers):
+    """Return an instance of a class whose fields are numbers above 0 or lists of them."""
+    lists = [value for value in data.values() if isinstance(value, list)]
+    numbers = [value for value in data.values() if value is not None and not isinstance(value, list)]
+    numbers += [number for values in lists for number in values]
+    if len(numbers) > _MAX_NUMBERS or not all(is_number(number) and 0 < number < 1e9 for number in numbers):
         raise ValueError("a number of the hardware is out of range")
-    return made
+    return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in data.items()})
 
 
 def _window(data: Any) -> ProgressWindow:

@@ -1,0 +1,108 @@
+"""A tuned job on four nodes: all GPUs have one power limit at all times, also if an agent dies."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import threading
+import time
+
+import judges
+import pytest
+from lab_driver import LabDriver
+
+from slurm_energy_lab import client
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.root,
+    pytest.mark.soak,
+    pytest.mark.lab(
+        profiles=["epyc-7513-a100"] * 4,
+        overrides={"cpu.cores_per_package": 8, "gpu.count": 1},
+        energy={"agent": {"sampling_hz": 5.0}},
+    ),
+]
+MAX_DIFFERENCE_S = 1.0
+READ_S = 0.05
+
+
+class LimitWatch:
+    """Reads the power limit of every GPU of the lab until it is stopped."""
+
+    def __init__(self, lab: LabDriver) -> None:
+        self._sockets = {node: lab.layout.emulator_socket(node) for node in lab.nodes}
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self.readings: list[tuple[float, tuple[float, ...]]] = []
+
+    def __enter__(self) -> LimitWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _read(self) -> None:
+        while not self._stopped.wait(READ_S):
+            limits = tuple(
+                client.status(socket)["model"]["gpus"][0]["limit_watts"] for socket in self._sockets.values()
+            )
+            self.readings.append((time.monotonic(), limits))
+
+    @property
+    def changes(self) -> int:
+        """Number of different common limits, one after the other."""
+        common = [limits[0] for _, limits in self.readings if len(set(limits)) == 1]
+        return sum(one != other for one, other in itertools.pairwise(common))
+
+    @property
+    def longest_difference_s(self) -> float:
+        """Longest time between two readings with equal limits that enclose a reading with different ones."""
+        longest, equal_s = 0.0, self.readings[0][0]
+        different = False
+        for time_s, limits in self.readings:
+            if len(set(limits)) > 1:
+                different = True
+                longest = max(longest, time_s - equal_s)
+            else:
+                if different:
+                    longest = max(longest, time_s - equal_s)
+                equal_s, different = time_s, False
+        return longest
+
+    def wait_for(self, changes: int, timeout_s: float = 150.0) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while self.changes < changes:
+            assert time.monotonic() < deadline_s, self.readings[-1]
+            time.sleep(0.2)
+
+
+def test_all_gpus_have_one_limit_while_an_agent_dies(lab: LabDriver) -> None:
+    before = {node: judges.settings(lab, node) for node in lab.nodes}
+    job = lab.sbatch(
+        "srun senergy lab run triad --gpu --seconds 600 --report-progress",
+        *("-N4", "--ntasks-per-node=1", "--exclusive", "--gpus-per-node=1", "--energy-policy=edp"),
+    )
+    with LimitWatch(lab) as watch:
+        watch.wait_for(changes=1)
+        os.kill(lab.pid("senergyd", "n3"), signal.SIGKILL)
+        time.sleep(8)  # longer than the time after which an agent counts as missing
+        frozen = watch.changes
+        time.sleep(5)
+        assert watch.changes == frozen
+        lab.lab.start_daemon("senergyd", "n3")
+        watch.wait_for(changes=frozen + 1)
+        difference_s = watch.longest_difference_s
+    lab.run("scancel", str(job))
+    lab.wait(job)
+    assert difference_s <= MAX_DIFFERENCE_S
+    for node in lab.nodes:
+        assert judges.settings_at_rest(lab, node) == before[node]
+    (label,) = judges.acct(lab, job)
+    assert len(label["nodes"]) == 4
+    records = json.loads(lab.run("senergy", "job", str(job), "--json").stdout)
+    assert json.dumps(records).count('"chosen"') >= 1
