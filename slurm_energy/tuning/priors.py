@@ -125,7 +125,7 @@ class PhysicalPrior:
             for values in self._gpu_response.at_limit(np.minimum(self._limit_yield * limits / busy, 1.0))
         )
         clocks, column = _distinct([point.gpu_clock_mhz for point in candidates])
-        if self._gpu.max_clock_mhz is None or len(clocks) == 1:
+        if self._gpu.max_clock_mhz is None or clocks.size == 1:
             return log_time, log_power
         relative = np.minimum(clocks / (self._used_clock * self._gpu.max_clock_mhz), 1.0)
         other = (values[:, column] for values in self._gpu_response.at_clock(relative))
@@ -148,7 +148,7 @@ class PhysicalPrior:
         log_time, log_power = self._cpu_response.at_clock(np.minimum(self._cpu_clock(candidates), 1.0))
         own = reference.package_watts or reference.watts / self._cpu.packages
         limits, column = _distinct([point.package_limit_watts for point in candidates])
-        if len(limits) > 1:
+        if limits.size > 1:
             share = np.minimum(self._package_yield * limits / own, 1.0)
             other = (values[:, column] for values in self._cpu_response.at_limit(share))
             log_time, log_power = _slower(log_time, log_power, *other)

@@ -29,6 +29,7 @@ _MIN_CHANGE = 0.04
 _MIN_POWER_CHANGE = 0.15
 _REFERENCE_AGE_WINDOWS = 40
 _REFUSED_AFTER_WINDOWS = 3
+_RETRY_WINDOWS = 8
 
 
 class SearchPhase(StrEnum):
@@ -299,6 +300,8 @@ class TuningSearch:
         else:
             self._noise.add(knowledge.track.blocks[-1], window)
             knowledge.track.blocks[-1].add(window)
+            if self._windows_here % _RETRY_WINDOWS == 0:
+                self._move_on()  # the budget for probes grows with the time that the job has run
 
     def _has_changed(self, residual: float, error: float, power_residual: float) -> bool:
         """Return whether a window contradicts its expected speed or power."""

@@ -29,6 +29,7 @@ np = pytest.importorskip("numpy")
 from slurm_energy.tuning.ensemble import Ensemble, Observation  # noqa: E402
 from slurm_energy.tuning.priors import (  # noqa: E402
     PhysicalPrior,
+    Prior,
     cpu_prior,
     curve_prior,
     gpu_prior,
@@ -236,3 +237,18 @@ def test_scatter_beyond_the_stated_errors_widens_them():
     for _ in range(20):
         steady.add(before, window(before.units_per_s))
     assert steady.factor == 1.0
+
+
+@pytest.mark.parametrize(
+    ("prior", "point"),
+    [
+        (joint_prior(GpuHardware(1, 300, 100, 1500.0), CpuHardware(1, 3000, 1000)), {"gpu_clock_mhz": 700.0}),
+        (gpu_prior(GpuHardware(1, 300, 100, 1500.0)), {"gpu_clock_mhz": 700.0}),
+        (cpu_prior(CpuHardware(1, 3000, 1000)), {"package_limit_watts": 80.0}),
+    ],
+)
+def test_each_knob_has_an_effect_in_the_prior(prior: Prior, point: dict[str, float]) -> None:
+    points = (UNTUNED, OperatingPoint(**point))  # type: ignore[arg-type]
+    ensemble = prior.ensemble(points, Reference(500.0, 250.0, 150.0))
+    assert ensemble.log_time[:, 1].mean() > 0.05
+    assert ensemble.log_power[:, 1].mean() < -0.05
