@@ -114,4 +114,5 @@ def _interpolated(table: Array, place: Array) -> Array:
     lower = np.minimum(place.astype(np.intp), table.shape[1] - 2)
     rows = np.arange(table.shape[0])[:, None]
     share = place - lower
-    return table[rows, lower] * (1.0 - share) + table[rows, lower + 1] * share
+    values: Array = table[rows, lower] * (1.0 - share) + table[rows, lower + 1] * share
+    return values

@@ -27,12 +27,11 @@ def run_job(
     return seconds_run, joules, node.records()[job_id]
 
 
-@pytest.mark.parametrize(
-    ("profile", "kernel", "device"), [("xeon-h100", "triad", "gpu"), ("xeon-8358", "triad", "cpu")]
-)
-def test_a_memory_bound_job_saves_energy_within_its_limit_and_leaves_no_setting(
-    tmp_path: Path, profile: str, kernel: str, device: str
+@pytest.mark.parametrize("device", ["gpu", "cpu"])
+def test_a_memory_bound_job_on_unknown_hardware_saves_energy_within_its_limit(
+    tmp_path: Path, device: str
 ) -> None:
+    profile, kernel = f"random-{device}-3", "triad"
     node = VirtualNode(tmp_path, profile, sampling_hz=1.0)
     before = node.settings
     untuned_s, untuned_joules, _ = run_job(node, kernel, device, 150, policy="monitor")

@@ -215,6 +215,39 @@ def test_an_error_in_the_search_ends_the_tuning_and_not_the_job(
     assert any("internal error" in note for note in finish(node)["notes"])
 
 
+def test_a_crash_in_the_begin_does_not_cost_the_tuning(
+    make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make()
+
+    def crash(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.manager.tuners, "start", crash)
+        with pytest.raises(KeyboardInterrupt):
+            node.manager.begin(env(policy="edp", cap="300"))
+    node.die()
+    node.manager = node.start()
+    program = Program(node)
+    program.run(120)
+    assert program.clock_share < 1.0
+    assert finish(node)["chosen"]
+
+
+def test_a_malformed_description_does_not_cost_the_record(make: Callable[..., Node]) -> None:
+    node = make()
+    node.manager.begin(env(policy="edp"))
+    Program(node).run(5)
+    (session,) = node.manager._sessions.values()
+    assert session.tuning is not None
+    session.tuning["estimated_saving"] = float("nan")
+    node.manager.end(env())
+    (record,) = node.records()
+    assert record.tuning is None
+    assert any("estimated_saving" in note for note in record.notes)
+
+
 def test_a_knob_that_another_program_changes_is_left_alone(make: Callable[..., Node]) -> None:
     node = make()
     node.manager.begin(env(policy="edp"))

@@ -347,6 +347,7 @@ class JobManager:
         session.note("senergyd was restarted while the job ran")
         if session.phase == STARTING:
             session.merge_outcomes(self._settings.apply(session.owner, session.plan))
+            self.tuners.start(session, planner.request_again(session, self.config))
             session.phase = OPEN
         if session.cpu_list is not None:  # the CPUs are known, but perhaps not used for settings yet
             self._pending.add(session.key)

@@ -13,7 +13,9 @@ from slurm_energy.control import knob_keys
 from slurm_energy.control.restore import RestoreResult
 from slurm_energy.control.transaction import SettingOutcome
 from slurm_energy.devices.driver import Knob
+from slurm_energy.errors import UsageError
 from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord
+from slurm_energy.tuning_record import check_tuning
 
 _RESTORE_REASONS = "not restored: "
 _LEFT_TO_OTHERS = "after the job: "
@@ -45,10 +47,19 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
         seconds_above_cap=session.power_monitor.above_cap_s,
         throttled_seconds=session.meter.throttled_s,
         uncertain_seconds=session.meter.uncertain_s,
-        tuning=session.tuning,
+        tuning=_valid_tuning(session),
         notes=tuple(session.notes),
         record_id=session.record_id,
     )
+
+
+def _valid_tuning(session: Session) -> dict[str, Any] | None:
+    """Return the key `tuning` of a job's record; None if it is malformed, which must not cost the record."""
+    try:
+        return check_tuning(session.tuning)
+    except UsageError as error:
+        session.note(f"the description of the tuning is left out: {error}")
+        return None
 
 
 def step_record(session: Session, step: JobStep, end_unix: float) -> EnergyRecord:

@@ -24,6 +24,7 @@ from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.progress.tracker import ProgressTracker
 from slurm_energy.tuning.progress_window import ProgressSource
 from slurm_energy.tuning.response_curve import ResponsePoint
+from slurm_energy.tuning_record import MAX_POINTS
 
 log = logging.getLogger(__name__)
 
@@ -319,7 +320,7 @@ class JobTuner:
         points = {repr(sorted(item["point"].items())): item for item in result.get("points", ())}
         record.update({key: value for key, value in result.items() if value is not None or key not in record})
         record.update(kept)
-        record["points"] = list((self._earlier | points).values())
+        record["points"] = list((self._earlier | points).values())[-MAX_POINTS:]
         record["probes"] = self._earlier_probes + result.get("probes", 0)
         if self.advice is not None and self.advice.exploration:
             record["exploration"] = True

@@ -128,7 +128,7 @@ class JobTuners:
 
         A job on several nodes keeps its settings until its group tells which point is in force.
         """
-        if session.tuning is None:
+        if session.tuning is None or session.key in self._entries:
             return
         self._add(session, 0.0)
         entry = self._entries.get(session.key)
