@@ -36,7 +36,11 @@ class RecurrenceOptions:
 
     Attributes:
         min_discrepancy: minimum standard deviation of the log ratio of a real job from the best hypothesis.
-        max_violation: maximum probability that the slowdown exceeds the limit by more than `tolerance`.
+        max_violation: probability that the slowdown exceeds the limit by more than `tolerance`, which every
+            run may have.
+        violation_rate: permitted share of such runs among all runs of a program. What the runs so far have
+            not used up is the probability that the next run may have, so that a program can learn.
+        max_risk: maximum probability for any run.
         max_excess: maximum probability that the slowdown exceeds the limit at all.
         tolerance: slowdown above the limit that counts as a violation; 0.01 is one percentage point.
         regret: maximum expected excess of the cost of a point over that of the best point, to be explored.
@@ -47,9 +51,11 @@ class RecurrenceOptions:
 
     min_discrepancy: float = 0.01
     max_violation: float = 0.005
+    violation_rate: float = 0.008
+    max_risk: float = 0.1
     max_excess: float = 0.25
     tolerance: float = 0.01
-    regret: float = 0.02
+    regret: float = 0.015
     min_gain: float = 0.002
 
 
@@ -99,7 +105,7 @@ class RecurrencePosterior:
         weights: probability of each hypothesis, shape (K,).
         log_time, log_power: conditional means under each hypothesis, shape (K, J).
         time_covariance, power_covariance: conditional covariances, shape (J, J).
-        counts: number of measurements at each candidate point, shape (J,).
+        counts: number of runs at each candidate point, shape (J,). Points measured within a run count once.
     """
 
     def __init__(
@@ -114,7 +120,8 @@ class RecurrencePosterior:
         self._used = [one for one in measurements if one.point in index]
         self._at = np.array([index[one.point] for one in self._used], np.int64)
         self._untuned = index.get(UNTUNED)
-        self.counts = np.bincount(self._at, minlength=len(prior.points))
+        runs = [one.count if one.scale is not None else 1 for one in self._used]
+        self.counts = np.bincount(self._at, np.array(runs), minlength=len(prior.points)).astype(np.int64)
         time = ([one.time for one in self._used], [one.time_error for one in self._used])
         power = ([one.power for one in self._used], [one.power_error for one in self._used])
         log_times, log_powers = prior.log_time.astype(np.float64), prior.log_power.astype(np.float64)
@@ -198,11 +205,24 @@ class RecurrencePosterior:
         limit = objective.slowdown_limit
         if limit is not None:
             options = self._options
-            mask = self.exceedance(math.log1p(limit + options.tolerance)) <= options.max_violation
+            violations = self.exceedance(math.log1p(limit + options.tolerance))
+            mask = violations <= max(options.max_violation, self._risk_budget(violations))
             mask &= self.exceedance(math.log1p(limit)) <= options.max_excess
         if self._untuned is not None:
             mask[self._untuned] = True
         return mask
+
+    def _risk_budget(self, violations: Floats) -> float:
+        """Return the probability of a violation that the next run may have.
+
+        It is what is left of the permitted rate after the expected violations of the runs so far.
+
+        Args:
+            violations: probability of a violation at each point, shape (J,).
+        """
+        options, runs = self._options, int(self.counts.sum())
+        left = options.violation_rate * (runs + 1) - float(self.counts @ violations)
+        return min(options.max_risk, left)
 
     def sample_costs(self, objective: Objective, random: np.random.Generator) -> Floats:
         """Draw one response from the distribution and return its cost at each point, shape (J,)."""

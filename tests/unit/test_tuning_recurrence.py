@@ -103,4 +103,11 @@ def test_the_posterior_is_a_distribution_for_any_measurements(values):
     exceeded = posterior.exceedance(math.log1p(0.05))
     assert ((exceeded >= 0) & (exceeded <= 1)).all() and posterior.allowed(ENERGY)[3]
     choice = choose_point(posterior, ENERGY, random(), options=RecurrenceOptions())
-    assert choice.violation <= RecurrenceOptions().max_violation or choice.point == UNTUNED
+    assert choice.violation <= RecurrenceOptions().max_risk or choice.point == UNTUNED
+
+
+def test_runs_that_violated_the_limit_leave_no_risk_to_later_runs():
+    slow = [ProgramMeasurement(UNTUNED, 100.0, 300.0, scale="runs", count=20)]
+    assert RecurrencePosterior(Prior(), slow).allowed(ENERGY)[2]
+    slow.append(ProgramMeasurement(POINTS[2], 115.0, 270.0, scale="runs", count=3))
+    assert not RecurrencePosterior(Prior(), slow).allowed(ENERGY)[:3].any()
