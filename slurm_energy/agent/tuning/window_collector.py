@@ -47,6 +47,8 @@ DEFAULT_LENGTHS = WindowLengths()
 _EXTENSION = 1.5
 """A window whose speed is unknown or not exact is extended by this factor."""
 _UNITS_IN_HOLD = 3
+_CLEAR_SLOWDOWN = 0.10
+"""Logarithm of a time ratio. A probe that is slower by this and three standard errors ends its window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class WindowCollector:
         self._not_before_s = -math.inf
         self._start: MeterReading | None = None
         self._check_at_s = 0.0
+        self._untuned_rate: float | None = None
 
     def restart(self, point: OperatingPoint, now_s: float, settle_s: float | None = None) -> None:
         """Discard the current window and start the next one at another operating point.
@@ -110,7 +113,8 @@ class WindowCollector:
             self._begin(MeterReading.of(meter, now_s))
             return None
         length_s = now_s - start.time_s
-        if holding and (slow := self._tracker.sudden_slowdown(self._not_before_s, now_s)) is not None:
+        slow = self._slow_rate(start.time_s, now_s, holding=holding)
+        if slow is not None:
             return self._interval(start, MeterReading.of(meter, now_s), slow)
         if length_s < max(self._check_at_s, self._needed_s(holding=holding)):
             return None
@@ -119,6 +123,22 @@ class WindowCollector:
             self._check_at_s = _EXTENSION * length_s
             return None
         return self._interval(start, MeterReading.of(meter, now_s), progress)
+
+    def _slow_rate(self, start_s: float, now_s: float, *, holding: bool) -> Progress | None:
+        """Return the rate of a job that is clearly slow before its window has ended; None if it is not.
+
+        A held job is compared with itself, a probe with the last untuned window. A program with long steps
+        would otherwise lose minutes at a bad point.
+        """
+        if holding:
+            return self._tracker.sudden_slowdown(self._not_before_s, now_s)
+        if self._point == UNTUNED or self._untuned_rate is None:
+            return None
+        rate = self._tracker.reported_rate(start_s, now_s)
+        if rate is None:
+            return None
+        excess = math.log(self._untuned_rate / rate.units_per_s)
+        return rate if excess > _CLEAR_SLOWDOWN + 3.0 * rate.relative_error else None
 
     def _interval(
         self, start: MeterReading, end: MeterReading, progress: Progress | None
@@ -160,6 +180,9 @@ class WindowCollector:
             return None
         if progress is None:
             progress = Progress(0.0, math.inf, ProgressSource.NONE)
+        elif self._point == UNTUNED:
+            reported = progress.source is ProgressSource.REPORTED
+            self._untuned_rate = progress.units_per_s if reported else None
         return ProgressWindow(
             point=self._point,
             start_s=start.time_s,

@@ -133,6 +133,15 @@ class ProgressTracker:
             {source: rate for source, rate in rates.items() if self._is_trusted(source)}, start_s
         )
 
+    def reported_rate(self, start_s: float, end_s: float) -> Progress | None:
+        """Return the rate of the reported units; None without two reports, or with another source.
+
+        In contrast to `rate`, the call has no influence on the choice of the source.
+        """
+        if self._source is not ProgressSource.REPORTED:
+            return None
+        return self._reports.rate(start_s, end_s)
+
     def sudden_slowdown(self, since_s: float, now_s: float) -> Progress | None:
         """Return the current rate if the reported progress has become clearly slower; None if it has not.
 
