@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from slurm_energy.tuning.objective import TIME_EXPONENTS, Objective
+from slurm_energy.tuning.progress_window import ProgressWindow
 
 _ALLOWANCE = 0.5
 _THRESHOLD = 5.0
@@ -54,6 +55,30 @@ def is_surprise(residual: float, error: float, min_change: float) -> bool:
         min_change: relative change that is never surprising.
     """
     return abs(residual) > max(min_change, _SURPRISE * error)
+
+
+class DevicePowerGuard:
+    """Power of a job's processors and GPUs against the first window at a point.
+
+    Two phases of a job can have the same speed at a point although their untuned speeds differ. The power of
+    a device then tells them apart better than that of the whole job.
+    """
+
+    def __init__(self) -> None:
+        """Start without a window."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the first window."""
+        self._first: tuple[float | None, float | None] | None = None
+
+    def add(self, window: ProgressWindow) -> float:
+        """Return the logarithm of the largest change of a device's power since the first window."""
+        watts = (window.gpu_watts, window.package_watts)
+        if self._first is None:
+            self._first = watts
+        pairs = zip(watts, self._first, strict=True)
+        return max((math.log(now / before) for now, before in pairs if now and before), key=abs, default=0.0)
 
 
 class RunBudget:

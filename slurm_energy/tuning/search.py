@@ -13,7 +13,7 @@ from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.candidates import Reference
 from slurm_energy.tuning.decision import Situation, decide
 from slurm_energy.tuning.ensemble import Posterior
-from slurm_energy.tuning.guard import ChangeDetector, RunBudget, is_surprise
+from slurm_energy.tuning.guard import ChangeDetector, DevicePowerGuard, RunBudget, is_surprise
 from slurm_energy.tuning.measurements import Measurement, NoiseScale, ReferenceCheck
 from slurm_energy.tuning.objective import Objective
 from slurm_energy.tuning.phase_knowledge import PhaseKnowledge
@@ -99,6 +99,7 @@ class TuningSearch:
         self._start_s: float | None = None
         self._last_s = 0.0
         self._posterior: Posterior | None = None
+        self._device_power = DevicePowerGuard()
         self._static = (UNTUNED, CurveSource.GENERIC_PRIOR)
 
     @property
@@ -277,6 +278,8 @@ class TuningSearch:
         residual = float(posterior.mean_log_time()[self._current]) - log_time
         error = math.hypot(posterior.log_time_error(self._current), window.relative_error)
         power = log_power - float(posterior.mean_log_power()[self._current])
+        if self._phase is SearchPhase.HOLD:
+            power = max(power, self._device_power.add(window), key=abs)
         self._budget.add(elapsed_s, log_time, log_power)
         if self._has_changed(residual, error, power if self._phase is SearchPhase.HOLD else 0.0):
             self._return_to_reference(suspect=window)
@@ -338,6 +341,7 @@ class TuningSearch:
         knowledge = self._knowledge
         if index != self._current:
             self._windows_here = 0
+            self._device_power.reset()
             self._detector.reset()
             if index != 0 and index not in knowledge.visits:
                 knowledge.probes += 1
@@ -348,6 +352,7 @@ class TuningSearch:
     def _return_to_reference(self, suspect: ProgressWindow | None = None, precise: bool = False) -> None:
         self._current, self._phase = 0, SearchPhase.REFERENCE
         self._windows_here = 0
+        self._device_power.reset()
         self._detector.reset()
         if self._knowledge.ensemble is not None:
             self._check = ReferenceCheck(suspect, precise)

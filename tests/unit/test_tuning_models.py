@@ -18,7 +18,7 @@ from slurm_energy.tuning.candidates import (
     joint_candidates,
     safe_point,
 )
-from slurm_energy.tuning.guard import ChangeDetector, RunBudget
+from slurm_energy.tuning.guard import ChangeDetector, DevicePowerGuard, RunBudget
 from slurm_energy.tuning.measurements import Measurement, NoiseScale, ReferenceTrack
 from slurm_energy.tuning.objective import Objective
 from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
@@ -252,3 +252,16 @@ def test_each_knob_has_an_effect_in_the_prior(prior: Prior, point: dict[str, flo
     ensemble = prior.ensemble(points, Reference(500.0, 250.0, 150.0))
     assert ensemble.log_time[:, 1].mean() > 0.05
     assert ensemble.log_power[:, 1].mean() < -0.05
+
+
+def test_the_guard_sees_a_device_whose_power_changes() -> None:
+    def window(package_watts: float, gpu_watts: float | None) -> ProgressWindow:
+        source = ProgressSource.REPORTED
+        return ProgressWindow(UNTUNED, 0, 10, 1, 0.01, 300, source, gpu_watts, package_watts)
+
+    guard = DevicePowerGuard()
+    assert guard.add(window(100, None)) == 0
+    assert guard.add(window(80, None)) == pytest.approx(math.log(0.8))
+    guard.reset()
+    assert guard.add(window(100, 200)) == 0
+    assert guard.add(window(95, 260)) == pytest.approx(math.log(1.3))
