@@ -181,11 +181,12 @@ def evaluation(rng: Random, times: Array, period_s: float) -> Program:
 
 
 def drifting(rng: Random, times: Array, period_s: float) -> Program:
-    """A step that becomes 5 to 40 % longer or shorter during the series: no single period is right."""
+    """A step that becomes longer or shorter by 8 to 40 %. Above 12 % no single period is right."""
     change = rng.uniform(0.08, 0.4) * rng.choice((-1, 1))
     lengths = period_s * (1 + change * (times / times[-1] - 0.5))
     phase = np.cumsum(1 / lengths) / fine_hz(times)
-    return Program(level(rng, random_shape(rng, phase)), None)
+    mean_s = float(times[-1]) / float(phase[-1])
+    return Program(level(rng, random_shape(rng, phase)), mean_s if abs(change) <= 0.12 else None)
 
 
 def two_phases(rng: Random, times: Array, period_s: float) -> Program:
@@ -217,7 +218,7 @@ def requests(rng: Random, times: Array, _: float) -> Program:
     return Program(level(rng, np.minimum(running, 3) / 3, rng.uniform(0, 0.1)), None)
 
 
-def validation_every_few(rng: Random, times: Array, period_s: float) -> Program:
+def two_kinds_of_step(rng: Random, times: Array, period_s: float) -> Program:
     """Steps of two kinds in a fixed order, for example generator and discriminator: the cycle is the step."""
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.02))
     phase = phases(times, edges) % 1
@@ -225,6 +226,48 @@ def validation_every_few(rng: Random, times: Array, period_s: float) -> Program:
     inner = np.where(phase < cut, phase / cut, (phase - cut) / (1 - cut))
     first, second = rng.uniform(0.6, 0.9, 2)
     shape = np.where(phase < cut, pulses(inner, first), rng.uniform(0.5, 0.95) * pulses(inner, second))
+    return Program(level(rng, shape, rng.uniform(0, 0.1)), mean_step(edges, times[-1]))
+
+
+def ramps(rng: Random, times: Array, period_s: float) -> Program:
+    """Steps in which the power rises and falls slowly, at different rates."""
+    edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.04))
+    phase, top = phases(times, edges) % 1, rng.uniform(0.1, 0.9)
+    shape = np.where(phase < top, phase / top, (1 - phase) / (1 - top)) ** rng.uniform(0.5, 3)
+    return Program(level(rng, shape, rng.uniform(0, 0.3)), mean_step(edges, times[-1]))
+
+
+def two_loops(rng: Random, times: Array, period_s: float) -> Program:
+    """Two independent programs with different periods and equal power: no single period is right."""
+    other_s = period_s * pick(rng, 1.15, 3.7)
+    first = random_shape(rng, phases(times, step_edges(rng, times[-1], period_s, 0.01)))
+    second = random_shape(rng, phases(times, step_edges(rng, times[-1], other_s, 0.01)))
+    return Program(level(rng, (first + second) / 2, rng.uniform(0, 0.1)), None)
+
+
+def growing(rng: Random, times: Array, period_s: float) -> Program:
+    """Steps that become 15 to 50 % longer at each of several instants: no single period is right."""
+    changes = int(rng.integers(2, 5))
+    stage = np.minimum((times / times[-1] * changes).astype(int), changes - 1)
+    phase = np.cumsum(rng.uniform(1.15, 1.5) ** -stage / period_s) / fine_hz(times)
+    return Program(level(rng, random_shape(rng, phase), rng.uniform(0, 0.1)), None)
+
+
+def random_amplitudes(rng: Random, times: Array, period_s: float) -> Program:
+    """Steps of equal length in which the power varies from step to step, for example with the input."""
+    edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.03))
+    phase = phases(times, edges)
+    heights = rng.uniform(rng.uniform(0.2, 0.8), 1, len(edges) + 1)
+    shape = random_shape(rng, phase) * heights[np.minimum(phase.astype(int), len(edges))]
+    return Program(level(rng, shape, rng.uniform(0, 0.1)), mean_step(edges, times[-1]))
+
+
+def several_gpus(rng: Random, times: Array, period_s: float) -> Program:
+    """The sum of 2 to 8 GPUs that work on the same step with different delays, as in a pipeline."""
+    edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.02))
+    phase, gpus = phases(times, edges), int(rng.integers(2, 9))
+    delay, duty = rng.uniform(0, 0.1), rng.uniform(0.3, 0.9)
+    shape = sum(pulses(phase - gpu * delay, duty) for gpu in range(gpus)) / gpus
     return Program(level(rng, shape, rng.uniform(0, 0.1)), mean_step(edges, times[-1]))
 
 
@@ -236,14 +279,19 @@ FITTED: dict[str, Family] = {
     "harmonics": harmonics,
     "micro_batches": micro_batches,
     "aperiodic": aperiodic,
-}
-HELD_OUT: dict[str, Family] = {
     "evaluation": evaluation,
     "drifting": drifting,
     "two_phases": two_phases,
     "slow_sensor": slow_sensor,
     "requests": requests,
-    "two_kinds_of_step": validation_every_few,
+    "two_kinds_of_step": two_kinds_of_step,
+}
+HELD_OUT: dict[str, Family] = {
+    "ramps": ramps,
+    "two_loops": two_loops,
+    "growing": growing,
+    "random_amplitudes": random_amplitudes,
+    "several_gpus": several_gpus,
 }
 
 

@@ -24,12 +24,14 @@ MAX_REGULAR_INTERVAL_S: Final = 0.25
 _MIN_SAMPLES_PER_PERIOD: Final = 5.0
 _REGULAR: Final = 0.05
 """Relative variation of the sampling interval below which the sampling counts as regular."""
-_MAX_GAP: Final = 2.5
+_MAX_GAP: Final = 5.0
 _MIN_VARIATION: Final = 0.004
 _MIN_CORRELATION: Final = 0.5
 _CLEARLY_BETTER: Final = 0.04
 _NOT_CLEARLY_WORSE: Final = 0.10
 _MIN_CONTRAST: Final = 0.4
+_MIN_LASTING: Final = {2: 0.6, 3: 0.45}
+"""Minimum correlation after two and three periods, relative to that after one."""
 _MAX_DIFFERENCE: Final = 0.03
 _MIN_PERIODS_FOR_THIRDS: Final = 12.0
 
@@ -74,7 +76,8 @@ def detect_period(times_s: Sequence[float], values: Sequence[float]) -> Detectio
         values: one value per time, for example watts. NaN is unknown.
     """
     try:
-        return Detection(_detected(np.asarray(times_s, dtype=float), np.asarray(values, dtype=float)), "")
+        with np.errstate(all="ignore"):
+            return Detection(_detected(np.asarray(times_s, dtype=float), np.asarray(values, dtype=float)), "")
     except _RejectedError as rejected:
         return Detection(None, str(rejected))
 
@@ -95,7 +98,8 @@ def _detected(times: Array, series: Array) -> Period:
     )
     positions = (times - times[0]) / interval_s
     flat = _flattened(series)
-    _require(float(np.std(flat)) >= _MIN_VARIATION * abs(float(np.mean(series))), "the series hardly varies")
+    variation, mean = float(np.std(flat)), abs(float(np.mean(series)))
+    _require(0 < variation < np.inf and variation >= _MIN_VARIATION * mean, "the series hardly varies")
     even = flat if is_regular else np.interp(np.arange(len(flat)), positions, flat)
     correlation = checks.autocorrelation(even)
     lag = _base_lag(correlation, len(even))
@@ -160,11 +164,11 @@ def _base_lag(correlation: Array, count: int) -> float:
     """
     lag, height = _shortest_repetition(correlation, count / MIN_PERIODS)
     _require(lag >= _MIN_SAMPLES_PER_PERIOD, "too few samples per period")
-    for multiple in (2, 3):
+    for multiple, share in _MIN_LASTING.items():
         near = correlation[
             int(multiple * lag * 0.94 * UPSAMPLING) : int(multiple * lag * 1.06 * UPSAMPLING) + 1
         ]
-        _require(len(near) > 0 and float(near.max()) >= 0.6 * height, "the repetition does not last")
+        _require(len(near) > 0 and float(near.max()) >= share * height, "the repetition does not last")
     return lag
 
 

@@ -15,7 +15,8 @@ UPSAMPLING: Final = 4
 """Values of the autocorrelation per sampling interval."""
 _POINTS_PER_PERIOD: Final = 40
 _SEARCH: Final = 6
-_SEGMENT_PERIODS: Final = 3
+_MIN_SEGMENT_PERIODS, _MAX_SEGMENT_PERIODS = 3, 6
+_SEGMENT_SAMPLES: Final = 30.0
 _TOLERANCE: Final = 0.05
 _MIN_GOOD: Final = 0.7
 _MAX_DRIFT: Final = 0.03
@@ -29,14 +30,14 @@ _PART_PERIODS: Final = 8
 _MAX_FOLDS: Final = 30
 _MIN_ROUGHER: Final = {4: 1.6, 8: 1.4}
 _MAX_ROUGHNESS: Final = 0.75
-_LOPSIDED: Final = 0.9
+_LOPSIDED: Final = 1.0
 _MIN_LOPSIDED_PERIODS: Final = 10
 _LONG_PERIOD: Final = 25.0
 _MAX_UNEXPLAINED: Final = 0.3
 _MAX_FAST: Final = 0.3
 _FAST_LOOPS: Final = 12
 _FAST_CORRELATION: Final = 0.3
-_NEGLIGIBLE: Final = 0.01
+_NEGLIGIBLE: Final = 0.06
 _MAX_LINE: Final = 0.3
 _ALIAS: Final = 0.8
 
@@ -58,15 +59,17 @@ def autocorrelation(even: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class LocalPeriods:
-    """The period measured in overlapping parts of a series, each of four candidate periods.
+    """The period measured in overlapping parts of a series, each of a few periods.
 
     Attributes:
         ratios: local period divided by the candidate; 0 where the series does not repeat.
         clear: whether the part repeats with about the median period.
+        periods: number of periods over which a local period is averaged.
     """
 
     ratios: Array
     clear: Array
+    periods: int
 
     @property
     def median(self) -> float:
@@ -94,12 +97,12 @@ class LocalPeriods:
     @property
     def jitter(self) -> float:
         """Relative standard deviation of one period."""
-        return self._spread * math.sqrt(_SEGMENT_PERIODS)
+        return self._spread * math.sqrt(self.periods)
 
     @property
     def relative_error(self) -> float:
         """Relative standard error of the median period."""
-        independent = max(1.0, len(self.ratios) / _SEGMENT_PERIODS)
+        independent = max(1.0, len(self.ratios) / self.periods)
         return math.hypot(1.25 * self._spread / math.sqrt(independent), _MIN_ERROR)
 
     @property
@@ -111,7 +114,9 @@ def local_periods(even: Array, lag: float) -> LocalPeriods | None:
     """Return the local periods of an evenly sampled series, one per period; None if it is too short."""
     points = _POINTS_PER_PERIOD
     fine = np.interp(np.arange(0, len(even) - 1, lag / points), np.arange(len(even)), even)
-    width = _SEGMENT_PERIODS * points
+    wanted = math.ceil(_SEGMENT_SAMPLES / lag)
+    periods = min(_MAX_SEGMENT_PERIODS, max(_MIN_SEGMENT_PERIODS, wanted))
+    width = periods * points
     last = len(fine) - width - points - _SEARCH
     if last <= points:
         return None
@@ -133,7 +138,7 @@ def local_periods(even: Array, lag: float) -> LocalPeriods | None:
     clear = (np.abs(ratios / max(float(np.median(ratios)), 1e-9) - 1) <= _TOLERANCE) & (
         peak >= _UNCLEAR * float(np.median(peak))
     )
-    return LocalPeriods(ratios, clear)
+    return LocalPeriods(ratios, clear, periods)
 
 
 def max_jitter(lag: float, *, is_regular: bool) -> float:
