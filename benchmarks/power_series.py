@@ -20,19 +20,23 @@ FINE_PER_SAMPLE = 50
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A sampled series and the true length of a step; None if no period is right."""
+    """A sampled series and the lengths of the steps of its loops; empty if no period is right."""
 
     times_s: Array
     watts: Array
-    period_s: float | None
+    periods_s: tuple[float, ...]
+
+    def error_of(self, seconds: float) -> float:
+        """Return the relative error of a period; infinite if no period is right."""
+        return min((abs(seconds / period_s - 1) for period_s in self.periods_s), default=np.inf)
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program on a fine grid of times: its power, and the true length of a step."""
+    """A program on a fine grid of times: its power, and the lengths of the steps of its loops."""
 
     watts: Array
-    period_s: float | None
+    periods_s: tuple[float, ...] = ()
 
 
 Family = Callable[[Random, Array, float], Program]
@@ -91,7 +95,7 @@ def level(rng: Random, shape: Array, noise: float = 0.0) -> Array:
 def plain(rng: Random, times: Array, period_s: float) -> Program:
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.02))
     return Program(
-        level(rng, pulses(phases(times, edges), rng.uniform(0.3, 0.9))), mean_step(edges, times[-1])
+        level(rng, pulses(phases(times, edges), rng.uniform(0.3, 0.9))), (mean_step(edges, times[-1]),)
     )
 
 
@@ -101,12 +105,12 @@ def noisy(rng: Random, times: Array, period_s: float) -> Program:
     coarse = times[:: int(fine_hz(times) / 4)]
     slow = np.interp(times, coarse, rng.standard_normal(len(coarse)))
     watts = level(rng, shape + rng.uniform(0.05, 0.4) * slow, rng.uniform(0.05, 0.8))
-    return Program(watts, mean_step(edges, times[-1]))
+    return Program(watts, (mean_step(edges, times[-1]),))
 
 
 def jittery(rng: Random, times: Array, period_s: float) -> Program:
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0.02, 0.15))
-    return Program(level(rng, random_shape(rng, phases(times, edges))), mean_step(edges, times[-1]))
+    return Program(level(rng, random_shape(rng, phases(times, edges))), (mean_step(edges, times[-1]),))
 
 
 def checkpoints(rng: Random, times: Array, period_s: float) -> Program:
@@ -126,7 +130,7 @@ def checkpoints(rng: Random, times: Array, period_s: float) -> Program:
     ends = np.append(starts[1:], now)
     phase = (times - starts[step]) / (ends[step] - starts[step])
     shape = np.where(np.array(shapes)[step], rng.uniform(0, 0.3), random_shape(rng, phase))
-    return Program(level(rng, shape), period_s)
+    return Program(level(rng, shape), (period_s,))
 
 
 def harmonics(rng: Random, times: Array, period_s: float) -> Program:
@@ -138,7 +142,7 @@ def harmonics(rng: Random, times: Array, period_s: float) -> Program:
     for order in range(1, 6):
         size = 1.0 if order == strong else rng.uniform(0.15, 0.6)
         shape += size * np.cos(2 * np.pi * (order * phase + rng.uniform()))
-    return Program(level(rng, 0.5 + 0.2 * shape, rng.uniform(0, 0.2)), mean_step(edges, times[-1]))
+    return Program(level(rng, 0.5 + 0.2 * shape, rng.uniform(0, 0.2)), (mean_step(edges, times[-1]),))
 
 
 def micro_batches(rng: Random, times: Array, period_s: float) -> Program:
@@ -148,7 +152,7 @@ def micro_batches(rng: Random, times: Array, period_s: float) -> Program:
     optimizer = rng.uniform(0.05, 0.4)
     inner = phase / (1 - optimizer) * rng.integers(2, 9)
     shape = np.where(phase < 1 - optimizer, pulses(inner, rng.uniform(0.5, 0.9)), rng.uniform(0, 0.7))
-    return Program(level(rng, shape, rng.uniform(0, 0.2)), mean_step(edges, times[-1]))
+    return Program(level(rng, shape, rng.uniform(0, 0.2)), (mean_step(edges, times[-1]),))
 
 
 def aperiodic(rng: Random, times: Array, _: float) -> Program:
@@ -167,7 +171,7 @@ def aperiodic(rng: Random, times: Array, _: float) -> Program:
         shape = 0.5 + 0.2 * np.interp(times, coarse, rng.standard_normal(len(coarse)))
     else:
         shape = np.full(count, 0.5)
-    return Program(level(rng, shape, rng.uniform(0, 0.1)), None)
+    return Program(level(rng, shape, rng.uniform(0, 0.1)))
 
 
 def evaluation(rng: Random, times: Array, period_s: float) -> Program:
@@ -177,7 +181,7 @@ def evaluation(rng: Random, times: Array, period_s: float) -> Program:
     train = random_shape(rng, phases(times, step_edges(rng, times[-1], period_s, rng.uniform(0, 0.02))))
     test = 0.7 * random_shape(rng, phases(times, step_edges(rng, times[-1], other_s, rng.uniform(0, 0.02))))
     testing = (times / cycle_s + rng.uniform()) % 1 < share
-    return Program(level(rng, np.where(testing, test, train)), period_s)
+    return Program(level(rng, np.where(testing, test, train)), (period_s,))
 
 
 def drifting(rng: Random, times: Array, period_s: float) -> Program:
@@ -186,7 +190,7 @@ def drifting(rng: Random, times: Array, period_s: float) -> Program:
     lengths = period_s * (1 + change * (times / times[-1] - 0.5))
     phase = np.cumsum(1 / lengths) / fine_hz(times)
     mean_s = float(times[-1]) / float(phase[-1])
-    return Program(level(rng, random_shape(rng, phase)), mean_s if abs(change) <= 0.12 else None)
+    return Program(level(rng, random_shape(rng, phase)), (mean_s,) if abs(change) <= 0.12 else ())
 
 
 def two_phases(rng: Random, times: Array, period_s: float) -> Program:
@@ -194,7 +198,7 @@ def two_phases(rng: Random, times: Array, period_s: float) -> Program:
     other_s = period_s * pick(rng, 1.15, 3) ** rng.choice((-1, 1))
     first = random_shape(rng, phases(times, step_edges(rng, times[-1], period_s, 0.01)))
     second = random_shape(rng, phases(times, step_edges(rng, times[-1], other_s, 0.01)))
-    return Program(level(rng, np.where(times < times[-1] * rng.uniform(0.35, 0.65), first, second)), None)
+    return Program(level(rng, np.where(times < times[-1] * rng.uniform(0.35, 0.65), first, second)))
 
 
 def slow_sensor(rng: Random, times: Array, period_s: float) -> Program:
@@ -206,7 +210,7 @@ def slow_sensor(rng: Random, times: Array, period_s: float) -> Program:
     kernel = np.exp(-np.arange(int(3 * hertz)) / (hertz * pick(rng, 0.05, 0.6)))
     filtered = np.convolve(watts - watts[0], kernel / kernel.sum())[: len(watts)] + watts[0]
     return Program(
-        np.round(filtered * (1 + rng.uniform(-0.1, 0.1) * times / times[-1])), mean_step(edges, times[-1])
+        np.round(filtered * (1 + rng.uniform(-0.1, 0.1) * times / times[-1])), (mean_step(edges, times[-1]),)
     )
 
 
@@ -215,7 +219,7 @@ def requests(rng: Random, times: Array, _: float) -> Program:
     starts = np.cumsum(rng.exponential(pick(rng, 0.2, 3), 3000))
     lengths = pick(rng, 0.2, 3) * rng.gamma(4, 0.25, len(starts))
     running = np.searchsorted(starts, times) - np.searchsorted(np.sort(starts + lengths), times)
-    return Program(level(rng, np.minimum(running, 3) / 3, rng.uniform(0, 0.1)), None)
+    return Program(level(rng, np.minimum(running, 3) / 3, rng.uniform(0, 0.1)))
 
 
 def two_kinds_of_step(rng: Random, times: Array, period_s: float) -> Program:
@@ -226,7 +230,7 @@ def two_kinds_of_step(rng: Random, times: Array, period_s: float) -> Program:
     inner = np.where(phase < cut, phase / cut, (phase - cut) / (1 - cut))
     first, second = rng.uniform(0.6, 0.9, 2)
     shape = np.where(phase < cut, pulses(inner, first), rng.uniform(0.5, 0.95) * pulses(inner, second))
-    return Program(level(rng, shape, rng.uniform(0, 0.1)), mean_step(edges, times[-1]))
+    return Program(level(rng, shape, rng.uniform(0, 0.1)), (mean_step(edges, times[-1]),))
 
 
 def ramps(rng: Random, times: Array, period_s: float) -> Program:
@@ -234,15 +238,15 @@ def ramps(rng: Random, times: Array, period_s: float) -> Program:
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.04))
     phase, top = phases(times, edges) % 1, rng.uniform(0.1, 0.9)
     shape = np.where(phase < top, phase / top, (1 - phase) / (1 - top)) ** rng.uniform(0.5, 3)
-    return Program(level(rng, shape, rng.uniform(0, 0.3)), mean_step(edges, times[-1]))
+    return Program(level(rng, shape, rng.uniform(0, 0.3)), (mean_step(edges, times[-1]),))
 
 
 def two_loops(rng: Random, times: Array, period_s: float) -> Program:
-    """Two independent programs with different periods and equal power: no single period is right."""
+    """Two independent programs: the period of either is right, a common multiple is not."""
     other_s = period_s * pick(rng, 1.15, 3.7)
     first = random_shape(rng, phases(times, step_edges(rng, times[-1], period_s, 0.01)))
     second = random_shape(rng, phases(times, step_edges(rng, times[-1], other_s, 0.01)))
-    return Program(level(rng, (first + second) / 2, rng.uniform(0, 0.1)), None)
+    return Program(level(rng, (first + second) / 2, rng.uniform(0, 0.1)), (period_s, other_s))
 
 
 def growing(rng: Random, times: Array, period_s: float) -> Program:
@@ -250,7 +254,7 @@ def growing(rng: Random, times: Array, period_s: float) -> Program:
     changes = int(rng.integers(2, 5))
     stage = np.minimum((times / times[-1] * changes).astype(int), changes - 1)
     phase = np.cumsum(rng.uniform(1.15, 1.5) ** -stage / period_s) / fine_hz(times)
-    return Program(level(rng, random_shape(rng, phase), rng.uniform(0, 0.1)), None)
+    return Program(level(rng, random_shape(rng, phase), rng.uniform(0, 0.1)))
 
 
 def random_amplitudes(rng: Random, times: Array, period_s: float) -> Program:
@@ -259,7 +263,7 @@ def random_amplitudes(rng: Random, times: Array, period_s: float) -> Program:
     phase = phases(times, edges)
     heights = rng.uniform(rng.uniform(0.2, 0.8), 1, len(edges) + 1)
     shape = random_shape(rng, phase) * heights[np.minimum(phase.astype(int), len(edges))]
-    return Program(level(rng, shape, rng.uniform(0, 0.1)), mean_step(edges, times[-1]))
+    return Program(level(rng, shape, rng.uniform(0, 0.1)), (mean_step(edges, times[-1]),))
 
 
 def several_gpus(rng: Random, times: Array, period_s: float) -> Program:
@@ -268,7 +272,7 @@ def several_gpus(rng: Random, times: Array, period_s: float) -> Program:
     phase, gpus = phases(times, edges), int(rng.integers(2, 9))
     delay, duty = rng.uniform(0, 0.1), rng.uniform(0.3, 0.9)
     shape = sum(pulses(phase - gpu * delay, duty) for gpu in range(gpus)) / gpus
-    return Program(level(rng, shape, rng.uniform(0, 0.1)), mean_step(edges, times[-1]))
+    return Program(level(rng, shape, rng.uniform(0, 0.1)), (mean_step(edges, times[-1]),))
 
 
 FITTED: dict[str, Family] = {
@@ -322,4 +326,4 @@ def sample(rng: Random, family: Family, hertz: float, *, regular: bool, short: b
         watts = np.diff(np.interp(edges, np.append(fine, fine[-1] + fine_step_s), energy)) / np.diff(edges)
     else:  # the power at the time of the sample
         watts = np.interp(times, fine, program.watts)
-    return Series(times, watts, program.period_s)
+    return Series(times, watts, program.periods_s)

@@ -29,6 +29,7 @@ _MIN_VARIATION: Final = 0.004
 _MIN_CORRELATION: Final = 0.5
 _CLEARLY_BETTER: Final = 0.04
 _NOT_CLEARLY_WORSE: Final = 0.10
+_NOT_CLEARLY_WORSE_IN_PARTS: Final = 0.2
 _MIN_CONTRAST: Final = 0.4
 _MIN_LASTING: Final = {2: 0.6, 3: 0.45}
 """Minimum correlation after two and three periods, relative to that after one."""
@@ -172,8 +173,15 @@ def _base_lag(correlation: Array, count: int) -> float:
     return lag
 
 
-def _shortest_repetition(correlation: Array, max_lag: float) -> tuple[float, float]:
+def _shortest_repetition(
+    correlation: Array, max_lag: float, margin: float = _NOT_CLEARLY_WORSE
+) -> tuple[float, float]:
     """Return the shortest lag, in samples, at which a series repeats, and the correlation there.
+
+    Args:
+        correlation: autocorrelation of the series.
+        max_lag: maximum lag in samples.
+        margin: a shorter lag must be worse than the best one by more than this.
 
     Raises:
         _RejectedError: there is none, or a shorter one is nearly as likely.
@@ -189,7 +197,7 @@ def _shortest_repetition(correlation: Array, max_lag: float) -> tuple[float, flo
     _require(best >= _MIN_CORRELATION, "no clear repetition")
     chosen = int(np.flatnonzero(heights >= best - _CLEARLY_BETTER)[0])
     lag = int(peaks[chosen])
-    _require(not np.any(heights[:chosen] > best - _NOT_CLEARLY_WORSE), "a shorter period is nearly as likely")
+    _require(not np.any(heights[:chosen] > best - margin), "a shorter period is nearly as likely")
     _require(heights[chosen] - float(correlation[:lag].min()) >= _MIN_CONTRAST, "no clear repetition")
     return lag / UPSAMPLING, float(heights[chosen])
 
@@ -202,7 +210,8 @@ def _is_same_at_both_ends(even: Array, lag: float) -> bool:
     length = len(even) // (3 if len(even) >= _MIN_PERIODS_FOR_THIRDS * lag else 2)
     for part in (even[:length], even[-length:]):
         try:
-            found, _ = _shortest_repetition(checks.autocorrelation(part - np.mean(part)), 1.1 * lag)
+            correlation = checks.autocorrelation(part - np.mean(part))
+            found, _ = _shortest_repetition(correlation, 1.1 * lag, _NOT_CLEARLY_WORSE_IN_PARTS)
         except _RejectedError:
             return False
         if abs(found - lag) > max(_MAX_DIFFERENCE * lag, 1 / UPSAMPLING):
