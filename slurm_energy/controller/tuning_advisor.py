@@ -27,12 +27,14 @@ from slurm_energy.slurm.script_fingerprint import FINGERPRINT_FORM
 from slurm_energy.tuning.learned_run import LearnedRun
 from slurm_energy.tuning.objective import Objective
 from slurm_energy.tuning.program_curve import program_curve, site_curves
-from slurm_energy.tuning.recurring_start import recurring_start
+from slurm_energy.tuning.recurring_start import RecurringStart, recurring_start
 from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve
 from slurm_energy.user_lookup import name_of
 
 PINNED: Final = "pinned"
-ON: Final = "on"
+OFF: Final = "off"
+ADVISE: Final = "advise"
+EARLIER_RUNS: Final = CurveSource.EARLIER_RUNS.value
 _MAX_FINGERPRINTS: Final = 10_000
 CurveOracle = Callable[[str, str], ResponseCurve | None]
 
@@ -100,10 +102,15 @@ class TuningAdvisor:
         workload = fingerprint or model
         start = None
         if known.pin is not None:
-            start = _issued(known.pin.program, json.loads(known.pin.point), PINNED, exploration=False)
-        elif workload is not None and objective is not None and mode == ON:
+            start = _issued(known.pin.program, json.loads(known.pin.point), PINNED)
+        elif workload is not None and objective is not None and mode != OFF:
             program = Program(owner, workload, request.hardware)
-            start = known.issued or await self._new_start(run, program, known, request, objective)
+            start = known.issued
+            if start is None and (recommended := await _recommend(run, known, request, objective)):
+                settled = _issued(program, recommended.fallback.to_json(), EARLIER_RUNS)
+                start = settled
+                if ADVISE not in (mode, request.mode):
+                    start = await self._assign(run, program, recommended, settled)
         curve, of_site = await asyncio.to_thread(self._curves, known, request.hardware, workload, model)
         told = {"start": None, "source": ""} if start is None else json.loads(start.body)
         return {
@@ -166,31 +173,21 @@ class TuningAdvisor:
             self._fingerprints.setdefault(run, request.fingerprint)
         return self._fingerprints.get(run)
 
-    async def _new_start(
-        self, run: JobRun, program: Program, known: _Knowledge, request: AdviceRequest, objective: Objective
-    ) -> IssuedStart | None:
-        """Return the start of a job that was told none yet, and store it; None if none is known."""
-        recommended = await asyncio.to_thread(
-            recurring_start,
-            known.runs,
-            objective,
-            (run.job_id, run.restart_count),
-            watts=request.watts,
-            gpu_watts=request.gpu_watts,
-        )
-        if recommended is None:
-            return None
-        source = CurveSource.EARLIER_RUNS.value
-        start, fallback = (
-            _issued(program, point.to_json(), source, exploration=exploration)
-            for point, exploration in (
-                (recommended.point, recommended.exploration),
-                (recommended.fallback, False),
-            )
-        )
-        return await self._store.write(
-            tuning_starts.store_start, run, start, fallback, self._running.job_ids, time.time()
-        )
+    async def _assign(
+        self, run: JobRun, program: Program, recommended: RecurringStart, settled: IssuedStart
+    ) -> IssuedStart:
+        """Store the start of a job that was told none yet, and return it.
+
+        Args:
+            run: the run of the job.
+            program: the program of the job.
+            recommended: start that the earlier runs recommend.
+            settled: start if another run of the program explores.
+        """
+        point = recommended.point.to_json()
+        start = _issued(program, point, EARLIER_RUNS, exploration=recommended.exploration)
+        running = self._running.job_ids
+        return await self._store.write(tuning_starts.store_start, run, start, settled, running, time.time())
 
     def _curves(
         self, known: _Knowledge, hardware: str, workload: str | None, model: str | None
@@ -259,5 +256,21 @@ def _load(
     return known
 
 
-def _issued(program: Program, point: dict[str, Any], source: str, *, exploration: bool) -> IssuedStart:
+async def _recommend(
+    run: JobRun, known: _Knowledge, request: AdviceRequest, objective: Objective
+) -> RecurringStart | None:
+    """Return the start that the earlier runs recommend for a job; None if they recommend none."""
+    return await asyncio.to_thread(
+        recurring_start,
+        known.runs,
+        objective,
+        (run.job_id, run.restart_count),
+        watts=request.watts,
+        gpu_watts=request.gpu_watts,
+    )
+
+
+def _issued(
+    program: Program, point: dict[str, Any], source: str, *, exploration: bool = False
+) -> IssuedStart:
     return IssuedStart(program, exploration, json.dumps({"start": point, "source": source}))

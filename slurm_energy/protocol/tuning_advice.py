@@ -35,6 +35,8 @@ class AdviceRequest:
         hardware: kind of hardware, see `tuning.response_curve.hardware_kind`.
         objective: `edp`, `ed2p` or `energy`; None: the answer has no starting point.
         slowdown_limit: maximum relative increase of the time, as a fraction; None for no limit.
+        mode: tuning mode of the job, `advise` or `on`; None: as the site. With `advise` the job does not
+            explore.
         fingerprint: digest of the batch script; None if this node does not know it.
         model: value of `--energy-model`; None if the job gave none.
         watts: measured power of the untuned job in watts; None if not measured yet.
@@ -47,6 +49,7 @@ class AdviceRequest:
     hardware: str
     objective: str | None = None
     slowdown_limit: float | None = None
+    mode: str | None = None
     fingerprint: str | None = None
     model: str | None = None
     watts: float | None = None
@@ -76,6 +79,7 @@ class AdviceRequest:
             hardware=_text(query, "hardware"),
             objective=_matched(query, "objective", _NAME) if "objective" in query else None,
             slowdown_limit=_number(query, "slowdown_limit", _MAX_SLOWDOWN),
+            mode=_matched(query, "mode", _NAME) if "mode" in query else None,
             fingerprint=_matched(query, "fingerprint", FINGERPRINT_FORM) if "fingerprint" in query else None,
             model=_matched(query, "model", _NAME) if "model" in query else None,
             watts=_number(query, "watts", _MAX_WATTS),

@@ -255,7 +255,11 @@ class TestAdvice:
         answers = [site.advise(job_id, fingerprint=DIGEST) for job_id in (7, 8, 7)]
         assert [answer["exploration"] for answer in answers] == [True, False, True]
         assert answers[1]["start"] == best.to_json()
+        site.start(6)
+        advised = site.advise(6, fingerprint=DIGEST, mode="advise")
+        assert (advised["start"], advised["exploration"]) == (best.to_json(), False)
         site.end(7)
+        assert not site.advise(6, fingerprint=DIGEST, mode="advise")["exploration"]
         site.start(9)
         assert site.advise(9, fingerprint=DIGEST)["exploration"]
 

@@ -316,6 +316,7 @@ class JobTuners:
             hardware=hardware_kind(cpu, gpus) or "unknown",
             objective=record["objective"],
             slowdown_limit=record["slowdown_limit"],
+            mode=record["mode"],
             fingerprint=session.fingerprint,
             model=session.model,
         )
