@@ -201,7 +201,7 @@ NODE_POWER_SOURCES = ("auto", "none", "pm_counters", "power_meter", "ipmi", "red
 
 @dataclass(frozen=True, slots=True)
 class NodePowerConfig:
-    """Source of the power of the whole node, measured in the node or by its BMC.
+    """Where senergyd reads the power of the whole node: a meter inside the node or its BMC.
 
     See docs/power-sources.md.
     """

@@ -48,7 +48,7 @@ class OracleRefit:
         config: returns the current configuration.
         store: the database.
         failures: log of failures; a repeated one is logged once.
-        is_trusted: returns whether the runs of the user with a login name may change a calibration; may
+        is_trusted: takes a login name and returns whether runs of this user may change a calibration; may
             block.
         changed: called after a calibration was written.
     """

@@ -217,8 +217,8 @@ class Activity:
 
     Attributes:
         utilisation: share of time in which the component was busy, 0 to 1; None if unknown.
-        work: work per second by kind (`compute`, `memory`) in arbitrary units. A step of a program does the
-            same work at any clock. Empty if unknown.
+        work: work per second by kind (`compute`, `memory`). The unit is arbitrary, but the same at any clock:
+            the work of one step of a program does not depend on the clock. Empty if unknown.
     """
 
     utilisation: float | None

@@ -30,7 +30,7 @@ def decay_weight(start_s: Floats, end_s: Floats, now_s: float, half_life_s: floa
     """Return the fraction, 0 to 1, of the usage in an interval that still counts now.
 
     Usage is spread evenly over the interval. The fraction is the mean of 2^(-(now - t) / half life) over the
-    interval, so it does not jump when a running job becomes a record.
+    interval, so it does not jump when a running job ends and its energy record replaces the estimate.
 
     Args:
         start_s: start of each interval, Unix seconds, any shape.

@@ -179,7 +179,9 @@ class Session:
         return MeteredJob(self.owner, start, JobProcesses(self.job_id, self.sluid, pids))
 
     def unix_at(self, boottime: float) -> float:
-        """Return the Unix time, in seconds, of a time in seconds since boot after the job's start.
+        """Convert a time in seconds since boot to Unix time in seconds.
+
+        A time before the job's start is converted as the job's start.
 
         Jumps of the wall clock have no effect, because the time is computed from the start and the boot
         clock.

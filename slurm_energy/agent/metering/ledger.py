@@ -336,9 +336,14 @@ class _ChargeBuilder:
     def add(
         self, job: str, name: str, energy_uj: int, open_time: OccupancyInterval, account: ComponentAccount
     ) -> None:
-        """Add a job's share of the energy that the component `name` used in `open_time`.
+        """Add the energy of one component to a job, unless the job has left the node.
 
-        A job that has left the node receives nothing.
+        Args:
+            job: name of the job.
+            name: name of the component.
+            energy_uj: the job's share of the component's energy, in microjoules.
+            open_time: the time whose energy is charged, with the resources that each job held in it.
+            account: energy account of the component, for the uncertain parts of that time.
         """
         if (energy := self._energy.get(job)) is None:
             return

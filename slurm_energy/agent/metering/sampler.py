@@ -88,9 +88,9 @@ def energy_between(
 ) -> tuple[int, bool]:
     """Return the microjoules between two readings of a counter, and whether they are certain.
 
-    A counter without a range that decreased was reset, for example when its driver was reloaded. Its later
-    reading is then the energy since the reset. More energy than the hardware can use in that time also means
-    a reset; it counts as 0 and is uncertain.
+    If a counter that never wraps (`range_uj` is None) has decreased, it was reset, for example because its
+    driver was reloaded. The later reading is then the energy since the reset. More energy than the hardware
+    can use in that time also means a reset; it counts as 0 and is uncertain.
 
     Args:
         counter: the counter, for its range and maximum power.

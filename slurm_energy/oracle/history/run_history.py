@@ -144,7 +144,7 @@ class History:
         self._entries = kept
 
     def forget(self, before: float) -> None:
-        """Drop the keys and users whose newest run ended before the time `before` (Unix seconds)."""
+        """Drop the similarity keys and the users whose newest run ended before `before` (Unix seconds)."""
         self._paths.clear()
         self._entries = {key: entry for key, entry in self._entries.items() if entry.runs[-1].end >= before}
         self._users = {user: record for user, record in self._users.items() if record.newest >= before}

@@ -28,8 +28,10 @@ class WorkloadRows:
 
     Attributes:
         line: line number in the file.
-        job: name of the job. Adjacent rows with the same name are shapes of one job.
-        hardware, user, name: names of the kind of nodes, the user and the job; empty: none.
+        job: identifier of the job in the file. Adjacent rows with the same identifier are shapes of one job.
+        hardware: name of the kind of nodes; empty: none.
+        user: name of the user; empty: none.
+        name: Slurm's name of the job; empty: none.
     """
 
     line: Ints
