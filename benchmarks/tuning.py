@@ -273,7 +273,9 @@ def _claims(results: Sequence[JobResult]) -> list[Claim]:
         ]
         for limit in LIMITS:
             over = (_rows(some, limit)[:, :2] > limit + VIOLATION).any(axis=1)
-            claims.append(at_most(f"tuning_violations_{limit * 100:.0f}_percent_{name}", over.mean(), 0.01))
+            claims.append(
+                at_most(f"tuning_violations_{limit * 100:.0f}_percent_{name}", float(over.mean()), 0.01)
+            )
         rows = _rows(some, 0.05)
         if rows[:, 3].mean() > 0:
             saved = float(rows[:, 2].mean() / rows[:, 3].mean())

@@ -20,6 +20,10 @@ MAX_PROBE_RISK = 0.6
 MIN_GAIN = 0.01
 """Smallest improvement of the objective over the untuned job that is worth a setting."""
 SWITCH_GAIN = 0.003
+SMALL_LOSS = 0.05
+"""Expected loss, in windows, that a probe with an expected gain may bring even if the budget is used up."""
+LARGE_LOSS = 0.15
+"""Maximum expected loss of a probe, in windows: the search goes down in steps."""
 PROBE_WINDOWS = 2.0
 """Duration of a probe in windows: a setting takes effect within a second or two, at the end of a step."""
 
@@ -90,7 +94,9 @@ def decide(posterior: Posterior, objective: Objective, situation: Situation) -> 
     open_points[excluded] = False
     if objective.slowdown_limit is None:
         loss = posterior.expected_change(objective, 1.0)[1]
-        open_points &= PROBE_WINDOWS * loss <= situation.max_loss
+        most = min(situation.max_loss, LARGE_LOSS)
+        allowed = np.where(cost < 1.0 - MIN_GAIN, max(most, SMALL_LOSS), most)
+        open_points &= PROBE_WINDOWS * loss <= allowed
     gain, loss = posterior.expected_change(objective, float(cost[hold]))
     value = np.where(
         open_points, gain * max(situation.remaining_windows - PROBE_WINDOWS, 0.0) - PROBE_WINDOWS * loss, 0.0

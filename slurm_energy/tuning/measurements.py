@@ -79,6 +79,19 @@ class Measurement:
         """Standard error of the power divided by the power."""
         return max(_POWER_ERROR / math.sqrt(self.windows), _MIN_POWER_ERROR)
 
+    def joined(self, other: Measurement) -> Measurement:
+        """Return the measurement of all windows of both. Their difference is part of the error."""
+        units, windows = self.units + other.units, self.windows + other.windows
+        difference = abs(math.log(self.units_per_s / other.units_per_s))
+        return Measurement(
+            self.duration_s + other.duration_s,
+            units,
+            self.joules + other.joules,
+            units * difference / 2 / math.sqrt(windows),
+            windows,
+            self.center_s + other.center_s,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return the measurement as a dict for JSON."""
         return dataclasses.asdict(self)
@@ -108,6 +121,12 @@ class NoiseScale:
         error = math.hypot(window.relative_error, before.relative_error)
         self._squares += min((deviation / error) ** 2, _MAX_SQUARE) * self.factor**2
         self._windows += 1
+
+    def widen(self, one: Measurement, other: Measurement) -> None:
+        """Take the difference between two measurements as scatter of single windows."""
+        deviation = abs(math.log(one.units_per_s / other.units_per_s)) / 2
+        stated = other.relative_error * math.sqrt(other.windows) / self.factor
+        self._squares = max(self._squares, self._windows * (deviation / stated) ** 2)
 
 
 class ReferenceCheck:

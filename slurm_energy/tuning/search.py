@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
@@ -20,7 +18,10 @@ from slurm_energy.tuning.phase_knowledge import PhaseKnowledge
 from slurm_energy.tuning.priors import Prior
 from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
 from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve
+from slurm_energy.tuning.search_options import SearchOptions, SearchPhase
 from slurm_energy.tuning.search_summary import response_points, summary
+
+__all__ = ["SearchOptions", "SearchPhase", "TuningSearch"]
 
 _MAX_PHASES = 8
 _MAX_POINT_WINDOWS = 30
@@ -28,36 +29,11 @@ _MAX_REFERENCE_BLOCKS = 8
 _MIN_CHANGE = 0.04
 _MIN_POWER_CHANGE = 0.15
 _REFERENCE_AGE_WINDOWS = 40
+_SHORT_PHASE_WINDOWS = 5
+_MAX_SHORT_PHASES = 3
+_MAX_PATIENCE = 4.0
 _REFUSED_AFTER_WINDOWS = 3
 _RETRY_WINDOWS = 8
-
-
-class SearchPhase(StrEnum):
-    """What a search does with the job at present."""
-
-    REFERENCE = "reference"
-    PROBE = "probe"
-    HOLD = "hold"
-    STATIC = "static"
-
-
-@dataclass(frozen=True, slots=True)
-class SearchOptions:
-    """Bounds of a search.
-
-    Attributes:
-        max_probes: maximum number of points tried in each phase of the job.
-        warmup_s: time after the first window in which windows are dropped, because programs start slowly.
-        expected_duration_s: expected time from the first window to the end of the job; None if unknown.
-        start: first point to try, for example from earlier runs; None to follow the prior.
-        max_reference_windows: maximum number of windows of a reference measurement.
-    """
-
-    max_probes: int = 9
-    warmup_s: float = 0.0
-    expected_duration_s: float | None = None
-    start: OperatingPoint | None = None
-    max_reference_windows: int = 6
 
 
 class TuningSearch:
@@ -95,6 +71,8 @@ class TuningSearch:
         self._refused: set[int] = set()
         self._mismatches = 0
         self._windows_here = 0
+        self._phase_windows = 0
+        self._short_phases = 0
         self._source: ProgressSource | None = None
         self._start_s: float | None = None
         self._last_s = 0.0
@@ -137,9 +115,9 @@ class TuningSearch:
             if self._current != 0:
                 self._return_to_reference()
             return
-        error = window.relative_error * self._noise.factor
-        window = dataclasses.replace(window, relative_error=error)
+        window = dataclasses.replace(window, relative_error=window.relative_error * self._noise.factor)
         self._windows_here += 1
+        self._phase_windows += 1
         if self._current == 0:
             self._budget.add(elapsed_s, 0.0, 0.0)
         if self._current != 0:
@@ -232,9 +210,14 @@ class TuningSearch:
         """Compare a repeated reference with the phase's own; either resume or begin a new phase."""
         if not self._knowledge.resembles(check.block):
             self._check = None
-            self._remember()
-            self._knowledge = PhaseKnowledge([check.block])
-            self._begin_phase(check.block, window)
+            self._short_phases = self._short_phases + 1 if self._phase_windows < _SHORT_PHASE_WINDOWS else 0
+            self._phase_windows = 0
+            if self._short_phases >= _MAX_SHORT_PHASES:
+                self._merge_phases(check.block)
+            else:
+                self._remember()
+                self._knowledge = PhaseKnowledge([check.block])
+                self._begin_phase(check.block, window)
         elif not check.precise or self._is_accurate(check.block):
             self._check = None
             self._knowledge.track.blocks.append(check.block)
@@ -242,9 +225,21 @@ class TuningSearch:
                 self._accept(check.suspect)
             self._move_on()
 
+    def _merge_phases(self, block: Measurement) -> None:
+        """Take phases of a few windows each, for example checkpoints, as scatter of one phase."""
+        last = self._knowledge.track.blocks[-1]
+        self._noise.widen(last, block)
+        self._knowledge, self._memory = PhaseKnowledge([last.joined(block)]), []
+        self._posterior, self._short_phases = None, 0
+        self._contradicted.clear()
+
     def _accept(self, window: ProgressWindow) -> None:
         """Take a window that contradicted its expectation although the reference did not change."""
         knowledge, index = self._knowledge, self._index[window.point]
+        if index == 0:
+            self._noise.add(knowledge.track.blocks[-1], window)
+            knowledge.track.blocks[-1].add(window)
+            return
         visit = knowledge.visits.get(index)
         if visit is not None and index not in self._contradicted:
             self._noise.add(visit, window)
@@ -299,7 +294,7 @@ class TuningSearch:
         error = math.hypot(window.relative_error, knowledge.reference_error())
         knowledge.held_s += window.duration_s
         if self._has_changed(-log_time, error, log_power):
-            self._return_to_reference()
+            self._return_to_reference(suspect=window)
         else:
             self._noise.add(knowledge.track.blocks[-1], window)
             knowledge.track.blocks[-1].add(window)
@@ -372,7 +367,7 @@ class TuningSearch:
 
     def _is_accurate(self, block: Measurement) -> bool:
         """Return whether a reference is measured accurately or long enough."""
-        maximum = self._options.max_reference_windows
+        maximum = self._options.max_reference_windows * min(self._noise.factor, _MAX_PATIENCE)
         return block.relative_error <= self._reference_target() or block.windows >= maximum
 
     def _is_reference_old(self) -> bool:

@@ -106,3 +106,88 @@ def test_summary_reports_what_was_measured():
     speed, power = respond(search.requested.gpu_limit_watts, 280.0, 80.0)
     assert math.isclose(chosen["time_ratio"], 1 / speed, rel_tol=1e-6)
     assert math.isclose(chosen["power_ratio"], power / 280.0, rel_tol=1e-6)
+
+
+def test_phases_that_look_alike_under_a_limit_are_found_by_a_new_reference():
+    job = Job(Objective("energy", 0.05))
+    job.run(30)
+    held = job.search.requested
+    assert held != UNTUNED
+    speed, power = respond(held.gpu_limit_watts, job.draw, job.static)
+
+    def stays():
+        point = job.search.requested
+        # Untuned, the new phase is twice as fast; under the limit it has the speed and power of the old one.
+        rate, watts = (200.0, 250.0) if point == UNTUNED else (100 * speed, power)
+        job.search.observe(
+            ProgressWindow(
+                point, job.time_s, 5.0, rate, 0.004, watts, ProgressSource.REPORTED, gpu_watts=watts
+            )
+        )
+        job.time_s += 5.0
+
+    seen = []
+    for _ in range(80):
+        stays()
+        seen.append(job.search.requested)
+    assert UNTUNED in seen
+    assert seen[-1] == UNTUNED, "twice as slow breaks the limit"
+
+
+def test_checkpoints_are_scatter_and_not_phases():
+    job = Job(Objective("edp"), draw=100.0, static=50.0)
+    for number in range(60):
+        job.search.observe(
+            ProgressWindow(
+                job.search.requested,
+                job.time_s,
+                5.0,
+                100.0 if number % 2 else 75.0,
+                0.004,
+                100.0,
+                ProgressSource.REPORTED,
+                gpu_watts=100.0,
+            )
+        )
+        job.time_s += 5.0
+        job.points.append((job.search.phase, job.search.requested))
+    assert [phase for phase, _ in job.points[-20:]].count(SearchPhase.REFERENCE) <= 2
+
+
+def test_a_point_that_the_hardware_refuses_is_dropped():
+    job = Job(Objective("edp"))
+    job.window()
+    refused = job.search.requested
+    assert refused != UNTUNED
+    for _ in range(3):
+        job.search.observe(
+            ProgressWindow(UNTUNED, job.time_s, 5.0, 100.0, 0.004, 280.0, ProgressSource.REPORTED)
+        )
+        job.time_s += 5.0
+    assert job.search.requested != refused
+    assert refused not in job.run(40).requested.to_json().values()
+    assert refused not in job.points[1:]
+
+
+def test_stalled_job_returns_to_the_reference_and_other_units_start_again():
+    job = Job(Objective("edp"))
+    job.run(30)
+    point = job.search.requested
+    job.search.observe(ProgressWindow(point, job.time_s, 5.0, 0.0, 0.0, 150.0, ProgressSource.REPORTED))
+    assert job.search.phase is SearchPhase.REFERENCE
+    job.run(10)
+    assert (job.search.phase, job.search.requested != UNTUNED) == (SearchPhase.HOLD, True)
+    job.window(ProgressSource.PERIOD)
+    assert (job.search.phase, job.search.requested) == (SearchPhase.REFERENCE, UNTUNED)
+
+
+def test_a_poor_probe_does_not_end_the_search():
+    prior_best = Job(Objective("edp"), draw=280.0, static=200.0, options=SearchOptions(start=LIMITS[1]))
+    search = prior_best.run(60)
+    costs = {
+        point: respond(point.gpu_limit_watts, 280.0, 200.0)[1]
+        / respond(point.gpu_limit_watts, 280.0, 200.0)[0] ** 2
+        for point in (*LIMITS, UNTUNED)
+    }
+    assert prior_best.points.count(LIMITS[1]) <= 2
+    assert costs[search.requested] <= 1.03 * min(costs.values())

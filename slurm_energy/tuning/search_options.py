@@ -1,0 +1,36 @@
+"""Phases and options of a search within a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from slurm_energy.policies.operating_point import OperatingPoint
+
+
+class SearchPhase(StrEnum):
+    """What a search does with the job at present."""
+
+    REFERENCE = "reference"
+    PROBE = "probe"
+    HOLD = "hold"
+    STATIC = "static"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """Bounds of a search.
+
+    Attributes:
+        max_probes: maximum number of points tried in each phase of the job.
+        warmup_s: time after the first window in which windows are dropped, because programs start slowly.
+        expected_duration_s: expected time from the first window to the end of the job; None if unknown.
+        start: first point to try, for example from earlier runs; None to follow the prior.
+        max_reference_windows: maximum number of windows of a reference measurement.
+    """
+
+    max_probes: int = 9
+    warmup_s: float = 0.0
+    expected_duration_s: float | None = None
+    start: OperatingPoint | None = None
+    max_reference_windows: int = 6
