@@ -27,13 +27,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SEARCH_MODULE = "slurm_energy.tuning.search"
+_DECISION_MODULE = "slurm_energy.tuning.decision"
 _PERIOD_MODULE = "slurm_energy.tuning.progress.period"
 NO_NUMPY_NOTE = "tuning: numpy is not installed on the node (extra 'tuning'): no search"
 NO_PROGRESS_NOTE = (
     "tuning: no trustworthy progress signal: no search, the setting follows the job's own power draw"
-)
-SEVERAL_NODES_NOTE = (
-    "tuning: the job runs on several nodes, which are not tuned one by one: a slow node slows all"
 )
 NO_KNOB_NOTE = "tuning: the job has no knob on this node that it may move"
 _CLASS_ERROR = 0.08
@@ -92,21 +90,18 @@ class LocalSources:
             gpu_watts=mean_gpu_watts(interval.watts),
             package_watts=package_watts(interval.watts, tunable.package_count),
         )
-        if (tuner.session.node_count or 1) > 1:
-            tuner.session.note(SEVERAL_NODES_NOTE)
-            return ConstantPoint(UNTUNED, _summary(UNTUNED, None))
         points = tunable.candidates(tuner.gpu_draw_watts)
         if not points:
             tuner.session.note(NO_KNOB_NOTE)
-            return ConstantPoint(UNTUNED, _summary(UNTUNED, None))
+            return ConstantPoint(UNTUNED, _summary(UNTUNED, None, interval))
         if record["mode"] == "advise":
-            return self._recommend(tuner, objective, points, reference)
+            return self._recommend(tuner, objective, points, reference, interval)
         if not interval.has_progress and advice is not None and advice.start is not None:
-            return ConstantPoint(advice.start, _summary(advice.start, advice.start_source))
+            return ConstantPoint(advice.start, _summary(advice.start, advice.start_source, interval))
         if self._is_missing:
             tuner.session.note(NO_NUMPY_NOTE)
             point = safe_point(points, reference, tunable.gpu, objective)
-            return ConstantPoint(point, _summary(point, CurveSource.GENERIC_PRIOR.value))
+            return ConstantPoint(point, _summary(point, CurveSource.GENERIC_PRIOR.value, interval))
         if not interval.has_progress:
             tuner.session.note(NO_PROGRESS_NOTE)
         return self._start_search(tuner, objective, points)
@@ -131,22 +126,29 @@ class LocalSources:
         objective: Objective,
         points: tuple[OperatingPoint, ...],
         reference: Reference,
+        interval: MeasuredInterval,
     ) -> ConstantPoint:
-        """Return the point that the tuner would set without a search, with its estimated saving of energy."""
-        named = self._start(tuner, objective, self._config())
+        """Return the point that the tuner would set or try first, with its estimated saving of energy."""
         if self._is_missing:
             point = safe_point(points, reference, tuner.tunable.gpu, objective)
-            return ConstantPoint(point, _summary(point, CurveSource.GENERIC_PRIOR.value))
+            return ConstantPoint(point, _summary(point, CurveSource.GENERIC_PRIOR.value, interval))
+        named = self._start(tuner, objective, self._config())
+        first = () if named is None else (named[0],)
+        everywhere = (UNTUNED, *(point for point in dict.fromkeys((*first, *points)) if point != UNTUNED))
         prior = self._prior(tuner)
-        point, source = prior.static_point(points, reference, objective)
-        if point == UNTUNED and named is not None:
-            point, source = named
-        everywhere = (UNTUNED, *dict.fromkeys((*points, point)))
         posterior = prior.ensemble(everywhere, reference).condition()
+        if named is not None:
+            point, source = named
+        elif interval.has_progress:
+            decision = importlib.import_module(_DECISION_MODULE)
+            index = decision.decide(posterior, objective, decision.Situation(0, frozenset())).index
+            point, source = everywhere[index], _curve_source(tuner, everywhere[index])
+        else:
+            point, source = prior.static_point(points, reference, objective)
         index = everywhere.index(point)
         log_energy = float(posterior.mean_log_time()[index] + posterior.mean_log_power()[index])
         saving = 0.0 if point == UNTUNED else 1.0 - math.exp(log_energy)
-        return ConstantPoint(point, _summary(point, source.value) | {"estimated_saving": saving})
+        return ConstantPoint(point, _summary(point, source.value, interval) | {"estimated_saving": saving})
 
     @staticmethod
     def _start(
@@ -199,5 +201,19 @@ def _program_class(tuner: JobTuner) -> str | None:
     return "host" if share < _HOST_SHARE else "memory"
 
 
-def _summary(point: OperatingPoint, source: str | None) -> dict[str, Any]:
-    return {"chosen": point.to_json(), "chosen_source": source, "progress": "none"}
+def _curve_source(tuner: JobTuner, point: OperatingPoint) -> CurveSource:
+    """Return the source of what is known about a point before the search."""
+    curve = None if tuner.advice is None else tuner.advice.curve
+    known = {item.point: item.source for item in curve.points} if curve is not None else {}
+    return known.get(point, CurveSource.GENERIC_PRIOR)
+
+
+def _summary(point: OperatingPoint, source: str | None, interval: MeasuredInterval) -> dict[str, Any]:
+    """Return the result of a job without a search for the record's key `tuning`."""
+    window = interval.window if interval.has_progress else None
+    return {
+        "chosen": point.to_json(),
+        "chosen_source": source,
+        "progress": "none" if window is None else window.source.value,
+        "reference": None if window is None else {"units_per_s": window.units_per_s, "watts": window.watts},
+    }
