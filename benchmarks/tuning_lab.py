@@ -11,6 +11,10 @@ The sweep runs each program at every point of a grid of GPU limits and CPU frequ
 is the share of the untuned energy-delay product or energy that a run saves, with the search included;
 `possible` is that of the best point of the sweep; `share` is the sum of the savings over the sum of the
 possible ones. A run is responsive if at least 2 % are possible.
+
+`--regain` measures instead how fast a program that is memory-bound for 200 steps and compute-bound for 100
+regains its speed. Its steps last a second. The speed is regained when the program is at most 6 % slower than
+untuned.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from pathlib import Path
 from statistics import fmean
 
 from claims import Claim, at_least, at_most, publish
-from lab_runs import TunedRun, memory_folder, run_agent, run_search
+from lab_runs import TunedRun, memory_folder, regain_seconds, run_agent, run_search
 
 from slurm_energy.policies.operating_point import OperatingPoint
 from slurm_energy.tuning.objective import TIME_EXPONENTS, Objective
@@ -40,6 +44,7 @@ from slurm_energy_lab.virtual_node import VirtualNode
 
 OBJECTIVES = (("edp", None), ("energy", 0.03), ("energy", 0.05), ("energy", 0.10))
 RESPONSIVE = 0.02
+REGAIN_RUN_S, REGAIN_S = 300.0, 10.0
 
 
 @dataclass(frozen=True)
@@ -77,10 +82,13 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2, help="processes (2)")
     parser.add_argument("--programs", default="", help="comma-separated names (default: all)")
     parser.add_argument("--search-only", action="store_true", help="without the agent")
+    parser.add_argument("--regain", action="store_true", help="measure the change to compute-bound work")
     parser.add_argument("--verbose", action="store_true", help="print every run")
     parser.add_argument("--results", type=Path, metavar="FILE", help="file of results to write and to resume")
     parser.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
     arguments = parser.parse_args()
+    if arguments.regain:
+        return regain(arguments)
     programs = tuple(filter(None, arguments.programs.split(","))) or (*kernel_names(), *program_names())
     print(f"{arguments.nodes} nodes with seeds from {arguments.seed}, runs of {arguments.seconds:g} s")
     begin = time.monotonic()
@@ -90,6 +98,40 @@ def main() -> int:
     report(results)
     print(f"{len(results)} runs in {time.monotonic() - begin:.0f} s")
     return publish(claims(results), arguments.json)
+
+
+def regain(arguments: argparse.Namespace) -> int:
+    """Run the program whose bound changes on every node, and publish the claim about it."""
+    seeds = range(arguments.seed, arguments.seed + arguments.nodes)
+    print(f"{arguments.nodes} nodes with seeds from {arguments.seed}, runs of {REGAIN_RUN_S:g} s")
+    with ProcessPoolExecutor(arguments.workers) as pool:
+        parts = list(pool.map(regain_on_node, seeds))
+    for seed, times in zip(seeds, parts, strict=True):
+        print(seed, ", ".join(f"{goal} {seconds:.1f} s" for goal, seconds in times.items()))
+    seconds = [value for times in parts for value in times.values()]
+    late = [value for value in seconds if value > REGAIN_S]
+    slowed = sum(value > 1 for value in seconds)
+    print(
+        f"{len(seconds)} runs, {slowed} slowed for more than a second, {len(late)} for more than {REGAIN_S} s"
+    )
+    return publish([at_most("lab_regain_seconds", max(seconds), REGAIN_S)], arguments.json)
+
+
+def regain_on_node(seed: int) -> dict[str, float]:
+    """Return the seconds in which the program regains its speed on one node, by objective."""
+    logging.disable(logging.WARNING)
+    device = "gpu" if seed % 2 else "cpu"
+    name = f"random-{device}-{seed}"
+    profile = load_profile(name)
+    truth, size = SteadyState(profile, device), default_size(profile, "solver", device, REGAIN_RUN_S)
+    times = {}
+    with memory_folder() as folder:
+        node = VirtualNode(folder, name, sampling_hz=1.0, node_meter=True)
+        for objective in (Objective("edp"), Objective("energy", 0.05)):
+            run = run_agent(node, device, "solver", size, objective, f"{seed}/{objective.name}")
+            times[objective.name] = regain_seconds(truth, size, run, 0.06)
+        node.close()
+    return times
 
 
 def evaluate(arguments: argparse.Namespace, programs: Sequence[str]) -> list[Result]:
