@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import math
 import time
@@ -16,14 +17,16 @@ from slurm_energy.controller.node_hosts import Sender
 from slurm_energy.controller.tuning_advisor import TuningAdvisor
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.quantities import shown
-from slurm_energy.tuning.group.coordinator import GroupCoordinator, GroupSearch
+from slurm_energy.tuning.group.coordinator import DEFAULT_TIMES, GroupCoordinator, GroupSearch
 from slurm_energy.tuning.group.joint_search import create_joint_search
 from slurm_energy.tuning.group.messages import GroupPoll, NodeOffer
 from slurm_energy.tuning.objective import Objective
 
 MAX_GROUPS: Final = 1000
 MAX_GROUP_NODES: Final = 64
-"""Larger jobs stay untuned: each node polls once a second, and five times a second during a change."""
+"""Larger jobs stay untuned, because a poll takes senergyctld about 3 ms."""
+_BUSY_S_PER_NODE: Final = 0.006
+"""Interval of polls during a change divided by the number of nodes: half of a processor for a large job."""
 _FORGOTTEN_S: Final = 300.0
 _CHECKED_S: Final = 60.0
 """Time for which a node that was found to run a job need not be checked again."""
@@ -109,7 +112,9 @@ class TuningGroups:
             self._forget()
             if len(self._groups) >= MAX_GROUPS:
                 raise UnavailableError("tuning", f"{MAX_GROUPS} jobs on several nodes are tuned already")
-            coordinator = GroupCoordinator(uuid.uuid4().hex, poll.nodes, self._search_factory(poll))
+            busy_poll_s = max(DEFAULT_TIMES.busy_poll_s, _BUSY_S_PER_NODE * poll.nodes)
+            times = dataclasses.replace(DEFAULT_TIMES, busy_poll_s=busy_poll_s)
+            coordinator = GroupCoordinator(uuid.uuid4().hex, poll.nodes, self._search_factory(poll), times)
             group = self._groups[key] = _Group(coordinator, self._clock())
         elif poll.nodes != group.coordinator.nodes:
             raise UsageError(f"job {poll.job_id}", f"has another number of nodes than {poll.nodes}")

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.soak,
     pytest.mark.lab(
         profiles=["epyc-7513-a100"] * 4,
-        overrides={"cpu.cores_per_package": 8, "gpu.count": 1},
+        overrides={"cpu.cores_per_package": 8},
         energy={"agent": {"sampling_hz": 5.0}},
     ),
 ]
@@ -48,9 +48,8 @@ class LimitWatch:
 
     def _read(self) -> None:
         while not self._stopped.wait(READ_S):
-            limits = tuple(
-                client.status(socket)["model"]["gpus"][0]["limit_watts"] for socket in self._sockets.values()
-            )
+            gpus = [client.status(socket)["model"]["gpus"] for socket in self._sockets.values()]
+            limits = tuple(gpu["limit_watts"] for gpu in itertools.chain.from_iterable(gpus))
             self.readings.append((time.monotonic(), limits))
 
     @property
@@ -85,7 +84,7 @@ def test_all_gpus_have_one_limit_while_an_agent_dies(lab: LabDriver) -> None:
     before = {node: judges.settings(lab, node) for node in lab.nodes}
     job = lab.sbatch(
         "srun senergy lab run triad --gpu --seconds 600 --report-progress",
-        *("-N4", "--ntasks-per-node=1", "--exclusive", "--gpus-per-node=1", "--energy-policy=edp"),
+        *("-N4", "--ntasks-per-node=1", "--exclusive", "--gpus-per-node=4", "--energy-policy=edp"),
     )
     with LimitWatch(lab) as watch:
         watch.wait_for(changes=1)

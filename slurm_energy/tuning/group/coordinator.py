@@ -22,6 +22,7 @@ from slurm_energy.tuning.progress_window import ProgressWindow
 
 GATHERING = "gathering"
 FROZEN = "frozen"
+HOLD, STATIC = "hold", "static"
 _MAX_SEARCHES = 8
 
 
@@ -58,7 +59,8 @@ class GroupTimes:
         contact_s: maximum age of the last poll of an agent that counts as in contact.
         confirm_s: time after the change in which every agent must report the new point.
         missing_s: age of the last poll from which on an agent counts as missing and the group is frozen.
-        poll_s: interval of polls without a change.
+        poll_s: interval of polls without a change while the search measures points.
+        hold_poll_s: interval of polls without a change while the point is held.
         busy_poll_s: interval of polls during a change.
     """
 
@@ -69,6 +71,7 @@ class GroupTimes:
     confirm_s: float = 0.45
     missing_s: float = 5.0
     poll_s: float = 1.0
+    hold_poll_s: float = 2.0
     busy_poll_s: float = 0.2
 
 
@@ -138,6 +141,7 @@ class GroupCoordinator:
         self._state = _State()
         self._switch: _Switch | None = None
         self._search: GroupSearch | None = None
+        self._summary: dict[str, Any] = {}
         self._refused: frozenset[str] = frozenset()
         self._searches = 0
         self._is_ending = False
@@ -205,6 +209,7 @@ class GroupCoordinator:
         if self._search is None and len(offers) == self.nodes and self._searches < _MAX_SEARCHES:
             self._searches += 1
             self._search = self._create_search(offers, self._refused)
+            self._summary = self._search.summary()
 
     def _finish_switch(self, now_s: float) -> None:
         """End a change that all agents have reported, or undo it if one of them has not."""
@@ -244,6 +249,7 @@ class GroupCoordinator:
         for member in self._members.values():
             member.window = None
         self._search.observe(merge_windows(windows))
+        self._summary = self._search.summary()
 
     def _announce_switch(self, now_s: float) -> None:
         times = self._times
@@ -282,10 +288,15 @@ class GroupCoordinator:
             switch_at_s=None if switch is None else switch.at_s,
             go=switch is not None and switch.go,
             phase=self._phase(now_s),
-            poll_s=times.busy_poll_s if is_busy else times.poll_s,
+            poll_s=times.busy_poll_s if is_busy else self._quiet_poll_s,
             needs_offer=member.offer is None,
-            summary={} if self._search is None else self._search.summary(),
+            summary=self._summary,
         )
+
+    @property
+    def _quiet_poll_s(self) -> float:
+        is_held = self._search is None or self._search.phase in (HOLD, STATIC)
+        return self._times.hold_poll_s if is_held and self._is_complete else self._times.poll_s
 
     def _phase(self, now_s: float) -> str:
         if not self._is_complete or self._search is None:
