@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 import logging
 
 import pytest
@@ -16,6 +18,7 @@ from slurm_energy.controller.store import Store
 from slurm_energy.controller.tuning_advisor import curve_oracle
 from slurm_energy.errors import UnavailableError
 from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.oracle.calibration import refit
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.learned_run import LearnedRun
 
@@ -99,3 +102,16 @@ def test_a_fit_that_takes_too_long_is_ended(site, monkeypatch):
     site._fitted.clear()
     with pytest.raises(UnavailableError, match="no_such_module"):
         asyncio.run(site.refit())
+
+
+def test_a_refit_works_where_the_unit_forbids_priorities_and_limits(tmp_path, monkeypatch):
+    def forbidden(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(refit.os, "nice", forbidden)
+    monkeypatch.setattr(refit.resource, "setrlimit", forbidden)
+    request = {"hardware": KIND, "files": [], "runs": relative_rows(RUNS)}
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(request)))
+    monkeypatch.setattr("sys.argv", ["refit", str(tmp_path / "out.toml")])
+    assert refit.main() == 0
+    assert "refitted to 3 runs" in (tmp_path / "out.toml").read_text()
