@@ -26,6 +26,7 @@ from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve, Respo
 
 np = pytest.importorskip("numpy")
 
+from slurm_energy.tuning.decision import Decision, Situation, decide  # noqa: E402
 from slurm_energy.tuning.ensemble import Ensemble, Observation  # noqa: E402
 from slurm_energy.tuning.priors import (  # noqa: E402
     PhysicalPrior,
@@ -265,3 +266,27 @@ def test_the_guard_sees_a_device_whose_power_changes() -> None:
     guard.reset()
     assert guard.add(window(100, 200)) == 0
     assert guard.add(window(95, 260)) == pytest.approx(math.log(1.3))
+
+
+def test_a_used_up_budget_leaves_probes_that_hardly_lose():
+    points = (UNTUNED, limit(250.0), limit(150.0))
+    log_time = np.array([[0.0, 0.01, 0.2], [0.0, 0.02, 0.5]])
+    log_power = np.array([[0.0, -0.15, -0.5], [0.0, -0.15, -0.5]])
+    posterior = Ensemble(points, log_time, log_power).condition()
+    objective, nothing = Objective("edp"), frozenset()
+    assert decide(posterior, objective, Situation(0, nothing, max_loss=-1.0)) == Decision(1, probe=True)
+    deep = Situation(0, nothing, excluded=frozenset({1}), max_loss=-1.0)
+    assert decide(posterior, objective, deep) == Decision(0, probe=False)
+
+
+def test_a_point_is_held_only_if_it_was_measured_and_keeps_the_limit():
+    points = (UNTUNED, limit(250.0), limit(150.0))
+    samples = np.tile([0.0, 0.03, 0.10], (4, 1)), np.tile([0.0, -0.1, -0.4], (4, 1))
+    seen = [Observation(1, 0.03, -0.1, 0.002, 0.002), Observation(2, 0.1, -0.4, 0.002, 0.002)]
+    posterior = Ensemble(points, *samples).condition(seen)
+    both = Situation(2, frozenset({1, 2}))
+    assert decide(posterior, Objective("energy", 0.05), both) == Decision(1, probe=False)
+    assert decide(posterior, Objective("energy", 0.2), both) == Decision(2, probe=False)
+    assert decide(posterior, Objective("energy", 0.01), both) == Decision(0, probe=False)
+    none = Situation(0, frozenset(), may_probe=False)
+    assert decide(posterior, Objective("energy", 0.2), none) == Decision(0, probe=False)
