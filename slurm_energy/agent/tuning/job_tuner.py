@@ -86,6 +86,7 @@ class JobTuner:
         self._warm_up_until_s = now_s + warm_up_s
         self._last = MeterReading.of(session.meter, now_s)
         self._source: PointSource | None = None
+        self._pinned: OperatingPoint | None = None
         self._ended = False
         self._recheck_s, self._recheck_at_s = _FIRST_RECHECK_S, math.inf
         self._seek_until_s = self._warm_up_until_s + _SEEK_S
@@ -202,9 +203,14 @@ class JobTuner:
 
     def pin(self, point: OperatingPoint, now_s: float) -> None:
         """Hold an operating point that the site or the user fixed. It is not searched any more."""
-        self._source = ConstantPoint(point, {"chosen": point.to_json(), "chosen_source": "pinned"})
+        self._pinned = point
+        self._source = self._pinned_source(point)
         self.follow(now_s)
         self._store_result()
+
+    def _pinned_source(self, point: OperatingPoint) -> ConstantPoint:
+        allowed = self.tunable.allowed(point)
+        return ConstantPoint(allowed, {"chosen": allowed.to_json(), "chosen_source": "pinned"})
 
     def finish(self) -> None:
         """Write the final result into the session. The settings are restored by the caller."""
@@ -231,7 +237,10 @@ class JobTuner:
         before = self.point, self.phase
         if self._source is None:
             self._tunable = self.tunable.without_idle_gpus(self.gpu_draw_watts)
-            self._source = self._create_source(self, interval)
+            if self._pinned is not None:
+                self._source = self._pinned_source(self._pinned)
+            else:
+                self._source = self._create_source(self, interval)
             if self._source is None:
                 return False
         if (group := self.group) is not None:

@@ -19,6 +19,7 @@ from slurm_energy.agent.tuning.job_tuner import JobTuner, SourceFactory
 from slurm_energy.agent.tuning.local_source import LocalSources
 from slurm_energy.agent.tuning.point_applier import PointApplier
 from slurm_energy.agent.tuning.point_source import PointSource
+from slurm_energy.agent.tuning.tuning_state import checked_state, new_state
 from slurm_energy.agent.tuning.window_collector import MeasuredInterval
 from slurm_energy.config import Config
 from slurm_energy.devices.discovery import NodeDevices
@@ -108,19 +109,8 @@ class JobTuners:
         info = catalogue(self._config()).get(request.policy)
         if info is None or info.objective is None:
             return
-        session.tuning = {
-            "mode": request.tuning_mode or self._config().tuning.mode,
-            "objective": info.objective,
-            "slowdown_limit": request.slowdown_limit,
-            "progress": "none",
-            "reference": None,
-            "points": [],
-            "chosen": None,
-            "chosen_source": None,
-            "probes": 0,
-            "estimated_saving": None,
-            "exploration": False,
-        }
+        mode = request.tuning_mode or self._config().tuning.mode
+        session.tuning = new_state(mode, info.objective, request.slowdown_limit)
         self._add(session, WARM_UP_S)
 
     def resume(self, session: Session) -> None:
@@ -129,6 +119,13 @@ class JobTuners:
         A job on several nodes keeps its settings until its group tells which point is in force.
         """
         if session.tuning is None or session.key in self._entries:
+            return
+        try:
+            session.tuning = checked_state(session.tuning)
+        except UsageError as error:
+            session.tuning = None
+            session.note(f"tuning ended, because its state cannot be read: {error}")
+            self._applier.withdraw(session)
             return
         self._add(session, 0.0)
         entry = self._entries.get(session.key)
@@ -149,14 +146,17 @@ class JobTuners:
     def settings_changed(self, session: Session) -> None:
         """Measure a job again from its untuned settings, because its fixed settings have changed."""
         if (entry := self._entries.get(session.key)) is not None:
-            entry.tuner.restart(self._clock_s())
+            self._guard(entry, lambda: entry.tuner.restart(self._clock_s()))
 
     def finish(self, session: Session) -> None:
         """End the tuning of a job before its settings are restored."""
         self._signals.forget(session.key)
         if (entry := self._entries.pop(session.key, None)) is not None:
             self._leave_group(entry.tuner)
-            entry.tuner.finish()
+            try:
+                entry.tuner.finish()
+            except Exception as error:  # the job's settings must be restored and its record written
+                self._note_error(entry.tuner, error)
 
     def add_sample(self, now_s: float) -> None:
         """Take the last sample of the node into account for every tuned job.
@@ -165,23 +165,34 @@ class JobTuners:
         """
         if self._entries:
             self._local.prepare()
-        for key, entry in list(self._entries.items()):
-            try:
-                for report in self._progress.collect(key):
-                    entry.tuner.tracker.report(*report)
-                entry.tuner.remaining_s = self._progress.remaining_s(key)
-                signals = self._signals.read(entry.tuner.session, now_s)
-                if entry.tuner.add_sample(now_s, signals):
-                    self._checkpoints.save(entry.tuner.session)
-            except Exception as error:
-                owner = entry.tuner.session.owner
-                self._errors.report(error, f"job {owner}: tuning failed and ends", context="tuning")
-                entry.tuner.session.note("tuning ended after an internal error, see the agent's log")
-                del self._entries[key]
-                self._leave_group(entry.tuner)
-                self._applier.withdraw(entry.tuner.session)
+        for entry in list(self._entries.values()):
+            if self._guard(entry, lambda entry=entry: self._sample(entry.tuner, now_s)):  # type: ignore[misc]
+                self._checkpoints.save(entry.tuner.session)
         fast = any(entry.tuner.needs_fast_samples(now_s) for entry in self._entries.values())
         self.max_interval_s = _FAST_S * random.uniform(0.8, 1.2) if fast else math.inf
+
+    def _sample(self, tuner: JobTuner, now_s: float) -> bool:
+        key = tuner.session.key
+        for report in self._progress.collect(key):
+            tuner.tracker.report(*report)
+        tuner.remaining_s = self._progress.remaining_s(key)
+        return tuner.add_sample(now_s, self._signals.read(tuner.session, now_s))
+
+    def _guard(self, entry: _Entry, action: Callable[[], bool | None]) -> bool:
+        """Return the result of an action; an unexpected error ends the tuning of the job."""
+        try:
+            return bool(action())
+        except Exception as error:
+            self._note_error(entry.tuner, error)
+            self._entries.pop(entry.tuner.session.key, None)
+            self._leave_group(entry.tuner)
+            self._applier.withdraw(entry.tuner.session)
+            return False
+
+    def _note_error(self, tuner: JobTuner, error: Exception) -> None:
+        session = tuner.session
+        self._errors.report(error, f"job {session.owner}: tuning failed and ends", context="tuning")
+        session.note("tuning ended after an internal error, see the agent's log")
 
     def phases(self) -> dict[str, str]:
         """Return the phase of each tuned job, by job as `JOBID.RESTART`."""
@@ -228,7 +239,8 @@ class JobTuners:
         entry.tuner.advice = advice
         is_pinned = advice is not None and advice.pinned and not _is_in_group(entry.tuner.session)
         if is_pinned and advice is not None and advice.start is not None:
-            entry.tuner.pin(advice.start, self._clock_s())
+            start = advice.start
+            self._guard(entry, lambda: entry.tuner.pin(start, self._clock_s()))
 
     def group_poll(self, key: Key) -> GroupPoll | None:
         """Return the poll of a job on several nodes that is sent now; None if the job has ended here."""
@@ -258,7 +270,9 @@ class JobTuners:
     def change_group_point(self, key: Key) -> bool:
         """Make the change that is due for a job on several nodes, and return whether there was one."""
         entry = self._entries.get(key)
-        if entry is None or not entry.tuner.change_group_point(self._clock_s()):
+        if entry is None:
+            return False
+        if not self._guard(entry, lambda: entry.tuner.change_group_point(self._clock_s())):
             return False
         self._checkpoints.save(entry.tuner.session)
         return True

@@ -96,8 +96,10 @@ class LocalSources:
             return ConstantPoint(UNTUNED, _summary(UNTUNED, None, interval))
         if record["mode"] == "advise":
             return self._recommend(tuner, objective, points, reference, interval)
-        if not interval.has_progress and advice is not None and advice.start is not None:
-            return ConstantPoint(advice.start, _summary(advice.start, advice.start_source, interval))
+        start = None if advice is None else advice.start
+        if not interval.has_progress and start is not None and tunable.allowed(start) == start:
+            source = advice.start_source if advice is not None else None
+            return ConstantPoint(start, _summary(start, source, interval))
         if self._is_missing:
             tuner.session.note(NO_NUMPY_NOTE)
             point = safe_point(points, reference, tunable.gpu, objective)
@@ -155,13 +157,12 @@ class LocalSources:
         tuner: JobTuner, objective: Objective, config: Config
     ) -> tuple[OperatingPoint, CurveSource] | None:
         """Return the first point to try and its source: the controller, else the site or a publication."""
-        advice = tuner.advice
+        advice, tunable = tuner.advice, tuner.tunable
         if advice is not None and advice.start is not None:
             sources = [source for source in CurveSource if source.value == advice.start_source]
-            return advice.start, sources[0] if sources else CurveSource.ORACLE
-        tunable = tuner.tunable
+            return tunable.allowed(advice.start), sources[0] if sources else CurveSource.ORACLE
         named = starting_point(objective.name, tuner.session.model, tunable.hardware, tunable.scope, config)
-        return (named.point, CurveSource(named.source)) if named is not None else None
+        return (tunable.allowed(named.point), CurveSource(named.source)) if named is not None else None
 
     @staticmethod
     def _prior(tuner: JobTuner) -> Prior:

@@ -80,10 +80,11 @@ class PointApplier:
         Args:
             session: the job. Its outcomes are updated.
             tunable: hardware that tuning may change for the job.
-            point: the operating point; `UNTUNED` leaves only the fixed settings of the job's plan.
+            point: the operating point; `UNTUNED` leaves only the fixed settings of the job's plan. Knobs that
+                must not be moved are left out.
         """
         fixed = {setting.key: setting for setting in session.plan}
-        wanted = point_settings(point, tunable.hardware, tunable.scope, self._config())
+        wanted = point_settings(tunable.allowed(point), tunable.hardware, tunable.scope, self._config())
         tuned = {setting.key: setting for setting in wanted}
         before = self.tuned_keys(session)
         dropped = before - tuned.keys() - fixed.keys()

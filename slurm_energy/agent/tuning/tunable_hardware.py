@@ -69,6 +69,10 @@ class TunableHardware:
             return self
         return dataclasses.replace(self, scope=dataclasses.replace(self.scope, gpus=()))
 
+    def allowed(self, point: OperatingPoint) -> OperatingPoint:
+        """Return an operating point without the knobs that must not be moved."""
+        return dataclasses.replace(point, **dict.fromkeys(self.blocked))
+
     @property
     def gpus(self) -> tuple[GpuInfo, ...]:
         """The GPUs of the job that no other job can use."""

@@ -1,0 +1,43 @@
+"""State of a job's tuning in its session, which becomes the key `tuning` of its record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slurm_energy.errors import UsageError
+from slurm_energy.tuning.objective import Objective
+from slurm_energy.tuning.response_curve import ResponsePoint
+from slurm_energy.tuning_record import check_tuning
+
+
+def new_state(mode: str, objective: str, slowdown_limit: float | None) -> dict[str, Any]:
+    """Return the state of a job that starts."""
+    return {
+        "mode": mode,
+        "objective": objective,
+        "slowdown_limit": slowdown_limit,
+        "progress": "none",
+        "reference": None,
+        "points": [],
+        "chosen": None,
+        "chosen_source": None,
+        "probes": 0,
+        "estimated_saving": None,
+        "exploration": False,
+    }
+
+
+def checked_state(data: Any) -> dict[str, Any]:
+    """Return the state from a session file, which another release may have written or a fault have damaged.
+
+    Raises:
+        UsageError: the state is malformed.
+    """
+    state = check_tuning(data)
+    if state is None:
+        raise UsageError("tuning: no state")
+    state = new_state(state["mode"], state["objective"], None) | state
+    Objective(state["objective"], state["slowdown_limit"])
+    for point in state["points"]:
+        ResponsePoint.from_json(point)
+    return state
