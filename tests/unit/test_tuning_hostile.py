@@ -12,6 +12,7 @@ from test_job_tuner import POLICIES, Program, advice, finish, make
 from slurm_energy.agent.tuning.job_tuner import JobTuner
 from slurm_energy.devices.cpu.cpufreq import CpufreqRange, EnergyPerformancePreference
 from slurm_energy.devices.driver import DeviceError
+from slurm_energy.tuning.progress.reported_units import MAX_TOTAL_REPORTS, ReportedUnits
 
 __all__ = ["make"]
 
@@ -128,3 +129,14 @@ def test_an_error_at_the_end_of_a_job_does_not_keep_its_settings(
     node.manager.end(env())
     assert node.tree.snapshot() == node.original
     assert any("internal error" in note for note in node.records()[0].notes)
+
+
+def test_many_processes_keep_few_reports_each() -> None:
+    reports = ReportedUnits()
+    for number in range(300):
+        for process in range(400):
+            reports.add(float(number), 0.5 * number, str(process))
+    assert sum(len(series) for series in reports._reports.values()) <= MAX_TOTAL_REPORTS
+    rate = reports.rate(140.0, 150.0)
+    assert rate is not None
+    assert rate.units_per_s == pytest.approx(2.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import collections
 import itertools
 import math
@@ -15,7 +14,10 @@ from slurm_energy.tuning.progress_window import ProgressSource
 MAX_PROCESSES: Final = 1024
 """Further processes are ignored. A node has fewer ranks."""
 MAX_REPORTS: Final = 2048
-"""Reports kept per process: 17 minutes at two reports per second."""
+"""Reports kept of a process that reports alone: 17 minutes at two reports per second."""
+MAX_TOTAL_REPORTS: Final = 32_768
+"""Reports kept of all processes. Many processes have shorter series, and report less often."""
+_MIN_REPORTS: Final = 64
 _PAUSE_FACTOR: Final = 3.0
 _MAX_PAUSES: Final = 0.2
 _MIN_FOR_PAUSES: Final = 5
@@ -30,6 +32,7 @@ class ReportedUnits:
 
     def __init__(self) -> None:
         self._reports: dict[str, collections.deque[tuple[float, float]]] = {}
+        self._kept = MAX_REPORTS
 
     def __bool__(self) -> bool:
         """Return whether any process has reported."""
@@ -53,12 +56,15 @@ class ReportedUnits:
             if len(self._reports) >= MAX_PROCESSES:
                 return
             reports = self._reports[process] = collections.deque(maxlen=MAX_REPORTS)
+            self._kept = max(_MIN_REPORTS, MAX_TOTAL_REPORTS // len(self._reports))
         if reports:
             if time_s <= reports[-1][0]:
                 return
             if units < reports[-1][1]:
                 reports.clear()
         reports.append((time_s, units))
+        while len(reports) > self._kept:
+            reports.popleft()
 
     def rate(self, start_s: float, end_s: float) -> Progress | None:
         """Return the rate of the slowest process over a window; None without two reports of any process.
@@ -88,8 +94,10 @@ class ReportedUnits:
 
     def unit_s(self) -> float | None:
         """Return the seconds between the last reports of the process that reports least often."""
-        recent = [list(reports)[-8:] for reports in self._reports.values() if len(reports) > 1]
-        lengths = [(reports[-1][0] - reports[0][0]) / (len(reports) - 1) for reports in recent]
+        lengths = []
+        for reports in self._reports.values():
+            if (steps := min(len(reports), 8) - 1) > 0:
+                lengths.append((reports[-1][0] - reports[-1 - steps][0]) / steps)
         return max(lengths, default=None)
 
 
@@ -115,21 +123,27 @@ def _rate_of(
 
 
 def _steps(
-    reports: collections.deque[tuple[float, float]], start_s: float, end_s: float
+    reports: collections.deque[tuple[float, float]], start_s: float, end_s: float, most: int = MAX_REPORTS
 ) -> list[tuple[float, float]]:
-    """Return the reports of a window, without those that report no new unit."""
-    series = list(reports)
-    first = bisect.bisect_left(series, (start_s, -math.inf))
-    last = bisect.bisect_right(series, (end_s, math.inf))
-    inside = series[first:last]
-    return [*inside[:1], *(b for a, b in itertools.pairwise(inside) if b[1] > a[1])]
+    """Return the last `most` reports of a window, without those that report no new unit."""
+    inside: list[tuple[float, float]] = []
+    for report in reversed(reports):
+        if report[0] < start_s or len(inside) > most:
+            break
+        if report[0] > end_s:
+            continue
+        if inside and report[1] == inside[-1][1]:
+            inside[-1] = report  # the later report of the same total has no new unit
+        else:
+            inside.append(report)
+    return inside[most - 1 :: -1]
 
 
 def _slow_rate(
     reports: collections.deque[tuple[float, float]], since_s: float, now_s: float
 ) -> Progress | None:
     """Return the rate of a process whose last units took clearly longer than the earlier ones, or None."""
-    steps = _steps(reports, since_s, now_s)[-_USUAL_INTERVALS - 3 :]
+    steps = _steps(reports, since_s, now_s, _USUAL_INTERVALS + 3)
     lengths = [(b[0] - a[0]) / (b[1] - a[1]) for a, b in itertools.pairwise(steps)]
     if len(lengths) < _MIN_USUAL_INTERVALS + 1:
         return None
