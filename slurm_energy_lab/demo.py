@@ -19,11 +19,10 @@ from typing import Any
 from slurm_energy.errors import EnergyError
 from slurm_energy.policies.operating_point import OperatingPoint
 from slurm_energy_lab.cluster.nodes_file import DEFAULT_PROFILES, NodeSpec, from_profiles
+from slurm_energy_lab.model import UNKNOWN_PROFILE
 
 TITLE = "Thirteen jobs, five kinds of nodes, five energy policies"
 JOB_TIMEOUT_S = 300
-UNKNOWN_PROFILE = "random-gpu-0"
-"""Profile of the node whose hardware no table lists: its coefficients are drawn at random."""
 COLUMNS = "JobID%5,JobName%-22,Policy,NodeList%8,Elapsed,ConsumedEnergy,AvePower,PeakPower,EDP,Quality"
 
 

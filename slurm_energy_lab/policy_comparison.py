@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.policies.catalogue import BUILT_IN
+from slurm_energy_lab.model import UNKNOWN_PROFILE
 from slurm_energy_lab.virtual_node import VirtualNode
 
-UNKNOWN_PROFILE, UNKNOWN_MACHINE = "random-gpu-7", "unknown GPUs"
-"""The demonstration's node whose hardware no table lists."""
+UNKNOWN_MACHINE = "unknown GPUs"
 CAP_SHARE = 0.75
 """Limit under `cap` as a share of the power that the job draws under `monitor`."""
 BASELINE = "monitor"

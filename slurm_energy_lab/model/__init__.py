@@ -19,11 +19,12 @@ from slurm_energy_lab.model.profile import (
     OtherProfile,
     RaplProfile,
 )
-from slurm_energy_lab.model.profile_file import draw_profile, load_profile, profile_names
+from slurm_energy_lab.model.profile_file import UNKNOWN_PROFILE, draw_profile, load_profile, profile_names
 from slurm_energy_lab.model.programs import program_names
 from slurm_energy_lab.model.requests import FrequencyRequest, GpuState, KernelRequest, KernelResult
 
 __all__ = [
+    "UNKNOWN_PROFILE",
     "CacheLevel",
     "Constraint",
     "CpuProfile",

@@ -35,6 +35,8 @@ Rule = tuple[str, bool, str]
 
 _DIRECTORY = Path(__file__).resolve().parent.parent / "profiles"
 _RANDOM = re.compile(r"random-(cpu|gpu)-(\d{1,9})")
+UNKNOWN_PROFILE = "random-gpu-0"
+"""Name of the demonstration's profile of hardware that no table lists."""
 _GENERIC_GOVERNOR = "schedutil"
 """Default governor of current kernels for drivers with the generic governors."""
 _DRIVER_EPP = "balance_performance"
