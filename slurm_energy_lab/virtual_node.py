@@ -389,7 +389,8 @@ class VirtualNode:
     def _write_through(self, knob: Knob) -> None:
         """Let each write of a knob reach the emulator at once, as a write to its file would."""
         write = knob.write
-        paths = ["/" + str(file.relative_to(self.root)) for file in knob.files()]
+        root = self.root.resolve()
+        paths = ["/" + str(file.resolve().relative_to(root)) for file in knob.files()]
 
         def write_and_pass(value: str) -> None:
             write(value)

@@ -16,7 +16,7 @@ MARGIN = 0.01
 MAX_HOLD_RISK = 0.02
 STAY_MARGIN = 0.002
 MAX_LOSS_RISK = 0.05
-MAX_PROBE_RISK = 0.6
+MAX_PROBE_RISK = 0.8
 MIN_GAIN = 0.01
 """Smallest improvement of the objective over the untuned job that is worth a setting."""
 SWITCH_GAIN = 0.003

@@ -12,15 +12,16 @@ TRIAD = ComparedProgram("triad", "cpu", "xeon-4210-rtx6000", "2 x Xeon 4210")
 
 
 def test_a_lower_frequency_saves_energy_of_memory_bound_work():
-    runs = compare(20, [TRIAD], ["powersave"])
-    base, slow = runs
+    runs = compare(20, [TRIAD], ["powersave", "cap"])
+    base, slow, capped = runs
     assert base.policy == "monitor"
     assert slow.joules < 0.97 * base.joules
     assert slow.seconds < 1.1 * base.seconds
     header, _, row = table(runs).splitlines()
-    assert header == "| program | monitor | powersave |"
+    assert header == "| program | monitor | powersave | cap |"
     assert row.startswith("| triad on 2 x Xeon 4210 | 20 s, ")
-    assert row.count(" / ") == 2
+    assert row.count(" / ") == 4
+    assert capped.joules / capped.seconds < 0.95 * base.joules / base.seconds
 
 
 def test_an_unknown_policy_is_refused(capsys):
