@@ -9,9 +9,9 @@ of 5 steps go to the search, which may set every measured limit. The highest lim
 
 The search knows the range of the limits and the job's own measured draw. Its generic prior is a physical
 model, conditioned on published responses of other GPUs (docs/tuning.md); no row of the data enters it, so
-that all rows of the evaluated GPU and network are withheld. Constants of the decision were chosen by hand
-with the results on the Quadro RTX 6000 in view (in-sample in this weak sense) and not on any other GPU
-(held-out).
+that all rows of the evaluated GPU and network are withheld. The constants of the decision were chosen by
+hand with results on the Quadro RTX 6000 in view; one rule (a budget that is used up does not end a search)
+was added after a look at the A40. For these constants both GPUs are in-sample.
 
 EDP is that of the whole run, with the reference and all probes, from the noise-free curve. Its loss is
 relative to the best static limit of the job in hindsight. Jobs of which no limit improves the EDP by 1 % do
