@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 TOLERANCE: Final = 0.05
 """Two signals disagree if the speed ratios that they give differ by more than this."""
-MIN_PERIODS: Final = 6
-"""Periods that a window should contain."""
+_MIN_WINDOW_S: Final = 5.0
+_UNITS_PER_WINDOW: Final = 7
+_PERIODS_PER_WINDOW: Final = 11
 _MISSES_BEFORE_FALLBACK: Final = 3
 _SHORTEST_PERIOD_RATIO, _LONGEST_PERIOD_RATIO = 0.60, 1.65
 """A new period relative to the first: settings change it less than this, a harmonic changes it by 2."""
@@ -68,8 +69,14 @@ class ProgressTracker:
     @property
     def window_s(self) -> float:
         """Length in seconds of a window in which the current source should have a rate."""
-        unit_s = self.unit_s
-        return _DEFAULT_WINDOW_S if unit_s is None else max(5.0, (MIN_PERIODS + 1) * unit_s)
+        reported_s = self._reports.unit_s()
+        if reported_s is not None:
+            return max(_MIN_WINDOW_S, _UNITS_PER_WINDOW * reported_s)
+        return (
+            _DEFAULT_WINDOW_S
+            if self._period_s is None
+            else max(_MIN_WINDOW_S, _PERIODS_PER_WINDOW * self._period_s)
+        )
 
     def report(self, units: float, time_s: float, process: str = "") -> None:
         """Store the units of work that a process has completed since its start.
