@@ -86,24 +86,27 @@ class TuningGroups:
             raise UsageError(
                 f"job {poll.job_id}", f"has more than {MAX_GROUP_NODES} nodes", "it stays untuned"
             )
+        await self._check(poll, sender)
         group = self._group_of(poll)
-        if self._advisor is not None:
-            await self._check(group, poll, sender)
+        group.checked_s.setdefault((poll.node, sender), self._clock())
         async with group.lock:
             decision = await asyncio.to_thread(lambda: group.coordinator.poll(poll, self._clock()))
         if group.coordinator.is_empty:
             self._groups.pop((poll.job_id, poll.restart_count), None)
         return decision.to_json()
 
-    async def _check(self, group: _Group, poll: GroupPoll, sender: Sender) -> None:
-        now_s = self._clock()
-        if now_s - group.checked_s.get((poll.node, sender), -math.inf) < _CHECKED_S:
+    async def _check(self, poll: GroupPoll, sender: Sender) -> None:
+        """Check that the job runs on the node. A poll that fails the check leaves no trace."""
+        if self._advisor is None:
             return
-        assert self._advisor is not None
+        group = self._groups.get((poll.job_id, poll.restart_count))
+        checked_s = {} if group is None else group.checked_s
+        if self._clock() - checked_s.get((poll.node, sender), -math.inf) < _CHECKED_S:
+            return
+        checked_s.pop((poll.node, sender), None)
         job = await self._advisor.verified_job(poll.node, poll.job_id, poll.restart_count, sender)
         if len(job.nodes) != poll.nodes:
             raise UsageError(f"job {poll.job_id}", f"has {len(job.nodes)} nodes, not {poll.nodes}")
-        group.checked_s[poll.node, sender] = now_s
 
     def _group_of(self, poll: GroupPoll) -> _Group:
         key = poll.job_id, poll.restart_count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,15 @@ from test_job_manager import Node, env
 from test_job_tuner import POLICIES, Program, advice, finish, make
 
 from slurm_energy.agent.tuning.job_tuner import JobTuner
+from slurm_energy.config import Config
+from slurm_energy.controller.node_hosts import Sender
+from slurm_energy.controller.tuning_groups import MAX_GROUPS, TuningGroups
 from slurm_energy.devices.cpu.cpufreq import CpufreqRange, EnergyPerformancePreference
 from slurm_energy.devices.driver import DeviceError
+from slurm_energy.errors import ForbiddenError, NotFoundError, UsageError
+from slurm_energy.policies.operating_point import UNTUNED
+from slurm_energy.slurm.queue.running_jobs import RunningJob
+from slurm_energy.tuning.group.messages import GroupDecision, GroupPoll
 from slurm_energy.tuning.progress.reported_units import MAX_TOTAL_REPORTS, ReportedUnits
 
 __all__ = ["make"]
@@ -140,3 +148,59 @@ def test_many_processes_keep_few_reports_each() -> None:
     rate = reports.rate(140.0, 150.0)
     assert rate is not None
     assert rate.units_per_s == pytest.approx(2.0)
+
+
+def poll_of(job_id: int, node: str = "n1", nodes: int = 2) -> dict[str, Any]:
+    return GroupPoll(node, job_id, 0, nodes, "edp").to_json()
+
+
+class RunningOnTwoNodes:
+    """Job 5 runs on n1 and n2; nothing else runs."""
+
+    async def verified_job(self, node: str, job_id: int, restart_count: int, sender: Sender) -> RunningJob:
+        if job_id != 5:
+            raise NotFoundError(f"job {job_id}", "Slurm runs no such job")
+        if node not in ("n1", "n2"):
+            raise ForbiddenError(f"job {job_id}", "it does not run there")
+        return RunningJob(5, 2001, 0, "gpu", "n[1-2]", {})
+
+
+def test_polls_about_foreign_jobs_leave_no_group() -> None:
+    async def polls() -> None:
+        groups = TuningGroups(Config, RunningOnTwoNodes())  # type: ignore[arg-type]
+        for job_id in range(100, 100 + MAX_GROUPS):
+            with pytest.raises(NotFoundError):
+                await groups.poll(poll_of(job_id), Sender("10.0.0.9"))
+        with pytest.raises(ForbiddenError):
+            await groups.poll(poll_of(5, "n9"), Sender("10.0.0.9"))
+        with pytest.raises(UsageError):
+            await groups.poll(poll_of(5, nodes=3), Sender("10.0.0.9"))
+        assert (await groups.poll(poll_of(5), Sender("10.0.0.1")))["needs_offer"]
+
+    asyncio.run(polls())
+
+
+@pytest.mark.parametrize("change", [{"refused": [[1]]}, {"window": [1]}, {"window": "x"}, {"offer": "x"}])
+def test_a_poll_of_another_form_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        GroupPoll.from_json(poll_of(5) | change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"poll_s": 1e-9},
+        {"poll_s": 1e300},
+        {"epoch": 10**30},
+        {"epoch": -1},
+        {"summary": {"points": [{}]}},
+        {"summary": {"probes": "many"}},
+        {"point": {"gpu_limit_watts": float("nan")}},
+        {"switch_at_s": float("inf")},
+    ],
+)
+def test_a_decision_out_of_range_is_refused(change: dict[str, Any]) -> None:
+    good = GroupDecision("c", 0.0, 0, UNTUNED).to_json()
+    GroupDecision.from_json(good)
+    with pytest.raises(UsageError):
+        GroupDecision.from_json(good | change)

@@ -16,12 +16,14 @@ from slurm_energy.policies.operating_point import OperatingPoint
 from slurm_energy.quantities import is_number, shown
 from slurm_energy.tuning.candidates import CpuHardware, GpuHardware
 from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
+from slurm_energy.tuning_record import check_tuning
 
 GROUP_PATH: Final = "/v1/tuning/group"
 MAX_CANDIDATES: Final = 128
 MAX_NODES: Final = 4096
 _MAX_NAME: Final = 256
 _MAX_NUMBERS: Final = 256
+_MIN_POLL_S, _MAX_POLL_S = 0.05, 60.0
 _FIELDS: Final = frozenset(field.name for field in dataclasses.fields(OperatingPoint))
 
 
@@ -94,7 +96,7 @@ class GroupPoll:
             values["offer"] = None if offer is None else _offer(offer)
             values["point"] = None if point is None else OperatingPoint.from_json(point)
             values["window"] = None if window is None else _window(window)
-            values["refused"] = tuple(values.get("refused", ()))
+            values["refused"] = tuple(map(str, values.get("refused", ())))
             made = cls(**values)
         except (AttributeError, TypeError, ValueError, KeyError) as error:
             raise UsageError(f"poll of a tuning group: {shown(str(error), 200)}") from None
@@ -178,16 +180,18 @@ class GroupDecision:
             and len(made.coordinator) <= _MAX_NAME
             and is_number(made.time_s)
             and type(made.epoch) is int
+            and 0 <= made.epoch < 1 << 53
             and _is_optional(made.switch_at_s, -1e15, 1e15)
             and type(made.go) is bool
             and isinstance(made.phase, str)
             and len(made.phase) <= _MAX_NAME
             and is_number(made.poll_s)
-            and made.poll_s > 0
+            and _MIN_POLL_S <= made.poll_s <= _MAX_POLL_S
             and isinstance(made.summary, dict)
         )
         if not fits:
             raise UsageError("decision of a tuning group: a value is out of range")
+        check_tuning({"mode": "on", "objective": "edp", **made.summary})
         return made
 
 
