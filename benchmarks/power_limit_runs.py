@@ -14,6 +14,7 @@ from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
 
 MIN_STEP_CV = 0.01
 FLAT_POWER = 0.1
+MIN_LIMITS = 3
 COLUMNS = ("dataset", "network", "batch_size", "optimizer", "power_limit", "time_per_epoch", "average_power")
 
 
@@ -71,18 +72,36 @@ def load(folder: Path, smooth: bool = True) -> list[MeasuredJob]:
     jobs = []
     for path in sorted(folder.glob("summary_power_*.csv")):
         gpu = path.stem.removeprefix("summary_power_")
-        rows: dict[tuple[str, str], dict[float, list[tuple[float, float]]]] = defaultdict(
-            lambda: defaultdict(list)
-        )
-        with path.open(newline="") as file:
-            for row in csv.DictReader(file):
-                key = (f"{row['dataset']}/{row['network']}", f"{row['batch_size']}/{row['optimizer']}")
-                value = (float(row["time_per_epoch"]), float(row["average_power"]))
-                rows[key][float(row["power_limit"])].append(value)
-        for (network, batch), points in rows.items():
-            if len(points) >= 3:
+        for (network, batch), points in _rows(path).items():
+            if len(points) >= MIN_LIMITS:
                 jobs.append(_job(gpu, network, batch, points, smooth))
     return _with_common_noise(jobs)
+
+
+def _rows(path: Path) -> dict[tuple[str, str], dict[float, list[tuple[float, float]]]]:
+    """Return the measured times and watts by job and limit.
+
+    Raises:
+        ValueError: a column is missing, or a number is not above 0; the message names the file and the line.
+    """
+    rows: dict[tuple[str, str], dict[float, list[tuple[float, float]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    with path.open(newline="") as file:
+        reader = csv.DictReader(file)
+        missing = set(COLUMNS) - set(reader.fieldnames or ())
+        if missing:
+            raise ValueError(f"{path}: no column {', '.join(sorted(missing))}")
+        for row in reader:
+            try:
+                limit, time, watts = (float(row[name]) for name in COLUMNS[4:])
+            except (TypeError, ValueError):
+                raise ValueError(f"{path}, line {reader.line_num}: not a number") from None
+            if not all(0 < value < np.inf for value in (limit, time, watts)):
+                raise ValueError(f"{path}, line {reader.line_num}: not above 0")
+            key = (f"{row['dataset']}/{row['network']}", f"{row['batch_size']}/{row['optimizer']}")
+            rows[key][limit].append((time, watts))
+    return rows
 
 
 def _job(

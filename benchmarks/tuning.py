@@ -86,7 +86,10 @@ class JobResult:
 
 def main() -> int:
     arguments = _arguments()
-    jobs = load(arguments.data, smooth=arguments.truth == "smooth")
+    try:
+        jobs = load(arguments.data, smooth=arguments.truth == "smooth")
+    except ValueError as error:
+        sys.exit(str(error))
     if not jobs:
         sys.exit(
             f"{arguments.data}: no summary_power_*.csv with jobs: name the folder of the study with --data"

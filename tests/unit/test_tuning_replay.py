@@ -1,0 +1,91 @@
+"""benchmarks/tuning.py replays GPUs, limits and networks that it has never seen."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
+
+np = pytest.importorskip("numpy")
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+COLUMNS = ("dataset", "network", "batch_size", "optimizer", "power_limit", "time_per_epoch", "average_power")
+
+
+@pytest.fixture(scope="module")
+def replay() -> Any:
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        import tuning
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+    yield tuning
+    for name in ("tuning", "tuning_strategies", "power_limit_runs", "claims"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    """A GPU with limits from 115 to 370 W: one job that responds and one that draws 60 W."""
+    rows = []
+    for limit in (115, 160, 205, 250, 295, 340, 370):
+        clock = min(1.0, ((limit - 60) / 270) ** (1 / 3))
+        rows.append(("imagenet", "vit", 64, "adamw", limit, 100 / clock, min(limit, 330)))
+        rows.append(("text", "tiny", 1, "sgd", limit, 10 + limit % 3 / 10, 60))
+    with (tmp_path / "summary_power_gpu x.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        writer.writerows(rows)
+    return tmp_path
+
+
+def test_unknown_gpu_is_tuned_and_a_job_below_its_limits_is_flat(replay: Any, study: Path) -> None:
+    jobs = {job.network: job for job in replay.load(study)}
+    vit, tiny = jobs["imagenet/vit"], jobs["text/tiny"]
+    assert (vit.gpu, vit.limits[-1], vit.responds) == ("gpu x", 370.0, True)
+    assert set(tiny.time) == {1.0}
+    assert not tiny.responds
+    settings = replay.Settings(300, 5, 1, 2, 1, 0.0, False)
+    result = replay.evaluate(vit, 205.0, settings, 0)
+    assert result.edp[replay.SEARCH][0] < 1.05
+    assert result.edp[replay.SEARCH][0] < result.edp[replay.UNTUNED][0]
+    held, whole_run, saved, possible = result.slowdowns[0.05][0]
+    assert max(held, whole_run) <= 0.06
+    assert 0.5 * possible < saved
+    flat = replay.evaluate(tiny, 205.0, settings, 1)
+    assert flat.edp[replay.SEARCH][0] == pytest.approx(1.0, abs=0.01)
+    claims = replay._claims([result, flat])
+    assert all(claim["claim"].endswith("gpu_x") for claim in claims)
+
+
+@given(st.lists(st.floats(-2.0, 2.0), min_size=1, max_size=20))
+@examples(50)
+def test_monotone_curve_rises_and_keeps_the_mean(replay: Any, values: list[float]) -> None:
+    monotone = sys.modules["power_limit_runs"].monotone  # type: ignore[attr-defined]
+    fitted, deviation = monotone(np.array(values))
+    assert np.all(np.diff(fitted) >= -1e-12)
+    assert fitted.mean() == pytest.approx(np.mean(values), abs=1e-9)
+    assert deviation >= 0.0
+    rising = np.sort(values)
+    assert np.allclose(monotone(rising)[0], rising)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("dataset,network\na,b\n", "no column average_power"),
+        (",".join(COLUMNS) + "\na,b,1,c,100,x,5\n", "line 2: not a number"),
+        (",".join(COLUMNS) + "\na,b,1,c,100,nan,5\n", "line 2: not above 0"),
+        (",".join(COLUMNS) + "\na,b,1,c,100\n", "line 2: not a number"),
+    ],
+)
+def test_bad_data_is_named_with_its_line(replay: Any, tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "summary_power_y.csv").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        replay.load(tmp_path)
