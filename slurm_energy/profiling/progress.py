@@ -23,6 +23,7 @@ log = logging.getLogger("slurm_energy")
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.5, 60.0
 _RETRY_AFTER_S: Final = 30.0
 _CONNECT_TIMEOUT_S: Final = 0.02
+_LOCK_TIMEOUT_S: Final = 0.02
 _MAX_IDLE_S: Final = 30.0
 """A connection that was idle for longer is replaced, because the agent closes it after a minute."""
 _MAX_UNANSWERED: Final = 8
@@ -103,13 +104,18 @@ class ProgressReporter:
             units = float(n)
             if not (math.isfinite(units) and units >= 0):
                 raise ValueError(f"{n!r:.40} is not a number of units")
-            with self._lock:
+            if not self._lock.acquire(timeout=_LOCK_TIMEOUT_S):
+                self._units += units  # a signal handler interrupted this thread while it held the lock
+                return
+            try:
                 self._units += units
                 now = time.monotonic()
                 if now < self._next_s or units == 0:
                     return
                 self._total = None if total is None else float(total)
                 self._send(now)
+            finally:
+                self._lock.release()
         except Exception as error:
             self._fail(error)
 

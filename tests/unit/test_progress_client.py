@@ -139,6 +139,15 @@ def test_nothing_raises(agent: Listener, clock: SimpleNamespace, n: Any) -> None
     assert reporter._units == 0
 
 
+def test_a_signal_handler_may_report(agent: Listener, clock: SimpleNamespace) -> None:
+    """The handler runs in the thread that holds the lock."""
+    reporter = ProgressReporter()
+    with reporter._lock:
+        reporter.add(2)
+    reporter.add(1)
+    assert agent.messages(1)[0]["units"] == 3
+
+
 def test_without_a_job_or_an_agent_nothing_happens(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clock: SimpleNamespace
 ) -> None:

@@ -32,7 +32,8 @@ class Reports:
 
     def start(self, job_id: int, restart_count: int = 0) -> None:
         key = (job_id, restart_count)
-        session = SimpleNamespace(job_id=job_id, restart_count=restart_count, uid=OWNER, key=key)
+        session = SimpleNamespace(job_id=job_id, uid=OWNER, key=key, restart_count=restart_count)
+        session.tuning = {"mode": "on"}
         self.sessions[key] = cast(Session, session)
 
     def send(self, reader: int | None = OWNER, **fields: Any) -> dict[str, Any]:
@@ -139,6 +140,13 @@ def test_many_processes_report_less_often_and_their_number_is_bounded(
     with pytest.raises(UsageError, match="more than 100 processes"):
         node.send(process="one-more", units=1)
     assert node.send(process="7", units=2)["units"] == 2
+
+
+@pytest.mark.parametrize("tuning", [None, {"mode": "off"}])
+def test_jobs_without_tuning_report_rarely(tuning: dict[str, str] | None) -> None:
+    node = Reports()
+    node.sessions[5, 0].tuning = tuning
+    assert node.send(units=1)["interval_s"] == 30.0
 
 
 def test_pending_reports_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

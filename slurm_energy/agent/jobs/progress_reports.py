@@ -6,7 +6,7 @@ import collections
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from slurm_energy.agent.jobs.sessions import SessionTable
+from slurm_energy.agent.jobs.sessions import Session, SessionTable
 from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.sockets.messages import ProgressMessage
 from slurm_energy.errors import ForbiddenError, UsageError
@@ -98,7 +98,7 @@ class ProgressReports:
         return {
             "units": report.units,
             "remaining_s": remaining_s,
-            "interval_s": min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, len(job.latest) / _MESSAGES_PER_S)),
+            "interval_s": _interval_s(session, len(job.latest)),
         }
 
     def collect(self, key: tuple[int, int]) -> list[ProgressReport]:
@@ -137,6 +137,13 @@ class ProgressReports:
     def _forget_ended_jobs(self) -> None:
         for key in self._jobs.keys() - self._sessions.keys():
             del self._jobs[key]
+
+
+def _interval_s(session: Session, processes: int) -> float:
+    """Return the seconds between two reports of a process: few are enough for a job that is not tuned."""
+    if session.tuning is None or session.tuning["mode"] == "off":
+        return _MAX_INTERVAL_S
+    return min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, processes / _MESSAGES_PER_S))
 
 
 def _remaining_s(first: ProgressReport, last: ProgressReport, total: float | None) -> float | None:
