@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import stat
 import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slurm_energy import atomic_file
 from slurm_energy.cli import connection, sweep
 from slurm_energy.cli.output import emit, emit_json, note
 from slurm_energy.cli.parser import CommandParser
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 HELP = "measure a node's response to settings with reference kernels"
 _CLASSES = "compute,memory,host"
+_MAX_PLAN_BYTES = 1 << 20
 
 
 def configure(parser: CommandParser) -> None:
@@ -103,20 +106,51 @@ def _plan(
         raise UsageError("senergy tune characterise", "several knobs given", "vary one knob at a time")
     path = folder / "plan.json"
     try:
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _refuse_shared(folder)
         if path.exists() and not args.restart:
-            plan: dict[str, Any] = json.loads(path.read_text())
-            if plan.get("wanted") != wanted:
-                raise UsageError(
-                    str(path), "another characterisation was started there", "--restart discards it"
-                )
-            return plan
-        folder.mkdir(parents=True, exist_ok=True)
+            return _stored_plan(path, wanted)
         for old in folder.glob("*.json"):
             old.unlink()
         plan = {"wanted": wanted, **_new_plan(args, request, wanted, size)}
-        path.write_text(json.dumps(plan, indent=1) + "\n")
-    except (OSError, ValueError) as error:
-        raise EnergyError(str(path), str(error), "name another folder with --dir") from None
+        atomic_file.write(path, json.dumps(plan, indent=1).encode() + b"\n", mode=0o644)
+    except OSError as error:
+        raise EnergyError(str(path), error.strerror or str(error), "name another folder with --dir") from None
+    return plan
+
+
+def _refuse_shared(folder: Path) -> None:
+    """Refuse a folder in which another user can replace the scripts that run as the caller.
+
+    Raises:
+        EnergyError: the folder is a link, belongs to another user, or others may write to it.
+    """
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        why = "is a link, belongs to another user, or is writable for others"
+        raise EnergyError(str(folder), why, "name another folder with --dir")
+
+
+def _stored_plan(path: Path, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Return the plan of an interrupted characterisation.
+
+    Raises:
+        EnergyError: the file is not a plan.
+        OSError: the file cannot be read, or belongs to another user.
+        UsageError: the plan is that of another characterisation.
+    """
+    try:
+        plan: dict[str, Any] = json.loads(atomic_file.read(path, _MAX_PLAN_BYTES))
+        is_other = plan["wanted"] != wanted
+        scripts = [item.script for item in _classes(plan)]
+        if not all(isinstance(script, str) for script in scripts) or float(plan["seconds"]) <= 0:
+            raise ValueError
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError, UsageError):
+        raise EnergyError(
+            str(path), "is not the plan of a characterisation", "--restart discards it"
+        ) from None
+    if is_other:
+        raise UsageError(str(path), "another characterisation was started there", "--restart discards it")
     return plan
 
 
@@ -175,8 +209,13 @@ def _run_class(
     from slurm_energy.tuning.sweep.result import sweep_result
 
     script, path = folder / f"{item.name}.sh", folder / f"{item.name}.json"
-    script.write_text(item.script)
     content = item.script.encode()
+    try:
+        atomic_file.write(script, content, mode=0o644)
+    except OSError as error:
+        raise EnergyError(
+            str(script), error.strerror or str(error), "name another folder with --dir"
+        ) from None
     given = read_given_options(str(script), content, options, build_points([item.factor]))
     if "output" not in given:
         options = [*options, "--output=/dev/null"]

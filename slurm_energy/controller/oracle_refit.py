@@ -119,7 +119,7 @@ class OracleRefit:
         try:
             output.parent.mkdir(mode=0o755, exist_ok=True)
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", _MODULE, str(output)),
+                *(sys.executable, "-P", "-m", _MODULE, str(output)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,

@@ -142,7 +142,7 @@ def describe_node(request: NodeRequest, cpus: int, gpus: int, *, measure: bool) 
     Raises:
         UnavailableError: the job failed, or its output has no description.
     """
-    kernel = [sys.executable, "-m", _MODULE, "--describe", *(["--gpu"] if request.gpu else [])]
+    kernel = [sys.executable, "-P", "-m", _MODULE, "--describe", *(["--gpu"] if request.gpu else [])]
     options = request.job_options(math.ceil(_DESCRIBE_TIMEOUT_S / 60), cpus, gpus)
     command = ["srun", *options, "--energy-policy=monitor", *kernel, "--seconds", "3" if measure else "0"]
     output = CommandRunner(_DESCRIBE_TIMEOUT_S)(command)
@@ -196,7 +196,7 @@ def class_sweep(
     """
     if command is None:
         units = max(1, round(seconds * (units_per_s or 0.0)))
-        own = [sys.executable, "-m", _MODULE, name, "--units", str(units), *(["--gpu"] if gpu else [])]
+        own = [sys.executable, "-P", "-m", _MODULE, name, "--units", str(units), *(["--gpu"] if gpu else [])]
         command = shlex.join(own)
     return ClassSweep(name, f"#!/bin/sh\nexec {command.replace('{seconds}', f'{seconds:.0f}')}\n", factor)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -134,6 +136,72 @@ def test_the_command(
     assert len(commands) == 12
     assert cli.main([*command[:5], "--classes", "host"]) == 2
     assert "--restart" in capsys.readouterr().err
+
+
+def hostile_plan(folder: Path, plan: object) -> None:
+    (folder / "plan.json").write_text(json.dumps(plan))
+
+
+def other_owner(folder: Path) -> None:
+    os.chown(folder, 12345, -1)
+
+
+def open_to_others(folder: Path) -> None:
+    folder.chmod(0o777)
+
+
+def linked(folder: Path) -> None:
+    folder.rmdir()
+    (folder.parent / "elsewhere").mkdir()
+    folder.symlink_to(folder.parent / "elsewhere")
+
+
+def planted_script(folder: Path) -> None:
+    wanted = {"node": "n1", "gpu": False, "options": [], "classes": ["host"], "kernels": {}, "knobs": []}
+    factor, scripts = ["cpu-freq", ["2000"]], {"host": "#!/bin/sh\nid > /stolen\n"}
+    hostile_plan(folder, {"wanted": wanted, "seconds": 20, "factor": factor, "scripts": scripts})
+    os.chown(folder / "plan.json", 12345, -1)
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        other_owner,
+        open_to_others,
+        linked,
+        planted_script,
+        lambda folder: hostile_plan(folder, []),
+        lambda folder: hostile_plan(folder, {"wanted": {}}),
+        lambda folder: hostile_plan(folder, {"wanted": {}, "seconds": 1, "factor": [], "scripts": 3}),
+        lambda folder: (folder / "plan.json").symlink_to("/etc/passwd"),
+    ],
+)
+def test_a_folder_of_another_user_is_not_used(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    prepare: Callable[[Path], None],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(characterisation, "node_size", lambda node: (32, 0))
+    monkeypatch.setattr(characterisation, "describe_node", lambda *_, measure: DESCRIPTION)
+    monkeypatch.setattr(sweep, "cluster_access", lambda *_: pytest.fail("a job would be submitted"))
+    folder = tmp_path / "senergy-characterise-n1"
+    folder.mkdir(mode=0o755)
+    try:
+        prepare(folder)
+    except PermissionError:
+        pytest.skip("only root can give files away")
+    assert cli.main(["tune", "characterise", "-w", "n1", "--classes", "host"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("senergy")
+    assert len(error.splitlines()) == 1
+
+
+def test_kernels_are_not_loaded_from_the_working_directory() -> None:
+    factor = make_factor("gpu-cap", [200])
+    site = characterisation.class_sweep("host", factor, 30, gpu=True, command=None, units_per_s=10.0)
+    assert " -P -m slurm_energy" in site.script
 
 
 @pytest.mark.slow
