@@ -99,6 +99,7 @@ _CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "objective": _is_name,
     "slowdown_limit": _optional(lambda value: is_number(value) and 0 <= value <= 10),
     "progress": _is_name,
+    "phase": _is_name,
     "reference": _optional(_is_reference),
     "points": lambda value: (
         isinstance(value, list | tuple) and len(value) <= MAX_POINTS and all(map(_is_response_point, value))

@@ -67,7 +67,9 @@ def tuning_outcome(records: Sequence[EnergyRecord]) -> str | None:
         return None
     if "on" not in modes:
         return ", advice only"
-    return ", tuned" if any(tuning.get("chosen") for tuning in tunings) else ", left untuned"
+    if any(tuning.get("chosen") for tuning in tunings):
+        return ", tuned"
+    return ", in search" if any(map(_was_searching, tunings)) else ", untuned"
 
 
 def _setting_sentence(merged: MergedSetting, job: JobUsage) -> str | None:
@@ -81,6 +83,8 @@ def _setting_sentence(merged: MergedSetting, job: JobUsage) -> str | None:
         return f"{value}: {why}."
     if flag_key and record.requested.get(flag_key):
         return f"{value}: requested with {flag}."
+    if record.tuning is not None and _was_searching(record.tuning):
+        return f"{value}: tried for {_objective(record.tuning)} when the job ended."
     return f"{value}: set by the policy '{record.policy}'."
 
 
@@ -110,7 +114,11 @@ def _tuning_sentences(record: EnergyRecord) -> Iterator[str]:
             yield f"Tuning would have set nothing for {_objective(tuning)}."
         return
     probes = tuning.get("probes") or 0
-    if chosen is None:
+    if _was_searching(tuning) and chosen in (None, UNTUNED):
+        yield (
+            f"The job ended during the search for {_objective(tuning)}: {_points(probes)} tried until then."
+        )
+    elif chosen is None:
         yield f"Not tuned for {_objective(tuning)}: the job ended before a setting was chosen."
     elif chosen == UNTUNED and probes:
         yield (
@@ -121,6 +129,11 @@ def _tuning_sentences(record: EnergyRecord) -> Iterator[str]:
         yield f"No setting was tried for {_objective(tuning)}."
     if tuning.get("exploration") is True:
         yield "This run tried a setting from which later runs of the program learn."
+
+
+def _was_searching(tuning: Mapping[str, Any]) -> bool:
+    """Return whether a job ended before its search had chosen a setting."""
+    return bool(tuning.get("probes")) and tuning.get("phase") in ("reference", "probe")
 
 
 def _objective(tuning: Mapping[str, Any]) -> str:

@@ -76,6 +76,11 @@ def test_the_source_and_the_limit_are_named(values: dict[str, Any], words: str) 
             "No setting was kept for least energy-delay product: 4 settings were tried, none was better"
             " than the untuned job.",
         ),
+        (
+            {"chosen": {}, "phase": "probe"},
+            "The job ended during the search for least energy-delay product: 4 settings were tried until"
+            " then.",
+        ),
         ({"chosen": {}, "probes": 0}, "No setting was tried for least energy-delay product."),
         (
             {"chosen": None, "probes": 0},
@@ -85,6 +90,12 @@ def test_the_source_and_the_limit_are_named(values: dict[str, Any], words: str) 
 )
 def test_tuning_that_set_nothing_is_explained_too(values: dict[str, Any], sentence: str) -> None:
     assert tuned((), **values) == [sentence]
+
+
+def test_a_setting_that_was_only_tried_is_named_as_such() -> None:
+    assert tuned(chosen={}, phase="probe")[0] == (
+        "nvml.power_limit[gpu0-1] = 250 W: tried for least energy-delay product when the job ended."
+    )
 
 
 def test_a_job_whose_tuning_is_off_needs_no_sentence() -> None:

@@ -215,6 +215,7 @@ class JobTuner:
     def finish(self) -> None:
         """Write the final result into the session. The settings are restored by the caller."""
         self._store_result()
+        self.record["phase"] = self.phase
         self._ended = True
 
     def _feed_tracker(self, now_s: float, signals: Mapping[str, Any]) -> None:
