@@ -69,7 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _configure_up(_add(commands, "up", "bring the lab up"))
-    _add(commands, "down", "remove the lab, in whatever state it is")
+    _add(commands, "down", "remove the lab in any state")
     status = _add(commands, "status", "show nodes and daemons")
     status.add_argument("--json", action="store_true", help="print one JSON object")
     inside = _add(commands, "exec", "run a command inside a node, as root")

@@ -95,7 +95,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add --best and --slowdown."""
     parser.add_argument("--best", metavar="OBJECTIVE", help=f"best known settings: {', '.join(OBJECTIVES)}")
     parser.add_argument(
-        "--slowdown", metavar="PERCENT", help="with --best: maximum slowdown (energy: that of the site)"
+        "--slowdown",
+        metavar="PERCENT",
+        help="with --best: maximum slowdown (default for energy: the limit of the site)",
     )
 
 

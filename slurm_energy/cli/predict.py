@@ -25,22 +25,23 @@ _MAX_VALUES = 1000
 _RANGE = re.compile(r"(?P<low>[^.:]+(?:\.\d+)?)\.\.(?P<high>[^:]+)(?::(?P<step>.+))?")
 
 EPILOG = """\
-With a batch script: the resources that it requests and the predicted time, power and energy of the job. The
-prediction is based on runs of similar jobs (your own; for operators all), else on the model that the script
-names with --energy-model, else on the time limit and the TDP of the hardware. Runs of similar jobs require a
-controller. --best names the settings and the time limit that serve an objective best, from runs of this
-program at other settings, else from the training model. A GPU cap that is predicted to do harm is noted.
-Section [oracle] of the configuration names calibrations and hardware files of the site.
+With a batch script, the command prints the resources that the script requests and the predicted time, power
+and energy of the job. The prediction comes from runs of similar jobs (your own; for operators all). If there
+are none, it comes from the model that the script names with --energy-model, else from the time limit and the
+TDP of the hardware. Runs of similar jobs require a controller. --best names the settings and the time limit
+that serve an objective best, from runs of this program at other settings, else from the training model. If a
+GPU cap is predicted to do harm, a note says so. Section [oracle] of the configuration names calibrations and
+hardware files of the site.
 
-Without a script: a table of alternatives. A model is the name of a workload profile (--list) or a .json
-file. The batch size is samples per GPU and step, caps are watts per GPU; power and energy are sums over the
-GPUs. The job processes --epochs of the model's usual data set, or --samples. RANGE: 90 of 100 such jobs are
-expected to end within it. FRONT: no other alternative is better in both time and energy. BEST: minimum of
-time, energy, energy-delay product (EDP) or energy-delay sum (EDS; 1 for the first alternative without a
-limit). If this configuration of the job was never measured, alternatives within 2 % count as equal and the
-first of them is selected; if its model was never measured, tight limits count as a risk. On a kind of GPU
-with few or no measurements, limits within 4 % of the minimum product count as equal, and the limit nearest
-to the usual best limit of other kinds is selected.
+Without a script, the command prints a table of alternatives. A model is the name of a workload profile
+(--list) or a .json file. The batch size is samples per GPU and step, caps are watts per GPU; power and energy
+are sums over the GPUs. The job processes --epochs of the model's usual data set, or --samples. RANGE: the
+values of 90 of 100 such jobs are expected to lie within it. FRONT: no other alternative is better in both
+time and energy. BEST: minimum of time, energy, energy-delay product (EDP) or energy-delay sum (EDS; 1 for the
+first alternative without a limit). If this configuration of the job was never measured, alternatives within
+2 % count as equal, and the first of them is selected. If its model was never measured, the selection takes
+into account that a tight limit is a risk. On a kind of GPU with few or no measurements, limits within 4 % of
+the minimum EDP count as equal, and the limit nearest to the usual best limit of other kinds is selected.
 
 examples:
   senergy predict job.sh input.dat

@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options to `senergy profile`."""
     parser.epilog = EPILOG
     parser.add_argument(
-        "--name", metavar="TEXT", help="with CMD: name of the section (default: the program's)"
+        "--name", metavar="TEXT", help="with CMD: name of the section (default: name of the program)"
     )
     parser.add_argument("--dir", metavar="DIR", type=Path, help="with CMD: directory for the files")
     parser.add_argument("--quiet", action="store_true", help="with CMD: no line on standard error")

@@ -15,10 +15,10 @@ from slurm_energy.protocol import agent_socket
 HELP = "report units of work that a script has completed"
 
 EPILOG = """\
-The agent of the node compares the speed of the job at several settings. Call the command after each step of
-a loop whose steps take a second or longer; in Python use slurm_energy.progress, which costs less. Units are
-of any kind that takes the same work each time. Tasks of a step report for themselves (SLURM_PROCID). Without
-an agent the command warns and succeeds, so that it never ends a job.
+The agent of the node compares the speed of the job at several settings. Call this command after each step of
+a loop whose steps take a second or longer; in Python use slurm_energy.progress, which is faster. A unit can
+be anything that takes the same amount of work each time. Each task of a Slurm step reports its own units
+(SLURM_PROCID). Without an agent the command warns and succeeds, so that it never ends a job.
 
 examples:
   senergy progress                  one more unit is complete

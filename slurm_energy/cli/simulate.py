@@ -36,10 +36,10 @@ examples:
   senergy simulate my.toml --out results --html page.html --format parquet
   senergy simulate my.toml --out /shared/results --jobs 20 --slurm="-p short -t 30"
 
-With --out, an interrupted campaign resumes where it stopped. With --slurm, an interrupt, termination or
-hang-up cancels the job array; after kill -9, squeue --me --name=senergy-simulate shows the array.
-The policies are the code that orders the live queue. docs/simulator.md explains scenarios and how to write a
-policy.
+With --out, an interrupted campaign (all policies with all seeds) resumes where it stopped. With --slurm, the
+command cancels the job array when it receives SIGINT, SIGTERM or SIGHUP; after kill -9, squeue --me
+--name=senergy-simulate shows the array. The same code of the policies orders the live queue.
+docs/simulator.md explains scenarios and how to write a policy.
 """
 
 

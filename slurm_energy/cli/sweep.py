@@ -26,10 +26,11 @@ DEFAULT_IN_FLIGHT = 4
 MAX_REPETITIONS, MAX_IN_FLIGHT, MAX_RUNS = 100, 500, 10_000
 
 EPILOG = """\
-Every combination of the values runs as a job of its own, in --repeat repetitions. The first line of the
-result is the reference: every knob unset, policy monitor, the first value of every other factor. Gains are
-in percent against it. A point that is slower and needs more energy than another one, beyond noise, is not
-repeated. Arguments after -- are options of sbatch; after a second --, arguments of the script.
+Every combination of the values, a point, runs as a job of its own, in --repeat repetitions. The first line of
+the result is the reference: every knob unset, policy monitor, the first value of every other factor. Gains
+are in percent relative to the reference. A point is not repeated if it is slower and needs more energy than
+another point, beyond noise. Arguments after -- are options of sbatch; arguments after a second -- are
+arguments of the script.
 
 values: lists and ranges, 100..250:50 or 100,150,200; none leaves a knob unset
 state:  the file senergy-sweep-NAME.json; the same command continues an interrupted sweep
@@ -64,13 +65,19 @@ def configure(parser: CommandParser) -> None:
     factors.add_argument(
         "--factors", metavar="FILE", type=Path, help="TOML file of factors, with [env] and [sbatch] tables"
     )
-    factors.add_argument("--no-reference", action="store_true", help="the first point is the reference")
+    factors.add_argument(
+        "--no-reference", action="store_true", help="use the first combination of values as the reference"
+    )
     course = parser.add_argument_group("course")
     course.add_argument(
         "--repeat", metavar="N", type=int, default=DEFAULT_REPETITIONS, help="runs per point (default 3)"
     )
     course.add_argument(
-        "--in-flight", metavar="N", type=int, default=DEFAULT_IN_FLIGHT, help="jobs at a time (default 4)"
+        "--in-flight",
+        metavar="N",
+        type=int,
+        default=DEFAULT_IN_FLIGHT,
+        help="maximum number of pending or running jobs (default 4)",
     )
     course.add_argument("--exhaustive", action="store_true", help="repeat dominated points, too")
     course.add_argument("--name", help="name of the sweep (default: name of the script)")
@@ -78,8 +85,8 @@ def configure(parser: CommandParser) -> None:
         "--state", metavar="FILE", type=Path, help="state file (default senergy-sweep-NAME.json)"
     )
     course.add_argument("--restart", action="store_true", help="discard the results in the state file")
-    course.add_argument("--cancel", action="store_true", help="cancel the jobs in flight, and end")
-    course.add_argument("--dry-run", action="store_true", help="print the sbatch commands, and end")
+    course.add_argument("--cancel", action="store_true", help="cancel the pending and running jobs, and exit")
+    course.add_argument("--dry-run", action="store_true", help="print the sbatch commands, and exit")
     show = parser.add_argument_group("output")
     form = show.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the result as JSON")

@@ -23,8 +23,8 @@ selects the site's characterisation of its hardware instead, which belongs to th
 
 `characterise` measures a kind of hardware with reference kernels, for programs about which nothing is known.
 
-`forget` deletes the learned runs of a program, so that it is learned anew. `pin` fixes its operating point:
-further runs use it without a search, within the limits of the site. `unpin` removes the pin.
+`forget` deletes the learned runs of a program, so that learning starts again. `pin` fixes its operating
+point: further runs use it without a search, within the limits of the site. `unpin` removes the pin.
 
 Exit code 5: the program belongs to another user. Exit code 6: nothing is known about the program.
 

@@ -42,7 +42,7 @@ def configure(parser: CommandParser) -> None:
         metavar="CLASS=COMMAND",
         action="append",
         default=[],
-        help="own kernel of a class, a fixed amount of work; {seconds} is replaced by its run time",
+        help="own kernel for a class: a command with a fixed amount of work; {seconds}: its run time",
     )
     knobs = parser.add_argument_group("knob, one of (default: GPU power limit, or CPU frequency)")
     sweep.add_knobs(knobs)

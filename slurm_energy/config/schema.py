@@ -263,12 +263,14 @@ class PriorityConfig:
     )
     aged_jobs_per_user: int = key(
         10,
-        "Maximum number of jobs per user that are ranked first because of wait_bound_s, within wait_bound_s.",
+        "Maximum number of jobs per user that are ranked first because of wait_bound_s, per wait_bound_s.",
         between(0, 1e6),
     )
     interval_s: float = key(15.0, "Seconds between two rankings.", between(1, 3600))
     stale_s: float = key(
-        300.0, "Seconds; slurmctld's plugin ignores an older table and keeps the order.", between(10, 86400)
+        300.0,
+        "Maximum age of the table in seconds. slurmctld's plugin ignores an older one.",
+        between(10, 86400),
     )
     half_life_s: float = key(604800.0, "Half-life of energy in fair shares, in seconds.", between(60, 1e9))
     partitions: list[str] = key([], "Partitions to rank; empty: all.", show=["gpu"])
