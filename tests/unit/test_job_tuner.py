@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from test_job_manager import Node, env
 
 import slurm_energy.tuning.search
 from slurm_energy.agent.sockets.messages import ProgressMessage
+from slurm_energy.agent.tuning.local_source import LocalSources
 from slurm_energy.config import AgentConfig, Config, TuningConfig
 from slurm_energy.devices.cpu.cpufreq import CpufreqRange
 from slurm_energy.devices.driver import DeviceError
@@ -376,3 +378,11 @@ def test_a_job_that_shares_the_node_changes_only_its_own_cpus(make: Callable[...
     program.run(60)
     assert node.tree.snapshot() == node.original  # its CPUs are not known
     finish(node)
+
+
+def test_numpy_is_loaded_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    for library in ("OPENBLAS", "MKL", "OMP"):
+        monkeypatch.setenv(f"{library}_NUM_THREADS", "")
+        monkeypatch.delenv(f"{library}_NUM_THREADS")
+    LocalSources(Config)._load()
+    assert [os.environ[f"{library}_NUM_THREADS"] for library in ("OPENBLAS", "MKL", "OMP")] == ["1"] * 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import math
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -66,6 +67,9 @@ class LocalSources:
             self._loading.start()
 
     def _load(self) -> None:
+        for library in ("OPENBLAS", "MKL", "OMP"):
+            # numpy's linear algebra would start a thread on each core, beside the job that uses these cores.
+            os.environ.setdefault(f"{library}_NUM_THREADS", "1")
         try:
             importlib.import_module(_PERIOD_MODULE)
             self._search = importlib.import_module(_SEARCH_MODULE)
