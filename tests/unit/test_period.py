@@ -89,8 +89,8 @@ def test_no_random_program_has_a_wrong_period(name: str) -> None:
             assert series.error_of(found.seconds) < 0.05, index
 
 
-def follow(tracker: ProgressTracker, start_s: float, period_s: float, seconds: float = 40.0) -> None:
-    for time_s in irregular_times(seconds, seed=int(start_s)):
+def follow(tracker: ProgressTracker, start_s: float, period_s: float) -> None:
+    for time_s in irregular_times(40.0, seed=int(start_s)):
         now = start_s + float(time_s)
         tracker.sample(now, 200.0 + 100.0 * ((now / period_s) % 1 < 0.7))
 
@@ -120,6 +120,17 @@ def test_another_loop_needs_two_windows() -> None:
     third = tracker.rate(300.0, 341.0)
     assert third is not None
     assert third.units_per_s == pytest.approx(1 / 3.3, rel=0.02)
+
+
+def test_without_numpy_there_is_no_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [
+        module for module in sys.modules if module.startswith("slurm_energy.tuning.progress.period")
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    tracker = ProgressTracker()
+    follow(tracker, 0.0, 1.5)
+    assert tracker.rate(0.0, 41.0) is None
 
 
 def test_utilisation_with_another_period_is_distrusted() -> None:
