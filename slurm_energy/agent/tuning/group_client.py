@@ -12,7 +12,7 @@ from typing import Any, Final
 from slurm_energy.agent.tuning.job_tuners import JobTuners, Key
 from slurm_energy.config import ClusterConfig
 from slurm_energy.errors import EnergyError
-from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.log_once import RepeatedFailureLog, UnexpectedErrorLog
 from slurm_energy.protocol.controller_client import ControllerClient
 from slurm_energy.tuning.group.messages import GROUP_PATH, GroupDecision, GroupPoll
 
@@ -55,6 +55,7 @@ class GroupClient:
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         self._failures = RepeatedFailureLog(log)
+        self._errors = UnexpectedErrorLog(log)
 
     def wake(self) -> None:
         """Look for jobs on several nodes. Call it in the event loop."""
@@ -95,6 +96,8 @@ class GroupClient:
                     await asyncio.wait_for(wake.wait(), pause_s)
                 except TimeoutError:
                     continue
+        except Exception as error:
+            self._errors.report(error, f"{_SUBJECT} failed and starts again", context="tuning group")
         finally:
             changing.cancel()
             self._tasks.pop(key, None)
