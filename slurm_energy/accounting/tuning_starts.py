@@ -1,4 +1,4 @@
-"""Operating points that jobs were told to start at, and points that users or operators pinned."""
+"""Operating points that senergyctld assigned to jobs as starts, and points that users or operators pinned."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_PINS_PER_OWNER: Final = 1000
 
 
 class Program(NamedTuple):
-    """A recurring program: what is learned and pinned separately.
+    """A recurring program. The controller learns and pins operating points for each program separately.
 
     Attributes:
         owner: login name of the user.
@@ -56,7 +56,7 @@ class Pin(NamedTuple):
 
 
 class IssuedStart(NamedTuple):
-    """The operating point that a job was told to start at.
+    """The operating point that senergyctld assigned to a job as its start.
 
     Attributes:
         program: the program of the job; another one if the agent learned its fingerprint later.
@@ -70,7 +70,7 @@ class IssuedStart(NamedTuple):
 
 
 def issued_start(connection: sqlite3.Connection, run: JobRun, hardware: str) -> IssuedStart | None:
-    """Return the start that a run of a job was told before; None if it was told none."""
+    """Return the start that was assigned to a run of a job; None if none was assigned."""
     row = connection.execute(
         "SELECT owner, workload, hardware, exploration, body FROM tuning_starts"
         " WHERE cluster = ? AND job_id = ? AND restart_count = ? AND hardware = ?",
@@ -80,7 +80,7 @@ def issued_start(connection: sqlite3.Connection, run: JobRun, hardware: str) -> 
 
 
 def exploring_jobs(connection: sqlite3.Connection, program: Program) -> set[int]:
-    """Return the ids of the jobs that were told to explore this program and may have ended since."""
+    """Return the ids of the jobs that were assigned an exploration of this program. Some may have ended."""
     rows = connection.execute(
         "SELECT job_id FROM tuning_starts WHERE owner = ? AND workload = ? AND hardware = ? AND exploration",
         program,
@@ -98,8 +98,8 @@ def store_start(
 ) -> IssuedStart:
     """Store the start of a job unless it has one, and return the one in the database.
 
-    The check for other explorations is part of the transaction. So two jobs that start at the same moment
-    never explore both.
+    The check for other explorations is part of the transaction. Of two jobs that start at the same moment,
+    therefore at most one explores.
 
     Args:
         connection: connection of the writing thread.

@@ -126,7 +126,7 @@ class TuningAdvisor:
         }
 
     async def verified_job(self, node: str, job_id: int, restart_count: int, sender: Sender) -> RunningJob:
-        """Return the run of a job about which the agent of a node asks.
+        """Return the run of a job, after a check that the requesting agent's node runs it.
 
         Args:
             node: Slurm's name of the node.
@@ -160,9 +160,10 @@ class TuningAdvisor:
             raise UnavailableError(f"node {shown(node)}", "Slurm does not tell its addresses")
 
     def _fingerprint(self, run: JobRun, job: RunningJob, request: AdviceRequest) -> str | None:
-        """Return the fingerprint of a job: that of Slurm, else that which one of its nodes reported.
+        """Return the fingerprint of a job from Slurm, or else the one that a node of the job reported.
 
-        Only the node that runs the batch script knows it. The other nodes of the job ask later.
+        Only the node that runs the batch script knows the fingerprint. The other nodes of the job request
+        advice later.
         """
         noted = job.flags.get("ENERGY_FINGERPRINT", "")
         if FINGERPRINT_FORM.fullmatch(noted):
@@ -176,13 +177,13 @@ class TuningAdvisor:
     async def _assign(
         self, run: JobRun, program: Program, recommended: RecurringStart, settled: IssuedStart
     ) -> IssuedStart:
-        """Store the start of a job that was told none yet, and return it.
+        """Store the start of a job that has none yet, and return it.
 
         Args:
             run: the run of the job.
             program: the program of the job.
             recommended: start that the earlier runs recommend.
-            settled: start if another run of the program explores.
+            settled: start to use instead if another run of the program explores.
         """
         point = recommended.point.to_json()
         start = _issued(program, point, EARLIER_RUNS, exploration=recommended.exploration)

@@ -41,7 +41,8 @@ class _Group:
     Attributes:
         coordinator: the coordinator.
         created_s: time of its creation in monotonic seconds.
-        checked_s: by node and address of the sender, when the node was last found to run the job.
+        checked_s: time of the last successful check that a node runs the job, in monotonic seconds, by node
+            and address of the sender.
     """
 
     coordinator: GroupCoordinator
@@ -96,7 +97,7 @@ class TuningGroups:
         return decision.to_json()
 
     async def _check(self, poll: GroupPoll, sender: Sender) -> None:
-        """Check that the job runs on the node. A poll that fails the check leaves no trace."""
+        """Check that the job runs on the node. A poll that fails the check changes no state."""
         if self._advisor is None:
             return
         group = self._groups.get((poll.job_id, poll.restart_count))

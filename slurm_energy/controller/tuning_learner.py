@@ -26,7 +26,7 @@ log = logging.getLogger("senergyctld")
 
 
 class TuningLearner:
-    """Learner of response curves. It follows the history of runs: a job is learned after it entered there.
+    """Learner of response curves. It learns from a job after the job has entered the history of runs.
 
     Args:
         store: the database.
@@ -80,7 +80,7 @@ class TuningLearner:
         return [(job.key, self._learn_job_safely(job)) for job in jobs]
 
     def _learn_job_safely(self, job: UnlearnedJob) -> StoredRun | None:
-        """Learn a job. A record that causes an unexpected error must not keep others from being learned."""
+        """Learn from a job. An unexpected error is logged, so that one record does not block the others."""
         try:
             return self._learn_job(job)
         except Exception:

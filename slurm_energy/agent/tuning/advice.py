@@ -1,4 +1,4 @@
-"""Advice of the controller about a job, and its copies on the node for the time without the controller."""
+"""Advice of the controller about a job, and copies on the node to use while the controller is unreachable."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _MAX_SITE_CURVES = 16
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What the controller knows about a job's program on this kind of hardware.
+    """The controller's knowledge about a job's program on this kind of hardware.
 
     Attributes:
         curve: responses measured in earlier runs, or predicted by the oracle; None if there are none.
         site_curves: the site's characterisation of this hardware, by class of program.
         start: operating point to start from; None if unknown.
         start_source: source of `start`, or `pinned`.
-        exploration: whether the run tries `start` for later runs.
+        exploration: whether the run tries `start` so that later runs can learn from it.
         pinned: whether the job stays at `start`.
     """
 

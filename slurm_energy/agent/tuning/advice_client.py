@@ -49,7 +49,7 @@ class AdviceClient:
         self._wake.set()
 
     async def run(self) -> None:
-        """Ask for advice until the task is cancelled."""
+        """Request the advice that is due, again and again, until the task is cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -59,7 +59,7 @@ class AdviceClient:
                 await asyncio.sleep(_POLL_S)
 
     async def _ask(self, request: AdviceRequest) -> dict[str, Any] | None:
-        """Return the controller's answer; None if there is none."""
+        """Return the controller's response to a request; None if it did not respond."""
         for attempt in range(2):
             try:
                 answer = await self._get(request)

@@ -79,7 +79,7 @@ class GroupClient:
                 task.cancel()
 
     async def _serve(self, key: Key) -> None:
-        """Poll for one job and change its points until it ends on this node."""
+        """Poll the coordinator of one job and change the job's points until the job ends on this node."""
         wake, decided = asyncio.Event(), asyncio.Event()
         changing = asyncio.create_task(self._change(key, decided, wake))
         retry_s = _RETRY_S
@@ -115,7 +115,7 @@ class GroupClient:
         return pause_s
 
     async def _change(self, key: Key, decided: asyncio.Event, wake: asyncio.Event) -> None:
-        """Change the point at the agreed times, and report each change at once."""
+        """Change the operating point of a job at the agreed times, and report each change at once."""
         while True:
             at_s = await self._work(self._tuners.group_change_at_s, key)
             pause_s = at_s - self._clock_s()

@@ -12,11 +12,11 @@ from slurm_energy.tuning.progress_window import ProgressWindow
 
 
 class GroupSource:
-    """The part of this node in the tuning group of one job. All methods run in the worker thread.
+    """This node as a member of the tuning group of one job. All methods run in the worker thread.
 
     Args:
         identity: a poll without state, from which every poll of this node is made.
-        offer: operating points that the node can have.
+        offer: operating points that the node can apply.
         knows_point: False after a restart of the agent, when the point in force is not known.
     """
 
@@ -76,7 +76,7 @@ class GroupSource:
         )
 
     def last_poll(self) -> GroupPoll:
-        """Return the poll that tells the coordinator that the job has ended on this node."""
+        """Return the poll that reports the end of the job on this node."""
         identity = self._identity
         return GroupPoll(
             *(identity.node, identity.job_id, identity.restart_count, identity.nodes, identity.objective),
@@ -88,11 +88,11 @@ class GroupSource:
         self._member.take(decision, sent_s, received_s)
 
     def change_at_s(self) -> float:
-        """Return the time in seconds since boot at which a change may be due; infinity without one."""
+        """Return the time in seconds since boot at which a change may be due; infinity if none is agreed."""
         return self._member.change_at_s()
 
     def due_change(self, now_s: float) -> PointChange | None:
-        """Return the change that the node has to make now; None without one."""
+        """Return the change that the node has to make now; None if there is none."""
         return self._member.due_change(now_s)
 
     def applied(self, change: PointChange, now_s: float) -> None:

@@ -37,7 +37,9 @@ class JobSignals:
         self._failures = RepeatedFailureLog(log)
 
     def read(self, session: Session, now_s: float) -> dict[str, Any]:
-        """Return keyword arguments for `ProgressTracker.sample`; empty if the last reading is recent.
+        """Read the hardware of a job and return keyword arguments for `ProgressTracker.sample`.
+
+        The result is empty if the last reading is recent.
 
         Args:
             session: the job.
@@ -69,7 +71,7 @@ class JobSignals:
         return reading
 
     def _counter(self, session: Session) -> InstructionCounter:
-        """Return the counter of a job's CPUs, which counts nothing if they are not known to be its own."""
+        """Return the counter of a job's CPUs. It counts nothing unless the CPUs are known to be its own."""
         counter = self._counters.get(session.key)
         if counter is None:
             whole = online_cpus(self._devices.root) if session.whole_node else ()

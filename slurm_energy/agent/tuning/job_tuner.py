@@ -1,4 +1,4 @@
-"""Tuner of one job: measures windows, asks a source of operating points, and applies what it requests."""
+"""Tuner of one job: measures windows, passes them to a source of operating points, applies its points."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class JobTuner:
 
     @property
     def phase(self) -> str:
-        """Phase of the tuning, for people."""
+        """Phase of the tuning, as status pages show it."""
         if self._ended:
             return ENDED
         if self._source is not None:
@@ -145,7 +145,7 @@ class JobTuner:
         return self._take(interval, now_s)
 
     def needs_fast_samples(self, now_s: float) -> bool:
-        """Return whether the progress of the job is sought in, or read from, its power.
+        """Return whether the progress of the job is detected in its power, or may be.
 
         Args:
             now_s: time of the last sample in seconds since boot.
@@ -156,7 +156,7 @@ class JobTuner:
         return source is not ProgressSource.NONE or now_s < self._seek_until_s
 
     def restart(self, now_s: float) -> None:
-        """Return to the untuned job and measure its reference again.
+        """Return to the untuned settings and measure the reference of the job again.
 
         Call it when the fixed settings of the job have changed.
         """
@@ -197,12 +197,12 @@ class JobTuner:
         return True
 
     def resume(self, now_s: float) -> None:
-        """Return to the untuned job after a restart of the agent; what was measured before remains known."""
+        """Return to the untuned settings after a restart of the agent. Earlier measurements are kept."""
         self.known_points = self._measured_points()
         self._measure_reference_again(now_s)
 
     def pin(self, point: OperatingPoint, now_s: float) -> None:
-        """Hold an operating point that the site or the user fixed. It is not searched any more."""
+        """Hold an operating point that the site or the user fixed, and end the search."""
         self._pinned = point
         self._source = self._pinned_source(point)
         self.follow(now_s)
@@ -263,7 +263,7 @@ class JobTuner:
     def follow(self, now_s: float) -> None:
         """Apply the requested point unless the mode forbids it, and react to knobs without effect.
 
-        The tuner calls it after each window. A source whose point changes at other times calls it then.
+        The tuner calls it after each window. A source calls it when its point changes at another time.
 
         Args:
             now_s: current time in seconds since boot.
@@ -283,14 +283,14 @@ class JobTuner:
             self._block(refused, now_s)
 
     def _report_refused(self, group: GroupSource, refused: Mapping[str, str]) -> None:
-        """Report knobs without effect to the group, which stops moving them on all nodes."""
+        """Report knobs without effect to the group. The group then no longer changes them on any node."""
         for field in refused.keys() - self._blocked:
             self.session.note(f"tuning: not moved any more on any node of the job: {refused[field]}")
         self._blocked |= refused.keys()
         group.refuse(refused)
 
     def _block(self, refused: Mapping[str, str], now_s: float) -> None:
-        """Stop moving knobs that have no effect, and start again with the others."""
+        """Exclude knobs that have no effect, and start a new search with the others."""
         for reason in refused.values():
             self.session.note(f"tuning: not moved any more: {reason}")
             log.info("job %s: not tuned any more: %s", self.session.owner, reason)
@@ -311,7 +311,7 @@ class JobTuner:
         self._collector.restart(UNTUNED, now_s)
 
     def _measured_points(self) -> tuple[ResponsePoint, ...]:
-        """Return the points measured so far whose knobs may still be moved."""
+        """Return the points measured so far that set no excluded knob."""
         points = (ResponsePoint.from_json(item) for item in self.record.get("points", ()))
         return tuple(item for item in points if self._blocked.isdisjoint(item.point.to_json()))
 

@@ -1,4 +1,4 @@
-"""The tuners of all jobs on this node, between the job manager, the sampler and the controller's advice."""
+"""The tuners of all jobs on this node. Connects the job manager, the sampler and the controller's advice."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class JobTuners:
         self._errors = UnexpectedErrorLog(log)
 
     def start(self, session: Session, request: PolicyRequest) -> None:
-        """Start to tune a job if its policy names an objective. A job in mode `off` is only noted.
+        """Start to tune a job if its policy names an objective. In mode `off` only the mode is recorded.
 
         Args:
             session: the job, whose fixed settings are applied already.
@@ -116,7 +116,7 @@ class JobTuners:
     def resume(self, session: Session) -> None:
         """Continue to tune a job after a restart of the agent, from its untuned settings.
 
-        A job on several nodes keeps its settings until its group tells which point is in force.
+        A job on several nodes keeps its settings until its group's coordinator states the point in force.
         """
         if session.tuning is None or session.key in self._entries:
             return
@@ -199,7 +199,7 @@ class JobTuners:
         return {entry.tuner.session.owner: entry.tuner.phase for entry in self._entries.values()}
 
     def advice_requests(self) -> list[AdviceRequest]:
-        """Return the requests for advice that are due, each only once."""
+        """Return the requests for advice that are due. Each request is returned only once."""
         now_s, due = self._clock_s(), []
         for key in list(self._unasked):
             entry = self._entries.get(key)
@@ -212,11 +212,11 @@ class JobTuners:
 
     @property
     def awaits_advice(self) -> bool:
-        """Whether a request for advice will be due. Any thread may ask."""
+        """Whether a request for advice will become due. Any thread may call it."""
         return bool(self._unasked)
 
     def advise(self, request: AdviceRequest, answer: Mapping[str, Any] | None) -> None:
-        """Use the controller's advice for a job, or the stored advice of an earlier job without an answer.
+        """Use the controller's advice for a job. Without a response, use the stored advice of an earlier job.
 
         Args:
             request: the request.
@@ -278,7 +278,7 @@ class JobTuners:
         return True
 
     def left_groups(self) -> list[GroupPoll]:
-        """Return the polls that report the ends of jobs on several nodes, each once."""
+        """Return the polls that report the ends of jobs on several nodes, each poll only once."""
         left, self._left = self._left, []
         self.has_group_work = any(_is_in_group(entry.tuner.session) for entry in self._entries.values())
         return left

@@ -44,8 +44,8 @@ _COMPUTE_SHARE, _HOST_SHARE = 0.85, 0.5
 class LocalSources:
     """Creates the sources of operating points of the jobs on this node.
 
-    numpy takes a tenth of a second to load. It is loaded in a thread of its own when the first job starts, so
-    that neither the agent without such jobs nor a waiting hook pays for it.
+    numpy takes a tenth of a second to load. A separate thread loads it when the first tuned job starts. An
+    agent without tuned jobs therefore never loads it, and no hook waits for it.
 
     Args:
         config: returns the current configuration.
@@ -196,7 +196,7 @@ class LocalSources:
 
 
 def _program_class(tuner: JobTuner) -> str | None:
-    """Return the class of a GPU job from its draw: `compute`, `memory` or `host`; None if unknown."""
+    """Return the class of a GPU job by its power draw: `compute`, `memory` or `host`; None if unknown."""
     gpu, draw = tuner.tunable.gpu, tuner.gpu_draw_watts
     if gpu is None or draw is None:
         return None
@@ -207,7 +207,7 @@ def _program_class(tuner: JobTuner) -> str | None:
 
 
 def _curve_source(tuner: JobTuner, point: OperatingPoint) -> CurveSource:
-    """Return the source of what is known about a point before the search."""
+    """Return the source of the knowledge about an operating point before the search."""
     curve = None if tuner.advice is None else tuner.advice.curve
     known = {item.point: item.source for item in curve.points} if curve is not None else {}
     return known.get(point, CurveSource.GENERIC_PRIOR)
