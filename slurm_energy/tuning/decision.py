@@ -49,6 +49,8 @@ class Situation:
         current: index of the point in force.
         visited: indices of the measured points.
         excluded: indices of the points that the hardware refused or that were measured long enough in vain.
+        refuted: indices of the points whose own measurements show a loss or a broken limit. They count even
+            if no sample of the ensemble agrees with them, for example after wrong figures of earlier runs.
         may_probe: whether points that are not measured yet may be tried.
         remaining_windows: expected number of windows until the end of the job.
         max_time_ratio: maximum expected time ratio of a probe that the slowdown budget allows.
@@ -58,6 +60,7 @@ class Situation:
     current: int
     visited: frozenset[int]
     excluded: frozenset[int] = frozenset()
+    refuted: frozenset[int] = frozenset()
     may_probe: bool = True
     remaining_windows: float = 20.0
     max_time_ratio: float = math.inf
@@ -84,6 +87,7 @@ def decide(posterior: Posterior, objective: Objective, situation: Situation) -> 
     known[list(situation.visited)] = True
     safe, possible = _safety(posterior, objective, log_time, current)
     holdable = (cost < 1.0 - MIN_GAIN) & known & safe
+    holdable[list(situation.refuted)] = False
     holdable[0] = True
     hold = _least(cost, holdable)
     if holdable[current] and current != 0 and cost[hold] > cost[current] * (1.0 - SWITCH_GAIN):
@@ -91,7 +95,7 @@ def decide(posterior: Posterior, objective: Objective, situation: Situation) -> 
     open_points = possible & (log_time <= math.log(situation.max_time_ratio)) & ~(known & safe)
     if not situation.may_probe:
         open_points &= known
-    open_points[excluded] = False
+    open_points[[*excluded, *situation.refuted]] = False
     if objective.slowdown_limit is None:
         loss = posterior.expected_change(objective, 1.0)[1]
         most = min(situation.max_loss, LARGE_LOSS)

@@ -28,9 +28,6 @@ MIN_RUN_S: Final = 10.0
 MIN_TUNED_RUN_S: Final = 150.0
 """The same for a tuned run, whose first 10 to 20 s are untuned."""
 MAX_POINTS: Final = 64
-TIME_RATIOS: Final = (0.7, 20.0)
-"""Plausible time ratios. A limit does not make a program much faster; beyond 20 a sensor is faulty."""
-POWER_RATIOS: Final = (0.05, 1.5)
 _MAX_COUNT: Final = 10_000
 _LIMIT_TOLERANCE: Final = 1.02
 _COMPANIONS: Final = ("persistence", "enabled", "time_window")
@@ -238,12 +235,7 @@ def _is_plausible(point: ResponsePoint, limits: LimitRange | None) -> bool:
         or limits is None
         or (limits.min_watts / _LIMIT_TOLERANCE <= watts <= limits.default_watts * _LIMIT_TOLERANCE)
     )
-    return (
-        settable
-        and TIME_RATIOS[0] <= point.time_ratio <= TIME_RATIOS[1]
-        and POWER_RATIOS[0] <= point.power_ratio <= POWER_RATIOS[1]
-        and (point.time_error is None or point.time_error < 1.0)
-    )
+    return settable and point.is_plausible
 
 
 def _reference_watts(tuning: Mapping[str, Any] | None) -> float | None:

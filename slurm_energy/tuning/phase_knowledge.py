@@ -8,13 +8,16 @@ from typing import Any
 
 from slurm_energy.policies.operating_point import OperatingPoint
 from slurm_energy.tuning.candidates import Reference
+from slurm_energy.tuning.decision import MARGIN
 from slurm_energy.tuning.ensemble import Ensemble, Observation, Posterior
 from slurm_energy.tuning.measurements import Measurement, ReferenceTrack
+from slurm_energy.tuning.objective import TIME_EXPONENTS, Objective
 from slurm_energy.tuning.priors import Prior
 from slurm_energy.tuning.progress_window import ProgressWindow
 
 _SAME_SPEED = 0.04
 _SAME_POWER = 0.08
+_REFUTING_SIGMA = 3.0
 
 
 class PhaseKnowledge:
@@ -60,6 +63,19 @@ class PhaseKnowledge:
     def reference_error(self) -> float:
         """Return the standard error of the logarithm of the reference's speed."""
         return self.track.at(self.track.blocks[-1].mid_s)[1]
+
+    def refuted(self, objective: Objective) -> frozenset[int]:
+        """Return the indices of the points whose own measurements show a loss or a broken limit."""
+        return frozenset(index for index, visit in self.visits.items() if self._is_refuted(visit, objective))
+
+    def _is_refuted(self, visit: Measurement, objective: Objective) -> bool:
+        log_time, log_power = self.log_ratios(visit)
+        exponent, limit = TIME_EXPONENTS[objective.name], objective.slowdown_limit
+        time_error = math.hypot(visit.relative_error, self.reference_error())
+        if limit is not None and log_time - _REFUTING_SIGMA * time_error > math.log1p(limit + MARGIN):
+            return True
+        error = _REFUTING_SIGMA * math.hypot(exponent * time_error, visit.power_error)
+        return exponent * log_time + log_power - error > 0.0
 
     def posterior(self) -> Posterior:
         """Return the ensemble weighted by all visits."""

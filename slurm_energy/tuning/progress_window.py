@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from slurm_energy.policies.operating_point import OperatingPoint
+
+_MIN_DURATION_S, _MAX_DURATION_S = 1e-3, 1e7
+_MIN_WATTS, _MAX_WATTS = 1e-3, 1e9
+_MIN_UNITS_PER_S, _MAX_UNITS_PER_S = 1e-12, 1e18
+_MIN_ERROR, _MAX_ERROR = 1e-6, 10.0
 
 
 class ProgressSource(StrEnum):
@@ -45,3 +51,25 @@ class ProgressWindow:
     source: ProgressSource
     gpu_watts: float | None = None
     package_watts: float | None = None
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether times and power are within the range of real measurements, whatever the speed."""
+        return (
+            math.isfinite(self.start_s)
+            and _MIN_DURATION_S <= self.duration_s <= _MAX_DURATION_S
+            and 0.0 <= self.watts <= _MAX_WATTS
+        )
+
+    @property
+    def has_speed(self) -> bool:
+        """Whether the window tells the speed and the power of the job."""
+        return (
+            _MIN_UNITS_PER_S <= self.units_per_s <= _MAX_UNITS_PER_S
+            and 0.0 <= self.relative_error <= _MAX_ERROR
+            and self.watts >= _MIN_WATTS
+        )
+
+    def with_error_scaled(self, factor: float) -> ProgressWindow:
+        """Return a copy whose relative error is multiplied by a factor. No measurement is exact."""
+        return replace(self, relative_error=max(self.relative_error, _MIN_ERROR) * factor)

@@ -13,6 +13,10 @@ from slurm_energy.policies.operating_point import OperatingPoint
 from slurm_energy.quantities import is_number, shown
 
 MAX_POINTS = 256
+TIME_RATIOS = (0.7, 20.0)
+"""Plausible time ratios. A limit does not make a program much faster; beyond 20 a sensor is faulty."""
+POWER_RATIOS = (0.05, 1.5)
+"""Plausible power ratios."""
 _MAX_NAME = 256
 
 
@@ -50,6 +54,15 @@ class ResponsePoint:
     time_error: float | None = None
     count: int = 0
     measured_unix_s: float | None = None
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether the ratios may come from a real job."""
+        return (
+            TIME_RATIOS[0] <= self.time_ratio <= TIME_RATIOS[1]
+            and POWER_RATIOS[0] <= self.power_ratio <= POWER_RATIOS[1]
+            and (self.time_error is None or self.time_error < 1.0)
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the point as a dict for JSON."""
@@ -118,6 +131,11 @@ class ResponseCurve:
         if not isinstance(points, list) or len(points) > MAX_POINTS:
             raise UsageError(f"response curve: points is not a list of at most {MAX_POINTS} points")
         return cls(str(names[0]), str(names[1]), tuple(ResponsePoint.from_json(item) for item in points))
+
+    def plausible(self) -> ResponseCurve:
+        """Return the curve without implausible points, and with one point per operating point."""
+        points = {item.point: item for item in self.points if item.is_plausible}
+        return dataclasses.replace(self, points=tuple(points.values()))
 
 
 def hardware_kind(cpu_product: str, gpu_products: Iterable[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -92,30 +91,29 @@ class TuningSearch:
 
     def observe(self, window: ProgressWindow) -> None:
         """Take a window and decide on the next point."""
-        if self._start_s is None:
-            self._start_s = window.start_s
+        if not window.is_plausible:
+            return
+        self._start_s = window.start_s if self._start_s is None else self._start_s
         # The time between two windows counts like the later one: the setting took effect meanwhile.
         elapsed_s = window.start_s + window.duration_s - max(self._last_s, self._start_s)
         self._last_s = window.start_s + window.duration_s
-        if window.start_s < self._start_s + self._options.warmup_s or not window.duration_s > 0:
+        if window.start_s < self._start_s + self._options.warmup_s:
             return
         if window.source is ProgressSource.NONE:
             self._observe_without_progress(window)
             return
-        if self._source is not None and window.source is not self._source:
+        if self._phase is SearchPhase.STATIC or self._source not in (None, window.source):
             self._restart()
         self._source = window.source
-        if self._phase is SearchPhase.STATIC:
-            self._restart()
         if window.point != self._points[self._current]:
             self._observe_mismatch()
             return
         self._mismatches = 0
-        if not (window.units_per_s > 0 and math.isfinite(window.units_per_s) and window.watts > 0):
+        if not window.has_speed:
             if self._current != 0:
                 self._return_to_reference()
             return
-        window = dataclasses.replace(window, relative_error=window.relative_error * self._noise.factor)
+        window = window.with_error_scaled(self._noise.factor)
         self._windows_here += 1
         self._phase_windows += 1
         if self._current == 0:
@@ -315,6 +313,7 @@ class TuningSearch:
             self._current,
             frozenset(knowledge.visits),
             frozenset(self._excluded()),
+            knowledge.refuted(self._objective),
             may_probe=knowledge.probes < self._options.max_probes,
             remaining_windows=self._budget.remaining_windows(window_s),
             max_time_ratio=self._budget.max_time_ratio(window_s),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from test_job_manager import Node, env
 from test_job_tuner import POLICIES, Program, advice, finish, make
 
+from slurm_energy.agent.tuning.advice import Advice
 from slurm_energy.agent.tuning.job_tuner import JobTuner
 from slurm_energy.config import Config
 from slurm_energy.controller.node_hosts import Sender
@@ -17,10 +19,21 @@ from slurm_energy.controller.tuning_groups import MAX_GROUPS, TuningGroups
 from slurm_energy.devices.cpu.cpufreq import CpufreqRange, EnergyPerformancePreference
 from slurm_energy.devices.driver import DeviceError
 from slurm_energy.errors import ForbiddenError, NotFoundError, UsageError
-from slurm_energy.policies.operating_point import UNTUNED
+from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.slurm.queue.running_jobs import RunningJob
+from slurm_energy.tuning.candidates import (
+    CpuHardware,
+    GpuHardware,
+    cpu_frequencies,
+    gpu_limits,
+    joint_candidates,
+)
 from slurm_energy.tuning.group.messages import GroupDecision, GroupPoll
+from slurm_energy.tuning.objective import Objective
 from slurm_energy.tuning.progress.reported_units import MAX_TOTAL_REPORTS, ReportedUnits
+from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
+from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve, ResponsePoint
+from slurm_energy.tuning_record import check_tuning
 
 __all__ = ["make"]
 
@@ -204,3 +217,73 @@ def test_a_decision_out_of_range_is_refused(change: dict[str, Any]) -> None:
     GroupDecision.from_json(good)
     with pytest.raises(UsageError):
         GroupDecision.from_json(good | change)
+
+
+GPUS = GpuHardware(4, 300.0, 100.0, 1980.0)
+CURVES = {
+    "impossible": (1e-300, 1e-300, 0.0),
+    "wrong": (0.7, 0.05, 0.0),
+    "far too high": (1e300, 1e300, None),
+}
+
+
+@pytest.mark.parametrize("name", CURVES)
+@pytest.mark.parametrize(
+    "objective", [Objective("energy", 0.05), Objective("energy", 0.0), Objective("ed2p")]
+)
+def test_wrong_advice_neither_breaks_the_limit_nor_holds_a_loss(name: str, objective: Objective) -> None:
+    pytest.importorskip("numpy")
+    from slurm_energy.tuning import priors
+    from slurm_energy.tuning.search import SearchOptions, TuningSearch
+
+    time_ratio, power_ratio, error = CURVES[name]
+    start = OperatingPoint(gpu_limit_watts=200.0)
+    told = ResponsePoint(start, time_ratio, power_ratio, CurveSource.EARLIER_RUNS, error, 1)
+    answer = {"curve": ResponseCurve("h", "w", (told,)).to_json(), "start": start.to_json()}
+    curve = Advice.from_json(answer).curve
+    assert curve is not None
+    cpu = CpuHardware(2, 3000.0, 800.0)
+    prior = priors.curve_prior(priors.joint_prior(GPUS, cpu), curve)
+    points = joint_candidates(gpu_limits(GPUS), cpu_frequencies(cpu))
+    search = TuningSearch(points, objective, prior, SearchOptions(start=start))
+    times: list[float] = []
+    for number in range(100):
+        point = search.requested
+        limit, mhz = point.gpu_limit_watts or 300.0, point.cpu_max_mhz or 3000.0
+        rate = (limit / 300.0) ** 0.5 * (mhz / 3000.0) ** 0.2
+        watts = 4 * min(limit, 280.0) + 200.0 * (mhz / 3000.0) ** 2
+        times.append(1.0 / rate)
+        search.observe(window(point, 5.0 * number, rate, watts))
+    held = search.summary()
+    assert held["estimated_saving"] >= 0.0
+    assert 1.0 / len(times) * sum(times) <= 1.03 + (objective.slowdown_limit or 0.0)
+
+
+def window(point: OperatingPoint, start_s: float, rate: float, watts: float, **more: Any) -> ProgressWindow:
+    values = {
+        "relative_error": 0.003,
+        "source": ProgressSource.REPORTED,
+        "gpu_watts": 250.0,
+        "duration_s": 5.0,
+    }
+    return ProgressWindow(point=point, start_s=start_s, units_per_s=rate, watts=watts, **{**values, **more})
+
+
+def test_no_window_can_stop_a_search() -> None:
+    pytest.importorskip("numpy")
+    from slurm_energy.tuning import priors
+    from slurm_energy.tuning.search import TuningSearch
+
+    odd = [0.0, 5e-324, 1e-300, 1e15, 1e300, float("inf"), float("nan"), -1.0]
+    for seed in range(12):
+        draw = random.Random(seed)
+        search = TuningSearch(gpu_limits(GPUS), Objective("edp"), priors.gpu_prior(GPUS))
+        for number in range(60):
+            rate, watts, error = (
+                draw.choice([usual, usual, usual, draw.choice(odd)]) for usual in (1.0, 1000.0, 0.01)
+            )
+            length_s = draw.choice([5.0, 5.0, 5.0, draw.choice(odd)])
+            search.observe(
+                window(search.requested, 5.0 * number, rate, watts, relative_error=error, duration_s=length_s)
+            )
+            check_tuning(search.summary())

@@ -56,8 +56,8 @@ class Advice:
         if not (isinstance(source, str) and len(source) <= 64 and source.isprintable()):
             raise UsageError("tuning advice: start_source is not a short text")
         return cls(
-            curve=None if curve is None else ResponseCurve.from_json(curve),
-            site_curves=tuple(ResponseCurve.from_json(item) for item in site),
+            curve=None if curve is None else ResponseCurve.from_json(curve).plausible(),
+            site_curves=tuple(ResponseCurve.from_json(item).plausible() for item in site),
             start=None if start is None else OperatingPoint.from_json(start),
             start_source=source,
             exploration=data.get("exploration") is True,
