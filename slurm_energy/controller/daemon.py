@@ -328,7 +328,7 @@ class _Daemon:
             log.error("calibrations not loaded: %s", error)
 
     def _is_trusted(self, user: str) -> bool:
-        """Return whether the runs of a user may change what holds for the whole site; may block."""
+        """Return whether runs of a user may change calibrations for the whole site. The call may block."""
         uid = uid_of(user)
         return uid is not None and self._server.access.is_privileged(uid)
 

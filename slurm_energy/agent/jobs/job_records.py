@@ -54,7 +54,7 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
 
 
 def _valid_tuning(session: Session) -> dict[str, Any] | None:
-    """Return the key `tuning` of a job's record; None if it is malformed, which must not cost the record."""
+    """Return the key `tuning` of a job's record; None if it is malformed; the record is then without it."""
     try:
         return check_tuning(session.tuning)
     except UsageError as error:

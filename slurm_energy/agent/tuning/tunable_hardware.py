@@ -70,7 +70,7 @@ class TunableHardware:
         return dataclasses.replace(self, scope=dataclasses.replace(self.scope, gpus=()))
 
     def allowed(self, point: OperatingPoint) -> OperatingPoint:
-        """Return an operating point without the knobs that must not be moved."""
+        """Return an operating point without the knobs that tuning must not change."""
         return dataclasses.replace(point, **dict.fromkeys(self.blocked))
 
     @property
@@ -100,7 +100,7 @@ class TunableHardware:
 
     @property
     def cpu(self) -> CpuHardware | None:
-        """The range of frequency bounds of the job's CPUs; None if the job may not move them."""
+        """The range of frequency bounds of the job's CPUs; None if tuning must not change them."""
         if "cpu_max_mhz" in self.blocked or not self.scope.knows_cpus:
             return None
         own, _ = job_hardware(self.hardware, self.scope)
@@ -137,7 +137,7 @@ class TunableHardware:
         )
 
     def _min_limit_watts(self, gpu: GpuInfo) -> float:
-        """Return the minimum limit of a GPU; that of the site counts if it is below the limit in force."""
+        """Return the minimum limit of a GPU. The site's minimum counts if it is below the limit in force."""
         low, site = gpu.min_limit_watts or 0.0, self.bounds.gpu_cap_watts[0]
         return max(low, site) if gpu.limit_watts is not None and site < gpu.limit_watts else low
 
@@ -156,7 +156,7 @@ class TunableHardware:
     def _profile_points(self) -> list[OperatingPoint]:
         """Return the power profiles that all GPUs of the job offer, each alone.
 
-        An enforced profile changes limit and clock itself, so that it is not combined with either.
+        An enforced profile changes limit and clock itself. It is therefore never combined with either.
         """
         gpus = self.gpus
         if not gpus or "gpu_power_profile" in self.blocked:

@@ -28,7 +28,7 @@ def new_state(mode: str, objective: str, slowdown_limit: float | None) -> dict[s
 
 
 def checked_state(data: Any) -> dict[str, Any]:
-    """Return the state from a session file, which another release may have written or a fault have damaged.
+    """Check the state from a session file, which may be damaged or of another release, and return it.
 
     Raises:
         UsageError: the state is malformed.

@@ -125,7 +125,7 @@ class WindowCollector:
         return self._interval(start, MeterReading.of(meter, now_s), progress)
 
     def _slow_rate(self, start_s: float, now_s: float, *, holding: bool) -> Progress | None:
-        """Return the rate of a job that is clearly slow before its window has ended; None if it is not.
+        """Return the rate of a job that is clearly slow before its window has ended; None for other jobs.
 
         A held job is compared with itself, a probe with the last untuned window. A program with long steps
         would otherwise lose minutes at a bad point.
@@ -152,14 +152,14 @@ class WindowCollector:
         self._start, self._check_at_s = reading, 0.0
 
     def _needed_s(self, *, holding: bool) -> float:
-        """Return the length in seconds at which the speed may be known."""
+        """Return the length in seconds from which a window may suffice to know the speed."""
         tracker, lengths = self._tracker, self._lengths
         if holding and tracker.source is ProgressSource.REPORTED:
             return max(lengths.hold_s, _UNITS_IN_HOLD * (tracker.unit_s or 0.0))
         return max(lengths.min_s, min(tracker.window_s, self._patience_s(holding=holding)))
 
     def _patience_s(self, *, holding: bool) -> float:
-        """Return the length in seconds at which a window without any progress ends."""
+        """Return the length in seconds after which a window without any progress is ended."""
         lengths = self._lengths
         patience_s = lengths.hold_patience_s if holding else lengths.patience_s
         return max(patience_s, _UNITS_IN_HOLD * (self._tracker.unit_s or 0.0))
