@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from slurm_energy.tuning.ensemble import Array, Posterior
+from slurm_energy.tuning.ensemble import Array, EnsemblePosterior
 from slurm_energy.tuning.objective import Objective
 
 MARGIN = 0.01
@@ -29,7 +29,7 @@ PROBE_WINDOWS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class PointDecision:
     """The next point.
 
     Attributes:
@@ -67,7 +67,7 @@ class Situation:
     max_loss: float = math.inf
 
 
-def decide(posterior: Posterior, objective: Objective, situation: Situation) -> Decision:
+def decide(posterior: EnsemblePosterior, objective: Objective, situation: Situation) -> PointDecision:
     """Return the next point.
 
     A measured point may be held if it improves the objective and is unlikely to break the limit. Any other
@@ -107,12 +107,12 @@ def decide(posterior: Posterior, objective: Objective, situation: Situation) -> 
     )
     probe = int(value.argmax())
     if value[probe] > 0 and gain[probe] > SWITCH_GAIN * cost[hold]:
-        return Decision(probe, probe=True)
-    return Decision(hold, probe=False)
+        return PointDecision(probe, probe=True)
+    return PointDecision(hold, probe=False)
 
 
 def _safety(
-    posterior: Posterior, objective: Objective, log_time: Array, current: int
+    posterior: EnsemblePosterior, objective: Objective, log_time: Array, current: int
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Return whether each point is safe to hold, and whether it may turn out to be."""
     if objective.slowdown_limit is None:

@@ -98,7 +98,7 @@ class Ensemble:
         observations: Sequence[Observation] = (),
         reference_time_error: float = 0.0,
         reference_power_error: float = 0.0,
-    ) -> Posterior:
+    ) -> EnsemblePosterior:
         """Return the ensemble weighted and corrected by measurements.
 
         Args:
@@ -123,12 +123,12 @@ class Ensemble:
             reference_power_error,
         )
         weights = _normalised(self.log_weights + time.log_likelihood + power.log_likelihood)
-        return Posterior(
+        return EnsemblePosterior(
             self.points, weights, self._log_time + time.mean, self._log_power + power.mean, time.error
         )
 
 
-class Posterior:
+class EnsemblePosterior:
     """Weighted samples of the response after measurements.
 
     Attributes:

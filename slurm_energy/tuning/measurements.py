@@ -20,7 +20,7 @@ _MAX_SQUARE = 16.0
 
 
 @dataclass(slots=True)
-class Measurement:
+class SpeedMeasurement:
     """The mean speed and power of a job over windows at one point.
 
     Attributes:
@@ -79,11 +79,11 @@ class Measurement:
         """Standard error of the power divided by the power."""
         return max(_POWER_ERROR / math.sqrt(self.windows), _MIN_POWER_ERROR)
 
-    def joined(self, other: Measurement) -> Measurement:
+    def joined(self, other: SpeedMeasurement) -> SpeedMeasurement:
         """Return the measurement of all windows of both. Their difference is part of the error."""
         units, windows = self.units + other.units, self.windows + other.windows
         difference = abs(math.log(self.units_per_s / other.units_per_s))
-        return Measurement(
+        return SpeedMeasurement(
             self.duration_s + other.duration_s,
             units,
             self.joules + other.joules,
@@ -113,7 +113,7 @@ class NoiseScale:
         """Factor of the stated errors."""
         return max(1.0, math.sqrt(self._squares / self._windows))
 
-    def add(self, before: Measurement, window: ProgressWindow) -> None:
+    def add(self, before: SpeedMeasurement, window: ProgressWindow) -> None:
         """Compare a window with the earlier windows at its point. The error is already multiplied."""
         if not before.windows:
             return
@@ -122,7 +122,7 @@ class NoiseScale:
         self._squares += min((deviation / error) ** 2, _MAX_SQUARE) * self.factor**2
         self._windows += 1
 
-    def widen(self, one: Measurement, other: Measurement) -> None:
+    def widen(self, one: SpeedMeasurement, other: SpeedMeasurement) -> None:
         """Take the difference between two measurements as scatter of single windows."""
         deviation = abs(math.log(one.units_per_s / other.units_per_s)) / 2
         stated = other.relative_error * math.sqrt(other.windows) / self.factor
@@ -140,7 +140,7 @@ class ReferenceCheck:
 
     def __init__(self, suspect: ProgressWindow | None, precise: bool) -> None:
         """Start the measurement."""
-        self.block = Measurement()
+        self.block = SpeedMeasurement()
         self.suspect = suspect
         self.precise = precise
 
@@ -152,14 +152,14 @@ class ReferenceTrack:
     blocks around it.
     """
 
-    def __init__(self, blocks: Iterable[Measurement] = ()) -> None:
+    def __init__(self, blocks: Iterable[SpeedMeasurement] = ()) -> None:
         """Start with blocks in order of time."""
         self.blocks = list(blocks)
 
-    def open_block(self) -> Measurement:
+    def open_block(self) -> SpeedMeasurement:
         """Return the last block; the first one is created."""
         if not self.blocks:
-            self.blocks.append(Measurement())
+            self.blocks.append(SpeedMeasurement())
         return self.blocks[-1]
 
     def at(self, time_s: float) -> tuple[float, float, float]:
@@ -174,7 +174,7 @@ class ReferenceTrack:
         return _interpolated(blocks, time_s)
 
     @staticmethod
-    def _is_constant(blocks: Sequence[Measurement]) -> bool:
+    def _is_constant(blocks: Sequence[SpeedMeasurement]) -> bool:
         return all(
             abs(math.log(one.units_per_s / other.units_per_s))
             <= _DRIFT_SIGMA * math.hypot(one.relative_error, other.relative_error)
@@ -182,7 +182,7 @@ class ReferenceTrack:
         )
 
 
-def _interpolated(blocks: Sequence[Measurement], time_s: float) -> tuple[float, float, float]:
+def _interpolated(blocks: Sequence[SpeedMeasurement], time_s: float) -> tuple[float, float, float]:
     later = next((number for number, block in enumerate(blocks) if block.mid_s >= time_s), len(blocks) - 1)
     after, before = blocks[later], blocks[max(later - 1, 0)]
     span = after.mid_s - before.mid_s

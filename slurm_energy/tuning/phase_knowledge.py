@@ -9,8 +9,8 @@ from typing import Any
 from slurm_energy.policies.operating_point import OperatingPoint
 from slurm_energy.tuning.candidates import Reference
 from slurm_energy.tuning.decision import MARGIN
-from slurm_energy.tuning.ensemble import Ensemble, Observation, Posterior
-from slurm_energy.tuning.measurements import Measurement, ReferenceTrack
+from slurm_energy.tuning.ensemble import Ensemble, EnsemblePosterior, Observation
+from slurm_energy.tuning.measurements import ReferenceTrack, SpeedMeasurement
 from slurm_energy.tuning.objective import TIME_EXPONENTS, Objective
 from slurm_energy.tuning.priors import Prior
 from slurm_energy.tuning.progress_window import ProgressWindow
@@ -31,10 +31,10 @@ class PhaseKnowledge:
         held_s: time spent in this phase after the reference.
     """
 
-    def __init__(self, blocks: Sequence[Measurement] = ()) -> None:
+    def __init__(self, blocks: Sequence[SpeedMeasurement] = ()) -> None:
         """Start a phase with measurements of its reference."""
         self.track = ReferenceTrack(blocks)
-        self.visits: dict[int, Measurement] = {}
+        self.visits: dict[int, SpeedMeasurement] = {}
         self.probes = 0
         self.chosen: int | None = None
         self.held_s = 0.0
@@ -48,10 +48,10 @@ class PhaseKnowledge:
 
     def add(self, index: int, window: ProgressWindow) -> None:
         """Add a window at a tuned point."""
-        self.visits.setdefault(index, Measurement()).add(window)
+        self.visits.setdefault(index, SpeedMeasurement()).add(window)
         self.held_s += window.duration_s
 
-    def log_ratios(self, window_or_visit: ProgressWindow | Measurement) -> tuple[float, float]:
+    def log_ratios(self, window_or_visit: ProgressWindow | SpeedMeasurement) -> tuple[float, float]:
         """Return the logarithms of time and power relative to the reference at that time."""
         if isinstance(window_or_visit, ProgressWindow):
             mid_s = window_or_visit.start_s + window_or_visit.duration_s / 2
@@ -68,7 +68,7 @@ class PhaseKnowledge:
         """Return the indices of the points whose own measurements show a loss or a broken limit."""
         return frozenset(index for index, visit in self.visits.items() if self._is_refuted(visit, objective))
 
-    def _is_refuted(self, visit: Measurement, objective: Objective) -> bool:
+    def _is_refuted(self, visit: SpeedMeasurement, objective: Objective) -> bool:
         log_time, log_power = self.log_ratios(visit)
         exponent, limit = TIME_EXPONENTS[objective.name], objective.slowdown_limit
         time_error = math.hypot(visit.relative_error, self.reference_error())
@@ -77,7 +77,7 @@ class PhaseKnowledge:
         error = _REFUTING_SIGMA * math.hypot(exponent * time_error, visit.power_error)
         return exponent * log_time + log_power - error > 0.0
 
-    def posterior(self) -> Posterior:
+    def posterior(self) -> EnsemblePosterior:
         """Return the ensemble weighted by all visits."""
         assert self.ensemble is not None
         observations = []
@@ -89,7 +89,7 @@ class PhaseKnowledge:
         power_error = min(block.power_error for block in self.track.blocks if block.windows)
         return self.ensemble.condition(observations, self.reference_error(), power_error)
 
-    def resembles(self, block: Measurement) -> bool:
+    def resembles(self, block: SpeedMeasurement) -> bool:
         """Return whether an untuned measurement could come from this phase."""
         blocks = [item for item in self.track.blocks if item.windows]
         if not blocks or self.ensemble is None:
@@ -122,8 +122,8 @@ class PhaseKnowledge:
     ) -> PhaseKnowledge:
         """Build the knowledge from a dict that `to_json` returned."""
         made = cls()
-        made.track = ReferenceTrack(Measurement(**block) for block in data["blocks"])
-        made.visits = {int(index): Measurement(**visit) for index, visit in data["visits"].items()}
+        made.track = ReferenceTrack(SpeedMeasurement(**block) for block in data["blocks"])
+        made.visits = {int(index): SpeedMeasurement(**visit) for index, visit in data["visits"].items()}
         made.probes, made.chosen, made.held_s = data["probes"], data["chosen"], data["held_s"]
         if data["reference"] is not None:
             made.build(points, prior, Reference(**data["reference"]))

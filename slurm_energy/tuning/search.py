@@ -9,9 +9,9 @@ from typing import Any
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.candidates import Reference
 from slurm_energy.tuning.decision import Situation, decide
-from slurm_energy.tuning.ensemble import Posterior
+from slurm_energy.tuning.ensemble import EnsemblePosterior
 from slurm_energy.tuning.guard import ChangeDetector, DevicePowerGuard, RunBudget, is_surprise
-from slurm_energy.tuning.measurements import Measurement, NoiseScale, ReferenceCheck
+from slurm_energy.tuning.measurements import NoiseScale, ReferenceCheck, SpeedMeasurement
 from slurm_energy.tuning.objective import Objective
 from slurm_energy.tuning.phase_knowledge import PhaseKnowledge
 from slurm_energy.tuning.priors import Prior
@@ -75,7 +75,7 @@ class TuningSearch:
         self._source: ProgressSource | None = None
         self._start_s: float | None = None
         self._last_s = 0.0
-        self._posterior: Posterior | None = None
+        self._posterior: EnsemblePosterior | None = None
         self._device_power = DevicePowerGuard()
         self._static = (UNTUNED, CurveSource.GENERIC_PRIOR)
 
@@ -223,7 +223,7 @@ class TuningSearch:
                 self._accept(check.suspect)
             self._move_on()
 
-    def _merge_phases(self, block: Measurement) -> None:
+    def _merge_phases(self, block: SpeedMeasurement) -> None:
         """Take phases of a few windows each, for example checkpoints, as scatter of one phase."""
         last = self._knowledge.track.blocks[-1]
         self._noise.widen(last, block)
@@ -247,7 +247,7 @@ class TuningSearch:
             knowledge.visits.pop(index, None)
         knowledge.add(index, window)
 
-    def _begin_phase(self, block: Measurement, window: ProgressWindow) -> None:
+    def _begin_phase(self, block: SpeedMeasurement, window: ProgressWindow) -> None:
         """Resume a known phase, or search a new one."""
         for item in self._memory:
             if item.resembles(block):
@@ -364,7 +364,7 @@ class TuningSearch:
         self._current, self._phase, self._windows_here = 0, SearchPhase.REFERENCE, 0
         self._detector.reset()
 
-    def _is_accurate(self, block: Measurement) -> bool:
+    def _is_accurate(self, block: SpeedMeasurement) -> bool:
         """Return whether a reference is measured accurately or long enough."""
         maximum = self._options.max_reference_windows * min(self._noise.factor, _MAX_PATIENCE)
         return block.relative_error <= self._reference_target() or block.windows >= maximum

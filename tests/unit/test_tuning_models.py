@@ -19,14 +19,14 @@ from slurm_energy.tuning.candidates import (
     safe_point,
 )
 from slurm_energy.tuning.guard import ChangeDetector, DevicePowerGuard, RunBudget
-from slurm_energy.tuning.measurements import Measurement, NoiseScale, ReferenceTrack
+from slurm_energy.tuning.measurements import NoiseScale, ReferenceTrack, SpeedMeasurement
 from slurm_energy.tuning.objective import Objective
 from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
 from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve, ResponsePoint
 
 np = pytest.importorskip("numpy")
 
-from slurm_energy.tuning.decision import Decision, Situation, decide  # noqa: E402
+from slurm_energy.tuning.decision import PointDecision, Situation, decide  # noqa: E402
 from slurm_energy.tuning.ensemble import Ensemble, Observation  # noqa: E402
 from slurm_energy.tuning.priors import (  # noqa: E402
     PhysicalPrior,
@@ -216,7 +216,7 @@ def test_losses_use_up_the_budget_and_gains_fill_it():
 
 def test_agreeing_references_are_averaged_and_drifting_ones_interpolated():
     def block(rate, start_s):
-        made = Measurement()
+        made = SpeedMeasurement()
         made.add(window(rate, 0.01, start_s))
         return made
 
@@ -228,7 +228,7 @@ def test_agreeing_references_are_averaged_and_drifting_ones_interpolated():
 
 
 def test_scatter_beyond_the_stated_errors_widens_them():
-    noise, before = NoiseScale(), Measurement()
+    noise, before = NoiseScale(), SpeedMeasurement()
     before.add(window(1.0))
     for rate in (1.1, 0.9, 1.1, 0.9):
         noise.add(before, window(rate))
@@ -274,9 +274,9 @@ def test_a_used_up_budget_leaves_probes_that_hardly_lose():
     log_power = np.array([[0.0, -0.15, -0.5], [0.0, -0.15, -0.5]])
     posterior = Ensemble(points, log_time, log_power).condition()
     objective, nothing = Objective("edp"), frozenset()
-    assert decide(posterior, objective, Situation(0, nothing, max_loss=-1.0)) == Decision(1, probe=True)
+    assert decide(posterior, objective, Situation(0, nothing, max_loss=-1.0)) == PointDecision(1, probe=True)
     deep = Situation(0, nothing, excluded=frozenset({1}), max_loss=-1.0)
-    assert decide(posterior, objective, deep) == Decision(0, probe=False)
+    assert decide(posterior, objective, deep) == PointDecision(0, probe=False)
 
 
 def test_a_point_is_held_only_if_it_was_measured_and_keeps_the_limit():
@@ -285,8 +285,8 @@ def test_a_point_is_held_only_if_it_was_measured_and_keeps_the_limit():
     seen = [Observation(1, 0.03, -0.1, 0.002, 0.002), Observation(2, 0.1, -0.4, 0.002, 0.002)]
     posterior = Ensemble(points, *samples).condition(seen)
     both = Situation(2, frozenset({1, 2}))
-    assert decide(posterior, Objective("energy", 0.05), both) == Decision(1, probe=False)
-    assert decide(posterior, Objective("energy", 0.2), both) == Decision(2, probe=False)
-    assert decide(posterior, Objective("energy", 0.01), both) == Decision(0, probe=False)
+    assert decide(posterior, Objective("energy", 0.05), both) == PointDecision(1, probe=False)
+    assert decide(posterior, Objective("energy", 0.2), both) == PointDecision(2, probe=False)
+    assert decide(posterior, Objective("energy", 0.01), both) == PointDecision(0, probe=False)
     none = Situation(0, frozenset(), may_probe=False)
-    assert decide(posterior, Objective("energy", 0.2), none) == Decision(0, probe=False)
+    assert decide(posterior, Objective("energy", 0.2), none) == PointDecision(0, probe=False)
