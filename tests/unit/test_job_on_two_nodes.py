@@ -206,7 +206,7 @@ def test_an_agent_speaks_only_for_a_node_of_the_job() -> None:
     with pytest.raises(ForbiddenError, match="does not run on node n3"):
         poll(poll_of("n3"))
     with pytest.raises(UsageError, match="number of nodes"):
-        poll(poll_of("n2", nodes=3))
+        poll(poll_of("n1", nodes=3))
     with pytest.raises(UsageError, match="has 2 nodes, not 3"):
         groups_with(advisor)(poll_of(nodes=3))
     with pytest.raises(UsageError, match="it stays untuned"):
