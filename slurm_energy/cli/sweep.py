@@ -14,7 +14,7 @@ from slurm_energy.cli.parser import CommandParser
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
-    from slurm_energy.sweep.runner import Cluster
+    from slurm_energy.sweep.runner import SweepCluster
     from slurm_energy.sweep.state import SweepState
     from slurm_energy.sweep.submission import Submitter
     from slurm_energy.tuning.sweep.factors import Factor
@@ -158,11 +158,11 @@ def _sweep(state: SweepState, path: Path, submitter: Submitter, args: argparse.N
     return sweep_result(state.name, state.points, state.runs, args.repeat, exhaustive=args.exhaustive)
 
 
-def cluster_access(submitter: Submitter, args: argparse.Namespace) -> Cluster:
+def cluster_access(submitter: Submitter, args: argparse.Namespace) -> SweepCluster:
     """Return the functions with which a sweep reaches Slurm and the controller."""
     from slurm_energy.reports.usage import AccountedRecord
     from slurm_energy.slurm.job_state import find_own_jobs, read_job_states
-    from slurm_energy.sweep.runner import Cluster
+    from slurm_energy.sweep.runner import SweepCluster
 
     client = connection.connect(args)
 
@@ -170,7 +170,7 @@ def cluster_access(submitter: Submitter, args: argparse.Namespace) -> Cluster:
         parameters = {"job": ",".join(map(str, job_ids)), "steps": "0"}
         return [AccountedRecord.from_json(item) for item in client.get("/v1/records", parameters)["records"]]
 
-    return Cluster(submitter.submit, find_own_jobs, read_job_states, records)
+    return SweepCluster(submitter.submit, find_own_jobs, read_job_states, records)
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -30,7 +30,7 @@ from slurm_energy.controller.oracle_refit import OracleRefit
 from slurm_energy.controller.policy_file import write_policy_file
 from slurm_energy.controller.priority_loop import OFF, PriorityLoop, make_pipeline
 from slurm_energy.controller.request_head import MAX_HEAD_BYTES
-from slurm_energy.controller.running_jobs import RunningJobs
+from slurm_energy.controller.running_jobs import RunningJobCache
 from slurm_energy.controller.server import ControllerServer
 from slurm_energy.controller.store import Store
 from slurm_energy.controller.tuning_advisor import TuningAdvisor, curve_oracle
@@ -167,7 +167,7 @@ class _Daemon:
         )
         self._squeue = CommandRunner(SQUEUE_TIMEOUT_S)
         self._advisor = TuningAdvisor(
-            *(lambda: self._config, store, self._hosts, RunningJobs(self._squeue)),
+            *(lambda: self._config, store, self._hosts, RunningJobCache(self._squeue)),
             oracle=curve_oracle(config),
         )
         self._refit = OracleRefit(

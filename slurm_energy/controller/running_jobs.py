@@ -9,7 +9,7 @@ from typing import Final
 
 from slurm_energy.errors import EnergyError, UnavailableError
 from slurm_energy.slurm.command import Runner
-from slurm_energy.slurm.queue.running_jobs import RunningJob, read_running_jobs
+from slurm_energy.slurm.queue.running_jobs import AllocatedJob, read_running_jobs
 
 MAX_AGE_S: Final = 30.0
 """Age after which the jobs are read again."""
@@ -17,7 +17,7 @@ MIN_AGE_S: Final = 2.0
 """Age after which they are read again because a job is missing that has just started."""
 
 
-class RunningJobs:
+class RunningJobCache:
     """Cache of the running jobs. Simultaneous requests share one squeue command.
 
     Args:
@@ -27,7 +27,7 @@ class RunningJobs:
 
     def __init__(self, run: Runner, clock: Callable[[], float] = time.monotonic) -> None:
         self._run, self._clock = run, clock
-        self._jobs: Mapping[int, RunningJob] = {}
+        self._jobs: Mapping[int, AllocatedJob] = {}
         self._read_at_s = self._failed_at_s = float("-inf")
         self._reading: asyncio.Task[None] | None = None
 
@@ -36,7 +36,7 @@ class RunningJobs:
         """Ids of the jobs that were running when they were last read."""
         return frozenset(self._jobs)
 
-    async def find(self, job_id: int, restart_count: int) -> RunningJob | None:
+    async def find(self, job_id: int, restart_count: int) -> AllocatedJob | None:
         """Return a run of a job; None if Slurm does not run it.
 
         Raises:
@@ -47,7 +47,7 @@ class RunningJobs:
             job = await self._find(job_id, MIN_AGE_S)
         return job if job is not None and job.restart_count == restart_count else None
 
-    async def _find(self, job_id: int, max_age_s: float) -> RunningJob | None:
+    async def _find(self, job_id: int, max_age_s: float) -> AllocatedJob | None:
         if self._clock() - self._read_at_s > max_age_s:
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(self._read())

@@ -17,12 +17,12 @@ from slurm_energy.accounting.tuning_starts import IssuedStart, JobRun, Pin, Prog
 from slurm_energy.config import Config
 from slurm_energy.controller.node_hosts import STRICT, NodeHosts, Sender, Verdict
 from slurm_energy.controller.oracle_calibrations import site_calibrations
-from slurm_energy.controller.running_jobs import RunningJobs
+from slurm_energy.controller.running_jobs import RunningJobCache
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, UnavailableError, UsageError
 from slurm_energy.protocol.tuning_advice import AdviceRequest
 from slurm_energy.quantities import shown
-from slurm_energy.slurm.queue.running_jobs import RunningJob
+from slurm_energy.slurm.queue.running_jobs import AllocatedJob
 from slurm_energy.slurm.script_fingerprint import FINGERPRINT_FORM
 from slurm_energy.tuning.learned_run import LearnedRun
 from slurm_energy.tuning.objective import Objective
@@ -74,7 +74,7 @@ class TuningAdvisor:
         config: Callable[[], Config],
         store: Store,
         hosts: NodeHosts | None,
-        running: RunningJobs,
+        running: RunningJobCache,
         oracle: CurveOracle | None = None,
     ) -> None:
         self.oracle = oracle
@@ -125,7 +125,7 @@ class TuningAdvisor:
             "pinned": known.pin is not None,
         }
 
-    async def verified_job(self, node: str, job_id: int, restart_count: int, sender: Sender) -> RunningJob:
+    async def verified_job(self, node: str, job_id: int, restart_count: int, sender: Sender) -> AllocatedJob:
         """Return the run of a job, after a check that the requesting agent's node runs it.
 
         Args:
@@ -159,7 +159,7 @@ class TuningAdvisor:
         if verdict is Verdict.UNKNOWN and mode == STRICT:
             raise UnavailableError(f"node {shown(node)}", "Slurm does not tell its addresses")
 
-    def _fingerprint(self, run: JobRun, job: RunningJob, request: AdviceRequest) -> str | None:
+    def _fingerprint(self, run: JobRun, job: AllocatedJob, request: AdviceRequest) -> str | None:
         """Return the fingerprint of a job from Slurm, or else the one that a node of the job reported.
 
         Only the node that runs the batch script knows the fingerprint. The other nodes of the job request
@@ -232,7 +232,7 @@ def _objective(request: AdviceRequest) -> Objective | None:
     return Objective(request.objective, request.slowdown_limit)
 
 
-def _model(job: RunningJob, request: AdviceRequest) -> str | None:
+def _model(job: AllocatedJob, request: AdviceRequest) -> str | None:
     return job.flags.get("ENERGY_MODEL") or request.model
 
 

@@ -20,7 +20,7 @@ from slurm_energy.policies.operating_point import OperatingPoint
 from slurm_energy.protocol.query_parameters import refuse_unknown, switch
 from slurm_energy.protocol.tuning_advice import AdviceRequest
 from slurm_energy.quantities import shown
-from slurm_energy.tuning.learned_run import LearnedRun, LimitRange
+from slurm_energy.tuning.learned_run import LearnedLimitRange, LearnedRun
 from slurm_energy.tuning.program_curve import program_curve
 from slurm_energy.tuning.response_curve import CurveSource
 from slurm_energy.user_lookup import name_of, uid_of
@@ -193,7 +193,7 @@ def _described(workload: str | None) -> str:
 
 def _check_range(point: OperatingPoint, runs: Iterable[LearnedRun]) -> None:
     """Refuse a GPU limit outside the range of the GPUs on which the program ran."""
-    limits: LimitRange | None = None
+    limits: LearnedLimitRange | None = None
     for run in runs:
         limits = run.gpu_limits or limits
     watts = point.gpu_limit_watts

@@ -25,7 +25,7 @@ _COMPLETED: Final = "COMPLETED"
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class SweepCluster:
     """Access of a sweep to Slurm and to the controller, as functions.
 
     Attributes:
@@ -74,7 +74,7 @@ class SweepRunner:
     def __init__(
         self,
         state: SweepState,
-        cluster: Cluster,
+        cluster: SweepCluster,
         limits: SweepLimits,
         save: Callable[[], None],
         report: Callable[[SweepSchedule], None] = lambda schedule: None,

@@ -37,7 +37,7 @@ _WATTS = re.compile(r"(?P<watts>\d{1,9}(?:\.\d+)?) W", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class LimitRange:
+class LearnedLimitRange:
     """Power limits of one GPU: the minimum, and the one in force before the job."""
 
     min_watts: float
@@ -80,7 +80,7 @@ class LearnedRun:
     untuned_watts: float | None = None
     gpu_watts: float | None = None
     gpus: int = 0
-    gpu_limits: LimitRange | None = None
+    gpu_limits: LearnedLimitRange | None = None
     exploration: bool = False
 
     @property
@@ -121,7 +121,7 @@ class LearnedRun:
                     **values,
                     "point": None if point is None else OperatingPoint.from_json(point),
                     "points": tuple(map(ResponsePoint.from_json, values.get("points", ()))),
-                    "gpu_limits": None if limits is None else LimitRange(**limits),
+                    "gpu_limits": None if limits is None else LearnedLimitRange(**limits),
                 }
             )
         except (TypeError, ValueError, AttributeError) as error:
@@ -195,17 +195,17 @@ def workload_class(tag: str | None) -> str | None:
     return name if name != tag and name in WORKLOAD_CLASSES else None
 
 
-def _limit_range(gpus: Collection[JobDevice]) -> LimitRange | None:
+def _limit_range(gpus: Collection[JobDevice]) -> LearnedLimitRange | None:
     """Return the power limits that all GPUs have in common; None if one is unknown."""
     known = [(gpu.min_cap_watts, gpu.max_cap_watts) for gpu in gpus]
     if not known or any(not low or not high for low, high in known):
         return None
     low, high = max(low or 0.0 for low, _ in known), min(high or 0.0 for _, high in known)
-    return LimitRange(low, high) if low <= high else None
+    return LearnedLimitRange(low, high) if low <= high else None
 
 
 def _measured_points(
-    tuning: Mapping[str, Any] | None, record: EnergyRecord, limits: LimitRange | None
+    tuning: Mapping[str, Any] | None, record: EnergyRecord, limits: LearnedLimitRange | None
 ) -> tuple[ResponsePoint, ...]:
     """Return the plausible points that the run itself measured.
 
@@ -228,7 +228,7 @@ def _measured_points(
     return tuple(list(measured.values())[:MAX_POINTS])
 
 
-def _is_plausible(point: ResponsePoint, limits: LimitRange | None) -> bool:
+def _is_plausible(point: ResponsePoint, limits: LearnedLimitRange | None) -> bool:
     watts = point.point.gpu_limit_watts
     settable = (
         watts is None
@@ -244,7 +244,9 @@ def _reference_watts(tuning: Mapping[str, Any] | None) -> float | None:
     return float(watts) if is_number(watts) and watts > 0 else None
 
 
-def _whole_run_point(records: Sequence[EnergyRecord], limits: LimitRange | None) -> OperatingPoint | None:
+def _whole_run_point(
+    records: Sequence[EnergyRecord], limits: LearnedLimitRange | None
+) -> OperatingPoint | None:
     """Return the operating point of a whole run, which must be the same on all nodes; None if unknown."""
     points = {_point_of(record) for record in records}
     point = points.pop() if len(points) == 1 else None

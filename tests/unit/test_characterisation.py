@@ -17,7 +17,7 @@ from slurm_energy.cli import sweep
 from slurm_energy.errors import NotFoundError, UnavailableError, UsageError
 from slurm_energy.sweep import characterisation, reference_kernels
 from slurm_energy.sweep.characterisation import NodeRequest
-from slurm_energy.sweep.runner import Cluster
+from slurm_energy.sweep.runner import SweepCluster
 from slurm_energy.tuning.learned_run import workload_class
 from slurm_energy.tuning.sweep.factors import make_factor
 
@@ -113,7 +113,7 @@ def test_the_command(
     monkeypatch.setattr("slurm_energy.sweep.runner.POLL_S", 0.0)
     commands: list[list[str]] = []
 
-    def access(submitter, args) -> Cluster:
+    def access(submitter, args) -> SweepCluster:
         emulated = EmulatedCluster(submitter.state)
 
         def submit(point, job_name: str) -> int:
@@ -122,7 +122,7 @@ def test_the_command(
             emulated.tags[job_id] = submitter.state.tag
             return job_id
 
-        return Cluster(submit, emulated.find, emulated.read_states, emulated.records)
+        return SweepCluster(submit, emulated.find, emulated.read_states, emulated.records)
 
     monkeypatch.setattr(sweep, "cluster_access", access)
     command = ["tune", "characterise", "-w", "n1", "--gpu", "--json", "--", "-p", "gpu"]

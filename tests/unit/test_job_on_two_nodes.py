@@ -18,7 +18,7 @@ from slurm_energy.config import AgentConfig, Config
 from slurm_energy.controller.node_hosts import Sender
 from slurm_energy.controller.tuning_groups import MAX_GROUP_NODES, TuningGroups
 from slurm_energy.errors import ForbiddenError, UsageError
-from slurm_energy.slurm.queue.running_jobs import RunningJob
+from slurm_energy.slurm.queue.running_jobs import AllocatedJob
 from slurm_energy.tuning.group.messages import GroupDecision, GroupPoll
 
 HIGHEST_KHZ = 3_400_000
@@ -181,11 +181,11 @@ class FakeAdvisor:
     def __init__(self) -> None:
         self.checks = 0
 
-    async def verified_job(self, node: str, job_id: int, restart_count: int, sender: Sender) -> RunningJob:
+    async def verified_job(self, node: str, job_id: int, restart_count: int, sender: Sender) -> AllocatedJob:
         self.checks += 1
         if node not in ("n1", "n2"):
             raise ForbiddenError(f"job {job_id}", f"it does not run on node {node}")
-        return RunningJob(job_id, 1001, restart_count, "cpu", "n[1-2]", {})
+        return AllocatedJob(job_id, 1001, restart_count, "cpu", "n[1-2]", {})
 
 
 def poll_of(node: str = "n1", nodes: int = 2, job_id: int = 5) -> dict[str, Any]:

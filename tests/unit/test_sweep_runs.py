@@ -13,7 +13,7 @@ from slurm_energy.records import ComponentEnergy, EnergyRecord
 from slurm_energy.reports.usage import AccountedRecord
 from slurm_energy.slurm.job_state import JobStatus, find_own_jobs, read_job_states
 from slurm_energy.sweep import state as states
-from slurm_energy.sweep.runner import RECORD_WAIT_S, Cluster, SweepLimits, SweepRunner
+from slurm_energy.sweep.runner import RECORD_WAIT_S, SweepCluster, SweepLimits, SweepRunner
 from slurm_energy.sweep.submission import RefusedError, Submitter, read_given_options
 from slurm_energy.tuning.sweep.design import build_points
 from slurm_energy.tuning.sweep.factors import make_factor, parse_factor, parse_variable, read_factors
@@ -80,7 +80,7 @@ class EmulatedCluster:
         self.saved += 1
 
     def runner(self, repetitions: int = 2, in_flight: int = 2, **more) -> SweepRunner:
-        access = Cluster(self.submit, self.find, self.read_states, self.records)
+        access = SweepCluster(self.submit, self.find, self.read_states, self.records)
         limits = SweepLimits(repetitions, in_flight, **more)
         return SweepRunner(self.state, access, limits, self.save, sleep=self.sleep, clock=lambda: self.now)
 

@@ -20,7 +20,7 @@ from slurm_energy.devices.cpu.cpufreq import CpufreqRange, EnergyPerformancePref
 from slurm_energy.devices.driver import DeviceError
 from slurm_energy.errors import ForbiddenError, NotFoundError, UsageError
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
-from slurm_energy.slurm.queue.running_jobs import RunningJob
+from slurm_energy.slurm.queue.running_jobs import AllocatedJob
 from slurm_energy.tuning.candidates import (
     CpuHardware,
     GpuHardware,
@@ -170,12 +170,12 @@ def poll_of(job_id: int, node: str = "n1", nodes: int = 2) -> dict[str, Any]:
 class RunningOnTwoNodes:
     """Job 5 runs on n1 and n2; nothing else runs."""
 
-    async def verified_job(self, node: str, job_id: int, restart_count: int, sender: Sender) -> RunningJob:
+    async def verified_job(self, node: str, job_id: int, restart_count: int, sender: Sender) -> AllocatedJob:
         if job_id != 5:
             raise NotFoundError(f"job {job_id}", "Slurm runs no such job")
         if node not in ("n1", "n2"):
             raise ForbiddenError(f"job {job_id}", "it does not run there")
-        return RunningJob(5, 2001, 0, "gpu", "n[1-2]", {})
+        return AllocatedJob(5, 2001, 0, "gpu", "n[1-2]", {})
 
 
 def test_polls_about_foreign_jobs_leave_no_group() -> None:

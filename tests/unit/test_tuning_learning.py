@@ -20,8 +20,8 @@ from slurm_energy.accounting.tuning_starts import IssuedStart, JobRun, Pin, Prog
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord, JobDevice
 from slurm_energy.tuning.learned_run import (
+    LearnedLimitRange,
     LearnedRun,
-    LimitRange,
     learned_run,
     point_of_settings,
     workload_class,
@@ -75,7 +75,7 @@ def learn(*records, joules=60_000.0, seconds=200.0, fingerprint=DIGEST):
 
 
 def whole(point, seconds, watts, end=1000.0, **more):
-    values = {"gpu_limits": LimitRange(100.0, 300.0), "fingerprint": DIGEST} | more
+    values = {"gpu_limits": LearnedLimitRange(100.0, 300.0), "fingerprint": DIGEST} | more
     return LearnedRun(
         "A40", "1 nodes, 1 GPUs, 8 CPUs", end, "1", point=point, seconds=seconds, watts=watts, **values
     )
@@ -91,7 +91,7 @@ class TestRecords:
         (point,) = run.points
         assert (point.point, point.time_ratio, point.source) == (cap(250.0), 1.03, CurveSource.EARLIER_RUNS)
         assert (run.hardware, run.workload, run.untuned_watts) == ("NVIDIA A40", DIGEST, 320.0)
-        assert run.point is None and run.gpu_limits == LimitRange(100.0, 300.0)
+        assert run.point is None and run.gpu_limits == LearnedLimitRange(100.0, 300.0)
         assert LearnedRun.from_json(run.to_json()) == run
 
     @pytest.mark.parametrize(

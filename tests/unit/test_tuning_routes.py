@@ -15,7 +15,7 @@ from slurm_energy.cli.main import main
 from slurm_energy.controller import running_jobs
 from slurm_energy.controller.identity import Rights
 from slurm_energy.controller.node_hosts import Sender, Verdict
-from slurm_energy.controller.running_jobs import RunningJobs
+from slurm_energy.controller.running_jobs import RunningJobCache
 from slurm_energy.controller.store import Store
 from slurm_energy.controller.tuning_advisor import TuningAdvisor
 from slurm_energy.controller.tuning_learner import TuningLearner
@@ -25,7 +25,7 @@ from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.policies.operating_point import OperatingPoint
 from slurm_energy.protocol.tuning_advice import AdviceRequest
 from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord, JobDevice
-from slurm_energy.slurm.queue.running_jobs import RunningJob, read_running_jobs
+from slurm_energy.slurm.queue.running_jobs import AllocatedJob, read_running_jobs
 from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve, ResponsePoint
 
 pytestmark = pytest.mark.slow
@@ -68,7 +68,7 @@ class Site:
         self.accounting = Accounting(directory)
         self.store = Store(self.accounting.path)
         self.jobs = {}
-        self.running = RunningJobs(None)
+        self.running = RunningJobCache(None)
         monkeypatch.setattr(
             "slurm_energy.controller.running_jobs.read_running_jobs", lambda run: dict(self.jobs)
         )
@@ -79,7 +79,7 @@ class Site:
         self.ended = 0
 
     def start(self, job_id, user="alice", nodes="n1", flags=None, restarts=0):
-        self.jobs[job_id] = RunningJob(job_id, UIDS[user], restarts, "gpu", nodes, flags or {})
+        self.jobs[job_id] = AllocatedJob(job_id, UIDS[user], restarts, "gpu", nodes, flags or {})
         self.running._read_at_s = float("-inf")
 
     def end(self, job_id):

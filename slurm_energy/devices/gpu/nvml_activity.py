@@ -7,9 +7,10 @@ reference, "GPM Functions".
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from slurm_energy.devices.driver import Activity, ActivitySensor, DeviceError
+from slurm_energy.devices.gpu.nvml_caller import NvmlCaller
 
 _ANY_TENSOR, _DRAM, _FP64, _FP32, _FP16 = 5, 10, 11, 12, 13
 _METRICS: Final = (_ANY_TENSOR, _DRAM, _FP64, _FP32, _FP16)
@@ -17,22 +18,6 @@ _MIN_PERCENT: Final = 2.0
 """A lower activity is mostly noise."""
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
 _VERSION: Final = 1
-
-
-class NvmlCaller(Protocol):
-    """The calls of `NvmlLibrary` that this module uses."""
-
-    def call(self, function: str, index: int, *arguments: Any) -> Any:
-        """Call an NVML function for the GPU `index`; raise DeviceError if it fails."""
-
-    def query(self, function: str, *arguments: Any) -> Any:
-        """Call an NVML function that takes no GPU; raise DeviceError if it fails."""
-
-    def optional(self, function: str, index: int, *arguments: Any) -> Any:
-        """Call an NVML function for the GPU `index`; return None if it fails."""
-
-    def struct(self, name: str) -> Any:
-        """Return a new NVML struct; None if the library has no such struct."""
 
 
 class NvmlActivitySensor(ActivitySensor):

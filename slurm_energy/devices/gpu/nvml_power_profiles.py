@@ -10,9 +10,10 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from slurm_energy.devices.driver import DeviceError, Knob, WriteStage
+from slurm_energy.devices.gpu.nvml_caller import NvmlCaller
 from slurm_energy.devices.gpu.power_profiles import MAX_PROFILES, profile_name, profile_number
 
 NO_PROFILE: Final = "none"
@@ -20,16 +21,6 @@ _PREFIX: Final = "nvmlDeviceWorkloadPowerProfile"
 _OPERATION_CLEAR, _OPERATION_OVERWRITE = 0, 2
 _ENFORCED_PAUSES_S: Final = (0.0, 0.02, 0.05)
 """Pauses before the reads of the enforced profiles after a request."""
-
-
-class NvmlCaller(Protocol):
-    """The calls of `NvmlLibrary` that this module uses."""
-
-    def call(self, function: str, index: int, *arguments: Any) -> Any:
-        """Call an NVML function for the GPU `index`; raise DeviceError if it fails."""
-
-    def struct(self, name: str) -> Any:
-        """Return a new NVML struct; None if the library has no such struct."""
 
 
 def offered_profiles(nvml: NvmlCaller, index: int) -> tuple[int, ...]:

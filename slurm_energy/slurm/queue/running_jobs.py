@@ -21,7 +21,7 @@ _FIELDS: Final = ("JobID", "UserID", "RestartCnt", "Partition", "NodeList", "adm
 _LARGEST_UID: Final = 0xFFFFFFFF  # squeue prints the upper half of them as negative numbers
 
 
-class RunningJob(NamedTuple):
+class AllocatedJob(NamedTuple):
     """A job that has been allocated nodes and has not left them.
 
     Attributes:
@@ -50,18 +50,18 @@ class RunningJob(NamedTuple):
             return frozenset()
 
 
-def read_running_jobs(run: Runner = run_command) -> dict[int, RunningJob]:
+def read_running_jobs(run: Runner = run_command) -> dict[int, AllocatedJob]:
     """Return the running, configuring, suspended and completing jobs by job id, read with one squeue command.
 
     Raises:
         UnavailableError: slurmctld does not answer, or the output is incomplete.
     """
-    jobs: dict[int, RunningJob] = {}
+    jobs: dict[int, AllocatedJob] = {}
     for number, uid, restarts, partition, hostlist, comment in squeue_rows(_OPTIONS, _FIELDS, run):
         if number.isdecimal() and len(number) <= _MAX_ID_DIGITS and uid.lstrip("-").isdecimal():
             job_id, count = int(number), int(restarts) if restarts.isdecimal() else 0
             flags = parse_comment_flags(comment)
-            jobs[job_id] = RunningJob(job_id, int(uid) & _LARGEST_UID, count, partition, hostlist, flags)
+            jobs[job_id] = AllocatedJob(job_id, int(uid) & _LARGEST_UID, count, partition, hostlist, flags)
     return jobs
 
 

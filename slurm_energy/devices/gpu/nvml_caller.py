@@ -1,0 +1,21 @@
+"""Interface of `NvmlLibrary` for the modules that call NVML functions of their own."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class NvmlCaller(Protocol):
+    """The calls of `NvmlLibrary` that sensors and knobs use."""
+
+    def call(self, function: str, index: int, *arguments: Any) -> Any:
+        """Call an NVML function for the GPU `index`; raise DeviceError if it fails."""
+
+    def query(self, function: str, *arguments: Any) -> Any:
+        """Call an NVML function that takes no GPU; raise DeviceError if it fails."""
+
+    def optional(self, function: str, index: int, *arguments: Any) -> Any:
+        """Call an NVML function for the GPU `index`; return None if it fails."""
+
+    def struct(self, name: str) -> Any:
+        """Return a new NVML struct; None if the library has no such struct."""
