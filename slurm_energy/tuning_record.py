@@ -15,6 +15,8 @@ from slurm_energy.quantities import is_number, shown
 MODES: Final = ("off", "advise", "on")
 MAX_POINTS: Final = 256
 """Maximum number of measured operating points in a record."""
+MAX_PROBES: Final = 10_000
+"""Maximum number of probes in a record. A longer count is cut."""
 MAX_KEYS: Final = 64
 MAX_DEPTH: Final = 8
 _MAX_TEXT: Final = 1024
@@ -106,7 +108,7 @@ _CHECKS: Mapping[str, Callable[[Any], bool]] = {
     ),
     "chosen": _optional(lambda value: isinstance(value, Mapping)),
     "chosen_source": _optional(_is_name),
-    "probes": lambda value: type(value) is int and 0 <= value <= 10_000,
+    "probes": lambda value: type(value) is int and 0 <= value <= MAX_PROBES,
     "estimated_saving": _optional(lambda value: is_number(value) and -1e6 <= value <= 1),
     "exploration": lambda value: isinstance(value, bool),
 }

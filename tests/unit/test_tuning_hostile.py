@@ -287,3 +287,34 @@ def test_no_window_can_stop_a_search() -> None:
                 window(search.requested, 5.0 * number, rate, watts, relative_error=error, duration_s=length_s)
             )
             check_tuning(search.summary())
+
+
+def test_hardware_that_fails_everywhere_does_not_stop_the_sampling(
+    make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make()
+    node.manager.begin(env(policy="edp"))
+    program = Program(node)
+    program.run(100)
+    assert program.clock_share < 1.0
+
+    def vanish(self: CpufreqRange, value: str = "") -> str:
+        raise OSError(19, "No such device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CpufreqRange, "read", vanish)
+        patch.setattr(CpufreqRange, "write", vanish)
+        program.run(30)
+    assert any("internal error" in note for note in finish(node)["notes"])
+
+
+def test_a_job_with_very_many_probes_keeps_its_description(make: Callable[..., Node]) -> None:
+    node = make()
+    node.manager.begin(env(policy="edp"))
+    Program(node).run(20)
+    (session,) = node.manager._sessions.values()
+    assert session.tuning is not None
+    session.tuning["probes"] = 10_000
+    node.manager.tuners.settings_changed(session)
+    Program(node).run(100)
+    assert finish(node)["probes"] == 10_000

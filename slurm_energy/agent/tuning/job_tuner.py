@@ -24,7 +24,7 @@ from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.progress.tracker import ProgressTracker
 from slurm_energy.tuning.progress_window import ProgressSource
 from slurm_energy.tuning.response_curve import ResponsePoint
-from slurm_energy.tuning_record import MAX_POINTS
+from slurm_energy.tuning_record import MAX_POINTS, MAX_PROBES
 
 log = logging.getLogger(__name__)
 
@@ -331,6 +331,6 @@ class JobTuner:
         record.update({key: value for key, value in result.items() if value is not None or key not in record})
         record.update(kept)
         record["points"] = list((self._earlier | points).values())[-MAX_POINTS:]
-        record["probes"] = self._earlier_probes + result.get("probes", 0)
+        record["probes"] = min(MAX_PROBES, self._earlier_probes + result.get("probes", 0))
         if self.advice is not None and self.advice.exploration:
             record["exploration"] = True

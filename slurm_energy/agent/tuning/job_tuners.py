@@ -186,7 +186,10 @@ class JobTuners:
             self._note_error(entry.tuner, error)
             self._entries.pop(entry.tuner.session.key, None)
             self._leave_group(entry.tuner)
-            self._applier.withdraw(entry.tuner.session)
+            try:
+                self._applier.withdraw(entry.tuner.session)
+            except Exception as again:  # the originals are in the journal and restored at the end of the job
+                self._note_error(entry.tuner, again)
             return False
 
     def _note_error(self, tuner: JobTuner, error: Exception) -> None:
