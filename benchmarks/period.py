@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from claims import Claim, at_most, publish
-from power_series import FITTED, HELD_OUT, Family, Series, sample
+from power_series import FITTED, HELD_OUT, Family, PowerSeries, sample
 
 from slurm_energy.tuning.progress.period import detect_period
 
@@ -23,7 +23,7 @@ MOST_WRONG_REGULAR = 0.005
 """Regular sampling cannot exclude aliases of steps without any jitter. senergyd samples irregularly."""
 
 
-def judge(series: Series) -> tuple[float | None, str]:
+def judge(series: PowerSeries) -> tuple[float | None, str]:
     """Return the relative error of the detected period (infinite if none is right), or why none was."""
     detection = detect_period(series.times_s, series.watts)
     if detection.period is None:

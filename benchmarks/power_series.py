@@ -19,7 +19,7 @@ FINE_PER_SAMPLE = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class PowerSeries:
     """A sampled series and the lengths of the steps of its loops; empty if no period is right."""
 
     times_s: Array
@@ -32,14 +32,14 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class SyntheticProgram:
     """A program on a fine grid of times: its power, and the lengths of the steps of its loops."""
 
     watts: Array
     periods_s: tuple[float, ...] = ()
 
 
-Family = Callable[[Random, Array, float], Program]
+Family = Callable[[Random, Array, float], SyntheticProgram]
 """Returns a program, given fine times in seconds and the length of a step."""
 
 
@@ -92,28 +92,30 @@ def level(rng: Random, shape: Array, noise: float = 0.0) -> Array:
     return top * (1 - depth + depth * shape) + noise * top * depth * rng.standard_normal(len(shape))
 
 
-def plain(rng: Random, times: Array, period_s: float) -> Program:
+def plain(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.02))
-    return Program(
+    return SyntheticProgram(
         level(rng, pulses(phases(times, edges), rng.uniform(0.3, 0.9))), (mean_step(edges, times[-1]),)
     )
 
 
-def noisy(rng: Random, times: Array, period_s: float) -> Program:
+def noisy(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.03))
     shape = random_shape(rng, phases(times, edges))
     coarse = times[:: int(fine_hz(times) / 4)]
     slow = np.interp(times, coarse, rng.standard_normal(len(coarse)))
     watts = level(rng, shape + rng.uniform(0.05, 0.4) * slow, rng.uniform(0.05, 0.8))
-    return Program(watts, (mean_step(edges, times[-1]),))
+    return SyntheticProgram(watts, (mean_step(edges, times[-1]),))
 
 
-def jittery(rng: Random, times: Array, period_s: float) -> Program:
+def jittery(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0.02, 0.15))
-    return Program(level(rng, random_shape(rng, phases(times, edges))), (mean_step(edges, times[-1]),))
+    return SyntheticProgram(
+        level(rng, random_shape(rng, phases(times, edges))), (mean_step(edges, times[-1]),)
+    )
 
 
-def checkpoints(rng: Random, times: Array, period_s: float) -> Program:
+def checkpoints(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
     """Steps with a pause of 1 to 8 s, at most a quarter of the time, after every 15 to 60 steps."""
     every = int(rng.integers(15, 61))
     pause_s = min(rng.uniform(1, 8), every * period_s / 3)
@@ -130,10 +132,10 @@ def checkpoints(rng: Random, times: Array, period_s: float) -> Program:
     ends = np.append(starts[1:], now)
     phase = (times - starts[step]) / (ends[step] - starts[step])
     shape = np.where(np.array(shapes)[step], rng.uniform(0, 0.3), random_shape(rng, phase))
-    return Program(level(rng, shape), (period_s,))
+    return SyntheticProgram(level(rng, shape), (period_s,))
 
 
-def harmonics(rng: Random, times: Array, period_s: float) -> Program:
+def harmonics(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
     """Steps whose second to fourth harmonic is stronger than the first."""
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.02))
     phase = phases(times, edges)
@@ -142,20 +144,22 @@ def harmonics(rng: Random, times: Array, period_s: float) -> Program:
     for order in range(1, 6):
         size = 1.0 if order == strong else rng.uniform(0.15, 0.6)
         shape += size * np.cos(2 * np.pi * (order * phase + rng.uniform()))
-    return Program(level(rng, 0.5 + 0.2 * shape, rng.uniform(0, 0.2)), (mean_step(edges, times[-1]),))
+    return SyntheticProgram(
+        level(rng, 0.5 + 0.2 * shape, rng.uniform(0, 0.2)), (mean_step(edges, times[-1]),)
+    )
 
 
-def micro_batches(rng: Random, times: Array, period_s: float) -> Program:
+def micro_batches(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
     """Steps of 2 to 8 equal micro-batches and an optimizer step of 5 to 40 % at another power."""
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.02))
     phase = phases(times, edges) % 1
     optimizer = rng.uniform(0.05, 0.4)
     inner = phase / (1 - optimizer) * rng.integers(2, 9)
     shape = np.where(phase < 1 - optimizer, pulses(inner, rng.uniform(0.5, 0.9)), rng.uniform(0, 0.7))
-    return Program(level(rng, shape, rng.uniform(0, 0.2)), (mean_step(edges, times[-1]),))
+    return SyntheticProgram(level(rng, shape, rng.uniform(0, 0.2)), (mean_step(edges, times[-1]),))
 
 
-def aperiodic(rng: Random, times: Array, _: float) -> Program:
+def aperiodic(rng: Random, times: Array, _: float) -> SyntheticProgram:
     """Coloured noise, random switching, a random walk or a constant: no period is right."""
     count, hertz = len(times), fine_hz(times)
     kind = rng.integers(5)
@@ -171,10 +175,10 @@ def aperiodic(rng: Random, times: Array, _: float) -> Program:
         shape = 0.5 + 0.2 * np.interp(times, coarse, rng.standard_normal(len(coarse)))
     else:
         shape = np.full(count, 0.5)
-    return Program(level(rng, shape, rng.uniform(0, 0.1)))
+    return SyntheticProgram(level(rng, shape, rng.uniform(0, 0.1)))
 
 
-def evaluation(rng: Random, times: Array, period_s: float) -> Program:
+def evaluation(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
     """Training interrupted by evaluations with a step of another length and power."""
     cycle_s, share = period_s * rng.uniform(15, 60), rng.uniform(0.1, 0.3)
     other_s = period_s * pick(rng, 0.3, 0.8)
@@ -182,27 +186,27 @@ def evaluation(rng: Random, times: Array, period_s: float) -> Program:
     test = 0.7 * random_shape(rng, phases(times, step_edges(rng, times[-1], other_s, rng.uniform(0, 0.02))))
     testing = (times / cycle_s + rng.uniform()) % 1 < share
     right = (other_s,) if np.mean(testing) > 0.7 else (period_s,)  # the window may lie in one evaluation
-    return Program(level(rng, np.where(testing, test, train)), right)
+    return SyntheticProgram(level(rng, np.where(testing, test, train)), right)
 
 
-def drifting(rng: Random, times: Array, period_s: float) -> Program:
+def drifting(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
     """A step that becomes longer or shorter by 8 to 40 %. Above 12 % no single period is right."""
     change = rng.uniform(0.08, 0.4) * rng.choice((-1, 1))
     lengths = period_s * (1 + change * (times / times[-1] - 0.5))
     phase = np.cumsum(1 / lengths) / fine_hz(times)
     mean_s = float(times[-1]) / float(phase[-1])
-    return Program(level(rng, random_shape(rng, phase)), (mean_s,) if abs(change) <= 0.12 else ())
+    return SyntheticProgram(level(rng, random_shape(rng, phase)), (mean_s,) if abs(change) <= 0.12 else ())
 
 
-def two_phases(rng: Random, times: Array, period_s: float) -> Program:
+def two_phases(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
     """A loop that is replaced by a loop with another period: no single period is right."""
     other_s = period_s * pick(rng, 1.15, 3) ** rng.choice((-1, 1))
     first = random_shape(rng, phases(times, step_edges(rng, times[-1], period_s, 0.01)))
     second = random_shape(rng, phases(times, step_edges(rng, times[-1], other_s, 0.01)))
-    return Program(level(rng, np.where(times < times[-1] * rng.uniform(0.35, 0.65), first, second)))
+    return SyntheticProgram(level(rng, np.where(times < times[-1] * rng.uniform(0.35, 0.65), first, second)))
 
 
-def slow_sensor(rng: Random, times: Array, period_s: float) -> Program:
+def slow_sensor(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
     """Steps seen through a first-order filter and rounded to a watt, with a slow drift of the temperature."""
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.03))
     phase = phases(times, edges)
@@ -210,20 +214,20 @@ def slow_sensor(rng: Random, times: Array, period_s: float) -> Program:
     hertz = fine_hz(times)
     kernel = np.exp(-np.arange(int(3 * hertz)) / (hertz * pick(rng, 0.05, 0.6)))
     filtered = np.convolve(watts - watts[0], kernel / kernel.sum())[: len(watts)] + watts[0]
-    return Program(
+    return SyntheticProgram(
         np.round(filtered * (1 + rng.uniform(-0.1, 0.1) * times / times[-1])), (mean_step(edges, times[-1]),)
     )
 
 
-def requests(rng: Random, times: Array, _: float) -> Program:
+def requests(rng: Random, times: Array, _: float) -> SyntheticProgram:
     """A server with requests of random arrival and length: no period is right."""
     starts = np.cumsum(rng.exponential(pick(rng, 0.2, 3), 3000))
     lengths = pick(rng, 0.2, 3) * rng.gamma(4, 0.25, len(starts))
     running = np.searchsorted(starts, times) - np.searchsorted(np.sort(starts + lengths), times)
-    return Program(level(rng, np.minimum(running, 3) / 3, rng.uniform(0, 0.1)))
+    return SyntheticProgram(level(rng, np.minimum(running, 3) / 3, rng.uniform(0, 0.1)))
 
 
-def two_kinds_of_step(rng: Random, times: Array, period_s: float) -> Program:
+def two_kinds_of_step(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
     """Steps of two kinds in a fixed order, for example generator and discriminator: the cycle is the step."""
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.02))
     phase = phases(times, edges) % 1
@@ -231,49 +235,49 @@ def two_kinds_of_step(rng: Random, times: Array, period_s: float) -> Program:
     inner = np.where(phase < cut, phase / cut, (phase - cut) / (1 - cut))
     first, second = rng.uniform(0.6, 0.9, 2)
     shape = np.where(phase < cut, pulses(inner, first), rng.uniform(0.5, 0.95) * pulses(inner, second))
-    return Program(level(rng, shape, rng.uniform(0, 0.1)), (mean_step(edges, times[-1]),))
+    return SyntheticProgram(level(rng, shape, rng.uniform(0, 0.1)), (mean_step(edges, times[-1]),))
 
 
-def ramps(rng: Random, times: Array, period_s: float) -> Program:
+def ramps(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
     """Steps in which the power rises and falls slowly, at different rates."""
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.04))
     phase, top = phases(times, edges) % 1, rng.uniform(0.1, 0.9)
     shape = np.where(phase < top, phase / top, (1 - phase) / (1 - top)) ** rng.uniform(0.5, 3)
-    return Program(level(rng, shape, rng.uniform(0, 0.3)), (mean_step(edges, times[-1]),))
+    return SyntheticProgram(level(rng, shape, rng.uniform(0, 0.3)), (mean_step(edges, times[-1]),))
 
 
-def two_loops(rng: Random, times: Array, period_s: float) -> Program:
+def two_loops(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
     """Two independent programs: the period of either is right, a common multiple is not."""
     other_s = period_s * pick(rng, 1.15, 3.7)
     first = random_shape(rng, phases(times, step_edges(rng, times[-1], period_s, 0.01)))
     second = random_shape(rng, phases(times, step_edges(rng, times[-1], other_s, 0.01)))
-    return Program(level(rng, (first + second) / 2, rng.uniform(0, 0.1)), (period_s, other_s))
+    return SyntheticProgram(level(rng, (first + second) / 2, rng.uniform(0, 0.1)), (period_s, other_s))
 
 
-def growing(rng: Random, times: Array, period_s: float) -> Program:
+def growing(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
     """Steps that become 15 to 50 % longer at each of several instants: no single period is right."""
     changes = int(rng.integers(2, 5))
     stage = np.minimum((times / times[-1] * changes).astype(int), changes - 1)
     phase = np.cumsum(rng.uniform(1.15, 1.5) ** -stage / period_s) / fine_hz(times)
-    return Program(level(rng, random_shape(rng, phase), rng.uniform(0, 0.1)))
+    return SyntheticProgram(level(rng, random_shape(rng, phase), rng.uniform(0, 0.1)))
 
 
-def random_amplitudes(rng: Random, times: Array, period_s: float) -> Program:
+def random_amplitudes(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
     """Steps of equal length in which the power varies from step to step, for example with the input."""
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.03))
     phase = phases(times, edges)
     heights = rng.uniform(rng.uniform(0.2, 0.8), 1, len(edges) + 1)
     shape = random_shape(rng, phase) * heights[np.minimum(phase.astype(int), len(edges))]
-    return Program(level(rng, shape, rng.uniform(0, 0.1)), (mean_step(edges, times[-1]),))
+    return SyntheticProgram(level(rng, shape, rng.uniform(0, 0.1)), (mean_step(edges, times[-1]),))
 
 
-def several_gpus(rng: Random, times: Array, period_s: float) -> Program:
+def several_gpus(rng: Random, times: Array, period_s: float) -> SyntheticProgram:
     """The sum of 2 to 8 GPUs that work on the same step with different delays, as in a pipeline."""
     edges = step_edges(rng, times[-1], period_s, rng.uniform(0, 0.02))
     phase, gpus = phases(times, edges), int(rng.integers(2, 9))
     delay, duty = rng.uniform(0, 0.1), rng.uniform(0.3, 0.9)
     shape = sum(pulses(phase - gpu * delay, duty) for gpu in range(gpus)) / gpus
-    return Program(level(rng, shape, rng.uniform(0, 0.1)), (mean_step(edges, times[-1]),))
+    return SyntheticProgram(level(rng, shape, rng.uniform(0, 0.1)), (mean_step(edges, times[-1]),))
 
 
 FITTED: dict[str, Family] = {
@@ -300,7 +304,7 @@ HELD_OUT: dict[str, Family] = {
 }
 
 
-def sample(rng: Random, family: Family, hertz: float, *, regular: bool, short: bool = False) -> Series:
+def sample(rng: Random, family: Family, hertz: float, *, regular: bool, short: bool = False) -> PowerSeries:
     """Return a random series of a family.
 
     Args:
@@ -327,4 +331,4 @@ def sample(rng: Random, family: Family, hertz: float, *, regular: bool, short: b
         watts = np.diff(np.interp(edges, np.append(fine, fine[-1] + fine_step_s), energy)) / np.diff(edges)
     else:  # the power at the time of the sample
         watts = np.interp(times, fine, program.watts)
-    return Series(times, watts, program.periods_s)
+    return PowerSeries(times, watts, program.periods_s)

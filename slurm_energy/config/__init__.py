@@ -4,6 +4,7 @@ One schema defines the validation, the example file and the reference page.
 """
 
 from slurm_energy.config.loader import DEFAULT_PATH, load, locate, parse
+from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
 from slurm_energy.config.schema import (
     TUNING_MODES,
     AgentConfig,
@@ -12,9 +13,7 @@ from slurm_energy.config.schema import (
     Config,
     ControllerConfig,
     DefaultsConfig,
-    EdpEntry,
     NodePowerConfig,
-    SitePolicy,
     TuningConfig,
 )
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.config.findings import Finding, InvalidConfigError, Severity, require_valid
-from slurm_energy.config.schema import SECTIONS, Config, EdpEntry, SitePolicy
+from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
+from slurm_energy.config.schema import SECTIONS, Config
 from slurm_energy.errors import ConfigError
 from slurm_energy.quantities import is_number, shown
 from slurm_energy.trusted_files import read_trusted

@@ -9,7 +9,8 @@ import typing
 from pathlib import Path
 from typing import Any
 
-from slurm_energy.config.schema import SECTIONS, Config, EdpEntry, SitePolicy
+from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
+from slurm_energy.config.schema import SECTIONS, Config
 
 _TABLES: dict[str, type[Any]] = {"[policies.night]": SitePolicy, "[[edp]]": EdpEntry}
 

@@ -43,11 +43,11 @@ log = logging.getLogger("senergyctld")
 
 @dataclass(slots=True)
 class _Knowledge:
-    """What the database knows about a program.
+    """Stored knowledge about a program.
 
     Attributes:
         pin: pinned point; None: there is none.
-        issued: start that this job was told before; None: there is none.
+        issued: start that an earlier answer gave this job; None: there is none.
         runs: earlier runs of the program, oldest first.
         of_site: runs of the site's characterisation by class.
     """

@@ -128,7 +128,7 @@ class TuningRoutes:
         return {"unpinned": removed}
 
     async def _owned(self, body: Mapping[str, Any], rights: Rights) -> tuple[str, str | None, str | None]:
-        """Return (owner, workload, hardware) of a request that changes what is stored."""
+        """Return (owner, workload, hardware) of a request that changes stored curves or pins."""
         for key in body:
             if key not in (*_PROGRAM_KEYS, "point", "all", "site"):
                 raise UsageError(f"unknown key '{shown(key)}'")

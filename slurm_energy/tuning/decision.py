@@ -43,7 +43,7 @@ class PointDecision:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What the choice depends on besides the weighted ensemble.
+    """State of the search on which the choice of the next point depends, besides the weighted ensemble.
 
     Attributes:
         current: index of the point in force.

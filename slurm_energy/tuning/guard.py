@@ -82,7 +82,7 @@ class DevicePowerGuard:
 
 
 class RunBudget:
-    """Time and energy that a job lost against its untuned state, and what it may still lose."""
+    """Time and energy that a job lost against its untuned state, and the losses that it may still incur."""
 
     def __init__(self, objective: Objective, expected_duration_s: float | None = None) -> None:
         """Start a job.

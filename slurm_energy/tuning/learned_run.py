@@ -1,6 +1,6 @@
-"""What one finished run of a job tells about the response of its program, read from the job's energy records.
+"""Response of a program as measured by one finished run of a job, read from the job's energy records.
 
-A run tells the relative time and power at points that it measured against its own untuned reference, or the
+A run yields the relative time and power at points that it measured against its own untuned reference, or the
 time and power of the whole run at one point, or both. Records come from nodes, so implausible values are
 dropped, and the owner of the run is never taken from them.
 """
@@ -46,7 +46,7 @@ class LearnedLimitRange:
 
 @dataclass(frozen=True, slots=True)
 class LearnedRun:
-    """What a finished run tells about the response of its program.
+    """Measurements of a finished run on the response of its program.
 
     Attributes:
         hardware: kind of hardware, see `response_curve.hardware_kind`.
@@ -137,7 +137,7 @@ def learned_run(
     seconds: float,
     fingerprint: str | None = None,
 ) -> LearnedRun | None:
-    """Return what a run tells; None if nothing can be learned from it.
+    """Return the measurements of a run; None if nothing can be learned from it.
 
     Args:
         records: records of the whole job, one per node; those of further nodes may be missing.

@@ -63,7 +63,7 @@ class ProgressWindow:
 
     @property
     def has_speed(self) -> bool:
-        """Whether the window tells the speed and the power of the job."""
+        """Whether the window has a usable speed and power of the job."""
         return (
             _MIN_UNITS_PER_S <= self.units_per_s <= _MAX_UNITS_PER_S
             and 0.0 <= self.relative_error <= _MAX_ERROR

@@ -215,7 +215,7 @@ class RecurrencePosterior:
     def _risk_budget(self, violations: Floats) -> float:
         """Return the probability of a violation that the next run may have.
 
-        It is what is left of the permitted rate after the expected violations of the runs so far.
+        It is the remainder of the permitted rate after the expected violations of the runs so far.
 
         Args:
             violations: probability of a violation at each point, shape (J,).

@@ -42,7 +42,7 @@ class TuningSearch:
     before the setting took effect, and hands it to `observe`. The search first measures the untuned
     reference. It then tries the point with the best expected objective until no untried point is expected to
     be better, and holds the best measured point. A window that contradicts its expectation returns the job to
-    the reference: if the reference changed as well, a new phase of the job began and is searched anew.
+    the reference: if the reference changed as well, a new phase of the job began, and it gets its own search.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class TuningSearch:
 
     @property
     def phase(self) -> SearchPhase:
-        """What the search does at present."""
+        """Current phase of the search."""
         return self._phase
 
     def observe(self, window: ProgressWindow) -> None:

@@ -9,7 +9,7 @@ from slurm_energy.policies.operating_point import OperatingPoint
 
 
 class SearchPhase(StrEnum):
-    """What a search does with the job at present."""
+    """Phase of a search."""
 
     REFERENCE = "reference"
     PROBE = "probe"

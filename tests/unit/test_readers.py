@@ -22,7 +22,8 @@ import slurm_energy_lab.cli
 from slurm_energy.agent import main as agent_main
 from slurm_energy.cli import reference
 from slurm_energy.cli.subcommands import BUILT_IN
-from slurm_energy.config.schema import SECTIONS, Config, EdpEntry, SitePolicy
+from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
+from slurm_energy.config.schema import SECTIONS, Config
 from slurm_energy.controller import main as controller_main
 from slurm_energy.policies.flags import FLAGS, PolicyRequest
 from slurm_energy.records import EnergyRecord

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from slurm_energy.cli.main import main
 from slurm_energy.config.findings import InvalidConfigError, Severity
 from slurm_energy.config.loader import suggest_name
-from slurm_energy.config.schema import SECTIONS, EdpEntry, SitePolicy
+from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
+from slurm_energy.config.schema import SECTIONS
 from slurm_energy.config.schema_document import example_file, toml
 from slurm_energy.validation import DaemonRole, check_file, load_for_daemon
 from slurm_energy.validation.checker import CHECKS

@@ -342,8 +342,8 @@ class _ChargeBuilder:
             job: name of the job.
             name: name of the component.
             energy_uj: the job's share of the component's energy, in microjoules.
-            open_time: the time whose energy is charged, with the resources that each job held in it.
-            account: energy account of the component, for the uncertain parts of that time.
+            open_time: the charged time, with the resources that each job held in it.
+            account: account of the component, for the uncertain parts of that time.
         """
         if (energy := self._energy.get(job)) is None:
             return

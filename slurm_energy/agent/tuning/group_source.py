@@ -33,7 +33,7 @@ class GroupSource:
 
     @property
     def phase(self) -> str:
-        """What the search of the group does, for example `reference`, `probe` or `hold`."""
+        """Current phase of the group's search, for example `reference`, `probe` or `hold`."""
         return self._member.phase
 
     @property

@@ -35,7 +35,7 @@ class GroupSearch(Protocol):
 
     @property
     def phase(self) -> str:
-        """What the search does at present."""
+        """Current phase of the search."""
 
     def observe(self, window: ProgressWindow) -> None:
         """Take a window of the whole job into account."""
@@ -80,7 +80,7 @@ DEFAULT_TIMES = GroupTimes()
 
 @dataclass(slots=True)
 class _Member:
-    """What the coordinator knows about one node.
+    """State of one node as its agent last reported it.
 
     Attributes:
         polled_s: time of the last poll.

@@ -34,7 +34,7 @@ class GroupMember:
     Attributes:
         epoch: number of the last change that the node has applied; -1: unknown.
         point: operating point in force; None: unknown.
-        phase: what the group's search does.
+        phase: current phase of the group's search.
         summary: result of the search with keys of the record's key `tuning`.
         needs_offer: whether the next poll must contain the node's offer.
         poll_s: seconds until the next poll.

@@ -29,7 +29,7 @@ _FIELDS: Final = frozenset(field.name for field in dataclasses.fields(OperatingP
 
 @dataclass(frozen=True, slots=True)
 class NodeOffer:
-    """What an agent offers to its group: the operating points that its node can have.
+    """Offer of an agent to its group: the operating points that its node can have.
 
     Attributes:
         candidates: operating points from which a search may choose, without the untuned one.
@@ -125,7 +125,7 @@ class GroupPoll:
 
 @dataclass(frozen=True, slots=True)
 class GroupDecision:
-    """What an agent has to do, sent by the coordinator.
+    """Instruction of the coordinator to an agent.
 
     Attributes:
         coordinator: random name of the coordinator. A new name means that its clock may have changed.
@@ -135,7 +135,7 @@ class GroupDecision:
         next_point: operating point of the next change; None without one.
         switch_at_s: time of the next change; None without one. The agent stores it.
         go: whether the next change takes place. Without it the agent keeps `point` at `switch_at_s`.
-        phase: what the search does, for example `reference`, `probe` or `hold`.
+        phase: current phase of the search, for example `reference`, `probe` or `hold`.
         poll_s: seconds until the agent polls again.
         needs_offer: whether the next poll must contain the agent's offer.
         summary: result of the search so far with keys of the record's key `tuning`.
