@@ -13,7 +13,7 @@ from test_sweep_runs import SCRIPT, EmulatedCluster
 from slurm_energy.cli import main as cli
 from slurm_energy.cli import sweep
 from slurm_energy.reports.sweep_table import METRIC_NAMES
-from slurm_energy.sweep.runner import Cluster
+from slurm_energy.sweep.runner import SweepCluster
 
 JSON_PAGE = (Path(__file__).parents[2] / "docs/reference/json.md").read_text()
 
@@ -28,10 +28,10 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("slurm_energy.sweep.runner.POLL_S", 0.0)
     used: list[EmulatedCluster] = []
 
-    def access(submitter, args) -> Cluster:
+    def access(submitter, args) -> SweepCluster:
         emulated = EmulatedCluster(submitter.state)
         used.append(emulated)
-        return Cluster(emulated.submit, emulated.find, emulated.read_states, emulated.records)
+        return SweepCluster(emulated.submit, emulated.find, emulated.read_states, emulated.records)
 
     monkeypatch.setattr(sweep, "cluster_access", access)
     return used
