@@ -197,7 +197,8 @@ class RequestDispatcher:
 def _client_connected(request: web.Request) -> bool:
     """Return whether the client still has its end of the connection open.
 
-    The event loop does not notice a closed connection while it does not read from it.
+    The event loop notices a closed connection only when it reads from the connection, and it does not read
+    during a request. The kernel is therefore asked, which spares the work for a client that has left.
     """
     transport = request.transport
     if transport is None or transport.is_closing():

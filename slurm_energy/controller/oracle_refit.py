@@ -1,9 +1,10 @@
 """Periodic task that refits the oracle's calibrations to runs of known workloads at several power limits.
 
-Only runs of operators and of the agents' users count, because a calibration serves all users of the site and
-nothing proves that `--energy-model` is true. A kind of GPU is refitted only if its calibration is transferred
-from other kinds: a calibration that was fitted to measured steps contains more information than these runs. A
-calibration that the configuration names is never replaced.
+A job names its workload with `--energy-model`, and nothing proves that the name is true. A calibration serves
+all users of the site. Therefore only runs of trusted accounts count: operators and `controller.agent_users`.
+A kind of GPU is refitted only if its calibration is transferred from other kinds: a calibration that was
+fitted to measured steps contains more information than these runs. A calibration that the configuration names
+is never replaced.
 """
 
 from __future__ import annotations

@@ -334,7 +334,15 @@ LONG_FORMAT = (
 
 
 def find_field(name: str, flag: str = "--format") -> Field[JobUsage]:
-    """Return the column of jobs and steps with the name `name`. Its rules are those of `find_in`."""
+    """Return the column of jobs and steps with a name, or the first one whose name starts with it.
+
+    Args:
+        name: text given by the user; case is ignored.
+        flag: option that contained the text, for the error message.
+
+    Raises:
+        UsageError: the name of no column starts with `name`.
+    """
     return find_in(FIELDS, name, flag, LISTING)
 
 

@@ -50,7 +50,8 @@ class _Job:
         sampled_s: time of the last measurement in seconds.
         used_s: CPU seconds of the group at the last measurement.
         measured: utilisation at the last measurement, 0 to 1.
-        reported: utilisation last passed to the node model; None if it was passed for other CPUs.
+        reported: utilisation last passed to the node model; None if the CPUs of the job have changed since,
+            so that it has to be passed again.
     """
 
     cpus: tuple[int, ...]

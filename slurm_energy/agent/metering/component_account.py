@@ -50,8 +50,9 @@ class ComponentAccount:
     def add_readings(self, interval: SampleInterval) -> bool:
         """Add the counter deltas of a sample interval.
 
-        Time for which a counter has permanently lost its energy is marked as uncertain. If every counter has
-        lost all energy before this interval, the open interval is dropped.
+        Time whose energy a counter can no longer report, for example because it was reset, is marked as
+        uncertain. If this is true of all counters and of the whole time before this interval, the time that
+        was still waiting for its energy (`open_interval`) is discarded, and no energy is charged for it.
 
         Returns:
             Whether all counters have a current reading, so that the energy can be charged.

@@ -59,8 +59,8 @@ class DeferredRecords:
     def withheld(self, now: float) -> Set[str]:
         """Return the file names of the records that must not be sent now.
 
-        These are all deferred records. When the pause is over, the first one is left out and becomes the
-        probe.
+        During the pause after a refusal these are all deferred records. After the pause they are all but the
+        first one, which may be sent as a probe of whether the controller accepts the records now.
         """
         if not self._names:
             return frozenset()

@@ -45,7 +45,11 @@ class NvmlActivitySensor(ActivitySensor):
         return cls(nvml, index, has_gpm=support)
 
     def read(self) -> Activity:
-        """Return the utilisation of the last second at most, and the work since the previous call."""
+        """Return the utilisation and the work of the GPU.
+
+        The utilisation is a mean over a window of the driver of 1/6 to 1 second. The work is a mean rate
+        since the previous call, by kind of work: the activity of a unit of the GPU times its clock.
+        """
         rates = self._nvml.optional("nvmlDeviceGetUtilizationRates", self._index)
         utilisation = None if rates is None else rates.gpu / 100
         try:

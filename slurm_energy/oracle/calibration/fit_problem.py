@@ -113,7 +113,9 @@ def list_unknowns(
 
 
 class Problem:
-    """The measurements on one kind of device and the model, whose error they define for given unknowns.
+    """Least-squares problem of a fit: the error of the model for given values of the fitted parameters.
+
+    The error is taken over the measurements on one kind of device. The fitted parameters are called unknowns.
 
     The attribute `origin` describes all inputs except the measurements. A search that resumes from a
     checkpoint compares it, to verify that the checkpoint belongs to the same problem.
