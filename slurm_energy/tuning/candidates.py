@@ -63,8 +63,9 @@ class CpuHardware:
         min_mhz: minimum frequency.
         base_mhz: base frequency, the bound without boost; None if unknown.
         package_limit_watts: package power limit in force before the job; None if limits are not tuned.
-        table_mhz: frequencies of a driver with a frequency table; empty for other drivers. Boost goes
-            beyond the maximum of a table, and every bound below that maximum forbids it.
+        table_mhz: frequencies of a driver with a frequency table; empty for other drivers. The table does not
+            contain boost frequencies, which are above its maximum; every bound below that maximum disables
+            boost.
     """
 
     packages: int

@@ -48,7 +48,7 @@ class Situation:
     Attributes:
         current: index of the point in force.
         visited: indices of the measured points.
-        excluded: indices of the points that the hardware refused or that were measured long enough in vain.
+        excluded: indices of the points that the hardware refused, or that have the maximum number of windows.
         refuted: indices of the points whose own measurements show a loss or a broken limit. They count even
             if no sample of the ensemble agrees with them, for example after wrong figures of earlier runs.
         may_probe: whether points that are not measured yet may be tried.

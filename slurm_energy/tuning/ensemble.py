@@ -194,7 +194,8 @@ class EnsemblePosterior:
     def expected_change(self, objective: Objective, cost: float) -> tuple[Array, Array]:
         """Return the expected gain and the expected loss of the objective at every point against a cost.
 
-        With a slowdown limit, a sample that breaks it brings no gain.
+        The change is that from `cost` to the objective of each sample. A sample that exceeds the slowdown
+        limit counts as no gain.
         """
         change = np.float32(cost) - self.cost(objective)
         gain = np.maximum(change, 0.0)

@@ -58,7 +58,7 @@ def is_surprise(residual: float, error: float, min_change: float) -> bool:
 
 
 class DevicePowerGuard:
-    """Power of a job's processors and GPUs against the first window at a point.
+    """Comparison of the power of a job's processors and GPUs with the first window at the same point.
 
     Two phases of a job can have the same speed at a point although their untuned speeds differ. The power of
     a device then tells them apart better than that of the whole job.

@@ -60,7 +60,7 @@ class LearnedRun:
         seconds, watts: duration and mean power of the whole run on all nodes; None if `point` is None.
         points: points measured against the run's own untuned reference.
         untuned_watts: mean power of the untuned job; None if unknown.
-        gpu_watts: mean power of the GPU that drew most over the whole run; None if `watts` is, or if unknown.
+        gpu_watts: mean power of the GPU that drew most over the whole run; None if it or `watts` is unknown.
         gpus: number of GPUs on all nodes.
         gpu_limits: power limits of a GPU; None if unknown or there are none.
         exploration: whether the point was tried for learning.
@@ -313,7 +313,7 @@ def _knob_value(knob: str, domain: str, text: str) -> tuple[str, Any]:
 
 
 def _gpu_watts(records: Sequence[EnergyRecord]) -> float | None:
-    """Return the mean power of the GPU with the highest one; None if one is unknown or there are no GPUs."""
+    """Return the highest mean power of a GPU; None if a GPU's power is unknown or there are no GPUs."""
     watts = [
         None if part.energy_joules is None else part.energy_joules / record.elapsed_s
         for record in records

@@ -80,7 +80,7 @@ class SpeedMeasurement:
         return max(_POWER_ERROR / math.sqrt(self.windows), _MIN_POWER_ERROR)
 
     def joined(self, other: SpeedMeasurement) -> SpeedMeasurement:
-        """Return the measurement of all windows of both. Their difference is part of the error."""
+        """Return the measurement of the windows of both. The difference of the two is part of the error."""
         units, windows = self.units + other.units, self.windows + other.windows
         difference = abs(math.log(self.units_per_s / other.units_per_s))
         return SpeedMeasurement(
@@ -100,8 +100,8 @@ class SpeedMeasurement:
 class NoiseScale:
     """Ratio of the scatter of windows at one point to their stated errors.
 
-    Programs with checkpoints or evaluations scatter more than a steady program. The ratio multiplies the
-    stated errors of later windows and is never below 1.
+    The windows of a program with checkpoints or evaluations scatter more than those of a steady program. The
+    ratio multiplies the stated errors of later windows and is never below 1.
     """
 
     def __init__(self, squares: float = _PRIOR_WINDOWS, windows: float = _PRIOR_WINDOWS) -> None:
@@ -110,11 +110,11 @@ class NoiseScale:
 
     @property
     def factor(self) -> float:
-        """Factor of the stated errors."""
+        """Factor by which stated errors are multiplied."""
         return max(1.0, math.sqrt(self._squares / self._windows))
 
     def add(self, before: SpeedMeasurement, window: ProgressWindow) -> None:
-        """Compare a window with the earlier windows at its point. The error is already multiplied."""
+        """Compare a window with earlier windows at its point. The window's error includes `factor`."""
         if not before.windows:
             return
         deviation = math.log(window.units_per_s / before.units_per_s)
@@ -123,7 +123,7 @@ class NoiseScale:
         self._windows += 1
 
     def widen(self, one: SpeedMeasurement, other: SpeedMeasurement) -> None:
-        """Take the difference between two measurements as scatter of single windows."""
+        """Increase the factor so that the scatter of windows explains the difference of two measurements."""
         deviation = abs(math.log(one.units_per_s / other.units_per_s)) / 2
         stated = other.relative_error * math.sqrt(other.windows) / self.factor
         self._squares = max(self._squares, self._windows * (deviation / stated) ** 2)
@@ -148,8 +148,8 @@ class ReferenceCheck:
 class ReferenceTrack:
     """The untuned speed and power of a job, measured in blocks and interpolated in time.
 
-    Blocks that agree are averaged. Otherwise the reference drifts, and each time has the value between the
-    blocks around it.
+    Blocks that agree are averaged. If blocks differ, the reference drifts, and its value at a given time is
+    interpolated between the blocks before and after that time.
     """
 
     def __init__(self, blocks: Iterable[SpeedMeasurement] = ()) -> None:

@@ -80,5 +80,5 @@ def oracle_curve(
 
 
 def _error_share(log_time: float) -> float:
-    """Return the share of the full error at a predicted log ratio: a limit that slows little errs little."""
+    """Return the share of the full error at a predicted log time ratio. It is small for a small slowdown."""
     return min(1.0, max(0.3, log_time / 0.1))

@@ -52,7 +52,7 @@ class PhaseKnowledge:
         self.held_s += window.duration_s
 
     def log_ratios(self, window_or_visit: ProgressWindow | SpeedMeasurement) -> tuple[float, float]:
-        """Return the logarithms of time and power relative to the reference at that time."""
+        """Return the logarithms of time and power relative to the reference at the time of measurement."""
         if isinstance(window_or_visit, ProgressWindow):
             mid_s = window_or_visit.start_s + window_or_visit.duration_s / 2
         else:

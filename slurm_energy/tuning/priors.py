@@ -252,7 +252,7 @@ def joint_prior(gpu: GpuHardware, cpu: CpuHardware) -> Prior:
 
 
 def curve_prior(base: Prior, curve: ResponseCurve) -> Prior:
-    """Return a prior from measured responses over a generic one."""
+    """Return a prior from measured responses, completed by a generic prior."""
     return CurvePrior(base, curve)
 
 

@@ -179,7 +179,7 @@ def _references(
 def _near_untuned(
     measurements: Sequence[ProgramMeasurement], full_limit_watts: float | None
 ) -> list[ProgramMeasurement]:
-    """Return the measurements at the highest GPU limit, if it is close to the limit before the job."""
+    """Return the measurements at the highest measured GPU limit; empty if it is far below the full limit."""
     limits = [
         one.point.gpu_limit_watts
         for one in measurements

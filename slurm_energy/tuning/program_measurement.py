@@ -30,7 +30,7 @@ class ProgramMeasurement:
         scale: name of the unknown scale of `time` and `power`, which measurements with the same name share.
             Whole runs in the same shape (nodes, GPUs, CPUs) share one. None: `time` and `power` are ratios
             against the untuned job.
-        count: number of windows or runs behind it.
+        count: number of windows or runs that were averaged.
         unix_s: Unix time of the measurement; None if unknown.
     """
 
@@ -49,7 +49,7 @@ def after_drift(measurements: Sequence[ProgramMeasurement]) -> tuple[ProgramMeas
 
     A job has drifted if a measurement deviates from its prediction from the earlier measurements of the same
     scale at the same point. The deviation must exceed `DRIFT_DEVIATIONS` standard deviations and `MIN_DRIFT`.
-    The measurements before it are dropped.
+    The measurements before the deviating one are dropped.
 
     Args:
         measurements: measurements in the order of time.

@@ -34,7 +34,7 @@ class ProgressWindow:
         point: operating point in force, read back from the hardware.
         start_s: start of the interval in seconds of a monotonic clock.
         duration_s: length of the interval in seconds.
-        units_per_s: progress in units of the job's own choice per second.
+        units_per_s: progress per second, in a unit of work that the job chooses.
         relative_error: standard error of `units_per_s` divided by `units_per_s`.
         watts: mean power of the job's components.
         source: source of the progress.
@@ -71,5 +71,8 @@ class ProgressWindow:
         )
 
     def with_error_scaled(self, factor: float) -> ProgressWindow:
-        """Return a copy whose relative error is multiplied by a factor. No measurement is exact."""
+        """Return a copy whose relative error is multiplied by a factor.
+
+        An error below the minimum error is set to that minimum first, because no measurement is exact.
+        """
         return replace(self, relative_error=max(self.relative_error, _MIN_ERROR) * factor)

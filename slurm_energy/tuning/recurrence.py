@@ -36,16 +36,17 @@ class RecurrenceOptions:
 
     Attributes:
         min_discrepancy: minimum standard deviation of the log ratio of a real job from the best hypothesis.
-        max_violation: probability that the slowdown exceeds the limit by more than `tolerance`, which every
-            run may have.
-        violation_rate: permitted share of such runs among all runs of a program. What the runs so far have
-            not used up is the probability that the next run may have, so that a program can learn.
-        max_risk: maximum probability for any run.
+        max_violation: maximum probability that the slowdown exceeds the limit by more than `tolerance` (a
+            violation). Every run may have this probability.
+        violation_rate: permitted share of runs with a violation among all runs of a program. If fewer
+            violations are expected in the runs so far than permitted, the next run may have a higher
+            probability than `max_violation`, so that more points can be explored.
+        max_risk: maximum probability of a violation in any run.
         max_excess: maximum probability that the slowdown exceeds the limit at all.
         tolerance: slowdown above the limit that counts as a violation; 0.01 is one percentage point.
-        regret: maximum expected excess of the cost of a point over that of the best point, to be explored.
-            It grows in proportion to the number of runs at the best point beyond 10: the more often a program
-            ran, the more runs will profit from what is learned.
+        regret: a point is explored only if its expected cost exceeds that of the best point by at most this.
+            The permitted excess grows in proportion to the number of runs at the best point beyond 10: the
+            more often a program ran, the more runs will profit from what is learned.
         min_gain: minimum expected saving for a point other than the untuned one.
     """
 
@@ -215,7 +216,8 @@ class RecurrencePosterior:
     def _risk_budget(self, violations: Floats) -> float:
         """Return the probability of a violation that the next run may have.
 
-        It is the remainder of the permitted rate after the expected violations of the runs so far.
+        This is the number of violations permitted up to the next run, minus those expected in the runs so
+        far. It is at most `RecurrenceOptions.max_risk`.
 
         Args:
             violations: probability of a violation at each point, shape (J,).

@@ -131,6 +131,6 @@ def _best_measured(runs: Sequence[LearnedRun], objective: Objective) -> Recurrin
 
 
 def _pessimistic_time(point: ResponsePoint) -> float:
-    """Return the upper end of the range of a time ratio; that of the untuned job is certain."""
+    """Return the time ratio plus a margin for its error; the untuned job has no margin."""
     error = 0.0 if point.point == UNTUNED else _MARGIN_DEVIATIONS * (point.time_error or 0.0)
     return point.time_ratio * (1.0 + error)

@@ -38,11 +38,11 @@ _RETRY_WINDOWS = 8
 class TuningSearch:
     """Search for the best operating point of one job.
 
-    The caller sets `requested` on all nodes and GPUs of the job, measures a window of which no part lies
-    before the setting took effect, and hands it to `observe`. The search first measures the untuned
-    reference. It then tries the point with the best expected objective until no untried point is expected to
-    be better, and holds the best measured point. A window that contradicts its expectation returns the job to
-    the reference: if the reference changed as well, a new phase of the job began, and it gets its own search.
+    The caller sets `requested` on all nodes and GPUs of the job, measures a window that begins after the
+    setting took effect, and passes the window to `observe`. The search first measures the untuned reference.
+    It then tries the point with the best expected objective until no untried point is expected to be better,
+    and holds the best measured point. A window that contradicts its expectation returns the job to the
+    reference: if the reference changed as well, a new phase of the job began, and it gets its own search.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class TuningSearch:
         prior: Prior,
         options: SearchOptions | None = None,
     ) -> TuningSearch:
-        """Restore a search from a dict that `to_json` returned; other candidates start it again."""
+        """Restore a search from a dict that `to_json` returned; start it again if the candidates differ."""
         made = cls(candidates, objective, prior, options)
         if data["points"] != [point.to_json() for point in made._points]:
             return made
@@ -205,7 +205,7 @@ class TuningSearch:
             self._begin_phase(block, window)
 
     def _finish_check(self, check: ReferenceCheck, window: ProgressWindow) -> None:
-        """Compare a repeated reference with the phase's own; either resume or begin a new phase."""
+        """Compare a repeated reference with that of the current phase; continue it or begin another phase."""
         if not self._knowledge.resembles(check.block):
             self._check = None
             self._short_phases = self._short_phases + 1 if self._phase_windows < _SHORT_PHASE_WINDOWS else 0
@@ -224,7 +224,7 @@ class TuningSearch:
             self._move_on()
 
     def _merge_phases(self, block: SpeedMeasurement) -> None:
-        """Take phases of a few windows each, for example checkpoints, as scatter of one phase."""
+        """Merge phases of a few windows each, for example checkpoints, into one phase with more scatter."""
         last = self._knowledge.track.blocks[-1]
         self._noise.widen(last, block)
         self._knowledge, self._memory = PhaseKnowledge([last.joined(block)]), []

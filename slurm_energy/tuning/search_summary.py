@@ -27,7 +27,7 @@ def summary(
         objective: objective of the job.
         phases: phases of the job; the one that lasted longest is reported.
         source: source of the progress; None without any.
-        static: point and its source of a job without progress; None for a search.
+        static: point of a job whose progress is unknown, and the source of that point; None for a search.
     """
     main = _main_phase(phases)
     reference = main.track.blocks[0] if main.ensemble is not None else None

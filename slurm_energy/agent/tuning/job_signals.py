@@ -71,7 +71,7 @@ class JobSignals:
         return reading
 
     def _counter(self, session: Session) -> InstructionCounter:
-        """Return the counter of a job's CPUs. It counts nothing unless the CPUs are known to be its own."""
+        """Return the counter of a job's CPUs. It counts nothing if the job's own CPUs are unknown."""
         counter = self._counters.get(session.key)
         if counter is None:
             whole = online_cpus(self._devices.root) if session.whole_node else ()
@@ -80,7 +80,7 @@ class JobSignals:
 
 
 def _merged(activities: list[Activity]) -> dict[str, Any]:
-    """Return the mean utilisation and work of the job's GPUs, which wait for each other in each step."""
+    """Return the mean utilisation and work of the job's GPUs. They wait for each other in each step."""
     if not activities:
         return {}
     busy = [activity.utilisation for activity in activities if activity.utilisation is not None]

@@ -59,7 +59,8 @@ class JobTuner:
         tracker: progress of the job.
         advice: advice of the controller; None if there is none yet.
         point: operating point in force.
-        gpu_draw_watts: highest mean power over a second of a GPU of the untuned job; None if unknown.
+        gpu_draw_watts: power of the untuned job's GPUs: highest mean over one second of any GPU; None if
+            unknown.
         known_points: responses that were measured before the search was started again.
         remaining_s: expected time to the end of the job's work in seconds; None if the job did not report it.
     """

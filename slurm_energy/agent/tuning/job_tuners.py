@@ -64,8 +64,8 @@ class JobTuners:
         create_source: creates the sources of operating points; None for a search on this node.
 
     Attributes:
-        max_interval_s: maximum seconds until the next sample. It varies, so that a period of a program that
-            is shorter than the interval cannot look like a longer one.
+        max_interval_s: maximum seconds until the next sample. It varies, because at a constant interval a
+            period shorter than the interval would look like a longer period.
         groups: jobs on several nodes that poll the coordinator of their group. Any thread may read it.
         has_group_work: whether a job on several nodes is tuned or its end must be reported. Any thread may
             read it.

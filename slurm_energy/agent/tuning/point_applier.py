@@ -119,7 +119,7 @@ class PointApplier:
         }
 
     def replaced_values(self, session: Session) -> dict[str, str]:
-        """Return the fields of `OperatingPoint` that no longer hold, with the reason.
+        """Return the fields of `OperatingPoint` that are no longer in force, each with the reason.
 
         Another program has changed the knob, or another job on the node now requires another value.
         """

@@ -43,7 +43,7 @@ class TunableHardware:
         hardware: the node's hardware with the limits that are in force while the job is untuned.
         scope: part of the node that is allocated to the job.
         blocked: names of the fields of `OperatingPoint` that must not be moved.
-        bounds: bounds of the site, whose lower values tuning keeps to.
+        bounds: bounds of the site. Tuning observes the minimum of each.
     """
 
     hardware: NodeHardware

@@ -125,10 +125,10 @@ class WindowCollector:
         return self._interval(start, MeterReading.of(meter, now_s), progress)
 
     def _slow_rate(self, start_s: float, now_s: float, *, holding: bool) -> Progress | None:
-        """Return the rate of a job that is clearly slow before its window has ended; None for other jobs.
+        """Return the rate of a job that is clearly slow, to end its window early; None for other jobs.
 
-        A held job is compared with itself, a probe with the last untuned window. A program with long steps
-        would otherwise lose minutes at a bad point.
+        While a point is held, the job is compared with its own earlier rate; during a probe, with the last
+        untuned window. Without the early end, a program with long steps would lose minutes at a bad point.
         """
         if holding:
             return self._tracker.sudden_slowdown(self._not_before_s, now_s)

@@ -3,9 +3,9 @@
 A change has three steps. The coordinator announces the new point and the time of the change. Each agent
 stores both and confirms them with its next poll. Shortly before that time, the coordinator decides: the
 change takes place if every agent has confirmed it and is in contact, otherwise it is postponed. If an agent
-does not report the new point soon after the change, for example because it died, the others return to the
-point before. So nodes differ for less than a second, and a node whose agent is away keeps a point that all
-others have, too.
+does not report the new point soon after the change, for example because it died, the other agents return to
+the previous point. So nodes differ for less than a second, and a node whose agent is away keeps a point that
+all others have, too.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ class GroupTimes:
 
     Attributes:
         lead_s: time from the announcement of a change to the change.
-        guard_s: time before the change from which on it may be decided.
-        last_call_s: time before the change at which it is postponed if it has not been decided.
+        guard_s: maximum time before the change at which the coordinator may decide that it takes place.
+        last_call_s: time before the change until which it may be decided; an undecided change is then
+            postponed.
         contact_s: maximum age of the last poll of an agent that counts as in contact.
         confirm_s: time after the change in which every agent must report the new point.
         missing_s: age of the last poll from which on an agent counts as missing and the group is frozen.

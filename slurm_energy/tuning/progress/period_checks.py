@@ -142,10 +142,11 @@ def local_periods(even: Array, lag: float) -> LocalPeriods | None:
 
 
 def max_jitter(lag: float, *, is_regular: bool) -> float:
-    """Return the maximum variation of one period at which it is accepted.
+    """Return the maximum relative variation of single periods at which a candidate is accepted.
 
-    With regular sampling a step shorter than the sampling interval looks like a period of many steps, whose
-    variation is that of a step times the square root of their number. A smaller variation excludes an alias.
+    With regular sampling, a step that is shorter than the sampling interval looks like a period of many steps
+    (an alias). Such a period varies by the variation of one step times the square root of the number of
+    steps. A candidate that varies less is therefore no alias.
     """
     return min(_MAX_JITTER, _MIN_JITTER * math.sqrt(lag)) if is_regular else _MAX_JITTER
 
@@ -196,8 +197,10 @@ def may_be_pauses(even: Array, lag: float) -> bool:
 def has_other_period(even: Array, lag: float) -> bool:
     """Return whether the part of the series that does not repeat after `lag` has a period of its own.
 
-    A single frequency then contains much of its power. In a long period much unexplained power may also be a
-    loop of too few samples per step, of which the candidate is a cycle, for example between checkpoints.
+    It has one if a single frequency contains much of its power. A long candidate is also refused if the
+    period leaves much power unexplained, or if much power is at fast frequencies: the program may then have a
+    loop with too few samples per step, and the candidate is only a longer cycle, for example between
+    checkpoints.
     """
     rest = _without_period(even, lag)
     unexplained = float(np.var(rest)) / float(np.var(even))

@@ -201,7 +201,7 @@ class ProgressTracker:
         return Progress(1 / period.seconds, period.relative_error, ProgressSource.PERIOD)
 
     def _detect(self, samples: list[Sample]) -> Period | None:
-        """Return the period of the power, unless the utilisation has another one; None without numpy."""
+        """Return the period of the power; None if that of the utilisation differs, or without numpy."""
         try:
             from slurm_energy.tuning.progress.period import detect_period
         except ImportError:

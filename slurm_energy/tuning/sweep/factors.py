@@ -59,7 +59,7 @@ class Factor:
 
     @property
     def is_knob(self) -> bool:
-        """Whether the factor sets hardware, or is another energy flag in the table `sbatch` of a file."""
+        """Whether the factor sets an sbatch option `--energy-...`, by its own name or by `sbatch.OPTION`."""
         return (option_of(self.name) or "").startswith("energy-")
 
 

@@ -50,7 +50,7 @@ class SweepResult:
         best: index of the best point by metric of `metrics.METRICS`; empty without measurements.
         front: indices of the points of the Pareto front, by increasing time.
         qualities: qualities of the energy figures that occur.
-        unmeasured: types of components that the energy of some run lacks.
+        unmeasured: types of components whose energy is missing from the figures of some run.
         is_complete: whether all runs are done.
     """
 

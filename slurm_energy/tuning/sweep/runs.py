@@ -39,7 +39,7 @@ class SweepRun:
         time_s: seconds from start to end of the job; None unless measured.
         energy_joules: energy of the job on all nodes; None unless measured.
         quality: worst quality of the energy figures; None unless measured.
-        unmeasured: types of components without a figure, which the energy lacks, such as `other`.
+        unmeasured: types of components without a figure, such as `other`; `energy_joules` excludes them.
         note: reason of a failure; empty if there was none.
     """
 
