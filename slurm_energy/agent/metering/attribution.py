@@ -55,8 +55,8 @@ class NodeMeasurement:
         busy_ns: CPU time of all processes, including the jobs, in nanoseconds; None if unknown.
         energy_uj: microjoules by component: `cpu`, `dram`, `gpu[i]`, `other`; unknown components are absent.
         static_uj: the part of `energy_uj` that the idle node would have used too; absent means 0.
-        dynamic: dynamic energy of components that were divided earlier. Dynamic energy of `other` is divided
-            in proportion to the dynamic energy of all other components.
+        dynamic: dynamic energy of components whose energy an earlier call of `split_energy` divided. The
+            dynamic energy of `other` is divided in proportion to that of all other components.
         gpus: names of GPU components that the node has; those with energy need not be listed.
     """
 
@@ -76,7 +76,8 @@ class EnergySplit:
         jobs: energy by job name and component. Every job has an entry for every component of the interval.
         idle: static energy of resources that no job holds.
         unattributed: dynamic energy that no job caused, for example of system processes.
-        dynamic: dynamic energy of all components except `other`, including those divided earlier.
+        dynamic: dynamic energy of all components except `other`. It includes components whose energy an
+            earlier call of `split_energy` divided.
     """
 
     jobs: Mapping[str, Mapping[str, int]]
@@ -179,11 +180,11 @@ def split_energy(interval: NodeMeasurement, claims: Iterable[JobResourceTime]) -
 
 
 def rest_of_node(node_uj: int, parts_uj: int, debt_uj: int = 0) -> tuple[int, int]:
-    """Return a node's energy without that of its measured components, and the new debt, in microjoules.
+    """Return the energy that the node used outside its measured components, and the excess to carry over.
 
     The node meter and the counters of the components are not read at the same instant. Over a short interval
-    the components can therefore exceed the node. The excess is a debt, which is subtracted from later
-    intervals.
+    the counters can therefore report more energy than the node meter. The excess is called a debt. It is
+    carried over and subtracted from the energy of later intervals.
 
     Args:
         node_uj: microjoules of the whole node in the interval.
@@ -200,7 +201,7 @@ def rest_of_node(node_uj: int, parts_uj: int, debt_uj: int = 0) -> tuple[int, in
 def _static(energy_uj: int, held: _Weights) -> _Piece:
     """Divide static energy (microjoules) in proportion to allocated resources.
 
-    The part of the free resources is idle energy.
+    The part in proportion to the resources that no job holds is idle energy.
     """
     *jobs, idle = apportion(energy_uj, [*held.jobs, held.rest])
     return _Piece(jobs, idle=idle)
@@ -209,7 +210,7 @@ def _static(energy_uj: int, held: _Weights) -> _Piece:
 def _dynamic(energy_uj: int, used: _Weights) -> _Piece:
     """Divide dynamic energy (microjoules) in proportion to resource use.
 
-    The part of the rest of the node is unattributed.
+    The part in proportion to the use by processes of no job is unattributed.
     """
     if sum(used.jobs) + used.rest == 0:
         return _Piece([0] * len(used.jobs), unattributed=energy_uj)

@@ -29,10 +29,11 @@ class ComponentAccount:
             times.
         open_interval: the time before the current sample interval that is not charged yet; None if there is
             none.
-        lost_since: jobs that were on the node during time whose energy is lost; maps each to the start of
-            that time.
+        lost_since: jobs that were on the node in a time for which no energy will be charged, because no
+            counter can report it; maps each job to the start of that time.
         jobs_uj, idle_uj, unattributed_uj: microjoules charged so far.
-        measured_uj: their sum. For `other` it is the node meter's excess over the components.
+        measured_uj: the sum of these three. For the component `other` it is the energy of the node meter
+            minus the energy of all other components.
     """
 
     keys: tuple[str, ...]
@@ -51,8 +52,8 @@ class ComponentAccount:
         """Add the counter deltas of a sample interval.
 
         Time whose energy a counter can no longer report, for example because it was reset, is marked as
-        uncertain. If this is true of all counters and of the whole time before this interval, the time that
-        was still waiting for its energy (`open_interval`) is discarded, and no energy is charged for it.
+        uncertain. If no counter can report any energy of the time before this interval, that uncharged
+        time (`open_interval`) is discarded, and no energy is charged for it.
 
         Returns:
             Whether all counters have a current reading, so that the energy can be charged.
@@ -96,9 +97,10 @@ class ComponentAccount:
                 self.excluded_until[key] = interval.end
 
     def _unattribute_before(self, key: str, delta: CounterDelta, end: float) -> int:
-        """Return the microjoules of a delta that fall into time already charged without this counter.
+        """Return how many microjoules of a delta belong to time that was charged without this counter.
 
-        This part is added to the unattributed energy.
+        Time is charged without a counter that stays unreadable. When the counter returns, its delta covers
+        that time too. This part of the delta is added to the unattributed energy.
 
         Args:
             key: key of the counter.
@@ -114,13 +116,13 @@ class ComponentAccount:
         return energy_uj
 
     def extend(self, interval: OccupancyInterval) -> None:
-        """Append an interval to the open interval, because its energy cannot be charged yet."""
+        """Append an interval whose energy cannot be charged yet to `open_interval`."""
         self.open_interval = self._with(interval)
 
     def close(self, interval: OccupancyInterval) -> OccupancyInterval:
-        """Return the open interval joined with `interval`, which follows it.
+        """Return the uncharged time: `open_interval` joined with `interval`, which follows it.
 
-        The account then has no open interval.
+        The attribute `open_interval` becomes None.
         """
         whole, self.open_interval = self._with(interval), None
         return whole

@@ -97,8 +97,8 @@ def component_energies(
     Args:
         listed: the components whose energy is recorded for the job.
         meter: the job's energy by component.
-        whole_node: whether the job had the whole node. If it had and there is a node meter, the record also
-            gets `node`, the sum of all components.
+        whole_node: whether the job had the whole node. If so, and if the node has a node meter, the record
+            also gets `node`, the sum of all components.
         partial: components to mark as partial although they were measured, for example because other jobs
             used them too.
     """

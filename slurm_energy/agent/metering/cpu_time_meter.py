@@ -1,8 +1,8 @@
 """CPU time of the jobs and of the node between samples.
 
 Reading a control group whose file is open is fast and happens with every sample. Searching for the control
-group of a job, or adding up the CPU time of its processes, is slow. It happens only in samples without a
-waiting hook, and in the last sample of a job.
+group of a job, or adding up the CPU time of its processes, is slow. This happens only in samples for which no
+hook waits, and in the last sample of a job.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class CpuTimeMeter:
         Args:
             now: time in seconds since boot.
             jobs: the jobs on the node.
-            reason: why the sample is taken. If reading would take too long for it, the result has
+            reason: why the sample is taken. If reading takes longer than this allows, the result has
                 `complete=False` and a later sample reads the CPU time of this interval.
         """
         requested = list(jobs)

@@ -86,8 +86,8 @@ class IdlePower:
     def static_uj(self, length_s: float, energy_uj: Mapping[str, int]) -> dict[str, int]:
         """Return the static energy of an interval: the energy that each component would have used when idle.
 
-        It is in microjoules by component, at most the measured energy. Components with unknown idle power are
-        absent.
+        The result is in microjoules by component and never exceeds the measured energy. Components with
+        unknown idle power are absent.
 
         Args:
             length_s: length of the interval in seconds.

@@ -25,7 +25,8 @@ class Charge:
     Attributes:
         start, end: times of the interval, in seconds since boot.
         energy_uj: microjoules of each component that is charged now.
-        since: start of the charged time in seconds since boot, for components charged from before `start`.
+        since: time in seconds since boot from which a component is charged, by component; only for
+            components that are charged from before `start`.
         waiting: components whose energy of this interval will be charged later.
         component_uncertain_s: seconds by component in which the counter could not be read, or may have
             wrapped or been reset unnoticed.
@@ -52,12 +53,12 @@ class Charge:
 
 @dataclass(slots=True)
 class JobMeter:
-    """The energy of a job since `start`, in seconds since boot.
+    """The energy meter of one job. It counts from `start`, a time in seconds since boot.
 
     Attributes:
         energy_uj: microjoules by component.
-        component_uncertain_s: seconds by component whose energy may be missing.
-        assumed_s: seconds by component in which the job's share is an assumption.
+        component_uncertain_s: seconds for which energy may be missing, by component.
+        assumed_s: seconds for which the job's share is an assumption, by component.
         uncertain_s: the maximum of `component_uncertain_s`. Components are charged at different times, so a
             sum would count the same seconds several times.
         throttled_s: seconds of throttling; None until a throttle sensor was read.
@@ -143,8 +144,8 @@ class PowerMonitor:
 
     It yields peak power and time above caps.
 
-    A window shorter than a second would show the update steps of the counters instead of power. A window
-    whose last readings were delayed would contain energy of more time than its own.
+    In a window shorter than a second the update steps of the counters would distort the power. A window does
+    not end with delayed readings, because it could then contain energy that was used outside of it.
 
     Attributes:
         cap_watts: power cap for the sum of all components except `other`; None without a cap.

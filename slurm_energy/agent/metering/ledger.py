@@ -122,10 +122,10 @@ class Ledger:
     def remove_job(self, job: str, now: float) -> dict[str, float]:
         """Remove a job that ended at `now`, in seconds since boot.
 
-        Energy reported later for its time stays unattributed.
+        If energy of the job's time is not charged yet, the job's share of it becomes unattributed energy.
 
         Returns:
-            Seconds by component for which the job does not receive its share.
+            Seconds by component of this uncharged time.
         """
         lost: dict[str, float] = {}
         for name, account in self._accounts.items():
@@ -178,8 +178,8 @@ class Ledger:
     def load(self, data: Mapping[str, Any], *, same_boot: bool) -> None:
         """Restore the state of the ledger from the output of `dump`.
 
-        If it was written before the last boot (`same_boot` is False), only the charges and the learned idle
-        power are restored. Open intervals are dropped, because the counters started again from 0.
+        If the state is from before the last boot (`same_boot` is False), only the charges and the learned
+        idle power are restored. Uncharged time is discarded, because the counters started again from 0.
         """
         for name, account in self._accounts.items():
             if name in data["accounts"]:
@@ -262,9 +262,8 @@ class Ledger:
     ) -> None:
         """Charge `other`: the energy that the node meter shows in excess of the components.
 
-        It is charged when the readings of the node meter and of all components cover the same time, and after
-        MAX_WAIT_S at the latest. Until then the occupancy of the node is added to the open interval of
-        `other`.
+        This energy is charged when the readings of the node meter and of all components cover the same time,
+        and after MAX_WAIT_S at the latest. Until then the interval is added to the uncharged time of `other`.
         """
         account = self._accounts.get(OTHER)
         if account is None:
@@ -321,7 +320,7 @@ class _ChargeBuilder:
     def add_split(
         self, name: str, open_time: OccupancyInterval, account: ComponentAccount, result: EnergySplit
     ) -> None:
-        """Add the energy of the component `name`, which was used in `open_time`, as divided by `result`."""
+        """Add the jobs' shares, from `result`, of the energy that component `name` used in `open_time`."""
         self.charged_uj[name] = account.uncharged_uj
         self.uncertain_spans += account.uncertain_spans
         for job in self._energy:

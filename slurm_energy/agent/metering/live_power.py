@@ -73,7 +73,7 @@ class LivePower:
 
     @property
     def window_s(self) -> float | None:
-        """Length in seconds of the longest window that gave a current power; None before the first window."""
+        """Maximum seconds over which the power of a counter is averaged; None before the first window."""
         return max((w.length_s for w in self._windows.values() if w.length_s > 0), default=None)
 
     def add(self, interval: SampleInterval) -> None:

@@ -91,7 +91,8 @@ class NodeEnergyMeter:
     def remove(self, session: Session) -> None:
         """Remove a job that ended with the last sample.
 
-        Time of the job whose energy is not charged yet is counted as uncertain in the job's meter.
+        If energy of a part of the job's time is not charged yet, this part counts as uncertain in the job's
+        meter.
         """
         session.meter.add_uncertain(self._ledger.remove_job(session.owner, self.sampled_at))
         self._cpu_time.forget(session.metered_job)

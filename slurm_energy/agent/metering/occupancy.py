@@ -39,7 +39,8 @@ class CpuTimeDelta:
     Attributes:
         busy_ns: CPU time of all processes on the node; None if unknown.
         jobs: CPU time by job name; None or absent if unknown.
-        complete: False if CPU time was not read at the end of this interval. The next reading covers it too.
+        complete: False if CPU time was not read at the end of this interval. The next
+            reading then covers this interval too.
     """
 
     busy_ns: int | None = None
@@ -57,11 +58,11 @@ class OccupancyInterval:
         capacity_ns: length times the logical CPUs of the node.
         busy_ns: CPU time used by all processes; None if unknown.
         sole: name of the job that had the whole node for the whole interval; None if there was none.
-        since: time in seconds since boot by job from which the job was on the node.
+        since: time from which a job was on the node, in seconds since boot, by job.
         held_ns: allocated CPU time by job.
         cpu_ns: used CPU time by job; None if unknown.
-        gpu_ns: time for which each GPU was allocated, by job and GPU index. It is multiplied by the allocated
-            share of the GPU.
+        gpu_ns: allocated GPU time by job and GPU index: the time for which the job held the GPU, multiplied
+            by the job's share of the GPU.
     """
 
     start: float
@@ -105,7 +106,8 @@ class OccupancyInterval:
     def without(self, job: str) -> OccupancyInterval:
         """Return a copy of this interval in which the resources of `job` are listed under the name GONE.
 
-        Call it when the job has finished and the energy of the interval is not charged yet.
+        Call it if the job finishes before the energy of the interval is charged. GONE stands for all such
+        jobs; their share becomes unattributed energy.
         """
         if job not in self.since:
             return self

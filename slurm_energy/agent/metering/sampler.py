@@ -55,9 +55,9 @@ class SampleInterval:
 
     Do not modify an instance. The dataclass is not frozen because freezing costs time in every sample.
 
-    A counter that is neither in `deltas` nor in `unknown` was not due; a later delta of it covers this time
-    too. A later delta of a counter in `unknown` may also cover this time, if the same device returns. That
-    delta is then marked uncertain.
+    A counter that is neither in `deltas` nor in `unknown` was not due to be read; its next delta covers this
+    time too. A later delta of a counter in `unknown` may also cover this time, if the same device returns;
+    such a delta is marked uncertain.
 
     Attributes:
         start, end: times in seconds since boot.
@@ -65,8 +65,8 @@ class SampleInterval:
         throttled_s: seconds of throttling by component, for components with a throttle sensor.
         unknown: keys of counters that were unreadable at the end of the interval or were first read there.
         suspended_s: seconds for which the machine was suspended. If they are not 0, no delta is certain.
-        read_duration_s: how long reading the counters at the end took, in seconds. `end` is the middle of it,
-            so `end` is uncertain by half of it.
+        read_duration_s: how long reading the counters at the end took, in seconds. `end` is the middle
+            of this duration, and therefore uncertain by half of it.
     """
 
     start: float
@@ -90,7 +90,7 @@ def energy_between(
 
     If a counter that never wraps (`range_uj` is None) has decreased, it was reset, for example because its
     driver was reloaded. The later reading is then the energy since the reset. More energy than the hardware
-    can use in that time also means a reset; it counts as 0 and is uncertain.
+    can use in that time also means a reset; the result is then 0 and uncertain.
 
     Args:
         counter: the counter, for its range and maximum power.
@@ -182,8 +182,8 @@ class _CounterState:
     def move(self, now: float, value_uj: int, timing_uncertainty_s: float, suspended: bool) -> CounterDelta:
         """Store a reading and return the energy since the previous one.
 
-        Energy that exceeds the maximum power of the counter is implausible. Its power is computed with the
-        longest interval that the uncertainties of the two readings allow.
+        `energy_between` checks the energy against the maximum power of the counter. For this check the
+        interval is as long as the timing uncertainties of the two readings allow.
 
         Args:
             now: time of the reading, in seconds since boot.
