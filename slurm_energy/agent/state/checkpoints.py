@@ -43,8 +43,8 @@ class CheckpointWriter:
 
     A failure is logged once, and the caller retries.
 
-    Every checkpoint contains the energy ledger of the whole node. The latest checkpoint, in whichever job's
-    file, therefore has the energy of all jobs up to one instant.
+    Every checkpoint contains the energy ledger of the whole node, whichever job's file it is in. The latest
+    checkpoint therefore has the energy of all jobs up to one instant.
 
     Args:
         state: the state directory.

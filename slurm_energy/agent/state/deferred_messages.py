@@ -128,7 +128,8 @@ class DeferredMessages:
     def _drop_those_of_earlier_boots(self) -> None:
         """Delete all messages if they were written before the last reboot.
 
-        The boot id in the directory shows this. Wall-clock times are not used, because the wall clock jumps.
+        A boot id stored in the directory shows this. Wall-clock times are not used, because the wall clock
+        jumps.
         """
         mark = self.folder / _MARK
         if mark.exists() and atomic_file.read(mark, _MAX_BYTES).decode() == self._clock.boot_id:

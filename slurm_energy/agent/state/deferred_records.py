@@ -18,7 +18,7 @@ MAX_PAUSE_S = 600.0
 class DeferredRecords:
     """The file names of the deferred records.
 
-    The record whose last attempt is oldest comes first.
+    They are ordered by the time of the last delivery attempt, oldest first.
 
     All times are seconds of the monotonic clock.
 
@@ -39,7 +39,7 @@ class DeferredRecords:
     def add(self, name: str, reason: str, now: float) -> None:
         """Defer a record.
 
-        If it was the probe, the pause doubles.
+        If the record was sent as a probe (see `withheld`), the pause before the next probe doubles.
 
         Args:
             name: file name of the record.
@@ -72,7 +72,7 @@ class DeferredRecords:
     def forget(self, name: str) -> None:
         """Remove an accepted or rejected record.
 
-        If it was the probe, all others may be sent.
+        If the record was sent as a probe (see `withheld`), all other records may now be sent.
         """
         if name == self._probe:
             self.release()

@@ -168,7 +168,7 @@ class RecordDelivery:
                     await asyncio.wait_for(self._wake.wait(), pause_s)
 
     def _pause_s(self) -> float | None:
-        """Return the seconds until a request is due even without a new record; None if none will be due."""
+        """Return the seconds to wait for a new record before the next request; None to wait without limit."""
         now = time.monotonic()
         pauses = [self._spool.deferred.pause_s(now)]
         if self._spool.rejected.count():

@@ -2,8 +2,8 @@
 
 Each record is one file, with its power trace in a second file. A record leaves the spool only when the
 controller confirms it, or when it is rejected and moved to the directory `rejected`. When space runs out,
-rejected records are deleted first, then traces. No other process writes to the spool, so its listing is kept
-in memory.
+rejected records are deleted first, then traces. No other process writes to the spool, so the list of its
+files is kept in memory.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Spool:
         return written | {self._path(name): data}
 
     def rewrite(self, path: str, data: bytes) -> None:
-        """Write a file of `add` again because it could not be synced to disk.
+        """Write a file that `add` wrote once more, because the sync to disk failed.
 
         After a failed sync the disk may have dropped the data, and the kernel reports that only once. A file
         that was removed from the spool in the meantime is not written.
@@ -297,8 +297,8 @@ class Spool:
     def _write_record(self, name: str, data: bytes) -> None:
         """Store a record.
 
-        On a full disk rejected records are deleted first, then the oldest traces in growing numbers, until it
-        succeeds.
+        On a full disk rejected records are deleted first, then the oldest traces in growing numbers, until
+        the record can be written.
         """
         traces = sorted(other for other in self._sizes if other.endswith(TRACE_SUFFIX))
         batch = 1
