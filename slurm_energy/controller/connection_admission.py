@@ -114,7 +114,7 @@ class ConnectionAdmission:
     def mark_identified(self, handler: Any) -> None:
         """Stop counting the connection that `handler` serves, because its user has been identified.
 
-        A handler without a connection here is ignored.
+        A handler that serves none of these connections is ignored.
         """
         connection = self._by_handler.get(handler)
         if connection is not None and self._remove(connection):
@@ -158,7 +158,7 @@ class ConnectionAdmission:
     def _make_room(self, address: str, newest: GuardedConnection | None) -> None:
         """Close the oldest connection of an address that has sent no request for a while.
 
-        If there is none, close `newest`; None: close no connection then.
+        If there is no such connection, close `newest` instead, unless it is None.
         """
         since_s = self.clock() - GRACE_S
         silent = (one for one in self._unidentified[address] if one.awaits_head and one.since_s < since_s)
@@ -336,8 +336,9 @@ class GuardedConnection(asyncio.BufferedProtocol):
 def address_key(peer: Any) -> str:
     """Return the key under which connections of an address are counted: one for loopback, else the address.
 
-    Users of the host can use any loopback address. A network is not a key: all nodes of a cluster may be in
-    one IPv6 network, and their users cannot use the addresses of other hosts.
+    A user of this host can connect from any loopback address, so these have one key. Other addresses are not
+    combined by network: all nodes of a cluster may be in one IPv6 network, and a user of one node cannot use
+    the addresses of the others.
     """
     try:
         address = ipaddress.ip_address(str(peer[0]).partition("%")[0])

@@ -37,7 +37,7 @@ class _Delivery:
         items: valid records.
         refusals: records that were refused, each with the reason.
         node: the node that claims to have sent the delivery; None: not stated.
-        counts: numbers of records that this node still stores, under `spooled` and `rejected`.
+        counts: numbers of records that the sending node still stores, by the keys `spooled` and `rejected`.
     """
 
     items: Sequence[DeliveredRecord]

@@ -51,7 +51,8 @@ class Route:
     """A route of the HTTP interface.
 
     Attributes:
-        handler: returns the response content: an object, or the text of one in pieces without the last brace.
+        handler: returns the content of the response: an object, or the JSON text of an object in pieces,
+            without the last brace.
         limiter: limits the concurrent requests of this route.
         max_body_bytes: maximum length of the request body.
         for_agents: whether only agents may use the route.
@@ -198,7 +199,8 @@ def _client_connected(request: web.Request) -> bool:
     """Return whether the client still has its end of the connection open.
 
     The event loop notices a closed connection only when it reads from the connection, and it does not read
-    during a request. The kernel is therefore asked, which spares the work for a client that has left.
+    during a request. This function therefore asks the kernel, so that no work is done for a client that has
+    disconnected.
     """
     transport = request.transport
     if transport is None or transport.is_closing():

@@ -38,8 +38,8 @@ class QuerySchedule:
 
         Args:
             jobs: all open jobs.
-            now: monotonic seconds. With the wall clock, setting the clock back would cause a pause of that
-                length.
+            now: monotonic seconds. If Unix seconds were used, no query would be due for some time after the
+                clock was set back.
         """
         still_open = set(jobs)
         self._queries = {job: entry for job, entry in self._queries.items() if job in still_open}

@@ -31,8 +31,8 @@ def refit_file(config: Config, kind: str) -> Path:
 def site_calibrations(config: Config) -> SiteCalibrations:
     """Return the calibrations of the configuration and the refitted ones, and register the site's hardware.
 
-    A refitted calibration counts only for a kind without a calibration in the configuration. A refitted file
-    that cannot be read is left out.
+    A refitted calibration is used only for a kind of GPU for which the configuration has no calibration. A
+    refitted file that cannot be read is left out.
 
     Raises:
         ConfigError: a file named in section oracle is invalid.

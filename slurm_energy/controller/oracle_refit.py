@@ -170,7 +170,8 @@ def refittable_kind(hardware: str, config: Config) -> str | None:
 def relative_rows(runs: Iterable[LearnedRun]) -> list[dict[str, Any]]:
     """Return the runs of one program as rows of a refit; empty if they are too few or at too few limits.
 
-    Whole runs on GPUs at a power limit count, and their shape must have an untuned run.
+    Only whole runs on GPUs at a power limit are used, and only if an untuned run in the same shape (nodes,
+    GPUs, CPUs) exists.
     """
     shapes: dict[str, list[LearnedRun]] = {}
     for run in runs:

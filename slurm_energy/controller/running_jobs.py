@@ -37,7 +37,7 @@ class RunningJobCache:
         return frozenset(self._jobs)
 
     async def find(self, job_id: int, restart_count: int) -> AllocatedJob | None:
-        """Return a run of a job; None if Slurm does not run it.
+        """Return the run of a job with this restart count; None if that run is not running in Slurm.
 
         Raises:
             UnavailableError: slurmctld does not answer.

@@ -49,7 +49,7 @@ class _Knowledge:
         pin: pinned point; None: there is none.
         issued: start that an earlier answer gave this job; None: there is none.
         runs: earlier runs of the program, oldest first.
-        of_site: runs of the site's characterisation by class.
+        of_site: runs of the site's characterisation of the hardware, by class of reference kernel.
     """
 
     pin: Pin | None = None
@@ -183,7 +183,8 @@ class TuningAdvisor:
             run: the run of the job.
             program: the program of the job.
             recommended: start that the earlier runs recommend.
-            settled: start to use instead if another run of the program explores.
+            settled: start to store instead if `recommended` explores while another run of the program
+                explores.
         """
         point = recommended.point.to_json()
         start = _issued(program, point, EARLIER_RUNS, exploration=recommended.exploration)
