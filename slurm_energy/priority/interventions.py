@@ -48,13 +48,12 @@ class InterventionState:
     Attributes:
         loaded: whether interventions from before this process were read from the database.
         assigned: assigned GPU shapes by job id.
-        blocked_shapes: (job id, GPU shape) pairs that count as not fitting. The value is the Unix second
-            until which they do.
-        protected_until: jobs that must not be preempted. The value is the Unix second until which this holds.
+        blocked_shapes: by job id and GPU shape, the Unix second until which the shape counts as not fitting.
+        protected_until: by job id, the Unix second until which the job must not be preempted.
         left_queue: jobs that had left the queue when Slurm was queried about them. They are not queried
             again before the given Unix second.
-        being_served: jobs with deadlines for which others were preempted. The value is the Unix second until
-            which they have time to start.
+        being_served: jobs with deadlines for which other jobs were preempted: by job id, the Unix second
+            until which the job has time to start.
         startable_since: Unix second since which each job could start in the GPU shape that it has.
         interruptions: number of preemptions by job id.
         unsaved: interventions that are not yet in the database.

@@ -160,8 +160,9 @@ class PredictionGuard:
             requests: columns as in `oracle.history.queue_forecast.predict_many`.
             time_s: predicted run time in seconds, shape (m,).
             power_watts: predicted watts, shape (m,).
-            no_runs: whether each job lacks similar runs; the bounds then replace its predictions. Otherwise
-                decoys could replace the usual predictions of the partition by those of their owner.
+            no_runs: whether each job lacks similar runs; its predictions are then replaced by the bounds.
+                Otherwise a user's decoys (cheap jobs run to lower predictions) could replace the usual
+                predictions of the partition by those of that user.
             nameplate_watts: watts of each job without any knowledge of its runs, without any power cap.
             max_watts: maximum watts under each job's power caps; infinity for none.
         """

@@ -98,9 +98,9 @@ def plan_preemptions(
     """Return one plan for each job at risk that preemption can help, in queue order.
 
     No job is preempted if the urgent job already runs or fits in the free resources, or if preempting every
-    candidate would not free enough. Nor is one if a job past the bound on waiting waits for the same
-    resources: that job would take whatever is freed. On each node the victims that lose the least energy are
-    chosen, and the nodes where that loss is least are used.
+    candidate would not free enough. No job is preempted either if a job past the bound on waiting waits for
+    the same resources: it would take the freed resources. On each node the victims that lose the least energy
+    are chosen, and the nodes where that loss is least are used.
 
     Args:
         snapshot: the ranked queue; watts of running jobs are predicted.
@@ -202,7 +202,8 @@ def _reserved_for_aged(
 ) -> set[tuple[str, str]]:
     """Return the (partition, GPU type) pairs for which jobs past the bound on waiting still wait.
 
-    What jobs that fit in the free resources will take is subtracted from `free`.
+    If such a job fits in the free resources, the resources that it will take are subtracted from `free`
+    instead.
     """
     queue, reserved = snapshot.queue, set[tuple[str, str]]()
     aged = (snapshot.startable() & ~blocked_rows(queue))[snapshot.rows] & (snapshot.ranking.tier == AGED)

@@ -77,8 +77,8 @@ class TablePublisher:
         stale_s: age in seconds at which the plugin disregards the table.
         refresher: sets a field of a job; None: new jobs wait for the next minute.
         ranks_all: whether all partitions are ranked. If not, jobs missing from the table get the last place
-            instead of the middle. Otherwise new jobs of unranked partitions would stand before all jobs that
-            wait there; if they are many, the old jobs would never start.
+            instead of the middle. In the middle, the new jobs of an unranked partition would stand before all
+            jobs that already wait there. With many new jobs, the waiting ones would never start.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class TablePublisher:
         )
 
     def close(self, successor: Publisher | None) -> None:
-        """Remove the table unless `successor` writes it too; slurmctld would follow it until it is stale."""
+        """Remove the table unless `successor` writes it too. slurmctld uses a table until it is stale."""
         if isinstance(successor, TablePublisher) and successor._path == self._path:
             return
         with contextlib.suppress(OSError):

@@ -63,8 +63,8 @@ def harmonized(
 
     Shapes of one job are compared by the predictions of their sources. Where a lower bound or factor (see
     `prediction_guard`) raises a measured shape, all shapes of the job are raised by the same ratio. On
-    average they are then no shorter than without any runs: decoy jobs in one shape must not make another
-    shape look quick.
+    average the predicted times are then no shorter than without any runs. Decoys (cheap jobs that a user runs
+    to lower predictions) in one shape therefore cannot make another shape look fast.
 
     Args:
         predicted: predictions in m rows; the rows of one job are adjacent.
