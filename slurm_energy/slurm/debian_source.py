@@ -126,7 +126,7 @@ def download(cache: Path, name: str, version: str, etc: Path = _APT) -> Path:
 
 
 def _apt_get(apt: Path) -> list[str]:
-    """Return an apt-get command that keeps lists and caches in `apt` and leaves the host's unchanged."""
+    """Return an apt-get command that keeps lists and caches in `apt` and does not change the host's."""
     options = {
         "Dir::Etc::sourcelist": "/dev/null",
         "Dir::Etc::sourceparts": str(apt / "parts"),

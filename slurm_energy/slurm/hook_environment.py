@@ -69,7 +69,7 @@ class JobContext:
 def this_node() -> str:
     """Return the name of this node: $SLURMD_NODENAME, or the short host name if it is not set.
 
-    The short host name serves until the first hook reports the node's name.
+    The agent uses the short host name until the first hook reports the node's name.
     """
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 

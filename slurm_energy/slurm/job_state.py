@@ -109,7 +109,9 @@ def read_job_states(job_ids: Sequence[int], run: Runner | None = None) -> dict[i
 
 
 def find_own_jobs(names: Sequence[str], run: Runner | None = None) -> dict[str, int]:
-    """Return the job ids of the caller's jobs in the queue by job name. Ended jobs of some minutes count.
+    """Return the job ids of the caller's jobs in the queue by job name.
+
+    Jobs that ended a few minutes ago are included.
 
     Args:
         names: job names to find.

@@ -114,9 +114,9 @@ class JobUpdater:
         """Change a pending job on behalf of a user.
 
         slurmctld applies the rules and limits for that user, and the site's job_submit plugin receives the
-        user's uid. If SlurmUser made the change, it would count as an administrator's. The rules of most
-        sites accept those, and Slurm checks no limit (`scontrol --uid`; src/slurmctld/job_mgr.c,
-        _update_job()).
+        user's uid. A change that SlurmUser makes would count as one by an administrator: the rules of most
+        sites accept such changes, and Slurm checks no limit for them (`scontrol --uid`;
+        src/slurmctld/job_mgr.c, _update_job()).
 
         Args:
             job_id: the job.

@@ -121,8 +121,8 @@ class QueueTableSource:
         continues the journal in the meantime.
 
         Returns:
-            The queue; None if no `read` has succeeded, or the journal is missing, because new jobs would be
-            missing.
+            The queue; None if no `read` has succeeded. It is also None if the journal is missing, because the
+            queue would then lack new jobs.
         """
         journal = _journal(journal_path(self._path))
         if self._last is None or journal is None or int(journal["generation"]) != self._last.generation:
