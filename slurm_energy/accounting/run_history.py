@@ -220,7 +220,7 @@ def _run(row: tuple[Any, ...], policy_caps: PolicyCaps, missing: bool) -> Finish
 
 
 def _duration(start: float | None, end: float | None, elapsed_s: float | None, measured_s: float) -> float:
-    """Return the duration of a run in seconds: the measured one, within 1 s of Slurm's whole seconds.
+    """Return the duration of a run in seconds: the measured one, limited to 1 s around that of Slurm.
 
     Args:
         start: Unix seconds from Slurm's accounting; None: unknown.

@@ -47,7 +47,8 @@ class UnlearnedJob(NamedTuple):
         energy_joules: energy on all nodes; None if that of a node is unknown.
         start, end: Unix seconds of the first start and the last end in the records.
         fingerprint: digest of the batch script; None if unknown.
-        bodies: JSON texts of the records of at most `MAX_NODES` nodes; None: longer than `MAX_RECORD_BYTES`.
+        bodies: JSON texts of the records of at most `MAX_NODES` nodes; None: a text longer than
+            `MAX_RECORD_BYTES`.
     """
 
     key: int
@@ -85,7 +86,7 @@ class StoredRun(NamedTuple):
 
 
 def unlearned_jobs(connection: sqlite3.Connection, limit: int = LEARNING_BATCH) -> list[UnlearnedJob]:
-    """Return at most `limit` jobs that are in the history of runs and not yet learned here."""
+    """Return at most `limit` jobs that are in the history of runs and not marked as learned here."""
     rows = connection.execute(
         "SELECT id, user, state, nodes, display_id FROM jobs WHERE learned AND NOT tuning_learned"
         " ORDER BY updated LIMIT ?",

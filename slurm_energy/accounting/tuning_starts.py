@@ -59,7 +59,8 @@ class IssuedStart(NamedTuple):
     """The operating point that senergyctld assigned to a job as its start.
 
     Attributes:
-        program: the program of the job; another one if the agent learned its fingerprint later.
+        program: the program of the job as known when the start was assigned. It differs from the current
+            program if the agent learned the fingerprint later.
         exploration: whether the point is tried for learning.
         body: JSON text of the point and its source.
     """
@@ -96,7 +97,7 @@ def store_start(
     running: Collection[int],
     now: float,
 ) -> IssuedStart:
-    """Store the start of a job unless it has one, and return the one in the database.
+    """Store the start of a job unless the job already has one, and return the stored start.
 
     The check for other explorations is part of the transaction. Of two jobs that start at the same moment,
     therefore at most one explores.

@@ -167,8 +167,8 @@ class ControllerClient:
     def _bounded(self, connected: socket.socket, until_s: float) -> Iterator[None]:
         """Context manager that aborts the request on a connection at `until_s` (clock `time.monotonic`).
 
-        It also limits a request whose single reads are all fast enough. `cancel` can abort the connection
-        until the end of the `with` block.
+        `until_s` also applies if each single read stays within the time limit for reads. `cancel` can abort
+        the connection until the end of the `with` block.
 
         Raises:
             UnavailableError: the request was aborted or cancelled.
@@ -225,7 +225,7 @@ class ControllerClient:
     def _unproven(self, status: int, answer: Mapping[str, Any]) -> EnergyError:
         """Return the error for a response without proof, which any program may have sent.
 
-        No error that this method returns means that the request can never succeed.
+        The caller may retry after any of these errors: none states that the request can never succeed.
 
         Args:
             status: HTTP status.

@@ -1,6 +1,6 @@
 """Parsers of HTTP query parameters: comma-separated lists, and switches.
 
-They know no parameter names. The caller gives the parameters a meaning.
+This module knows no parameter names. The caller defines the meaning of the parameters.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ class AdviceRequest:
         hardware: kind of hardware, see `tuning.response_curve.hardware_kind`.
         objective: `edp`, `ed2p` or `energy`; None: the answer has no starting point.
         slowdown_limit: maximum relative increase of the time, as a fraction; None for no limit.
-        mode: tuning mode of the job, `advise` or `on`; None: as the site. With `advise` the job does not
-            explore.
+        mode: tuning mode of the job, `advise` or `on`; None: the mode that the site configures. With `advise`
+            the job does not explore.
         fingerprint: digest of the batch script; None if this node does not know it.
         model: value of `--energy-model`; None if the job gave none.
         watts: measured power of the untuned job in watts; None if not measured yet.
