@@ -95,7 +95,7 @@ class JobManager:
 
     @property
     def sampling_interval_s(self) -> float:
-        """Seconds between periodic samples: longer without jobs, but short enough that no wrap is missed."""
+        """Seconds between periodic samples: more without jobs, but few enough to notice each counter wrap."""
         interval_s = 1 / self.config.agent.sampling_hz
         interval_s = interval_s if self.active else max(interval_s, _IDLE_INTERVAL_S)
         return min(interval_s, self._meter.max_interval_s, self.tuners.max_interval_s)
@@ -243,7 +243,7 @@ class JobManager:
         return bool(self._pending)
 
     def apply_pending_settings(self) -> None:
-        """Apply settings that a step made possible by reporting CPUs. Call it after the step's response."""
+        """Apply settings of jobs whose CPUs a step has reported. Call it after the response to the step."""
         pending, self._pending = self._pending, set()
         for session in [self._sessions[key] for key in pending if key in self._sessions]:
             self._applier.replan(session)
@@ -285,7 +285,7 @@ class JobManager:
         }
 
     def sample(self) -> None:
-        """Take a periodic sample, and let it decide on the operating points of tuned jobs."""
+        """Take a periodic sample, after which the tuners may choose other operating points for jobs."""
         self._sample(SampleReason.PERIODIC)
         self.tuners.add_sample(self._meter.sampled_at)
 
@@ -338,7 +338,7 @@ class JobManager:
         return self.config
 
     def _start_metering(self, session: Session) -> None:
-        """Start a job's energy at the last sample, which was taken after its settings were applied."""
+        """Count a job's energy from the last sample on, which was taken after the settings were applied."""
         start = self._meter.sampled_at
         session.start_unix = self._clock.unix() - (self._clock.boottime() - start)
         session.start_metering(start, 1 / self.config.agent.sampling_hz)

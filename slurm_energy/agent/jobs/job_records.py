@@ -54,7 +54,7 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
 
 
 def _valid_tuning(session: Session) -> dict[str, Any] | None:
-    """Return the key `tuning` of a job's record; None if it is malformed; the record is then without it."""
+    """Return `tuning` for the record of a job; None, with a note in the record, if it is malformed."""
     try:
         return check_tuning(session.tuning)
     except UsageError as error:
@@ -116,7 +116,8 @@ def _common_fields(session: Session) -> dict[str, Any]:
 def _peak(peak_watts: float | None, components: Iterable[ComponentEnergy], elapsed_s: float) -> float | None:
     """Return the peak power of a job in watts: the peak without `other`, plus the mean power of `other`.
 
-    None if `peak_watts`, the peak without `other`, is unknown. `elapsed_s` is the job's duration in seconds.
+    `peak_watts` is the peak without `other`; if it is None (unknown), so is the result. `elapsed_s` is the
+    duration of the job in seconds.
     """
     if peak_watts is None:
         return None

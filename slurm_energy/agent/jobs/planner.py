@@ -171,7 +171,7 @@ def _fallback(session: Session, config: Config) -> PolicyRequest:
 
 
 def learn_cpus(session: Session, job_cores: str | None, hardware: NodeHardware) -> bool:
-    """Set the CPUs of a job on a shared node from the cores that a Slurm step reports.
+    """Store which CPUs a job on a shared node has, computed from the cores that a Slurm step reports.
 
     Args:
         session: the job, in which the CPUs are stored.
@@ -228,7 +228,7 @@ def _gpus_to_set(session: Session, hardware: NodeHardware) -> tuple[int, ...]:
 def plan(
     session: Session, request: PolicyRequest, devices: NodeDevices, journal: SettingsJournal, config: Config
 ) -> tuple[SettingsPlan, dict[str, str]]:
-    """Return the settings plan of a job within the limits that were in force before any job.
+    """Return the settings plan of a job. It keeps within the limits in force before any job changed them.
 
     Args:
         session: the job.
@@ -256,7 +256,7 @@ def plan(
 
 
 def limits_before_jobs(devices: NodeDevices, journal: SettingsJournal) -> tuple[NodeHardware, dict[str, str]]:
-    """Return the node's hardware with the limits in force before any job, and these limits by knob key."""
+    """Return the hardware with the limits in force before any job changed them, and these limits by knob."""
     keys = [key for key, knob in devices.knobs.items() if knob.name in _LIMIT_KINDS]
     originals = {key: entry.original for key, entry in journal.entries.items() if key in keys}
     values = devices.read(key for key in keys if key not in originals)
@@ -288,7 +288,7 @@ def caps_note(cap_watts: float | None, gpu_cap_watts: float | None) -> str:
 def _shared_note(cpus: int | None, cpu_count: int) -> str:
     """Return the text in a job's record that explains how energy is divided on a shared node.
 
-    `cpus` is the number of the job's CPUs, None if unknown, and `cpu_count` that of the node.
+    `cpus` is the number of the job's CPUs (None if unknown), `cpu_count` the number of the node's CPUs.
     """
     rule = "the job shares the node: energy by CPU time, and of the idle node by allocated CPUs"
     return f"{rule} ({cpus} of {cpu_count})" if cpus is not None else f"{rule}, which are unknown"

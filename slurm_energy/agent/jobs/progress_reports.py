@@ -41,7 +41,7 @@ class _JobProgress:
     Attributes:
         first, latest: first and latest report by process.
         pending: reports that the tuner has not collected.
-        end_s: expected end in seconds since boot by process, of processes that have reported their total.
+        end_s: expected end of the work of each process that has reported its total, in seconds since boot.
     """
 
     first: dict[str, ProgressReport] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class _JobProgress:
 
 
 class ProgressReports:
-    """Progress reports of the running jobs of a node. It forgets the jobs that have ended.
+    """Progress reports of the running jobs of a node. Reports of ended jobs are deleted.
 
     Args:
         sessions: the running jobs.
@@ -126,9 +126,9 @@ class ProgressReports:
         return max(0.0, max(job.end_s.values()) - self._clock.boottime())
 
     def _time_of(self, message: ProgressMessage) -> float:
-        """Return the time of the last unit: that of the sender if it is recent, otherwise now.
+        """Return when the last unit was completed: the time in the message if it is recent, otherwise now.
 
-        A sender in a container may have another clock.
+        The time in the message may be wrong, because a sender in a container may have another clock.
         """
         now = self._clock.boottime()
         recent = message.time_s is not None and 0 <= now - message.time_s <= _MAX_AGE_S
@@ -140,7 +140,7 @@ class ProgressReports:
 
 
 def _interval_s(session: Session, processes: int) -> float:
-    """Return the seconds between two reports of a process: few are enough for a job that is not tuned."""
+    """Return the seconds between two reports of a process: the maximum for a job that is not tuned."""
     if session.tuning is None or session.tuning["mode"] == "off":
         return _MAX_INTERVAL_S
     return min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, processes / _MESSAGES_PER_S))

@@ -25,8 +25,8 @@ def recover(
         boot_id: identifier of the current boot. Jobs of another boot have ended.
 
     Returns:
-        Three lists: running jobs, ended jobs without a record, and jobs with a record in the spool. Remove
-        the last ones when their record is on disk.
+        Three lists: running jobs, ended jobs without a record, and jobs with a record in the spool. The
+        caller removes the jobs of the third list once their records are synced to disk.
     """
     loaded = state.load()
     sessions = [session for session, _ in loaded if not spool.has(session.record_id)]

@@ -78,8 +78,8 @@ class Session:
         job_id, restart_count, uid, user, partition, cluster, node, sluid, cpus: as in `JobContext`.
         boot_id: identifier of the boot in which the job started.
         late: whether the job started before the agent received the message about it.
-        start_unix: Unix time of the job's start in seconds. Later times are computed from it and the boot
-            clock.
+        start_unix: Unix time of the job's start in seconds. Later times are computed from it and the
+            seconds since boot.
         whole_node: whether the job has the whole node.
         gpus: indices of the job's GPUs.
         gpu_job: whether the job requested GPUs from Slurm.
@@ -183,8 +183,8 @@ class Session:
 
         A time before the job's start is converted as the job's start.
 
-        Jumps of the wall clock have no effect, because the time is computed from the start and the boot
-        clock.
+        The result is the Unix time of the job's start plus the seconds since then by the boot clock, so jumps
+        of the wall clock have no effect.
         """
         return self.start_unix + max(0.0, boottime - self.meter.start)
 
@@ -251,8 +251,8 @@ class Session:
     def merge_outcomes(self, outcomes: Iterable[SettingOutcome]) -> None:
         """Add outcomes of settings to the session's outcomes.
 
-        A new outcome replaces an earlier one of the same knob. Both contain the value before the first change
-        as original.
+        A new outcome replaces an earlier one of the same knob. No original value is lost by this, because
+        both outcomes have the knob's value before the first change.
         """
         merged = {outcome.key: outcome for outcome in self.outcomes}
         merged |= {outcome.key: outcome for outcome in outcomes}
