@@ -30,8 +30,9 @@ class ProgressMessage:
     Attributes:
         job_id: Slurm's job id.
         process: key of the process, unique within the job on this node.
-        units: units completed since the first report of the process, or since its previous report.
-        is_increment: whether `units` counts since the previous report.
+        units: units that the process has completed since its first report or, if `is_increment`, since its
+            previous report.
+        is_increment: whether `units` counts from the previous report.
         total: units that the process will complete in all; None if not reported.
         time_s: seconds since boot at which the last unit was completed; None if not reported.
     """

@@ -38,7 +38,8 @@ class UserTokenBuckets:
     def reserve(self, uid: int, now: float) -> float:
         """Take a token from a user's bucket and return after how many seconds the token may be used.
 
-        If the bucket is empty, the next token that it will receive is taken. Otherwise the result is 0.
+        If the bucket is empty, a token that the bucket will receive later is reserved, and the result is the
+        time until then. Otherwise the result is 0.
 
         Args:
             uid: uid of the user.

@@ -30,9 +30,9 @@ def begin_response(session: Session) -> dict[str, Any]:
 def energy_response(session: Session) -> dict[str, Any]:
     """Return the response to `energy`: joules so far by component, current watts, measured seconds.
 
-    A component with unknown energy is null. `other` is left out, because its energy is charged seconds after
-    that of the other components. A short section of a program would get no energy of its own, but all energy
-    of an earlier section.
+    A component with unknown energy is null. The component `other` is left out, because its energy is
+    charged seconds later than that of the other components. A program that measures a short section would
+    therefore see energy that `other` used before the section, instead of the energy of the section.
     """
     joules = components.joules(session.meter)
     return {

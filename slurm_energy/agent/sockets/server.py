@@ -176,7 +176,7 @@ class AgentServer:
 
 
 def _reader(uid: int) -> int | None:
-    """Return the uid to which the readable jobs are limited; None if the user `uid` may read all jobs."""
+    """Return the uid of the only user whose jobs `uid` may read; None if `uid` may read all jobs."""
     return None if privileged(uid) else uid
 
 
