@@ -117,7 +117,7 @@ def _claim(transaction: SettingsTransaction, owner: str, setting: Setting) -> Se
 
 
 def _claim_dependent(transaction: SettingsTransaction, owner: str, key: str) -> None:
-    """Journal the original of a knob that the hardware may change as a side effect of a job's setting.
+    """Add a journal entry with the original of a knob that a job's setting may change as a side effect.
 
     Args:
         transaction: transaction that holds the journal entries.

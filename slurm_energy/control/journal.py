@@ -93,7 +93,8 @@ class SettingsJournal:
     def load(cls, path: Path) -> SettingsJournal:
         """Read the journal.
 
-        A damaged file is renamed, and `load_error` of the empty journal names the reason.
+        If the file is damaged, it is renamed, and the result is an empty journal whose `load_error` names the
+        reason.
 
         Raises:
             OSError: the file exists and cannot be read.

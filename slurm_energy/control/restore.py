@@ -41,9 +41,9 @@ def restore(
 
     The knob that was written last is restored first, and each value is verified. If a restore fails, its
     entry stays in the journal for another attempt. If another program has changed a knob since, its value is
-    left alone and its journal entry is deleted. Originals are restored even if the journal cannot be written,
-    because the journal on disk then still holds them. In that case a later `reconcile` applies the claims of
-    other jobs.
+    left alone and its journal entry is deleted. If the journal cannot be written, originals are restored
+    nevertheless, because the journal on disk still holds them; the claims of other jobs are then applied by a
+    later `reconcile`.
 
     Args:
         devices: devices of the node.
@@ -132,7 +132,7 @@ def _update_journal(
 
     Args:
         transaction: the completed transaction.
-        closing: entries on which no other job has a claim.
+        closing: entries whose knobs are restored, because no other job has a claim on them.
         results: result by key of the knob.
     """
     changed = {entry.key for entry in closing if results[entry.key].note.startswith(CHANGED_EXTERNALLY)}

@@ -54,8 +54,8 @@ class SettingsManager:
     ) -> list[SettingOutcome]:
         """Apply the settings of a job as far as the claims of the other jobs permit.
 
-        Call it for jobs without settings too, because their presence may end settings that other jobs
-        requested.
+        Call it for jobs without settings too, because a setting that another job requested may have to be
+        withdrawn while such a job shares the knob.
 
         Args:
             owner: job that requests the settings, as `JOBID.RESTART`.

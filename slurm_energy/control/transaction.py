@@ -116,7 +116,7 @@ class SettingsTransaction:
             self.entries[key] = entry.with_target(value)
 
     def request_merged_claims(self) -> None:
-        """Schedule a write of every knob whose claims now result in another value than at its last write."""
+        """Schedule a write of every knob whose claims now yield another value than at the last write."""
         for entry in list(self.journal.entries.values()):
             if entry.key not in self.entries:
                 target = self.merged_value(entry)
