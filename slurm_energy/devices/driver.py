@@ -61,10 +61,11 @@ class EnergyCounter(ABC):
         source: name of the interface in energy records, for example `powercap:intel-rapl`.
         range_uj: number of distinct values in microjoules, after which the counter wraps. None if it does not
             wrap; a smaller reading then means that it was reset.
-        max_watts: upper bound of the component's power in watts; it decides when a wrap may have been missed.
+        max_watts: upper bound of the component's power in watts, from which follows how soon the counter can
+            wrap.
         quality: whether the readings are measured, modelled or partial.
-        interval_s: seconds between new values, for sources whose new values are worth waiting for; 0 for
-            counters that are read at every sample.
+        interval_s: seconds between new values, for counters that are not read before a new value is due; 0
+            for counters that are read at every sample.
     """
 
     quality: Quality = Quality.MEASURED

@@ -108,7 +108,7 @@ class NodeHardware:
         packages: processor packages.
         gpus: GPUs.
         max_dram_watts: maximum power of all memory in watts; None if unknown.
-        boost: whether the node has a switch for boost frequencies and it is on.
+        boost: whether the node has a switch for boost frequencies and this switch is on.
         cores: logical CPUs of each core in the order of Slurm's core numbers; empty if unknown.
     """
 

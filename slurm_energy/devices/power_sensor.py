@@ -80,9 +80,9 @@ class PowerSensor(ABC):
 class PowerIntegrator:
     """Integrator of power readings to energy by the trapezoidal rule.
 
-    After the newest reading the power is assumed constant until the next reading. If this assumption added
-    too much energy, the excess is subtracted from the energy of later intervals, so that the reported energy
-    never decreases.
+    Until the next reading the power is assumed to stay at the newest reading. If the next reading shows that
+    too much energy was added, the excess is subtracted from the energy of later intervals, so that the
+    reported energy never decreases.
 
     Args:
         max_gap_s: maximum time between two readings in seconds. No energy is added for a longer gap.
@@ -138,7 +138,7 @@ class PowerIntegrator:
     def load(self, data: Mapping[str, float]) -> None:
         """Continue from a result of `dump`.
 
-        The time since then is treated like any other gap between readings.
+        The time since the call of `dump` is treated like any other gap between readings.
         """
         self._last = PowerReading(data["time_s"], data["watts"])
         self._sum_uj, self._reported_uj = data["sum_uj"], int(data["reported_uj"])
@@ -147,8 +147,8 @@ class PowerIntegrator:
 class IntegratedPowerCounter(EnergyCounter):
     """Energy counter that integrates the readings of a power sensor.
 
-    The sampler then needs to handle energy counters only. It counts from its first reading. The count
-    continues after a restart of the agent, and never wraps.
+    It exists so that the sampler needs to handle energy counters only. The count starts at the first reading
+    of the sensor, continues after a restart of the agent, and never wraps.
     """
 
     range_uj = None
@@ -186,7 +186,7 @@ class IntegratedPowerCounter(EnergyCounter):
     def dump(self) -> dict[str, float] | None:
         """Return the state of the integrator.
 
-        None before the first reading. No other place holds this state.
+        None before the first reading. The state must be stored, because the hardware does not keep the count.
         """
         return self._integral.dump()
 

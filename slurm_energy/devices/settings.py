@@ -15,7 +15,8 @@ class Setting:
     Attributes:
         key: key of the knob, `NAME[DOMAIN]`.
         value: value in the unit of the knob.
-        optional: the setting only accompanies another one. It is omitted where the hardware has no such knob.
+        optional: whether the setting is omitted if the hardware has no such knob, because it only accompanies
+            another setting.
     """
 
     key: str

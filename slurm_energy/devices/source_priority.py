@@ -112,7 +112,8 @@ class SourceSelection:
 
     Attributes:
         components: keys of the counters of cpu, dram and GPUs; no counter includes the energy of another one.
-        node: keys of the counters that measure the node. Its energy is their sum plus that of `added_parts`.
+        node: keys of the counters that measure the node. The node's energy is the sum of these counters plus
+            the energy of `added_parts`.
         added_parts: parts that the counters in `node` do not include and that are added from `components`.
         missing_parts: parts that no counter measures; the energy of the node lacks these parts.
         excluded: why a counter is not recorded, by its key.

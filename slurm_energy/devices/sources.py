@@ -47,8 +47,8 @@ class DiscoveredSources:
 
     Attributes:
         counters: counters of components; no counter includes the energy of another one.
-        node_counters: counters that measure the node. Its energy is their sum plus the energy of the
-            components in `selection.added_parts`.
+        node_counters: counters that measure the node. The node's energy is the sum of these counters plus the
+            energy of the components in `selection.added_parts`.
         selection: which counters are recorded, and why others are excluded.
         packages, gpus, knobs, throttle_sensors, activity_sensors: all devices that can be set or observed.
         max_dram_watts: maximum power of all memory; None if unknown.

@@ -76,8 +76,8 @@ class JobCpuTimeReader:
     def read(self, jobs: Iterable[JobProcesses]) -> dict[int, int | None]:
         """Return the CPU time of each job in nanoseconds, by job id.
 
-        None for a job without control group or process. The CPU time of a job never decreases. After the
-        job's control group has been removed, the last value is returned.
+        The time is None for a job without control group or process. The CPU time of a job never decreases.
+        After the job's control group has been removed, the last value is returned.
         """
         result: dict[int, int | None] = {}
         ungrouped: list[JobProcesses] = []
@@ -101,7 +101,7 @@ class JobCpuTimeReader:
     def find_group(self, job: JobProcesses) -> bool:
         """Search for a job's control group through its known processes.
 
-        This is faster than the search of all groups that `read` makes.
+        This is faster than `read`, which searches all groups.
 
         Returns:
             Whether the group is known now.

@@ -70,7 +70,7 @@ class EnergyPerformancePreference(_FileKnob):
 class UserspaceSpeed(_FileKnob):
     """scaling_setspeed of one cpufreq policy, in kHz.
 
-    Only under the userspace governor does it have an effect, and only then is it readable as a number.
+    The file has an effect, and is readable as a number, only while the governor is `userspace`.
     """
 
     name = "cpufreq.setspeed"

@@ -73,7 +73,7 @@ class RaplEnergyCounter(CounterFile, EnergyCounter):
 
 
 def counter_range_uj(highest_uj: int) -> int:
-    """Return the number of distinct values of an energy counter, in microjoules.
+    """Return the energy in microjoules after which an energy counter wraps.
 
     Args:
         highest_uj: the zone's `max_energy_range_uj`.
@@ -301,7 +301,7 @@ def _package(zone: RaplZone, places: tuple[str, ...]) -> CpuPackage:
 
 
 def _zone_max_watts(zone: RaplZone, component: str) -> float:
-    """Return an upper bound of a zone's power in watts: its maximum plausible limit plus headroom."""
+    """Return an upper bound of a zone's power in watts: the zone's maximum plausible limit plus headroom."""
     named = [read_number(zone.path / f"constraint_{index}_max_power_uw") or 0 for index in range(2)]
     named += [read_number(zone.path / f"constraint_{index}_power_limit_uw") or 0 for index in range(2)]
     # An implausibly high limit means "none"; the default then applies.

@@ -1,4 +1,4 @@
-"""CPU time of jobs from /proc, where no control group counts it: that of slurmstepds and their descendants.
+"""CPU time of jobs without a control group: the sum over their slurmstepds and all descendants in /proc.
 
 This method is less exact than a control group. If a process ends between two readings, its time is counted
 only if its parent is in the tree and has waited for it. Source: man 5 proc, /proc/PID/stat.
@@ -139,8 +139,9 @@ def _sum(processes: Mapping[int, ProcessStat], pids: set[int]) -> JobCpuTime | N
 def accumulate(earlier: JobCpuTime | None, later: JobCpuTime | None) -> JobCpuTime | None:
     """Return a job's CPU time after a later reading, so that the total never decreases.
 
-    The time of a process that has ended is in `waited` if its parent waited for it; the part that was counted
-    before is subtracted there. If no parent waited, only the part that was counted before remains.
+    If the parent of an ended process waited for it, the whole time of the process is in `waited`. The part
+    that an earlier reading counted is then subtracted, so that no time counts twice. If the parent did not
+    wait, only the part that an earlier reading counted is in the total.
 
     Args:
         earlier: accumulated total; None before the first reading.

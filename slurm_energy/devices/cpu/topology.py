@@ -172,7 +172,7 @@ class CpuThermalThrottle(ThrottleSensor):
         self._last_ms = [file.read() for file in files]
 
     def throttled_s(self, interval_s: float) -> float:
-        """Return the throttled seconds since the last call, of the package that was throttled longest.
+        """Return the seconds of throttling since the last call, for the package with the most.
 
         Args:
             interval_s: seconds since the last call; the result is at most this value.

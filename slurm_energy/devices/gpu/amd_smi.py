@@ -172,7 +172,9 @@ class AmdSmiThrottleSensor(ThrottleSensor):
         self._last = self._counts()
 
     def throttled_s(self, interval_s: float) -> float:
-        """Return how many of the last `interval_s` seconds the reason that applied longest throttled the GPU.
+        """Return for how many of the last `interval_s` seconds the GPU was throttled.
+
+        If there were several reasons, the one that applied longest counts.
 
         Args:
             interval_s: seconds since the previous call.

@@ -47,8 +47,8 @@ class NvmlActivitySensor(ActivitySensor):
     def read(self) -> Activity:
         """Return the utilisation and the work of the GPU.
 
-        The utilisation is a mean over a window of the driver of 1/6 to 1 second. The work is a mean rate
-        since the previous call, by kind of work: the activity of a unit of the GPU times its clock.
+        The driver averages the utilisation over a window of 1/6 to 1 second. The work is a mean rate since
+        the previous call, by kind of work: the activity of a unit of the GPU multiplied by the unit's clock.
         """
         rates = self._nvml.optional("nvmlDeviceGetUtilizationRates", self._index)
         utilisation = None if rates is None else rates.gpu / 100

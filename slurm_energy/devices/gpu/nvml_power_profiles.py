@@ -42,7 +42,8 @@ def offered_profiles(nvml: NvmlCaller, index: int) -> tuple[int, ...]:
 class NvmlPowerProfile(Knob):
     """Workload power profiles requested on a GPU: their names joined by `+`, or `none`.
 
-    An enforced profile may change the power limit and the clocks. It is therefore written before them.
+    An enforced profile may change the power limit and the clocks. The profiles are therefore written before
+    the limit and the clocks.
     """
 
     name = "nvml.power_profile"

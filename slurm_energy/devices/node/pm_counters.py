@@ -27,8 +27,8 @@ _NUMBER = re.compile(rb"\s*(\d+)")
 class CounterFileGroup:
     """Counter files that stay open and are read together, so that their numbers belong to one update.
 
-    Each counter in the group takes its own number from the last round of reading. The files are read again as
-    soon as a counter asks for a number that it has already taken.
+    All files are read in one round, and each counter takes the number of its own file from this round. When a
+    counter requests a number that it has already taken, the next round begins.
     """
 
     def __init__(self, folder: Path, names: list[str]) -> None:
@@ -44,7 +44,7 @@ class CounterFileGroup:
         self._numbers: dict[str, int] = {}
 
     def next_number(self, name: str) -> int:
-        """Return the number of a file. A number that was returned before makes all files be read again.
+        """Return the number in a file. If this number was returned before, all files are read again first.
 
         Raises:
             DeviceError: a file cannot be read, or updates are so frequent that no consistent round succeeds.

@@ -40,8 +40,8 @@ class AcpiPowerMeters:
 def discover(root: Path) -> AcpiPowerMeters:
     """Find the power meters of the node.
 
-    If several meters lack a known label, all of these are excluded, because it is unknown which one measures
-    the node.
+    If several meters have no known label, all these meters are excluded, because it is unknown which of them
+    measures the node.
     """
     meters = AcpiPowerMeters([], [])
     unlabelled: list[tuple[HwmonChip, Path]] = []
