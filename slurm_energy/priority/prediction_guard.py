@@ -117,12 +117,14 @@ class Mispredictions:
 
 @dataclass(frozen=True, slots=True)
 class GuardedPredictions:
-    """Corrected predictions of m jobs or GPU shapes; each array has shape (m,).
+    """Corrected predictions of m alternatives; each array has shape (m,).
+
+    An alternative is a pending job, or one number and kind of GPUs that a job offers to run on.
 
     Attributes:
-        time_s: predicted run time in seconds after lower bound and factor.
-        power_watts: predicted watts after the lower bound.
-        lower_bound_s: lower bound on the run time, before the factor.
+        time_s: predicted run time in seconds: at least `lower_bound_s`, multiplied by `misprediction`.
+        power_watts: predicted watts, raised to the lower bound on the watts where it is higher.
+        lower_bound_s: lower bound on the run time in seconds, before the multiplication.
         misprediction: factor on the run time, at least 1.
     """
 

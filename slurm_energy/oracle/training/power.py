@@ -58,11 +58,12 @@ def _weighted_memory_s(times: StepTimes, theta: Theta, scalars: Scalars) -> Any:
 def utilisation(times: StepTimes, theta: Theta, scalars: Scalars, clock: Any = 1.0) -> Any:
     """Return the utilisation of a device during work, which determines its power.
 
-    It is the sum of compute and memory time, weighted by parameters, divided by the working time.
+    It is the sum of the compute time, weighted by parameters and by the square of the voltage V at the clock,
+    and of the weighted memory time, divided by the working time.
 
-    An operation takes the same number of switchings at any clock, each at the voltage V of that clock. Its
-    energy is therefore proportional to V^2 and its power to V^2 f. The energy of memory does not depend on
-    the clock.
+    The reason for V^2: an operation switches the same number of transistors at any clock, each at the voltage
+    of that clock. Its energy is therefore proportional to V^2. The energy of memory does not depend on the
+    clock.
 
     Args:
         times: parts of the step at the maximum clock.

@@ -201,7 +201,10 @@ class ProgressTracker:
         return Progress(1 / period.seconds, period.relative_error, ProgressSource.PERIOD)
 
     def _detect(self, samples: list[Sample]) -> Period | None:
-        """Return the period of the power; None if that of the utilisation differs, or without numpy."""
+        """Return the period with which the power in the samples repeats.
+
+        None if there is no such period, if the utilisation repeats with another one, or if numpy is missing.
+        """
         try:
             from slurm_energy.tuning.progress.period import detect_period
         except ImportError:
