@@ -21,6 +21,8 @@ from slurm_energy.errors import ForbiddenError, UsageError
 from slurm_energy.slurm.queue.running_jobs import AllocatedJob
 from slurm_energy.tuning.group.messages import GroupDecision, GroupPoll
 
+pytestmark = pytest.mark.slow
+
 HIGHEST_KHZ = 3_400_000
 STEP_S = 0.5
 KEY = (5, 0)

@@ -18,6 +18,8 @@ from slurm_energy.config import AgentConfig, Config, TuningConfig
 from slurm_energy.devices.cpu.cpufreq import CpufreqRange
 from slurm_energy.devices.driver import DeviceError
 
+pytestmark = pytest.mark.slow
+
 HIGHEST_KHZ = 3_400_000
 POLICIES = range(4)
 

@@ -31,6 +31,8 @@ from slurm_energy.tuning.group.window_merge import merge_windows
 from slurm_energy.tuning.objective import Objective
 from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
 
+pytestmark = pytest.mark.slow
+
 POINTS = [UNTUNED, *(OperatingPoint(gpu_limit_watts=100.0 + 10 * number) for number in range(6))]
 TIMES = GroupTimes()
 MAX_DIFFERENCE_S = 1.0

@@ -35,6 +35,8 @@ from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
 from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve, ResponsePoint
 from slurm_energy.tuning_record import check_tuning
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["make"]
 
 
