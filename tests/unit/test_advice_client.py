@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slurm_energy.agent.tuning import advice_client
+from slurm_energy.agent.tuning import advice_client, controller_request
 from slurm_energy.agent.tuning.advice_client import AdviceClient
 from slurm_energy.config import ClusterConfig
 from slurm_energy.errors import NotFoundError, UnavailableError
@@ -61,7 +61,7 @@ def answers_of(monkeypatch: pytest.MonkeyPatch, outcomes: list[dict[str, Any] | 
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    monkeypatch.setattr(advice_client, "ControllerClient", Controller)
+    monkeypatch.setattr(controller_request, "ControllerClient", Controller)
     monkeypatch.setattr(advice_client, "_RETRY_S", 0.0)
     asyncio.run(main())
     assert not outcomes

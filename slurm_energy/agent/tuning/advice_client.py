@@ -7,19 +7,17 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from slurm_energy.agent.tuning.controller_request import request_controller
 from slurm_energy.agent.tuning.job_tuners import JobTuners
 from slurm_energy.config import ClusterConfig
 from slurm_energy.errors import EnergyError, UnavailableError
 from slurm_energy.log_once import RepeatedFailureLog
-from slurm_energy.protocol.controller_client import ControllerClient
 from slurm_energy.protocol.tuning_advice import ADVICE_PATH, AdviceRequest
 
 log = logging.getLogger(__name__)
 
-_TIMEOUT_S: Final = 2.0
 _RETRY_S: Final = 1.0
 _POLL_S: Final = 0.5
-_MAX_RESPONSE_BYTES: Final = 1 << 20
 _SUBJECT: Final = "tuning advice"
 
 
@@ -62,7 +60,9 @@ class AdviceClient:
         """Return the controller's response to a request; None if it did not respond."""
         for attempt in range(2):
             try:
-                answer = await self._get(request)
+                answer = await request_controller(
+                    self._cluster(), lambda client: client.get(ADVICE_PATH, request.parameters())
+                )
             except UnavailableError as error:
                 if attempt:
                     self._failures.report(_SUBJECT, f"jobs are tuned without it: {error}")
@@ -75,16 +75,3 @@ class AdviceClient:
                 self._failures.clear(_SUBJECT, "the controller answers again")
                 return answer
         return None
-
-    async def _get(self, request: AdviceRequest) -> dict[str, Any]:
-        cluster = self._cluster()
-        client = ControllerClient(
-            *(cluster.controller_url, cluster.munge_socket, _TIMEOUT_S, cluster.controller_users),
-            total_timeout_s=_TIMEOUT_S,
-            max_response_bytes=_MAX_RESPONSE_BYTES,
-        )
-        try:
-            return await asyncio.to_thread(client.get, ADVICE_PATH, request.parameters())
-        except asyncio.CancelledError:
-            client.cancel()  # otherwise the stop of senergyd would wait for the controller
-            raise

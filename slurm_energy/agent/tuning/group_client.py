@@ -5,30 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from slurm_energy.agent.tuning.controller_request import request_controller
 from slurm_energy.agent.tuning.job_tuners import JobTuners, Key
 from slurm_energy.config import ClusterConfig
+from slurm_energy.devices.power_sensor import boottime_s
 from slurm_energy.errors import EnergyError
 from slurm_energy.log_once import RepeatedFailureLog, UnexpectedErrorLog
-from slurm_energy.protocol.controller_client import ControllerClient
 from slurm_energy.tuning.group.messages import GROUP_PATH, GroupDecision, GroupPoll
 
 log = logging.getLogger(__name__)
 
-_TIMEOUT_S: Final = 2.0
 _LOOK_S: Final = 0.5
 _RETRY_S: Final = 0.2
 _MAX_RETRY_S: Final = 5.0
-_MAX_RESPONSE_BYTES: Final = 1 << 20
 _SUBJECT: Final = "tuning of jobs on several nodes"
-
-
-def boot_clock_s() -> float:
-    """Return seconds since boot, the clock of the agent's samples."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class GroupClient:
@@ -49,7 +42,7 @@ class GroupClient:
         tuners: JobTuners,
         cluster: Callable[[], ClusterConfig],
         work: Callable[..., Awaitable[Any]],
-        clock_s: Callable[[], float] = boot_clock_s,
+        clock_s: Callable[[], float] = boottime_s,
     ) -> None:
         self._tuners, self._cluster, self._work, self._clock_s = tuners, cluster, work, clock_s
         self._tasks: dict[Key, asyncio.Task[None]] = {}
@@ -137,14 +130,6 @@ class GroupClient:
             log.debug("the end of a job on this node was not reported: %s", error)
 
     async def _post(self, poll: GroupPoll) -> dict[str, Any]:
-        cluster = self._cluster()
-        client = ControllerClient(
-            *(cluster.controller_url, cluster.munge_socket, _TIMEOUT_S, cluster.controller_users),
-            total_timeout_s=_TIMEOUT_S,
-            max_response_bytes=_MAX_RESPONSE_BYTES,
+        return await request_controller(
+            self._cluster(), lambda client: client.post(GROUP_PATH, poll.to_json())
         )
-        try:
-            return await asyncio.to_thread(client.post, GROUP_PATH, poll.to_json())
-        except asyncio.CancelledError:
-            client.cancel()  # otherwise the stop of senergyd would wait for the controller
-            raise

@@ -44,7 +44,7 @@ class LookupTable:
         latents: most likely values of the latent quantities demand, supply and idle (`prior.LATENTS`), shape
             (B, 3).
         root: lower triangular root of the covariance of demand and supply, shape (B, 2, 2).
-        offsets: what is added to the model's logarithms of time and power at these latent quantities, shape
+        offsets: terms added to the model's logarithms of time and power at these latent quantities, shape
             (2, B, C).
         widths: distances of the 5 and 95 % quantiles of the logarithms of time and power from their means,
             shape (2, B, C).
@@ -74,7 +74,7 @@ class LookupTable:
         return np.clip(demand, *LIMITS["demand"]), np.clip(supply, *LIMITS["supply"]), idle
 
     def offsets_at(self, batch: Array, cap_share: Array) -> Array:
-        """Return what is added to the model's logarithms of time (row 0) and power (row 1), shape (2, n).
+        """Return the terms added to the model's logarithms of time (row 0) and power (row 1), shape (2, n).
 
         Args:
             batch: samples per device and pass, shape (n,).
