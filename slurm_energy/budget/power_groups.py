@@ -1,0 +1,91 @@
+"""Columns of a budget decision: groups of devices that share a power limit, and the budgets above them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slurm_energy.scheduling.queue import Bools, Floats, Ints
+
+NO_JOB = -1
+"""Value of `PowerGroups.job_id` for devices without a job."""
+
+
+@dataclass(frozen=True, slots=True)
+class PowerGroups:
+    """The n groups of devices whose power can be limited; columns have shape (n,) unless stated otherwise.
+
+    A group contains devices of one kind that belong to one job, or to the jobs that share a processor, or to
+    no job. All devices of a group get the same limit, because a job on several nodes waits for its slowest
+    device.
+
+    Attributes:
+        job_id: number of the job; `NO_JOB` for devices without a job.
+        devices: number of devices.
+        min_watts, max_watts: range of the power limit of one device.
+        draw_watts: expected power of one device without a limit, an upper quantile.
+        floor_watts: limit per device below which the budget does not go while the job runs; at least
+            `min_watts`.
+        level_watts: possible limits per device in ascending order, shape (n, k).
+        time_ratio: time per unit of work at each of these limits divided by that without a limit; at least 1
+            and not increasing, shape (n, k).
+        power_ratio: power of the device at each of these limits divided by `draw_watts`, shape (n, k).
+        slowdown_limit: accepted slowdown as a fraction, for example 0.05; NaN: none.
+        weight: number of nodes of the job, by which its slowdown counts; 0 for devices without a job.
+        deadline_s: seconds until the job's deadline minus its remaining time without a limit; infinity
+            without a deadline.
+    """
+
+    job_id: Ints
+    devices: Ints
+    min_watts: Floats
+    max_watts: Floats
+    draw_watts: Floats
+    floor_watts: Floats
+    level_watts: Floats
+    time_ratio: Floats
+    power_ratio: Floats
+    slowdown_limit: Floats
+    weight: Floats
+    deadline_s: Floats
+
+    @property
+    def count(self) -> int:
+        """Number of groups."""
+        return len(self.job_id)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetColumns:
+    """The b budgets in force; columns have shape (b,) unless stated otherwise.
+
+    Attributes:
+        limit_watts: limit now; infinity without one.
+        fixed_watts: power under the budget that no limit controls: idle power of other parts, devices without
+            limits, nodes that do not answer, and constants such as switches.
+        members: number of devices of each group under the budget, shape (b, n). A job on several nodes may be
+            under a budget of nodes with only a part of its devices.
+    """
+
+    limit_watts: Floats
+    fixed_watts: Floats
+    members: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class PowerShares:
+    """Result of a budget decision.
+
+    Attributes:
+        limit_watts: limit of each device of a group; NaN: no limit is needed. Shape (n,).
+        binding: row of the budget that determines the limit of the group; -1 without one. Shape (n,).
+        keeps_slowdown: whether the limit keeps the job's slowdown limit. Shape (n,).
+        committed_watts: sum of the limits (or the expected power, where no limit is needed) and of the fixed
+            power under each budget. Shape (b,).
+        shortfall_watts: power by which a budget is exceeded although every group has its floor. Shape (b,).
+    """
+
+    limit_watts: Floats
+    binding: Ints
+    keeps_slowdown: Bools
+    committed_watts: Floats
+    shortfall_watts: Floats
