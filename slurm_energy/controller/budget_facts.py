@@ -1,0 +1,200 @@
+"""Inputs of the budget engine besides the polls of nodes: jobs, nodes and the budgets in force."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from slurm_energy.tuning.response_curve import ResponseCurve
+
+
+class ScopeKind(StrEnum):
+    """What a budget limits: the whole cluster, nodes, or jobs."""
+
+    CLUSTER = "cluster"
+    PARTITION = "partition"
+    NODES = "nodes"
+    ACCOUNT = "account"
+    USER = "user"
+    QOS = "qos"
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetScope:
+    """The nodes or jobs under a budget.
+
+    Attributes:
+        kind: what the budget limits.
+        name: partition, account, user or QOS; empty for the others.
+        nodes: names of the nodes of a budget of nodes.
+    """
+
+    kind: ScopeKind
+    name: str = ""
+    nodes: frozenset[str] = frozenset()
+
+    @property
+    def covers_nodes(self) -> bool:
+        """Whether the budget counts the power of whole nodes. Otherwise it counts the devices of jobs."""
+        return self.kind in (ScopeKind.CLUSTER, ScopeKind.PARTITION, ScopeKind.NODES)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetInForce:
+    """A budget with its limit at the time of a decision.
+
+    Attributes:
+        name: name in the configuration.
+        scope: the nodes or jobs under the budget.
+        limit_watts: limit now. If the limit falls within the time that lowering takes, it is the lower
+            value. Infinity: no limit.
+        lowest_watts: lowest limit of the next hours, to which the safe limits of nodes must fit.
+        floor_percent: share of a device's range of power limits above its minimum that running jobs keep.
+    """
+
+    name: str
+    scope: BudgetScope
+    limit_watts: float
+    lowest_watts: float
+    floor_percent: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """A running job in Slurm.
+
+    Attributes:
+        job_id, restart_count: the run of the job.
+        user, account, partition, qos: names; empty if unknown.
+        nodes: nodes of the job.
+        deadline_s: seconds until the deadline minus the remaining time without a limit; None without one.
+        draw_watts: predicted power of one device of the job by kind of device, an upper quantile.
+        curves: response curve by kind of device, best source first.
+    """
+
+    job_id: int
+    restart_count: int = 0
+    user: str = ""
+    account: str = ""
+    partition: str = ""
+    qos: str = ""
+    nodes: frozenset[str] = frozenset()
+    deadline_s: float | None = None
+    draw_watts: Mapping[str, float] = field(default_factory=dict)
+    curves: Mapping[str, ResponseCurve] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """A node in Slurm's configuration.
+
+    Attributes:
+        partitions: partitions to which the node belongs.
+        nameplate_watts: maximum power of the node; None: the sum of its devices and its reserve, once it
+            has reported, until then the largest of the nodes that have reported.
+        reserve_watts: power of the parts without a limit (memory, board, fans); None: learned.
+        is_off: whether Slurm has powered the node down, so that it draws nothing.
+    """
+
+    partitions: frozenset[str] = frozenset()
+    nameplate_watts: float | None = None
+    reserve_watts: float | None = None
+    is_off: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Settings of the budget engine, see section `budget` of the configuration.
+
+    Attributes:
+        enforces: whether nodes get limits; otherwise decisions are only computed and shown.
+        distribution: name of the distribution policy.
+        period_s: maximum time that the power may stay above a limit after a step.
+        poll_s: interval of polls of a small cluster.
+        lease_s: time after which a node without a decision sets its safe limits.
+        margin_percent: share of each limit that is left unused.
+        constant_watts: power of parts outside nodes, such as switches, under budgets of the cluster.
+        counts_idle: whether devices without jobs count at their idle power, because each start of a job is
+            admitted by the controller. Otherwise they count at their minimum limit.
+    """
+
+    enforces: bool = True
+    distribution: str = "least-edp"
+    period_s: float = 5.0
+    poll_s: float = 1.0
+    lease_s: float = 30.0
+    margin_percent: float = 2.0
+    constant_watts: float = 0.0
+    counts_idle: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetStatus:
+    """State of one budget after a decision. Powers are watts.
+
+    Attributes:
+        name: name in the configuration.
+        limit_watts: limit without the margin; infinity without one.
+        measured_watts: measured power; nodes that do not report count at their committed power. None:
+            no node has reported.
+        committed_watts: power that cannot be exceeded at the limits in force, with the fixed power.
+        fixed_watts: power that no limit controls.
+        capped_watts: power that the limits take from devices.
+        headroom_watts: power that new jobs may add now; negative above the limit.
+        shortfall_watts: power by which the limit is exceeded although every device has its floor.
+        nodes, silent_nodes, distrusted_nodes: numbers of nodes under the budget.
+    """
+
+    name: str
+    limit_watts: float
+    measured_watts: float | None
+    committed_watts: float
+    fixed_watts: float
+    capped_watts: float = 0.0
+    headroom_watts: float = math.inf
+    shortfall_watts: float = 0.0
+    nodes: int = 0
+    silent_nodes: int = 0
+    distrusted_nodes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """Limits of one running job after a decision.
+
+    Attributes:
+        job_id: the job.
+        limits_watts: limit per device by kind; None: the job needs no limit of a budget.
+        committed_watts: power committed to the job's devices.
+        budget: name of the budget that determines the limits; None without one.
+        keeps_slowdown: whether the limits keep the job's slowdown limit.
+        explanation: the decision in one sentence.
+    """
+
+    job_id: int
+    limits_watts: Mapping[str, float | None]
+    committed_watts: float
+    budget: str | None
+    keeps_slowdown: bool
+    explanation: str
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetCycle:
+    """Result of one decision.
+
+    Attributes:
+        time_s: time of the decision on the engine's clock.
+        budgets: state of each budget, in the order of the configuration.
+        jobs: running jobs under a budget by job id.
+        distrusted: reason by node whose measurements or limits contradict each other.
+        silent: names of nodes that do not report.
+    """
+
+    time_s: float
+    budgets: tuple[BudgetStatus, ...]
+    jobs: Mapping[int, JobStatus]
+    distrusted: Mapping[str, str] = field(default_factory=dict)
+    silent: frozenset[str] = frozenset()
