@@ -3,6 +3,7 @@
 One schema defines the validation, the example file and the reference page.
 """
 
+from slurm_energy.config.budget_tables import BudgetConfig, BudgetTable
 from slurm_energy.config.loader import DEFAULT_PATH, load, locate, parse
 from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
 from slurm_energy.config.schema import (
@@ -22,6 +23,8 @@ __all__ = [
     "TUNING_MODES",
     "AgentConfig",
     "BoundsConfig",
+    "BudgetConfig",
+    "BudgetTable",
     "ClusterConfig",
     "Config",
     "ControllerConfig",

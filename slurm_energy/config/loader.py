@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slurm_energy.config.budget_tables import BudgetTable
 from slurm_energy.config.findings import Finding, InvalidConfigError, Severity, require_valid
 from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
 from slurm_energy.config.schema import SECTIONS, Config
@@ -31,7 +32,13 @@ _POLICY_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _TOML_LINE = re.compile(r"\(at line (\d+), column \d+\)")
 _MAX_VALUE_LENGTH = 200
-_PLURALS = {Path: "absolute paths", str: "strings", float: "finite numbers", int: "whole numbers"}
+_PLURALS = {
+    Path: "absolute paths",
+    str: "strings",
+    float: "finite numbers",
+    int: "whole numbers",
+    dict[str, Any]: "tables",
+}
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z0-9_.\"-]+)\s*=")
 
 
@@ -297,7 +304,7 @@ class TableReader:
 
 
 def _config(reader: TableReader, data: dict[str, Any]) -> tuple[Config, list[Finding]]:
-    known = [*SECTIONS, "policies", "edp"]
+    known = [*SECTIONS, "policies", "edp", "budgets"]
     findings = [
         reader.finding(name, "", "unknown section", suggest_name(name, known))
         for name in data
@@ -310,7 +317,15 @@ def _config(reader: TableReader, data: dict[str, Any]) -> tuple[Config, list[Fin
         return value
 
     values: dict[str, Any] = {name: collect(cls, name, data.get(name, {})) for name, cls in SECTIONS.items()}
-    policies, entries = data.get("policies", {}), data.get("edp", [])
+
+    def collect_list(cls: type[Any], name: str) -> tuple[Any, ...]:
+        tables = data.get(name, [])
+        if not isinstance(tables, list):
+            findings.append(reader.finding(name, "", f"must be a list of tables: [[{name}]]"))
+            return ()
+        return tuple(collect(cls, table_label(name, position), t) for position, t in enumerate(tables))
+
+    policies = data.get("policies", {})
     if not isinstance(policies, dict):
         findings.append(reader.finding("policies", "", "must be tables such as [policies.night]"))
         policies = {}
@@ -318,13 +333,11 @@ def _config(reader: TableReader, data: dict[str, Any]) -> tuple[Config, list[Fin
         if not _POLICY_NAME.fullmatch(name):
             why = "a policy name is a letter a-z, then a-z, 0-9, - and _, at most 32 characters"
             findings.append(reader.finding(f"policies.{shown(name)}", "", why))
-    if not isinstance(entries, list):
-        findings.append(reader.finding("edp", "", "must be a list of tables: [[edp]]"))
-        entries = []
     config = Config(
         **values,
         policies={n: collect(SitePolicy, f"policies.{n}", t) for n, t in policies.items()},
-        edp=tuple(collect(EdpEntry, table_label("edp", position), t) for position, t in enumerate(entries)),
+        edp=collect_list(EdpEntry, "edp"),
+        budgets=collect_list(BudgetTable, "budgets"),
         path=reader.path,
     )
     return config, findings
@@ -374,7 +387,7 @@ def _convert_scalar(raw: Any, hint: Any) -> Any:
         return float(raw)
     if hint is Path and isinstance(raw, str) and raw.startswith("/") and raw.isprintable():
         return Path(raw)
-    if hint in (int, bool, str) and type(raw) is hint:
+    if (hint in (int, bool, str) and type(raw) is hint) or (hint == dict[str, Any] and type(raw) is dict):
         return raw
     names = {float: "a finite number", int: "a whole number", bool: "true or false", str: "a string"}
     raise ValueError(f"must be {names.get(hint, 'an absolute path')}")

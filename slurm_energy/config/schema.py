@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.config.addresses import parse_listen, parse_url
+from slurm_energy.config.budget_tables import BudgetConfig, BudgetTable
 from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
 from slurm_energy.config.value_checks import (
     LOG_LEVELS,
@@ -340,6 +341,7 @@ class Config:
     Attributes:
         policies: energy policies of the site by name (`[policies.NAME]`).
         edp: entries of the site for the energy policy `edp` (`[[edp]]`).
+        budgets: power budgets (`[[budgets]]`).
         path: path of the configuration file; None: the defaults.
     """
 
@@ -351,10 +353,12 @@ class Config:
     tuning: TuningConfig = field(default_factory=TuningConfig)
     node_power: NodePowerConfig = field(default_factory=NodePowerConfig)
     priority: PriorityConfig = field(default_factory=PriorityConfig)
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
     oracle: OracleConfig = field(default_factory=OracleConfig)
     templates: TemplatesConfig = field(default_factory=TemplatesConfig)
     policies: dict[str, SitePolicy] = field(default_factory=dict)
     edp: tuple[EdpEntry, ...] = ()
+    budgets: tuple[BudgetTable, ...] = ()
     path: Path | None = None
 
 
@@ -368,5 +372,6 @@ SECTIONS: dict[str, type[Any]] = {
     "node_power": NodePowerConfig,
     "templates": TemplatesConfig,
     "priority": PriorityConfig,
+    "budget": BudgetConfig,
     "oracle": OracleConfig,
 }

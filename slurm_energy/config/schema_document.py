@@ -9,10 +9,15 @@ import typing
 from pathlib import Path
 from typing import Any
 
+from slurm_energy.config.budget_tables import BudgetTable
 from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
 from slurm_energy.config.schema import SECTIONS, Config
 
-_TABLES: dict[str, type[Any]] = {"[policies.night]": SitePolicy, "[[edp]]": EdpEntry}
+_TABLES: dict[str, type[Any]] = {
+    "[policies.night]": SitePolicy,
+    "[[edp]]": EdpEntry,
+    "[[budgets]]": BudgetTable,
+}
 
 
 def example_file(config: Config | None = None) -> str:
@@ -93,6 +98,7 @@ def _filled_tables(config: Config) -> list[str]:
     out: list[str] = []
     tables = [(f"[policies.{name}]", policy) for name, policy in config.policies.items()]
     entries: list[tuple[str, Any]] = [*tables, *(("[[edp]]", entry) for entry in config.edp)]
+    entries += [("[[budgets]]", table) for table in config.budgets]
     for header, entry in entries:
         out.append(header)
         values = {f.name: getattr(entry, f.name) for f in dataclasses.fields(entry)}
@@ -106,7 +112,8 @@ def _summary(cls: type[Any]) -> str:
 
 
 def _type_name(hint: Any) -> str:
-    names = {str: "string", int: "integer", float: "number", bool: "boolean", Path: "path"}
+    names: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", Path: "path"}
+    names[list[dict[str, Any]]] = "list of tables"
     if hint in names:
         return names[hint]
     text = str(hint).replace("pathlib.", "").replace("Path", "path").replace("float", "number")

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_energy.cli.main import main
+from slurm_energy.config.budget_tables import BudgetTable
 from slurm_energy.config.findings import InvalidConfigError, Severity
 from slurm_energy.config.loader import suggest_name
 from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
@@ -637,6 +638,7 @@ VALUES = st.one_of(
 KEYS = [(f"[{name}]", field.name) for name, cls in SECTIONS.items() for field in dataclasses.fields(cls)]
 KEYS += [("[policies.a]", field.name) for field in dataclasses.fields(SitePolicy)]
 KEYS += [("[[edp]]", field.name) for field in dataclasses.fields(EdpEntry)]
+KEYS += [("[[budgets]]", field.name) for field in dataclasses.fields(BudgetTable)]
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=6), st.booleans())
