@@ -179,6 +179,53 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     CREATE INDEX tuning_starts_workload ON tuning_starts (owner, workload, hardware) WHERE exploration;
     CREATE INDEX tuning_starts_time ON tuning_starts (time);
     """,
+    """
+    CREATE TABLE budget_samples (
+        cluster TEXT NOT NULL,
+        budget TEXT NOT NULL,
+        time REAL NOT NULL,
+        span_s REAL NOT NULL,
+        limit_watts REAL,
+        measured_watts REAL,
+        max_measured_watts REAL,
+        committed_watts REAL NOT NULL,
+        capped_watts REAL NOT NULL,
+        headroom_watts REAL,
+        over_s REAL NOT NULL,
+        PRIMARY KEY (cluster, budget, time)
+    ) WITHOUT ROWID;
+    CREATE INDEX budget_samples_time ON budget_samples (time);
+
+    CREATE TABLE budget_changes (
+        id INTEGER PRIMARY KEY,
+        cluster TEXT NOT NULL,
+        time REAL NOT NULL,
+        budget TEXT,
+        actor TEXT,
+        kind TEXT NOT NULL,
+        why TEXT NOT NULL,
+        details TEXT NOT NULL
+    );
+    CREATE INDEX budget_changes_time ON budget_changes (cluster, time);
+
+    CREATE TABLE budget_overrides (
+        cluster TEXT NOT NULL,
+        budget TEXT NOT NULL,
+        watts REAL NOT NULL,
+        "end" REAL,
+        actor TEXT NOT NULL,
+        time REAL NOT NULL,
+        PRIMARY KEY (cluster, budget)
+    ) WITHOUT ROWID;
+
+    CREATE TABLE budget_nodes (
+        cluster TEXT NOT NULL,
+        node TEXT NOT NULL,
+        time REAL NOT NULL,
+        body TEXT NOT NULL,
+        PRIMARY KEY (cluster, node)
+    ) WITHOUT ROWID;
+    """,
 )
 SCHEMA_VERSION: Final = len(MIGRATIONS)
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from slurm_energy.budget.messages import NodeDecision, NodePoll
 from slurm_energy.controller.budget_facts import (
     BudgetCycle,
+    BudgetedJob,
+    BudgetedNode,
     BudgetInForce,
     BudgetStatus,
     EngineSettings,
-    JobFacts,
-    NodeFacts,
 )
 
 
@@ -31,8 +31,8 @@ class BudgetEngine:
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
         self._budgets: tuple[BudgetInForce, ...] = ()
-        self._nodes: Mapping[str, NodeFacts] = {}
-        self._jobs: Mapping[int, JobFacts] = {}
+        self._nodes: Mapping[str, BudgetedNode] = {}
+        self._jobs: Mapping[int, BudgetedJob] = {}
         self._polls: dict[str, NodePoll] = {}
         self._number = 0
 
@@ -44,11 +44,11 @@ class BudgetEngine:
         """Set the budgets in force."""
         self._budgets = tuple(budgets)
 
-    def set_nodes(self, nodes: Mapping[str, NodeFacts]) -> None:
+    def set_nodes(self, nodes: Mapping[str, BudgetedNode]) -> None:
         """Set the nodes in Slurm's configuration by name."""
         self._nodes = nodes
 
-    def set_jobs(self, jobs: Mapping[int, JobFacts]) -> None:
+    def set_jobs(self, jobs: Mapping[int, BudgetedJob]) -> None:
         """Set the running jobs by job id."""
         self._jobs = jobs
 

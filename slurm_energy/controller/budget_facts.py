@@ -27,13 +27,12 @@ class BudgetScope:
 
     Attributes:
         kind: what the budget limits.
-        name: partition, account, user or QOS; empty for the others.
-        nodes: names of the nodes of a budget of nodes.
+        names: names of the nodes, the partition, the user or the QOS, or of an account and those below it;
+            empty for the cluster.
     """
 
     kind: ScopeKind
-    name: str = ""
-    nodes: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
 
     @property
     def covers_nodes(self) -> bool:
@@ -52,6 +51,7 @@ class BudgetInForce:
             value. Infinity: no limit.
         lowest_watts: lowest limit of the next hours, to which the safe limits of nodes must fit.
         floor_percent: share of a device's range of power limits above its minimum that running jobs keep.
+        constant_watts: power under the budget that no node reports, such as switches.
     """
 
     name: str
@@ -59,10 +59,11 @@ class BudgetInForce:
     limit_watts: float
     lowest_watts: float
     floor_percent: float = 0.0
+    constant_watts: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class JobFacts:
+class BudgetedJob:
     """A running job in Slurm.
 
     Attributes:
@@ -87,7 +88,7 @@ class JobFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class BudgetedNode:
     """A node in Slurm's configuration.
 
     Attributes:
@@ -115,7 +116,6 @@ class EngineSettings:
         poll_s: interval of polls of a small cluster.
         lease_s: time after which a node without a decision sets its safe limits.
         margin_percent: share of each limit that is left unused.
-        constant_watts: power of parts outside nodes, such as switches, under budgets of the cluster.
         counts_idle: whether devices without jobs count at their idle power, because each start of a job is
             admitted by the controller. Otherwise they count at their minimum limit.
     """
@@ -126,7 +126,6 @@ class EngineSettings:
     poll_s: float = 1.0
     lease_s: float = 30.0
     margin_percent: float = 2.0
-    constant_watts: float = 0.0
     counts_idle: bool = True
 
 
@@ -161,7 +160,7 @@ class BudgetStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class JobStatus:
+class BudgetedJobStatus:
     """Limits of one running job after a decision.
 
     Attributes:
@@ -195,6 +194,6 @@ class BudgetCycle:
 
     time_s: float
     budgets: tuple[BudgetStatus, ...]
-    jobs: Mapping[int, JobStatus]
+    jobs: Mapping[int, BudgetedJobStatus]
     distrusted: Mapping[str, str] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()

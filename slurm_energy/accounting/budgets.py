@@ -1,0 +1,285 @@
+"""Power budgets in the database: power over time, changes for audit, live limits, and ceilings of nodes.
+
+Infinite limits are stored as NULL, because JSON and SQL have no infinity.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from slurm_energy.accounting.database import transaction
+
+FINE_SPAN_S: Final = 10.0
+"""Span of a sample when it is stored."""
+COARSE_SPAN_S: Final = 300.0
+"""Span of the samples into which old samples are merged."""
+FINE_KEPT_S: Final = 7 * 86400.0
+MAX_SAMPLES: Final = 5000
+"""Maximum number of samples per budget in a response."""
+_MERGED_AT_ONCE_S: Final = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSample:
+    """Power under one budget during a short span of time. Powers are watts; None: unknown, or no limit.
+
+    Attributes:
+        budget: name of the budget.
+        time: Unix seconds of the begin.
+        span_s: length of the span.
+        limit_watts: lowest limit.
+        measured_watts, max_measured_watts: mean and maximum of the measured power.
+        committed_watts: maximum of the committed power.
+        capped_watts: mean power taken by limits.
+        headroom_watts: lowest headroom.
+        over_s: seconds during which the measured power was above the limit.
+    """
+
+    budget: str
+    time: float
+    span_s: float
+    limit_watts: float | None
+    measured_watts: float | None
+    max_measured_watts: float | None
+    committed_watts: float
+    capped_watts: float
+    headroom_watts: float | None
+    over_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetChange:
+    """An event of the budgets, for the audit trail.
+
+    Attributes:
+        time: Unix seconds.
+        budget: name of the budget; None: the event concerns no single budget.
+        actor: login name of the user who made the change; None: senergyctld.
+        kind: `set`, `clear`, `reload`, `signal`, `over`, `node` or `start`.
+        why: the event in one line of text.
+        details: further values.
+    """
+
+    time: float
+    budget: str | None
+    actor: str | None
+    kind: str
+    why: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOverride:
+    """A limit that an administrator has set while senergyctld runs.
+
+    Attributes:
+        budget: name of the budget.
+        watts: the limit.
+        end: Unix seconds after which the configured limit applies again; None: until it is cleared.
+        actor: login name of the administrator.
+        time: Unix seconds of the change.
+    """
+
+    budget: str
+    watts: float
+    end: float | None
+    actor: str
+    time: float
+
+
+def save_samples(connection: sqlite3.Connection, cluster: str, samples: Iterable[BudgetSample]) -> None:
+    """Store samples of the budgets of `cluster` (Slurm's ClusterName) in one transaction."""
+    rows = [
+        (
+            *(cluster, s.budget, s.time, s.span_s, _finite(s.limit_watts), s.measured_watts),
+            *(s.max_measured_watts, s.committed_watts, s.capped_watts, _finite(s.headroom_watts), s.over_s),
+        )
+        for s in samples
+    ]
+    with transaction(connection):
+        connection.executemany(
+            f"INSERT OR REPLACE INTO budget_samples VALUES ({','.join('?' * 11)})",
+            rows,
+        )
+
+
+def samples(
+    connection: sqlite3.Connection,
+    cluster: str,
+    budget: str,
+    begin: float,
+    end: float,
+    limit: int = MAX_SAMPLES,
+) -> list[BudgetSample]:
+    """Return the samples of a budget, oldest first, merged so that there are at most `limit`.
+
+    Args:
+        connection: connection to the database.
+        cluster: Slurm's ClusterName.
+        budget: name of the budget.
+        begin: Unix seconds of the first sample.
+        end: Unix seconds; samples that begin then are not included.
+        limit: maximum number of samples.
+    """
+    span_s = max(FINE_SPAN_S, (end - begin) / max(1, limit))
+    span_s = math.ceil(span_s / FINE_SPAN_S) * FINE_SPAN_S
+    rows = connection.execute(
+        f"SELECT {_MERGED} FROM budget_samples WHERE cluster = ? AND budget = ? AND time >= ? AND time < ?"
+        " GROUP BY CAST(time / ? AS INTEGER) ORDER BY min(time)",
+        [cluster, budget, begin, end, span_s],
+    )
+    return [BudgetSample(*row) for row in rows]
+
+
+_MERGED: Final = (
+    "budget, min(time), sum(span_s), min(limit_watts),"
+    " sum(measured_watts * span_s) / sum(CASE WHEN measured_watts IS NOT NULL THEN span_s END),"
+    " max(max_measured_watts), max(committed_watts), sum(capped_watts * span_s) / sum(span_s),"
+    " min(headroom_watts), sum(over_s)"
+)
+
+
+def merge_old_samples(connection: sqlite3.Connection, before: float) -> int:
+    """Merge the oldest day of fine samples from before `before` (Unix seconds).
+
+    Returns:
+        The number of samples that were replaced; if it is not 0, call again.
+    """
+    with transaction(connection):
+        (oldest,) = connection.execute(
+            "SELECT min(time) FROM budget_samples WHERE time < ? AND span_s < ?", [before, COARSE_SPAN_S / 2]
+        ).fetchone()
+        if oldest is None:
+            return 0
+        # Whole coarse spans only, so that each is merged once.
+        begin = oldest // COARSE_SPAN_S * COARSE_SPAN_S
+        end = min(before // COARSE_SPAN_S * COARSE_SPAN_S, begin + _MERGED_AT_ONCE_S)
+        if end <= begin:
+            return 0
+        merged = connection.execute(
+            f"SELECT cluster, {_MERGED} FROM budget_samples WHERE time >= ? AND time < ?"
+            " GROUP BY cluster, budget, CAST(time / ? AS INTEGER)",
+            [begin, end, COARSE_SPAN_S],
+        ).fetchall()
+        deleted = connection.execute(
+            "DELETE FROM budget_samples WHERE time >= ? AND time < ?", [begin, end]
+        ).rowcount
+        # A merged span counts as coarse even if only a part of it was sampled.
+        rows = [(*row[:3], max(row[3], COARSE_SPAN_S / 2), *row[4:]) for row in merged]
+        connection.executemany(f"INSERT INTO budget_samples VALUES ({','.join('?' * 11)})", rows)
+        return deleted
+
+
+def save_changes(connection: sqlite3.Connection, cluster: str, changes: Iterable[BudgetChange]) -> None:
+    """Store events of the budgets of `cluster` in one transaction."""
+    with transaction(connection):
+        _insert_changes(connection, cluster, changes)
+
+
+def _insert_changes(connection: sqlite3.Connection, cluster: str, changes: Iterable[BudgetChange]) -> None:
+    connection.executemany(
+        "INSERT INTO budget_changes (cluster, time, budget, actor, kind, why, details)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [(cluster, c.time, c.budget, c.actor, c.kind, c.why, json.dumps(c.details)) for c in changes],
+    )
+
+
+def changes(
+    connection: sqlite3.Connection, cluster: str, begin: float, end: float, limit: int = MAX_SAMPLES
+) -> list[BudgetChange]:
+    """Return the newest events between two times (Unix seconds), oldest first."""
+    rows = connection.execute(
+        "SELECT time, budget, actor, kind, why, details FROM budget_changes"
+        " WHERE cluster = ? AND time >= ? AND time < ? ORDER BY time DESC, id DESC LIMIT ?",
+        [cluster, begin, end, limit],
+    ).fetchall()
+    return [
+        BudgetChange(time, budget, actor, kind, why, json.loads(details))
+        for time, budget, actor, kind, why, details in reversed(rows)
+    ]
+
+
+def set_override(
+    connection: sqlite3.Connection, cluster: str, override: LimitOverride, change: BudgetChange
+) -> None:
+    """Store a live limit and its entry in the audit trail in one transaction."""
+    with transaction(connection):
+        connection.execute(
+            "INSERT OR REPLACE INTO budget_overrides VALUES (?, ?, ?, ?, ?, ?)",
+            [cluster, override.budget, override.watts, override.end, override.actor, override.time],
+        )
+        _insert_changes(connection, cluster, [change])
+
+
+def clear_override(connection: sqlite3.Connection, cluster: str, budget: str, change: BudgetChange) -> bool:
+    """Delete a live limit and store the change; return False if there was none."""
+    with transaction(connection):
+        deleted = connection.execute(
+            "DELETE FROM budget_overrides WHERE cluster = ? AND budget = ?", [cluster, budget]
+        ).rowcount
+        if deleted:
+            _insert_changes(connection, cluster, [change])
+        return bool(deleted)
+
+
+def overrides(connection: sqlite3.Connection, cluster: str, now: float) -> dict[str, LimitOverride]:
+    """Return the live limits in force at `now` (Unix seconds) by budget."""
+    rows = connection.execute(
+        'SELECT budget, watts, "end", actor, time FROM budget_overrides'
+        ' WHERE cluster = ? AND ("end" IS NULL OR "end" > ?)',
+        [cluster, now],
+    )
+    return {row[0]: LimitOverride(*row) for row in rows}
+
+
+def save_nodes(connection: sqlite3.Connection, cluster: str, time: float, bodies: Mapping[str, str]) -> None:
+    """Store the state of nodes (JSON text by node) in one transaction.
+
+    senergyctld calls this before it sends a higher limit, so that it never underestimates a node after a
+    restart.
+    """
+    with transaction(connection):
+        connection.executemany(
+            "INSERT OR REPLACE INTO budget_nodes VALUES (?, ?, ?, ?)",
+            [(cluster, node, time, body) for node, body in bodies.items()],
+        )
+
+
+def nodes(connection: sqlite3.Connection, cluster: str) -> dict[str, str]:
+    """Return the stored state of the nodes of `cluster` by name, as JSON text."""
+    rows = connection.execute("SELECT node, body FROM budget_nodes WHERE cluster = ?", [cluster])
+    return dict(rows.fetchall())
+
+
+def forget_nodes(connection: sqlite3.Connection, cluster: str, names: Sequence[str]) -> None:
+    """Delete the state of nodes that Slurm no longer has."""
+    with transaction(connection):
+        connection.executemany(
+            "DELETE FROM budget_nodes WHERE cluster = ? AND node = ?", [(cluster, name) for name in names]
+        )
+
+
+def drop_before(connection: sqlite3.Connection, before: float) -> int:
+    """Delete samples, events and ended live limits from before `before` (Unix seconds).
+
+    Returns:
+        The number of deleted rows.
+    """
+    with transaction(connection):
+        deleted = 0
+        for statement in (
+            "DELETE FROM budget_samples WHERE time < ?",
+            "DELETE FROM budget_changes WHERE time < ?",
+            'DELETE FROM budget_overrides WHERE "end" < ?',
+        ):
+            deleted += connection.execute(statement, [before]).rowcount
+        return deleted
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
