@@ -341,11 +341,14 @@ def test_running_jobs_are_read_from_squeue_whatever_a_comment_contains():
     def run(command):
         delimiter = command.environment["SQUEUE_FORMAT2"].split(",")[0].partition(":")[2]
         fields = ["12", "2001", "1", "gpu", "n[1-3]", "x\n13|0| energy-flags: ENERGY_MODEL=bert; 1 2"]
+        fields += ["chem", "normal", "watts:300", "1700000000", "N/A"]
         return "".join(field + delimiter for field in fields) + "\n"
 
     (running,) = read_running_jobs(run).values()
     assert (running.job_id, running.uid, running.restart_count) == (12, 2001, 1)
     assert running.nodes == {"n1", "n2", "n3"} and running.flags == {"ENERGY_MODEL": "bert"}
+    assert (running.account, running.qos, running.licenses) == ("chem", "normal", "watts:300")
+    assert (running.end_unix_s, running.deadline_unix_s) == (1.7e9, None)
 
 
 PROGRAM = {

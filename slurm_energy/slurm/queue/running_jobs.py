@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from slurm_energy.errors import UsageError
 from slurm_energy.slurm.command import Runner, run_command
-from slurm_energy.slurm.command_output import squeue_rows
+from slurm_energy.slurm.command_output import NO_VALUES, squeue_rows
 from slurm_energy.slurm.hostlist import expand_hostlist
 from slurm_energy.slurm.queue.comment_flags import parse_comment_flags
 
@@ -16,8 +16,12 @@ _PARTITION = re.compile(r"(?:^| )(PartitionName|PreemptMode)=([^ ]*)")
 _CLUSTER = re.compile(r"^PreemptMode\s*=\s*(\S+)", re.MULTILINE)
 
 _MAX_ID_DIGITS: Final = 10  # in a federation the upper bits of a job id name the cluster: up to 2^32
+_MAX_TIME_DIGITS: Final = 12
 _OPTIONS: Final = ("-a", "-h", "--local", "-t", "R,CF,S,CG")
-_FIELDS: Final = ("JobID", "UserID", "RestartCnt", "Partition", "NodeList", "admin_comment")
+_FIELDS: Final = (
+    *("JobID", "UserID", "RestartCnt", "Partition", "NodeList", "admin_comment"),
+    *("Account", "QOS", "Licenses", "EndTime", "Deadline"),
+)
 _LARGEST_UID: Final = 0xFFFFFFFF  # squeue prints the upper half of them as negative numbers
 
 
@@ -32,6 +36,10 @@ class AllocatedJob(NamedTuple):
         hostlist: nodes in Slurm's notation.
         flags: energy flags that the job_submit module wrote to AdminComment, values by name. Users cannot
             write there.
+        account, qos: names; empty if not set.
+        licenses: licenses as squeue shows them; empty if the job has none.
+        end_unix_s: time at which the job reaches its time limit, in Unix seconds; None: no limit.
+        deadline_unix_s: deadline in Unix seconds; None: no deadline.
     """
 
     job_id: int
@@ -40,6 +48,11 @@ class AllocatedJob(NamedTuple):
     partition: str
     hostlist: str
     flags: Mapping[str, str]
+    account: str = ""
+    qos: str = ""
+    licenses: str = ""
+    end_unix_s: float | None = None
+    deadline_unix_s: float | None = None
 
     @property
     def nodes(self) -> frozenset[str]:
@@ -56,13 +69,32 @@ def read_running_jobs(run: Runner = run_command) -> dict[int, AllocatedJob]:
     Raises:
         UnavailableError: slurmctld does not answer, or the output is incomplete.
     """
-    jobs: dict[int, AllocatedJob] = {}
-    for number, uid, restarts, partition, hostlist, comment in squeue_rows(_OPTIONS, _FIELDS, run):
-        if number.isdecimal() and len(number) <= _MAX_ID_DIGITS and uid.lstrip("-").isdecimal():
-            job_id, count = int(number), int(restarts) if restarts.isdecimal() else 0
-            flags = parse_comment_flags(comment)
-            jobs[job_id] = AllocatedJob(job_id, int(uid) & _LARGEST_UID, count, partition, hostlist, flags)
-    return jobs
+    rows = squeue_rows(_OPTIONS, _FIELDS, run)
+    return {job.job_id: job for row in rows if (job := _allocated_job(row)) is not None}
+
+
+def _allocated_job(row: list[str]) -> AllocatedJob | None:
+    number, uid, restarts, partition, hostlist, comment, *texts, end, deadline = row
+    if not (number.isdecimal() and len(number) <= _MAX_ID_DIGITS and uid.lstrip("-").isdecimal()):
+        return None
+    account, qos, licenses = ("" if text in NO_VALUES else text for text in texts)
+    return AllocatedJob(
+        int(number),
+        int(uid) & _LARGEST_UID,
+        int(restarts) if restarts.isdecimal() else 0,
+        partition,
+        hostlist,
+        parse_comment_flags(comment),
+        account=account,
+        qos=qos,
+        licenses=licenses,
+        end_unix_s=_unix_s(end),
+        deadline_unix_s=_unix_s(deadline),
+    )
+
+
+def _unix_s(text: str) -> float | None:
+    return float(text) if text.isdecimal() and len(text) <= _MAX_TIME_DIGITS else None
 
 
 def read_job_nodes(run: Runner = run_command) -> dict[int, tuple[str, ...]]:
