@@ -17,6 +17,7 @@ from slurm_energy.config import Config
 from slurm_energy.priority.interventions import InterventionState
 from slurm_energy.priority.prediction import HistoryPredictor, QueuePredictions, QueuePredictor
 from slurm_energy.priority.prediction_guard import Mispredictions, PredictionGuard
+from slurm_energy.priority.running_usage import UnrecordedRuns
 from slurm_energy.priority.scheduling_tables import (
     RequestedShapeProvider,
     ShapeProvider,
@@ -27,7 +28,7 @@ from slurm_energy.priority.scheduling_tables import (
 )
 from slurm_energy.priority.site_factors import stable_order, update_site_factors
 from slurm_energy.priority.snapshot import Snapshot, scontrol_ids
-from slurm_energy.priority.usage import Association, DecayedUsage, decay_weight, shares_of, users_table
+from slurm_energy.priority.usage import Association, DecayedUsage, shares_of, users_table
 from slurm_energy.scheduling import Options, Policy, Queue, Users, check_weights, load_file, policy
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.slurm.fair_share import ShareTree
@@ -74,6 +75,7 @@ class EngineState:
         interventions: assigned GPU shapes and preemptions.
         mispredictions: predictions of jobs that have started.
         aged_starts: jobs that started after waiting past the bound.
+        unrecorded_runs: running jobs, and ended jobs whose energy record has not arrived.
     """
 
     usage: DecayedUsage
@@ -84,6 +86,7 @@ class EngineState:
     interventions: InterventionState = field(default_factory=InterventionState)
     mispredictions: Mispredictions = field(default_factory=Mispredictions)
     aged_starts: AgedStarts = field(default_factory=AgedStarts)
+    unrecorded_runs: UnrecordedRuns = field(default_factory=UnrecordedRuns)
 
     def shares(self) -> Mapping[Association, float]:
         """Return the normalised fair share of each association.
@@ -149,7 +152,7 @@ class PriorityEngine:
         per_record = self.predictor.predict(queue)
         mispredictions.record_predictions(queue, per_record.before_factor_s)
         association = self._associations(queue)
-        users, shares = self._users(queue, per_record, association, now_s)
+        users, shares = self._users(queue, per_record, now_s)
         leader = leader_rows(queue)
         predicted = add_components(queue, leader, per_record)
         rows = ranked_rows(queue, leader, self._settings.partitions)
@@ -192,21 +195,20 @@ class PriorityEngine:
         self._state.observed_shares |= {pairs[row]: float(queue.shares_norm[row]) for row in first.tolist()}
         return association
 
-    def _users(
-        self, queue: QueueColumns, predicted: QueuePredictions, association: Ints, now_s: float
-    ) -> tuple[Users, Floats]:
+    def _users(self, queue: QueueColumns, predicted: QueuePredictions, now_s: float) -> tuple[Users, Floats]:
         """Return the table of usage, and the normalised shares (NaN: unknown), with one row per association.
 
-        Usage of running jobs is their predicted power times the time they have run.
+        The usage of runs without an energy record is their predicted power times their duration.
         """
         usage, share_by_association = self._state.usage, self._state.shares()
         usage.association_rows(share_by_association)
+        unrecorded = self._state.unrecorded_runs
+        unrecorded.update(queue, predicted.power_watts, now_s, usage.has_record)
+        rows = usage.association_rows(unrecorded.associations())
         joules, gpu_seconds = usage.decayed(now_s)
-        at = np.flatnonzero((queue.state == RUNNING) & ~np.isnan(queue.start_s))
-        start = np.minimum(queue.start_s[at], now_s)
-        counted = (now_s - start) * decay_weight(start, np.full(len(at), now_s), now_s, usage.half_life_s)
-        np.add.at(joules, association[at], predicted.power_watts[at] * counted)
-        np.add.at(gpu_seconds, association[at], queue.gpus[at] * counted)
+        estimated_joules, estimated_gpu_seconds = unrecorded.decayed(now_s, usage.half_life_s)
+        np.add.at(joules, rows, estimated_joules)
+        np.add.at(gpu_seconds, rows, estimated_gpu_seconds)
         shares = shares_of(usage.associations(), share_by_association)
         return users_table(joules, gpu_seconds, shares), shares
 

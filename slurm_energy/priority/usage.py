@@ -114,6 +114,11 @@ class DecayedUsage:
             over[row] = same_job and record.restart_count >= queue.restart_count[row]
         return over
 
+    def has_record(self, job_id: int, restart_count: int) -> bool:
+        """Return whether a recent energy record describes this run of a job or a later one."""
+        record = self._recently_ended.get(job_id)
+        return record is not None and record.restart_count >= restart_count
+
     def association_rows(self, associations: Iterable[Association]) -> Ints:
         """Return the row of each association in the usage table. New associations get a new row."""
         row_of = self._rows

@@ -166,15 +166,11 @@ def judge(lab: LabDriver, idle_watts: dict[str, float], loads: dict[str, Load]) 
         # A smaller matrix product moves fewer bytes per second of CPU time, which the rule cannot observe.
         for of, share in ((itemgetter("cpu"), 0.03), (itemgetter("dram"), 0.08), (sum_of_counters, 0.03)):
             assert off_joules(of) <= allowed(of, share), (name, share)
-        # The meter shows means of a second, read once a second: a step of the power is charged up to
-        # a second late, and the node's power changes by less than 200 W here.
-        assert least["other"] - 200 <= found["other"] <= most["other"] + 200, name
+        # The meter shows means of a second, read once a second: a step of the power is charged up to a second
+        # late, and later by the time for which the machine stands still. The steps are below 200 W here.
+        late_joules = 200 * (1 + stalled_s)
+        assert least["other"] - late_joules <= found["other"] <= most["other"] + late_joules, name
         assert {part["quality"] for part in record["components"].values()} == {"modelled"}
-        if not loads[name].runs:
-            static_joules = static_watts["cpu"] * length_s
-            assert found["cpu"] == pytest.approx(
-                static_joules, rel=0.03, abs=5 + stalled_s * MAX_WATTS["cpu"]
-            )
     for name, line in judges.agent_status(lab, NODE)["energy_accounts"].items():
         assert line["jobs"] + line["idle"] + line["unattributed"] == line["measured"], name
 
@@ -187,8 +183,9 @@ def test_a_job_with_the_whole_node_pays_for_its_meter(lab: LabDriver):
     found = joules(record)
     node = found.pop("node")
     assert node == pytest.approx(math.fsum(found.values()), abs=1e-6)
-    # As above: a change of the power within a second, up to 450 W with all cores.
-    assert node == pytest.approx(recorder.joules("node", record["start"], record["end"]), abs=450)
+    # As above, with steps of up to 450 W with all cores.
+    late_joules = 450 * (1 + recorder.stalled_s(record["start"], record["end"]))
+    assert node == pytest.approx(recorder.joules("node", record["start"], record["end"]), abs=late_joules)
     for part in ("cpu", "dram"):
         assert found[part] == pytest.approx(recorder.joules(part, record["start"], record["end"]), rel=0.01)
     assert record["energy_joules"] == node

@@ -26,6 +26,7 @@ from slurm_energy.priority.engine import EngineState, PriorityEngine
 from slurm_energy.priority.prediction import HISTORY, MODEL, NAMEPLATE, QueuePredictor
 from slurm_energy.priority.query import PriorityQuery, matching_rows, visible_rows
 from slurm_energy.priority.rank_correlation import count_inversions, rank_correlation
+from slurm_energy.priority.running_usage import RECORD_TIMEOUT_S
 from slurm_energy.priority.scheduling_tables import waiting_since
 from slurm_energy.priority.site_factors import MIN_SITE_FACTOR, SPACING
 from slurm_energy.priority.snapshot_tables import ranking_input, share_rows
@@ -301,6 +302,46 @@ def test_running_jobs_count_by_their_predicted_watts():
     expected = found.predicted.power_watts[0] * HOUR
     assert found.users.energy_joules[row] == pytest.approx(expected, rel=0.01)
     assert found.users.gpu_seconds[row] == pytest.approx(4 * HOUR, rel=0.01)
+
+
+def test_an_ended_run_counts_until_its_energy_record_arrives():
+    engine_state = EngineState(DecayedUsage(7 * DAY))
+    ranked = engine("hades", engine_state)
+    ranked.cycle(queue(running(user="bob", start_s=NOW - HOUR), {"user": "carol"}), NOW)
+    rows = [{"job_id": 102, "user": "carol"}, {"job_id": 103, "user": "bob"}]
+
+    def usage_of_bob(now_s):
+        found = ranked.cycle(queue(*rows, now=now_s), now_s)
+        return found.users.energy_joules[found.associations.index(("physics", "bob"))]
+
+    ended = usage_of_bob(NOW + 2.0)
+    assert ended > 0
+    assert usage_of_bob(NOW + 20.0) == pytest.approx(ended, rel=1e-3)  # the estimate ends with the run
+    engine_state.usage.add_records([used(1, 5000.0, NOW - HOUR, NOW + 1, user="bob", job_id=101)], NOW + 21.0)
+    assert usage_of_bob(NOW + 21.0) == pytest.approx(5000.0, rel=0.01)  # less an hour of decay
+
+
+def test_the_estimate_of_a_run_that_no_record_describes_expires():
+    engine_state = EngineState(DecayedUsage(7 * DAY))
+    ranked = engine("hades", engine_state)
+    ranked.cycle(queue(running(user="bob", start_s=NOW - HOUR)), NOW)
+    for elapsed_s, counts in ((2.0, True), (RECORD_TIMEOUT_S, True), (RECORD_TIMEOUT_S + 3.0, False)):
+        found = ranked.cycle(queue({"job_id": 102}, now=NOW + elapsed_s), NOW + elapsed_s)
+        joules = found.users.energy_joules[found.associations.index(("physics", "bob"))]
+        assert bool(joules > 0) == counts
+
+
+@pytest.mark.parametrize("restart_count", [0, 1])
+def test_the_record_of_an_earlier_run_does_not_replace_the_estimate_of_a_requeued_job(restart_count):
+    engine_state = EngineState(DecayedUsage(7 * DAY))
+    ranked = engine("hades", engine_state)
+    rerun = running(user="bob", submit_s=NOW - DAY, start_s=NOW - HOUR, restart_count=1)
+    ranked.cycle(queue(rerun), NOW)
+    record = used(1, 1.0, NOW - 2 * HOUR, NOW - 10, user="bob", job_id=101, restart_count=restart_count)
+    engine_state.usage.add_records([record], NOW)
+    found = ranked.cycle(queue({"job_id": 102}, now=NOW + 2.0), NOW + 2.0)
+    joules = found.users.energy_joules[found.associations.index(("physics", "bob"))]
+    assert bool(joules > 1000.0) == (restart_count == 0)
 
 
 # --- order -----------------------------------------------------------------------------------------------

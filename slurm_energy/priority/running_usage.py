@@ -1,0 +1,99 @@
+"""Estimated usage of runs without an energy record: running jobs, and jobs that have just ended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from slurm_energy.priority.usage import Association, decay_weight
+from slurm_energy.scheduling.queue import Floats
+from slurm_energy.slurm.queue.columns import RUNNING, QueueColumns
+
+RECORD_TIMEOUT_S: Final = 300.0
+"""Seconds after the end of a run for which its estimate counts without a record."""
+
+
+class UnrecordedRun(NamedTuple):
+    """A run without an energy record.
+
+    Attributes:
+        job_id: Slurm's job id.
+        restart_count: number of requeues before this run.
+        association: account and user.
+        start_s: Unix seconds.
+        end_s: time at which the queue no longer contained the run, in Unix seconds; infinity: it still runs.
+        power_watts: predicted watts of the whole job.
+        gpus: number of GPUs on all nodes.
+    """
+
+    job_id: int
+    restart_count: int
+    association: Association
+    start_s: float
+    end_s: float
+    power_watts: float
+    gpus: int
+
+
+@dataclass(slots=True)
+class UnrecordedRuns:
+    """Running jobs, and ended jobs until their energy record arrives.
+
+    Without the ended jobs, the usage of a user would drop at the end of each job and rise again with the
+    record some seconds later. In between, the user would seem entitled to more than its share.
+    """
+
+    _runs: dict[int, UnrecordedRun] = field(default_factory=dict)
+
+    def update(
+        self,
+        queue: QueueColumns,
+        power_watts: Floats,
+        now_s: float,
+        has_record: Callable[[int, int], bool],
+    ) -> None:
+        """Replace the running jobs by those of a queue; keep the ended ones that have no record.
+
+        Args:
+            queue: all jobs.
+            power_watts: predicted watts by queue row, shape (n,).
+            now_s: Unix seconds.
+            has_record: returns whether a recent record describes a run, given by job id and number of
+                requeues, or a later run of the job.
+        """
+        running: dict[int, UnrecordedRun] = {}
+        for row in np.flatnonzero((queue.state == RUNNING) & ~np.isnan(queue.start_s)).tolist():
+            job_id, start_s = int(queue.job_id[row]), min(float(queue.start_s[row]), now_s)
+            association = queue.account[row], queue.user[row]
+            figures = float(power_watts[row]), int(queue.gpus[row])
+            restarts = int(queue.restart_count[row])
+            running[job_id] = UnrecordedRun(job_id, restarts, association, start_s, math.inf, *figures)
+        for job_id, run in self._runs.items():
+            ended = run._replace(end_s=min(run.end_s, now_s))
+            recorded = has_record(job_id, run.restart_count)
+            if job_id not in running and not recorded and now_s - ended.end_s < RECORD_TIMEOUT_S:
+                running[job_id] = ended
+        self._runs = running
+
+    def associations(self) -> list[Association]:
+        """Return the association of each run."""
+        return [run.association for run in self._runs.values()]
+
+    def decayed(self, now_s: float, half_life_s: float) -> tuple[Floats, Floats]:
+        """Return decayed joules and decayed GPU seconds of each run, in the order of `associations`.
+
+        The joules are the predicted power times the time for which the run has lasted.
+
+        Args:
+            now_s: Unix seconds.
+            half_life_s: seconds after which usage counts half.
+        """
+        columns = [(run.start_s, run.end_s, run.power_watts, run.gpus) for run in self._runs.values()]
+        start, end, watts, gpus = np.array(columns, np.float64).reshape(-1, 4).T
+        end = np.minimum(end, now_s)
+        counted_s = (end - start) * decay_weight(start, end, now_s, half_life_s)
+        return watts * counted_s, gpus * counted_s
