@@ -1,5 +1,7 @@
 """Apply the settings of a job: claim them, merge the claims of all jobs, journal, write, verify.
 
+`set_ceilings` in `ceilings` bounds the resulting values.
+
 A setting that fails does not stop the others. The package `policies` decides which settings a job requests.
 """
 
@@ -147,7 +149,9 @@ def _outcome(transaction: SettingsTransaction, setting: Setting) -> SettingOutco
         return SettingOutcome(key, original, setting.value, current, True, note=note)
     outcome = transaction.outcomes[key]
     if not (outcome.failed or knob.is_equivalent(setting.value, outcome.requested)):
-        note = f"other jobs on the node require {knob.format_value(outcome.requested)}"
+        ceiling = transaction.entries[key].ceiling
+        reason = "other jobs on the node require" if outcome.requested != ceiling else "a power budget allows"
+        note = f"{reason} {knob.format_value(outcome.requested)}"
         outcome = dataclasses.replace(outcome, note=note)
     if outcome.requested == setting.value:
         return outcome

@@ -144,6 +144,26 @@ def _unanimous(original: str, requested: Sequence[str]) -> str:
     return requested[0] if len(set(requested)) == 1 else original
 
 
+def bounded_value(key: str, value: str, ceiling: str) -> str:
+    """Return the value of a knob that is nearest to `value` and within a ceiling.
+
+    A ceiling bounds a limit and its averaging window from above. For a switch on which a limit depends, the
+    ceiling is the required position.
+
+    Args:
+        key: key of the knob.
+        value: value that results from the claims of the jobs, or the original.
+        ceiling: the ceiling, in the unit of the knob.
+    """
+    if key.partition("[")[0] in _SWITCHES:
+        return ceiling
+    # A limit of 0 means that there is none.
+    return value if 0 < int(value) <= int(ceiling) else ceiling
+
+
+_SWITCHES = ("powercap.enabled", "nvml.persistence")
+"""Switches without which a power limit has no effect or may be lost."""
+
 _RULES: Mapping[str, Callable[[str, Sequence[str]], str]] = {
     "cpufreq.boost": _highest,  # off only if all jobs request it off
     "powercap.power_limit": _highest_limit,

@@ -1,7 +1,7 @@
-"""Journal of hardware settings: original value, claims of jobs, and current value of every changed knob.
+"""Journal of hardware settings: original, claims of jobs, ceiling and current value of every changed knob.
 
 The journal is on disk before the first write to the hardware, and is replaced atomically. Its file exists
-only while jobs have changed settings. The module stores keys and values and does not access hardware.
+only while settings are changed. The module stores keys and values and does not access hardware.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from slurm_energy import atomic_file
 
-_VERSION = 2
+_VERSION = 3
 _MAX_BYTES = 64_000_000
 
 
@@ -25,12 +25,13 @@ class JournalEntry:
 
     Attributes:
         key: key of the knob.
-        original: value before the first job changed it.
+        original: value before the agent first changed it.
         claims: value that each job (`JOBID.RESTART`) requests; None where the hardware may change the knob as
             a side effect of another setting of that job.
-        target: value that resulted from the claims at the last write. None if no job requests a value of this
-            knob, or if the write failed and has to be repeated.
+        target: value that resulted from claims and ceiling at the last write. None if neither requires a
+            value of this knob, or if the write failed and has to be repeated.
         written: value read back after the last write; None while a write or a restore is in progress.
+        ceiling: bound of the power budget on the value, whatever jobs claim; None without one.
     """
 
     key: str
@@ -38,11 +39,18 @@ class JournalEntry:
     claims: Mapping[str, str | None] = field(default_factory=dict)
     target: str | None = None
     written: str | None = None
+    ceiling: str | None = None
 
     @property
     def is_unfulfilled(self) -> bool:
-        """Whether jobs request a value whose last write failed, so that it has to be repeated."""
-        return self.target is None and any(value is not None for value in self.claims.values())
+        """Whether claims or the ceiling require a value whose last write failed and has to be repeated."""
+        is_required = self.ceiling is not None or any(value is not None for value in self.claims.values())
+        return self.target is None and is_required
+
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether neither a job nor a ceiling needs the entry, so that the original must be restored."""
+        return not self.claims and self.ceiling is None
 
     # These methods avoid dataclasses.replace, which is slow: a job on a large node has hundreds of entries,
     # and its prolog waits for them.
@@ -52,23 +60,32 @@ class JournalEntry:
 
         A value of None means that another setting of the job may change the knob as a side effect.
         """
-        return JournalEntry(self.key, self.original, {**self.claims, owner: value}, self.target, self.written)
+        claims = {**self.claims, owner: value}
+        return JournalEntry(self.key, self.original, claims, self.target, self.written, self.ceiling)
 
     def without_claim(self, owner: str) -> JournalEntry:
         """Return a copy of this entry without the claim of the job `owner`."""
         claims = {other: value for other, value in self.claims.items() if other != owner}
-        return JournalEntry(self.key, self.original, claims, self.target, self.written)
+        return JournalEntry(self.key, self.original, claims, self.target, self.written, self.ceiling)
+
+    def without_claims(self) -> JournalEntry:
+        """Return a copy of this entry without the claims of all jobs."""
+        return JournalEntry(self.key, self.original, {}, self.target, self.written, self.ceiling)
+
+    def with_ceiling(self, ceiling: str | None) -> JournalEntry:
+        """Return a copy of this entry with another ceiling; None for none."""
+        return JournalEntry(self.key, self.original, self.claims, self.target, self.written, ceiling)
 
     def with_target(self, target: str | None) -> JournalEntry:
         """Return a copy of this entry in which a write of `target` is in progress."""
-        return JournalEntry(self.key, self.original, self.claims, target, None)
+        return JournalEntry(self.key, self.original, self.claims, target, None, self.ceiling)
 
     def with_written(self, written: str | None) -> JournalEntry:
         """Return a copy of this entry in which `written` is the value read back.
 
         None if a write is in progress.
         """
-        return JournalEntry(self.key, self.original, self.claims, self.target, written)
+        return JournalEntry(self.key, self.original, self.claims, self.target, written, self.ceiling)
 
 
 class SettingsJournal:
@@ -116,7 +133,9 @@ class SettingsJournal:
         journal.entries = {entry.key: entry for entry in entries}
         return journal
 
-    def update(self, changed: Iterable[JournalEntry], deleted: Iterable[str] = ()) -> None:
+    def update(
+        self, changed: Iterable[JournalEntry], deleted: Iterable[str] = (), *, sync: bool = True
+    ) -> None:
         """Replace and delete entries, and write the journal to disk before returning.
 
         Nothing is written if no entry changes. An entry that exists already keeps its original value.
@@ -124,6 +143,8 @@ class SettingsJournal:
         Args:
             changed: new entries, and entries that replace those of the same key.
             deleted: keys of the entries to delete.
+            sync: whether the file must survive a power failure, which new originals must. A reboot resets
+                power limits, so that ceilings and current values need not.
 
         Raises:
             OSError: the file cannot be written. The journal is unchanged, and the caller must not write to
@@ -131,7 +152,7 @@ class SettingsJournal:
         """
         new = self._updated(changed, deleted)
         if new != self.entries or self.write_error:
-            self._save(new)
+            self._save(new, sync=sync)
 
     def update_or_defer(self, changed: Iterable[JournalEntry], deleted: Iterable[str] = ()) -> None:
         """Replace and delete entries like `update`. If the file cannot be written, a later update writes it.
@@ -174,14 +195,14 @@ class SettingsJournal:
         """Return the jobs (`JOBID.RESTART`) that have claims in the journal."""
         return {owner for entry in self.entries.values() for owner in entry.claims}
 
-    def _save(self, entries: dict[str, JournalEntry]) -> None:
+    def _save(self, entries: dict[str, JournalEntry], *, sync: bool = True) -> None:
         if entries:
             # asdict is avoided: its deep copies cost more than writing hundreds of entries.
             items = [
                 {name: getattr(entry, name) for name in JournalEntry.__slots__} for entry in entries.values()
             ]
             data = {"version": _VERSION, "entries": items}
-            atomic_file.write(self.path, json.dumps(data).encode())
+            atomic_file.write(self.path, json.dumps(data).encode(), sync=sync)
         else:
             self.path.unlink(missing_ok=True)
             atomic_file.sync_directory(self.path.parent)
@@ -191,7 +212,7 @@ class SettingsJournal:
 def _entry(item: dict[str, Any]) -> JournalEntry:
     entry = JournalEntry(**item)
     claims = [text for claim in entry.claims.items() for text in claim]
-    texts = [text for text in (*claims, entry.target, entry.written) if text is not None]
+    texts = [text for text in (*claims, entry.target, entry.written, entry.ceiling) if text is not None]
     if not all(isinstance(text, str) for text in (entry.key, entry.original, *texts)):
         raise TypeError("an entry holds a value that is not text")
     return entry
@@ -211,4 +232,4 @@ def _entry_of_one_owner(item: dict[str, Any]) -> JournalEntry:
     )
 
 
-_READERS = {1: _entry_of_one_owner, _VERSION: _entry}
+_READERS = {1: _entry_of_one_owner, 2: _entry, _VERSION: _entry}

@@ -43,7 +43,7 @@ def restore(
     entry stays in the journal for another attempt. If another program has changed a knob since, its value is
     left alone and its journal entry is deleted. If the journal cannot be written, originals are restored
     nevertheless, because the journal on disk still holds them; the claims of other jobs are then applied by a
-    later `reconcile`.
+    later `reconcile`. A knob with a ceiling keeps its journal entry and gets the original within the ceiling.
 
     Args:
         devices: devices of the node.
@@ -60,7 +60,8 @@ def restore(
     shared = {
         entry.key
         for entry in claimed
-        if owner is not None and any(other != owner and arbiter.counts(other) for other in entry.claims)
+        if entry.ceiling is not None
+        or (owner is not None and any(other != owner and arbiter.counts(other) for other in entry.claims))
     }
     closing = [entry for entry in claimed if entry.key not in shared]
     transaction.released = frozenset(entry.key for entry in closing)
@@ -68,7 +69,7 @@ def restore(
     ours = [entry for entry in closing if results[entry.key] is None]
     transaction.entries = {entry.key: entry.with_written(None) for entry in ours}
     for entry in claimed:
-        if entry.key in shared and owner is not None:
+        if entry.key in shared:
             _withdraw_claim(transaction, entry, owner)
     if owner is not None:
         transaction.request_merged_claims()
@@ -78,7 +79,7 @@ def restore(
     except OSError:
         transaction.writes.clear()
         transaction.entries = {
-            entry.key: entry.without_claim(owner or "") for entry in claimed if entry.key in shared
+            entry.key: _without_claim(entry, owner) for entry in claimed if entry.key in shared
         }
     results.update(_write_originals(devices, ours))
     for key in transaction.writes:  # restoring an original may have changed them as a side effect
@@ -90,34 +91,39 @@ def restore(
     return [final[entry.key] for entry in claimed]
 
 
-def _withdraw_claim(transaction: SettingsTransaction, entry: JournalEntry, owner: str) -> None:
-    """Remove a job's claim on a knob that other jobs also claim, and request the value that then results.
+def _withdraw_claim(transaction: SettingsTransaction, entry: JournalEntry, owner: str | None) -> None:
+    """Remove a job's claim on a knob with other claims or a ceiling, and request the value that then results.
 
     Args:
         transaction: transaction to which the write is added.
         entry: journal entry of the knob.
-        owner: the job.
+        owner: the job; None for all jobs.
     """
-    remaining = entry.without_claim(owner)
+    remaining = _without_claim(entry, owner)
     transaction.entries[entry.key] = remaining
     target = transaction.merged_value(remaining)
-    if target is None and entry.claims[owner] is not None:
+    if target is None and owner is not None and entry.claims[owner] is not None:
         target = entry.original  # the other jobs' settings only change this knob as a side effect
     if target is not None and (target != entry.target or entry.written is None):
         transaction.request(remaining, target)
 
 
+def _without_claim(entry: JournalEntry, owner: str | None) -> JournalEntry:
+    return entry.without_claims() if owner is None else entry.without_claim(owner)
+
+
 def _shared_result(transaction: SettingsTransaction, key: str) -> RestoreResult:
-    """Return the result for the knob `key`, on which other jobs also have claims."""
+    """Return the result for the knob `key`, which has claims of other jobs or a ceiling."""
     knob, outcome = transaction.devices.knobs.get(key), transaction.outcomes.get(key)
     if knob is None:
         return RestoreResult(key, False, "the device is gone")
     if outcome is not None and outcome.failed:
         return RestoreResult(key, False, outcome.note)
-    current = transaction.read(key)
-    if current is None:
+    current, entry = transaction.read(key), transaction.entry(key)
+    if current is None or entry is None or knob.is_equivalent(entry.original, current):
         return RestoreResult(key, True, "")
-    return RestoreResult(key, True, f"other jobs on the node hold {knob.format_value(current)}")
+    reason = "other jobs on the node hold" if entry.claims else "a power budget holds"
+    return RestoreResult(key, True, f"{reason} {knob.format_value(current)}")
 
 
 def _update_journal(
@@ -132,14 +138,14 @@ def _update_journal(
 
     Args:
         transaction: the completed transaction.
-        closing: entries whose knobs are restored, because no other job has a claim on them.
+        closing: entries whose knobs are restored, because no other job or ceiling needs them.
         results: result by key of the knob.
     """
     changed = {entry.key for entry in closing if results[entry.key].note.startswith(CHANGED_EXTERNALLY)}
     if changed:
         # Knobs that only changed as a side effect of a setting that another program has changed since
         # are no longer ours to restore.
-        changed |= {entry.key for entry in closing if not any(entry.claims.values())}
+        changed |= {entry.key for entry in closing if not (entry.is_orphaned or any(entry.claims.values()))}
     journal = transaction.journal
     unrestored = {entry.key for entry in closing if not results[entry.key].done} - changed
     finished = {entry.key for entry in closing} - unrestored

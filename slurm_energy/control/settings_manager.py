@@ -1,4 +1,4 @@
-"""Manager that applies the settings that jobs request, restores those of finished jobs, and retries failures.
+"""Manager that applies settings of jobs and ceilings, restores those of finished jobs, and retries failures.
 
 The manager does not know the sessions of jobs. A function that its creator passes supplies the running jobs
 and their allocations.
@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from slurm_energy.control.apply import apply, reconcile
 from slurm_energy.control.arbitration import Arbiter, JobAllocation, KnobDomains
+from slurm_energy.control.ceilings import set_ceilings
 from slurm_energy.control.journal import SettingsJournal
 from slurm_energy.control.knob_keys import join_keys
 from slurm_energy.control.restore import RestoreResult, restore
@@ -82,6 +83,39 @@ class SettingsManager:
             One result per knob that the job had claimed.
         """
         results = restore(self._devices, self.journal, owner, keys, self._arbiter())
+        self._log_restored("settings" if owner is None else f"job {owner}", owner, results)
+        return results
+
+    def set_ceilings(self, ceilings: Mapping[str, str | None]) -> bool:
+        """Set or lift ceilings, see `control.ceilings`, and log each failure once.
+
+        Args:
+            ceilings: ceiling by key of the knob; None lifts the ceiling.
+
+        Returns:
+            Whether the journal could be written. Otherwise the hardware was not changed.
+        """
+        try:
+            results = set_ceilings(self._devices, self.journal, ceilings, self._arbiter())
+        except OSError as error:
+            self.journal.write_error = error.strerror or str(error)
+            self._log_journal_state()
+            return False
+        self._log_restored("power budget", None, results)
+        return True
+
+    def value_without_ceiling(self, key: str) -> str | None:
+        """Return the value that a knob would have without its ceiling; None if no entry tells.
+
+        It is the value that the claims of the running jobs yield, or the original.
+        """
+        entry = self.journal.entries.get(key)
+        if entry is None:
+            return None
+        value = self._arbiter().merged_value(key, entry.original, entry.claims)
+        return entry.original if value is None else value
+
+    def _log_restored(self, subject: str, owner: str | None, results: Iterable[RestoreResult]) -> None:
         self._log_journal_state()
         new_failures: dict[str, list[str]] = {}
         waiting = {entry.key for entry in self.journal.entries_of(owner)}
@@ -92,9 +126,8 @@ class SettingsManager:
                 new_failures.setdefault(result.note, []).append(result.key)
                 self.unrestored |= {result.key} & waiting
         for note, failed_keys in new_failures.items():
-            log.warning("job %s: %s not restored: %s", owner, join_keys(failed_keys), note)
+            log.warning("%s: %s not restored: %s", subject, join_keys(failed_keys), note)
         self.unrestored &= set(self.journal.entries)
-        return results
 
     def has_settings(self, owner: str) -> bool:
         """Return whether a setting of the job `owner` is not restored yet."""
@@ -136,6 +169,8 @@ class SettingsManager:
         results: list[RestoreResult] = []
         for owner in sorted(self.journal.owners() - set(running)):
             results += self.restore(owner)
+        if orphans := [entry.key for entry in self.journal.entries.values() if entry.is_orphaned]:
+            results += self.restore(None, orphans)
         try:
             reconcile(self._devices, self.journal, self._arbiter())
         except OSError as error:
@@ -151,10 +186,10 @@ class SettingsManager:
             self._failures.clear("settings journal", "can be written again")
         keys = [entry.key for entry in self.journal.entries.values() if entry.is_unfulfilled]
         if keys:
-            why = f"{join_keys(keys)} cannot be set to the value that the jobs require; retrying"
+            why = f"{join_keys(keys)} cannot be set to the required value; retrying"
             self._failures.report("shared settings", why)
         else:
-            self._failures.clear("shared settings", "set to the values that the jobs require")
+            self._failures.clear("shared settings", "set to the required values")
 
     def _arbiter(self) -> Arbiter:
         return Arbiter(None if self._allocations is None else self._allocations(), self._domains)

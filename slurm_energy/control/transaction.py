@@ -1,4 +1,4 @@
-"""A transaction on hardware settings: compute the writes from all claims, write them, read the values back.
+"""A transaction on hardware settings: compute the writes from claims and ceilings, write them, read back.
 
 The caller writes the journal between these steps, see `apply` and `restore`.
 """
@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from slurm_energy.control.arbitration import Arbiter
+from slurm_energy.control.arbitration import Arbiter, bounded_value
 from slurm_energy.control.journal import JournalEntry, SettingsJournal
 from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.devices.driver import DeviceError, Knob
@@ -43,7 +43,7 @@ class SettingOutcome:
 
 @dataclass(slots=True)
 class SettingsTransaction:
-    """A set of writes to knobs, derived from the claims of all jobs.
+    """A set of writes to knobs, derived from the claims of all jobs and from the ceilings.
 
     Attributes:
         devices: devices of the node.
@@ -75,11 +75,21 @@ class SettingsTransaction:
         return self.entries.get(key) or self.journal.entries.get(key)
 
     def merged_value(self, entry: JournalEntry) -> str | None:
-        """Return the value that results from the claims on a knob.
+        """Return the value that results from the claims on a knob and from its ceiling.
 
-        None if no running job requests a value.
+        None if no running job requests a value and there is no ceiling.
         """
-        return self.arbiter.merged_value(entry.key, entry.original, entry.claims)
+        value = self.arbiter.merged_value(entry.key, entry.original, entry.claims)
+        if entry.ceiling is None:
+            return value
+        return bounded_value(entry.key, entry.original if value is None else value, entry.ceiling)
+
+    def exceeds_ceiling(self, entry: JournalEntry) -> bool:
+        """Return whether the hardware holds a value that the ceiling of the knob forbids."""
+        if entry.ceiling is None or (current := self.read(entry.key)) is None:
+            return False
+        knob = self.devices.knobs[entry.key]
+        return not knob.is_equivalent(bounded_value(entry.key, current, entry.ceiling), current)
 
     def read(self, key: str) -> str | None:
         """Return the current value of a knob, read from the hardware once per transaction.
@@ -104,6 +114,8 @@ class SettingsTransaction:
     def request(self, entry: JournalEntry, value: str) -> None:
         """Schedule a write unless the knob is gone, unreadable, being restored or changed by another program.
 
+        A value that another program has set is overwritten if it exceeds the ceiling.
+
         Args:
             entry: journal entry of the knob.
             value: value to write.
@@ -111,12 +123,12 @@ class SettingsTransaction:
         key = entry.key
         if key not in self.devices.knobs or key in self.released or self.read(key) is None:
             return
-        if key not in self.writes and not self.check_external_change(entry):
+        if key not in self.writes and (self.exceeds_ceiling(entry) or not self.check_external_change(entry)):
             self.writes[key] = value
             self.entries[key] = entry.with_target(value)
 
     def request_merged_claims(self) -> None:
-        """Schedule a write of every knob whose claims now yield another value than at the last write."""
+        """Schedule a write of every knob for which another value results now than at the last write."""
         for entry in list(self.journal.entries.values()):
             if entry.key not in self.entries:
                 target = self.merged_value(entry)

@@ -148,7 +148,7 @@ def test_a_failed_write_of_a_shared_limit_is_logged_and_retried(
         node.begin(6, 1)
         node.manager.housekeeping()
     assert node.limits() == [220, 250]
-    told = [record.getMessage() for record in caplog.records if "jobs require" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "required value" in record.getMessage()]
     (line,) = told
     assert "powercap.power_limit[package-0] cannot be set" in line
     node.manager.housekeeping()

@@ -1,0 +1,74 @@
+"""Ceilings: bounds of a power budget on the values of knobs, which no claim of a job overrules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slurm_energy.control.arbitration import Arbiter
+from slurm_energy.control.journal import JournalEntry, SettingsJournal
+from slurm_energy.control.restore import RestoreResult, restore
+from slurm_energy.control.transaction import SettingsTransaction
+from slurm_energy.devices.discovery import NodeDevices
+
+
+def set_ceilings(
+    devices: NodeDevices, journal: SettingsJournal, ceilings: Mapping[str, str | None], arbiter: Arbiter
+) -> list[RestoreResult]:
+    """Set or lift the ceilings of knobs, and write every value that changes as a result.
+
+    The original is in the journal before the first write. A value that another program has set is overwritten
+    only if it exceeds the ceiling. A knob whose value cannot be read is left alone.
+
+    Args:
+        devices: devices of the node.
+        journal: original values, claims and ceilings.
+        ceilings: ceiling by key of the knob, in the unit of the knob; None lifts the ceiling. Knobs that are
+            not listed keep theirs.
+        arbiter: arbitration between the jobs on the node.
+
+    Returns:
+        Results of the knobs whose originals were restored, because nothing needs them any more.
+
+    Raises:
+        OSError: the journal cannot be written; the hardware was not changed.
+    """
+    transaction = SettingsTransaction(devices, journal, arbiter)
+    orphans = [key for key, ceiling in ceilings.items() if _request(transaction, key, ceiling)]
+    transaction.request_dependents(list(transaction.writes))
+    journal.update(
+        transaction.entries.values(), sync=not transaction.entries.keys() <= journal.entries.keys()
+    )
+    transaction.commit()
+    journal.update(transaction.final_entries(), sync=False)
+    return restore(devices, journal, None, orphans, arbiter) if orphans else []
+
+
+def _request(transaction: SettingsTransaction, key: str, ceiling: str | None) -> bool:
+    """Change the ceiling of a knob within a transaction, and request the value that then results.
+
+    Returns:
+        Whether the entry is no longer needed, so that the original must be restored.
+    """
+    entry = transaction.entry(key)
+    if key not in transaction.devices.knobs or (entry is None and ceiling is None):
+        return False
+    if entry is None:
+        original = transaction.read(key)
+        if original is None:
+            return False
+        entry = JournalEntry(key, original)
+    changed = entry.with_ceiling(ceiling)
+    if changed.is_orphaned:
+        transaction.entries[key] = changed
+        return True
+    target = transaction.merged_value(changed)
+    if target is None:  # the settings of jobs only change this knob as a side effect
+        target = changed.original if entry.ceiling is not None else None
+    is_new = changed != entry or key not in transaction.journal.entries
+    if is_new:
+        transaction.entries[key] = changed
+    if target is not None and (
+        target != entry.target or entry.written is None or transaction.exceeds_ceiling(changed)
+    ):
+        transaction.request(changed, target)
+    return False
