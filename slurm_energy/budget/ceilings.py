@@ -1,0 +1,355 @@
+"""Ceilings of the devices of all nodes: what is confirmed, and which raises fit under the budgets.
+
+A ceiling is lowered at once and counts at its old value until the node confirms the new one. A ceiling is
+raised only within power that is already confirmed as free. Therefore no order of polls, losses and restarts
+raises the sum of the ceilings in the hardware above a budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from slurm_energy.budget.messages import DeviceReport, NodePoll
+from slurm_energy.quantities import is_number
+from slurm_energy.scheduling.queue import Floats, Ints
+
+_KEPT_BOOTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class CeilingBudget:
+    """A budget on ceilings.
+
+    Attributes:
+        rows: rows of the devices under the budget.
+        available_watts: limit minus fixed power.
+    """
+
+    rows: Ints
+    available_watts: float
+
+
+@dataclass(slots=True)
+class _NodeCeilings:
+    """State of the decisions of one node.
+
+    Attributes:
+        rows: row of each device.
+        boot_id: current boot; empty: unknown.
+        earlier_boots: boots before the current one, whose late polls are ignored.
+        number: number of the current decision.
+        confirmed: lowest number by which a poll confirms a decision of this boot.
+        sent: ceilings by row of each decision that was sent, by number, without those that a confirmed
+            decision has replaced.
+        has_reported: whether the node has reported to this process.
+    """
+
+    rows: dict[str, int] = field(default_factory=dict)
+    boot_id: str = ""
+    earlier_boots: list[str] = field(default_factory=list)
+    number: int = 1
+    confirmed: int = 0
+    sent: dict[int, dict[int, float]] = field(default_factory=dict)
+    has_reported: bool = False
+
+
+class CeilingCommitment:
+    """Confirmed and granted ceilings of all devices, by row.
+
+    Call `report` for each poll, `grant` for each decision of the controller, then store `unsaved`, and only
+    then call `decision` for the nodes that fetch their ceilings: after a restart, the stored state is the
+    upper bound of what nodes may have received.
+
+    Args:
+        deadband_watts, deadband_ratio: smaller changes of a ceiling are not made, unless a budget needs them.
+    """
+
+    def __init__(self, deadband_watts: float = 1.0, deadband_ratio: float = 0.01) -> None:
+        self._deadband = (deadband_watts, deadband_ratio)
+        self._nodes: dict[str, _NodeCeilings] = {}
+        self._names: list[str] = []
+        self._node_of_row = np.zeros(0, np.int64)
+        self._nameplate_watts = np.zeros(0)
+        self._held_watts = np.zeros(0)
+        self._granted_watts = np.zeros(0)
+        self._awaited: set[str] = set()
+        self._awaited_until_s = -np.inf
+        self._unsaved: set[str] = set()
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return len(self._held_watts)
+
+    @property
+    def nameplate_watts(self) -> Floats:
+        """Highest power limit of the device, by row."""
+        return self._nameplate_watts
+
+    @property
+    def held_watts(self) -> Floats:
+        """Upper bound of the ceiling that the hardware may hold now, by row."""
+        return self._held_watts
+
+    @property
+    def granted_watts(self) -> Floats:
+        """Ceiling in the next decision, by row."""
+        return self._granted_watts
+
+    @property
+    def reserved_watts(self) -> Floats:
+        """Power that counts under the budgets, by row: the larger of the held and the granted ceiling."""
+        reserved: Floats = np.maximum(self._held_watts, self._granted_watts)
+        return reserved
+
+    @property
+    def awaited(self) -> frozenset[str]:
+        """Nodes that have not reported since `await_reports`."""
+        return frozenset(self._awaited)
+
+    def rows(self, node: str) -> Mapping[str, int]:
+        """Return the row of each device of a node; empty for an unknown node."""
+        state = self._nodes.get(node)
+        return dict(state.rows) if state is not None else {}
+
+    def register(self, node: str, nameplate_watts: Mapping[str, float]) -> None:
+        """Add a node or its new devices. They count at nameplate until the node confirms lower ceilings.
+
+        Args:
+            node: Slurm's name of the node.
+            nameplate_watts: highest power limit by device.
+        """
+        if node not in self._nodes:
+            self._nodes[node] = _NodeCeilings()
+            self._names.append(node)
+        state = self._nodes[node]
+        added = {name: watts for name, watts in nameplate_watts.items() if name not in state.rows}
+        for name, watts in nameplate_watts.items():
+            row = state.rows.get(name)
+            if row is not None:
+                self._nameplate_watts[row] = max(watts, float(self._nameplate_watts[row]))
+        if not added:
+            return
+        state.rows.update({name: self.count + index for index, name in enumerate(added)})
+        state.number += 1
+        values = np.array(list(added.values()), np.float64)
+        index = self._names.index(node) if self._names[-1] != node else len(self._names) - 1
+        self._node_of_row = np.append(self._node_of_row, np.full(len(added), index, np.int64))
+        self._nameplate_watts = np.append(self._nameplate_watts, values)
+        self._held_watts = np.append(self._held_watts, values)
+        self._granted_watts = np.append(self._granted_watts, values)
+        self._unsaved.add(node)
+
+    def forget(self, node: str) -> None:
+        """Remove a node that Slurm no longer has. Its rows stay, with 0 W."""
+        state = self._nodes.pop(node, None)
+        if state is None:
+            return
+        for row in state.rows.values():
+            self._nameplate_watts[row] = self._held_watts[row] = self._granted_watts[row] = 0.0
+        self._awaited.discard(node)
+        self._unsaved.discard(node)
+
+    def report(self, poll: NodePoll) -> None:
+        """Update the held ceilings of a node by its poll.
+
+        A confirmed decision replaces all decisions with lower numbers. Decisions that were sent later may
+        still be applied and keep counting. A poll of an earlier boot is ignored. A poll with a lower number
+        than an earlier poll may be late, so it does not lower the held ceilings.
+        """
+        self.register(poll.node, {d.name: d.max_watts for d in poll.devices if d.max_watts is not None})
+        state = self._nodes[poll.node]
+        if poll.boot_id in state.earlier_boots:
+            return
+        self._awaited.discard(poll.node)
+        state.has_reported = True
+        if poll.boot_id != state.boot_id:
+            self._begin_boot(poll, state)
+        if poll.number > state.number:
+            # The stored state was lost: the node may hold a decision that this process does not know.
+            state.number = state.confirmed = poll.number + 1
+            self._unsaved.add(poll.node)
+        confirms = poll.number >= state.confirmed
+        if confirms:
+            state.confirmed = poll.number
+            state.sent = {number: sent for number, sent in state.sent.items() if number >= poll.number}
+        for device in poll.devices:
+            row = state.rows.get(device.name)
+            if row is not None:
+                bounds = [sent[row] for sent in state.sent.values() if row in sent]
+                if not confirms:
+                    bounds.append(float(self._held_watts[row]))
+                held_watts = max(self._reported_bound(device, row), *bounds, 0.0)
+                if held_watts != self._held_watts[row]:
+                    self._unsaved.add(poll.node)
+                self._held_watts[row] = held_watts
+
+    def await_reports(self, until_s: float) -> None:
+        """Grant no raise until all known nodes have reported, or until a time on the clock of `grant`."""
+        self._awaited = {name for name, state in self._nodes.items() if not state.has_reported}
+        self._awaited_until_s = until_s
+
+    def grant(
+        self,
+        target_watts: Floats,
+        budgets: Sequence[CeilingBudget],
+        now_s: float,
+        counted_watts: Floats | None = None,
+    ) -> None:
+        """Set the ceilings of the next decisions: lower at once, raise within confirmed free power.
+
+        If the raises do not fit, each gets the same part of its increase as far as its budgets allow.
+
+        Args:
+            target_watts: wanted ceiling by row.
+            budgets: all budgets in force.
+            now_s: time on a monotonic clock.
+            counted_watts: power by row that counts instead of the ceiling, for example the idle power of a
+                device whose jobs are admitted by the controller; NaN: the ceiling counts.
+        """
+        before, held = self._granted_watts, self._held_watts
+        target = np.clip(target_watts, 0.0, self._nameplate_watts)
+        small = np.abs(target - before) <= np.maximum(self._deadband[0], self._deadband[1] * before)
+        wanted = np.where(small, before, target)
+        is_counted = np.ones(self.count, np.bool_) if counted_watts is None else np.isnan(counted_watts)
+        base = held if counted_watts is None else np.where(is_counted, held, counted_watts)
+        counted = np.where(is_counted, wanted, base)
+        for budget in budgets:
+            if float(counted[budget.rows].sum()) > budget.available_watts:
+                wanted[budget.rows] = np.minimum(wanted[budget.rows], target[budget.rows])
+        raises = np.maximum(0.0, wanted - held)
+        part = np.zeros(self.count)
+        if not self._awaited or now_s >= self._awaited_until_s:
+            part = raise_ratios(raises, base, budgets)
+        granted = np.where(raises > 0, held + part * raises, wanted)
+        for index in np.unique(self._node_of_row[granted != before]):
+            name = self._names[index]
+            if name in self._nodes:
+                self._nodes[name].number += 1
+                self._unsaved.add(name)
+        self._granted_watts = granted
+
+    def decision(self, node: str) -> tuple[int, dict[str, float]]:
+        """Return number and ceilings by device of a node's decision, and count them as sent.
+
+        Returns:
+            Number 0 without ceilings for an unknown node.
+        """
+        state = self._nodes.get(node)
+        if state is None:
+            return 0, {}
+        ceilings = {name: float(self._granted_watts[row]) for name, row in state.rows.items()}
+        if state.number not in state.sent:
+            state.sent[state.number] = {row: ceilings[name] for name, row in state.rows.items()}
+            for row, watts in state.sent[state.number].items():
+                self._held_watts[row] = max(float(self._held_watts[row]), watts)
+            if len(state.sent) > 8:
+                _merge_oldest(state.sent)
+        return state.number, ceilings
+
+    def unsaved(self) -> dict[str, dict[str, Any]]:
+        """Return the state to store of each node that changed since the last call, as dicts for JSON."""
+        states = {name: self._to_json(self._nodes[name]) for name in sorted(self._unsaved)}
+        self._unsaved.clear()
+        return states
+
+    def restore(self, states: Mapping[str, Any]) -> list[str]:
+        """Continue from stored states; call it once, before the first poll.
+
+        Returns:
+            Nodes whose stored state is damaged. They are unknown, like nodes that never reported.
+        """
+        damaged = []
+        for name, data in states.items():
+            if _is_state(data):
+                self._restore_node(name, data)
+            else:
+                damaged.append(name)
+        self._unsaved.clear()
+        return damaged
+
+    def _begin_boot(self, poll: NodePoll, state: _NodeCeilings) -> None:
+        """Forget the decisions of the previous boot, which no longer apply."""
+        if state.boot_id:
+            state.earlier_boots = [*state.earlier_boots, state.boot_id][-_KEPT_BOOTS:]
+            state.sent.clear()
+            state.confirmed = 0
+        state.boot_id = poll.boot_id
+        self._unsaved.add(poll.node)
+
+    def _reported_bound(self, device: DeviceReport, row: int) -> float:
+        """Return the limit that the hardware may hold by the node's own report."""
+        if device.ceiling_watts is None:
+            return float(self._nameplate_watts[row])
+        return max(device.ceiling_watts, device.limit_watts or 0.0)
+
+    def _to_json(self, state: _NodeCeilings) -> dict[str, Any]:
+        reserved = self.reserved_watts
+        return {
+            "boot_id": state.boot_id,
+            "earlier_boots": state.earlier_boots,
+            "number": state.number,
+            "devices": {
+                name: [
+                    float(column[row]) for column in (self._nameplate_watts, reserved, self._granted_watts)
+                ]
+                for name, row in state.rows.items()
+            },
+        }
+
+    def _restore_node(self, name: str, data: Mapping[str, Any]) -> None:
+        self.register(name, {device: float(watts[0]) for device, watts in data["devices"].items()})
+        state = self._nodes[name]
+        state.boot_id, state.earlier_boots = data["boot_id"], list(data["earlier_boots"])
+        state.number = data["number"]
+        for device, watts in data["devices"].items():
+            row = state.rows[device]
+            self._held_watts[row], self._granted_watts[row] = float(watts[1]), float(watts[2])
+        # The node may have fetched this decision or an earlier one.
+        state.sent = {state.number: {row: float(self._held_watts[row]) for row in state.rows.values()}}
+        state.number += 1
+
+
+def raise_ratios(raises: Floats, base: Floats, budgets: Iterable[CeilingBudget]) -> Floats:
+    """Return the part of each raise that fits under all budgets, 0 to 1.
+
+    Args:
+        raises: wanted increase by row.
+        base: power that counts already, by row.
+        budgets: the budgets.
+    """
+    part = np.ones(len(raises))
+    for budget in budgets:
+        wanted = float(raises[budget.rows].sum())
+        free = max(0.0, budget.available_watts - float(base[budget.rows].sum()))
+        if wanted > free:
+            part[budget.rows] = np.minimum(part[budget.rows], free / wanted)
+    return part
+
+
+def _merge_oldest(sent: dict[int, dict[int, float]]) -> None:
+    """Replace the two oldest decisions by one with the larger ceilings, under the higher number."""
+    first, second = sorted(sent)[:2]
+    for row, watts in sent.pop(first).items():
+        sent[second][row] = max(watts, sent[second].get(row, 0.0))
+
+
+def _is_state(data: Any) -> bool:
+    """Whether data has the form that `unsaved` returns."""
+    if not isinstance(data, dict) or not isinstance(data.get("devices"), dict):
+        return False
+    boots = data.get("earlier_boots")
+    return (
+        isinstance(data.get("boot_id"), str)
+        and isinstance(boots, list)
+        and all(isinstance(boot, str) for boot in boots)
+        and type(data.get("number")) is int
+        and all(
+            isinstance(watts, list) and len(watts) == 3 and all(is_number(w) and w >= 0 for w in watts)
+            for watts in data["devices"].values()
+        )
+    )

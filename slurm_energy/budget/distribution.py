@@ -1,0 +1,139 @@
+"""Distribution of power budgets among groups of devices.
+
+The simulator and the controller use the same function. Budgets may overlap in any way: a group keeps the
+limits of all budgets above it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_energy.budget.group_response import keeps_slowdown_limits, limit_range
+from slurm_energy.budget.lowering_order import (
+    MAX_PRICE,
+    MIN_PRICE,
+    DistributionPolicy,
+    LoweringOrder,
+    lowering_order,
+)
+from slurm_energy.budget.power_groups import BudgetColumns, PowerGroups, PowerShares
+from slurm_energy.scheduling.queue import Bools, Floats, Ints
+
+_PRICE_STEP = 1e-12
+"""Precision of prices; the whole range of a device's limits spans at least 1e-9."""
+
+
+def distribute(groups: PowerGroups, budgets: BudgetColumns, policy: DistributionPolicy) -> PowerShares:
+    """Return the power limit of each device such that the sum of limits keeps every budget.
+
+    Each budget has a price at which its groups fit. A group pays the highest price of its budgets. The
+    budgets with the highest prices are settled first; the other budgets distribute the power that these
+    leave. A group keeps its floor even if a budget is exceeded.
+
+    Args:
+        groups: n groups of devices.
+        budgets: b budgets.
+        policy: order in which power is taken.
+    """
+    limits = limit_range(groups)
+    order = lowering_order(groups, limits, policy)
+    members = [np.flatnonzero(row) for row in budgets.members]
+    limit_watts, binding = _settle(order, budgets, members)
+    covered = np.zeros(groups.count, np.bool_)
+    for row, rows in enumerate(members):
+        if np.isfinite(budgets.limit_watts[row]):
+            covered[rows] = True
+    limit_watts = np.where(covered, np.clip(limit_watts, limits.floor_watts, limits.max_watts), np.nan)
+    counted_watts = np.where(covered, limit_watts, limits.needed_watts)
+    committed_watts = budgets.fixed_watts + np.array(
+        [float(budgets.members[b][rows] @ counted_watts[rows]) for b, rows in enumerate(members)]
+    )
+    excess_watts = committed_watts - budgets.limit_watts
+    return PowerShares(
+        limit_watts=limit_watts,
+        binding=binding,
+        keeps_slowdown=keeps_slowdown_limits(groups, limit_watts),
+        committed_watts=committed_watts,
+        shortfall_watts=np.where(excess_watts > 1e-6, excess_watts, 0.0),
+    )
+
+
+def _settle(order: LoweringOrder, budgets: BudgetColumns, members: list[Ints]) -> tuple[Floats, Ints]:
+    """Return the limit of each group and the budget that determines it; -1 without one."""
+    count = len(order.top_watts)
+    limit_watts = order.top_watts.copy()
+    binding = np.full(count, -1, np.int64)
+    is_open: Bools = np.ones(count, np.bool_)
+    left_watts = budgets.limit_watts - budgets.fixed_watts
+    prices = {row: np.inf for row in range(len(members)) if np.isfinite(left_watts[row])}
+    changed = set(prices)
+    while prices:
+        for row in changed:
+            rows = members[row][is_open[members[row]]]
+            prices[row] = _price(order, rows, budgets.members[row][rows], float(left_watts[row]))
+            if prices[row] <= MIN_PRICE:
+                del prices[row]
+        settled = _settled(prices, members, is_open)
+        frozen = np.zeros(count, np.bool_)
+        for row in settled:
+            rows = members[row][is_open[members[row]]]
+            limit_watts[rows] = order.limit_watts(rows, prices.pop(row))
+            binding[rows] = row
+            is_open[rows] = False
+            frozen[rows] = True
+        changed = set()
+        for row in prices:
+            rows = members[row][frozen[members[row]]]
+            if len(rows):
+                left_watts[row] -= float(budgets.members[row][rows] @ limit_watts[rows])
+                changed.add(row)
+    return limit_watts, binding
+
+
+def _settled(prices: dict[int, float], members: list[Ints], is_open: Bools) -> list[int]:
+    """Return the budgets whose price no overlapping budget exceeds, highest price first."""
+    highest = np.full(len(is_open), -np.inf)
+    for row, price in prices.items():
+        highest[members[row]] = np.maximum(highest[members[row]], price)
+    rows = [
+        row
+        for row, price in prices.items()
+        if price >= np.max(highest[members[row]], where=is_open[members[row]], initial=-np.inf)
+    ]
+    return sorted(rows, key=lambda row: (-prices[row], row))
+
+
+def _price(order: LoweringOrder, rows: Ints, counts: Ints, left_watts: float) -> float:
+    """Return the lowest price at which groups fit into a budget.
+
+    Args:
+        order: the order of lowering.
+        rows: groups under the budget.
+        counts: their devices under the budget.
+        left_watts: power for these devices.
+
+    Returns:
+        `MIN_PRICE` if they fit without restriction, `MAX_PRICE` if they do not fit at their floors.
+    """
+    top_watts = float(counts @ order.top_watts[rows])
+    if top_watts <= left_watts:
+        return MIN_PRICE
+    width = order.width_watts[rows] * counts[:, None]
+    is_real = width > 0
+    width, first, last = width[is_real], order.first_price[rows][is_real], order.last_price[rows][is_real]
+    needed_watts = top_watts - left_watts
+    if float(width.sum()) <= needed_watts:
+        return MAX_PRICE
+    low, high = MIN_PRICE, MAX_PRICE
+    while high - low > _PRICE_STEP and len(width):
+        price = (low + high) / 2
+        taken = np.clip((price - first) / (last - first), 0.0, 1.0)
+        if float(width @ taken) >= needed_watts:
+            high = price
+            active = first < high
+        else:
+            low = price
+            active = last > low
+            needed_watts -= float(width[~active].sum())
+        width, first, last = width[active], first[active], last[active]
+    return high

@@ -1,0 +1,161 @@
+"""Response of groups of devices to power limits: time and power at any limit, and limits of interest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_energy.budget.power_groups import NO_JOB, PowerGroups
+from slurm_energy.scheduling.queue import Bools, Floats, Ints
+
+_RESPONSIVE = 1e-6
+"""Increase in time above which a group counts as slowed down by its lowest limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRange:
+    """Limits per device of n groups that bound and divide the range of their limits; shape (n,) each.
+
+    Attributes:
+        max_watts: limit that no budget restricts.
+        needed_watts: expected power without a limit, within the range. A lower limit takes power.
+        slowdown_watts: lowest limit that keeps the job's slowdown limit; the floor without one.
+        floor_watts: lowest limit of the budget.
+    """
+
+    max_watts: Floats
+    needed_watts: Floats
+    slowdown_watts: Floats
+    floor_watts: Floats
+
+
+def limit_range(groups: PowerGroups) -> LimitRange:
+    """Return the range of limits of each group.
+
+    A job with several groups divides its slowdown limit among the groups that slow it down, because their
+    slowdowns multiply at worst.
+    """
+    floor_watts = np.clip(groups.floor_watts, groups.min_watts, groups.max_watts)
+    draw_watts = np.where(np.isfinite(groups.draw_watts), groups.draw_watts, groups.max_watts)
+    needed_watts = np.clip(draw_watts, floor_watts, groups.max_watts)
+    limited = ~np.isnan(groups.slowdown_limit)
+    slows = time_ratios(groups, floor_watts[:, None])[:, 0] > 1 + _RESPONSIVE
+    parts = np.maximum(1, _sum_by_job(groups.job_id, slows.astype(np.float64)))
+    allowed = np.where(limited, 1 + np.maximum(0.0, groups.slowdown_limit), np.inf) ** (1 / parts)
+    slowdown_watts = np.where(limited, _limit_at_time(groups, allowed), floor_watts)
+    return LimitRange(
+        max_watts=np.asarray(groups.max_watts, np.float64),
+        needed_watts=needed_watts,
+        slowdown_watts=np.clip(slowdown_watts, floor_watts, needed_watts),
+        floor_watts=floor_watts,
+    )
+
+
+def time_ratios(groups: PowerGroups, limit_watts: Floats) -> Floats:
+    """Return time per unit of work at the given limits, divided by that without a limit.
+
+    Below the lowest known limit the speed is proportional to the limit.
+
+    Args:
+        groups: n groups.
+        limit_watts: limits per device, shape (n, m).
+
+    Returns:
+        Shape (n, m).
+    """
+    levels, times, _ = _extended_levels(groups)
+    below = np.maximum(1.0, levels[:, :1] / np.maximum(limit_watts, 1e-9))
+    return _interpolated(levels, times, limit_watts) * below
+
+
+def power_ratios(groups: PowerGroups, limit_watts: Floats) -> Floats:
+    """Return the power of a device at the given limits divided by that without a limit, shape (n, m).
+
+    Args:
+        groups: n groups.
+        limit_watts: limits per device, shape (n, m).
+    """
+    levels, _, powers = _extended_levels(groups)
+    below = np.minimum(1.0, limit_watts / np.maximum(levels[:, :1], 1e-9))
+    return _interpolated(levels, powers, limit_watts) * below
+
+
+def job_power_share(groups: PowerGroups) -> Floats:
+    """Return the part of each group in the power of its job without limits, 0 to 1, shape (n,)."""
+    draw_watts: Floats = np.where(np.isfinite(groups.draw_watts), groups.draw_watts, groups.max_watts)
+    watts: Floats = np.maximum(groups.devices * draw_watts, 1e-9)
+    shares: Floats = watts / _sum_by_job(groups.job_id, watts)
+    return shares
+
+
+def keeps_slowdown_limits(groups: PowerGroups, limit_watts: Floats) -> Bools:
+    """Return whether the limits of all groups of the job keep its slowdown limit, shape (n,).
+
+    Args:
+        groups: n groups.
+        limit_watts: limit per device, shape (n,); NaN: none.
+    """
+    limits = np.where(np.isnan(limit_watts), np.inf, limit_watts)
+    job_time = np.exp(_sum_by_job(groups.job_id, np.log(time_ratios(groups, limits[:, None])[:, 0])))
+    keeps: Bools = np.isnan(groups.slowdown_limit) | (job_time <= 1 + groups.slowdown_limit + 1e-6)
+    return keeps
+
+
+def _extended_levels(groups: PowerGroups) -> tuple[Floats, Floats, Floats]:
+    """Return limits, time ratios and power ratios, with a last point without slowdown, shape (n, k + 1)."""
+    draw_watts = np.where(np.isfinite(groups.draw_watts), groups.draw_watts, groups.max_watts)
+    top = np.maximum(np.clip(draw_watts, groups.min_watts, groups.max_watts), groups.level_watts[:, -1])
+    ones = np.ones((groups.count, 1))
+    levels = np.concatenate([groups.level_watts, top[:, None]], axis=1)
+    times = np.concatenate([np.maximum(1.0, groups.time_ratio), ones], axis=1)
+    return levels, times, np.concatenate([groups.power_ratio, ones], axis=1)
+
+
+def _interpolated(levels: Floats, values: Floats, at: Floats) -> Floats:
+    """Return values interpolated linearly in each row, and the outer values outside of the levels.
+
+    Args:
+        levels: ascending abscissae, shape (n, k).
+        values: ordinates, shape (n, k).
+        at: abscissae of the result, shape (n, m).
+
+    Returns:
+        Shape (n, m).
+    """
+    result = np.empty_like(at, dtype=np.float64)
+    rows = np.arange(len(levels))
+    for column in range(at.shape[1]):
+        wanted = np.clip(at[:, column], levels[:, 0], levels[:, -1])
+        above: Ints = np.clip((levels < wanted[:, None]).sum(axis=1), 1, levels.shape[1] - 1)
+        low, high = levels[rows, above - 1], levels[rows, above]
+        width = high - low
+        part = np.divide(wanted - low, width, out=np.ones_like(width), where=width > 0)
+        first = values[rows, above - 1]
+        result[:, column] = first + part * (values[rows, above] - first)
+    return result
+
+
+def _limit_at_time(groups: PowerGroups, allowed: Floats) -> Floats:
+    """Return the lowest limit at which the time ratio is at most `allowed`, shape (n,)."""
+    levels, times, _ = _extended_levels(groups)
+    rows = np.arange(groups.count)
+    fits = times <= allowed[:, None]
+    above = np.maximum(1, np.argmax(fits, axis=1))
+    slow, fast = times[rows, above - 1], times[rows, above]
+    part = np.divide(slow - allowed, slow - fast, out=np.ones_like(slow), where=slow > fast)
+    low = levels[rows, above - 1]
+    between = low + np.clip(part, 0.0, 1.0) * (levels[rows, above] - low)
+    below = levels[:, 0] * times[:, 0] / allowed
+    limits: Floats = np.where(fits[:, 0], np.minimum(below, levels[:, 0]), between)
+    return limits
+
+
+def _sum_by_job(job_id: Ints, values: Floats) -> Floats:
+    """Return for each group the sum of the values of its job; devices without a job count alone."""
+    jobs, row = np.unique(job_id, return_inverse=True)
+    if len(jobs) == 0:
+        return np.zeros(0)
+    sums = np.bincount(row, weights=values, minlength=len(jobs))[row]
+    result: Floats = np.where(job_id == NO_JOB, values, sums)
+    return result

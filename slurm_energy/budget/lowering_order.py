@@ -1,0 +1,180 @@
+"""Order in which a distribution policy takes power from groups of devices.
+
+Each group's range of limits is divided into segments. A segment has an interval of prices: at a price within
+the interval, the corresponding part of the segment is taken. At one price for all groups, the groups have the
+limits that the policy considers fair or best. Prices of all policies are composed of tiers:
+
+- -1 to 0: power above the expected power of the device, which takes nothing from the job;
+- 0 to 1: power down to the limit that keeps the job's slowdown limit;
+- 1 to 2: power down to the floor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from slurm_energy.budget.group_response import (
+    LimitRange,
+    job_power_share,
+    power_ratios,
+    time_ratios,
+)
+from slurm_energy.budget.power_groups import PowerGroups
+from slurm_energy.scheduling.queue import Bools, Floats, Ints
+
+MIN_PRICE, MAX_PRICE = -1.0, 2.0
+_TIE = 5e-3
+"""Width of the price interval of a segment at a constant marginal price. Groups with nearly equal prices
+share a reduction, and small changes of predictions do not move all power from one group to another."""
+
+
+class DistributionPolicy(StrEnum):
+    """Policy by which a budget is distributed.
+
+    Attributes:
+        EQUAL: the same limit in watts for each device.
+        PROPORTIONAL: the same part of each device's expected power.
+        LEAST_EDP: the smallest increase in energy-delay products, weighted by nodes.
+        DEADLINE_FIRST: jobs without deadlines are lowered first, and jobs with the least slack last.
+    """
+
+    EQUAL = "equal"
+    PROPORTIONAL = "proportional"
+    LEAST_EDP = "least-edp"
+    DEADLINE_FIRST = "deadline-first"
+
+
+@dataclass(frozen=True, slots=True)
+class LoweringOrder:
+    """Segments of the limits of n groups, s segments each.
+
+    Attributes:
+        top_watts: limit per device at the lowest price, shape (n,).
+        width_watts: watts per device of each segment, shape (n, s).
+        first_price, last_price: prices between which a segment is taken, shape (n, s).
+    """
+
+    top_watts: Floats
+    width_watts: Floats
+    first_price: Floats
+    last_price: Floats
+
+    def limit_watts(self, rows: Ints, price: float) -> Floats:
+        """Return the limits per device of the given groups at a price, shape (len(rows),)."""
+        first, last = self.first_price[rows], self.last_price[rows]
+        taken = np.clip((price - first) / (last - first), 0.0, 1.0)
+        limits: Floats = self.top_watts[rows] - (self.width_watts[rows] * taken).sum(axis=1)
+        return limits
+
+
+def lowering_order(groups: PowerGroups, limits: LimitRange, policy: DistributionPolicy) -> LoweringOrder:
+    """Return the order in which a policy takes power from the groups.
+
+    Args:
+        groups: n groups.
+        limits: the ranges of their limits.
+        policy: the policy.
+    """
+    grid = _grid(groups, limits)
+    width = grid[:, :-1] - grid[:, 1:]
+    middle = (grid[:, :-1] + grid[:, 1:]) / 2
+    tier = np.where(middle > limits.needed_watts[:, None], -1, 0)
+    tier[middle < limits.slowdown_watts[:, None]] = 1
+    if policy is DistributionPolicy.EQUAL:
+        first, last = _linear_prices(
+            grid, np.full(groups.count, float(np.max(limits.max_watts, initial=1.0)))
+        )
+    elif policy is DistributionPolicy.PROPORTIONAL:
+        first, last = _linear_prices(grid, limits.needed_watts)
+    else:
+        first, last = _edp_prices(groups, grid, tier)
+        if policy is DistributionPolicy.DEADLINE_FIRST:
+            first, last = _after_deadlines(groups.deadline_s, first, last)
+    spare_first, spare_last = _spare_prices(grid, limits)
+    first = np.where(tier < 0, spare_first, tier + first)
+    last = np.where(tier < 0, spare_last, tier + last)
+    return LoweringOrder(limits.max_watts, width, first, np.maximum(last, first + 1e-9))
+
+
+def _grid(groups: PowerGroups, limits: LimitRange) -> Floats:
+    """Return limits per device in descending order at which the marginal price of a group may change."""
+    columns = (limits.max_watts, limits.needed_watts, limits.slowdown_watts, limits.floor_watts)
+    levels = np.clip(groups.level_watts, limits.floor_watts[:, None], limits.needed_watts[:, None])
+    grid = np.concatenate([levels, np.stack(columns, axis=1)], axis=1)
+    descending: Floats = -np.sort(-grid, axis=1)
+    return descending
+
+
+def _spare_prices(grid: Floats, limits: LimitRange) -> tuple[Floats, Floats]:
+    """Return prices from -1 to 0 that take the same part of each group's spare power."""
+    spare = np.maximum(limits.max_watts - limits.needed_watts, 1e-9)[:, None]
+    price = -1 + np.clip((limits.max_watts[:, None] - grid) / spare, 0.0, 1.0)
+    return price[:, :-1], price[:, 1:]
+
+
+def _linear_prices(grid: Floats, reference_watts: Floats) -> tuple[Floats, Floats]:
+    """Return prices from 0 to 1 that fall linearly with the limit divided by a reference."""
+    price = 1 - np.clip(grid / np.maximum(reference_watts, 1e-9)[:, None], 0.0, 1.0)
+    return price[:, :-1], price[:, 1:]
+
+
+def _edp_prices(groups: PowerGroups, grid: Floats, tier: Ints) -> tuple[Floats, Floats]:
+    """Return prices from 0 to 1 that rise with the increase in energy-delay product per watt taken.
+
+    The energy-delay product of a job counts the power of all its groups, so that a small part of its power
+    does not count as much as its slowdown.
+    """
+    share = job_power_share(groups)[:, None]
+    power = 1 - share + share * power_ratios(groups, grid)
+    cost = groups.weight[:, None] * (power * np.square(time_ratios(groups, grid)) - 1)
+    slope = _convex_slopes(grid, cost, tier) / np.maximum(1, groups.devices)[:, None]
+    width = grid[:, :-1] - grid[:, 1:]
+    counted = np.abs(slope[(width > 0) & (tier >= 0) & (groups.weight[:, None] > 0)])
+    scale = float(np.median(counted)) if len(counted) else 1.0
+    relative = slope / max(scale, 1e-12)
+    price = 0.5 + 0.5 * relative / (1 + np.abs(relative))
+    joined = (tier[:, 1:] == tier[:, :-1]) & (width[:, 1:] > 0) & (width[:, :-1] > 0)
+    between = np.where(joined, (price[:, 1:] + price[:, :-1]) / 2, np.nan)
+    first, last = price.copy(), price.copy()
+    first[:, 1:] = np.where(joined, between, price[:, 1:])
+    last[:, :-1] = np.where(joined, between, price[:, :-1])
+    taken = (grid[:, :1] - grid) / np.maximum(grid[:, :1] - grid[:, -1:], 1e-9)
+    scale_01 = 1 - _TIE
+    return first * scale_01 + _TIE * taken[:, :-1], last * scale_01 + _TIE * taken[:, 1:]
+
+
+def _convex_slopes(grid: Floats, cost: Floats, tier: Ints) -> Floats:
+    """Return the slopes of the largest convex function below the cost, within each tier.
+
+    The slope of segment j is the maximum over i <= j of the minimum over l > j of the slope between the grid
+    points i and l, both in the tier of segment j.
+
+    Args:
+        grid: limits in descending order, shape (n, s + 1).
+        cost: cost at these limits, shape (n, s + 1).
+        tier: tier of each segment, shape (n, s).
+
+    Returns:
+        Cost per watt of each segment, not decreasing within a tier, shape (n, s).
+    """
+    slopes = np.full(tier.shape, -np.inf)
+    for start in range(tier.shape[1]):
+        watts = grid[:, start, None] - grid[:, start + 1 :]
+        valid: Bools = (tier[:, start:] == tier[:, start, None]) & (watts > 1e-9)
+        rise = np.divide(
+            cost[:, start + 1 :] - cost[:, start, None], watts, out=np.full(watts.shape, np.inf), where=valid
+        )
+        lowest = np.minimum.accumulate(rise[:, ::-1], axis=1)[:, ::-1]
+        same = (tier[:, start:] == tier[:, start, None]) & np.isfinite(lowest)
+        slopes[:, start:] = np.maximum(slopes[:, start:], np.where(same, lowest, -np.inf))
+    return np.where(np.isfinite(slopes), slopes, 0.0)
+
+
+def _after_deadlines(deadline_s: Floats, first: Floats, last: Floats) -> tuple[Floats, Floats]:
+    """Return prices that order groups by deadline before their own prices, the least slack last."""
+    _, rank = np.unique(-deadline_s, return_inverse=True)
+    ranks = float(np.max(rank, initial=0) + 1)
+    return (rank[:, None] + first) / ranks, (rank[:, None] + last) / ranks
