@@ -23,7 +23,6 @@ from slurm_energy.config.budget_tables import BudgetTable
 from slurm_energy.config.weekly_schedule import MAX_LIMIT_WATTS, MIN_LIMIT_WATTS, parse_schedule
 from slurm_energy.quantities import is_number, shown
 
-MAX_SIGNAL_BYTES: Final = 64 << 10
 MAX_CALENDAR_ROWS: Final = 200_000
 _HEADER: Final = ["time", "watts"]
 _MAX_UNIX_S: Final = 1e11
@@ -65,28 +64,27 @@ def configured_limit(table: BudgetTable, zone: tzinfo | None, calendar: str | No
     raise ValueError(f"budget '{table.name}' has no limit")
 
 
-def parse_signal(content: bytes, accept_watts: tuple[float, float]) -> SignalValue:
-    """Return the value in the content of a signal.
+def parse_signal(text: str, accept_watts: tuple[float, float]) -> SignalValue:
+    """Return the value in the text of a signal.
 
     Args:
-        content: a number of watts as text, or a JSON object with the key `watts` and optionally `unix_s`, the
+        text: a number of watts as text, or a JSON object with the key `watts` and optionally `unix_s`, the
             time of the value.
         accept_watts: lowest and highest plausible value.
 
     Raises:
-        ValueError: the content is malformed, or the value is not plausible.
+        ValueError: the text is malformed, or the value is not plausible.
     """
-    if len(content) > MAX_SIGNAL_BYTES:
-        raise ValueError(f"is longer than {MAX_SIGNAL_BYTES} bytes")
     try:
-        value = json.loads(content)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         value = None
     number: Any = value.get("watts") if isinstance(value, dict) else value
     unix_s: Any = value.get("unix_s") if isinstance(value, dict) else None
     if not is_number(number):
-        text = shown(content[:100].decode("utf-8", "replace").strip())
-        raise ValueError(f"'{text}' is neither a number of watts nor JSON such as {{\"watts\": 400000}}")
+        raise ValueError(
+            f"'{shown(text.strip())}' is neither a number of watts nor JSON such as {{\"watts\": 400000}}"
+        )
     watts = float(number)
     if not accept_watts[0] <= watts <= accept_watts[1]:
         raise ValueError(f"{watts:g} W is not from {accept_watts[0]:g} to {accept_watts[1]:g} W")

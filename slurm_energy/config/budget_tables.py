@@ -28,7 +28,7 @@ _LIMIT = between(MIN_LIMIT_WATTS, MAX_LIMIT_WATTS)
 
 
 def _budget_name(value: str) -> str | None:
-    fits = not value or _BUDGET_NAME.fullmatch(value)
+    fits = _BUDGET_NAME.fullmatch(value)
     return None if fits else "must be 1 to 40 letters, digits, - and _, and begin with a letter or digit"
 
 
@@ -38,8 +38,12 @@ def _license_name(value: str) -> str | None:
 
 
 def _slurm_name(value: str) -> str | None:
-    fits = not value or _SLURM_NAME.fullmatch(value)
+    fits = _SLURM_NAME.fullmatch(value)
     return None if fits else "must be one name as in Slurm, without blanks and commas"
+
+
+def _node_list(value: str) -> str | None:
+    return None if value.strip() else "must be a node list such as n[1-16]"
 
 
 def _time_zone(value: str) -> str | None:
@@ -54,7 +58,7 @@ def _time_zone(value: str) -> str | None:
 
 
 def _signal(value: str) -> str | None:
-    if not value or (value.startswith("/") and value.isprintable()):
+    if value.startswith("/") and value.isprintable():
         return None
     try:
         parts = urlsplit(value)
@@ -158,11 +162,11 @@ class BudgetTable:
         "", "Name of the budget, for commands, history and explanations.", _budget_name, show="site"
     )
     cluster: bool = key(False, "true: the whole cluster.", show=True)
-    partition: str = key("", "Nodes of this partition.", _slurm_name)
-    nodes: str = key("", "These nodes, for example n[1-16].")
-    account: str = key("", "Jobs of this account and of the accounts below it.", _slurm_name)
-    user: str = key("", "Jobs of this user.", _slurm_name)
-    qos: str = key("", "Jobs with this QOS.", _slurm_name)
+    partition: str = key("", "Nodes of this partition.", _slurm_name, show="gpu")
+    nodes: str = key("", "These nodes.", _node_list, show="n[1-16]")
+    account: str = key("", "Jobs of this account and of the accounts below it.", _slurm_name, show="physics")
+    user: str = key("", "Jobs of this user.", _slurm_name, show="alice")
+    qos: str = key("", "Jobs with this QOS.", _slurm_name, show="high")
     watts: float | None = key(None, "Constant limit.", _LIMIT, show=400000.0)
     schedule: list[dict[str, Any]] = key(
         [],

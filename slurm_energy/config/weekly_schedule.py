@@ -47,8 +47,8 @@ def parse_schedule(tables: Sequence[Mapping[str, Any]]) -> tuple[ScheduleEntry, 
         ValueError: a table is malformed, or two entries begin at the same time. The message names the table
             by its position, counted from 1.
     """
-    if len(tables) > _MAX_ENTRIES:
-        raise ValueError(f"must have at most {_MAX_ENTRIES} entries")
+    if not 1 <= len(tables) <= _MAX_ENTRIES:
+        raise ValueError(f"must have 1 to {_MAX_ENTRIES} entries")
     entries: list[ScheduleEntry] = []
     begins: dict[tuple[int, int], int] = {}
     for position, table in enumerate(tables, 1):

@@ -13,6 +13,7 @@ from slurm_energy.config.loader import ConfigSource, is_explicit, locate, parse_
 from slurm_energy.errors import ConfigError
 from slurm_energy.trusted_files import MAX_FILE_BYTES
 from slurm_energy.validation import (
+    budgets,
     controller_address,
     node_power,
     oracle_files,
@@ -39,6 +40,7 @@ CHECKS: tuple[tuple[Check, frozenset[DaemonRole]], ...] = (
     (node_power.check, _NODE),
     (oracle_files.check, _CONTROLLER),
     (priority.check, _CONTROLLER),
+    (budgets.check, _CONTROLLER),
     (paths.check_controller, _CONTROLLER),
     (paths.check_node, _NODE),
     (slurm_settings.check, _CONTROLLER),

@@ -176,56 +176,55 @@ def test_any_text_is_a_calendar_or_one_fault(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "watts", "unix_s"),
+    ("text", "watts", "unix_s"),
     [
-        (b"400000\n", 400000, None),
-        (b" 4e5 ", 400000, None),
-        (b'{"watts": 1500.5, "unix_s": 7, "unit": "W"}', 1500.5, 7),
+        ("400000\n", 400000, None),
+        (" 4e5 ", 400000, None),
+        ('{"watts": 1500.5, "unix_s": 7, "unit": "W"}', 1500.5, 7),
     ],
 )
-def test_a_signal_is_a_number_or_a_json_object(content: bytes, watts: float, unix_s: float | None) -> None:
-    value = parse_signal(content, (1, 1e9))
+def test_a_signal_is_a_number_or_a_json_object(text: str, watts: float, unix_s: float | None) -> None:
+    value = parse_signal(text, (1, 1e9))
     assert (value.watts, value.unix_s) == (watts, unix_s)
 
 
 @pytest.mark.parametrize(
-    "content",
+    "text",
     [
         *(
-            b"",
-            b"-5",
-            b"0",
-            b"nan",
-            b"NaN",
-            b"Infinity",
-            b"1e400",
-            b"true",
-            b"[5]",
-            b"null",
-            b'"5"',
-            b"400 kW",
+            "",
+            "-5",
+            "0",
+            "nan",
+            "NaN",
+            "Infinity",
+            "1e400",
+            "true",
+            "[5]",
+            "null",
+            '"5"',
+            "400 kW",
         ),
         *(
-            b"{}",
-            b'{"watts": -1}',
-            b'{"watts": true}',
-            b'{"watts": 5, "unix_s": -1}',
-            b"\xff\xfe",
-            b"[" * 9999,
+            "{}",
+            '{"watts": -1}',
+            '{"watts": true}',
+            '{"watts": 5, "unix_s": -1}',
+            "\x00",
+            "[" * 9999,
         ),
-        b" " * (1 << 17) + b"5",
-        b"4294967297",
+        "4294967297",
     ],
 )
-def test_a_negative_or_absurd_signal_is_refused(content: bytes) -> None:
+def test_a_negative_or_absurd_signal_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        parse_signal(content, (1, 1e9))
+        parse_signal(text, (1, 1e9))
 
 
-@given(st.binary(max_size=200))
-def test_any_content_is_a_plausible_value_or_refused(content: bytes) -> None:
+@given(st.text(max_size=200))
+def test_any_signal_is_a_plausible_value_or_refused(text: str) -> None:
     try:
-        assert 10 <= parse_signal(content, (10, 20)).watts <= 20
+        assert 10 <= parse_signal(text, (10, 20)).watts <= 20
     except ValueError as error:
         assert str(error)
 
