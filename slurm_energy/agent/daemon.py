@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy import atomic_file, service_manager
+from slurm_energy.agent.budget.poll_client import BudgetPollClient
 from slurm_energy.agent.jobs.job_manager import JobManager
 from slurm_energy.agent.sockets.server import AgentServer, refuse_if_served
 from slurm_energy.agent.state.deferred_messages import DeferredMessages
@@ -94,6 +95,7 @@ class AgentDaemon:
             self._delivery = RecordDelivery(jobs.spool, self._config.cluster, lambda: jobs.node, self._work)
             self._advice = AdviceClient(jobs.tuners, lambda: self._config.cluster, self._work)
             self._groups = GroupClient(jobs.tuners, lambda: self._config.cluster, self._work)
+            self._budget = BudgetPollClient(jobs, lambda: self._config.cluster, self._work)
             self._manager.status("Restoring settings of ended jobs")
             await self._work(jobs.start)
             self._deferred_messages = await self._work(DeferredMessages, socket_path, jobs)
@@ -127,6 +129,7 @@ class AgentDaemon:
             self._delivery.run,
             self._advice.run,
             self._groups.run,
+            self._budget.run,
             self._flush,
             self._apply_pending_settings,
         )
@@ -183,6 +186,8 @@ class AgentDaemon:
                 self._groups.wake()
             if self._jobs.tuners.awaits_advice:
                 self._advice.wake()
+            if self._jobs.budget.wants_poll:
+                self._budget.wake()
 
     async def _apply_pending_settings(self) -> None:
         """Apply settings that became possible when a Slurm step reported the job's CPUs.

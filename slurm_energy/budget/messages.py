@@ -28,7 +28,7 @@ POLL_RANGE_S: Final = (0.05, 3600.0)
 _MAX_CURVE_POINTS: Final = 256
 _MAX_NAME: Final = 256
 _MAX_COUNT: Final = 1 << 53
-_DEVICE: Final = re.compile(r"(?:package-|gpu)\d{1,4}", re.ASCII)
+_DEVICE: Final = re.compile(r"(?:gpu|socket|package-(?:\d{1,4}-die-)?)\d{1,4}", re.ASCII)
 _BOOT_ID: Final = re.compile(r"[0-9A-Za-z_.:-]{1,64}", re.ASCII)
 
 
@@ -37,7 +37,7 @@ class DeviceReport:
     """A processor package or GPU.
 
     Attributes:
-        name: `package-N` or `gpuN`, as in the keys of settings.
+        name: `package-N`, `package-N-die-M`, `socketN` or `gpuN`, as in the keys of settings.
         kind: product name.
         min_watts, max_watts: range of the power limit; None if the device has no power limit to set.
         limit_watts: power limit that was read back; None if unknown.

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from slurm_energy.agent.tuning import advice_client, controller_request
+from slurm_energy.agent import controller_request
+from slurm_energy.agent.tuning import advice_client
 from slurm_energy.agent.tuning.advice_client import AdviceClient
 from slurm_energy.config import ClusterConfig
 from slurm_energy.errors import NotFoundError, UnavailableError

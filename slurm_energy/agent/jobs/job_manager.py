@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from slurm_energy.agent.budget.node_budget import NodeBudget
 from slurm_energy.agent.jobs import job_records, planner, recovery
 from slurm_energy.agent.jobs.finalizer import JobFinalizer
 from slurm_energy.agent.jobs.live_queries import LiveQueries
@@ -29,6 +30,7 @@ from slurm_energy.agent.state.state_directory import StateDirectory
 from slurm_energy.agent.tuning.advice import AdviceCache
 from slurm_energy.agent.tuning.job_tuners import JobTuners
 from slurm_energy.agent.tuning.point_applier import PointApplier
+from slurm_energy.budget.messages import NodePoll
 from slurm_energy.config import Config
 from slurm_energy.control.arbitration import JobAllocation
 from slurm_energy.control.settings_manager import SettingsManager
@@ -76,14 +78,14 @@ class JobManager:
         )
         self._finalizer = JobFinalizer(devices, self._settings, self._checkpoints)
         self._applier = SettingsApplier(devices, self._settings, self._checkpoints, self._current_config)
+        points = PointApplier(devices, self._settings, self._current_config)
         self.tuners = JobTuners(
-            PointApplier(devices, self._settings, self._current_config),
-            self._checkpoints,
-            self.progress,
-            AdviceCache(state.folder / "advice"),
-            self._current_config,
-            self._clock.boottime,
-            devices,
+            *(points, self._checkpoints, self.progress, AdviceCache(state.folder / "advice")),
+            *(self._current_config, self._clock.boottime, devices),
+        )
+        self.budget = NodeBudget(
+            *(devices, self._settings, self._sessions.values, self._meter.live),
+            *(state.folder, self._clock, self._current_config),
         )
         query = partial(self._sample, SampleReason.QUERY)
         self._queries = LiveQueries(devices, self._meter, self._clock, self._sessions, query)
@@ -96,9 +98,9 @@ class JobManager:
     @property
     def sampling_interval_s(self) -> float:
         """Seconds between periodic samples: more without jobs, but few enough to notice each counter wrap."""
-        interval_s = 1 / self.config.agent.sampling_hz
-        interval_s = interval_s if self.active else max(interval_s, _IDLE_INTERVAL_S)
-        return min(interval_s, self._meter.max_interval_s, self.tuners.max_interval_s)
+        idle_s = 0.0 if self.active else _IDLE_INTERVAL_S
+        maxima_s = self._meter.max_interval_s, self.tuners.max_interval_s, self.budget.max_interval_s
+        return min(max(1 / self.config.agent.sampling_hz, idle_s), *maxima_s)
 
     def start(self) -> None:
         """Recover an earlier run: finalize ended jobs, resume running jobs, restore all other settings."""
@@ -109,6 +111,7 @@ class JobManager:
         for session in self._sessions.values():
             self._resume_session(session)
         self._finalizer.repair(self._sessions.values())
+        self.budget.start()
         self.apply_pending_settings()
         self._checkpoints.save_accounts()
         self.spool.expire(self._clock.unix(), self.config.agent.trace_retention_days * 86400)
@@ -146,6 +149,7 @@ class JobManager:
             )
         request = planner.parse_request(session, context.flags, self.config)
         self._sessions[session.key] = session
+        self.budget.job_starts(session)
         if self._applier.apply(session, request):
             self._sample(reason)
         self._start_metering(session)
@@ -288,10 +292,17 @@ class JobManager:
         """Take a periodic sample, after which the tuners may choose other operating points for jobs."""
         self._sample(SampleReason.PERIODIC)
         self.tuners.add_sample(self._meter.sampled_at)
+        self.budget.check_lease()
+
+    def poll_budget(self) -> NodePoll:
+        """Return the state of the node for the controller's decision about power budgets."""
+        self._sample(SampleReason.QUERY)
+        return self.budget.poll(self.node)
 
     def housekeeping(self) -> None:
         """Write a checkpoint, end jobs whose epilog did not run, and retry failed operations."""
         self.apply_pending_settings()
+        self.budget.lift_if_off()
         for session in stale_jobs(self._sessions.values(), self._devices.root, self._clock.boottime()):
             log.warning("job %s: %s", session.owner, NO_EPILOG_NOTE)
             session.note(NO_EPILOG_NOTE)
@@ -377,6 +388,7 @@ class JobManager:
         if session.outcomes:
             self._checkpoints.save(session)
         self._finalizer.restore_settings(session)
+        self.budget.job_ended()
         self._checkpoints.save(session)
 
     def _sample(self, reason: SampleReason) -> None:

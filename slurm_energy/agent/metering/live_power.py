@@ -69,6 +69,7 @@ class LivePower:
         self._counters = devices.counters
         self._node_counters = devices.node_counters
         self._adds = devices.selection.added_parts
+        self._packages = len(devices.hardware.packages)
         self._windows = {c.key: _Window() for c in (*self._counters, *self._node_counters)}
 
     @property
@@ -96,6 +97,23 @@ class LivePower:
         if self._node_counters:
             self._put_node(power, self._sum(self._node_counters, now))
         return power
+
+    def device_watts(self, device: str, component: str, now: float) -> float | None:
+        """Return the current watts of one package or GPU; None if unknown.
+
+        If no counter measures a package alone, the power of all packages is divided evenly.
+
+        Args:
+            device: `package-N`, `socketN` or `gpuN`.
+            component: component that contains the device: `cpu` or `gpu[N]`.
+            now: time in seconds since boot.
+        """
+        counters = [counter for counter in self._counters if counter.component == component]
+        own = [counter for counter in counters if counter.key.rpartition(":")[2] == device]
+        if own or component != "cpu":
+            return self._sum(own or counters, now) if own or counters else None
+        total = self._sum(counters, now) if counters else None
+        return None if total is None else total / max(1, self._packages)
 
     def _put_node(self, power: dict[str, float | None], meter_watts: float | None) -> None:
         adds = [watts for name, watts in power.items() if name.partition("[")[0] in self._adds]

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from slurm_energy.agent.tuning.controller_request import request_controller
+from slurm_energy.agent.controller_request import request_controller
 from slurm_energy.agent.tuning.job_tuners import JobTuners
 from slurm_energy.config import ClusterConfig
 from slurm_energy.errors import EnergyError, UnavailableError

@@ -8,7 +8,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from slurm_energy.agent.tuning.controller_request import request_controller
+from slurm_energy.agent.controller_request import request_controller
 from slurm_energy.agent.tuning.job_tuners import JobTuners, Key
 from slurm_energy.config import ClusterConfig
 from slurm_energy.devices.power_sensor import boottime_s

@@ -1,0 +1,99 @@
+"""File with the controller's last decision about the power of this node, for the next start of the agent."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from slurm_energy import atomic_file
+from slurm_energy.budget.messages import NodeDecision
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import is_number
+
+log = logging.getLogger(__name__)
+
+_VERSION: Final = 1
+_MAX_BYTES: Final = 1_000_000
+_RENEWED_SHARE: Final = 0.5
+"""The file is written again once the lease has grown by this share of its length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The last decision and the time until which its limits are valid.
+
+    Attributes:
+        decision: the decision.
+        boot_id: identifier of the boot in which it was applied.
+        until_s: end of the lease in seconds since that boot.
+    """
+
+    decision: NodeDecision
+    boot_id: str
+    until_s: float
+
+
+class LeaseFile:
+    """The file that holds the lease. It may be older than the lease, which is then shorter, never longer.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stored: Lease | None = None
+
+    def load(self) -> Lease | None:
+        """Return the stored lease; None if there is none or the file is damaged."""
+        try:
+            data = json.loads(atomic_file.read(self._path, _MAX_BYTES))
+            if data["version"] != _VERSION or not isinstance(data["boot_id"], str):
+                raise ValueError(f"version {data['version']}")
+            if not is_number(data["until_s"]):
+                raise ValueError("until_s is not a number")
+            decision = NodeDecision.from_json(data["decision"])
+            self._stored = Lease(decision, data["boot_id"], float(data["until_s"]))
+        except FileNotFoundError:
+            self._stored = None
+        except (OSError, ValueError, KeyError, TypeError, UsageError) as error:
+            log.error("%s: cannot be read, ceilings stay until the controller decides: %s", self._path, error)
+            self._stored = None
+        return self._stored
+
+    def store(self, lease: Lease) -> None:
+        """Write a lease if it differs from the stored one by more than a renewal.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        stored = self._stored
+        limits_changed = stored is None or _limits(stored) != _limits(lease)
+        renewal_s = _RENEWED_SHARE * lease.decision.lease_s
+        if stored is not None and not limits_changed and 0 <= lease.until_s - stored.until_s < renewal_s:
+            return
+        data = {
+            "version": _VERSION,
+            "boot_id": lease.boot_id,
+            "until_s": lease.until_s,
+            "decision": lease.decision.to_json(),
+        }
+        atomic_file.write(self._path, json.dumps(data).encode(), sync=limits_changed)
+        self._stored = lease
+
+    def remove(self) -> None:
+        """Remove the file.
+
+        Raises:
+            OSError: the file cannot be removed.
+        """
+        atomic_file.remove(self._path)
+        self._stored = None
+
+
+def _limits(lease: Lease) -> tuple[object, ...]:
+    decision = lease.decision
+    return lease.boot_id, decision.safe_watts, decision.start_watts, decision.lease_s

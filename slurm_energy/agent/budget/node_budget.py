@@ -1,0 +1,373 @@
+"""Power budget of one node: ceilings from the controller's decisions, and the limits that hold without them.
+
+A decision is valid for the time of its lease. When the lease ends, the agent lowers the ceilings to the safe
+limits that came with the decision. The hardware keeps the ceilings while no agent runs. All methods run in
+the worker thread, except where stated otherwise; none of them uses the network.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from slurm_energy.agent.budget.job_reports import JobReports
+from slurm_energy.agent.budget.lease_file import Lease, LeaseFile
+from slurm_energy.agent.budget.limited_devices import (
+    LimitedDevice,
+    ceiling_watts,
+    confirmed_ceiling_watts,
+    limited_devices,
+)
+from slurm_energy.agent.jobs import planner
+from slurm_energy.agent.jobs.sessions import Session
+from slurm_energy.agent.metering.clock import Clock
+from slurm_energy.agent.metering.live_power import NODE, LivePower
+from slurm_energy.budget.messages import (
+    MAX_DEVICE_WATTS,
+    MAX_NODE_WATTS,
+    DeviceReport,
+    NodeDecision,
+    NodePoll,
+)
+from slurm_energy.config import Config
+from slurm_energy.control.arbitration import KnobDomains
+from slurm_energy.control.settings_manager import SettingsManager
+from slurm_energy.devices.discovery import NodeDevices
+from slurm_energy.log_once import RepeatedFailureLog
+
+log = logging.getLogger(__name__)
+
+FIRST_POLL_S: Final = 1.0
+_MIN_CHECK_S: Final = 0.1
+_SUBJECT: Final = "power budget"
+
+
+class NodeBudget:
+    """Ceilings of the devices of one node.
+
+    Args:
+        devices: devices of the node.
+        settings: writes ceilings and journals the original values.
+        sessions: returns the sessions of the running jobs.
+        power: current power of the devices.
+        folder: state directory of the agent, in which the lease is stored.
+        clock: clock of the machine.
+        config: returns the current configuration.
+
+    Attributes:
+        poll_s: seconds until the next poll. Any thread may read it.
+        wants_poll: whether jobs started or ended since the last poll. Any thread may read it.
+        is_safe: whether the ceilings are at the safe limits, because the lease has ended.
+    """
+
+    def __init__(
+        self,
+        devices: NodeDevices,
+        settings: SettingsManager,
+        sessions: Callable[[], Iterable[Session]],
+        power: LivePower,
+        folder: Path,
+        clock: Clock,
+        config: Callable[[], Config],
+    ) -> None:
+        self.poll_s = FIRST_POLL_S
+        self.is_safe = self.wants_poll = False
+        self._devices = devices
+        self._settings = settings
+        self._sessions = sessions
+        self._reports = JobReports(sessions, settings.journal, config)
+        self._power = power
+        self._file = LeaseFile(folder / "budget.json")
+        self._clock = clock
+        self._config = config
+        self._domains = KnobDomains.from_hardware(devices.hardware)
+        self._failures = RepeatedFailureLog(log)
+        self._number = 0
+        self._lease: Lease | None = None
+        self._limited: dict[str, LimitedDevice] = {}
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the configuration has power budgets, so that the controller is polled. For any thread."""
+        return self._config().budget.mode != "off"
+
+    @property
+    def max_interval_s(self) -> float:
+        """Maximum seconds until the next call of `check_lease`."""
+        if self._lease is None or self.is_safe:
+            return math.inf
+        return max(_MIN_CHECK_S, self._lease.until_s - self._clock.boottime())
+
+    def start(self) -> None:
+        """Continue the lease of an earlier run of the agent, or lower the ceilings to its safe limits.
+
+        A reboot resets the power limits of the hardware, and time has passed without the controller: the safe
+        limits are then in force before jobs start. Without budgets in the configuration, all ceilings are
+        lifted.
+        """
+        self._find_devices()
+        if not self.is_active:
+            self.lift()
+            return
+        self._lease = self._file.load()
+        if self._lease is None:
+            return
+        self._keep_ceilings()
+        self._number = self._lease.decision.number
+        if self._lease.boot_id != self._clock.boot_id:
+            self._number = 0
+            self._lease = Lease(self._lease.decision, self._clock.boot_id, -math.inf)
+        self.check_lease()
+
+    def lift_if_off(self) -> None:
+        """Lift all ceilings if the configuration has no power budgets."""
+        if not self.is_active and (self._lease is not None or self._has_ceilings):
+            self.lift()
+
+    def lift(self) -> None:
+        """Lift all ceilings, and restore the limits that no job needs."""
+        keys = [key for key, entry in self._settings.journal.entries.items() if entry.ceiling is not None]
+        if not self._settings.set_ceilings(dict.fromkeys(keys)):
+            return
+        try:
+            self._file.remove()
+        except OSError as error:
+            self._failures.report(_SUBJECT, f"the lease is not removed: {error}")
+        self._lease, self._number, self.is_safe, self.poll_s = None, 0, False, FIRST_POLL_S
+
+    def poll(self, node: str) -> NodePoll:
+        """Return the state of the node for the controller. Take a sample before.
+
+        Args:
+            node: Slurm's name of the node.
+        """
+        self.wants_poll = False
+        self.check_lease()
+        self._find_devices()
+        self._keep_ceilings()
+        users = self._users()
+        keys = [
+            key
+            for device in self._limited.values()
+            for key in (*device.limit_keys, *(f"powercap.enabled[{domain}]" for domain in device.domains))
+        ]
+        values = self._devices.read(keys)
+        now_s = self._clock.boottime()
+        watts = self._power.watts(now_s)
+        return NodePoll(
+            node=node,
+            boot_id=self._clock.boot_id,
+            number=self._number,
+            devices=tuple(
+                self._device_report(device, values, now_s, users[device.name])
+                for device in self._limited.values()
+            ),
+            node_watts=_bounded(watts.get(NODE), MAX_NODE_WATTS),
+            dram_watts=_bounded(watts.get("dram"), MAX_NODE_WATTS),
+            jobs=self._reports.collect(self._limited.values()),
+            is_safe=self.is_safe,
+        )
+
+    def apply(self, decision: NodeDecision, sent_s: float | None = None) -> None:
+        """Set the ceilings of a decision and renew the lease.
+
+        Args:
+            decision: the decision.
+            sent_s: time in seconds since boot at which the poll was sent, from which the lease counts; None:
+                now.
+        """
+        self.poll_s = decision.poll_s
+        if decision.number == 0:
+            if self._lease is not None or self._has_ceilings:
+                log.info("power budget: none applies any more, limits are restored")
+                self.lift()
+                self.poll_s = decision.poll_s
+            return
+        self._find_devices()
+        watts = {name: watts for name, watts in decision.limits_watts.items() if name in self._limited}
+        if not self._set(watts):
+            return
+        if self.is_safe:
+            log.info("power budget: decisions of the controller are in force again")
+        self.is_safe = False
+        until_s = (self._clock.boottime() if sent_s is None else sent_s) + decision.lease_s
+        self._lease = Lease(decision, self._clock.boot_id, until_s)
+        if self._is_confirmed(watts):
+            self._number = decision.number
+        self._store()
+
+    def check_lease(self) -> None:
+        """Lower the ceilings to the safe limits if the lease has ended."""
+        lease = self._lease
+        if lease is not None and not self.is_safe and self._clock.boottime() > lease.until_s:
+            self._enter_safe_state(f"no decision of the controller for {lease.decision.lease_s:g} s")
+
+    def job_starts(self, session: Session) -> None:
+        """Raise the ceilings of devices that only the starting job uses to the limits for a start.
+
+        The decision permits them for the time until the controller knows the job. A package is not raised for
+        a job that shares the node until the job's CPUs are known.
+
+        Args:
+            session: the job, which is among the running jobs already.
+        """
+        self.wants_poll = True
+        if self._lease is None:
+            return
+        start_watts = dict(self._lease.decision.start_watts)
+        if self.is_safe:
+            safe_watts = self._lease.decision.safe_watts
+            start_watts = {
+                name: min(w, safe_watts[name]) for name, w in start_watts.items() if name in safe_watts
+            }
+        users = self._users()
+        knows_cpus = session.whole_node or session.cpu_list is not None
+        raised = {
+            name: watts
+            for name, watts in start_watts.items()
+            if users.get(name) == {session.owner} and (knows_cpus or name.startswith("gpu"))
+            if self._ceiling_watts(name) is not None
+        }
+        self._set(raised)
+
+    def job_ended(self) -> None:
+        """Lower the ceilings of devices without jobs to their minimum."""
+        self.wants_poll = True
+        if self._lease is None:
+            return
+        idle = {name for name, owners in self._users().items() if not owners}
+        self._lower({name: self._limited[name].min_watts or 0.0 for name in idle}, only_bounded=True)
+
+    def device_ceilings(self, owner: str) -> dict[LimitedDevice, float]:
+        """Return the ceilings of the devices that a job uses. Devices without a ceiling are left out.
+
+        Args:
+            owner: the job as `JOBID.RESTART`.
+        """
+        if not self._has_ceilings:
+            return {}
+        users = self._users()
+        return {
+            device: watts
+            for name, device in self._limited.items()
+            if owner in users[name] and (watts := self._ceiling_watts(name)) is not None
+        }
+
+    @property
+    def _has_ceilings(self) -> bool:
+        return any(entry.ceiling is not None for entry in self._settings.journal.entries.values())
+
+    def _find_devices(self) -> None:
+        found = limited_devices(self._devices, self._settings.journal)
+        self._limited = {device.name: device for device in found}
+
+    def _users(self) -> dict[str, set[str]]:
+        """Return the jobs that use each device, by name of the device."""
+        hardware = self._devices.hardware
+        jobs = {session.owner: planner.allocation(session, hardware) for session in self._sessions()}
+        return {
+            name: {
+                owner
+                for owner, allocation in jobs.items()
+                if any(
+                    self._domains.affects(f"power_limit[{d}]", allocation) for d in device.domains or (name,)
+                )
+            }
+            for name, device in self._limited.items()
+        }
+
+    def _device_report(
+        self, device: LimitedDevice, values: Mapping[str, str], now_s: float, owners: Iterable[str]
+    ) -> DeviceReport:
+        journal = self._settings.journal
+        return DeviceReport(
+            name=device.name,
+            kind=device.kind[:256],
+            min_watts=device.min_watts,
+            max_watts=device.max_watts,
+            limit_watts=device.limit_watts(values),
+            watts=_bounded(self._power.device_watts(device.name, device.component, now_s), MAX_DEVICE_WATTS),
+            job_ids=tuple(sorted({int(owner.partition(".")[0]) for owner in owners})),
+            ceiling_watts=confirmed_ceiling_watts(device, self._devices, journal, values),
+        )
+
+    def _is_confirmed(self, watts: Mapping[str, float | None]) -> bool:
+        """Return whether the hardware holds the given ceilings of devices."""
+        journal = self._settings.journal
+        for name, limit in watts.items():
+            device = self._limited[name]
+            if limit is None or not device.domains:
+                continue
+            keys = (*device.limit_keys, *(f"powercap.enabled[{domain}]" for domain in device.domains))
+            if confirmed_ceiling_watts(device, self._devices, journal, self._devices.read(keys)) is None:
+                return False
+        return True
+
+    def _ceiling_watts(self, name: str) -> float | None:
+        device = self._limited.get(name)
+        return None if device is None else ceiling_watts(device, self._settings.journal)
+
+    def _enter_safe_state(self, reason: str) -> None:
+        assert self._lease is not None
+        if self._lower(self._lease.decision.safe_watts):
+            self.is_safe = True
+            log.warning("power budget: %s: safe limits are in force", reason)
+
+    def _lower(self, watts: Mapping[str, float], *, only_bounded: bool = False) -> bool:
+        """Set ceilings of devices, but raise none.
+
+        Args:
+            watts: ceiling by name of the device.
+            only_bounded: leave out devices without a ceiling.
+
+        Returns:
+            Whether the journal could be written.
+        """
+        current = {name: self._ceiling_watts(name) for name in watts if name in self._limited}
+        return self._set(
+            {
+                name: min(watts[name], math.inf if ceiling is None else ceiling)
+                for name, ceiling in current.items()
+                if not (only_bounded and ceiling is None)
+            }
+        )
+
+    def _set(self, watts: Mapping[str, float | None]) -> bool:
+        """Set the ceilings of devices and return whether the journal could be written.
+
+        Args:
+            watts: ceiling by name of the device; None lifts it.
+        """
+        ceilings: dict[str, str | None] = {}
+        window_s = self._config().agent.set_rapl_time_window_s
+        for name, limit in watts.items():
+            device = self._limited[name]
+            settings = device.settings(device.max_watts or 0.0 if limit is None else limit, window_s)
+            present = [setting for setting in settings if setting.key in self._devices.knobs]
+            ceilings |= {setting.key: None if limit is None else setting.value for setting in present}
+        return self._settings.set_ceilings(ceilings) if ceilings else True
+
+    def _keep_ceilings(self) -> None:
+        """Write ceilings again that another program has exceeded."""
+        entries = self._settings.journal.entries
+        ceilings = {key: entry.ceiling for key, entry in entries.items() if entry.ceiling is not None}
+        if ceilings:
+            self._settings.set_ceilings(ceilings)
+
+    def _store(self) -> None:
+        if self._lease is None:
+            return
+        try:
+            self._file.store(self._lease)
+        except OSError as error:
+            self._failures.report(_SUBJECT, f"the lease is not stored, a restart loses it: {error}")
+        else:
+            self._failures.clear(_SUBJECT, "the lease is stored again")
+
+
+def _bounded(watts: float | None, maximum: float) -> float | None:
+    """Return a measured power within the bounds of a poll, which a faulty sensor may exceed."""
+    return None if watts is None or math.isnan(watts) else min(max(watts, 0.0), maximum)
