@@ -16,12 +16,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from slurm_energy.budget.group_response import (
-    LimitRange,
-    job_power_share,
-    power_ratios,
-    time_ratios,
-)
+from slurm_energy.budget.group_response import LimitRange, time_ratios
 from slurm_energy.budget.power_groups import PowerGroups
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 
@@ -37,7 +32,8 @@ class DistributionPolicy(StrEnum):
     Attributes:
         EQUAL: the same limit in watts for each device.
         PROPORTIONAL: the same part of each device's expected power.
-        LEAST_EDP: the smallest increase in energy-delay products, weighted by nodes.
+        LEAST_EDP: the smallest energy-delay product of the cluster: the greatest throughput, weighted by
+            nodes.
         DEADLINE_FIRST: jobs without deadlines are lowered first, and jobs with the least slack last.
     """
 
@@ -122,14 +118,13 @@ def _linear_prices(grid: Floats, reference_watts: Floats) -> tuple[Floats, Float
 
 
 def _edp_prices(groups: PowerGroups, grid: Floats, tier: Ints) -> tuple[Floats, Floats]:
-    """Return prices from 0 to 1 that rise with the increase in energy-delay product per watt taken.
+    """Return prices from 0 to 1 that rise with the throughput that each watt taken costs.
 
-    The energy-delay product of a job counts the power of all its groups, so that a small part of its power
-    does not count as much as its slowdown.
+    A budget that limits jobs is used up. The energy-delay product of the cluster per unit of work is then the
+    budget divided by the square of the throughput, and is least where the throughput is greatest. The sum of
+    the products of the jobs is no substitute: it grows without bound for the slowest job.
     """
-    share = job_power_share(groups)[:, None]
-    power = 1 - share + share * power_ratios(groups, grid)
-    cost = groups.weight[:, None] * (power * np.square(time_ratios(groups, grid)) - 1)
+    cost = groups.weight[:, None] * (1 - 1 / time_ratios(groups, grid))
     slope = _convex_slopes(grid, cost, tier) / np.maximum(1, groups.devices)[:, None]
     width = grid[:, :-1] - grid[:, 1:]
     counted = np.abs(slope[(width > 0) & (tier >= 0) & (groups.weight[:, None] > 0)])
