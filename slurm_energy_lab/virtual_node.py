@@ -21,7 +21,7 @@ from slurm_energy.agent.jobs.job_manager import JobManager
 from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.sockets.messages import ProgressMessage
 from slurm_energy.agent.state.state_directory import StateDirectory
-from slurm_energy.config import AgentConfig, Config
+from slurm_energy.config import AgentConfig, BudgetConfig, Config
 from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, WriteStage
 from slurm_energy.devices.hardware import GpuInfo
@@ -155,6 +155,8 @@ class VirtualNode:
         sampling_hz: samples per second.
         agent: other settings of the agent.
         node_meter: whether the node has a meter of its whole power.
+        budget_mode: mode of power budgets, `off`, `observe` or `enforce`. The caller passes on the polls of
+            `manager.poll_budget` and applies decisions with `manager.budget.apply`.
     """
 
     def __init__(
@@ -165,6 +167,7 @@ class VirtualNode:
         agent: dict[str, Any] | None = None,
         *,
         node_meter: bool = False,
+        budget_mode: str = "off",
     ) -> None:
         self.clock = ModelClock()
         self.model = RealtimeModel(load_profile(profile), self.clock)
@@ -177,13 +180,19 @@ class VirtualNode:
         self._dynamic: dict[str, tuple[File, BinaryIO]] = {}
         self._entry_count = 0
         self._copy()
-        self._config = Config(agent=AgentConfig(sampling_hz=sampling_hz, **(agent or {})))
+        self._config = Config(
+            agent=AgentConfig(sampling_hz=sampling_hz, **(agent or {})),
+            budget=BudgetConfig(mode=budget_mode),
+        )
         self._node_meter = node_meter
         self._start_agent()
 
     def _start_agent(self) -> None:
         """Start an agent with an empty state directory."""
         self._agents += 1
+        self._start_on_state()
+
+    def _start_on_state(self) -> None:
         self.state = StateDirectory(self._folder / f"state{self._agents}")
         self.manager = JobManager(self._config, self._devices(), self.state, VirtualClock(self.clock))
         self.manager.start()
@@ -192,6 +201,17 @@ class VirtualNode:
         """Replace the agent by one that knows nothing of earlier jobs."""
         self.manager.stop()
         self._start_agent()
+
+    def kill_agent(self) -> None:
+        """End the agent as kill -9 does; `start_agent` starts the next one on its files."""
+        self.manager._meter.close()
+        self.manager._devices.close()
+        self.state.close()
+
+    def start_agent(self) -> None:
+        """Start an agent after `kill_agent`."""
+        self._refresh()
+        self._start_on_state()
 
     def _devices(self) -> NodeDevices:
         """Return the devices of the node's files, with GPUs and the node's meter on the model."""
