@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_energy.budget.group_response import keeps_slowdown_limits, limit_range
+from slurm_energy.budget.group_response import group_limits, keeps_slowdown_limits
 from slurm_energy.budget.lowering_order import (
     MAX_PRICE,
     MIN_PRICE,
@@ -35,7 +35,7 @@ def distribute(groups: PowerGroups, budgets: BudgetColumns, policy: Distribution
         budgets: b budgets.
         policy: order in which power is taken.
     """
-    limits = limit_range(groups)
+    limits = group_limits(groups)
     order = lowering_order(groups, limits, policy)
     members = [np.flatnonzero(row) for row in budgets.members]
     limit_watts, binding = _settle(order, budgets, members)

@@ -14,23 +14,25 @@ _RESPONSIVE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class LimitRange:
+class GroupLimits:
     """Limits per device of n groups that bound and divide the range of their limits; shape (n,) each.
 
     Attributes:
         max_watts: limit that no budget restricts.
         needed_watts: expected power without a limit, within the range. A lower limit takes power.
         slowdown_watts: lowest limit that keeps the job's slowdown limit; the floor without one.
+        economic_watts: limit with the least energy-delay product of the job that keeps its slowdown limit.
         floor_watts: lowest limit of the budget.
     """
 
     max_watts: Floats
     needed_watts: Floats
     slowdown_watts: Floats
+    economic_watts: Floats
     floor_watts: Floats
 
 
-def limit_range(groups: PowerGroups) -> LimitRange:
+def group_limits(groups: PowerGroups) -> GroupLimits:
     """Return the range of limits of each group.
 
     A job with several groups divides its slowdown limit among the groups that slow it down, because their
@@ -44,10 +46,12 @@ def limit_range(groups: PowerGroups) -> LimitRange:
     parts = np.maximum(1, _sum_by_job(groups.job_id, slows.astype(np.float64)))
     allowed = np.where(limited, 1 + np.maximum(0.0, groups.slowdown_limit), np.inf) ** (1 / parts)
     slowdown_watts = np.where(limited, _limit_at_time(groups, allowed), floor_watts)
-    return LimitRange(
+    slowdown_watts = np.clip(slowdown_watts, floor_watts, needed_watts)
+    return GroupLimits(
         max_watts=np.asarray(groups.max_watts, np.float64),
         needed_watts=needed_watts,
-        slowdown_watts=np.clip(slowdown_watts, floor_watts, needed_watts),
+        slowdown_watts=slowdown_watts,
+        economic_watts=_economic_watts(groups, slowdown_watts, needed_watts),
         floor_watts=floor_watts,
     )
 
@@ -102,14 +106,47 @@ def keeps_slowdown_limits(groups: PowerGroups, limit_watts: Floats) -> Bools:
     return keeps
 
 
+def relative_edp(groups: PowerGroups, limit_watts: Floats) -> Floats:
+    """Return the energy-delay product of each group's job if only the group has the given limits.
+
+    The product is divided by that without limits. It counts the power of all groups of the job, so that a
+    small part of the power does not count as much as a slowdown of the whole job.
+
+    Args:
+        groups: n groups.
+        limit_watts: limits per device, shape (n, m).
+
+    Returns:
+        Shape (n, m).
+    """
+    share = job_power_share(groups)[:, None]
+    power = 1 - share + share * power_ratios(groups, limit_watts)
+    product: Floats = power * np.square(time_ratios(groups, limit_watts))
+    return product
+
+
+def _economic_watts(groups: PowerGroups, lowest_watts: Floats, needed_watts: Floats) -> Floats:
+    """Return the limit with the least energy-delay product between two limits; the highest of equals."""
+    levels = np.concatenate([groups.level_watts, lowest_watts[:, None], needed_watts[:, None]], axis=1)
+    levels = -np.sort(-np.clip(levels, lowest_watts[:, None], needed_watts[:, None]), axis=1)
+    best = np.argmin(relative_edp(groups, levels), axis=1)
+    limits: Floats = levels[np.arange(groups.count), best]
+    return np.where(groups.weight > 0, limits, lowest_watts)
+
+
 def _extended_levels(groups: PowerGroups) -> tuple[Floats, Floats, Floats]:
-    """Return limits, time ratios and power ratios, with a last point without slowdown, shape (n, k + 1)."""
+    """Return limits, time ratios and power ratios, with a last point without slowdown, shape (n, k + 1).
+
+    The last point is the expected power. A limit above it changes nothing, whatever the table contains.
+    """
     draw_watts = np.where(np.isfinite(groups.draw_watts), groups.draw_watts, groups.max_watts)
-    top = np.maximum(np.clip(draw_watts, groups.min_watts, groups.max_watts), groups.level_watts[:, -1])
+    top_watts = np.clip(draw_watts, groups.min_watts, groups.max_watts)[:, None]
+    is_below = groups.level_watts < top_watts
+    levels = np.concatenate([np.minimum(groups.level_watts, top_watts), top_watts], axis=1)
     ones = np.ones((groups.count, 1))
-    levels = np.concatenate([groups.level_watts, top[:, None]], axis=1)
-    times = np.concatenate([np.maximum(1.0, groups.time_ratio), ones], axis=1)
-    return levels, times, np.concatenate([groups.power_ratio, ones], axis=1)
+    times = np.where(is_below, np.maximum(1.0, groups.time_ratio), 1.0)
+    powers = np.where(is_below, groups.power_ratio, 1.0)
+    return levels, np.concatenate([times, ones], axis=1), np.concatenate([powers, ones], axis=1)
 
 
 def _interpolated(levels: Floats, values: Floats, at: Floats) -> Floats:

@@ -16,7 +16,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from slurm_energy.budget.group_response import LimitRange, time_ratios
+from slurm_energy.budget.group_response import GroupLimits, time_ratios
 from slurm_energy.budget.power_groups import PowerGroups
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 
@@ -66,7 +66,7 @@ class LoweringOrder:
         return limits
 
 
-def lowering_order(groups: PowerGroups, limits: LimitRange, policy: DistributionPolicy) -> LoweringOrder:
+def lowering_order(groups: PowerGroups, limits: GroupLimits, policy: DistributionPolicy) -> LoweringOrder:
     """Return the order in which a policy takes power from the groups.
 
     Args:
@@ -95,7 +95,7 @@ def lowering_order(groups: PowerGroups, limits: LimitRange, policy: Distribution
     return LoweringOrder(limits.max_watts, width, first, np.maximum(last, first + 1e-9))
 
 
-def _grid(groups: PowerGroups, limits: LimitRange) -> Floats:
+def _grid(groups: PowerGroups, limits: GroupLimits) -> Floats:
     """Return limits per device in descending order at which the marginal price of a group may change."""
     columns = (limits.max_watts, limits.needed_watts, limits.slowdown_watts, limits.floor_watts)
     levels = np.clip(groups.level_watts, limits.floor_watts[:, None], limits.needed_watts[:, None])
@@ -104,7 +104,7 @@ def _grid(groups: PowerGroups, limits: LimitRange) -> Floats:
     return descending
 
 
-def _spare_prices(grid: Floats, limits: LimitRange) -> tuple[Floats, Floats]:
+def _spare_prices(grid: Floats, limits: GroupLimits) -> tuple[Floats, Floats]:
     """Return prices from -1 to 0 that take the same part of each group's spare power."""
     spare = np.maximum(limits.max_watts - limits.needed_watts, 1e-9)[:, None]
     price = -1 + np.clip((limits.max_watts[:, None] - grid) / spare, 0.0, 1.0)

@@ -6,47 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from budget_examples import LEVELS, budget, groups
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
 from slurm_energy.budget.distribution import distribute
-from slurm_energy.budget.group_response import limit_range, time_ratios
+from slurm_energy.budget.group_response import group_limits, time_ratios
 from slurm_energy.budget.lowering_order import DistributionPolicy
 from slurm_energy.budget.power_groups import NO_JOB, BudgetColumns, PowerGroups, PowerShares
 
 POLICIES = list(DistributionPolicy)
-LEVELS = 6
-
-
-def groups(count: int, **columns: Any) -> PowerGroups:
-    """Groups with limits from 100 W to 400 W whose speed is the square root of the limit, unless stated."""
-    values: dict[str, Any] = {
-        "job_id": np.arange(count) + 1,
-        "devices": np.ones(count, np.int64),
-        "min_watts": np.full(count, 100.0),
-        "max_watts": np.full(count, 400.0),
-        "draw_watts": np.full(count, 400.0),
-        "slowdown_limit": np.full(count, np.nan),
-        "weight": np.ones(count),
-        "deadline_s": np.full(count, np.inf),
-    }
-    values.update({name: np.asarray(value) for name, value in columns.items()})
-    values.setdefault("floor_watts", values["min_watts"])
-    if "level_watts" not in values:
-        values["level_watts"] = np.linspace(values["min_watts"], values["max_watts"], LEVELS, axis=1)
-    draw_watts = np.maximum(values["draw_watts"], 1.0)[:, None]
-    used = np.minimum(values["level_watts"], draw_watts) / draw_watts
-    values.setdefault("power_ratio", used)
-    values.setdefault("time_ratio", 1 / np.sqrt(used))
-    return PowerGroups(**values)
-
-
-def budget(*limit_watts: float, members: Any = None, fixed: Any = 0.0, count: int = 2) -> BudgetColumns:
-    table = np.ones((len(limit_watts), count), np.int64) if members is None else np.asarray(members, np.int64)
-    return BudgetColumns(
-        np.asarray(limit_watts, np.float64), np.broadcast_to(np.float64(fixed), (len(limit_watts),)), table
-    )
 
 
 def used_watts(table: PowerGroups, budgets: BudgetColumns, shares: PowerShares) -> np.ndarray[Any, Any]:
@@ -91,7 +61,7 @@ def test_every_budget_is_kept_or_all_its_groups_have_their_floors(
 ) -> None:
     table, budgets = case
     shares = distribute(table, budgets, policy)
-    limits = limit_range(table)
+    limits = group_limits(table)
     finite = np.isfinite(budgets.limit_watts)
     covered = (budgets.members[finite] > 0).any(axis=0)
     assert np.array_equal(np.isnan(shares.limit_watts), ~covered)
@@ -160,7 +130,7 @@ def test_slowdown_limits_are_kept_before_other_jobs_are_fast(policy: Distributio
 
 def test_a_job_divides_its_slowdown_limit_among_its_kinds_of_devices() -> None:
     table = groups(2, job_id=[7, 7], slowdown_limit=[0.1, 0.1])
-    limits = limit_range(table).slowdown_watts
+    limits = group_limits(table).slowdown_watts
     assert np.prod(time_ratios(table, limits[:, None])) <= 1.1 + 1e-6
 
 

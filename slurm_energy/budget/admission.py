@@ -1,0 +1,110 @@
+"""Admission under power budgets: which pending jobs fit now, and at which limits they start.
+
+The simulator and the controller use the same functions. Running jobs count at their economic limits, because
+the distribution lowers them to these limits to make room: two jobs at moderate limits do more work per joule
+than one job without a limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_energy.budget.group_response import group_limits
+from slurm_energy.budget.power_groups import BudgetColumns, PowerGroups
+from slurm_energy.scheduling.queue import Bools, Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class PowerAdmission:
+    """Which of m pending jobs fit under b budgets, in order.
+
+    Attributes:
+        fits: whether the job starts now, shape (m,).
+        blocking: row of the budget without enough headroom for the job; -1 for a job that fits. Shape (m,).
+        headroom_watts: headroom that the jobs leave, shape (b,).
+    """
+
+    fits: Bools
+    blocking: Ints
+    headroom_watts: Floats
+
+
+def headroom_watts(groups: PowerGroups, budgets: BudgetColumns) -> Floats:
+    """Return the power that new jobs may add under each budget, shape (b,); negative above the limit.
+
+    Args:
+        groups: groups of running jobs and of devices without jobs.
+        budgets: the budgets.
+    """
+    counted_watts = group_limits(groups).economic_watts
+    used_watts: Floats = budgets.members.astype(np.float64) @ counted_watts
+    free: Floats = budgets.limit_watts - budgets.fixed_watts - used_watts
+    return free
+
+
+def added_watts(pending: PowerGroups, idle_watts: Floats) -> Floats:
+    """Return the power that the start of each group adds above idle, shape (n,); at least 0.
+
+    A job is admitted with the sum over its groups. It starts at its economic limit or above.
+
+    Args:
+        pending: groups of pending jobs, with predicted power and response.
+        idle_watts: power of one idle device, shape (n,).
+    """
+    above_idle: Floats = np.maximum(0.0, group_limits(pending).economic_watts - idle_watts)
+    return above_idle * pending.devices
+
+
+def admit_in_order(
+    job_watts: Floats, members: Floats, headroom: Floats, *, stops_at: Bools | None = None
+) -> PowerAdmission:
+    """Return which jobs fit under all budgets, each after the jobs that were admitted before it.
+
+    Args:
+        job_watts: power that the start of each job adds above idle, in the order of starts, shape (m,).
+        members: part of this power under each budget, 0 to 1, shape (b, m).
+        headroom: power that jobs may add under each budget, shape (b,).
+        stops_at: jobs that no later job may pass if they do not fit, shape (m,); None: any job may be passed.
+    """
+    left = np.array(headroom, np.float64)
+    fits = np.zeros(len(job_watts), np.bool_)
+    blocking = np.full(len(job_watts), -1, np.int64)
+    for job in range(len(job_watts)):
+        needed = members[:, job] * job_watts[job]
+        lacking = np.flatnonzero((needed > left) & (needed > 0))
+        if len(lacking):
+            blocking[job] = lacking[0]
+            if stops_at is not None and stops_at[job]:
+                blocking[job + 1 :] = lacking[0]
+                break
+        else:
+            fits[job] = True
+            left -= needed
+    return PowerAdmission(fits, blocking, left)
+
+
+def start_limits(pending: PowerGroups, idle_watts: Floats, members: Ints, headroom: Floats) -> Floats:
+    """Return the limit per device at which an admitted job starts before the next distribution, shape (n,).
+
+    Each group gets at least its economic limit, and all of them the same part of the way from there to their
+    expected power, as far as the headroom of the budgets allows.
+
+    Args:
+        pending: groups of one admitted job.
+        idle_watts: power of one idle device, shape (n,).
+        members: number of devices of each group under each budget, shape (b, n).
+        headroom: power that the job may add under each budget, shape (b,).
+    """
+    limits = group_limits(pending)
+    low = np.maximum(idle_watts, limits.economic_watts)
+    more = np.maximum(0.0, limits.needed_watts - low)
+    free = headroom - members @ (low - idle_watts)
+    wanted = members @ more
+    exceeds = (wanted > free) & (wanted > 0)
+    parts = np.divide(np.maximum(0.0, free), wanted, out=np.ones_like(wanted), where=exceeds)
+    starts: Floats = limits.economic_watts + float(np.min(parts, initial=1.0)) * np.maximum(
+        0.0, limits.needed_watts - limits.economic_watts
+    )
+    return starts

@@ -1,0 +1,37 @@
+"""Safe limits: the limits that nodes set by themselves when the controller is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from slurm_energy.budget.ceilings import CeilingBudget
+from slurm_energy.scheduling.queue import Floats
+
+
+def safe_limits(min_watts: Floats, ceiling_watts: Floats, budgets: Sequence[CeilingBudget]) -> Floats:
+    """Return the highest limits within the ceilings whose sum fits every budget at its lowest future limit.
+
+    Each device keeps the same part of its range between minimum and ceiling, as far as its budgets allow. No
+    device gets less than its minimum, even if a budget is exceeded then.
+
+    Args:
+        min_watts: minimum power limit by row; the ceiling itself for devices that do not follow decisions.
+        ceiling_watts: current ceiling by row.
+        budgets: budgets with the lowest limit of the next hours, minus fixed power.
+
+    Returns:
+        Safe limit by row. No safe limit is above the ceiling.
+    """
+    low = np.minimum(min_watts, ceiling_watts)
+    part = np.ones(len(low))
+    for budget in budgets:
+        rows = budget.rows
+        low_watts = float(low[rows].sum())
+        range_watts = float(ceiling_watts[rows].sum()) - low_watts
+        if range_watts > budget.available_watts - low_watts:
+            kept = max(0.0, budget.available_watts - low_watts) / range_watts if range_watts > 0 else 0.0
+            part[rows] = np.minimum(part[rows], kept)
+    safe: Floats = low + part * (ceiling_watts - low)
+    return safe
