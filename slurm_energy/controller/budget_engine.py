@@ -5,24 +5,43 @@ Times are seconds on one monotonic clock that the caller chooses.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from slurm_energy.budget.messages import NodeDecision, NodePoll
+import numpy as np
+
+from slurm_energy.budget.ceilings import CeilingCommitment
+from slurm_energy.budget.messages import JobReport, NodeDecision, NodePoll
+from slurm_energy.controller.budget_cycle import CycleInputs, CycleOutcome, run_cycle
 from slurm_energy.controller.budget_facts import (
     BudgetCycle,
     BudgetedJob,
     BudgetedNode,
     BudgetInForce,
-    BudgetStatus,
     EngineSettings,
 )
+from slurm_energy.controller.budget_groups import JobReports
+from slurm_energy.controller.budget_nodes import BudgetNode
+from slurm_energy.controller.budget_report import cycle_report, measured_watts
+from slurm_energy.quantities import is_number
+from slurm_energy.scheduling.queue import Bools, Floats
+
+MAX_POLLS_PER_S: Final = 300.0
+"""Polls per second that the controller serves; with more nodes the interval of polls grows."""
+_SILENT_POLLS: Final = 3.0
+"""Missed polls after which a node counts as silent."""
+_CORRECTION_DECAY_S: Final = 60.0
+_CORRECTION_TOLERANCE: Final = 0.01
+"""Share of the committed power that the measured power may exceed before it counts."""
 
 
 class BudgetEngine:
     """Power budgets of the cluster.
 
     Call `set_budgets`, `set_nodes` and `set_jobs` whenever they change, `decide` once per second, and `poll`
-    for each poll of a node. All methods are called by one thread.
+    for each poll of a node. Store `unsaved` after each decision and before the next poll: after a restart it
+    is the upper bound of what nodes may have received. All methods are called by one thread.
 
     Args:
         settings: settings; `configure` replaces them.
@@ -31,10 +50,33 @@ class BudgetEngine:
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
         self._budgets: tuple[BudgetInForce, ...] = ()
-        self._nodes: Mapping[str, BudgetedNode] = {}
+        self._slurm_nodes: Mapping[str, BudgetedNode] = {}
         self._jobs: Mapping[int, BudgetedJob] = {}
-        self._polls: dict[str, NodePoll] = {}
-        self._number = 0
+        self._promised: Mapping[str, float] = {}
+        self._correction: dict[str, float] = {}
+        self._corrected_s = -math.inf
+        self._commitment = CeilingCommitment()
+        self._nodes: dict[str, BudgetNode] = {}
+        self._undecided: set[str] = set()
+        self._unlimited: dict[str, frozenset[str]] = {}
+        self._has_decided = False
+        self.outcome: CycleOutcome | None = None
+
+    @property
+    def commitment(self) -> CeilingCommitment:
+        """The ceilings of all devices."""
+        return self._commitment
+
+    @property
+    def poll_s(self) -> float:
+        """Interval of polls: longer in a large cluster, but at most the control period."""
+        longest_s = max(self._settings.period_s, self._settings.poll_s)
+        return min(longest_s, max(self._settings.poll_s, len(self._nodes) / MAX_POLLS_PER_S))
+
+    @property
+    def reaction_s(self) -> float:
+        """Time from a decision until nodes have confirmed lower limits, by which drops are anticipated."""
+        return 2.0 * self.poll_s + 2.0
 
     def configure(self, settings: EngineSettings) -> None:
         """Use new settings from the next decision on."""
@@ -45,24 +87,169 @@ class BudgetEngine:
         self._budgets = tuple(budgets)
 
     def set_nodes(self, nodes: Mapping[str, BudgetedNode]) -> None:
-        """Set the nodes in Slurm's configuration by name."""
-        self._nodes = nodes
+        """Set the nodes in Slurm's configuration by name. Other nodes that have reported are forgotten."""
+        self._slurm_nodes = nodes
+        gone = [name for name in self._nodes if name not in nodes]
+        for name in gone:
+            self._commitment.forget(name)
+            self._undecided.discard(name)
+            self._unlimited.pop(name, None)
+            del self._nodes[name]
+        for index, node in enumerate(self._nodes.values()):
+            node.index = index
 
     def set_jobs(self, jobs: Mapping[int, BudgetedJob]) -> None:
         """Set the running jobs by job id."""
         self._jobs = jobs
 
+    def set_promised(self, promised_watts: Mapping[str, float]) -> None:
+        """Set the power by budget that Slurm may give to jobs which no node has reported yet.
+
+        It stays free: the ceilings of running devices do not use it.
+        """
+        self._promised = promised_watts
+
+    @property
+    def unknown_jobs(self) -> frozenset[tuple[int, int]]:
+        """Jobs (id, restart count) that nodes report and `set_jobs` has not named."""
+        reported = {
+            (job.job_id, job.restart_count)
+            for node in self._nodes.values()
+            if node.poll is not None
+            for job in node.poll.jobs
+        }
+        known = {(job.job_id, job.restart_count) for job in self._jobs.values()}
+        return frozenset(reported - known)
+
     def poll(self, poll: NodePoll, now_s: float) -> NodeDecision:
         """Store the report of a node and return its decision."""
-        self._polls[poll.node] = poll
-        if not self._budgets or not self._settings.enforces:
-            return NodeDecision(0, {}, {}, {}, self._settings.lease_s, self._settings.poll_s)
-        minima = {d.name: d.min_watts for d in poll.devices if d.min_watts is not None}
-        number, limits = max(1, self._number), dict[str, float | None](minima)
-        return NodeDecision(number, limits, minima, minima, self._settings.lease_s, self._settings.poll_s)
+        node = self._nodes.get(poll.node)
+        if node is None:
+            node = self._nodes[poll.node] = BudgetNode(poll.node, len(self._nodes))
+            self._undecided.add(poll.node)
+        elif node.poll is None or node.poll.boot_id != poll.boot_id:
+            self._undecided.add(poll.node)
+        self._commitment.report(poll)
+        rows = self._commitment.rows(poll.node)
+        if rows.keys() - node.devices.keys():
+            self._undecided.add(poll.node)
+        node.update(poll, rows, now_s)
+        return self._decision(node, poll)
 
     def decide(self, now_s: float) -> BudgetCycle:
         """Distribute the power of the budgets among the devices, and return the state of the budgets."""
-        self._number += 1
-        budgets = [BudgetStatus(b.name, b.limit_watts, None, 0.0, 0.0) for b in self._budgets]
-        return BudgetCycle(now_s, tuple(budgets), {})
+        inputs = self._inputs(now_s)
+        self._correct(inputs)
+        outcome = run_cycle(inputs, self._job_reports())
+        self.outcome = outcome
+        self._undecided.clear()
+        self._has_decided = True
+        self._unlimited = _without_limit(outcome)
+        return cycle_report(inputs, outcome, self.poll_s)
+
+    def withdraw_raises(self, now_s: float) -> None:
+        """Withdraw the raises of the last decision, because `unsaved` could not be stored."""
+        lowered = np.minimum(self._commitment.granted_watts, self._commitment.held_watts)
+        self._commitment.grant(lowered, (), now_s)
+
+    def unsaved(self) -> dict[str, dict[str, Any]]:
+        """Return the state to store of each node that changed since the last call, as dicts for JSON."""
+        states = self._commitment.unsaved()
+        for name, state in states.items():
+            node = self._nodes.get(name)
+            if node is not None and node.reserve.value is not None:
+                state["reserve_watts"] = node.reserve.value
+        return states
+
+    def restore(self, states: Mapping[str, Any], now_s: float) -> list[str]:
+        """Continue from stored states; call it once, before the first poll.
+
+        No limit is raised until all nodes have reported, or until their leases have ended.
+
+        Returns:
+            Nodes whose stored state is damaged. They are unknown, like nodes that never reported.
+        """
+        damaged = self._commitment.restore(states)
+        for name, state in states.items():
+            if name in damaged:
+                continue
+            node = self._nodes[name] = BudgetNode(name, len(self._nodes))
+            node.restore(state["devices"], self._commitment.rows(name))
+            reserve = state.get("reserve_watts")
+            if is_number(reserve) and reserve >= 0:
+                node.reserve.update(reserve, now_s)
+        self._commitment.await_reports(now_s + self._settings.lease_s + self._settings.period_s)
+        return damaged
+
+    def _decision(self, node: BudgetNode, poll: NodePoll) -> NodeDecision:
+        lease_s = max(self._settings.lease_s, 4.0 * self.poll_s)
+        times = {"lease_s": lease_s, "poll_s": self.poll_s}
+        if not self._settings.enforces or (not self._budgets and self._has_decided):
+            return NodeDecision(0, {}, {}, {}, **times)
+        minima = {d.name: d.min_watts for d in poll.devices if d.min_watts is not None}
+        if node.name in self._undecided or not self._has_decided:
+            # The node keeps its ceilings until the next decision, which counts it.
+            return NodeDecision(max(1, poll.number), {}, minima, minima, **times)
+        number, ceilings = self._commitment.decision(node.name)
+        unlimited = self._unlimited.get(node.name, frozenset())
+        limits = {name: None if name in unlimited else watts for name, watts in ceilings.items()}
+        return NodeDecision(max(1, number), limits, minima, minima, **times)
+
+    def _inputs(self, now_s: float) -> CycleInputs:
+        nodes = list(self._nodes.values())
+        limit_s = _SILENT_POLLS * self.poll_s
+        silent: Bools = np.array([now_s - node.polled_s > limit_s for node in nodes], np.bool_)
+        promised = [self._promised.get(budget.name, 0.0) for budget in self._budgets]
+        return CycleInputs(
+            settings=self._settings,
+            budgets=self._budgets,
+            nodes=nodes,
+            slurm_nodes=self._slurm_nodes,
+            jobs=self._jobs,
+            commitment=self._commitment,
+            promised_watts=np.array(promised, np.float64),
+            correction_watts=np.zeros(len(self._budgets)),
+            silent=silent,
+            now_s=now_s,
+        )
+
+    def _correct(self, inputs: CycleInputs) -> None:
+        """Take the excess of the measured over the committed power of the last decision off the limits.
+
+        The correction rises at once, and falls slowly when the measured power fits again.
+        """
+        passed_s = max(0.0, inputs.now_s - self._corrected_s)
+        self._corrected_s = inputs.now_s
+        kept = math.exp(-passed_s / _CORRECTION_DECAY_S)
+        correction: Floats = np.array([self._correction.get(b.name, 0.0) * kept for b in self._budgets])
+        if self.outcome is not None and len(self.outcome.fixed_watts) == len(self._budgets):
+            measured, committed = measured_watts(inputs, self.outcome)
+            excess = measured - committed * (1.0 + _CORRECTION_TOLERANCE)
+            correction = np.maximum(correction, np.where(np.isnan(excess), 0.0, excess))
+        inputs.correction_watts = np.where(correction < 1.0, 0.0, correction)
+        names = [budget.name for budget in self._budgets]
+        self._correction = dict(zip(names, inputs.correction_watts.tolist(), strict=True))
+
+    def _job_reports(self) -> dict[int, JobReports]:
+        """Return the reports of all nodes by job, with the strictest slowdown limit."""
+        by_job: dict[int, list[tuple[BudgetNode, JobReport]]] = {}
+        for node in self._nodes.values():
+            for job in node.poll.jobs if node.poll is not None else ():
+                by_job.setdefault(job.job_id, []).append((node, job))
+        merged = {}
+        for job_id, entries in by_job.items():
+            limits = [job.slowdown_limit for _, job in entries if job.slowdown_limit is not None]
+            curve = next((node.curves[job_id] for node, _ in entries if job_id in node.curves), None)
+            merged[job_id] = JobReports(len(entries), min(limits, default=None), curve)
+        return merged
+
+
+def _without_limit(outcome: CycleOutcome) -> dict[str, frozenset[str]]:
+    """Return the devices by node that are under no budget with a limit."""
+    finite = np.isfinite(outcome.usable_watts)
+    free = ~(outcome.table.cover & finite[:, None]).any(axis=0)
+    names: dict[str, set[str]] = {}
+    for index in np.flatnonzero(free).tolist():
+        device = outcome.table.devices[index]
+        names.setdefault(device.node.name, set()).add(device.report.name)
+    return {node: frozenset(devices) for node, devices in names.items()}

@@ -141,7 +141,9 @@ class BudgetStatus:
         committed_watts: power that cannot be exceeded at the limits in force, with the fixed power.
         fixed_watts: power that no limit controls.
         capped_watts: power that the limits take from devices.
-        headroom_watts: power that new jobs may add now; negative above the limit.
+        headroom_watts: power that new jobs may add now, above idle; negative above the limit. It includes
+            what was promised to jobs before.
+        floor_watts: lowest committed power at which every running job keeps its floor.
         shortfall_watts: power by which the limit is exceeded although every device has its floor.
         nodes, silent_nodes, distrusted_nodes: numbers of nodes under the budget.
     """
@@ -153,6 +155,7 @@ class BudgetStatus:
     fixed_watts: float
     capped_watts: float = 0.0
     headroom_watts: float = math.inf
+    floor_watts: float = 0.0
     shortfall_watts: float = 0.0
     nodes: int = 0
     silent_nodes: int = 0
@@ -165,19 +168,52 @@ class BudgetedJobStatus:
 
     Attributes:
         job_id: the job.
+        nodes: number of nodes that report it.
         limits_watts: limit per device by kind; None: the job needs no limit of a budget.
+        measured_watts: measured power of the job's devices; None if one is unknown.
+        wanted_watts: expected power of the job's devices without limits.
         committed_watts: power committed to the job's devices.
         budget: name of the budget that determines the limits; None without one.
         keeps_slowdown: whether the limits keep the job's slowdown limit.
+        has_slowdown_limit: whether the job has one.
         explanation: the decision in one sentence.
     """
 
     job_id: int
+    nodes: int
     limits_watts: Mapping[str, float | None]
+    measured_watts: float | None
+    wanted_watts: float
     committed_watts: float
     budget: str | None
     keeps_slowdown: bool
+    has_slowdown_limit: bool
     explanation: str
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetedNodeStatus:
+    """Power of one node after a decision.
+
+    Attributes:
+        node: Slurm's name.
+        state: `reporting`, `silent`, `safe`, `distrusted` or `off`.
+        reason: reason of the state; may be empty.
+        measured_watts: measured power; None if unknown.
+        committed_watts: power for which the node counts.
+        max_watts: power of the node without limits.
+        job_ids: jobs on the node.
+        range: power that jobs can add on the node above idle, in all packages and in one GPU.
+    """
+
+    node: str
+    state: str
+    reason: str
+    measured_watts: float | None
+    committed_watts: float
+    max_watts: float
+    job_ids: frozenset[int]
+    range: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +223,13 @@ class BudgetCycle:
     Attributes:
         time_s: time of the decision on the engine's clock.
         budgets: state of each budget, in the order of the configuration.
-        jobs: running jobs under a budget by job id.
-        distrusted: reason by node whose measurements or limits contradict each other.
-        silent: names of nodes that do not report.
+        jobs: running jobs that nodes report, by job id.
+        nodes: nodes by name.
+        poll_s: interval of polls.
     """
 
     time_s: float
     budgets: tuple[BudgetStatus, ...]
     jobs: Mapping[int, BudgetedJobStatus]
-    distrusted: Mapping[str, str] = field(default_factory=dict)
-    silent: frozenset[str] = frozenset()
+    nodes: Mapping[str, BudgetedNodeStatus] = field(default_factory=dict)
+    poll_s: float = 1.0

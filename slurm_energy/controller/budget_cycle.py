@@ -1,0 +1,318 @@
+"""One decision of the budget engine: power under each budget, groups, and ceilings of all devices.
+
+Pure functions on the state of the engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from slurm_energy.budget.ceilings import CeilingBudget, CeilingCommitment
+from slurm_energy.budget.distribution import distribute
+from slurm_energy.budget.lowering_order import DistributionPolicy
+from slurm_energy.budget.power_groups import BudgetColumns, PowerShares
+from slurm_energy.controller.budget_coverage import job_cover, node_cover
+from slurm_energy.controller.budget_facts import BudgetedJob, BudgetedNode, BudgetInForce, EngineSettings
+from slurm_energy.controller.budget_groups import DeviceGroups, JobReports, build_groups
+from slurm_energy.controller.budget_nodes import BudgetDevice, BudgetNode
+from slurm_energy.scheduling.queue import Bools, Floats, Ints
+
+IDLE_MARGIN: Final = 1.05
+"""Power for which an idle device counts, divided by its highest recent idle power."""
+START_TOLERANCE: Final = 1.01
+"""Ceiling up to which an idle device counts at its idle power, divided by the limit with which jobs start."""
+
+
+@dataclass(slots=True)
+class CycleInputs:
+    """State of the engine that a decision uses.
+
+    Attributes:
+        settings: settings of the engine.
+        budgets: b budgets in force.
+        nodes: nodes that have reported or that an earlier process has stored, by index.
+        slurm_nodes: nodes in Slurm's configuration.
+        jobs: running jobs in Slurm.
+        commitment: ceilings.
+        promised_watts: power under each budget that jobs may add before they are reported, shape (b,).
+        correction_watts: excess of the measured over the committed power under each budget, shape (b,).
+        silent: whether a node does not report, by index.
+        now_s: time now.
+    """
+
+    settings: EngineSettings
+    budgets: Sequence[BudgetInForce]
+    nodes: Sequence[BudgetNode]
+    slurm_nodes: Mapping[str, BudgetedNode]
+    jobs: Mapping[int, BudgetedJob]
+    commitment: CeilingCommitment
+    promised_watts: Floats
+    correction_watts: Floats
+    silent: Bools
+    now_s: float
+
+
+@dataclass(slots=True)
+class CycleDevices:
+    """The devices with a power limit, as columns of length n.
+
+    Attributes:
+        devices: the devices.
+        row: row in the ceilings.
+        node: index of the node.
+        min_watts, max_watts: range of the power limit.
+        draw_watts: expected power without a limit.
+        idle_watts: power for which the device counts while it is idle.
+        controlled: the node reports and is trusted.
+        busy: jobs use the device.
+        off: Slurm has powered the node down.
+        cover: whether a budget counts the device, shape (b, n).
+    """
+
+    devices: Sequence[BudgetDevice]
+    row: Ints
+    node: Ints
+    min_watts: Floats
+    max_watts: Floats
+    draw_watts: Floats
+    idle_watts: Floats
+    controlled: Bools
+    busy: Bools
+    off: Bools
+    cover: Bools
+
+
+@dataclass(slots=True)
+class CycleOutcome:
+    """Result of a decision, as columns.
+
+    Attributes:
+        table: the devices.
+        groups: groups of the controlled devices with jobs.
+        grouped: rows of `table` that are in groups, in the order of `groups.of_device`.
+        shares: result of the distribution.
+        node_cover: whether a budget counts a whole node, shape (b, number of nodes).
+        counted_watts: power for which each device counts after the decision, shape (n,).
+        fixed_watts: power under each budget that no limit controls, shape (b,).
+        usable_watts: limit of each budget without margin, promises and correction, shape (b,).
+        needs_no_limit: whether all devices under the budget may have their maximum, shape (b,).
+    """
+
+    table: CycleDevices
+    groups: DeviceGroups
+    grouped: Ints
+    shares: PowerShares
+    node_cover: Bools
+    counted_watts: Floats
+    fixed_watts: Floats
+    usable_watts: Floats
+    needs_no_limit: Bools
+
+
+def run_cycle(inputs: CycleInputs, reports: Mapping[int, JobReports]) -> CycleOutcome:
+    """Distribute the power of all budgets and grant ceilings.
+
+    Args:
+        inputs: state of the engine; the ceilings in `commitment` are changed.
+        reports: reports of the nodes by job id.
+    """
+    nodes_covered = node_cover(inputs.budgets, [node.name for node in inputs.nodes], inputs.slurm_nodes)
+    table = device_table(inputs, nodes_covered)
+    reserved = inputs.commitment.reserved_watts[table.row]
+    counts_as_idle = _counts_as_idle(inputs, table)
+    held_still = np.where(_is_distrusted(inputs, table), np.maximum(table.max_watts, reserved), reserved)
+    still = np.where(table.off, 0.0, np.where(table.controlled, 0.0, held_still))
+    idle = np.where(counts_as_idle, table.idle_watts, 0.0)
+    rest = fixed_watts(inputs, nodes_covered)
+    fixed = rest + table.cover @ (still + idle)
+    usable = np.array([budget.limit_watts for budget in inputs.budgets], np.float64)
+    usable = usable * (1.0 - inputs.settings.margin_percent / 100.0)
+    usable = usable - inputs.promised_watts - inputs.correction_watts
+    free_device = table.controlled & ~table.off
+    all_watts = rest + table.cover @ (still + np.where(free_device, table.max_watts, 0.0))
+    needs_no_limit: Bools = all_watts <= usable
+    grouped = np.flatnonzero(free_device & table.busy)
+    groups = build_groups(
+        [table.devices[index] for index in grouped.tolist()],
+        table.draw_watts[grouped],
+        _floor_percent(inputs.budgets, table.cover[:, grouped]),
+        inputs.jobs,
+        reports,
+    )
+    waiting = free_device & ~table.busy & ~counts_as_idle  # idle devices that count at their ceilings
+    members = _members(table.cover[:, grouped], groups)
+    columns = BudgetColumns(usable, fixed + table.cover @ np.where(waiting, table.min_watts, 0.0), members)
+    shares = distribute(groups.columns, columns, DistributionPolicy(inputs.settings.distribution))
+    target = _targets(inputs, table, grouped, groups, shares, needs_no_limit)
+    if inputs.settings.enforces:
+        ceilings = [
+            CeilingBudget(table.row[table.cover[row] & free_device & ~counts_as_idle], available)
+            for row, available in enumerate((usable - fixed).tolist())
+            if math.isfinite(available)
+        ]
+        inputs.commitment.grant(target, ceilings, inputs.now_s)
+        reserved = inputs.commitment.reserved_watts[table.row]
+    else:
+        reserved = np.where(free_device, target[table.row], reserved)
+    counted = np.where(counts_as_idle, table.idle_watts, np.where(free_device, reserved, still))
+    return CycleOutcome(
+        *(table, groups, grouped, shares, nodes_covered, counted, rest, usable, needs_no_limit)
+    )
+
+
+def device_table(inputs: CycleInputs, nodes_covered: Bools) -> CycleDevices:
+    """Return the devices with a power limit as columns."""
+    devices = [device for node in inputs.nodes for device in node.devices.values() if device.row >= 0]
+    node = np.array([device.node.index for device in devices], np.int64)
+    ids = [device.report.job_ids for device in devices]
+    off = np.array([_is_off(inputs, one.name) for one in inputs.nodes], np.bool_)
+    trusted = np.array([not one.distrust for one in inputs.nodes], np.bool_)
+    by_ids = job_cover(inputs.budgets, ids, inputs.jobs)
+    cover = np.array([by_ids[one] for one in ids], np.bool_).reshape(len(devices), len(inputs.budgets)).T
+    minimum = np.array([device.min_watts for device in devices], np.float64)
+    maximum = np.array([device.max_watts for device in devices], np.float64)
+    return CycleDevices(
+        devices=devices,
+        row=np.array([device.row for device in devices], np.int64),
+        node=node,
+        min_watts=minimum,
+        max_watts=maximum,
+        draw_watts=np.array([_expected_watts(device, inputs) for device in devices], np.float64),
+        idle_watts=np.array([_idle_watts(device) for device in devices], np.float64),
+        controlled=(trusted & ~inputs.silent)[node],
+        busy=np.array([bool(one) for one in ids], np.bool_),
+        off=off[node],
+        cover=cover | nodes_covered[:, node],
+    )
+
+
+def fixed_watts(inputs: CycleInputs, nodes_covered: Bools) -> Floats:
+    """Return the power under each budget of everything but devices with a power limit, shape (b,)."""
+    rest = np.array([_rest_watts(inputs, node) for node in inputs.nodes], np.float64)
+    total: Floats = nodes_covered @ rest if len(rest) else np.zeros(len(inputs.budgets))
+    total = total + np.array([budget.constant_watts for budget in inputs.budgets], np.float64)
+    absent = _absent_nodes(inputs)
+    if absent:
+        cover = node_cover(inputs.budgets, list(absent), inputs.slurm_nodes)
+        total = total + cover @ np.array(list(absent.values()), np.float64)
+    return total + _rest_of_jobs(inputs, rest)
+
+
+def _rest_of_jobs(inputs: CycleInputs, rest: Floats) -> Floats:
+    """Return the part of the rest of nodes that budgets of jobs count: an equal share for each job."""
+    total = np.zeros(len(inputs.budgets))
+    if all(budget.scope.covers_nodes for budget in inputs.budgets):
+        return total
+    for node, watts in zip(inputs.nodes, rest.tolist(), strict=True):
+        ids = node.job_ids
+        if ids and watts:
+            cover = job_cover(inputs.budgets, [(job_id,) for job_id in ids], inputs.jobs)
+            total += sum(cover.values()) * (watts / len(ids))
+    return total
+
+
+def reserve_watts(inputs: CycleInputs, node: BudgetNode) -> float:
+    """Return the power of a node's parts that are not devices: configured, or learned, or 0."""
+    facts = inputs.slurm_nodes.get(node.name)
+    configured = facts.reserve_watts if facts is not None else None
+    return configured if configured is not None else node.reserve.value or 0.0
+
+
+def _rest_watts(inputs: CycleInputs, node: BudgetNode) -> float:
+    if _is_off(inputs, node.name):
+        return 0.0
+    return reserve_watts(inputs, node) + node.unlimited_watts()
+
+
+def _absent_nodes(inputs: CycleInputs) -> dict[str, float]:
+    """Return the nameplate power of Slurm's nodes that have never reported, by name."""
+    names = {node.name for node in inputs.nodes}
+    largest = max((n.nameplate_watts(reserve_watts(inputs, n)) for n in inputs.nodes), default=0.0)
+    return {
+        name: largest if node.nameplate_watts is None else node.nameplate_watts
+        for name, node in inputs.slurm_nodes.items()
+        if name not in names and not node.is_off
+    }
+
+
+def _is_off(inputs: CycleInputs, name: str) -> bool:
+    facts = inputs.slurm_nodes.get(name)
+    return facts is not None and facts.is_off
+
+
+def _is_distrusted(inputs: CycleInputs, table: CycleDevices) -> Bools:
+    distrusted = np.array([bool(node.distrust) for node in inputs.nodes], np.bool_)
+    result: Bools = distrusted[table.node]
+    return result
+
+
+def _counts_as_idle(inputs: CycleInputs, table: CycleDevices) -> Bools:
+    """Return whether a device counts at its idle power: idle, and jobs cannot start above its minimum."""
+    if not inputs.settings.counts_idle:
+        return np.zeros(len(table.devices), np.bool_)
+    reserved = inputs.commitment.reserved_watts[table.row]
+    is_low = reserved <= table.min_watts * START_TOLERANCE
+    result: Bools = table.controlled & ~table.off & ~table.busy & is_low
+    return result
+
+
+def _expected_watts(device: BudgetDevice, inputs: CycleInputs) -> float:
+    """Return the expected power of a device: its draw, at most the limit that its job itself requests."""
+    predicted: list[float] = []
+    for job_id in device.report.job_ids:
+        job = inputs.jobs.get(job_id)
+        watts = job.draw_watts.get(device.report.kind) if job is not None else None
+        if watts is None:
+            predicted = []
+            break
+        predicted.append(watts)
+    expected = device.draw.expected_watts(device.max_watts, max(predicted, default=None), inputs.now_s)
+    poll = device.node.poll
+    if poll is not None and len(device.report.job_ids) == 1:
+        for job_report in poll.jobs:
+            if job_report.job_id == device.report.job_ids[0]:
+                expected = min(expected, job_report.requested_watts.get(device.report.name, math.inf))
+    return max(expected, device.min_watts)
+
+
+def _idle_watts(device: BudgetDevice) -> float:
+    idle = device.draw.idle.value
+    return device.min_watts if idle is None else min(IDLE_MARGIN * idle, device.max_watts)
+
+
+def _floor_percent(budgets: Sequence[BudgetInForce], cover: Bools) -> Floats:
+    """Return the largest floor of the budgets over each device."""
+    percent = np.array([budget.floor_percent for budget in budgets], np.float64)
+    floors: Floats = np.max(np.where(cover, percent[:, None], 0.0), axis=0, initial=0.0)
+    return floors
+
+
+def _members(cover: Bools, groups: DeviceGroups) -> Ints:
+    count = groups.columns.count
+    rows = [np.bincount(groups.of_device[row], minlength=count) for row in cover]
+    return np.array(rows, np.int64).reshape(len(cover), count)
+
+
+def _targets(
+    inputs: CycleInputs,
+    table: CycleDevices,
+    grouped: Ints,
+    groups: DeviceGroups,
+    shares: PowerShares,
+    needs_no_limit: Bools,
+) -> Floats:
+    """Return the wanted ceiling by row of the ceilings. Devices of silent nodes keep theirs."""
+    commitment = inputs.commitment
+    target = np.minimum(commitment.granted_watts, commitment.held_watts)
+    limited = (table.cover & ~needs_no_limit[:, None]).any(axis=0)
+    own = np.where(limited, table.min_watts, table.max_watts)
+    limits = shares.limit_watts[groups.of_device]
+    own[grouped] = np.where(np.isnan(limits), table.max_watts[grouped], limits)
+    changes = table.controlled & ~table.off
+    target[table.row[changes]] = own[changes]
+    return target

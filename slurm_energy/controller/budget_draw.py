@@ -1,0 +1,107 @@
+"""Expected power of a device without a limit, from the power that its node reports."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+AT_LIMIT_SHARE: Final = 0.97
+"""Share of the limit above which a device counts as held back by it."""
+GROWTH: Final = 1.4
+"""Factor by which the expected power grows per report while the limit holds the device back."""
+SLACK: Final = 1.06
+"""Expected power divided by the highest power seen, so that a device below its limit does not count as held
+back by noise."""
+START_S: Final = 10.0
+"""Time after the start of a job for which its measured power may still be that of its start-up."""
+KNOWN_S: Final = 300.0
+"""Time after which a peak that was seen without a limit is unknown again."""
+_PEAK_DECAY_S: Final = 120.0
+_IDLE_DECAY_S: Final = 600.0
+
+
+@dataclass(slots=True)
+class DecayingMaximum:
+    """Highest recent value: rises at once and falls towards lower values with a time constant.
+
+    Attributes:
+        decay_s: time constant.
+        value: the maximum; None: no value yet.
+    """
+
+    decay_s: float
+    value: float | None = None
+    _time_s: float = 0.0
+
+    def update(self, value: float, now_s: float) -> None:
+        """Add a value at time `now_s`."""
+        if self.value is None or value >= self.value:
+            self.value = value
+        else:
+            self.value += (value - self.value) * -math.expm1(-max(0.0, now_s - self._time_s) / self.decay_s)
+        self._time_s = now_s
+
+
+class DeviceDraw:
+    """Estimates of a device's power: with its jobs and without a limit, and idle."""
+
+    __slots__ = ("_held_back_watts", "_job_ids", "_peak", "_peak_s", "_started_s", "idle")
+
+    def __init__(self) -> None:
+        self.idle = DecayingMaximum(_IDLE_DECAY_S)
+        self._begin((), -math.inf)
+
+    def _begin(self, job_ids: tuple[int, ...], now_s: float) -> None:
+        self._job_ids, self._started_s = job_ids, now_s
+        self._peak = DecayingMaximum(_PEAK_DECAY_S)
+        self._peak_s = -math.inf
+        self._held_back_watts: float | None = None
+
+    def update(
+        self, watts: float | None, limit_watts: float | None, job_ids: tuple[int, ...], now_s: float
+    ) -> None:
+        """Add a report.
+
+        Args:
+            watts: mean power since the last report; None if unknown.
+            limit_watts: power limit; None if there is none.
+            job_ids: jobs that use the device.
+            now_s: time of the report.
+        """
+        if job_ids != self._job_ids:
+            is_first = not set(job_ids) & set(self._job_ids)
+            if is_first:
+                self._begin(job_ids, now_s)
+                return  # the mean power since the last report is partly that of the time before
+            self._job_ids = job_ids
+        if watts is None:
+            return
+        if not job_ids:
+            self.idle.update(watts, now_s)
+        elif limit_watts is not None and watts >= AT_LIMIT_SHARE * limit_watts:
+            self._held_back_watts = watts
+        else:
+            self._held_back_watts = None
+            self._peak.update(watts, now_s)
+            self._peak_s = now_s
+
+    def expected_watts(self, max_watts: float, predicted_watts: float | None, now_s: float) -> float:
+        """Return the expected power with the current jobs and without a limit, at most `max_watts`.
+
+        Args:
+            max_watts: highest power limit of the device.
+            predicted_watts: prediction for the job; None without one.
+            now_s: time now.
+        """
+        unknown = max_watts if predicted_watts is None else predicted_watts
+        is_known = self._peak.value is not None and now_s - self._peak_s <= KNOWN_S
+        if not is_known:
+            expected = max(unknown, self._held_back_watts or 0.0)
+        else:
+            expected = (self._peak.value or 0.0) * SLACK
+            if self._held_back_watts is not None:
+                expected = max(expected, self._held_back_watts * GROWTH)
+            if now_s - self._started_s < START_S:
+                expected = max(expected, unknown)
+        return min(expected, max_watts)

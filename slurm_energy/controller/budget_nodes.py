@@ -1,0 +1,183 @@
+"""State of nodes and devices in the budget engine, from their polls."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from slurm_energy.budget.messages import DeviceReport, NodePoll
+from slurm_energy.controller.budget_draw import DecayingMaximum, DeviceDraw
+from slurm_energy.errors import UsageError
+from slurm_energy.tuning.response_curve import ResponseCurve
+
+_RESERVE_DECAY_S: Final = 3600.0
+_UNLIMITED_DECAY_S: Final = 3600.0
+_UNLIMITED_FACTOR: Final = 1.25
+"""Power for which a device without a limit counts, divided by its highest recent power."""
+
+
+@dataclass(slots=True)
+class BudgetDevice:
+    """A processor package or GPU.
+
+    Attributes:
+        node: the node.
+        report: last report.
+        row: row of the device in the ceilings; -1 if its power cannot be limited.
+        draw: estimates of its power.
+        peak: highest recent power, for devices without a limit.
+    """
+
+    node: BudgetNode
+    report: DeviceReport
+    row: int = -1
+    draw: DeviceDraw = field(default_factory=DeviceDraw)
+    peak: DecayingMaximum = field(default_factory=lambda: DecayingMaximum(_UNLIMITED_DECAY_S))
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether the device is a GPU."""
+        return self.report.name.startswith("gpu")
+
+    @property
+    def min_watts(self) -> float:
+        """Lowest power limit."""
+        return self.report.min_watts or 0.0
+
+    @property
+    def max_watts(self) -> float:
+        """Highest power limit; for a device without one, the power for which it counts."""
+        if self.report.max_watts is not None:
+            return self.report.max_watts
+        return _UNLIMITED_FACTOR * (self.peak.value or 0.0)
+
+
+class BudgetNode:
+    """A node that has reported, or whose state was stored by an earlier process.
+
+    Attributes:
+        name: Slurm's name.
+        index: position in the engine's list of nodes.
+        poll: last poll; None since the controller started.
+        polled_s: time of the last poll.
+        devices: devices by name.
+        reserve: power of the parts that are not devices of `devices`: memory, board, fans.
+        curves: response curves that the jobs of the last poll have measured in this run, by job id.
+        distrust: reason why the reports are not trusted; empty: they are.
+    """
+
+    __slots__ = (
+        "_raw_curves",
+        "curves",
+        "devices",
+        "distrust",
+        "index",
+        "name",
+        "poll",
+        "polled_s",
+        "reserve",
+    )
+
+    def __init__(self, name: str, index: int) -> None:
+        self.name, self.index = name, index
+        self.poll: NodePoll | None = None
+        self.polled_s = float("-inf")
+        self.devices: dict[str, BudgetDevice] = {}
+        self.reserve = DecayingMaximum(_RESERVE_DECAY_S)
+        self.curves: dict[int, ResponseCurve] = {}
+        self._raw_curves: dict[int, dict[str, Any]] = {}
+        self.distrust = ""
+
+    def update(self, poll: NodePoll, rows: Mapping[str, int], now_s: float) -> None:
+        """Store a poll.
+
+        Args:
+            poll: the poll.
+            rows: row of each device in the ceilings.
+            now_s: time now.
+        """
+        self.poll, self.polled_s = poll, now_s
+        for report in poll.devices:
+            device = self.devices.get(report.name)
+            if device is None:
+                device = self.devices[report.name] = BudgetDevice(self, report)
+            device.report, device.row = report, rows.get(report.name, -1)
+            device.draw.update(report.watts, report.limit_watts, report.job_ids, now_s)
+            if report.watts is not None:
+                device.peak.update(report.watts, now_s)
+        self._read_curves(poll)
+        if not self.distrust:
+            self._learn_reserve(poll, now_s)
+
+    def _read_curves(self, poll: NodePoll) -> None:
+        """Parse the curves that have changed. A curve of an agent of another release may be malformed."""
+        raw = {job.job_id: job.curve for job in poll.jobs if job.curve is not None}
+        curves = {}
+        for job_id, data in raw.items():
+            if self._raw_curves.get(job_id) == data and job_id in self.curves:
+                curves[job_id] = self.curves[job_id]
+                continue
+            with contextlib.suppress(UsageError):
+                curves[job_id] = ResponseCurve.from_json(data).plausible()
+        self._raw_curves, self.curves = raw, curves
+
+    def _learn_reserve(self, poll: NodePoll, now_s: float) -> None:
+        if poll.node_watts is None:
+            if poll.dram_watts is not None:
+                self.reserve.update(poll.dram_watts, now_s)
+            return
+        watts = [device.watts for device in poll.devices]
+        known = [one for one in watts if one is not None]
+        if len(known) == len(watts):
+            self.reserve.update(max(0.0, poll.node_watts - sum(known)), now_s)
+
+    @property
+    def measured_watts(self) -> float | None:
+        """Measured power of the node; None if it is unknown."""
+        if self.poll is None:
+            return None
+        if self.poll.node_watts is not None:
+            return self.poll.node_watts
+        watts = [device.watts for device in self.poll.devices]
+        known = [one for one in watts if one is not None]
+        return sum(known) + (self.reserve.value or 0.0) if len(known) == len(watts) else None
+
+    @property
+    def job_ids(self) -> frozenset[int]:
+        """Jobs of the last poll."""
+        if self.poll is None:
+            return frozenset()
+        listed = (job for device in self.poll.devices for job in device.job_ids)
+        return frozenset(listed) | {job.job_id for job in self.poll.jobs}
+
+    def restore(self, devices: Mapping[str, Sequence[float]], rows: Mapping[str, int]) -> None:
+        """Add the devices of a stored state, which count until the node reports.
+
+        Args:
+            devices: watts by device; the first is the nameplate.
+            rows: row of each device in the ceilings.
+        """
+        for name, (nameplate_watts, *_) in devices.items():
+            report = DeviceReport(name, "", 0.0, float(nameplate_watts), None, None)
+            self.devices[name] = BudgetDevice(self, report, rows.get(name, -1))
+
+    def range_watts(self) -> tuple[float, float]:
+        """Return the power that jobs can add above idle: in all packages together, and in one GPU."""
+        packages, gpu = 0.0, 0.0
+        for device in self.devices.values():
+            added = max(0.0, device.max_watts - (device.draw.idle.value or 0.0))
+            if device.is_gpu:
+                gpu = max(gpu, added)
+            else:
+                packages += added
+        return packages, gpu
+
+    def unlimited_watts(self) -> float:
+        """Return the power for which the devices without a power limit count."""
+        return sum(device.max_watts for device in self.devices.values() if device.row < 0)
+
+    def nameplate_watts(self, reserve_watts: float) -> float:
+        """Return the highest power of the node, with the given power of its other parts."""
+        return reserve_watts + sum(device.max_watts for device in self.devices.values())

@@ -1,0 +1,145 @@
+"""Nodes with agents that follow the decisions of a budget engine, without network and clock."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from slurm_energy.budget.messages import DeviceReport, JobReport, NodeDecision, NodePoll
+from slurm_energy.controller.budget_engine import BudgetEngine
+from slurm_energy.controller.budget_facts import BudgetedJob, BudgetedNode
+
+GPU, CPU = "NVIDIA A100", "Xeon"
+RANGES = {"package": (60.0, 200.0, 40.0), "gpu": (100.0, 400.0, 50.0)}
+"""Lowest and highest limit, and idle power."""
+RESERVE_WATTS = 80.0
+
+
+@dataclass
+class FakeNode:
+    """A node and its agent.
+
+    Attributes:
+        name: name of the node.
+        gpus: number of GPUs.
+        demand: power that the jobs want by device; a device without an entry is idle.
+        jobs: jobs by device.
+    """
+
+    name: str
+    gpus: int = 2
+    boot: int = 1
+    number: int = 0
+    ceiling: dict[str, float] = field(default_factory=dict)
+    demand: dict[str, float] = field(default_factory=dict)
+    jobs: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    start: dict[str, float] = field(default_factory=dict)
+    sensor_factor: float = 1.0
+    slowdown_limit: float | None = None
+
+    @property
+    def devices(self) -> list[str]:
+        return ["package-0", *(f"gpu{i}" for i in range(self.gpus))]
+
+    def range_of(self, device: str) -> tuple[float, float, float]:
+        return RANGES[device.rstrip("0123456789-")]
+
+    def watts(self, device: str) -> float:
+        low, high, idle = self.range_of(device)
+        wanted = self.demand.get(device, idle)
+        return min(wanted, max(low, self.ceiling.get(device, high)))
+
+    @property
+    def power(self) -> float:
+        return RESERVE_WATTS + sum(self.watts(device) for device in self.devices)
+
+    def run(self, job_id: int, watts: dict[str, float]) -> None:
+        """Start a job; the agent raises the ceilings of its devices to the limits of starting jobs."""
+        for device, wanted in watts.items():
+            self.demand[device], self.jobs[device] = wanted, (job_id,)
+            if device in self.ceiling:
+                self.ceiling[device] = max(self.ceiling[device], self.start.get(device, 0.0))
+
+    def end(self, job_id: int) -> None:
+        for device in [name for name, ids in self.jobs.items() if job_id in ids]:
+            del self.demand[device], self.jobs[device]
+
+    def poll(self) -> NodePoll:
+        devices = []
+        for name in self.devices:
+            low, high, _ = self.range_of(name)
+            ceiling = self.ceiling.get(name)
+            devices.append(
+                DeviceReport(
+                    name,
+                    GPU if name.startswith("gpu") else CPU,
+                    low,
+                    high,
+                    high if ceiling is None else ceiling,
+                    self.watts(name) * self.sensor_factor,
+                    self.jobs.get(name, ()),
+                    ceiling,
+                )
+            )
+        ids = {job for ids in self.jobs.values() for job in ids}
+        reports = tuple(JobReport(job, 0, self.slowdown_limit) for job in sorted(ids))
+        power = self.power * self.sensor_factor
+        return NodePoll(self.name, f"boot-{self.boot}", self.number, tuple(devices), power, None, reports)
+
+    def apply(self, decision: NodeDecision) -> None:
+        if decision.number == 0:
+            self.ceiling.clear()
+            self.number = 0
+            return
+        for device, watts in decision.limits_watts.items():
+            if watts is None:
+                self.ceiling.pop(device, None)
+            else:
+                self.ceiling[device] = watts
+        self.number, self.start = decision.number, decision.start_watts
+
+
+@dataclass
+class FakeCluster:
+    """Nodes that poll an engine once per second, with losses of requests and responses."""
+
+    engine: BudgetEngine
+    nodes: list[FakeNode]
+    now_s: float = 1000.0
+    loss: float = 0.0
+    rng: random.Random = field(default_factory=lambda: random.Random(1))
+    cut: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.engine.set_nodes({node.name: BudgetedNode() for node in self.nodes})
+
+    @property
+    def power(self) -> float:
+        return sum(node.power for node in self.nodes)
+
+    def announce(self, **accounts: int) -> None:
+        """Set the running jobs of Slurm: those on the nodes, with the accounts given by `account=job_id`."""
+        of_job = {job: account for account, job in accounts.items()}
+        jobs: dict[int, BudgetedJob] = {}
+        for node in self.nodes:
+            for ids in node.jobs.values():
+                for job in ids:
+                    before = jobs[job].nodes if job in jobs else frozenset()
+                    nodes = before | {node.name}
+                    jobs[job] = BudgetedJob(job, account=of_job.get(job, "other"), nodes=nodes)
+        self.engine.set_jobs(jobs)
+
+    def step(self, seconds: int = 1) -> list[float]:
+        """Let nodes poll and the engine decide once per second; return the power after each."""
+        powers = []
+        for _ in range(seconds):
+            self.now_s += 1.0
+            for node in self.nodes:
+                if node.name in self.cut or self.rng.random() < self.loss:
+                    continue
+                decision = self.engine.poll(node.poll(), self.now_s)
+                if self.rng.random() >= self.loss:
+                    node.apply(decision)
+            self.cycle = self.engine.decide(self.now_s)
+            powers.append(self.power)
+        return powers
