@@ -13,8 +13,10 @@ from test_job_manager import Node, env
 
 import slurm_energy.tuning.search
 from slurm_energy.agent.sockets.messages import ProgressMessage
+from slurm_energy.agent.tuning.job_tuner import LIMITED_NOTE
 from slurm_energy.agent.tuning.local_source import LocalSources
-from slurm_energy.config import AgentConfig, Config, TuningConfig
+from slurm_energy.budget.messages import NodeDecision
+from slurm_energy.config import AgentConfig, BudgetConfig, Config, TuningConfig
 from slurm_energy.devices.cpu.cpufreq import CpufreqRange
 from slurm_energy.devices.driver import DeviceError
 
@@ -73,7 +75,8 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Node]]:
     nodes: list[Node] = []
 
     def node(**tuning: Any) -> Node:
-        config = Config(agent=AgentConfig(sampling_hz=1.0), tuning=TuningConfig(**tuning))
+        budget = BudgetConfig(mode="enforce")
+        config = Config(agent=AgentConfig(sampling_hz=1.0), tuning=TuningConfig(**tuning), budget=budget)
         nodes.append(Node(tmp_path / str(len(nodes)), config))
         return nodes[-1]
 
@@ -347,6 +350,63 @@ def test_stored_advice_serves_while_the_controller_is_away(make: Callable[..., N
         node.manager.end(env())
         assert node.tree.snapshot() == node.original
     assert [record.tuning["chosen_source"] for record in node.records()] == ["earlier runs"] * 2  # type: ignore[index]
+
+
+def bound(node: Node, watts: float | None) -> None:
+    """Set the ceilings of both packages; None: no budget applies any more."""
+    limits = {} if watts is None else {"package-0": watts, "package-1": watts}
+    node.manager.budget.apply(NodeDecision(len(limits), dict(limits), limits, limits, 3600.0, 1.0))
+
+
+def test_nothing_is_measured_while_a_budget_limits_the_job(make: Callable[..., Node]) -> None:
+    node = make()
+    node.manager.begin(env(policy="edp"))
+    program = Program(node)
+    program.run(4)
+    bound(node, 190.0)  # the program reaches it: the node of files draws 200 W whatever the limit is
+    program.run(60)
+    assert program.clock_share == 1.0
+    assert node.manager.tuners.phases() == {"5.0": "reference"}
+    bound(node, None)
+    program.run(120)
+    assert program.clock_share < 1.0
+    chosen = program.clock_share
+    bound(node, 100.0)
+    program.run(60)
+    assert program.clock_share == chosen
+    bound(node, None)
+    program.run(20)
+    tuning = finish(node)
+    assert LIMITED_NOTE in tuning["notes"]
+    assert not any("not moved any more" in note for note in tuning["notes"])
+    assert all(point["time_ratio"] < 1.05 for point in tuning["points"])
+    assert tuning["reference"]["watts"] == pytest.approx(440.0, rel=0.02)
+
+
+def test_a_ceiling_that_the_job_does_not_reach_changes_no_measurement(make: Callable[..., Node]) -> None:
+    node = make()
+    node.manager.begin(env(policy="edp"))
+    program = Program(node)
+    bound(node, 240.0)
+    program.run(120)
+    assert program.clock_share < 1.0
+    bound(node, None)
+    assert LIMITED_NOTE not in finish(node)["notes"]
+
+
+def test_advice_is_followed_while_a_budget_limits_the_job(make: Callable[..., Node]) -> None:
+    node = make()
+    node.manager.begin(env(policy="edp", model="solver"))
+    bound(node, 190.0)
+    program = Program(node, reports=False)
+    program.run(4)
+    (request,) = node.manager.tuners.advice_requests()
+    answer = advice(start={"cpu_max_mhz": 1700.0}, start_source="earlier runs")
+    node.manager.tuners.advise(request, answer)
+    program.run(30)
+    assert program.clock_share == pytest.approx(0.5)
+    bound(node, None)
+    assert finish(node)["chosen_source"] == "earlier runs"
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from slurm_energy.tuning_record import MAX_POINTS, MAX_PROBES
 log = logging.getLogger(__name__)
 
 WARM_UP, REFERENCE, ENDED = "warm-up", "reference", "ended"
+LIMITED_NOTE = "tuning: nothing was measured while a power budget limited the job"
 _HOLDING = (HOLD, "static")
 _FIRST_RECHECK_S, _MAX_RECHECK_S = 120.0, 960.0
 """Pauses after which a job without progress is measured untuned again, because its draw may have changed."""
@@ -140,10 +141,29 @@ class JobTuner:
         if now_s >= self._recheck_at_s and (self.advice is None or self.advice.start is None):
             self._recheck_at_s = math.inf
             self._measure_reference_again(now_s)
+        if self._applier.is_limited_by_budget(self.session):
+            return self._wait_for_power(now_s)
         interval = self._collector.add_sample(now_s, self.session.meter, holding=self.phase in _HOLDING)
         if interval is None:
             return False
         return self._take(interval, now_s)
+
+    def _wait_for_power(self, now_s: float) -> bool:
+        """Measure nothing while a power budget limits the job.
+
+        A job without a point gets the advised one, which may need less power than the budget permits.
+        """
+        self.session.note(LIMITED_NOTE)
+        self._collector.restart(self.point, now_s)
+        start = None if self.advice is None else self.advice.start
+        is_alone = self.record["mode"] == "on" and (self.session.node_count or 1) == 1
+        if self._source is not None or start is None or not is_alone or self.tunable.allowed(start) != start:
+            return False
+        source = self.advice.start_source if self.advice is not None else None
+        self._source = ConstantPoint(start, {"chosen": start.to_json(), "chosen_source": source})
+        self.follow(now_s)
+        self._store_result()
+        return True
 
     def needs_fast_samples(self, now_s: float) -> bool:
         """Return whether the progress of the job is detected in its power, or may be.

@@ -9,6 +9,7 @@ from slurm_energy.agent.jobs import planner
 from slurm_energy.agent.jobs.sessions import Session
 from slurm_energy.agent.tuning.tunable_hardware import TunableHardware
 from slurm_energy.config import Config
+from slurm_energy.control.arbitration import KnobDomains, bounded_value
 from slurm_energy.control.settings_manager import SettingsManager
 from slurm_energy.control.transaction import CHANGED_EXTERNALLY, SettingOutcome
 from slurm_energy.devices.discovery import NodeDevices, with_current_limits
@@ -29,6 +30,9 @@ _FIELDS = {
 }
 """Field of `OperatingPoint` by name of the knob. Other knobs only accompany one of these."""
 _BOOST = "cpufreq.boost[all]"
+_LIMIT_SUFFIX = ".power_limit"
+_REACHED_SHARE = 0.97
+"""A device that draws at least this share of its ceiling would draw more without it."""
 _KEPT_UNTIL_THE_END = ("nvml.persistence",)
 """Knobs that stay set between operating points, because restoring them could lose other settings."""
 
@@ -58,6 +62,33 @@ class PointApplier:
         self._devices = devices
         self._settings = settings
         self._config = config
+        self._domains = KnobDomains.from_hardware(devices.hardware)
+
+    def is_limited_by_budget(self, session: Session) -> bool:
+        """Return whether a ceiling holds a device of a job below its own limit, and the device reaches it.
+
+        The speed of the job then shows the effect of the budget, not that of the operating point. Whether a
+        package that several jobs share reaches its ceiling does not follow from the draw of one job, so every
+        lower ceiling of such a package counts.
+        """
+        allocation = planner.allocation(session, self._devices.hardware)
+        drawn = session.power_monitor.watts
+        packages = max(1, len(self._devices.hardware.packages))
+        for entry in self._settings.journal.entries.values():
+            name, _, domain = entry.key.rstrip("]").partition("[")
+            if entry.ceiling is None or not name.endswith(_LIMIT_SUFFIX):
+                continue
+            own = int(self._settings.value_without_ceiling(entry.key) or 0)
+            if 0 < own <= int(entry.ceiling) or not self._domains.affects(entry.key, allocation):
+                continue
+            is_gpu = domain.startswith("gpu")
+            watts = drawn.get(f"gpu[{domain.removeprefix('gpu')}]") if is_gpu else drawn.get("cpu")
+            if watts is None or not (is_gpu or session.whole_node):
+                return True
+            ceiling_watts = int(entry.ceiling) / (1e3 if name.startswith("nvml") else 1e6)
+            if watts / (1 if is_gpu else packages) >= _REACHED_SHARE * ceiling_watts:
+                return True
+        return False
 
     def tunable_hardware(self, session: Session, blocked: frozenset[str] = frozenset()) -> TunableHardware:
         """Return the hardware that tuning may change for a job, with the limits of the untuned job.
@@ -132,7 +163,10 @@ class PointApplier:
                 continue
             if not knob.is_equivalent(entry.written, value):
                 replaced[name] = f"{key}: {CHANGED_EXTERNALLY}{knob.format_value(value)}"
-            elif not knob.satisfies(str(entry.claims[session.owner]), value):
+            elif not (
+                knob.satisfies(str(entry.claims[session.owner]), value)
+                or self._is_bounded(key, str(entry.claims[session.owner]), value)
+            ):
                 replaced[name] = f"{key}: other jobs on the node require {knob.format_value(value)}"
         return replaced
 
@@ -154,4 +188,15 @@ class PointApplier:
         if outcome.failed or outcome.applied is None:
             return True
         knob = self._devices.knobs[outcome.key]
-        return knob.readable and not knob.satisfies(outcome.requested, outcome.applied)
+        return (
+            knob.readable
+            and not knob.satisfies(outcome.requested, outcome.applied)
+            and not self._is_bounded(outcome.key, outcome.requested, outcome.applied)
+        )
+
+    def _is_bounded(self, key: str, requested: str, actual: str) -> bool:
+        """Return whether a knob holds the requested value as far as its ceiling permits."""
+        entry = self._settings.journal.entries.get(key)
+        if entry is None or entry.ceiling is None:
+            return False
+        return self._devices.knobs[key].is_equivalent(bounded_value(key, requested, entry.ceiling), actual)
