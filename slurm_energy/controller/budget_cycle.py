@@ -6,7 +6,7 @@ Pure functions on the state of the engine.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +16,7 @@ from slurm_energy.budget.ceilings import CeilingBudget, CeilingCommitment
 from slurm_energy.budget.distribution import distribute
 from slurm_energy.budget.lowering_order import DistributionPolicy
 from slurm_energy.budget.power_groups import BudgetColumns, PowerShares
+from slurm_energy.budget.safe_limits import safe_limits
 from slurm_energy.controller.budget_coverage import job_cover, node_cover
 from slurm_energy.controller.budget_facts import BudgetedJob, BudgetedNode, BudgetInForce, EngineSettings
 from slurm_energy.controller.budget_groups import DeviceGroups, JobReports, build_groups
@@ -40,7 +41,8 @@ class CycleInputs:
         jobs: running jobs in Slurm.
         commitment: ceilings.
         promised_watts: power under each budget that jobs may add before they are reported, shape (b,).
-        correction_watts: excess of the measured over the committed power under each budget, shape (b,).
+        correct: returns the power to take off each limit because measurements exceed the committed power,
+            from the measured power under each budget, shape (b,).
         silent: whether a node does not report, by index.
         now_s: time now.
     """
@@ -52,7 +54,7 @@ class CycleInputs:
     jobs: Mapping[int, BudgetedJob]
     commitment: CeilingCommitment
     promised_watts: Floats
-    correction_watts: Floats
+    correct: Callable[[Floats], Floats]
     silent: Bools
     now_s: float
 
@@ -67,6 +69,7 @@ class CycleDevices:
         node: index of the node.
         min_watts, max_watts: range of the power limit.
         draw_watts: expected power without a limit.
+        watts: measured power; NaN: unknown.
         idle_watts: power for which the device counts while it is idle.
         controlled: the node reports and is trusted.
         busy: jobs use the device.
@@ -80,6 +83,7 @@ class CycleDevices:
     min_watts: Floats
     max_watts: Floats
     draw_watts: Floats
+    watts: Floats
     idle_watts: Floats
     controlled: Bools
     busy: Bools
@@ -98,9 +102,11 @@ class CycleOutcome:
         shares: result of the distribution.
         node_cover: whether a budget counts a whole node, shape (b, number of nodes).
         counted_watts: power for which each device counts after the decision, shape (n,).
+        measured_watts: measured power under each budget; unknown power counts as committed. Shape (b,).
         fixed_watts: power under each budget that no limit controls, shape (b,).
         usable_watts: limit of each budget without margin, promises and correction, shape (b,).
         needs_no_limit: whether all devices under the budget may have their maximum, shape (b,).
+        safe_watts: limit that each device may have if the controller is silent, shape (n,).
     """
 
     table: CycleDevices
@@ -109,9 +115,17 @@ class CycleOutcome:
     shares: PowerShares
     node_cover: Bools
     counted_watts: Floats
+    measured_watts: Floats
     fixed_watts: Floats
     usable_watts: Floats
     needs_no_limit: Bools
+    safe_watts: Floats
+
+    @property
+    def committed_watts(self) -> Floats:
+        """Power under each budget that cannot be exceeded at the ceilings in force, shape (b,)."""
+        total: Floats = self.fixed_watts + self.table.cover @ self.counted_watts
+        return total
 
 
 def run_cycle(inputs: CycleInputs, reports: Mapping[int, JobReports]) -> CycleOutcome:
@@ -130,10 +144,12 @@ def run_cycle(inputs: CycleInputs, reports: Mapping[int, JobReports]) -> CycleOu
     idle = np.where(counts_as_idle, table.idle_watts, 0.0)
     rest = fixed_watts(inputs, nodes_covered)
     fixed = rest + table.cover @ (still + idle)
-    usable = np.array([budget.limit_watts for budget in inputs.budgets], np.float64)
-    usable = usable * (1.0 - inputs.settings.margin_percent / 100.0)
-    usable = usable - inputs.promised_watts - inputs.correction_watts
     free_device = table.controlled & ~table.off
+    counted = np.where(counts_as_idle, table.idle_watts, np.where(free_device, reserved, still))
+    measured = _measured_watts(inputs, table, nodes_covered, counted) + rest
+    margin = 1.0 - inputs.settings.margin_percent / 100.0
+    usable = np.array([budget.limit_watts for budget in inputs.budgets], np.float64) * margin
+    usable = usable - inputs.promised_watts - inputs.correct(measured)
     all_watts = rest + table.cover @ (still + np.where(free_device, table.max_watts, 0.0))
     needs_no_limit: Bools = all_watts <= usable
     grouped = np.flatnonzero(free_device & table.busy)
@@ -160,9 +176,54 @@ def run_cycle(inputs: CycleInputs, reports: Mapping[int, JobReports]) -> CycleOu
     else:
         reserved = np.where(free_device, target[table.row], reserved)
     counted = np.where(counts_as_idle, table.idle_watts, np.where(free_device, reserved, still))
-    return CycleOutcome(
-        *(table, groups, grouped, shares, nodes_covered, counted, rest, usable, needs_no_limit)
+    lowest = np.array([budget.lowest_watts for budget in inputs.budgets], np.float64) * margin
+    safe = safe_limits(
+        np.where(free_device, table.min_watts, counted),
+        np.where(free_device, np.maximum(reserved, table.min_watts), counted),
+        [
+            CeilingBudget(np.flatnonzero(table.cover[row] & ~counts_as_idle), available)
+            for row, available in enumerate((lowest - rest - table.cover @ idle).tolist())
+            if math.isfinite(available)
+        ],
     )
+    return CycleOutcome(
+        table=table,
+        groups=groups,
+        grouped=grouped,
+        shares=shares,
+        node_cover=nodes_covered,
+        counted_watts=counted,
+        measured_watts=measured,
+        fixed_watts=rest,
+        usable_watts=usable,
+        needs_no_limit=needs_no_limit,
+        safe_watts=safe,
+    )
+
+
+def _measured_watts(
+    inputs: CycleInputs, table: CycleDevices, nodes_covered: Bools, counted: Floats
+) -> Floats:
+    """Return the measured power under each budget less the fixed power, shape (b,).
+
+    Devices whose power is unknown count at `counted`. The measured power of whole nodes replaces that for
+    which their other parts count.
+    """
+    is_known = table.controlled & ~np.isnan(table.watts)
+    watts = np.where(is_known, table.watts, counted)
+    total = np.asarray(table.cover @ watts, np.float64)
+    count = len(inputs.nodes)
+    if not count:
+        return total
+    of_devices = np.bincount(table.node, weights=watts, minlength=count)
+    unknown = np.bincount(table.node, weights=(~is_known).astype(np.float64), minlength=count)
+    of_node = np.array(
+        [math.nan if n.poll is None or n.poll.node_watts is None else n.poll.node_watts for n in inputs.nodes]
+    )
+    rest = np.array([_rest_watts(inputs, node) for node in inputs.nodes])
+    difference = np.where((unknown == 0) & ~np.isnan(of_node), of_node - of_devices - rest, 0.0)
+    result: Floats = total + nodes_covered @ difference
+    return result
 
 
 def device_table(inputs: CycleInputs, nodes_covered: Bools) -> CycleDevices:
@@ -183,6 +244,7 @@ def device_table(inputs: CycleInputs, nodes_covered: Bools) -> CycleDevices:
         min_watts=minimum,
         max_watts=maximum,
         draw_watts=np.array([_expected_watts(device, inputs) for device in devices], np.float64),
+        watts=np.array([math.nan if (w := d.report.watts) is None else w for d in devices], np.float64),
         idle_watts=np.array([_idle_watts(device) for device in devices], np.float64),
         controlled=(trusted & ~inputs.silent)[node],
         busy=np.array([bool(one) for one in ids], np.bool_),

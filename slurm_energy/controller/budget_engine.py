@@ -6,7 +6,7 @@ Times are seconds on one monotonic clock that the caller chooses.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +23,7 @@ from slurm_energy.controller.budget_facts import (
 )
 from slurm_energy.controller.budget_groups import JobReports
 from slurm_energy.controller.budget_nodes import BudgetNode
-from slurm_energy.controller.budget_report import cycle_report, measured_watts
+from slurm_energy.controller.budget_report import cycle_report
 from slurm_energy.quantities import is_number
 from slurm_energy.scheduling.queue import Bools, Floats
 
@@ -54,11 +54,13 @@ class BudgetEngine:
         self._jobs: Mapping[int, BudgetedJob] = {}
         self._promised: Mapping[str, float] = {}
         self._correction: dict[str, float] = {}
+        self._committed: dict[str, float] = {}
         self._corrected_s = -math.inf
         self._commitment = CeilingCommitment()
         self._nodes: dict[str, BudgetNode] = {}
         self._undecided: set[str] = set()
         self._unlimited: dict[str, frozenset[str]] = {}
+        self._safe: dict[str, dict[str, float]] = {}
         self._has_decided = False
         self.outcome: CycleOutcome | None = None
 
@@ -139,12 +141,14 @@ class BudgetEngine:
     def decide(self, now_s: float) -> BudgetCycle:
         """Distribute the power of the budgets among the devices, and return the state of the budgets."""
         inputs = self._inputs(now_s)
-        self._correct(inputs)
         outcome = run_cycle(inputs, self._job_reports())
         self.outcome = outcome
+        names = [budget.name for budget in self._budgets]
+        self._committed = dict(zip(names, outcome.committed_watts.tolist(), strict=True))
         self._undecided.clear()
         self._has_decided = True
         self._unlimited = _without_limit(outcome)
+        self._safe = _by_node(outcome, outcome.safe_watts)
         return cycle_report(inputs, outcome, self.poll_s)
 
     def withdraw_raises(self, now_s: float) -> None:
@@ -193,7 +197,8 @@ class BudgetEngine:
         number, ceilings = self._commitment.decision(node.name)
         unlimited = self._unlimited.get(node.name, frozenset())
         limits = {name: None if name in unlimited else watts for name, watts in ceilings.items()}
-        return NodeDecision(max(1, number), limits, minima, minima, **times)
+        safe = {name: watts for name, watts in self._safe.get(node.name, minima).items() if name in ceilings}
+        return NodeDecision(max(1, number), limits, safe, minima, **times)
 
     def _inputs(self, now_s: float) -> CycleInputs:
         nodes = list(self._nodes.values())
@@ -208,27 +213,30 @@ class BudgetEngine:
             jobs=self._jobs,
             commitment=self._commitment,
             promised_watts=np.array(promised, np.float64),
-            correction_watts=np.zeros(len(self._budgets)),
+            correct=self._corrections(now_s),
             silent=silent,
             now_s=now_s,
         )
 
-    def _correct(self, inputs: CycleInputs) -> None:
-        """Take the excess of the measured over the committed power of the last decision off the limits.
+    def _corrections(self, now_s: float) -> Callable[[Floats], Floats]:
+        """Return the function that computes the power to take off each limit, see `CycleInputs.correct`.
 
-        The correction rises at once, and falls slowly when the measured power fits again.
+        The correction is the excess of the measured over the committed power of the last decision. It rises
+        at once, and falls slowly when the measured power fits again.
         """
-        passed_s = max(0.0, inputs.now_s - self._corrected_s)
-        self._corrected_s = inputs.now_s
-        kept = math.exp(-passed_s / _CORRECTION_DECAY_S)
-        correction: Floats = np.array([self._correction.get(b.name, 0.0) * kept for b in self._budgets])
-        if self.outcome is not None and len(self.outcome.fixed_watts) == len(self._budgets):
-            measured, committed = measured_watts(inputs, self.outcome)
-            excess = measured - committed * (1.0 + _CORRECTION_TOLERANCE)
-            correction = np.maximum(correction, np.where(np.isnan(excess), 0.0, excess))
-        inputs.correction_watts = np.where(correction < 1.0, 0.0, correction)
+        kept = math.exp(-max(0.0, now_s - self._corrected_s) / _CORRECTION_DECAY_S)
+        self._corrected_s = now_s
         names = [budget.name for budget in self._budgets]
-        self._correction = dict(zip(names, inputs.correction_watts.tolist(), strict=True))
+
+        def correct(measured: Floats) -> Floats:
+            decayed = np.array([self._correction.get(name, 0.0) * kept for name in names], np.float64)
+            committed = np.array([self._committed.get(name, math.inf) for name in names], np.float64)
+            excess = np.maximum(decayed, measured - committed * (1.0 + _CORRECTION_TOLERANCE))
+            correction: Floats = np.where(excess < 1.0, 0.0, excess)
+            self._correction = dict(zip(names, correction.tolist(), strict=True))
+            return correction
+
+        return correct
 
     def _job_reports(self) -> dict[int, JobReports]:
         """Return the reports of all nodes by job, with the strictest slowdown limit."""
@@ -242,6 +250,14 @@ class BudgetEngine:
             curve = next((node.curves[job_id] for node, _ in entries if job_id in node.curves), None)
             merged[job_id] = JobReports(len(entries), min(limits, default=None), curve)
         return merged
+
+
+def _by_node(outcome: CycleOutcome, values: Floats) -> dict[str, dict[str, float]]:
+    """Return values of devices by node and name of the device."""
+    by_node: dict[str, dict[str, float]] = {}
+    for device, value in zip(outcome.table.devices, values.tolist(), strict=True):
+        by_node.setdefault(device.node.name, {})[device.report.name] = value
+    return by_node
 
 
 def _without_limit(outcome: CycleOutcome) -> dict[str, frozenset[str]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -216,20 +217,36 @@ class BudgetedNodeStatus:
     range: tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
 class BudgetCycle:
     """Result of one decision.
 
-    Attributes:
+    The states of jobs and nodes are computed at the first access, which must be made in the engine's thread.
+
+    Args:
         time_s: time of the decision on the engine's clock.
         budgets: state of each budget, in the order of the configuration.
-        jobs: running jobs that nodes report, by job id.
-        nodes: nodes by name.
         poll_s: interval of polls.
+        jobs: returns the running jobs that nodes report, by job id.
+        nodes: returns the nodes by name.
     """
 
-    time_s: float
-    budgets: tuple[BudgetStatus, ...]
-    jobs: Mapping[int, BudgetedJobStatus]
-    nodes: Mapping[str, BudgetedNodeStatus] = field(default_factory=dict)
-    poll_s: float = 1.0
+    def __init__(
+        self,
+        time_s: float,
+        budgets: Sequence[BudgetStatus],
+        poll_s: float,
+        jobs: Callable[[], Mapping[int, BudgetedJobStatus]],
+        nodes: Callable[[], Mapping[str, BudgetedNodeStatus]],
+    ) -> None:
+        self.time_s, self.budgets, self.poll_s = time_s, tuple(budgets), poll_s
+        self._jobs, self._nodes = jobs, nodes
+
+    @functools.cached_property
+    def jobs(self) -> Mapping[int, BudgetedJobStatus]:
+        """Running jobs that nodes report, by job id."""
+        return self._jobs()
+
+    @functools.cached_property
+    def nodes(self) -> Mapping[str, BudgetedNodeStatus]:
+        """Nodes by name."""
+        return self._nodes()

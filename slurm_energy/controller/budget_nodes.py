@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from slurm_energy.budget.messages import DeviceReport, NodePoll
+from slurm_energy.budget.node_trust import NodeTrust
 from slurm_energy.controller.budget_draw import DecayingMaximum, DeviceDraw
 from slurm_energy.errors import UsageError
 from slurm_energy.tuning.response_curve import ResponseCurve
@@ -65,20 +66,9 @@ class BudgetNode:
         devices: devices by name.
         reserve: power of the parts that are not devices of `devices`: memory, board, fans.
         curves: response curves that the jobs of the last poll have measured in this run, by job id.
-        distrust: reason why the reports are not trusted; empty: they are.
     """
 
-    __slots__ = (
-        "_raw_curves",
-        "curves",
-        "devices",
-        "distrust",
-        "index",
-        "name",
-        "poll",
-        "polled_s",
-        "reserve",
-    )
+    __slots__ = ("_raw_curves", "_trust", "curves", "devices", "index", "name", "poll", "polled_s", "reserve")
 
     def __init__(self, name: str, index: int) -> None:
         self.name, self.index = name, index
@@ -88,7 +78,12 @@ class BudgetNode:
         self.reserve = DecayingMaximum(_RESERVE_DECAY_S)
         self.curves: dict[int, ResponseCurve] = {}
         self._raw_curves: dict[int, dict[str, Any]] = {}
-        self.distrust = ""
+        self._trust = NodeTrust()
+
+    @property
+    def distrust(self) -> str:
+        """Reason why the reports are not trusted; empty: they are."""
+        return self._trust.reason or ""
 
     def update(self, poll: NodePoll, rows: Mapping[str, int], now_s: float) -> None:
         """Store a poll.
@@ -99,6 +94,7 @@ class BudgetNode:
             now_s: time now.
         """
         self.poll, self.polled_s = poll, now_s
+        self._trust.observe(poll, now_s)
         for report in poll.devices:
             device = self.devices.get(report.name)
             if device is None:
