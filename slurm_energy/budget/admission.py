@@ -1,8 +1,7 @@
 """Admission under power budgets: which pending jobs fit now, and at which limits they start.
 
 The simulator and the controller use the same functions. Running jobs count at their economic limits, because
-the distribution lowers them to these limits to make room: two jobs at moderate limits do more work per joule
-than one job without a limit.
+the distribution lowers them to these limits to make room.
 """
 
 from __future__ import annotations

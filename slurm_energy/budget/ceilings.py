@@ -225,13 +225,19 @@ class CeilingCommitment:
         part = np.zeros(self.count)
         if not self._awaited or now_s >= self._awaited_until_s:
             part = raise_ratios(raises, base, budgets)
-        granted = np.where(raises > 0, held + part * raises, wanted)
-        for index in np.unique(self._node_of_row[granted != before]):
-            name = self._names[index]
-            if name in self._nodes:
-                self._nodes[name].number += 1
-                self._unsaved.add(name)
-        self._granted_watts = granted
+        self._set_granted(np.where(raises > 0, held + part * raises, wanted))
+
+    def withdraw_raises(self) -> None:
+        """Withdraw the raises that no node has fetched, because the state of the nodes was not stored."""
+        self._set_granted(np.minimum(self._granted_watts, self._held_watts))
+
+    def release(self, node: str) -> None:
+        """Count a node at nameplate from now on, because it is told that no budget applies to it."""
+        state = self._nodes.get(node)
+        for row in state.rows.values() if state is not None else ():
+            if self._held_watts[row] < self._nameplate_watts[row]:
+                self._held_watts[row] = self._nameplate_watts[row]
+                self._unsaved.add(node)
 
     def decision(self, node: str) -> tuple[int, dict[str, float]]:
         """Return number and ceilings by device of a node's decision, and count them as sent.
@@ -271,6 +277,15 @@ class CeilingCommitment:
                 damaged.append(name)
         self._unsaved.clear()
         return damaged
+
+    def _set_granted(self, granted_watts: Floats) -> None:
+        """Set the ceilings of the next decisions, with a new number for each node that they concern."""
+        for index in np.unique(self._node_of_row[granted_watts != self._granted_watts]):
+            name = self._names[index]
+            if name in self._nodes:
+                self._nodes[name].number += 1
+                self._unsaved.add(name)
+        self._granted_watts = granted_watts
 
     def _begin_boot(self, poll: NodePoll, state: _NodeCeilings) -> None:
         """Forget the decisions of the previous boot, which no longer apply."""

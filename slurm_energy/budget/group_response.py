@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from slurm_energy.budget.power_groups import NO_JOB, PowerGroups
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 
+ADMISSION_SLOWDOWN: Final = 0.25
+"""Slowdown to which running jobs without a slowdown limit are lowered in order to start further jobs. Two
+jobs at such limits do more work than one job without a limit."""
 _RESPONSIVE = 1e-6
 """Increase in time above which a group counts as slowed down by its lowest limit."""
 
@@ -21,7 +25,9 @@ class GroupLimits:
         max_watts: limit that no budget restricts.
         needed_watts: expected power without a limit, within the range. A lower limit takes power.
         slowdown_watts: lowest limit that keeps the job's slowdown limit; the floor without one.
-        economic_watts: limit with the least energy-delay product of the job that keeps its slowdown limit.
+        economic_watts: limit to which the job may be lowered in order to start further jobs: the lowest that
+            keeps its slowdown limit. Without a slowdown limit it is the limit with `ADMISSION_SLOWDOWN`, or
+            that with the least energy-delay product if this is lower.
         floor_watts: lowest limit of the budget.
     """
 
@@ -44,14 +50,17 @@ def group_limits(groups: PowerGroups) -> GroupLimits:
     limited = ~np.isnan(groups.slowdown_limit)
     slows = time_ratios(groups, floor_watts[:, None])[:, 0] > 1 + _RESPONSIVE
     parts = np.maximum(1, _sum_by_job(groups.job_id, slows.astype(np.float64)))
-    allowed = np.where(limited, 1 + np.maximum(0.0, groups.slowdown_limit), np.inf) ** (1 / parts)
-    slowdown_watts = np.where(limited, _limit_at_time(groups, allowed), floor_watts)
-    slowdown_watts = np.clip(slowdown_watts, floor_watts, needed_watts)
+    accepted = np.where(limited, np.maximum(0.0, groups.slowdown_limit), ADMISSION_SLOWDOWN)
+    accepted_watts = _limit_at_time(groups, (1 + accepted) ** (1 / parts))
+    accepted_watts = np.clip(accepted_watts, floor_watts, needed_watts)
+    slowdown_watts = np.where(limited, accepted_watts, floor_watts)
+    best_watts = np.maximum(slowdown_watts, _least_edp_watts(groups, floor_watts, needed_watts))
+    economic_watts = np.where(limited, slowdown_watts, np.minimum(accepted_watts, best_watts))
     return GroupLimits(
         max_watts=np.asarray(groups.max_watts, np.float64),
         needed_watts=needed_watts,
         slowdown_watts=slowdown_watts,
-        economic_watts=_economic_watts(groups, slowdown_watts, needed_watts),
+        economic_watts=np.where(groups.weight > 0, economic_watts, slowdown_watts),
         floor_watts=floor_watts,
     )
 
@@ -125,13 +134,13 @@ def relative_edp(groups: PowerGroups, limit_watts: Floats) -> Floats:
     return product
 
 
-def _economic_watts(groups: PowerGroups, lowest_watts: Floats, needed_watts: Floats) -> Floats:
-    """Return the limit with the least energy-delay product between two limits; the highest of equals."""
-    levels = np.concatenate([groups.level_watts, lowest_watts[:, None], needed_watts[:, None]], axis=1)
-    levels = -np.sort(-np.clip(levels, lowest_watts[:, None], needed_watts[:, None]), axis=1)
+def _least_edp_watts(groups: PowerGroups, floor_watts: Floats, needed_watts: Floats) -> Floats:
+    """Return the limit with the least energy-delay product of the group's job; the highest of equals."""
+    levels = np.concatenate([groups.level_watts, floor_watts[:, None], needed_watts[:, None]], axis=1)
+    levels = -np.sort(-np.clip(levels, floor_watts[:, None], needed_watts[:, None]), axis=1)
     best = np.argmin(relative_edp(groups, levels), axis=1)
     limits: Floats = levels[np.arange(groups.count), best]
-    return np.where(groups.weight > 0, limits, lowest_watts)
+    return limits
 
 
 def _extended_levels(groups: PowerGroups) -> tuple[Floats, Floats, Floats]:
