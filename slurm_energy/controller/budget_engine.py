@@ -151,10 +151,9 @@ class BudgetEngine:
         self._safe = _by_node(outcome, outcome.safe_watts)
         return cycle_report(inputs, outcome, self.poll_s)
 
-    def withdraw_raises(self, now_s: float) -> None:
+    def withdraw_raises(self) -> None:
         """Withdraw the raises of the last decision, because `unsaved` could not be stored."""
-        lowered = np.minimum(self._commitment.granted_watts, self._commitment.held_watts)
-        self._commitment.grant(lowered, (), now_s)
+        self._commitment.withdraw_raises()
 
     def unsaved(self) -> dict[str, dict[str, Any]]:
         """Return the state to store of each node that changed since the last call, as dicts for JSON."""
@@ -189,6 +188,7 @@ class BudgetEngine:
         lease_s = max(self._settings.lease_s, 4.0 * self.poll_s)
         times = {"lease_s": lease_s, "poll_s": self.poll_s}
         if not self._settings.enforces or (not self._budgets and self._has_decided):
+            self._commitment.release(node.name)
             return NodeDecision(0, {}, {}, {}, **times)
         minima = {d.name: d.min_watts for d in poll.devices if d.min_watts is not None}
         if node.name in self._undecided or not self._has_decided:

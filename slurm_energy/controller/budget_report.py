@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from slurm_energy.budget.explanation import explain_job
+from slurm_energy.budget.explanation import DecisionExplainer
 from slurm_energy.budget.group_response import group_limits
 from slurm_energy.budget.lowering_order import DistributionPolicy
 from slurm_energy.controller.budget_cycle import CycleInputs, CycleOutcome, reserve_watts
@@ -74,11 +74,25 @@ def _jobs(inputs: CycleInputs, outcome: CycleOutcome) -> Mapping[int, BudgetedJo
     group_of = {
         int(row): int(group) for row, group in zip(outcome.grouped, outcome.groups.of_device, strict=True)
     }
-    return {job_id: _job(inputs, outcome, job_id, indices, group_of) for job_id, indices in by_job.items()}
+    explainer = DecisionExplainer(
+        outcome.groups.columns,
+        outcome.shares,
+        [one.name for one in inputs.budgets],
+        DistributionPolicy(inputs.settings.distribution),
+    )
+    return {
+        job_id: _job(inputs, outcome, job_id, indices, group_of, explainer)
+        for job_id, indices in by_job.items()
+    }
 
 
 def _job(
-    inputs: CycleInputs, outcome: CycleOutcome, job_id: int, indices: list[int], group_of: Mapping[int, int]
+    inputs: CycleInputs,
+    outcome: CycleOutcome,
+    job_id: int,
+    indices: list[int],
+    group_of: Mapping[int, int],
+    explainer: DecisionExplainer,
 ) -> BudgetedJobStatus:
     table, shares = outcome.table, outcome.shares
     groups = sorted({group_of[index] for index in indices if index in group_of})
@@ -105,13 +119,8 @@ def _job(
         budget=budget if any(watts is not None for watts in limits.values()) else None,
         keeps_slowdown=keeps,
         has_slowdown_limit=has_limit,
-        explanation=explain_job(
-            np.array(groups, np.int64),
-            [outcome.groups.kinds[group] or "devices" for group in groups],
-            outcome.groups.columns,
-            shares,
-            [one.name for one in inputs.budgets],
-            DistributionPolicy(inputs.settings.distribution),
+        explanation=explainer.job(
+            np.array(groups, np.int64), [outcome.groups.kinds[group] or "devices" for group in groups]
         ),
     )
 

@@ -14,7 +14,7 @@ from property_examples import examples
 from slurm_energy.budget.admission import added_watts, admit_in_order, headroom_watts, start_limits
 from slurm_energy.budget.ceilings import CeilingBudget
 from slurm_energy.budget.distribution import distribute
-from slurm_energy.budget.explanation import explain_job, explain_waiting
+from slurm_energy.budget.explanation import DecisionExplainer, explain_waiting
 from slurm_energy.budget.group_response import group_limits
 from slurm_energy.budget.lowering_order import DistributionPolicy
 from slurm_energy.budget.messages import DeviceReport, NodePoll
@@ -226,14 +226,15 @@ def test_a_sentence_explains_the_limits_of_a_job(limit: float, accepted: float, 
     table = groups(1, slowdown_limit=[accepted], level_watts=levels)
     budgets = budget(limit, count=1)
     shares = distribute(table, budgets, DistributionPolicy.EQUAL)
-    rows = np.array([0])
-    assert explain_job(rows, ["gpu"], table, shares, ["row"], DistributionPolicy.EQUAL) == sentence
+    explainer = DecisionExplainer(table, shares, ["row"], DistributionPolicy.EQUAL)
+    assert explainer.job(np.array([0]), ["gpu"]) == sentence
 
 
 def test_a_limit_above_the_expected_power_takes_nothing() -> None:
     table = groups(1, draw_watts=[200.0])
     shares = distribute(table, budget(300.0, count=1), DistributionPolicy.EQUAL)
-    sentence = explain_job(np.array([0]), ["gpu"], table, shares, ["row"], DistributionPolicy.EQUAL)
+    explainer = DecisionExplainer(table, shares, ["row"], DistributionPolicy.EQUAL)
+    sentence = explainer.job(np.array([0]), ["gpu"])
     assert sentence == "budget 'row' leaves the job its expected power (limits: gpu 300 W per device)"
 
 

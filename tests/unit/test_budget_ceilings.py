@@ -296,3 +296,27 @@ def test_raises_fit_under_every_budget(
         used = float(base[budget.rows].sum())
         after = used + float((part * raises)[budget.rows].sum())
         assert after <= max(used, budget.available_watts) + 1e-6
+
+
+def test_raises_that_were_not_stored_are_withdrawn_even_if_they_are_small() -> None:
+    cluster = Cluster([FakeNode("a")], limit_watts=1000.0)
+    for watts in (200.0, 200.0):
+        cluster.grant(watts)
+        cluster.exchange(cluster.nodes[0])
+    cluster.exchange(cluster.nodes[0])
+    cluster.grant(202.5)
+    cluster.commitment.withdraw_raises()
+    assert cluster.commitment.granted_watts.tolist() == [200.0, 200.0]
+    cluster.exchange(cluster.nodes[0])
+    assert cluster.watts == 400.0
+
+
+def test_a_node_without_a_budget_counts_at_nameplate_at_once() -> None:
+    cluster = Cluster([FakeNode("a")], limit_watts=400.0)
+    for _ in range(2):
+        cluster.grant(100.0)
+        cluster.exchange(cluster.nodes[0])
+    cluster.exchange(cluster.nodes[0])
+    assert cluster.commitment.held_watts.sum() == 200.0
+    cluster.commitment.release("a")
+    assert cluster.commitment.held_watts.sum() == 600.0

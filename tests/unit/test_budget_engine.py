@@ -166,7 +166,7 @@ def test_raises_are_withdrawn_if_they_cannot_be_stored() -> None:
         for node in world.nodes:
             node.apply(world.engine.poll(node.poll(), world.now_s))
         world.engine.decide(world.now_s)
-        world.engine.withdraw_raises(world.now_s)
+        world.engine.withdraw_raises()
     assert world.nodes[0].ceiling == {"package-0": 60.0, "gpu0": 100.0, "gpu1": 100.0}
 
 
