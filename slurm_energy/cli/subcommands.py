@@ -22,6 +22,7 @@ BUILT_IN = {
     "report": "energy, throughput and completion times of a cluster's jobs, modelled on sreport",
     "prio": "order of the queue: place, score and prediction of each job, modelled on sprio",
     "share": "shares and used energy of accounts and users, modelled on sshare",
+    "budget": "power budgets: limits, power under them, changes, history, and why a job is limited",
     "policies": "energy policies, their users, and the bounds of their values",
     "status": "state of the controller and of the agent on this node",
     "spool": "records of this node that wait for the controller or were rejected by it",

@@ -17,9 +17,17 @@ class FakeController:
     def __init__(self, answers: Mapping[str, dict[str, Any] | EnergyError]) -> None:
         self.answers = dict(answers)
         self.asked: list[tuple[str, dict[str, str]]] = []
+        self.posted: list[tuple[str, dict[str, Any]]] = []
 
     def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
         self.asked.append((path, dict(params or {})))
+        return self._answer(path)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        self.posted.append((path, dict(body)))
+        return self._answer(path)
+
+    def _answer(self, path: str) -> dict[str, Any]:
         answer = self.answers[path]
         if isinstance(answer, EnergyError):
             raise answer

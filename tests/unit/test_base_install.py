@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import base_install
+import budget_answers
 import pytest
 import queue_answers
 import report_examples as examples
@@ -28,6 +29,9 @@ ANSWERS: dict[str, Any] = {
     "/v1/shares": queue_answers.shares(),
     "/v1/policies": {"policies": [], "bounds": {}, "defaults": {"policy": "monitor"}},
     "/v1/tuning": {"scope": "all", "programs": [{"workload": "bert-base", "runs": 1}]},
+    "/v1/budget": budget_answers.status(),
+    "/v1/budget/history": budget_answers.history(),
+    "/v1/budget/explain": budget_answers.explanation(),
     "/v1/status": {"version": "0.1.0", "cluster": "lab", "records": 3, "traces": 1, "nodes": []},
 }
 WINDOW = "-a -S 2026-11-01 -E 2026-12-01"
@@ -66,6 +70,15 @@ share --json
 share -e -v
 share -a -o user,energykwh
 share --version
+budget show site --nodes --jobs --config energy.toml
+budget show -o all -n -p
+budget show -P --json
+budget show --helpformat -v
+budget plan --hours 48
+budget history -S now-1hours -E now --points 9 --ascii
+budget history --changes
+budget history --html budget.html
+budget explain 12 --json
 policies --config energy.toml
 policies --json
 status --config energy.toml
@@ -98,7 +111,9 @@ sweep script.sh --threads 4 --dry-run --csv --config energy.toml
 """
 NEEDS = {
     "lab": "lab --help\nlab run gemm\nhelp lab",
-    "plots": f"job 11 --png x.png\nreport {WINDOW} --png x.png",
+    "plots": f"""job 11 --png x.png
+report {WINDOW} --png x.png
+budget history -S uts1794913600 -E uts1795000000 --png x.png""",
     "predict": """predict --list --json
 predict --model resnet50 --gpu a100 --gpus 2 --batch 32 --precision fp32 --cap 200 --clock 900 --epochs 2
 predict --model resnet50 --gpu a100 --samples 9 --accumulate 2 --eds-k 2 --calibration x.toml --plot x.png
@@ -115,6 +130,8 @@ NO_DAEMON = """
 top --once --ascii --interval 1 --config energy.toml
 top --json
 spool list --json --config energy.toml
+budget set site 5kW --until now+2hours --reason x
+budget set site --configured
 tune forget --all
 tune pin bert-base --gpu-cap 250 --gpu-clock 1200 --power-profile MAX_Q --package-cap 150 --cpu-freq 2400
 tune pin bert-base --untuned

@@ -38,7 +38,7 @@
       tip.replaceChildren();
       var head = document.createElement("div");
       head.className = "head";
-      head.textContent = clock(at, data.duration);
+      head.textContent = data.start === undefined ? clock(at, data.duration) : new Date((data.start + at) * 1000).toLocaleString();
       tip.appendChild(head);
       (data.stacked ? data.series.slice().reverse() : data.series).forEach(function (s) {
         var value = s.values[Math.floor(at / s.interval)];
