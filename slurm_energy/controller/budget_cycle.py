@@ -40,7 +40,8 @@ class CycleInputs:
         slurm_nodes: nodes in Slurm's configuration.
         jobs: running jobs in Slurm.
         commitment: ceilings.
-        promised_watts: power under each budget that jobs may add before they are reported, shape (b,).
+        promised_watts: power under each budget that Slurm may give to jobs which no node has reported yet,
+            shape (b,).
         correct: returns the power to take off each limit because measurements exceed the committed power,
             from the measured power under each budget, shape (b,).
         silent: whether a node does not report, by index.
@@ -105,6 +106,7 @@ class CycleOutcome:
         measured_watts: measured power under each budget; unknown power counts as committed. Shape (b,).
         fixed_watts: power under each budget that no limit controls, shape (b,).
         usable_watts: limit of each budget without margin, promises and correction, shape (b,).
+        promised_watts: power that is kept free for starts of jobs, shape (b,).
         needs_no_limit: whether all devices under the budget may have their maximum, shape (b,).
         safe_watts: limit that each device may have if the controller is silent, shape (n,).
     """
@@ -118,6 +120,7 @@ class CycleOutcome:
     measured_watts: Floats
     fixed_watts: Floats
     usable_watts: Floats
+    promised_watts: Floats
     needs_no_limit: Bools
     safe_watts: Floats
 
@@ -149,7 +152,10 @@ def run_cycle(inputs: CycleInputs, reports: Mapping[int, JobReports]) -> CycleOu
     measured = _measured_watts(inputs, table, nodes_covered, counted) + rest
     margin = 1.0 - inputs.settings.margin_percent / 100.0
     usable = np.array([budget.limit_watts for budget in inputs.budgets], np.float64) * margin
-    usable = usable - inputs.promised_watts - inputs.correct(measured)
+    # Jobs start at the minimum limits, so that more than that need not be kept free for them.
+    starts = table.cover @ np.where(counts_as_idle, np.maximum(0.0, table.min_watts - table.idle_watts), 0.0)
+    promised = np.minimum(np.maximum(0.0, inputs.promised_watts), starts)
+    usable = usable - promised - inputs.correct(measured)
     all_watts = rest + table.cover @ (still + np.where(free_device, table.max_watts, 0.0))
     needs_no_limit: Bools = all_watts <= usable
     grouped = np.flatnonzero(free_device & table.busy)
@@ -196,6 +202,7 @@ def run_cycle(inputs: CycleInputs, reports: Mapping[int, JobReports]) -> CycleOu
         measured_watts=measured,
         fixed_watts=rest,
         usable_watts=usable,
+        promised_watts=promised,
         needs_no_limit=needs_no_limit,
         safe_watts=safe,
     )

@@ -107,7 +107,7 @@ class BudgetEngine:
     def set_promised(self, promised_watts: Mapping[str, float]) -> None:
         """Set the power by budget that Slurm may give to jobs which no node has reported yet.
 
-        It stays free: the ceilings of running devices do not use it.
+        What such jobs can draw at the limits with which they start stays free.
         """
         self._promised = promised_watts
 

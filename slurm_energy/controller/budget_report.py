@@ -45,7 +45,7 @@ def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, 
     for row, budget in enumerate(inputs.budgets):
         cover = outcome.node_cover[row]
         chosen = [state for state, covered in zip(states, cover.tolist(), strict=True) if covered]
-        free = float(outcome.usable_watts[row] + inputs.promised_watts[row])
+        free = float(outcome.usable_watts[row] + outcome.promised_watts[row])
         rows.append(
             BudgetStatus(
                 name=budget.name,

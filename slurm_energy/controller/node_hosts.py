@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from slurm_energy.errors import EnergyError
+from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, UnavailableError
 from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.quantities import shown
 from slurm_energy.slurm.command import Runner
 from slurm_energy.slurm.node_addresses import read_node_addresses
 
@@ -170,6 +171,31 @@ class NodeHosts:
             addresses.update(filter(None, map(canonical, self._resolve(name))))
         if len(self._resolved) < _MAX_NODES:
             self._resolved[node] = _Resolved(frozenset(addresses), time.monotonic())
+
+
+async def check_sender(hosts: NodeHosts | None, node: str, sender: Sender, mode: str) -> None:
+    """Check that an agent may speak for a node.
+
+    Args:
+        hosts: addresses of nodes; None: any agent may speak for any node.
+        node: Slurm's name of the node.
+        sender: addresses of the agent's host.
+        mode: value of `controller.record_hosts`.
+
+    Raises:
+        ForbiddenError: the sender does not run on the node.
+        NotFoundError: Slurm has no such node.
+        UnavailableError: in mode `strict`, Slurm does not answer.
+    """
+    if hosts is None:
+        return
+    verdict = (await hosts.verdicts({node}, sender, mode))[node]
+    if verdict is Verdict.REFUSED:
+        raise ForbiddenError(f"node {shown(node)}", f"{sender.peer} is not an address of it")
+    if verdict is Verdict.ABSENT:
+        raise NotFoundError(f"node {shown(node)}", "Slurm has no such node")
+    if verdict is Verdict.UNKNOWN and mode == STRICT:
+        raise UnavailableError(f"node {shown(node)}", "Slurm does not tell its addresses")
 
 
 def resolve_host(name: str) -> list[str]:

@@ -47,6 +47,15 @@ class RunningJobCache:
             job = await self._find(job_id, MIN_AGE_S)
         return job if job is not None and job.restart_count == restart_count else None
 
+    async def read(self, max_age_s: float) -> Mapping[int, AllocatedJob]:
+        """Return all running jobs by id, read at most `max_age_s` ago.
+
+        Raises:
+            UnavailableError: slurmctld does not answer.
+        """
+        await self._find(0, max(max_age_s, MIN_AGE_S))
+        return self._jobs
+
     async def _find(self, job_id: int, max_age_s: float) -> AllocatedJob | None:
         if self._clock() - self._read_at_s > max_age_s:
             if self._reading is None or self._reading.done():

@@ -15,11 +15,11 @@ from slurm_energy.accounting import tuning_runs, tuning_starts
 from slurm_energy.accounting.tuning_runs import StoredRun
 from slurm_energy.accounting.tuning_starts import IssuedStart, JobRun, Pin, Program
 from slurm_energy.config import Config
-from slurm_energy.controller.node_hosts import STRICT, NodeHosts, Sender, Verdict
+from slurm_energy.controller.node_hosts import NodeHosts, Sender, check_sender
 from slurm_energy.controller.oracle_calibrations import site_calibrations
 from slurm_energy.controller.running_jobs import RunningJobCache
 from slurm_energy.controller.store import Store
-from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, UnavailableError, UsageError
+from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, UsageError
 from slurm_energy.protocol.tuning_advice import AdviceRequest
 from slurm_energy.quantities import shown
 from slurm_energy.slurm.queue.running_jobs import AllocatedJob
@@ -139,25 +139,13 @@ class TuningAdvisor:
             NotFoundError: Slurm runs no such job.
             UnavailableError: Slurm does not answer.
         """
-        await self._check_node(node, sender)
+        await check_sender(self._hosts, node, sender, self._config().controller.record_hosts)
         job = await self._running.find(job_id, restart_count)
         if job is None:
             raise NotFoundError(f"job {job_id}", "Slurm runs no such job")
         if node not in job.nodes:
             raise ForbiddenError(f"job {job.job_id}", f"it does not run on node {shown(node)}")
         return job
-
-    async def _check_node(self, node: str, sender: Sender) -> None:
-        mode = self._config().controller.record_hosts
-        if self._hosts is None:
-            return
-        verdict = (await self._hosts.verdicts({node}, sender, mode))[node]
-        if verdict is Verdict.REFUSED:
-            raise ForbiddenError(f"node {shown(node)}", f"{sender.peer} is not an address of it")
-        if verdict is Verdict.ABSENT:
-            raise NotFoundError(f"node {shown(node)}", "Slurm has no such node")
-        if verdict is Verdict.UNKNOWN and mode == STRICT:
-            raise UnavailableError(f"node {shown(node)}", "Slurm does not tell its addresses")
 
     def _fingerprint(self, run: JobRun, job: AllocatedJob, request: AdviceRequest) -> str | None:
         """Return the fingerprint of a job from Slurm, or else the one that a node of the job reported.

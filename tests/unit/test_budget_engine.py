@@ -221,19 +221,17 @@ def test_unknown_nodes_of_slurm_count_at_nameplate() -> None:
     assert world.cycle.budgets[0].fixed_watts == RESERVE_WATTS + (RESERVE_WATTS + 1000.0)
 
 
-def test_promised_power_stays_free() -> None:
+def test_power_that_starting_jobs_may_draw_stays_free() -> None:
     world = cluster(2600.0)
     for job, node in enumerate(world.nodes[:3], 1):
         node.run(job, FULL)
     world.announce()
-    world.engine.set_promised({"all": 600.0})
-    world.step(20)
-    assert world.cycle.budgets[0].committed_watts <= 2600.0 * 0.98 - 600.0
-    before = world.cycle.budgets[0].headroom_watts
-    world.engine.set_promised({})
-    world.step(20)
-    assert world.cycle.budgets[0].headroom_watts == pytest.approx(before, abs=80.0)
-    assert world.cycle.budgets[0].committed_watts > 2100.0
+    usable = 2600.0 * 0.98
+    kept = 60.0 - 1.05 * 40.0 + 2 * (100.0 - 1.05 * 50.0)  # minimum minus idle power of the free node
+    for promised, free in ((0.0, 0.0), (50.0, 50.0), (1000.0, kept)):
+        world.engine.set_promised({"all": promised})
+        world.step(20)
+        assert world.cycle.budgets[0].committed_watts == pytest.approx(usable - free, abs=15.0)
 
 
 def test_measured_power_above_the_committed_is_taken_off_the_limit() -> None:
