@@ -125,7 +125,9 @@ class EnergyRecord:
     lists the hardware settings. `uncertain_seconds` is the time in which a counter was unreadable or may have
     wrapped unnoticed. `fingerprint` is the digest of the batch script and its arguments; it is set only on
     the node that ran the script. `peak_watts` is the sum of two powers: the maximum mean power over a second
-    or more of the components that are sampled fast, and the mean power of `other`. `tuning` describes how the
+    or more of the components that are sampled fast, and the mean power of `other`. `budget_capped_seconds` is
+    the time in which a power budget held a device below the limit that the job itself had; None if no budget
+    applied. `tuning` describes how the
     job was tuned to its objective, see `tuning_record`; None if the job has no objective. `extra` holds keys
     of a newer release that this release does not know.
     """
@@ -155,6 +157,7 @@ class EnergyRecord:
     peak_watts: float | None = None
     seconds_above_cap: float | None = None
     throttled_seconds: float | None = None
+    budget_capped_seconds: float | None = None
     uncertain_seconds: float = 0.0
     tuning: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
@@ -201,7 +204,13 @@ _NAME_KEYS = ("cluster", "node", "policy", "record_id")
 _OPTIONAL_NAME_KEYS = ("step", "sluid", "user", "partition", "model", "tag", "fingerprint")
 _INT_KEYS = ("job_id", "restart_count")
 _TIME_KEYS = ("start", "end", "uncertain_seconds")
-_OPTIONAL_NUMBER_KEYS = ("mean_watts", "peak_watts", "seconds_above_cap", "throttled_seconds")
+_OPTIONAL_NUMBER_KEYS = (
+    "mean_watts",
+    "peak_watts",
+    "seconds_above_cap",
+    "throttled_seconds",
+    "budget_capped_seconds",
+)
 
 
 def _record_from_json(cls: type[EnergyRecord], data: Any) -> EnergyRecord:

@@ -35,7 +35,12 @@ MAX_CLOCK_LEAD_S: Final = 86400.0
 
 Records that end still later are rejected permanently; the agent does not send them again.
 """
-_DURATIONS: Final = ("seconds_above_cap", "throttled_seconds", "uncertain_seconds")
+_DURATIONS: Final = (
+    "seconds_above_cap",
+    "throttled_seconds",
+    "budget_capped_seconds",
+    "uncertain_seconds",
+)
 
 
 class ClockAheadError(EnergyError):

@@ -204,6 +204,13 @@ FIELDS: tuple[Field[JobUsage], ...] = (
         "AvePower", (10, 12), lambda u: u.mean_watts, "mean power of all nodes, energy over elapsed time", "W"
     ),
     Field(
+        "BudgetCapped",
+        12,
+        "duration",
+        lambda u: u.budget_capped_seconds,
+        "time in which a power budget lowered limits, maximum over nodes",
+    ),
+    Field(
         "Cap",
         8,
         "scaled",

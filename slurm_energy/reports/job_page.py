@@ -133,6 +133,7 @@ def _facts(job: JobUsage) -> list[tuple[str, str]]:
     seconds = (
         ("Above the cap", job.seconds_above_cap),
         ("Throttled", job.throttled_seconds),
+        ("Limited by a power budget", job.budget_capped_seconds),
         ("Uncertain", job.uncertain_seconds or None),
     )
     rows = [

@@ -209,6 +209,7 @@ def _times(job: JobUsage) -> str:
     times = (
         ("above the cap", job.seconds_above_cap),
         ("throttled", job.throttled_seconds),
+        ("limited by a power budget", job.budget_capped_seconds),
         ("uncertain", job.uncertain_seconds),
     )
     return ", ".join(

@@ -249,6 +249,11 @@ class JobUsage:
         return _max_known(record.seconds_above_cap for record in self.records)
 
     @property
+    def budget_capped_seconds(self) -> float | None:
+        """Seconds for which a power budget lowered limits, on the node with the most; None: no budget."""
+        return _max_known(record.budget_capped_seconds for record in self.records)
+
+    @property
     def throttled_seconds(self) -> float | None:
         """Seconds for which a device was throttled, on the node with the most; None: unknown."""
         return _max_known(record.throttled_seconds for record in self.records)

@@ -315,3 +315,24 @@ def test_ends_and_starts_of_jobs_ask_for_a_poll(node: BudgetNode) -> None:
 def test_the_lease_is_checked_in_time_on_a_node_without_jobs(node: BudgetNode) -> None:
     node.decide(whole(160.0), lease_s=5.0)
     assert node.manager.sampling_interval_s == 5.0
+
+
+def test_the_record_states_the_time_below_the_limits_of_the_job(node: BudgetNode) -> None:
+    node.begin(5, gpus="0-1", gpu_cap="150")
+    node.use(3.0)
+    node.decide({"gpu0": 200.0, "gpu1": 400.0})
+    node.use(4.0)  # the job itself wants at most 150 W
+    node.decide({"gpu0": 120.0}, number=2)
+    node.use(5.0)
+    node.manager.housekeeping()
+    node.kill()
+    node.use(2.0)
+    node.decide({}, number=0)
+    node.use(6.0)
+    node.end(5)
+    node.begin(6)
+    node.use(2.0)
+    node.end(6)
+    records = {record.job_id: record for record in node.records() if record.step is None}
+    assert records[5].budget_capped_seconds == 7.0
+    assert records[6].budget_capped_seconds is None

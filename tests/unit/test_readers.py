@@ -308,6 +308,7 @@ def test_every_column_of_acct_has_a_value_for_some_job(field: object) -> None:
         sluid="s1",
         seconds_above_cap=1.0,
         throttled_seconds=1.0,
+        budget_capped_seconds=1.0,
         components=(*examples.record(1).components, examples.component("node", 1.0)),
     )
     jobs = [examples.cpu_job(), examples.gpu_job(), [examples.answer(told, examples.job_info(1))]]

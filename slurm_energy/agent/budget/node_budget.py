@@ -86,6 +86,7 @@ class NodeBudget:
         self._domains = KnobDomains.from_hardware(devices.hardware)
         self._failures = RepeatedFailureLog(log)
         self._number = 0
+        self._sampled_s = math.inf
         self._lease: Lease | None = None
         self._limited: dict[str, LimitedDevice] = {}
 
@@ -109,6 +110,7 @@ class NodeBudget:
         lifted.
         """
         self._find_devices()
+        self._sampled_s = self._clock.boottime()
         if not self.is_active:
             self.lift()
             return
@@ -199,6 +201,26 @@ class NodeBudget:
             self._number = decision.number
         self._store()
 
+    def add_sample(self, now_s: float) -> None:
+        """Add the time since the previous sample to the jobs whose power limits the budget lowers.
+
+        Also lower the ceilings to the safe limits if the lease has ended.
+
+        Args:
+            now_s: time of the last sample of the node in seconds since boot.
+        """
+        last_s, self._sampled_s = self._sampled_s, now_s
+        if self._has_ceilings:
+            users = self._users()
+            for session in self._sessions():
+                names = [name for name, owners in users.items() if session.owner in owners]
+                is_capped = [self._is_capped(name) for name in names]
+                if not all(value is None for value in is_capped):
+                    length_s = max(0.0, now_s - max(last_s, session.meter.start)) if any(is_capped) else 0.0
+                    monitor = session.power_monitor
+                    monitor.budget_capped_s = (monitor.budget_capped_s or 0.0) + length_s
+        self.check_lease()
+
     def check_lease(self) -> None:
         """Lower the ceilings to the safe limits if the lease has ended."""
         lease = self._lease
@@ -240,21 +262,6 @@ class NodeBudget:
             return
         idle = {name for name, owners in self._users().items() if not owners}
         self._lower({name: self._limited[name].min_watts or 0.0 for name in idle}, only_bounded=True)
-
-    def device_ceilings(self, owner: str) -> dict[LimitedDevice, float]:
-        """Return the ceilings of the devices that a job uses. Devices without a ceiling are left out.
-
-        Args:
-            owner: the job as `JOBID.RESTART`.
-        """
-        if not self._has_ceilings:
-            return {}
-        users = self._users()
-        return {
-            device: watts
-            for name, device in self._limited.items()
-            if owner in users[name] and (watts := self._ceiling_watts(name)) is not None
-        }
 
     @property
     def _has_ceilings(self) -> bool:
@@ -305,6 +312,15 @@ class NodeBudget:
             if confirmed_ceiling_watts(device, self._devices, journal, self._devices.read(keys)) is None:
                 return False
         return True
+
+    def _is_capped(self, name: str) -> bool | None:
+        """Return whether the ceiling of a device is below the limit that the jobs have; None without one."""
+        watts = self._ceiling_watts(name)
+        if watts is None:
+            return None
+        device = self._limited[name]
+        own = (self._settings.value_without_ceiling(key) for key in device.limit_keys)
+        return any(int(text) == 0 or device.watts_of(text) > watts for text in own if text is not None)
 
     def _ceiling_watts(self, name: str) -> float | None:
         device = self._limited.get(name)

@@ -292,7 +292,6 @@ class JobManager:
         """Take a periodic sample, after which the tuners may choose other operating points for jobs."""
         self._sample(SampleReason.PERIODIC)
         self.tuners.add_sample(self._meter.sampled_at)
-        self.budget.check_lease()
 
     def poll_budget(self) -> NodePoll:
         """Return the state of the node for the controller's decision about power budgets."""
@@ -393,6 +392,7 @@ class JobManager:
 
     def _sample(self, reason: SampleReason) -> None:
         self._meter.sample((s for s in self._sessions.values() if s.phase == OPEN), reason)
+        self.budget.add_sample(self._meter.sampled_at)
 
     def _set_node_name(self, node: str | None) -> None:
         if node and node != self.node:

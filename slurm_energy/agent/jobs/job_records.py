@@ -45,6 +45,7 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
         mean_watts=_mean(energies, end - session.start_unix),
         peak_watts=_peak(session.power_monitor.peak_watts, energies, end - session.start_unix),
         seconds_above_cap=session.power_monitor.above_cap_s,
+        budget_capped_seconds=session.power_monitor.budget_capped_s,
         throttled_seconds=session.meter.throttled_s,
         uncertain_seconds=session.meter.uncertain_s,
         tuning=_valid_tuning(session),

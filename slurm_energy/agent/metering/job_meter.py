@@ -154,6 +154,8 @@ class PowerMonitor:
             node meter is slower than the counters of the components, so `other` oscillates whenever their
             power changes.
         above_cap_s: seconds of windows above a cap; None without caps.
+        budget_capped_s: seconds in which a power budget held a device below the limit that the job itself
+            has; None if no budget applied.
         watts: mean power of the last complete window by component.
         length_s, joules, covered_s: the current window: its length in seconds, its energy by component, and
             the seconds that this energy covers by component.
@@ -170,6 +172,7 @@ class PowerMonitor:
     joules: dict[str, float] = field(default_factory=dict)
     covered_s: dict[str, float] = field(default_factory=dict)
     timing_uncertainty_s: float = 0.0
+    budget_capped_s: float | None = None
 
     def add(
         self,
@@ -225,7 +228,7 @@ class PowerMonitor:
 
         The window length and the caps remain.
         """
-        self.peak_watts = self.above_cap_s = None
+        self.peak_watts = self.above_cap_s = self.budget_capped_s = None
         self.watts, self.joules, self.covered_s, self.length_s = {}, {}, {}, 0.0
 
     def _is_whole(self) -> bool:
