@@ -22,6 +22,7 @@ from slurm_energy.simulator.workload import Workload
 from slurm_energy.simulator.workload_generator import Predict, generate
 from slurm_energy.worker_processes import end_with_parent
 
+_JOB_COLUMNS = ("job_id", "user", "time_limit_s", "compute_share")
 _SHAPE_COLUMNS = (
     *("hardware", "units", "batch", "cap_watts", "time_s", "power_watts"),
     *("predicted_time_s", "predicted_watts"),
@@ -242,7 +243,7 @@ def _part(work: Workload, jobs: int, seed: int) -> Workload:
     start = (seed % (work.count // jobs)) * jobs
     rows, shapes = slice(start, start + jobs), slice(int(work.first[start]), int(work.first[start + jobs]))
     begin_s = work.submit_s[start]
-    cut: dict[str, Any] = {name: getattr(work, name)[rows] for name in ("job_id", "user", "time_limit_s")}
+    cut: dict[str, Any] = {name: getattr(work, name)[rows] for name in _JOB_COLUMNS}
     cut |= {name: getattr(work, name)[rows] - begin_s for name in ("submit_s", "deadline_s")}
     cut |= {name: getattr(work, name)[shapes] for name in _SHAPE_COLUMNS}
     cut["first"] = work.first[start : start + jobs + 1] - work.first[start]

@@ -25,6 +25,7 @@ class NodeKind:
         idle_watts: power of a node that is on and idle.
         unit_idle_watts: part of the idle power that belongs to one unit. It counts as power of a job while
             the job holds the unit.
+        unit_min_watts: lowest power limit of a unit; 0: units have no power limit.
         off_watts: power of a node that is off.
         boot_s, boot_watts: duration in seconds and power of booting.
         shutdown_s, shutdown_watts: duration in seconds and power of shutting down.
@@ -44,6 +45,7 @@ class NodeKind:
     shutdown_watts: float = 0.0
     failures_per_s: float = 0.0
     repair_s: float = 3600.0
+    unit_min_watts: float = 0.0
 
     def watts(self, state: NodePowerState) -> float:
         """Return the watts that a node of this kind draws in a power state without any job."""
@@ -120,19 +122,22 @@ class Cluster:
         """
         if units > self.free[kind]:
             return None
-        usable = [n for n in self._nodes[kind] if self.node_free[n] and self.usable(n)]
-        whole = [n for n in usable if self.node_free[n] >= units]
-        if whole:
-            fullest = min(whole, key=lambda n: (self.state[n] != NodePowerState.ON, self.node_free[n], n))
-            allocation = [(fullest, units)]
-        else:
-            allocation = []
-            for node in sorted(
-                usable, key=lambda n: (self.state[n] != NodePowerState.ON, -self.node_free[n], n)
-            ):
-                part = min(units - sum(count for _, count in allocation), self.node_free[node])
-                if part:
-                    allocation.append((node, part))
+        usable: dict[tuple[bool, int], list[int]] = {}
+        for node in self._nodes[kind]:
+            if self.node_free[node] and self.usable(node):
+                alike = (self.state[node] != NodePowerState.ON, self.node_free[node])
+                usable.setdefault(alike, []).append(node)
+        whole = min((alike for alike in usable if alike[1] >= units), default=None)
+        if whole is not None:
+            return [(usable[whole][0], units)]
+        allocation: Allocation = []
+        for is_off, free in sorted(usable, key=lambda alike: (alike[0], -alike[1])):
+            for node in usable[is_off, free]:
+                part = min(units, free)
+                allocation.append((node, part))
+                units -= part
+                if not units:
+                    return allocation
         return allocation
 
     def take(self, allocation: Allocation) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -11,19 +12,17 @@ from slurm_energy.scheduling.backfill import Candidate, Discipline, Release, cho
 from slurm_energy.scheduling.queue import Floats, Ints, Queue
 from slurm_energy.scheduling.ranking import AGED, Ranking
 from slurm_energy.scheduling.registry import Policy
-from slurm_energy.simulator import cap_adjustment, deadlines
+from slurm_energy.simulator import deadlines
+from slurm_energy.simulator.budget_control import SLACK_WATTS, BudgetControl
 from slurm_energy.simulator.cluster import Allocation, Cluster, NodeKind
 from slurm_energy.simulator.energy_integral import EnergyIntegral
 from slurm_energy.simulator.event_queue import EventKind, EventQueue
 from slurm_energy.simulator.node_power import NodePower
 from slurm_energy.simulator.power_commitment import PowerCommitment
-from slurm_energy.simulator.running_jobs import RunningJob, RunningJobs
+from slurm_energy.simulator.running_jobs import UNLIMITED, RunningJob, RunningJobs
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.simulation_result import JobOutcome, SimulationResult
 from slurm_energy.simulator.workload import Workload
-
-_BUDGET_SLACK = 1e-6
-"""Watts by which sums of floats may exceed a budget."""
 
 
 class Simulation:
@@ -63,13 +62,13 @@ class Simulation:
             request_pass=self._request_pass,
         )
         self._commitment = PowerCommitment(self._cluster, self._power, self._runs, self._events)
-        self._budget = settings.budget_watts if settings.hard_budget or policy.keeps_budget else None
+        self._control = self._budget_control() if settings.hard_budget or policy.keeps_budget else None
         self._pending: dict[int, None] = {}
         self._passes = 0
         self._pass_due = math.inf
         self._over_s = 0.0
         self._arrivals_left = workload.count
-        self._size = self._sizes()
+        self._size = workload.sizes(self._cluster.total)
 
     def run(self) -> SimulationResult:
         """Simulate until all jobs are done or the configured end is reached, and return the result."""
@@ -79,6 +78,8 @@ class Simulation:
             self._events.add(
                 self._settings.budget_watts.after(0.0), EventKind.BUDGET, self._budget_changes, None
             )
+        if self._control is not None:
+            self._control.begin()
         self._power.begin()
         horizon_s = self._settings.horizon_s
         while self._events.next_s < math.inf and (horizon_s is not None or self._unfinished()):
@@ -95,6 +96,24 @@ class Simulation:
                 self._watch(time_s, self._meter.watts)
         return self._result(self._events.now_s if horizon_s is None else horizon_s)
 
+    def _budget_control(self) -> BudgetControl | None:
+        """Return the control loop of the power budget; None without a budget."""
+        settings = self._settings
+        if settings.budget_watts is None:
+            return None
+        return BudgetControl(
+            settings.budget_watts,
+            settings.budget_rules,
+            jobs=self._jobs,
+            kinds=self._cluster.kinds,
+            runs=self._runs,
+            commitment=self._commitment,
+            events=self._events,
+            continue_run=self._expect_end,
+            interrupt=partial(self._interrupt, failure=False),
+            request_pass=self._request_pass,
+        )
+
     def _unfinished(self) -> bool:
         return bool(self._pending or self._runs.running or self._arrivals_left)
 
@@ -105,7 +124,7 @@ class Simulation:
 
     def _advance(self, now_s: float) -> None:
         budget = self._settings.budget_watts
-        if budget is not None and self._meter.watts > budget.at(self._events.now_s) + _BUDGET_SLACK:
+        if budget is not None and self._meter.watts > budget.at(self._events.now_s) + SLACK_WATTS:
             self._over_s += now_s - self._events.now_s
         self._events.now_s = now_s
 
@@ -129,13 +148,7 @@ class Simulation:
             self._events.add(max(self._events.now_s, risk_s), EventKind.NODE, self._recheck_deadline, job)
 
     def _recheck_deadline(self, job: int) -> None:
-        """Request a scheduling pass if a job is still pending.
-
-        Called when the job's deadline becomes at risk.
-
-        Args:
-            job: row of the job.
-        """
+        """Request a scheduling pass if the job, whose deadline is now at risk, is still pending."""
         if job in self._pending:
             self._request_pass()
 
@@ -144,13 +157,22 @@ class Simulation:
             self._runs.finish(run, self._events.now_s)
             self._released(run.allocation)
 
+    def _expect_end(self, run: RunningJob) -> None:
+        self._events.add(run.end_s, EventKind.END, self._end, run)
+
     def _work(self, run: RunningJob) -> None:
         if self._runs.running.get(run.job) is run:
             self._runs.work(run, self._events.now_s)
+            self._request_control()
 
     def _released(self, allocation: Allocation) -> None:
         self._power.released(allocation)
         self._request_pass()
+        self._request_control()
+
+    def _request_control(self) -> None:
+        if self._control is not None:
+            self._control.request()
 
     def _interrupt(self, run: RunningJob, *, failure: bool) -> None:
         self._runs.interrupt(run, self._events.now_s, failure=failure)
@@ -161,32 +183,9 @@ class Simulation:
         budget = self._settings.budget_watts
         assert budget is not None
         self._events.add(budget.after(self._events.now_s), EventKind.BUDGET, self._budget_changes, None)
-        if self._budget is not None:
-            self._apply_budget(budget.at(self._events.now_s))
+        if self._control is not None:
+            self._control.step()
         self._request_pass()
-
-    def _apply_budget(self, budget_watts: float) -> None:
-        """Adapt the running jobs to a new power budget.
-
-        If the cluster's power exceeds the budget, lower power caps. If that does not suffice, interrupt the
-        jobs that lose the least energy. Otherwise restore caps that were lowered before.
-        """
-        working = [run for run in self._runs.running.values() if run.working]
-        left_watts = budget_watts + _BUDGET_SLACK - self._commitment.watts()
-        if left_watts < 0:
-            changes = cap_adjustment.lower_caps(self._jobs, working, -left_watts)
-        else:
-            changes = list(cap_adjustment.restore_caps(self._jobs, working, left_watts))
-        for run, shape in changes:
-            new = self._runs.change_cap(run, shape, self._events.now_s)
-            self._events.add(new.end_s, EventKind.END, self._end, new)
-        runs = sorted(
-            self._runs.running.values(), key=lambda run: self._runs.loss(run, self._events.now_s)[0]
-        )
-        for run in runs:
-            if self._commitment.watts() <= budget_watts + _BUDGET_SLACK:
-                return
-            self._interrupt(run, failure=False)
 
     def _may_add_watts(self, watts: float) -> bool:
         """Return whether the power may rise by `watts` under the budget.
@@ -199,9 +198,7 @@ class Simulation:
 
     def _left_watts(self) -> float:
         """Return the power budget minus the committed power, in watts; infinity without a budget."""
-        if self._budget is None:
-            return math.inf
-        return self._budget.at(self._events.now_s) + _BUDGET_SLACK - self._commitment.watts()
+        return math.inf if self._control is None else self._control.left_watts()
 
     def _request_pass(self) -> None:
         """Schedule a scheduling pass at the next multiple of the interval, unless one is scheduled."""
@@ -212,17 +209,15 @@ class Simulation:
             self._events.add(due_s, EventKind.PASS, self._pass, due_s)
 
     def _pass(self, due_s: float) -> None:
-        """Run one scheduling pass: rank the pending jobs and start those that may start.
-
-        Args:
-            due_s: time in seconds for which the pass was scheduled.
-        """
+        """Run the scheduling pass that was scheduled for `due_s`: start those pending jobs that may start."""
         if due_s != self._pass_due:
             return
         self._pass_due = math.inf
         if not self._pending:
             return
         self._passes += 1
+        if self._control is not None:
+            self._control.begin_pass()
         if self._policy.preempts and self._settings.preemption:
             self._preempt_for_deadlines()
         rows = np.fromiter(self._pending, np.int64, len(self._pending))
@@ -232,11 +227,12 @@ class Simulation:
         ranking = self._policy.rank(queue, self._settings.options)
         candidates = list(self._candidates(ranking, rows, shapes, queue.jobs.job_id))
         free = self._free()
-        boots = self._budget is not None and self._power.switches_off
+        boots = self._control is not None and self._power.switches_off
         need_now = self._need_now if boots else None
         discipline = self._settings.discipline
         for chosen in choose(discipline, candidates, self._events.now_s, free, need_now, self._releases):
-            self._start(chosen.job, chosen.shape)
+            if self._may_start(chosen):
+                self._start(chosen.job, chosen.shape)
 
     def _mark_possible(self, queue: Queue, shapes: Ints) -> None:
         """Mark in `queue` the shapes (ways to run a job) from which the policy may choose.
@@ -255,25 +251,49 @@ class Simulation:
         if self._settings.discipline == Discipline.PACKING:
             aged = queue.wait_s >= self._settings.options.wait_bound_s
             now = table.gpus <= self._cluster.free[table.hardware]
-            if self._settings.hard_budget and self._budget is not None:
-                now[now] &= self._added_watts(shapes[now]) <= self._left_watts()
+            if self._settings.hard_budget and self._control is not None:
+                now[now] &= self._added_watts(shapes[now]) <= self._control.headroom_watts()
             fits &= np.repeat(aged, np.diff(table.first)) | now
         table.possible[:] = fits
 
     def _candidates(self, ranking: Ranking, rows: Ints, shapes: Ints, job_id: Ints) -> Iterator[Candidate]:
+        if self._control is not None:
+            self._control.added_watts(shapes[ranking.choice[ranking.choice >= 0]])  # all at once is faster
         for index in ranking.order(job_id):
             choice, job = ranking.choice[index], int(rows[index])
             if choice < 0:
                 continue
             shape = int(shapes[choice])
             limit_s = float(self._runs.left[job]) * self._jobs.limit_s(job, shape)
-            yield Candidate(job, shape, self._need(shape), limit_s, bool(ranking.tier[index] == AGED))
+            candidate = Candidate(job, shape, self._need(shape), limit_s, bool(ranking.tier[index] == AGED))
+            if self._keeps_floors(candidate):
+                yield candidate
+            elif candidate.aged:
+                return  # no other job may delay it
+
+    def _may_start(self, candidate: Candidate) -> bool:
+        """Return whether the limits in force leave the power for an admitted job; else start to make room."""
+        if self._control is None:
+            return True
+        added_watts = float(self._added_watts(np.array([candidate.shape]))[0])
+        return self._keeps_floors(candidate) and self._control.make_room(added_watts)
+
+    def _keeps_floors(self, candidate: Candidate) -> bool:
+        """Return whether the floors of all running jobs keep the budget until the candidate has ended."""
+        if self._control is None:
+            return True
+        return self._control.keeps_floors(candidate.job, candidate.shape, candidate.limit_s)
 
     def _need(self, shape: int) -> Floats:
         need = np.zeros(len(self._cluster.total) + 1)
         need[self._jobs.hardware[shape]] = self._jobs.units[shape]
-        need[-1] = max(0.0, self._runs.extra_watts(shape))
+        control = self._control
+        need[-1] = max(0.0, self._runs.extra_watts(shape) if control is None else control.job_watts(shape))
         return need
+
+    def _job_watts(self, shapes: Ints) -> Floats:
+        """Return the power that a job in each of the given shapes adds once its nodes are on, in watts."""
+        return self._runs.more_watts(shapes) if self._control is None else self._control.added_watts(shapes)
 
     def _need_now(self, candidate: Candidate) -> Floats:
         """Return the units and watts that a job takes if it starts now, power of nodes to boot included."""
@@ -285,10 +305,11 @@ class Simulation:
         Committed power is the highest future power of the cluster if no further job starts.
         """
         kinds, units = self._jobs.hardware[shapes], self._jobs.units[shapes]
-        return self._commitment.added_watts(kinds, units, self._runs.more_watts(shapes))
+        return self._commitment.added_watts(kinds, units, self._job_watts(shapes))
 
     def _free(self) -> Floats:
-        return np.append(self._cluster.free, self._left_watts())
+        watts = math.inf if self._control is None else self._control.headroom_watts()
+        return np.append(self._cluster.free, watts)
 
     def _releases(self) -> list[Release]:
         """Return the units and watts of each running job, with the time of the job's expected end."""
@@ -298,14 +319,20 @@ class Simulation:
         allocation = self._cluster.allocate(int(self._jobs.hardware[shape]), int(self._jobs.units[shape]))
         if allocation is None:
             return False
+        left_watts = self._left_watts()
         ready_s = self._power.wake(allocation)
-        run = self._runs.start(job, shape, allocation, self._events.now_s, ready_s)
+        point = UNLIMITED
+        if self._control is not None:
+            boots = ready_s > self._events.now_s
+            point = self._control.start_point(job, shape, 0.0 if boots else left_watts)
+        run = self._runs.start(job, shape, allocation, self._events.now_s, ready_s, point)
         del self._pending[job]
         if ready_s > self._events.now_s:
             self._events.add(ready_s, EventKind.WORK, self._work, run)
         else:
             self._runs.work(run, self._events.now_s)
-        self._events.add(run.end_s, EventKind.END, self._end, run)
+        self._expect_end(run)
+        self._request_control()
         return True
 
     def _preempt_for_deadlines(self) -> None:
@@ -334,13 +361,6 @@ class Simulation:
         added_watts = float(self._added_watts(np.array([selection.shape]))[0])
         self._cluster.take(held)
         return added_watts
-
-    def _sizes(self) -> Floats:
-        """Return the share, 0 to 1, of its kind of nodes that each job requests in its first shape."""
-        first = self._jobs.first[:-1]
-        total = self._cluster.total[self._jobs.hardware[first]] if len(first) else np.ones(0)
-        sizes: Floats = np.minimum(1.0, self._jobs.units[first] / np.maximum(1, total))
-        return sizes
 
     def _result(self, end_s: float) -> SimulationResult:
         self._advance(end_s)

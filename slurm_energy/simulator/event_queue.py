@@ -22,6 +22,7 @@ class EventKind(IntEnum):
     ARRIVAL = 3
     BUDGET = 4
     PASS = 5
+    CONTROL = 6
 
 
 class EventQueue:

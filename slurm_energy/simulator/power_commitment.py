@@ -68,9 +68,7 @@ class PowerCommitment:
         now_s = self._events.now_s
         level_watts = self._cluster.watts + self._runs.watts + self._runs.lent_watts
         waiting = [
-            (run.ready_s, max(0.0, self._runs.extra_watts(run.shape)))
-            for run in self._runs.running.values()
-            if not run.working
+            (run.ready_s, max(0.0, run.extra_watts)) for run in self._runs.running.values() if not run.working
         ]
         steps = [*self._power.steps(), *waiting, *further]
         by_time: dict[float, float] = {now_s: 0.0}

@@ -1,12 +1,13 @@
 """State of the running jobs: allocation, progress, power and energy.
 
-Jobs can be interrupted or get new caps.
+Jobs can be interrupted or get new power limits.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,23 @@ from slurm_energy.simulator.simulation_result import EnergyAccounts, JobOutcome
 from slurm_energy.simulator.workload import Workload
 
 _LN2 = math.log(2)
+
+
+class PowerPoint(NamedTuple):
+    """Effect of a power limit on a job.
+
+    Attributes:
+        limit_watts: power limit per unit; infinity: none.
+        time_ratio: run time under the limit divided by that without a limit.
+        power_ratio: power under the limit divided by that without a limit.
+    """
+
+    limit_watts: float
+    time_ratio: float
+    power_ratio: float
+
+
+UNLIMITED = PowerPoint(math.inf, 1.0, 1.0)
 
 
 @dataclass(slots=True)
@@ -32,12 +50,15 @@ class RunningJob:
         end_s: time at which its work will be done.
         limit_s: seconds for which it is expected to hold its nodes, from `start_s` on.
         watts: power while it works.
+        extra_watts: part of `watts` above the idle power of its units; may be negative.
+        whole_s: run time of the whole job under the current power limit.
+        point: the current power limit and its effect.
         restart_s: seconds at the start of the run in which it restarts after an interruption, without
             progress.
-        earlier: parts of the run under earlier power caps, in order. Each has the seconds of work, the run
-            time of the whole job under the cap in seconds, and watts.
-        restart_joules: energy of restarts under earlier power caps.
-        chosen: shape in which the policy started it, before its power cap was changed.
+        earlier: parts of the run under earlier power limits, in order. Each has the seconds of work, the run
+            time of the whole job under the limit in seconds, and watts.
+        done: fraction of the whole job's work done in `earlier`.
+        restart_joules: energy of restarts under earlier power limits.
         working: whether it draws power. Other events at `ready_s` may precede the start of its work.
     """
 
@@ -49,10 +70,13 @@ class RunningJob:
     end_s: float
     limit_s: float
     watts: float
+    extra_watts: float
+    whole_s: float
+    point: PowerPoint = UNLIMITED
     restart_s: float = 0.0
     earlier: list[tuple[float, float, float]] = field(default_factory=list)
+    done: float = 0.0
     restart_joules: float = 0.0
-    chosen: int = -1
     working: bool = False
 
     def worked_s(self, now_s: float) -> float:
@@ -86,20 +110,50 @@ class RunningJobs:
         self._units, self._watts = np.zeros(users), np.zeros(users)
         self._unit_s, self._joules = np.zeros(users), np.zeros(users)
         self._settled_s = 0.0
-        self._idle_watts = np.array([kind.unit_idle_watts for kind in cluster.kinds])
+        idle_watts = np.array([kind.unit_idle_watts for kind in cluster.kinds])
+        self._extra_watts: Floats = workload.power_watts - idle_watts[workload.hardware] * workload.units
         self._shares = np.array([settings.shares.get(name, 1.0) for name in workload.users])
 
-    def start(self, job: int, shape: int, allocation: Allocation, now_s: float, ready_s: float) -> RunningJob:
-        """Start a job on an allocation; it draws power only after `work`."""
+    def start(
+        self,
+        job: int,
+        shape: int,
+        allocation: Allocation,
+        now_s: float,
+        ready_s: float,
+        point: PowerPoint = UNLIMITED,
+    ) -> RunningJob:
+        """Start a job on an allocation; it draws power only after `work`.
+
+        Args:
+            job: row of the job.
+            shape: row of the shape (way to run the job) in which it starts.
+            allocation: units that it holds.
+            now_s: current time in seconds.
+            ready_s: time in seconds at which its work begins.
+            point: power limit with which it starts.
+        """
         workload, accounts = self._workload, self.accounts
         restarted = accounts.preemptions[job] + accounts.failures[job] > 0
         preemption = self._settings.preemption
         restart_s = preemption.restart_s if restarted and preemption else 0.0
-        length_s = restart_s + float(self.left[job] * workload.time_s[shape])
-        limit_s = ready_s - now_s + restart_s + float(self.left[job]) * workload.limit_s(job, shape)
-        watts = float(workload.power_watts[shape])
+        whole_s = float(workload.time_s[shape]) * point.time_ratio
+        expected_s = workload.limit_s(job, shape) * self._expected_ratio(job, point)
+        left = float(self.left[job])
+        watts = float(workload.power_watts[shape]) * point.power_ratio
         run = RunningJob(
-            job, shape, allocation, now_s, ready_s, ready_s + length_s, limit_s, watts, restart_s
+            job=job,
+            shape=shape,
+            allocation=allocation,
+            start_s=now_s,
+            ready_s=ready_s,
+            end_s=ready_s + restart_s + left * whole_s,
+            limit_s=ready_s - now_s + restart_s + left * expected_s,
+            watts=watts,
+            extra_watts=self._extra_at(shape, watts),
+            whole_s=whole_s,
+            point=point,
+            restart_s=restart_s,
         )
         self.running[job] = run
         accounts.shape[job], accounts.outcome[job] = shape, JobOutcome.RUNNING
@@ -137,39 +191,42 @@ class RunningJobs:
         self.accounts.failures[run.job] += failure
         self.left[run.job] -= saved
 
-    def change_cap(self, run: RunningJob, shape: int, now_s: float) -> RunningJob:
-        """Continue a working run with another power cap and return the new run.
+    def change_limit(self, run: RunningJob, point: PowerPoint, now_s: float) -> RunningJob:
+        """Continue a working run under another power limit and return the new run.
 
         Args:
             run: the run.
-            shape: row of the shape (way to run the job) that has the new cap.
+            point: the new power limit and its effect.
             now_s: current time in seconds.
         """
-        workload = self._workload
         worked_s = run.worked_s(now_s)
         useful_s = max(0.0, worked_s - run.restart_s)
-        earlier = [*run.earlier, (useful_s, float(workload.time_s[run.shape]), run.watts)]
-        done = sum(seconds / whole_s for seconds, whole_s, _ in earlier)
+        run.earlier.append((useful_s, run.whole_s, run.watts))
+        done = run.done + useful_s / run.whole_s
         restart_s = max(0.0, run.restart_s - worked_s)
-        slower = float(workload.limit_s(run.job, shape) / workload.limit_s(run.job, run.shape))
+        slower = self._expected_ratio(run.job, point) / self._expected_ratio(run.job, run.point)
         left = max(0.0, float(self.left[run.job]) - done)
+        whole_s = float(self._workload.time_s[run.shape]) * point.time_ratio
+        watts = float(self._workload.power_watts[run.shape]) * point.power_ratio
         self._account(run, now_s)
         new = RunningJob(
             job=run.job,
-            shape=shape,
+            shape=run.shape,
             allocation=run.allocation,
             start_s=now_s,
             ready_s=now_s,
-            end_s=now_s + restart_s + left * float(workload.time_s[shape]),
+            end_s=now_s + restart_s + left * whole_s,
             limit_s=max(0.0, run.start_s + run.limit_s - now_s) * slower,
-            watts=float(workload.power_watts[shape]),
+            watts=watts,
+            extra_watts=self._extra_at(run.shape, watts),
+            whole_s=whole_s,
+            point=point,
             restart_s=restart_s,
-            earlier=earlier,
+            earlier=run.earlier,
+            done=done,
             restart_joules=run.restart_joules + (worked_s - useful_s) * run.watts,
-            chosen=run.shape if run.chosen < 0 else run.chosen,
         )
         self.running[run.job] = new
-        self.accounts.shape[run.job] = shape
         self.work(new, now_s)
         return new
 
@@ -187,7 +244,7 @@ class RunningJobs:
         checkpoint_s = preemption.checkpoint_s if preemption else math.inf
         worked_s = run.worked_s(now_s)
         useful_s = max(0.0, worked_s - run.restart_s)
-        parts = [*run.earlier, (useful_s, float(self._workload.time_s[run.shape]), run.watts)]
+        parts = [*run.earlier, (useful_s, run.whole_s, run.watts)]
         saved_s = _saved_s(sum(seconds for seconds, _, _ in parts), checkpoint_s)
         lost_joules, saved = run.restart_joules + (worked_s - useful_s) * run.watts, 0.0
         for seconds, whole_s, watts in parts:
@@ -204,13 +261,20 @@ class RunningJobs:
 
     def extra_watts(self, shape: int) -> float:
         """Return the watts that a job in the shape with row `shape` adds to the cluster's power."""
-        return float(self.more_watts(np.array([shape]))[0])
+        return float(self._extra_watts[shape])
 
     def more_watts(self, shapes: Ints) -> Floats:
         """Return for each shape the watts that one job in this shape would add to the cluster's power."""
-        idle = self._idle_watts[self._workload.hardware[shapes]] * self._workload.units[shapes]
-        added: Floats = self._workload.power_watts[shapes] - idle
+        added: Floats = self._extra_watts[shapes]
         return added
+
+    def _extra_at(self, shape: int, watts: float) -> float:
+        """Return the part of a job's power `watts` above the idle power of its units."""
+        return float(self._extra_watts[shape] - self._workload.power_watts[shape]) + watts
+
+    def _expected_ratio(self, job: int, point: PowerPoint) -> float:
+        """Return the factor by which a limit extends the expected time; 1 for a job with a time limit."""
+        return point.time_ratio if math.isnan(self._workload.time_limit_s[job]) else 1.0
 
     def _stop(self, run: RunningJob, now_s: float) -> None:
         self._account(run, now_s)
@@ -232,9 +296,8 @@ class RunningJobs:
     def _rate(self, run: RunningJob, now_s: float, sign: float) -> None:
         self._settle(now_s)
         user = self._workload.user[run.job]
-        extra_watts = self.extra_watts(run.shape)
-        self.watts += sign * extra_watts
-        self.lent_watts -= sign * min(0.0, extra_watts)
+        self.watts += sign * run.extra_watts
+        self.lent_watts -= sign * min(0.0, run.extra_watts)
         self._units[user] += sign * self._workload.units[run.shape]
         self._watts[user] += sign * run.watts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from slurm_energy.budget.lowering_order import DistributionPolicy
 from slurm_energy.config.loader import TableReader, table_label
 from slurm_energy.errors import ConfigError
 from slurm_energy.quantities import shown
@@ -23,7 +25,7 @@ from slurm_energy.simulator.scenario_schema import (
     ScheduleSection,
     WorkloadSection,
 )
-from slurm_energy.simulator.schedule_settings import Preemption, ScheduleSettings
+from slurm_energy.simulator.schedule_settings import BudgetRules, Preemption, ScheduleSettings
 from slurm_energy.simulator.step_function import StepFunction, read_steps
 from slurm_energy.spelling import suggestion
 
@@ -91,6 +93,7 @@ class Scenario:
             horizon_s=schedule.horizon_hours * 3600 or None,
             budget_watts=self.budget(),
             hard_budget=power.hard_budget,
+            budget_rules=self.budget_rules(),
             preemption=Preemption(checkpoint_s, schedule.restart_s, schedule.margin_s)
             if schedule.preemption
             else None,
@@ -106,6 +109,18 @@ class Scenario:
         if self.power.budget_file:
             return read_steps(self.beside(self.power.budget_file), "watts")
         return StepFunction.constant(self.power.budget_watts) if self.power.budget_watts else None
+
+    def budget_rules(self) -> BudgetRules:
+        """Return the rules by which the power budget is kept."""
+        power = self.power
+        return BudgetRules(
+            distribution=power.distribution,
+            period_s=power.control_period_s,
+            floor_share=power.floor_percent / 100,
+            slowdown_limit=power.slowdown_percent / 100 if power.slowdown_percent >= 0 else math.nan,
+            announced=power.announced,
+            interrupts=power.interrupt,
+        )
 
     def beside(self, name: str) -> Path:
         """Return the path of a file that the scenario names, relative to the folder of the scenario file."""
@@ -239,6 +254,11 @@ def _check(scenario: Scenario, reader: TableReader) -> None:
         raise reader.fail(
             "schedule", "discipline", f"one of {', '.join(Discipline)}, not '{shown(discipline)}'"
         )
+    distribution = scenario.power.distribution
+    if distribution not in set(DistributionPolicy):
+        raise reader.fail(
+            "power", "distribution", f"one of {', '.join(DistributionPolicy)}, not '{shown(distribution)}'"
+        )
     if not scenario.workload.file and not scenario.models:
         raise reader.fail("workload", "", "jobs come from a file or from [[model]] tables", "give one")
     for index, model in enumerate(scenario.models):
@@ -268,4 +288,5 @@ def _kind(name: str, section: KindSection) -> NodeKind:
         shutdown_watts=section.shutdown_watts,
         failures_per_s=1 / (3600 * hours) if hours else 0.0,
         repair_s=section.repair_s,
+        unit_min_watts=section.unit_min_watts,
     )

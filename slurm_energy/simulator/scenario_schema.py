@@ -22,6 +22,9 @@ class KindSection:
     unit_idle_watts: float = key(
         0.0, "Part of the idle power that counts as power of the job that holds the unit.", _not_negative
     )
+    unit_min_watts: float = key(
+        0.0, "Lowest power limit of a unit; 0: the units have no power limit.", _not_negative
+    )
     off_watts: float = key(0.0, "Power of a node that is off.", _not_negative)
     boot_s: float = key(0.0, "Time to boot.", _not_negative)
     boot_watts: float = key(0.0, "Power while booting.", _not_negative)
@@ -119,6 +122,18 @@ class PowerSection:
     hard_budget: bool = key(
         False, "The budget holds under every policy, not only under those that keep it themselves."
     )
+    distribution: str = key("least-edp", "Policy that distributes the budget among running jobs.")
+    control_period_s: float = key(
+        0.0, "Time until decided power limits are in force; 0: at once.", _not_negative
+    )
+    floor_percent: float = key(
+        0.0, "Share of the range of a unit's power limit that running jobs keep.", between(0, 100)
+    )
+    slowdown_percent: float = key(
+        -1.0, "Slowdown of a job that the budget causes only if it must; -1: none.", between(-1, 1e6)
+    )
+    announced: bool = key(True, "Steps of the budget are known ahead.")
+    interrupt: bool = key(True, "Interrupt jobs where lower power limits do not suffice.")
     idle_off_s: float = key(-1.0, "Idle time after which a node is switched off; -1: never.")
     price_file: str = key("", "CSV with columns time_s, price (per MWh).")
     carbon_file: str = key("", "CSV with columns time_s, gco2_per_kwh.")

@@ -26,6 +26,28 @@ class Preemption:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetRules:
+    """Rules by which a power budget is kept.
+
+    Attributes:
+        distribution: name of the policy that distributes the budget among running jobs.
+        period_s: control period in seconds, after which decided limits are in force. 0: at once.
+        floor_share: share of the range of a unit's power limit, above its minimum, that running jobs keep.
+        slowdown_limit: slowdown of a job, as a fraction, that the budget causes only if it must; NaN: none.
+        announced: whether steps of the budget are known ahead.
+        interrupts: whether jobs are interrupted where lower limits do not suffice. Otherwise running jobs
+            keep their floors, and no job starts whose floor would exceed the budget within its time limit.
+    """
+
+    distribution: str = "least-edp"
+    period_s: float = 0.0
+    floor_share: float = 0.0
+    slowdown_limit: float = float("nan")
+    announced: bool = True
+    interrupts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleSettings:
     """Settings of one simulation in addition to cluster, workload and policy.
 
@@ -36,6 +58,7 @@ class ScheduleSettings:
         budget_watts: power budget over time; None: no budget.
         hard_budget: whether the budget holds under every policy. Otherwise it holds only under policies that
             keep it themselves.
+        budget_rules: how the budget is kept.
         preemption: settings of preemption for policies that preempt; None: no job is preempted.
         idle_off_s: idle time in seconds after which a node is switched off. None: nodes stay on.
         half_life_s: half life of the users' usage, for fair shares.
@@ -49,6 +72,7 @@ class ScheduleSettings:
     horizon_s: float | None = None
     budget_watts: StepFunction | None = None
     hard_budget: bool = False
+    budget_rules: BudgetRules = field(default_factory=BudgetRules)
     preemption: Preemption | None = field(default_factory=Preemption)
     idle_off_s: float | None = None
     half_life_s: float = float("inf")

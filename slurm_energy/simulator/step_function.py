@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,6 +27,8 @@ class StepFunction:
             raise ValueError("times must rise, with one value each")
         self.times_s = np.asarray(times_s, np.float64)
         self.values = np.asarray(values, np.float64)
+        self._times_s: list[float] = self.times_s.tolist()
+        self._values: list[float] = self.values.tolist()
 
     @classmethod
     def constant(cls, value: float) -> StepFunction:
@@ -36,6 +39,12 @@ class StepFunction:
         """Return the value of the step function at the time `time_s`."""
         index = int(np.searchsorted(self.times_s, time_s, "right"))
         return float(self.values[max(0, index - 1)])
+
+    def lowest(self, begin_s: float, end_s: float) -> float:
+        """Return the lowest value from the time `begin_s` to the time `end_s`, both included."""
+        first = max(0, bisect_right(self._times_s, begin_s) - 1)
+        last = max(0, bisect_right(self._times_s, end_s) - 1)
+        return min(self._values[first : last + 1])
 
     def after(self, time_s: float) -> float:
         """Return the time in seconds of the first change after `time_s`; infinity if there is none."""

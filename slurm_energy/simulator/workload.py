@@ -28,6 +28,8 @@ class Workload:
         user: row in `users`.
         deadline_s: deadline on the same clock; NaN for none.
         time_limit_s: requested time limit, on which backfill relies; NaN: the predicted time.
+        compute_share: share of the run time that is inversely proportional to the clock, for the response to
+            power limits; NaN: the oracle's default.
         first: n + 1 indices; the shapes of job i are at first[i] to first[i + 1] - 1.
         hardware, units, batch, cap_watts: a shape: kind of hardware, number of GPUs (or nodes), batch size,
             power cap.
@@ -42,6 +44,7 @@ class Workload:
     user: Ints
     deadline_s: Floats
     time_limit_s: Floats
+    compute_share: Floats
     first: Ints
     hardware: Ints
     units: Ints
@@ -72,6 +75,17 @@ class Workload:
         """
         limit = float(self.time_limit_s[job])
         return float(self.predicted_time_s[shape]) if limit != limit else limit
+
+    def sizes(self, total: Ints) -> Floats:
+        """Return the share, 0 to 1, of its kind of nodes that each job requests in its first shape.
+
+        Args:
+            total: units of the cluster by kind of nodes.
+        """
+        first = self.first[:-1]
+        units = total[self.hardware[first]] if len(first) else np.ones(0)
+        shares: Floats = np.minimum(1.0, self.units[first] / np.maximum(1, units))
+        return shares
 
     def queue(self, rows: Ints, now_s: float, left: Floats, users: Users, size: Floats) -> tuple[Queue, Ints]:
         """Return the input of a policy for some pending jobs.
@@ -129,6 +143,7 @@ def workload(first: Ints, job: dict[str, Any], shape: dict[str, Any], **more: An
         "user": np.broadcast_to(np.int64(0), count),
         "deadline_s": np.broadcast_to(np.nan, count),
         "time_limit_s": np.broadcast_to(np.nan, count),
+        "compute_share": np.broadcast_to(np.nan, count),
         **job,
     }
     details: dict[str, Any] = {

@@ -325,7 +325,7 @@ def capped_jobs(*caps):
 
 
 def test_a_falling_budget_lowers_caps_before_it_interrupts():
-    """At 60 the job with most watts per slowdown gets a lower cap; at 80 its cap is restored."""
+    """At 60 both jobs get 250 W and run slower by 5/12; at 80 their limits are restored."""
     setting = ScheduleSettings(
         Discipline.STRICT,
         budget_watts=StepFunction([0.0, 60.0, 80.0], [1000.0, 500.0, 1000.0]),
@@ -337,10 +337,13 @@ def test_a_falling_budget_lowers_caps_before_it_interrupts():
         jobs, [NodeKind("n", 2, 1)], policy("fcfs"), setting, lambda *sample: samples.append(sample)
     )
     assert [row.preemptions for row in rows(outcome)] == [0, 0]
-    assert [row.end_s for row in rows(outcome)] == [110.0, 150.0]  # the first job runs 20 s at half speed
-    assert rows(outcome)[0].energy_joules == pytest.approx(90 * 300 + 20 * 180)
-    assert rows(outcome)[0].run_s == 110.0 and outcome.over_budget_s == 0
-    assert max(watts for time_s, watts in samples if 60 <= time_s < 80) == 480.0
+    lost_s = 20.0 - 20.0 / (1 + 5 / 12)
+    assert [row.end_s for row in rows(outcome)] == pytest.approx([100.0 + lost_s, 150.0 + lost_s])
+    for row in rows(outcome):
+        assert row.energy_joules == pytest.approx((80 + lost_s) * 300 + 20 * 250)
+        assert row.run_s == pytest.approx(100.0 + lost_s)
+    assert outcome.over_budget_s == 0
+    assert max(watts for time_s, watts in samples if 60 <= time_s < 80) == pytest.approx(500.0)
 
 
 @pytest.mark.parametrize(
@@ -358,7 +361,7 @@ def test_lost_and_saved_work_counts_at_the_cap_under_which_it_ran(checkpoint_s, 
     )
     setting = ScheduleSettings(
         Discipline.STRICT,
-        budget_watts=StepFunction([0.0, 60.0, 70.0, 140.0], [1000.0, 200.0, 0.0, 1000.0]),
+        budget_watts=StepFunction([0.0, 60.0, 70.0, 140.0], [1000.0, 180.0, 0.0, 1000.0]),
         hard_budget=True,
         preemption=Preemption(checkpoint_s),
     )

@@ -1,0 +1,209 @@
+"""Power budgets: a simulated week on 10,000 nodes, and the time of a control cycle.
+
+The week has random jobs on CPU and GPU nodes under a budget between 45 and 80 % of the sum of the maximum
+power. It is simulated twice: with a curve that is known ahead, and with the same curve as a signal that is
+not. A control period of 5 s passes between a decision and its effect. Every second of the week counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from claims import Claim, at_most, publish
+
+from slurm_energy.scheduling import policy
+from slurm_energy.scheduling.backfill import Discipline
+from slurm_energy.simulator.budget_control import BudgetControl
+from slurm_energy.simulator.cluster import NodeKind
+from slurm_energy.simulator.engine import simulate
+from slurm_energy.simulator.schedule_settings import BudgetRules, ScheduleSettings
+from slurm_energy.simulator.simulation_result import SimulationResult
+from slurm_energy.simulator.step_function import StepFunction
+from slurm_energy.simulator.workload import Workload, workload
+
+NODES, DAYS, LOAD, SEED = 10_000, 7.0, 0.95, 13
+PERIOD_S, CYCLE_TARGET_S = 5.0, 1.0
+DAY_S = 86400.0
+CURVE = ((0.0, 0.80), (7.0, 0.65), (11.0, 0.75), (17.0, 0.45), (20.5, 0.60), (22.0, 0.80))
+"""Hour of the day, and the budget from then on as a share of the maximum power."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=NODES, help=f"nodes of the week (default {NODES})")
+    parser.add_argument("--days", type=float, default=DAYS, help=f"days to simulate (default {DAYS:g})")
+    parser.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
+    parser.add_argument("--child", choices=("announced", "signal"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        print(json.dumps(week(args.nodes, args.days, announced=args.child == "announced")))
+        return 0
+    return publish(week_claims(args), args.json)
+
+
+def week_claims(args: argparse.Namespace) -> Iterator[Claim]:
+    """Yield the claims of the simulated week. Each run is a process, so that its memory is known."""
+    for name in ("announced", "signal"):
+        command = [sys.executable, __file__, "--child", name]
+        command += ["--nodes", str(args.nodes), "--days", str(args.days)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        print(f"{name}: {json.dumps(result)}", flush=True)
+        allowed_s = 0.0 if name == "announced" else PERIOD_S
+        over = at_most(f"budget_week_{name}_over_s", result["longest_over_s"], allowed_s)
+        yield over | {"over_s": result["over_s"], "steps_down": result["steps_down"]}
+        cycle = at_most(f"budget_week_{name}_cycle", result["max_cycle_s"] / CYCLE_TARGET_S, 1.0)
+        yield cycle | {"cycles": result["cycles"], "memory_gb": result["memory_gb"]}
+
+
+def week(nodes: int, days: float, *, announced: bool) -> dict[str, Any]:
+    """Simulate the week once and return its totals."""
+    kinds = node_kinds(nodes)
+    budget = budget_curve(kinds, days)
+    settings = ScheduleSettings(
+        Discipline.EASY,
+        interval_s=30.0,
+        horizon_s=days * DAY_S,
+        budget_watts=budget,
+        budget_rules=BudgetRules(period_s=PERIOD_S, announced=announced, interrupts=False),
+        preemption=None,
+    )
+    jobs = random_jobs(kinds, days)
+    cycles = CycleTimes()
+    begin = time.perf_counter()
+    with cycles:
+        outcome = simulate(jobs, kinds, policy("charon"), settings)
+    seconds = time.perf_counter() - begin
+    over = excess(outcome, budget)
+    return {
+        "jobs": jobs.count,
+        "completed": len(outcome.done),
+        "preemptions": int(outcome.accounts.preemptions.sum()),
+        "limit_mw": [round(float(value) / 1e6, 2) for value in budget.values[: len(CURVE)]],
+        "mean_mw": round(outcome.energy_joules / outcome.end_s / 1e6, 3),
+        "used_share": round(used_share(outcome, budget), 4),
+        "utilisation": round(outcome.utilisation() or 0.0, 4),
+        "over_s": round(float(np.sum(over)), 3),
+        "longest_over_s": round(float(np.max(over, initial=0.0)), 3),
+        "steps_down": int(np.sum(np.diff(budget.values) < 0)),
+        "cycles": len(cycles.seconds),
+        "median_cycle_s": round(float(np.median(cycles.seconds)), 5),
+        "max_cycle_s": round(max(cycles.seconds), 4),
+        "seconds": round(seconds, 1),
+        "memory_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 3),
+    }
+
+
+class CycleTimes:
+    """Context in which the time of each control cycle of the simulator is measured."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._decide = BudgetControl.decide
+
+    def __enter__(self) -> None:
+        def timed(*args: Any) -> None:
+            begin = time.perf_counter()
+            self._decide(*args)
+            self.seconds.append(time.perf_counter() - begin)
+
+        BudgetControl.decide = timed  # type: ignore[method-assign]
+
+    def __exit__(self, *_: object) -> None:
+        BudgetControl.decide = self._decide  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitPower:
+    """Power of one unit: lowest limit, and power under the least and the most demanding job."""
+
+    min_watts: float
+    low_watts: float
+    max_watts: float
+
+
+CPU_UNIT, GPU_UNIT = UnitPower(300.0, 420.0, 700.0), UnitPower(200.0, 350.0, 700.0)
+
+
+def node_kinds(nodes: int) -> list[NodeKind]:
+    """Return 80 % nodes with two processors, which jobs hold as a whole, and 20 % nodes with four GPUs."""
+    gpu_nodes = max(1, nodes // 5)
+    return [
+        NodeKind("cpu", nodes - gpu_nodes, 1, 250.0, 150.0, unit_min_watts=CPU_UNIT.min_watts),
+        NodeKind("gpu", gpu_nodes, 4, 700.0, 70.0, unit_min_watts=GPU_UNIT.min_watts),
+    ]
+
+
+def max_watts(kinds: list[NodeKind]) -> float:
+    """Return the power of the cluster if every unit draws its maximum."""
+    units = (CPU_UNIT, GPU_UNIT)
+    return sum(
+        kind.nodes * (kind.idle_watts + kind.units * (unit.max_watts - kind.unit_idle_watts))
+        for kind, unit in zip(kinds, units, strict=True)
+    )
+
+
+def budget_curve(kinds: list[NodeKind], days: float) -> StepFunction:
+    """Return the budget over the days."""
+    whole = range(int(np.ceil(days)))
+    times = [day * DAY_S + hour * 3600.0 for day in whole for hour, _ in CURVE]
+    return StepFunction(times, [share * max_watts(kinds) for _ in whole for _, share in CURVE])
+
+
+def random_jobs(kinds: list[NodeKind], days: float) -> Workload:
+    """Return random jobs with a load of `LOAD` on each kind of nodes."""
+    random = np.random.default_rng(SEED)
+    parts = []
+    for number, (kind, unit) in enumerate(zip(kinds, (CPU_UNIT, GPU_UNIT), strict=True)):
+        total = kind.nodes * kind.units
+        doublings = max(1, int(np.log2(total / 16)))
+        time_s = lambda count: np.clip(random.lognormal(8.8, 0.9, count), 60.0, 2 * DAY_S)  # noqa: E731
+        mean_s = float(np.mean(time_s(100_000)) * np.mean(2.0 ** np.arange(doublings)))
+        count = int(LOAD * total * days * DAY_S / mean_s)
+        units, times = 2 ** random.integers(0, doublings, count), time_s(count)
+        parts.append(
+            {
+                "submit_s": random.uniform(0.0, days * DAY_S, count),
+                "hardware": np.full(count, number),
+                "units": units,
+                "time_s": times,
+                "time_limit_s": times * random.uniform(1.1, 4.0, count),
+                "power_watts": units * random.uniform(unit.low_watts, unit.max_watts, count),
+                "compute_share": random.beta(2.0, 2.0, count),
+            }
+        )
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    job = {name: columns.pop(name) for name in ("submit_s", "time_limit_s", "compute_share")}
+    return workload(np.arange(len(job["submit_s"]) + 1), job, columns)
+
+
+def excess(outcome: SimulationResult, budget: StepFunction) -> np.ndarray:
+    """Return the lengths in seconds of all intervals in which the power exceeded the budget."""
+    times, watts = outcome.power
+    edges = np.union1d(times, budget.times_s[budget.times_s < times[-1]])
+    power = watts[np.searchsorted(times, edges[:-1], "right") - 1]
+    limit = budget.values[np.searchsorted(budget.times_s, edges[:-1], "right") - 1]
+    above = np.concatenate([[False], power > limit + 1.0, [False]])
+    change = np.flatnonzero(np.diff(above.astype(np.int8)))
+    lengths: np.ndarray = edges[change[1::2]] - edges[change[::2]]
+    return lengths
+
+
+def used_share(outcome: SimulationResult, budget: StepFunction) -> float:
+    """Return the energy of the cluster divided by the energy that the budget allows."""
+    ends = np.append(budget.times_s[1:], outcome.end_s)
+    lengths = np.maximum(0.0, np.minimum(ends, outcome.end_s) - budget.times_s)
+    return float(outcome.energy_joules / np.sum(budget.values * lengths))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""Admission of simulated jobs under a power budget, by the functions that also admit jobs live.
+
+A job is admitted if it fits while all running jobs have their economic limits. It starts once the limits in
+force leave the power free, at its economic limit or above.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from slurm_energy.budget.admission import added_watts, headroom_watts, start_limits
+from slurm_energy.simulator.cluster import NodeKind
+from slurm_energy.simulator.power_columns import PowerColumns, whole_cluster
+from slurm_energy.simulator.running_jobs import PowerPoint, RunningJob
+from slurm_energy.simulator.schedule_settings import BudgetRules
+from slurm_energy.simulator.workload import Workload
+
+
+class JobAdmission:
+    """Power that jobs need and that is left for them.
+
+    Args:
+        jobs: all jobs.
+        kinds: kinds of nodes.
+        rules: how the budget is kept.
+        columns: builder of the columns of jobs.
+    """
+
+    def __init__(
+        self, jobs: Workload, kinds: Sequence[NodeKind], rules: BudgetRules, columns: PowerColumns
+    ) -> None:
+        self._jobs = jobs
+        self._idle_watts = np.array([kind.unit_idle_watts for kind in kinds])
+        self._floor_share = rules.floor_share
+        self._columns = columns
+        self._added_watts: dict[int, float] = {}
+        self._reducible_watts: dict[int, float] = {}
+
+    def added_watts(self, shapes: Sequence[int]) -> list[float]:
+        """Return the power that jobs add by their start at their economic limits, in watts.
+
+        Args:
+            shapes: row of the shape in which each job starts.
+        """
+        unknown = sorted({shape for shape in shapes if shape not in self._added_watts})
+        if unknown:
+            jobs = np.searchsorted(self._jobs.first, unknown, "right") - 1
+            groups = self._columns.pending(jobs.tolist(), unknown)
+            watts = added_watts(groups, self._idle_watts[self._jobs.hardware[unknown]])
+            self._added_watts.update(zip(unknown, watts.tolist(), strict=True))
+        return [self._added_watts[shape] for shape in shapes]
+
+    def headroom_watts(
+        self, working: Sequence[RunningJob], limit_watts: float, fixed_watts: float, now_s: float
+    ) -> float:
+        """Return the power that new jobs may add, in watts. It is negative above the limit.
+
+        Args:
+            working: the running jobs that draw power.
+            limit_watts: limit of the budget.
+            fixed_watts: all other power.
+            now_s: current time in seconds.
+        """
+        if not working:
+            return limit_watts - fixed_watts
+        groups = self._columns.running(working, now_s)
+        return float(headroom_watts(groups, whole_cluster(groups, limit_watts, fixed_watts))[0])
+
+    def start_point(self, job: int, shape: int, left_watts: float) -> PowerPoint:
+        """Return the limit at which an admitted job starts.
+
+        Args:
+            job: row of the job.
+            shape: row of the shape in which it starts.
+            left_watts: power that the job may add.
+        """
+        groups = self._columns.pending([job], [shape])
+        idle_watts = self._idle_watts[self._jobs.hardware[[shape]]]
+        limits = start_limits(groups, idle_watts, groups.devices[np.newaxis, :], np.array([left_watts]))
+        return self._columns.responses.response(job, shape).point(float(limits[0]))
+
+    def floors_watts(self, working: Sequence[RunningJob], committed_watts: float) -> float:
+        """Return the committed power if all working jobs were limited to their floors, in watts.
+
+        Args:
+            working: the running jobs that draw power.
+            committed_watts: committed power at the limits in force.
+        """
+        full_watts = self._jobs.power_watts[[run.shape for run in working]].tolist()
+        floors_watts = (
+            full - self.reducible_watts(run.job, run.shape)
+            for run, full in zip(working, full_watts, strict=True)
+        )
+        saved = (max(0.0, run.watts - floor) for run, floor in zip(working, floors_watts, strict=True))
+        return committed_watts - math.fsum(saved)
+
+    def reducible_watts(self, job: int, shape: int) -> float:
+        """Return the power that limits can take from a job down to its floor, in watts."""
+        watts = self._reducible_watts.get(shape)
+        if watts is None:
+            levels = self._columns.responses.response(job, shape).level_watts
+            range_watts = float((levels[-1] - levels[0]) * self._jobs.units[shape])
+            watts = self._reducible_watts[shape] = (1.0 - self._floor_share) * range_watts
+        return watts
