@@ -1,4 +1,4 @@
-"""A controller that accepts every record and counts its deliveries."""
+"""A controller that accepts every record and counts its deliveries, and decides about power as it is told."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from slurm_energy.budget.messages import BUDGET_PATH, NodeDecision, NodePoll
 from slurm_energy.records import EnergyRecord
 
 
@@ -16,7 +17,9 @@ class CountingController:
     Attributes:
         records: by record id, as delivered last.
         deliveries: number of deliveries by record id.
-        available: while cleared, each delivery is answered with 503 and nothing is accepted.
+        available: while cleared, each request is answered with 503 and nothing is accepted.
+        decision: response to the polls about power; None: 404.
+        polls: polls about power so far; the list is emptied by the test.
     """
 
     def __init__(self) -> None:
@@ -24,6 +27,8 @@ class CountingController:
         self.deliveries: dict[str, int] = {}
         self.available = threading.Event()
         self.available.set()
+        self.decision: NodeDecision | None = None
+        self.polls: list[NodePoll] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -32,8 +37,12 @@ class CountingController:
                 if not outer.available.is_set():
                     self.send_error(503)
                     return
-                answer = json.dumps({"accepted": outer.take(body["items"]), "proof": ""}).encode()
-                self.send_response(200)
+                if self.path == BUDGET_PATH:
+                    data = outer.decide(body)
+                else:
+                    data = {"accepted": outer.take(body["items"])}
+                answer = json.dumps({**data, "proof": ""}).encode()
+                self.send_response(200 if data else 404)
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
                 self.wfile.write(answer)
@@ -50,6 +59,11 @@ class CountingController:
         self._server = Quiet(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def decide(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.polls.append(NodePoll.from_json(body))
+        decision = self.decision
+        return {} if decision is None else decision.to_json()
 
     def take(self, items: list[dict[str, Any]]) -> list[str]:
         ids = []
