@@ -1,4 +1,4 @@
-"""`senergy top`: live power of this node, its jobs and its components."""
+"""`senergy top`: live power of this node, its jobs and its components, or of the cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import connection
 from slurm_energy.cli.output import emit, emit_verbatim
@@ -15,25 +15,39 @@ from slurm_energy.errors import EXIT_OK, EnergyError, UsageError
 from slurm_energy.protocol import agent_socket
 from slurm_energy.safe_text import escape_controls
 
-HELP = "live power of this node, its jobs and components"
+if TYPE_CHECKING:
+    from slurm_energy.reports.text_plot import Glyphs
+
+HELP = "live power of this node, its jobs and components, or of the cluster"
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.5, 60.0
+_MAX_ROWS = 15
 
 EPILOG = """\
 Queries the agent of this node and runs no Slurm command. Power is the mean since about the last refresh, or
 of the last second while jobs run. Root sees power and energy of all jobs, users those of their own jobs.
 Ctrl-C ends the command.
 
+With --cluster it queries senergyctld for the power budgets, the running jobs and the nodes of the cluster.
+Nodes report their power to senergyctld while budget.mode is not off.
+
 examples:
   senergy top
+  senergy top --cluster
   senergy top --interval 5
   senergy top --once                one screen, for a script or a log
   senergy top --json                the agent's response, one line per refresh
+  senergy top --cluster --json      senergyctld's response, one line per refresh
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options to `senergy top`."""
     parser.epilog = EPILOG
+    parser.add_argument(
+        "--cluster",
+        action="store_true",
+        help="nodes, jobs and power budgets of the cluster",
+    )
     parser.add_argument(
         "--interval",
         metavar="SECONDS",
@@ -53,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
     """Refresh the screen until interrupted."""
     if not MIN_INTERVAL_S <= args.interval <= MAX_INTERVAL_S:
         raise UsageError(f"--interval {args.interval:g}", f"must be {MIN_INTERVAL_S:g} to {MAX_INTERVAL_S:g}")
+    if args.cluster:
+        return _run_cluster(args)
     path = connection.configuration(args).agent.socket
 
     def query() -> dict[str, Any]:
@@ -78,6 +94,29 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_OK
 
 
+def _run_cluster(args: argparse.Namespace) -> int:
+    """Refresh the screen of the cluster until interrupted."""
+    from slurm_energy.protocol.budget_requests import STATUS_PATH, StatusQuery
+
+    controller = connection.connect(args)
+    query = StatusQuery(plan_hours=0.0, nodes=True, jobs=True).parameters()
+    try:
+        while True:
+            response = controller.get(STATUS_PATH, query)
+            if args.json:
+                print(json.dumps(response), flush=True)
+            else:
+                from slurm_energy.reports.cluster_power import cluster_screen
+
+                max_rows = None if args.once or not _is_screen() else _MAX_ROWS
+                _draw(args, cluster_screen(response, time.strftime("%H:%M:%S"), _glyphs(args), max_rows))
+            if args.once:
+                return EXIT_OK
+            time.sleep(args.interval)
+    except KeyboardInterrupt:
+        return EXIT_OK
+
+
 def _known_watts(status: dict[str, Any]) -> list[float]:
     return [value for value in (status.get("watts") or {}).values() if value is not None]
 
@@ -87,11 +126,23 @@ def _show(args: argparse.Namespace, status: dict[str, Any], full_bar_watts: floa
         print(json.dumps({"time": time.time(), **status}), flush=True)
         return
     from slurm_energy.reports.live_power import screen
+
+    _draw(args, screen(status, time.strftime("%H:%M:%S"), _glyphs(args), full_bar_watts))
+
+
+def _glyphs(args: argparse.Namespace) -> Glyphs:
     from slurm_energy.reports.text_plot import ASCII, glyphs_for
 
-    glyphs = ASCII if args.ascii else glyphs_for(sys.stdout.encoding)
-    lines = screen(status, time.strftime("%H:%M:%S"), glyphs, full_bar_watts)
-    if args.once or not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+    return ASCII if args.ascii else glyphs_for(sys.stdout.encoding)
+
+
+def _is_screen() -> bool:
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _draw(args: argparse.Namespace, lines: list[str]) -> None:
+    """Print the lines, or replace the screen by them if the output is a terminal."""
+    if args.once or not _is_screen():
         emit([*lines, ""])
     else:
         columns, rows = os.get_terminal_size()

@@ -79,6 +79,7 @@ budget history -S now-1hours -E now --points 9 --ascii
 budget history --changes
 budget history --html budget.html
 budget explain 12 --json
+top --cluster --once --ascii
 policies --config energy.toml
 policies --json
 status --config energy.toml
