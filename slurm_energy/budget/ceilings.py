@@ -18,6 +18,8 @@ from slurm_energy.quantities import is_number
 from slurm_energy.scheduling.queue import Floats, Ints
 
 _KEPT_BOOTS = 8
+_MAX_SENT = 8
+_FIRST_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class _NodeCeilings:
     """State of the decisions of one node.
 
     Attributes:
+        index: position in the list of names.
         rows: row of each device.
         boot_id: current boot; empty: unknown.
         earlier_boots: boots before the current one, whose late polls are ignored.
@@ -48,6 +51,7 @@ class _NodeCeilings:
         has_reported: whether the node has reported to this process.
     """
 
+    index: int
     rows: dict[str, int] = field(default_factory=dict)
     boot_id: str = ""
     earlier_boots: list[str] = field(default_factory=list)
@@ -72,10 +76,9 @@ class CeilingCommitment:
         self._deadband = (deadband_watts, deadband_ratio)
         self._nodes: dict[str, _NodeCeilings] = {}
         self._names: list[str] = []
-        self._node_of_row = np.zeros(0, np.int64)
-        self._nameplate_watts = np.zeros(0)
-        self._held_watts = np.zeros(0)
-        self._granted_watts = np.zeros(0)
+        self._count = 0
+        self._node_of_row = np.zeros(_FIRST_ROWS, np.int64)
+        self._watts = np.zeros((3, _FIRST_ROWS))
         self._awaited: set[str] = set()
         self._awaited_until_s = -np.inf
         self._unsaved: set[str] = set()
@@ -83,27 +86,27 @@ class CeilingCommitment:
     @property
     def count(self) -> int:
         """Number of rows."""
-        return len(self._held_watts)
+        return self._count
 
     @property
     def nameplate_watts(self) -> Floats:
         """Highest power limit of the device, by row."""
-        return self._nameplate_watts
+        return self._watts[0, : self._count]
 
     @property
     def held_watts(self) -> Floats:
         """Upper bound of the ceiling that the hardware may hold now, by row."""
-        return self._held_watts
+        return self._watts[1, : self._count]
 
     @property
     def granted_watts(self) -> Floats:
         """Ceiling in the next decision, by row."""
-        return self._granted_watts
+        return self._watts[2, : self._count]
 
     @property
     def reserved_watts(self) -> Floats:
         """Power that counts under the budgets, by row: the larger of the held and the granted ceiling."""
-        reserved: Floats = np.maximum(self._held_watts, self._granted_watts)
+        reserved: Floats = np.maximum(self.held_watts, self.granted_watts)
         return reserved
 
     @property
@@ -123,26 +126,19 @@ class CeilingCommitment:
             node: Slurm's name of the node.
             nameplate_watts: highest power limit by device.
         """
-        if node not in self._nodes:
-            self._nodes[node] = _NodeCeilings()
+        state = self._nodes.get(node)
+        if state is None:
+            state = self._nodes[node] = _NodeCeilings(index=len(self._names))
             self._names.append(node)
-        state = self._nodes[node]
-        added = {name: watts for name, watts in nameplate_watts.items() if name not in state.rows}
+        if not nameplate_watts.keys() <= state.rows.keys():
+            state.number += 1
+            self._unsaved.add(node)
         for name, watts in nameplate_watts.items():
             row = state.rows.get(name)
-            if row is not None:
-                self._nameplate_watts[row] = max(watts, float(self._nameplate_watts[row]))
-        if not added:
-            return
-        state.rows.update({name: self.count + index for index, name in enumerate(added)})
-        state.number += 1
-        values = np.array(list(added.values()), np.float64)
-        index = self._names.index(node) if self._names[-1] != node else len(self._names) - 1
-        self._node_of_row = np.append(self._node_of_row, np.full(len(added), index, np.int64))
-        self._nameplate_watts = np.append(self._nameplate_watts, values)
-        self._held_watts = np.append(self._held_watts, values)
-        self._granted_watts = np.append(self._granted_watts, values)
-        self._unsaved.add(node)
+            if row is None:
+                state.rows[name] = self._add_row(state.index, watts)
+            elif watts > self._watts[0, row]:
+                self._watts[0, row] = watts
 
     def forget(self, node: str) -> None:
         """Remove a node that Slurm no longer has. Its rows stay, with 0 W."""
@@ -150,7 +146,7 @@ class CeilingCommitment:
         if state is None:
             return
         for row in state.rows.values():
-            self._nameplate_watts[row] = self._held_watts[row] = self._granted_watts[row] = 0.0
+            self._watts[:, row] = 0.0
         self._awaited.discard(node)
         self._unsaved.discard(node)
 
@@ -182,11 +178,11 @@ class CeilingCommitment:
             if row is not None:
                 bounds = [sent[row] for sent in state.sent.values() if row in sent]
                 if not confirms:
-                    bounds.append(float(self._held_watts[row]))
+                    bounds.append(float(self._watts[1, row]))
                 held_watts = max(self._reported_bound(device, row), *bounds, 0.0)
-                if held_watts != self._held_watts[row]:
+                if held_watts != self._watts[1, row]:
                     self._unsaved.add(poll.node)
-                self._held_watts[row] = held_watts
+                self._watts[1, row] = held_watts
 
     def await_reports(self, until_s: float) -> None:
         """Grant no raise until all known nodes have reported, or until a time on the clock of `grant`."""
@@ -211,8 +207,8 @@ class CeilingCommitment:
             counted_watts: power by row that counts instead of the ceiling, for example the idle power of a
                 device whose jobs are admitted by the controller; NaN: the ceiling counts.
         """
-        before, held = self._granted_watts, self._held_watts
-        target = np.clip(target_watts, 0.0, self._nameplate_watts)
+        before, held = self.granted_watts, self.held_watts
+        target = np.clip(target_watts, 0.0, self.nameplate_watts)
         small = np.abs(target - before) <= np.maximum(self._deadband[0], self._deadband[1] * before)
         wanted = np.where(small, before, target)
         is_counted = np.ones(self.count, np.bool_) if counted_watts is None else np.isnan(counted_watts)
@@ -229,14 +225,14 @@ class CeilingCommitment:
 
     def withdraw_raises(self) -> None:
         """Withdraw the raises that no node has fetched, because the state of the nodes was not stored."""
-        self._set_granted(np.minimum(self._granted_watts, self._held_watts))
+        self._set_granted(np.minimum(self.granted_watts, self.held_watts))
 
     def release(self, node: str) -> None:
         """Count a node at nameplate from now on, because it is told that no budget applies to it."""
         state = self._nodes.get(node)
         for row in state.rows.values() if state is not None else ():
-            if self._held_watts[row] < self._nameplate_watts[row]:
-                self._held_watts[row] = self._nameplate_watts[row]
+            if self._watts[1, row] < self._watts[0, row]:
+                self._watts[1, row] = self._watts[0, row]
                 self._unsaved.add(node)
 
     def decision(self, node: str) -> tuple[int, dict[str, float]]:
@@ -248,18 +244,19 @@ class CeilingCommitment:
         state = self._nodes.get(node)
         if state is None:
             return 0, {}
-        ceilings = {name: float(self._granted_watts[row]) for name, row in state.rows.items()}
+        ceilings = {name: float(self._watts[2, row]) for name, row in state.rows.items()}
         if state.number not in state.sent:
             state.sent[state.number] = {row: ceilings[name] for name, row in state.rows.items()}
             for row, watts in state.sent[state.number].items():
-                self._held_watts[row] = max(float(self._held_watts[row]), watts)
-            if len(state.sent) > 8:
+                self._watts[1, row] = max(float(self._watts[1, row]), watts)
+            if len(state.sent) > _MAX_SENT:
                 _merge_oldest(state.sent)
         return state.number, ceilings
 
     def unsaved(self) -> dict[str, dict[str, Any]]:
         """Return the state to store of each node that changed since the last call, as dicts for JSON."""
-        states = {name: self._to_json(self._nodes[name]) for name in sorted(self._unsaved)}
+        columns = np.stack([self.nameplate_watts, self.reserved_watts, self.granted_watts], axis=1).tolist()
+        states = {name: _to_json(self._nodes[name], columns) for name in sorted(self._unsaved)}
         self._unsaved.clear()
         return states
 
@@ -278,14 +275,26 @@ class CeilingCommitment:
         self._unsaved.clear()
         return damaged
 
+    def _add_row(self, node: int, nameplate_watts: float) -> int:
+        """Add a device that counts at nameplate, and return its row."""
+        row = self._count
+        if row == len(self._node_of_row):
+            self._node_of_row = np.append(self._node_of_row, np.zeros(row, np.int64))
+            self._watts = np.append(self._watts, np.zeros((3, row)), axis=1)
+        self._count += 1
+        self._node_of_row[row] = node
+        self._watts[:, row] = nameplate_watts
+        return row
+
     def _set_granted(self, granted_watts: Floats) -> None:
         """Set the ceilings of the next decisions, with a new number for each node that they concern."""
-        for index in np.unique(self._node_of_row[granted_watts != self._granted_watts]):
+        changed = np.flatnonzero(granted_watts != self.granted_watts)
+        for index in np.unique(self._node_of_row[changed]):
             name = self._names[index]
             if name in self._nodes:
                 self._nodes[name].number += 1
                 self._unsaved.add(name)
-        self._granted_watts = granted_watts
+        self.granted_watts[:] = granted_watts
 
     def _begin_boot(self, poll: NodePoll, state: _NodeCeilings) -> None:
         """Forget the decisions of the previous boot, which no longer apply."""
@@ -299,22 +308,8 @@ class CeilingCommitment:
     def _reported_bound(self, device: DeviceReport, row: int) -> float:
         """Return the limit that the hardware may hold by the node's own report."""
         if device.ceiling_watts is None:
-            return float(self._nameplate_watts[row])
+            return float(self._watts[0, row])
         return max(device.ceiling_watts, device.limit_watts or 0.0)
-
-    def _to_json(self, state: _NodeCeilings) -> dict[str, Any]:
-        reserved = self.reserved_watts
-        return {
-            "boot_id": state.boot_id,
-            "earlier_boots": state.earlier_boots,
-            "number": state.number,
-            "devices": {
-                name: [
-                    float(column[row]) for column in (self._nameplate_watts, reserved, self._granted_watts)
-                ]
-                for name, row in state.rows.items()
-            },
-        }
 
     def _restore_node(self, name: str, data: Mapping[str, Any]) -> None:
         self.register(name, {device: float(watts[0]) for device, watts in data["devices"].items()})
@@ -323,10 +318,25 @@ class CeilingCommitment:
         state.number = data["number"]
         for device, watts in data["devices"].items():
             row = state.rows[device]
-            self._held_watts[row], self._granted_watts[row] = float(watts[1]), float(watts[2])
+            self._watts[1:, row] = watts[1:]
         # The node may have fetched this decision or an earlier one.
-        state.sent = {state.number: {row: float(self._held_watts[row]) for row in state.rows.values()}}
+        state.sent = {state.number: {row: float(self._watts[1, row]) for row in state.rows.values()}}
         state.number += 1
+
+
+def _to_json(state: _NodeCeilings, columns: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """Return a node's state as a dict for JSON.
+
+    Args:
+        state: the state.
+        columns: nameplate, reserved and granted power by row.
+    """
+    return {
+        "boot_id": state.boot_id,
+        "earlier_boots": state.earlier_boots,
+        "number": state.number,
+        "devices": {name: columns[row] for name, row in state.rows.items()},
+    }
 
 
 def raise_ratios(raises: Floats, base: Floats, budgets: Iterable[CeilingBudget]) -> Floats:

@@ -20,7 +20,8 @@ from slurm_energy.budget.power_groups import BudgetColumns, PowerGroups, PowerSh
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 
 _PRICE_STEP = 1e-12
-"""Precision of prices; the whole range of a device's limits spans at least 1e-9."""
+"""Precision of prices. The shortest price interval of a segment is 1e-9."""
+_MAX_STEPS = 200
 
 
 def distribute(groups: PowerGroups, budgets: BudgetColumns, policy: DistributionPolicy) -> PowerShares:
@@ -124,16 +125,36 @@ def _price(order: LoweringOrder, rows: Ints, counts: Ints, left_watts: float) ->
     needed_watts = top_watts - left_watts
     if float(width.sum()) <= needed_watts:
         return MAX_PRICE
+    return _lowest_price(width, first, last, needed_watts)
+
+
+def _lowest_price(width: Floats, first: Floats, last: Floats, needed_watts: float) -> float:
+    """Return the lowest price at which segments yield a power, by bisection and interpolation in turn.
+
+    Args:
+        width: power of each segment, shape (s,); their sum exceeds `needed_watts`.
+        first: price from which on each segment is taken, shape (s,).
+        last: price at which each segment is taken completely, shape (s,).
+        needed_watts: the power.
+    """
     low, high = MIN_PRICE, MAX_PRICE
-    while high - low > _PRICE_STEP and len(width):
-        price = (low + high) / 2
-        taken = np.clip((price - first) / (last - first), 0.0, 1.0)
-        if float(width @ taken) >= needed_watts:
-            high = price
-            active = first < high
+    at_low, at_high = 0.0, float(width.sum())
+    for step in range(_MAX_STEPS):
+        part = (needed_watts - at_low) / (at_high - at_low) if at_high > at_low else 1.0
+        if high - low <= _PRICE_STEP or not len(width):
+            break
+        if bool(np.all((first <= low) & (last >= high))):
+            return min(high, low + part * (high - low) + _PRICE_STEP)
+        price = low + (0.5 if step % 2 else min(max(part, 0.01), 0.99)) * (high - low)
+        # No dot product: the threads of BLAS cost more than they save here.
+        taken = float((width * np.clip((price - first) / (last - first), 0.0, 1.0)).sum())
+        if taken >= needed_watts:
+            high, at_high = price, taken
         else:
-            low = price
-            active = last > low
-            needed_watts -= float(width[~active].sum())
+            low, at_low = price, taken
+        done = last <= low
+        done_watts = float(width[done].sum())
+        needed_watts, at_low, at_high = needed_watts - done_watts, at_low - done_watts, at_high - done_watts
+        active = ~done & (first < high)
         width, first, last = width[active], first[active], last[active]
     return high
