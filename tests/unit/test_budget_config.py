@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_energy.budget.limit_files import parse_calendar
+from slurm_energy.budget.limit_sources import NO_LIMIT
+from slurm_energy.cli.reference import parser_of
 from slurm_energy.config import Config, parse
 from slurm_energy.config.schema_document import example_file
 from slurm_energy.config.weekly_schedule import DAYS, parse_schedule
@@ -127,3 +134,28 @@ def test_any_schedule_gives_entries_or_one_fault(tables: list[dict[str, object]]
         assert str(error)
     else:
         assert len(entries) == len(tables) > 0
+
+
+def blocks(language: str) -> list[str]:
+    """Return the code blocks of a language in the page about budgets."""
+    text = (Path(__file__).parents[2] / "docs/budgets.md").read_text()
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def test_the_examples_of_the_page_are_valid() -> None:
+    examples = blocks("toml")
+    assert len(examples) >= 3
+    for example in examples:
+        text = example if "[[budgets]]" in example or "[budget]" in example else f"[[budgets]]\n{example}"
+        config = parse(text)
+        assert config.budgets == () or all(len(table.sources) == 1 for table in config.budgets)
+    calendar = next(block for block in blocks("") if block.startswith("time,watts"))
+    assert parse_calendar(calendar).limit_at(2e9) == NO_LIMIT
+
+
+def test_the_commands_of_the_page_are_accepted() -> None:
+    lines = [line.partition("#")[0] for block in blocks("bash") for line in block.splitlines()]
+    commands = [shlex.split(line) for line in lines if line.startswith("senergy ")]
+    assert len(commands) >= 5
+    for _, command, *arguments in commands:
+        parser_of(command).parse_args(arguments)
