@@ -149,7 +149,7 @@ def test_the_examples_of_the_page_are_valid() -> None:
         text = example if "[[budgets]]" in example or "[budget]" in example else f"[[budgets]]\n{example}"
         config = parse(text)
         assert config.budgets == () or all(len(table.sources) == 1 for table in config.budgets)
-    calendar = next(block for block in blocks("") if block.startswith("time,watts"))
+    (calendar,) = blocks("csv")
     assert parse_calendar(calendar).limit_at(2e9) == NO_LIMIT
 
 
