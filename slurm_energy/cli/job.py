@@ -13,7 +13,7 @@ from slurm_energy.cli import connection
 from slurm_energy.cli.acct import job_ids
 from slurm_energy.cli.output import emit, emit_json, note
 from slurm_energy.cli.output_files import write_file
-from slurm_energy.errors import EXIT_OK, NotFoundError, UnavailableError, UsageError
+from slurm_energy.errors import EXIT_OK, EnergyError, NotFoundError, UnavailableError, UsageError
 from slurm_energy.protocol import agent_socket
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         except NotFoundError as error:
             if len(ids) == 1 and _still_running(args, job_id):
                 return EXIT_OK
-            raise _explained(job_id, error) from None
+            raise _explained(args, job_id, error) from None
     jobs = [runs_of_job[-1] for runs_of_job in runs]
     if args.json:
         from slurm_energy.reports.json_view import document
@@ -150,8 +150,8 @@ def _print_labels(
         emit(label(job, glyphs, style, runs_of_job[:-1], decisions, config))
 
 
-def _explained(job_id: str, error: NotFoundError) -> NotFoundError:
-    """Return a copy of the error that also states the state of the job in Slurm.
+def _explained(args: argparse.Namespace, job_id: str, error: NotFoundError) -> NotFoundError:
+    """Return a copy of the error that also states the state of the job in Slurm and under power budgets.
 
     If Slurm does not answer, the error is returned unchanged.
     """
@@ -165,12 +165,11 @@ def _explained(job_id: str, error: NotFoundError) -> NotFoundError:
             subject, "it is unknown to Slurm and has no energy record", "senergy acct lists your jobs"
         )
     if state in PENDING:
-        return NotFoundError(
-            subject, f"it has not started ({state})", "its energy record arrives when it ends"
-        )
+        why = f"it has not started ({state}){_budget_clause(args, job_id)}"
+        return NotFoundError(subject, why, "its energy record arrives when it ends")
     if state in RUNNING:
         todo = "run senergy job on its node for its energy so far"
-        return NotFoundError(subject, f"it has not ended ({state})", todo)
+        return NotFoundError(subject, f"it has not ended ({state}){_budget_clause(args, job_id)}", todo)
     reason = f"it ended ({state}) without an energy record so far"
     return NotFoundError(subject, reason, "see senergy status")
 
@@ -194,4 +193,26 @@ def _still_running(args: argparse.Namespace, job_id: str) -> bool:
         return False
     energies = ", ".join(f"{name} {with_unit(joules, 'J')}" for name, joules in parts.items())
     emit([f"Job {job_id} is still running; energy so far on this node: {energies or 'nothing measured'}."])
+    if sentence := _budget_sentence(args, job_id):
+        emit([sentence])
     return True
+
+
+def _budget_clause(args: argparse.Namespace, job_id: str) -> str:
+    """Return the budget decision about a job as the end of a sentence; empty: none concerns the job."""
+    sentence = _budget_sentence(args, job_id)
+    return f"; {sentence.removesuffix('.')}" if sentence else ""
+
+
+def _budget_sentence(args: argparse.Namespace, job_id: str) -> str:
+    """Return the decision of power budgets about a job that has not ended, in one sentence.
+
+    The text is empty if no budget concerns the job, or senergyctld does not answer.
+    """
+    from slurm_energy.protocol.budget_requests import EXPLAIN_PATH
+
+    try:
+        answer = connection.connect(args).get(EXPLAIN_PATH, {"job_id": job_id})
+    except EnergyError:
+        return ""
+    return str(answer.get("explanation") or "") if answer.get("budget") else ""

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import budget_answers
@@ -17,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.cli.main import main
-from slurm_energy.errors import EnergyError, ForbiddenError, UsageError
+from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, UnavailableError, UsageError
+from slurm_energy.protocol.budget_responses import BudgetSetResponse
 from slurm_energy.reports.power_history import clock_ticks, regular_history
 
 NOW = budget_answers.NOW
@@ -238,3 +240,46 @@ def test_ticks_are_ascending_and_within_the_range(begin: int, span_s: int, count
     ticks = clock_ticks(begin, begin + span_s, count, ZoneInfo("Europe/Berlin"))
     assert ticks == sorted(set(ticks)) and len(ticks) <= count + 2
     assert all(begin <= tick <= begin + span_s for tick in ticks)
+
+
+def test_the_keys_of_responses_are_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/protocol.md").read_text()
+    responses = (
+        budget_answers.status(),
+        budget_answers.history(),
+        budget_answers.explanation(),
+        dict.fromkeys(BudgetSetResponse.__annotations__),
+    )
+    assert [key for key in sorted(set().union(*map(keys_in, responses))) if f"`{key}`" not in page] == []
+
+
+def keys_in(value: object) -> set[str]:
+    """Return all keys of a JSON value."""
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return set(value if isinstance(value, dict) else ()).union(*map(keys_in, children))
+
+
+@pytest.mark.parametrize(
+    ("state", "begin"), [("PENDING", "it has not started"), ("RUNNING", "it has not ended")]
+)
+def test_senergy_job_states_the_decision_about_a_job_that_has_not_ended(
+    state: str, begin: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("slurm_energy.slurm.job_state.read_job_state", lambda job_id: state)
+    monkeypatch.setattr("slurm_energy.cli.job.agent_socket.ask_agent", no_agent)
+    answers: dict[str, Any] = {
+        "/v1/jobs/12": NotFoundError("job 12", "no record"),
+        "/v1/budget/explain": dict(budget_answers.explanation()),
+    }
+    fake_controller.install(monkeypatch, answers)
+    assert main(["job", "12"]) == 6
+    sentence = budget_answers.explanation()["explanation"].removesuffix(".")
+    assert f"job 12: {begin} ({state}); {sentence}: " in capsys.readouterr().err
+    for without in ({"budget": None, "explanation": "x"}, NotFoundError("job 12", "unknown")):
+        fake_controller.install(monkeypatch, {**answers, "/v1/budget/explain": without})
+        assert main(["job", "12"]) == 6
+        assert f"job 12: {begin} ({state}): " in capsys.readouterr().err
+
+
+def no_agent(path: Path, message: dict[str, Any]) -> dict[str, Any]:
+    raise UnavailableError(f"agent {path}", "none")

@@ -43,7 +43,8 @@ def controller(monkeypatch: pytest.MonkeyPatch) -> fake_controller.FakeControlle
         "/v1/jobs/99": NotFoundError("job 99", "no energy record"),
         "/v1/jobs/5": ForbiddenError("job 5", "it belongs to another user"),
     }
-    return fake_controller.install(monkeypatch, found | errors)
+    budget = {"/v1/budget/explain": NotFoundError("job 99", "no budget concerns it")}
+    return fake_controller.install(monkeypatch, found | errors | budget)
 
 
 def test_the_label_is_that_of_the_last_run(
