@@ -40,7 +40,7 @@ def outputs_by_policy(lab: LabDriver, node: str, command: str) -> tuple[dict, di
 
 def test_powersave_costs_compute_bound_work_time_and_saves_power(lab: LabDriver):
     """The emulator times its kernels exactly, whatever the machine does meanwhile."""
-    kernels, labels = outputs_by_policy(lab, "n1", "senergy lab run gemm --cpu --seconds 4 --json")
+    kernels, labels = outputs_by_policy(lab, "n1", "senergy lab run gemm --cpu --seconds 2 --json")
     slow, fast = kernels["powersave"], kernels["performance"]
     assert slow["seconds"] >= 1.5 * fast["seconds"]
     watts = {name: kernel["energy_joules"]["cpu"] / kernel["seconds"] for name, kernel in kernels.items()}

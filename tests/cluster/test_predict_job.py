@@ -26,7 +26,7 @@ senergy lab run gemm --seconds $1
 """
 
 
-RUNS, KERNEL_S = 5, "4"
+RUNS, KERNEL_S = 3, "3"
 LIKE_IT = re.compile(r"(\d+) runs: same script, arguments, resources and policy")
 
 
@@ -68,7 +68,7 @@ def test_the_next_run_is_predicted_from_the_runs_before(lab: LabDriver):
         assert 0.99 * min(figures) <= predicted["mean"] <= 1.01 * max(figures), (name, figures)
         assert predicted["low"] <= predicted["mean"] <= predicted["high"], name
         assert predicted["low"] <= statistics.median(figures) <= predicted["high"], (name, figures)
-    other = _predict(lab, str(path), "5")["prediction"]
+    other = _predict(lab, str(path), "9")["prediction"]
     assert other["source"] == "history"
     assert re.fullmatch(r"\d+ runs: same user, name and resources", other["basis"])
     page = lab.run("senergy", "predict", str(path), KERNEL_S).stdout

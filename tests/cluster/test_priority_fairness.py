@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import time
-import tomllib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from pathlib import Path
 
 import pytest
+from earlier_runs import remember_runs
 from ordering import until
 
-from slurm_energy.accounting import database
 from slurm_energy.trusted_files import replace_public
 
 SHARES = {"daemon": 1, "games": 2, "man": 1}
@@ -29,7 +27,6 @@ fail. Jobs that start between two cycles all belong to one user, at most two rou
 `daemon` and `man`: 0.1."""
 LIMIT_S = 120
 PROGRAM = {
-    "state": "COMPLETED",
     "account": "lab",
     "partition": "all",
     "name": "work",
@@ -38,6 +35,7 @@ PROGRAM = {
     "cpus": 16,
     "gpus": 1,
     "time_limit_s": LIMIT_S,
+    "energy_joules": 1500.0,
 }
 EARLIER_RUNS = 60
 """Number of runs of each user in the history before the test: more than 1.5 times the time limit, so that
@@ -74,25 +72,6 @@ def one_gpu(lab, user, seconds, *options):
     size = ["--gres=gpu:1", "--cpus-per-task=16", f"--time={LIMIT_S // 60}"]
     job = f"senergy lab run train --gpu --seconds {seconds}"
     return lab.sbatch(job, "--job-name=work", *size, *options, user=user)
-
-
-def remember_earlier_runs(lab):
-    """Add earlier runs of the program by each user to the history; the last ones ended a day ago."""
-    settings = tomllib.loads(lab.layout.energy_toml.read_text())
-    lab.kill("senergyctld", how=signal.SIGTERM)
-    with (
-        database.connect(Path(settings["controller"]["database"])) as connection,
-        database.transaction(connection),
-    ):
-        for user in SHARES:
-            for number in range(EARLIER_RUNS):
-                end = time.time() - 86400.0 - 10.0 * number
-                run = {"end": end, "duration_s": 4.0, "energy_joules": 1500.0, "user": user, **PROGRAM}
-                connection.execute(
-                    'INSERT INTO history (kind, "end", body, user) VALUES (?, ?, ?, ?)',
-                    (user.encode(), end, json.dumps(run), user),
-                )
-    lab.start("senergyctld")
 
 
 def predictions(lab):
@@ -173,7 +152,7 @@ def bound(lab):
 
 
 def test_energy_follows_shares_though_one_user_submits_half_of_all_jobs(lab):
-    remember_earlier_runs(lab)
+    remember_runs(lab, SHARES, EARLIER_RUNS, 4.0, **PROGRAM)
     know_shares(lab)
     blocker = fill(lab)
     # The user with most submissions is also first in the queue. One program, whose runs differ in length.

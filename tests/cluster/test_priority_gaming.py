@@ -6,6 +6,7 @@ import json
 import time
 
 import pytest
+from earlier_runs import remember_runs
 from ordered_queue import SMALL_NODE, OrderedQueue
 
 ATTACKER = "nobody"
@@ -13,7 +14,7 @@ HONEST = ("daemon", "games", "man")
 DECOYS = 3
 DAY_MIN = 1440
 CORES = 16
-SHARED_DECOY_S, SHARED_LIMIT_MIN = 15, 40
+SHARED_DECOY_S, SHARED_LIMIT_MIN = 8, 20
 """Decoys of one core take together a tenth of the limit of the long job."""
 POLICY = "zeus"
 
@@ -139,8 +140,11 @@ def test_a_pending_job_is_recognised_by_its_script(queue):
 
 def test_a_running_overrun_counts_against_the_next_job_also_after_a_restart(queue):
     lab = queue.lab
+    # Runs of a tenth of the limit, so that a run exceeds its prediction soon.
+    usual = {"name": "usual", "partition": "all", "nodes": 1, "cpus": CORES, "gpus": 0, "time_limit_s": 60.0}
+    remember_runs(lab, [ATTACKER], 50, 6.0, account="lab", policy="monitor", **usual)
     queue.close()
-    job = lab.sbatch("sleep 52", "-J", "over", "--time=1", "--exclusive", user=ATTACKER)
+    job = lab.sbatch("sleep 25", "-J", "over", "--time=1", "--exclusive", user=ATTACKER)
     queue.ranked([job], POLICY)
     queue.open()
     queue.until(lambda: lab.job(job)["JobState"] == "RUNNING", "the job's start")

@@ -1,4 +1,4 @@
-"""Jobs start in the order that `scheduling` computes, on a real Slurm: 60 jobs, both modes.
+"""Jobs start in the order that `scheduling` computes, on a real Slurm, in both modes.
 
 A few policies of each mode; test_priority_portable starts fewer jobs under all of them.
 
@@ -18,7 +18,7 @@ from ordered_queue import CORES, ONE_BY_ONE, SMALL_NODE, OrderedQueue, recompute
 from slurm_energy.records import ComponentEnergy, EnergyRecord
 
 FAIR = ("hades", "themis", "blend")
-JOBS = 60
+JOBS = 24
 USED = {"nobody": (4e5, 3000.0), "daemon": (5e4, 200.0), "games": (1.5e6, 90.0)}
 """Joules and GPU seconds that users had before."""
 USERS = {"nobody": 1, "daemon": 2, "games": 4}

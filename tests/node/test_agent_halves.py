@@ -31,11 +31,9 @@ class SharedAgent(NodeAgent):
 
     def governors(self) -> list[str]:
         """Return the governors of the first and last CPU of each package, as cpupower shows them."""
-        found = []
-        for cpu in (0, 31, 32, 63, 64, 95, 96, 127):
-            text = self.node.output("cpupower", "-c", str(cpu), "frequency-info", "-p")
-            match = re.search(r'The governor "(\w+)"', text)
-            found.append(match[1] if match else text)
+        text = self.node.output("cpupower", "-c", "0,31,32,63,64,95,96,127", "frequency-info", "-p")
+        found = re.findall(r'The governor "(\w+)"', text)
+        assert len(found) == 8, text
         return found
 
     def limits(self) -> list[int]:

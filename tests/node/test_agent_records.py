@@ -95,8 +95,8 @@ class Failure:
 
 def test_energy_of_a_cpu_job_is_the_model_s_integral(started):
     agent = started("xeon-8358")
-    record, truth = measured_job(agent, kernel(agent, "gemm", "cpu", 10))
-    assert record.elapsed_s > 9.5
+    record, truth = measured_job(agent, kernel(agent, "gemm", "cpu", 5))
+    assert record.elapsed_s > 4.5
     assert truth.fits(record, "cpu")
     assert truth.fits(record, "dram")
     assert record.uncertain_seconds == 0
@@ -109,7 +109,7 @@ def test_energy_of_a_cpu_job_is_the_model_s_integral(started):
 
 def test_energy_of_a_gpu_job_under_a_cap(started):
     agent = started("epyc-7513-a100")
-    run = kernel(agent, "gemm", "gpu", 8, gpus=[0, 1])
+    run = kernel(agent, "gemm", "gpu", 5, gpus=[0, 1])
     ran: dict[str, float] = {}
     record, truth = measured_job(agent, lambda: ran.update(run()), gpu_cap="200")
     for name in ("gpu[0]", "gpu[1]", "gpu[2]", "gpu[3]", "cpu"):
@@ -123,7 +123,7 @@ def test_energy_of_a_gpu_job_under_a_cap(started):
 def test_a_counter_that_wraps_every_second_is_exact_whatever_rate_is_configured(started):
     """128 J of range: a package wraps every half second under load."""
     agent = started("xeon-8358", "--set", "rapl.energy_unit_exponent=25", sampling_hz=1.0)
-    record, truth = measured_job(agent, kernel(agent, "gemm", "cpu", 6))
+    record, truth = measured_job(agent, kernel(agent, "gemm", "cpu", 4))
     if record.uncertain_seconds == 0:  # the machine was never delayed by a fifth of a second
         assert truth.fits(record, "cpu")
     else:

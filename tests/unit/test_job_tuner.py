@@ -448,3 +448,23 @@ def test_numpy_is_loaded_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.delenv(f"{library}_NUM_THREADS")
     LocalSources(Config)._load()
     assert [os.environ[f"{library}_NUM_THREADS"] for library in ("OPENBLAS", "MKL", "OMP")] == ["1"] * 3
+
+
+@pytest.mark.parametrize("probing_s", [0, 2, 4, 6, 9])
+def test_a_change_of_the_program_during_a_probe_is_noticed_at_once(
+    make: Callable[..., Node], probing_s: int
+) -> None:
+    node = make()
+    node.manager.begin(env(policy="energy"))
+    program = Program(node)
+    while program.clock_share > 0.75:
+        program.run(1)
+        assert program.seconds < 300
+    program.run(probing_s)
+    assert program.clock_share < 1.0
+    program.memory_share = 0.0
+    changed_s = program.seconds
+    while program.clock_share < 0.95:
+        program.run(1)
+        assert program.seconds <= changed_s + 8
+    finish(node)

@@ -127,13 +127,15 @@ class WindowCollector:
     def _slow_rate(self, start_s: float, now_s: float, *, holding: bool) -> Progress | None:
         """Return the rate of a job that is clearly slow, to end its window early; None for other jobs.
 
-        While a point is held, the job is compared with its own earlier rate; during a probe, with the last
-        untuned window. Without the early end, a program with long steps would lose minutes at a bad point.
+        The job is compared with its own earlier rate at the same point, and during a probe also with the last
+        untuned window. Without the early end, a program with long steps would lose minutes at a bad point,
+        and a change of the program during a probe would be noticed only at the end of the window.
         """
-        if holding:
-            return self._tracker.sudden_slowdown(self._not_before_s, now_s)
-        if self._point == UNTUNED or self._untuned_rate is None:
+        if self._point == UNTUNED and not holding:
             return None
+        slow = self._tracker.sudden_slowdown(self._not_before_s, now_s)
+        if slow is not None or holding or self._untuned_rate is None:
+            return slow
         rate = self._tracker.reported_rate(start_s, now_s)
         if rate is None:
             return None
