@@ -5,6 +5,7 @@ Infinite limits are stored as NULL, because JSON and SQL have no infinity.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sqlite3
@@ -83,6 +84,7 @@ class LimitOverride:
         end: Unix seconds after which the configured limit applies again; None: until it is cleared.
         actor: login name of the administrator.
         time: Unix seconds of the change.
+        reason: text of the administrator; may be empty.
     """
 
     budget: str
@@ -90,6 +92,7 @@ class LimitOverride:
     end: float | None
     actor: str
     time: float
+    reason: str = ""
 
 
 def save_samples(connection: sqlite3.Connection, cluster: str, samples: Iterable[BudgetSample]) -> None:
@@ -142,6 +145,12 @@ _MERGED: Final = (
     " max(max_measured_watts), max(committed_watts), sum(capped_watts * span_s) / sum(span_s),"
     " min(headroom_watts), sum(over_s)"
 )
+
+
+def names(connection: sqlite3.Connection, cluster: str) -> list[str]:
+    """Return the names of all budgets with samples."""
+    rows = connection.execute("SELECT DISTINCT budget FROM budget_samples WHERE cluster = ?", [cluster])
+    return [name for (name,) in rows]
 
 
 def merge_old_samples(connection: sqlite3.Connection, before: float) -> int:
@@ -210,8 +219,8 @@ def set_override(
     """Store a live limit and its entry in the audit trail in one transaction."""
     with transaction(connection):
         connection.execute(
-            "INSERT OR REPLACE INTO budget_overrides VALUES (?, ?, ?, ?, ?, ?)",
-            [cluster, override.budget, override.watts, override.end, override.actor, override.time],
+            "INSERT OR REPLACE INTO budget_overrides VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [cluster, *dataclasses.astuple(override)],
         )
         _insert_changes(connection, cluster, [change])
 
@@ -230,7 +239,7 @@ def clear_override(connection: sqlite3.Connection, cluster: str, budget: str, ch
 def overrides(connection: sqlite3.Connection, cluster: str, now: float) -> dict[str, LimitOverride]:
     """Return the live limits in force at `now` (Unix seconds) by budget."""
     rows = connection.execute(
-        'SELECT budget, watts, "end", actor, time FROM budget_overrides'
+        'SELECT budget, watts, "end", actor, time, reason FROM budget_overrides'
         ' WHERE cluster = ? AND ("end" IS NULL OR "end" > ?)',
         [cluster, now],
     )

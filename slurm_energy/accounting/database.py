@@ -215,6 +215,7 @@ MIGRATIONS: Final[tuple[str, ...]] = (
         "end" REAL,
         actor TEXT NOT NULL,
         time REAL NOT NULL,
+        reason TEXT NOT NULL,
         PRIMARY KEY (cluster, budget)
     ) WITHOUT ROWID;
 

@@ -15,7 +15,7 @@ from slurm_energy.tuning.device_response import DeviceResponse
 from slurm_energy.tuning.response_curve import ResponseCurve
 
 if TYPE_CHECKING:
-    from slurm_energy.controller.budget_groups import JobReports
+    from slurm_energy.controller.budget_groups import MergedJobReport
 
 LEVELS: Final = 8
 """Number of power limits per group at which time and power are given."""
@@ -30,7 +30,7 @@ def time_and_power(
     min_watts: Floats,
     draw_watts: Floats,
     jobs: Mapping[int, BudgetedJob],
-    reports: Mapping[int, JobReports],
+    reports: Mapping[int, MergedJobReport],
 ) -> tuple[Floats, Floats, Floats]:
     """Return limits per device, and relative time and power at them, shape (n, `LEVELS`) each.
 
@@ -86,7 +86,7 @@ def _interpolated(limits: Floats, log_times: Floats, level: Floats, draw_watts: 
 
 
 def _curve(
-    ids: tuple[int, ...], kind: str, jobs: Mapping[int, BudgetedJob], reports: Mapping[int, JobReports]
+    ids: tuple[int, ...], kind: str, jobs: Mapping[int, BudgetedJob], reports: Mapping[int, MergedJobReport]
 ) -> ResponseCurve | None:
     """Return the curve of the only job of a group: from this run, else the best other one."""
     if len(ids) != 1:

@@ -19,7 +19,7 @@ from slurm_energy.budget.power_groups import BudgetColumns, PowerShares
 from slurm_energy.budget.safe_limits import safe_limits
 from slurm_energy.controller.budget_coverage import job_cover, node_cover
 from slurm_energy.controller.budget_facts import BudgetedJob, BudgetedNode, BudgetInForce, EngineSettings
-from slurm_energy.controller.budget_groups import DeviceGroups, JobReports, build_groups
+from slurm_energy.controller.budget_groups import DeviceGroups, MergedJobReport, build_groups
 from slurm_energy.controller.budget_nodes import BudgetDevice, BudgetNode
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 
@@ -131,7 +131,7 @@ class CycleOutcome:
         return total
 
 
-def run_cycle(inputs: CycleInputs, reports: Mapping[int, JobReports]) -> CycleOutcome:
+def run_cycle(inputs: CycleInputs, reports: Mapping[int, MergedJobReport]) -> CycleOutcome:
     """Distribute the power of all budgets and grant ceilings.
 
     Args:

@@ -21,7 +21,7 @@ from slurm_energy.controller.budget_facts import (
     BudgetInForce,
     EngineSettings,
 )
-from slurm_energy.controller.budget_groups import JobReports
+from slurm_energy.controller.budget_groups import MergedJobReport
 from slurm_energy.controller.budget_nodes import BudgetNode
 from slurm_energy.controller.budget_report import cycle_report
 from slurm_energy.quantities import is_number
@@ -45,6 +45,10 @@ class BudgetEngine:
 
     Args:
         settings: settings; `configure` replaces them.
+
+    Attributes:
+        outcome: the last decision as columns; None before the first one.
+        has_news: whether jobs started or ended, or nodes appeared, since the last decision.
     """
 
     def __init__(self, settings: EngineSettings) -> None:
@@ -63,11 +67,17 @@ class BudgetEngine:
         self._safe: dict[str, dict[str, float]] = {}
         self._has_decided = False
         self.outcome: CycleOutcome | None = None
+        self.has_news = False
 
     @property
     def commitment(self) -> CeilingCommitment:
         """The ceilings of all devices."""
         return self._commitment
+
+    @property
+    def budgets(self) -> tuple[BudgetInForce, ...]:
+        """The budgets in force."""
+        return self._budgets
 
     @property
     def poll_s(self) -> float:
@@ -112,6 +122,21 @@ class BudgetEngine:
         self._promised = promised_watts
 
     @property
+    def reported_jobs(self) -> frozenset[int]:
+        """Ids of the jobs that nodes report, whose power the decisions count."""
+        return frozenset(job_id for node in self._nodes.values() for job_id in node.job_ids)
+
+    @property
+    def device_kinds(self) -> dict[int, frozenset[str]]:
+        """Kinds of the devices of each job that nodes report, by job id."""
+        kinds: dict[int, set[str]] = {}
+        for node in self._nodes.values():
+            for device in node.devices.values():
+                for job_id in device.report.job_ids:
+                    kinds.setdefault(job_id, set()).add(device.report.kind)
+        return {job_id: frozenset(names) for job_id, names in kinds.items()}
+
+    @property
     def unknown_jobs(self) -> frozenset[tuple[int, int]]:
         """Jobs (id, restart count) that nodes report and `set_jobs` has not named."""
         reported = {
@@ -131,18 +156,20 @@ class BudgetEngine:
             self._undecided.add(poll.node)
         elif node.poll is None or node.poll.boot_id != poll.boot_id:
             self._undecided.add(poll.node)
+        before = node.job_ids
         self._commitment.report(poll)
         rows = self._commitment.rows(poll.node)
         if rows.keys() - node.devices.keys():
             self._undecided.add(poll.node)
         node.update(poll, rows, now_s)
+        self.has_news = self.has_news or node.job_ids != before or poll.node in self._undecided
         return self._decision(node, poll)
 
     def decide(self, now_s: float) -> BudgetCycle:
         """Distribute the power of the budgets among the devices, and return the state of the budgets."""
         inputs = self._inputs(now_s)
         outcome = run_cycle(inputs, self._job_reports())
-        self.outcome = outcome
+        self.outcome, self.has_news = outcome, False
         names = [budget.name for budget in self._budgets]
         self._committed = dict(zip(names, outcome.committed_watts.tolist(), strict=True))
         self._undecided.clear()
@@ -188,6 +215,7 @@ class BudgetEngine:
         lease_s = max(self._settings.lease_s, 4.0 * self.poll_s)
         times = {"lease_s": lease_s, "poll_s": self.poll_s}
         if not self._settings.enforces or (not self._budgets and self._has_decided):
+            self._commitment.release(node.name)
             self._commitment.release(node.name)
             return NodeDecision(0, {}, {}, {}, **times)
         minima = {d.name: d.min_watts for d in poll.devices if d.min_watts is not None}
@@ -238,7 +266,7 @@ class BudgetEngine:
 
         return correct
 
-    def _job_reports(self) -> dict[int, JobReports]:
+    def _job_reports(self) -> dict[int, MergedJobReport]:
         """Return the reports of all nodes by job, with the strictest slowdown limit."""
         by_job: dict[int, list[tuple[BudgetNode, JobReport]]] = {}
         for node in self._nodes.values():
@@ -248,7 +276,7 @@ class BudgetEngine:
         for job_id, entries in by_job.items():
             limits = [job.slowdown_limit for _, job in entries if job.slowdown_limit is not None]
             curve = next((node.curves[job_id] for node, _ in entries if job_id in node.curves), None)
-            merged[job_id] = JobReports(len(entries), min(limits, default=None), curve)
+            merged[job_id] = MergedJobReport(len(entries), min(limits, default=None), curve)
         return merged
 
 

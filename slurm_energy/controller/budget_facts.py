@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from slurm_energy.tuning.response_curve import ResponseCurve
 
@@ -145,6 +146,7 @@ class BudgetStatus:
         headroom_watts: power that new jobs may add now, above idle; negative above the limit. It includes
             what was promised to jobs before.
         floor_watts: lowest committed power at which every running job keeps its floor.
+        idle_watts: power under the budget without any job. No limit can be lower.
         shortfall_watts: power by which the limit is exceeded although every device has its floor.
         nodes, silent_nodes, distrusted_nodes: numbers of nodes under the budget.
     """
@@ -157,6 +159,7 @@ class BudgetStatus:
     capped_watts: float = 0.0
     headroom_watts: float = math.inf
     floor_watts: float = 0.0
+    idle_watts: float = 0.0
     shortfall_watts: float = 0.0
     nodes: int = 0
     silent_nodes: int = 0
@@ -192,6 +195,22 @@ class BudgetedJobStatus:
     explanation: str
 
 
+class JobRange(NamedTuple):
+    """Power of a node's devices in watts.
+
+    Attributes:
+        packages: maximum minus idle power of all packages together.
+        gpu: maximum minus idle power of one GPU; 0 without GPUs.
+        packages_idle: idle power of all packages together.
+        gpu_idle: idle power of one GPU.
+    """
+
+    packages: float
+    gpu: float
+    packages_idle: float
+    gpu_idle: float
+
+
 @dataclass(frozen=True, slots=True)
 class BudgetedNodeStatus:
     """Power of one node after a decision.
@@ -204,7 +223,7 @@ class BudgetedNodeStatus:
         committed_watts: power for which the node counts.
         max_watts: power of the node without limits.
         job_ids: jobs on the node.
-        range: power that jobs can add on the node above idle, in all packages and in one GPU.
+        job_range: power that jobs can add on the node above idle.
     """
 
     node: str
@@ -214,7 +233,7 @@ class BudgetedNodeStatus:
     committed_watts: float
     max_watts: float
     job_ids: frozenset[int]
-    range: tuple[float, float]
+    job_range: JobRange
 
 
 class BudgetCycle:

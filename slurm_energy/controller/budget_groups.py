@@ -34,7 +34,7 @@ class DeviceGroups:
 
 
 @dataclass(frozen=True, slots=True)
-class JobReports:
+class MergedJobReport:
     """What the nodes of a job have reported about it.
 
     Attributes:
@@ -53,7 +53,7 @@ def build_groups(
     draw_watts: Floats,
     floor_percent: Floats,
     jobs: Mapping[int, BudgetedJob],
-    reports: Mapping[int, JobReports],
+    reports: Mapping[int, MergedJobReport],
 ) -> DeviceGroups:
     """Return the groups of devices that share a power limit: same jobs, same kind, same range of limits.
 
@@ -96,12 +96,14 @@ def build_groups(
     return DeviceGroups(columns, of_device, job_ids, kinds)
 
 
-def _slowdown_limit(ids: tuple[int, ...], reports: Mapping[int, JobReports]) -> float:
+def _slowdown_limit(ids: tuple[int, ...], reports: Mapping[int, MergedJobReport]) -> float:
     limits = [reports[job].slowdown_limit for job in ids if job in reports]
     return min((limit for limit in limits if limit is not None), default=math.nan)
 
 
-def _nodes(ids: tuple[int, ...], jobs: Mapping[int, BudgetedJob], reports: Mapping[int, JobReports]) -> float:
+def _nodes(
+    ids: tuple[int, ...], jobs: Mapping[int, BudgetedJob], reports: Mapping[int, MergedJobReport]
+) -> float:
     counts = [len(jobs[job].nodes) if job in jobs else 0 for job in ids]
     counts += [reports[job].nodes for job in ids if job in reports]
     return float(max(counts, default=1) or 1)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from slurm_energy.budget.messages import DeviceReport, NodePoll
 from slurm_energy.budget.node_trust import NodeTrust
 from slurm_energy.controller.budget_draw import DecayingMaximum, DeviceDraw
+from slurm_energy.controller.budget_facts import JobRange
 from slurm_energy.errors import UsageError
 from slurm_energy.tuning.response_curve import ResponseCurve
 
@@ -159,16 +160,17 @@ class BudgetNode:
             report = DeviceReport(name, "", 0.0, float(nameplate_watts), None, None)
             self.devices[name] = BudgetDevice(self, report, rows.get(name, -1))
 
-    def range_watts(self) -> tuple[float, float]:
-        """Return the power that jobs can add above idle: in all packages together, and in one GPU."""
-        packages, gpu = 0.0, 0.0
+    def job_range(self) -> JobRange:
+        """Return the power that jobs can add above idle, and the idle power."""
+        packages, gpu, packages_idle, gpu_idle = 0.0, 0.0, 0.0, 0.0
         for device in self.devices.values():
-            added = max(0.0, device.max_watts - (device.draw.idle.value or 0.0))
+            idle = device.draw.idle.value or 0.0
+            added = max(0.0, device.max_watts - idle)
             if device.is_gpu:
-                gpu = max(gpu, added)
+                gpu, gpu_idle = max(gpu, added), max(gpu_idle, idle)
             else:
-                packages += added
-        return packages, gpu
+                packages, packages_idle = packages + added, packages_idle + idle
+        return JobRange(packages, gpu, packages_idle, gpu_idle)
 
     def unlimited_watts(self) -> float:
         """Return the power for which the devices without a power limit count."""

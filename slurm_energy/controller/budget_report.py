@@ -40,6 +40,7 @@ def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, 
     capped[outcome.grouped] = np.maximum(
         0.0, table.draw_watts[outcome.grouped] - outcome.counted_watts[outcome.grouped]
     )
+    idle = np.where(table.controlled & ~table.off, table.idle_watts, outcome.counted_watts)
     states = [_state(inputs, index) for index in range(len(inputs.nodes))]
     rows = []
     for row, budget in enumerate(inputs.budgets):
@@ -56,6 +57,7 @@ def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, 
                 capped_watts=float(table.cover[row] @ capped),
                 headroom_watts=free - float(outcome.fixed_watts[row] + table.cover[row] @ economic),
                 floor_watts=float(outcome.fixed_watts[row] + table.cover[row] @ floor),
+                idle_watts=float(outcome.fixed_watts[row] + table.cover[row] @ idle),
                 shortfall_watts=float(outcome.shares.shortfall_watts[row]),
                 nodes=len(chosen),
                 silent_nodes=chosen.count("silent"),
@@ -151,6 +153,6 @@ def _nodes(inputs: CycleInputs, outcome: CycleOutcome) -> Mapping[str, BudgetedN
             committed_watts=float(counted[index]) + rest,
             max_watts=node.nameplate_watts(reserve),
             job_ids=node.job_ids,
-            range=node.range_watts(),
+            job_range=node.job_range(),
         )
     return statuses

@@ -19,9 +19,11 @@ from aiohttp.abc import AbstractAccessLogger
 from aiohttp.http_exceptions import HttpProcessingError
 
 from slurm_energy import __version__, service_manager
-from slurm_energy.accounting import database, decisions, integrity, traces
+from slurm_energy.accounting import budgets, database, decisions, integrity, traces
 from slurm_energy.config import Config
 from slurm_energy.config.addresses import parse_listen
+from slurm_energy.controller.budget_loop import BudgetLoop
+from slurm_energy.controller.budget_routes import BudgetRoutes
 from slurm_energy.controller.enrichment import Enrichment
 from slurm_energy.controller.history_cache import HistoryCache, training_model
 from slurm_energy.controller.identity import PrivilegedUsers
@@ -166,9 +168,14 @@ class _Daemon:
             retention_days=lambda: self._config.controller.history_days,
         )
         self._squeue = CommandRunner(SQUEUE_TIMEOUT_S)
+        running = RunningJobCache(self._squeue)
         self._advisor = TuningAdvisor(
-            *(lambda: self._config, store, self._hosts, RunningJobCache(self._squeue)),
-            oracle=curve_oracle(config),
+            *(lambda: self._config, store, self._hosts, running), oracle=curve_oracle(config)
+        )
+        self._budget = BudgetLoop(
+            *(config, store, self._history, running, self._failures),
+            oracle=lambda: self._advisor.oracle,
+            on_policy_lines=lambda: self._write_policies(self._config),
         )
         self._refit = OracleRefit(
             *(lambda: self._config, store, self._failures), self._is_trusted, self._use_calibrations
@@ -185,6 +192,7 @@ class _Daemon:
             ),
             hosts=self._hosts,
             advisor=self._advisor,
+            budget=BudgetRoutes(lambda: self._config, self._budget, store, self._hosts, self._squeue),
         )
 
     async def run(self) -> None:
@@ -223,6 +231,7 @@ class _Daemon:
                 listener.close()
             await runner.cleanup()
             self._priority.close()
+            self._budget.close()
             self._history.close()
         log.info("stopped")
 
@@ -256,6 +265,7 @@ class _Daemon:
             self._learner.loop(lambda: self._config.controller.enrich_interval_s),
             self._refit.loop(),
             self._priority.loop(),
+            self._budget.loop(),
             self._manager.keep_alive(),
             self._server.admission.loop(),
             self._server.roles.loop(),
@@ -280,10 +290,19 @@ class _Daemon:
                     await asyncio.sleep(0)
                 kept_s = self._config.controller.history_days * 86400
                 await self._store.write(decisions.drop_before, time.time() - kept_s)
+                await self._drop_budget_history()
                 self._failures.clear("trace retention")
             except EnergyError as error:
                 self._failures.report("trace retention", str(error))
             await asyncio.sleep(RETENTION_INTERVAL_S)
+
+    async def _drop_budget_history(self) -> None:
+        """Merge old samples of budgets, and drop those that are too old."""
+        now = time.time()
+        while await self._store.write(budgets.merge_old_samples, now - budgets.FINE_KEPT_S):
+            await asyncio.sleep(0)
+        kept_s = self._config.budget.history_days * 86400
+        await self._store.write(budgets.drop_before, now - kept_s)
 
     def _reload(self) -> None:
         """Load a new configuration; keep the old one if any part of the new one is wrong."""
@@ -293,7 +312,7 @@ class _Daemon:
     def _load_new_configuration(self) -> None:
         try:
             config = load_for_daemon(self._argument, DaemonRole.CONTROLLER, log)
-            priority = self._priority.prepare(config)
+            priority, budget = self._priority.prepare(config), self._budget.prepare(config)
             self._write_policies(config)
             model = training_model(config)
             oracle = curve_oracle(config)
@@ -307,6 +326,7 @@ class _Daemon:
         self._config = config
         service_manager.set_log_level(self._log_level or config.controller.log_level)
         self._priority.adopt(priority)
+        self._budget.adopt(budget)
         self._server.config = config
         self._server.access = self._access(config)
         self._server.follow_roles(config.controller.slurm_roles)
@@ -333,7 +353,9 @@ class _Daemon:
         return uid is not None and self._server.access.is_privileged(uid)
 
     def _write_policies(self, config: Config) -> None:
-        write_policy_file(config.controller.policy_file, policy_file_text(config))
+        text = policy_file_text(config)
+        text += "".join(f"{line}\n" for line in self._budget.policy_lines)
+        write_policy_file(config.controller.policy_file, text)
 
     def _access(self, config: Config) -> PrivilegedUsers:
         access, unknown = PrivilegedUsers.from_config(config.controller)
@@ -346,5 +368,6 @@ class _Daemon:
             "enrichment": self._enrichment.status(),
             "history": self._history.status(),
             "priority": self._priority.status(),
+            "budget": self._budget.status(),
             "tuning": self._learner.status(),
         }

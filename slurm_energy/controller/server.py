@@ -9,7 +9,7 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from aiohttp import web
@@ -17,8 +17,10 @@ from aiohttp import web
 from slurm_energy import __version__
 from slurm_energy.accounting import decisions, record_queries
 from slurm_energy.accounting.record_selection import JobSelector, RecordSelection
+from slurm_energy.budget.messages import BUDGET_PATH
 from slurm_energy.config import Config
 from slurm_energy.controller import priority_routes
+from slurm_energy.controller.budget_routes import BudgetRoutes
 from slurm_energy.controller.connection_admission import ConnectionAdmission
 from slurm_energy.controller.deliveries import DeliveryReceiver, read_object
 from slurm_energy.controller.dispatcher import (
@@ -50,6 +52,7 @@ from slurm_energy.errors import (
 )
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.oracle.prediction import PredictionRequest
+from slurm_energy.protocol import budget_requests
 from slurm_energy.protocol.tuning_advice import ADVICE_PATH
 from slurm_energy.slurm.roles import read_roles
 from slurm_energy.tuning.group.messages import GROUP_PATH
@@ -60,13 +63,15 @@ MAX_PREDICTION_BYTES: Final = 1 << 20
 MAX_SEARCH_BYTES: Final = 256 << 10
 MAX_TUNING_BYTES: Final = 16 << 10
 MAX_GROUP_BYTES: Final = 64 << 10
+MAX_BUDGET_POLL_BYTES: Final = 1 << 20
 _QUERY_TIMEOUT_S: Final = 20.0
 _REST_FACTOR: Final = 3.0  # an ordinary user uses at most about a quarter of a core
 _STATISTICS_AGE_S: Final = 1.0
 _TRACES_CHUNK: Final = 4  # responses about jobs contain traces of up to megabytes each
 P = ParamSpec("P")
 R = TypeVar("R")
-TuningChange = Callable[[dict[str, Any], Rights], Awaitable[dict[str, Any]]]
+Change = Callable[[dict[str, Any], Rights], Awaitable[Mapping[str, Any]]]
+Inquiry = Callable[[dict[str, str], Rights], Awaitable[Mapping[str, Any]]]
 log = logging.getLogger("senergyctld")
 
 
@@ -91,6 +96,7 @@ class ControllerServer:
         priority: PriorityLoop | None = None,
         hosts: NodeHosts | None = None,
         advisor: TuningAdvisor | None = None,
+        budget: BudgetRoutes | None = None,
     ) -> None:
         self.config = config
         self.access = access
@@ -104,6 +110,7 @@ class ControllerServer:
         self._names = NameCheck(lambda: self.config, store)
         self._tuning = TuningRoutes(store, advisor)
         self._groups = TuningGroups(lambda: self.config, advisor)
+        self._budget = budget or BudgetRoutes(lambda: self.config, None, store, hosts)
         self._statistics: tuple[float, asyncio.Task[dict[str, Any]]] | None = None
         self.admission = ConnectionAdmission()
         self.roles = RoleCache(None, failures)
@@ -128,6 +135,7 @@ class ControllerServer:
         ingest = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=32, trusted_waiting=480)
         advice = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=8, trusted_waiting=960)
         groups = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=16, trusted_waiting=960)
+        power = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=16, trusted_waiting=4000)
         application = web.Application(client_max_size=MAX_DELIVERY_BYTES, middlewares=[explain_errors])
         application.on_response_prepare.append(one_request_per_connection)
         gets = {
@@ -137,8 +145,11 @@ class ControllerServer:
             "/v1/priority": Route(self._get_priority, costly),
             "/v1/shares": Route(self._get_shares, costly),
             "/v1/status": Route(self._get_status, light),
-            "/v1/tuning": Route(self._get_tuning, costly),
+            "/v1/tuning": Route(self._asking(self._tuning.show), costly),
             ADVICE_PATH: Route(self._get_advice, advice, for_agents=True),
+            budget_requests.STATUS_PATH: Route(self._asking(self._budget.show), light),
+            budget_requests.HISTORY_PATH: Route(self._asking(self._budget.history), costly),
+            budget_requests.EXPLAIN_PATH: Route(self._asking(self._budget.explain), costly),
         }
         posts = {
             "/v1/records": Route(self._post_records, ingest, MAX_DELIVERY_BYTES, for_agents=True),
@@ -146,6 +157,8 @@ class ControllerServer:
             "/v1/priority/search": Route(self._get_priority, costly, MAX_SEARCH_BYTES),
             "/v1/predict": Route(self._post_predict, costly, MAX_PREDICTION_BYTES),
             GROUP_PATH: Route(self._post_group, groups, MAX_GROUP_BYTES, for_agents=True),
+            BUDGET_PATH: Route(self._post_budget_poll, power, MAX_BUDGET_POLL_BYTES, for_agents=True),
+            budget_requests.SET_PATH: Route(self._changing(self._budget.set), light, MAX_TUNING_BYTES),
             **{
                 f"/v1/tuning/{name}": Route(self._changing(change), light, MAX_TUNING_BYTES)
                 for name, change in (
@@ -227,18 +240,27 @@ class ControllerServer:
             raise UnavailableError("priority", "this controller does not rank the queue")
         return self._priority
 
-    async def _get_tuning(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
-        return await self._tuning.show(await _query(request, body), caller.rights)
-
     async def _get_advice(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
         return await self._tuning.advise(await _query(request, body), _sender(request, caller))
 
+    async def _post_budget_poll(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
+        return await self._budget.poll(read_poll(body), _sender(request, caller))
+
     @staticmethod
-    def _changing(change: TuningChange) -> CallerHandler:
-        """Return the handler of a request that changes what was learned, from its JSON body."""
+    def _asking(ask: Inquiry) -> CallerHandler:
+        """Return the handler of a request that is answered from its query parameters."""
+
+        async def handler(request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
+            return dict(await ask(await _query(request, body), caller.rights))
+
+        return handler
+
+    @staticmethod
+    def _changing(change: Change) -> CallerHandler:
+        """Return the handler of a request that changes something, as its JSON body says."""
 
         async def handler(_: web.Request, caller: Caller, body: bytes) -> ResponseContent:
-            return await change(await asyncio.to_thread(read_object, body), caller.rights)
+            return dict(await change(await asyncio.to_thread(read_object, body), caller.rights))
 
         return handler
 

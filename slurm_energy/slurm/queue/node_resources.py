@@ -34,6 +34,7 @@ class NodeResources:
         cpus, cpus_free: number of all CPUs, and of free CPUs.
         gpus, gpus_free: number of all GPUs and of free GPUs, by Slurm's GRES type. The type is empty if
             gres.conf names none.
+        is_off: Slurm has powered the node down.
     """
 
     name: str
@@ -43,6 +44,7 @@ class NodeResources:
     cpus_free: int = 0
     gpus: Mapping[str, int] = field(default_factory=dict)
     gpus_free: Mapping[str, int] = field(default_factory=dict)
+    is_off: bool = False
 
     def in_any(self, partitions: Iterable[str]) -> bool:
         """Return whether the node is in one of these partitions."""
@@ -90,6 +92,7 @@ def _node(values: Mapping[str, str]) -> NodeResources | None:
         usable=usable,
         cpus=cpus,
         cpus_free=max(0, cpus - _count(values.get("CPUAlloc", ""))),
+        is_off="POWERED_DOWN" in words or state.endswith("~"),
         gpus=gpus,
         gpus_free={kind: max(0, count - used.get(kind, 0)) for kind, count in gpus.items()},
     )

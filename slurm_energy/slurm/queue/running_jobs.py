@@ -22,7 +22,7 @@ _FIELDS: Final = (
     *("JobID", "UserID", "RestartCnt", "Partition", "NodeList", "admin_comment"),
     *("Account", "QOS", "Licenses", "EndTime", "Deadline"),
 )
-_LARGEST_UID: Final = 0xFFFFFFFF  # squeue prints the upper half of them as negative numbers
+LARGEST_UID: Final = 0xFFFFFFFF  # squeue prints the upper half of them as negative numbers
 
 
 class AllocatedJob(NamedTuple):
@@ -80,7 +80,7 @@ def _allocated_job(row: list[str]) -> AllocatedJob | None:
     account, qos, licenses = ("" if text in NO_VALUES else text for text in texts)
     return AllocatedJob(
         int(number),
-        int(uid) & _LARGEST_UID,
+        int(uid) & LARGEST_UID,
         int(restarts) if restarts.isdecimal() else 0,
         partition,
         hostlist,

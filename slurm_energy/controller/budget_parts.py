@@ -1,0 +1,184 @@
+"""The parts of the budgets for one configuration: engine, limits, inputs from Slurm, admission of jobs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from slurm_energy.config import Config
+from slurm_energy.controller.budget_admission import (
+    AdmissionReport,
+    BudgetAdmission,
+    BudgetHeadroom,
+    NodePowerRange,
+)
+from slurm_energy.controller.budget_engine import BudgetEngine
+from slurm_energy.controller.budget_facts import BudgetCycle, EngineSettings
+from slurm_energy.controller.budget_inputs import BudgetInputs
+from slurm_energy.controller.budget_limits import BudgetLimits
+from slurm_energy.controller.budget_signals import SignalText
+from slurm_energy.controller.history_cache import HistoryCache
+from slurm_energy.controller.running_jobs import RunningJobCache
+from slurm_energy.controller.store import Store
+from slurm_energy.controller.tuning_advisor import CurveOracle
+from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.slurm.command import Runner
+
+PLAN_HOURS: Final = 24.0
+Shared = tuple[Store, RunningJobCache, Runner, RepeatedFailureLog, Callable[[], CurveOracle | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionRequest:
+    """Arguments of `BudgetAdmission.update`, and the headrooms that Slurm then knows."""
+
+    unix_s: float
+    headrooms: tuple[BudgetHeadroom, ...]
+    counted_jobs: frozenset[int]
+    nodes: Mapping[str, NodePowerRange]
+
+
+@dataclass(slots=True)
+class BudgetParts:
+    """The parts for one configuration. Engine and ceilings continue after a reload.
+
+    Attributes:
+        engine: decides about the power of nodes.
+        limits: limits of the budgets over time.
+        inputs: nodes, jobs and accounts.
+        admission: admits jobs.
+        admission_report: result of the last admission.
+        is_restored: whether the engine continues from the stored state.
+    """
+
+    engine: BudgetEngine
+    limits: BudgetLimits
+    inputs: BudgetInputs
+    admission: BudgetAdmission
+    admission_report: AdmissionReport = field(default_factory=AdmissionReport)
+    is_restored: bool = False
+    _promised: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def create(
+        cls, config: Config, earlier: BudgetParts | None, history: HistoryCache | None, shared: Shared
+    ) -> BudgetParts:
+        """Create the parts for a configuration with budgets.
+
+        Args:
+            config: the configuration.
+            earlier: parts before a reload, whose state continues; None: there are none.
+            history: history of measured runs.
+            shared: database, running jobs, runner of Slurm's commands, log of failures, curves of models.
+
+        Raises:
+            ConfigError: a calendar cannot be read.
+        """
+        failures = shared[3]
+        limits, settings = BudgetLimits(config, failures), engine_settings(config)
+        if earlier is None:
+            admission = BudgetAdmission(config, history, failures)
+            return cls(BudgetEngine(settings), limits, BudgetInputs(*shared), admission)
+        limits.adopt(earlier.limits)
+        return cls(
+            earlier.engine,
+            limits,
+            earlier.inputs,
+            earlier.admission,
+            earlier.admission_report,
+            earlier.is_restored,
+            earlier._promised,
+        )
+
+    def configure(self, config: Config) -> None:
+        """Use the settings of a configuration in engine and admission."""
+        self.engine.configure(engine_settings(config))
+        self.admission.configure(config)
+
+    def decide(self, unix_s: float, now_s: float, signals: Mapping[str, SignalText]) -> BudgetCycle:
+        """Make a decision.
+
+        Args:
+            unix_s: time now in Unix seconds, for the limits.
+            now_s: monotonic time now.
+            signals: last texts of the signals.
+        """
+        self.limits.set_signals(signals)
+        self.limits.read_calendars()
+        self.engine.set_budgets(self.limits.in_force(unix_s, self.engine.reaction_s))
+        return self.engine.decide(now_s)
+
+    def use_inputs(self) -> None:
+        """Pass the nodes and jobs of Slurm to the engine."""
+        if self.inputs.nodes:
+            self.engine.set_nodes(self.inputs.nodes)
+        self.engine.set_jobs(self.inputs.jobs)
+
+    def restore(self, bodies: Mapping[str, str], now_s: float) -> list[str]:
+        """Continue from the stored state of nodes, JSON text by node; return the nodes that are damaged."""
+        states, damaged = {}, []
+        for name, body in bodies.items():
+            try:
+                states[name] = json.loads(body)
+            except (ValueError, RecursionError):
+                damaged.append(name)
+        damaged += self.engine.restore(states, now_s)
+        self.is_restored = True
+        return damaged
+
+    def admission_request(self, cycle: BudgetCycle, unix_s: float) -> AdmissionRequest:
+        """Return what the admission of jobs needs. Until it has ended, old and new headroom stay free."""
+        headrooms = tuple(
+            BudgetHeadroom(
+                name=status.name,
+                scope=budget.scope,
+                limit_watts=status.limit_watts,
+                headroom_watts=status.headroom_watts,
+                steps=[(s.unix_s, s.watts) for s in self.limits.steps(status.name, unix_s, PLAN_HOURS)],
+            )
+            for status, budget in zip(cycle.budgets, self.engine.budgets, strict=True)
+            if status.name in self.limits.names
+        )
+        ranges = {
+            name: NodePowerRange(node.job_range.packages, node.job_range.gpu)
+            for name, node in cycle.nodes.items()
+            if node.state not in ("silent", "off")
+        }
+        new = _promises(headrooms)
+        names = new.keys() | self._promised.keys()
+        wider = {name: max(new.get(name, 0.0), self._promised.get(name, 0.0)) for name in names}
+        self.engine.set_promised(wider)
+        return AdmissionRequest(unix_s, headrooms, self.engine.reported_jobs, ranges)
+
+    def admit(self, request: AdmissionRequest) -> None:
+        """Adapt Slurm's licenses or holds. The call runs Slurm's commands."""
+        self.admission_report = self.admission.update(
+            request.unix_s, request.headrooms, request.counted_jobs, request.nodes
+        )
+
+    def end_admission(self, request: AdmissionRequest) -> None:
+        """Keep free only what Slurm can now give to jobs."""
+        if not self.admission_report.problems:
+            self._promised = _promises(request.headrooms)
+            self.engine.set_promised(self._promised)
+
+
+def engine_settings(config: Config) -> EngineSettings:
+    """Return the engine's settings for a configuration."""
+    settings = config.budget
+    return EngineSettings(
+        enforces=settings.mode == "enforce",
+        distribution=settings.distribution,
+        period_s=settings.period_s,
+        poll_s=settings.poll_s,
+        lease_s=settings.lease_s,
+        margin_percent=settings.margin_percent,
+        counts_idle=settings.admission != "off",
+    )
+
+
+def _promises(headrooms: tuple[BudgetHeadroom, ...]) -> dict[str, float]:
+    return {one.name: max(0.0, one.headroom_watts) for one in headrooms if not math.isnan(one.headroom_watts)}
