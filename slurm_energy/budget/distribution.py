@@ -39,11 +39,13 @@ def distribute(groups: PowerGroups, budgets: BudgetColumns, policy: Distribution
     limits = group_limits(groups)
     order = lowering_order(groups, limits, policy)
     members = [np.flatnonzero(row) for row in budgets.members]
-    limit_watts, binding = _settle(order, budgets, members)
+    limited = budgets.limit_watts != np.inf
+    # A limit that is not a number must not count as no limit.
+    left_watts = np.nan_to_num(budgets.limit_watts - budgets.fixed_watts, nan=0.0, posinf=np.inf, neginf=0.0)
+    limit_watts, binding = _settle(order, budgets.members, members, np.where(limited, left_watts, np.inf))
     covered = np.zeros(groups.count, np.bool_)
-    for row, rows in enumerate(members):
-        if np.isfinite(budgets.limit_watts[row]):
-            covered[rows] = True
+    for row in np.flatnonzero(limited):
+        covered[members[row]] = True
     limit_watts = np.where(covered, np.clip(limit_watts, limits.floor_watts, limits.max_watts), np.nan)
     counted_watts = np.where(covered, limit_watts, limits.needed_watts)
     committed_watts = budgets.fixed_watts + np.array(
@@ -59,19 +61,28 @@ def distribute(groups: PowerGroups, budgets: BudgetColumns, policy: Distribution
     )
 
 
-def _settle(order: LoweringOrder, budgets: BudgetColumns, members: list[Ints]) -> tuple[Floats, Ints]:
-    """Return the limit of each group and the budget that determines it; -1 without one."""
+def _settle(
+    order: LoweringOrder, counts: Ints, members: list[Ints], left_watts: Floats
+) -> tuple[Floats, Ints]:
+    """Return the limit of each group and the budget that determines it; -1 without one.
+
+    Args:
+        order: the order of lowering of n groups.
+        counts: number of devices of each group under each budget, shape (b, n).
+        members: groups under each budget.
+        left_watts: power for the groups under each budget, shape (b,); infinity without a limit.
+    """
     count = len(order.top_watts)
     limit_watts = order.top_watts.copy()
     binding = np.full(count, -1, np.int64)
     is_open: Bools = np.ones(count, np.bool_)
-    left_watts = budgets.limit_watts - budgets.fixed_watts
+    left_watts = left_watts.copy()
     prices = {row: np.inf for row in range(len(members)) if np.isfinite(left_watts[row])}
     changed = set(prices)
     while prices:
         for row in changed:
             rows = members[row][is_open[members[row]]]
-            prices[row] = _price(order, rows, budgets.members[row][rows], float(left_watts[row]))
+            prices[row] = _price(order, rows, counts[row][rows], float(left_watts[row]))
             if prices[row] <= MIN_PRICE:
                 del prices[row]
         settled = _settled(prices, members, is_open)
@@ -86,7 +97,7 @@ def _settle(order: LoweringOrder, budgets: BudgetColumns, members: list[Ints]) -
         for row in prices:
             rows = members[row][frozen[members[row]]]
             if len(rows):
-                left_watts[row] -= float(budgets.members[row][rows] @ limit_watts[rows])
+                left_watts[row] -= float(counts[row][rows] @ limit_watts[rows])
                 changed.add(row)
     return limit_watts, binding
 

@@ -44,7 +44,7 @@ def group_limits(groups: PowerGroups) -> GroupLimits:
     A job with several groups divides its slowdown limit among the groups that slow it down, because their
     slowdowns multiply at worst.
     """
-    floor_watts = np.clip(groups.floor_watts, groups.min_watts, groups.max_watts)
+    floor_watts = np.clip(np.fmax(groups.floor_watts, groups.min_watts), groups.min_watts, groups.max_watts)
     draw_watts = np.where(np.isfinite(groups.draw_watts), groups.draw_watts, groups.max_watts)
     needed_watts = np.clip(draw_watts, floor_watts, groups.max_watts)
     limited = ~np.isnan(groups.slowdown_limit)

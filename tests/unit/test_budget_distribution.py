@@ -188,6 +188,12 @@ def test_fixed_power_above_the_limit_is_reported_and_floors_are_kept() -> None:
     assert shares.shortfall_watts == pytest.approx([350.0])
 
 
+@pytest.mark.parametrize("limit", [np.nan, -np.inf, -1.0])
+def test_a_limit_that_is_no_power_is_no_permission(limit: float) -> None:
+    shares = distribute(groups(2), budget(limit), DistributionPolicy.LEAST_EDP)
+    assert shares.limit_watts.tolist() == [100.0, 100.0]
+
+
 def test_without_a_finite_budget_no_limit_is_needed() -> None:
     shares = distribute(groups(2, draw_watts=[300.0, 200.0]), budget(np.inf), DistributionPolicy.EQUAL)
     assert np.isnan(shares.limit_watts).all()
@@ -195,6 +201,7 @@ def test_without_a_finite_budget_no_limit_is_needed() -> None:
     assert shares.committed_watts.tolist() == [500.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_ten_thousand_groups_keep_overlapping_budgets(policy: DistributionPolicy) -> None:
     random = np.random.default_rng(1)
