@@ -230,10 +230,14 @@ class CeilingCommitment:
     def release(self, node: str) -> None:
         """Count a node at nameplate from now on, because it is told that no budget applies to it."""
         state = self._nodes.get(node)
-        for row in state.rows.values() if state is not None else ():
-            if self._watts[1, row] < self._watts[0, row]:
-                self._watts[1, row] = self._watts[0, row]
-                self._unsaved.add(node)
+        rows = [] if state is None else list(state.rows.values())
+        if state is None or bool(np.all(self.held_watts[rows] >= self.nameplate_watts[rows])):
+            return
+        self.held_watts[rows] = np.maximum(self.held_watts[rows], self.nameplate_watts[rows])
+        # Polls from before this message no longer tell the state of the node.
+        state.number += 1
+        state.confirmed = state.number
+        self._unsaved.add(node)
 
     def decision(self, node: str) -> tuple[int, dict[str, float]]:
         """Return number and ceilings by device of a node's decision, and count them as sent.
