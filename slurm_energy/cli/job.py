@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,9 @@ from slurm_energy.protocol import agent_socket
 if TYPE_CHECKING:
     from slurm_energy.reports.usage import JobUsage
 
+_MARGIN, _MIN_MARGIN_S = 0.02, 5.0
+"""Time shown before and after the jobs: a fraction of their time, and seconds."""
+
 HELP = "energy label of a job, or a comparison of several jobs"
 
 EPILOG = """\
@@ -31,6 +35,7 @@ examples:
   senergy job 12                         label of job 12
   senergy job 12_3 --html label.html     the label as a self-contained page
   senergy job 12 13 14 --html cmp.html   three runs compared
+  senergy job 12 13 --html a.html --budget site   also the power under a budget
   senergy job 12 --png power.png         power over time (needs matplotlib)
   senergy job 12 --json                  all figures, in the form of senergy acct --json
 """
@@ -60,14 +65,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="with --html: remark at the top of the page; may be repeated",
     )
+    parser.add_argument(
+        "--budget",
+        metavar="NAME",
+        help="with --html: also the power under this budget while the jobs ran",
+    )
     connection.add_config_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Fetch the records of the jobs and show their labels in the requested form."""
     ids = job_ids(",".join(args.jobs), "JOBID")
-    if (args.title or args.note) and not args.html:
-        raise UsageError("--title, --note", "they require --html", "add --html FILE")
+    if (args.title or args.note or args.budget) and not args.html:
+        raise UsageError("--title, --note, --budget", "they require --html", "add --html FILE")
     if any("." in job_id for job_id in ids):
         raise UsageError("senergy job", "it shows jobs, not steps", "senergy acct -j 12.batch shows a step")
     decisions_by_job: dict[int, list[dict[str, Any]]] = {}
@@ -88,9 +98,9 @@ def run(args: argparse.Namespace) -> int:
     if args.html:
         from slurm_energy.reports.job_page import page
 
-        write_file(
-            args.html, page(jobs, args.title, args.note, datetime.now(), connection.configuration(args))
-        )
+        budgets = _budget_cards(args, jobs) if args.budget else ()
+        config = connection.configuration(args)
+        write_file(args.html, page(jobs, args.title, args.note, datetime.now(), config, budgets))
     if args.png:
         from slurm_energy.reports.png import write_png
 
@@ -130,6 +140,18 @@ def _fetch(
     for decision in answer.get("decisions", []):
         decisions_by_job.setdefault(int(decision["job_id"]), []).append(decision)
     return list(jobs.values())
+
+
+def _budget_cards(args: argparse.Namespace, jobs: Sequence[JobUsage]) -> list[dict[str, Any]]:
+    """Return the power under the budget `args.budget` from the first start to the last end of the jobs."""
+    from slurm_energy.protocol.budget_requests import HISTORY_PATH, HistoryQuery
+    from slurm_energy.reports.budget_page import budget_cards
+
+    begin, end = min(job.start for job in jobs), max(job.end for job in jobs)
+    margin_s = max(_MIN_MARGIN_S, _MARGIN * (end - begin))
+    begin, end = begin - margin_s, end + margin_s
+    query = HistoryQuery(begin, end, args.budget)
+    return budget_cards(connection.connect(args).get(HISTORY_PATH, query.parameters()), begin, end)
 
 
 def _print_labels(

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from slurm_energy.reports.budget_charts import LEGEND, budget_chart
+from slurm_energy.reports.charts import embed
 from slurm_energy.reports.figure_format import plain, with_unit
 from slurm_energy.reports.html_document import render
-from slurm_energy.reports.job_page import embed
 from slurm_energy.reports.power_history import PowerHistory, highest, lowest, regular_history
 from slurm_energy.reports.time_spec import format_time
 
@@ -33,15 +33,25 @@ def page(
         remarks: remarks at the top of the page.
         now: current time for the footer; None omits the date.
     """
-    budgets = [_budget(series, begin, end) for series in response.get("series") or []]
     context = {
         "title": "Power budgets",
         "subtitle": f"{format_time(begin)} to {format_time(end)}",
         "legend": LEGEND,
-        "budgets": budgets,
+        "budgets": budget_cards(response, begin, end),
         "changes": [_change(change) for change in response.get("changes") or []],
     }
     return render("budget.html.j2", context, remarks, now)
+
+
+def budget_cards(response: Mapping[str, Any], begin: float, end: float) -> list[dict[str, Any]]:
+    """Return the variables of the template `budget_card.html.j2` for each budget.
+
+    Args:
+        response: response to `GET /v1/budget/history`.
+        begin: begin of the time range in Unix seconds.
+        end: its end.
+    """
+    return [_budget(series, begin, end) for series in response.get("series") or []]
 
 
 def _budget(series: Mapping[str, Any], begin: float, end: float) -> dict[str, Any]:

@@ -5,10 +5,13 @@ A chart of power over time also returns its values, which the page shows as tool
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from markupsafe import Markup
 
 from slurm_energy.reports.axis import time_label, time_ticks, value_ticks, watt_label
 from slurm_energy.reports.svg import Frame, Scale, band_path, bar_path, drawing, element, line_path
@@ -76,6 +79,15 @@ class BarGroup:
     name: str
     bars: Sequence[Bar]
     reference: float
+
+
+def embed(chart: Chart) -> dict[str, Markup]:
+    """Return a chart as markup for the template: its drawing, and the values of its tooltips.
+
+    `<` is escaped in the values, so that no text can end the script element.
+    """
+    data = json.dumps(chart.data, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c")
+    return {"svg": Markup(chart.svg), "data": Markup(data)}
 
 
 def power_chart(

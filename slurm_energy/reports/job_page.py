@@ -5,9 +5,8 @@ A page is one file without external resources. The template or the SVG writer es
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -17,12 +16,13 @@ from slurm_energy.config import Config
 from slurm_energy.quantities import format_duration
 from slurm_energy.records import Quality
 from slurm_energy.reports.advice import COMPONENT_NAMES, notes
+from slurm_energy.reports.budget_charts import LEGEND
 from slurm_energy.reports.charts import (
     Bar,
     BarGroup,
-    Chart,
     Series,
     bar_chart,
+    embed,
     max_watts,
     power_chart,
     share_chart,
@@ -53,6 +53,7 @@ def page(
     remarks: Sequence[str] = (),
     now: datetime | None = None,
     config: Config | None = None,
+    budgets: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """Return one HTML document: the energy label of one job, or a comparison of several.
 
@@ -63,19 +64,12 @@ def page(
         now: current time for the footer; None omits the date.
         config: configuration of the site, which contains the limits and the best known settings; None: the
             defaults.
+        budgets: power under budgets, from `budget_page.budget_cards`.
     """
+    cards = {"budgets": budgets, "budget_legend": LEGEND}
     if len(jobs) == 1:
-        return render("job.html.j2", _job_context(jobs[0], title, config), remarks, now)
-    return render("comparison.html.j2", _comparison_context(jobs, title), remarks, now)
-
-
-def embed(chart: Chart) -> dict[str, Markup]:
-    """Return a chart as markup for the template: its drawing, and the values of its tooltips.
-
-    `<` is escaped in the values, so that no text can end the script element.
-    """
-    data = json.dumps(chart.data, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c")
-    return {"svg": Markup(chart.svg), "data": Markup(data)}
+        return render("job.html.j2", _job_context(jobs[0], title, config) | cards, remarks, now)
+    return render("comparison.html.j2", _comparison_context(jobs, title) | cards, remarks, now)
 
 
 def _job_context(job: JobUsage, title: str, config: Config | None) -> dict[str, Any]:

@@ -11,9 +11,8 @@ import numpy as np
 from markupsafe import Markup
 
 from slurm_energy.quantities import format_duration
-from slurm_energy.reports.charts import Bar, BarGroup, Series, bar_chart, max_watts, power_chart
+from slurm_energy.reports.charts import Bar, BarGroup, Series, bar_chart, embed, max_watts, power_chart
 from slurm_energy.reports.html_document import render
-from slurm_energy.reports.job_page import embed
 from slurm_energy.reports.policy_charts import (
     ChartSpan,
     Distribution,

@@ -50,6 +50,7 @@ job 12_3 --ascii --config energy.toml
 job 11 --json
 job 11 --html label.html --title T --note N
 job 11 12_3 --html comparison.html
+job 11 --html budget.html --budget site
 report {WINDOW}
 report {WINDOW} --by user -n -P
 report {WINDOW} -p

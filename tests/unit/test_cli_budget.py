@@ -14,6 +14,7 @@ import budget_answers
 import fake_controller
 import golden_files
 import pytest
+import report_examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -279,6 +280,30 @@ def test_senergy_job_states_the_decision_about_a_job_that_has_not_ended(
         fake_controller.install(monkeypatch, {**answers, "/v1/budget/explain": without})
         assert main(["job", "12"]) == 6
         assert f"job 12: {begin} ({state}): " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("jobs", [["11"], ["11", "13"]])
+def test_the_page_of_jobs_shows_the_power_under_a_budget(
+    jobs: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = [{**record, "job_id": 13} for record in report_examples.cpu_job()]
+    history = budget_answers.history(2)
+    fake = fake_controller.install(
+        monkeypatch,
+        {
+            "/v1/jobs/11": {"records": report_examples.cpu_job()},
+            "/v1/jobs/13": {"records": other},
+            "/v1/budget/history": dict(history),
+        },
+    )
+    path = tmp_path / "a.html"
+    assert main(["job", *jobs, "--html", str(path), "--budget", "site"]) == 0
+    assert path.read_text().count("<h2>Budget site</h2>") == 1
+    query = next(query for asked, query in fake.asked if asked == "/v1/budget/history")
+    record = report_examples.cpu_job()[0]
+    assert query["budget"] == "site"
+    assert float(query["begin_unix_s"]) < record["start"] < record["end"] < float(query["end_unix_s"])
+    assert main(["job", *jobs, "--budget", "site"]) == 2
 
 
 def no_agent(path: Path, message: dict[str, Any]) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def test_several_jobs_are_compared_under_a_title_with_notes(
     [
         (["x"], 2, "JOBID: 'x' is not a job id"),
         (["11.batch"], 2, "senergy job: it shows jobs, not steps"),
-        (["11", "--title", "T"], 2, "--title, --note: they require --html: add --html FILE"),
+        (["11", "--title", "T"], 2, "--title, --note, --budget: they require --html: add"),
         (["11", "12_3", "--png", "x.png"], 2, "--png: it shows one job, not 2: use --html to compare"),
         (["16", "--png", "x.png"], 6, "job 16: it has no stored power trace"),
         (["99"], 6, "job 99: no energy record"),
