@@ -157,6 +157,8 @@ class VirtualNode:
         node_meter: whether the node has a meter of its whole power.
         budget_mode: mode of power budgets, `off`, `observe` or `enforce`. The caller passes on the polls of
             `manager.poll_budget` and applies decisions with `manager.budget.apply`.
+        name: Slurm's name of the node.
+        clock: clock of the model, which nodes may share; None creates one.
     """
 
     def __init__(
@@ -168,10 +170,13 @@ class VirtualNode:
         *,
         node_meter: bool = False,
         budget_mode: str = "off",
+        name: str = "n1",
+        clock: ModelClock | None = None,
     ) -> None:
-        self.clock = ModelClock()
+        self.name = name
+        self.clock = clock or ModelClock()
         self.model = RealtimeModel(load_profile(profile), self.clock)
-        self._tree = build_tree(self.model, NodeOptions("n1"))
+        self._tree = build_tree(self.model, NodeOptions(name))
         self._folder, self.root = folder, folder / "node"
         self._interval_s = 1.0 / sampling_hz
         self._last_job = 0
@@ -195,6 +200,7 @@ class VirtualNode:
     def _start_on_state(self) -> None:
         self.state = StateDirectory(self._folder / f"state{self._agents}")
         self.manager = JobManager(self._config, self._devices(), self.state, VirtualClock(self.clock))
+        self.manager._set_node_name(self.name)  # before the first job; several nodes share this host's name
         self.manager.start()
 
     def restart_agent(self) -> None:
@@ -265,8 +271,8 @@ class VirtualNode:
         return {
             "SLURM_JOB_ID": str(job_id),
             "SLURM_JOB_UID": "1001",
-            "SLURM_NODELIST": "n1",
-            "SLURMD_NODENAME": "n1",
+            "SLURM_NODELIST": self.name,
+            "SLURMD_NODENAME": self.name,
             "SLURM_CLUSTER_NAME": "lab",
             "SLURM_JOB_GPUS": ",".join(map(str, range(profile.gpu_count))) if cpus is None else "",
             "SLURM_JOB_EXCLUSIVE": "node" if cpus is None else "no",
@@ -303,8 +309,12 @@ class VirtualNode:
         while (now_s := self.clock.now_s) < end_s:
             interval_s = min(self._interval_s, self.manager.sampling_interval_s)
             self.clock.now_s = min(now_s + interval_s, end_s)
-            self._refresh()
-            self.manager.sample()
+            self.sample()
+
+    def sample(self) -> None:
+        """Let the agent take a sample at the time of the clock."""
+        self._refresh()
+        self.manager.sample()
 
     def energy_joules(self) -> dict[str, float]:
         """Return the model's exact energy of each component up to now."""

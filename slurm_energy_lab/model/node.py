@@ -280,6 +280,17 @@ class NodeModel:
         self._operate()
         return run.progress_at(self._now_s)
 
+    def progress_share(self, run_id: int) -> float:
+        """Return the completed share of the progress units of a kernel, 0 to 1.
+
+        Raises:
+            NotFoundError: the run id is unknown.
+        """
+        run = self._runs.get(run_id)
+        if run is None:
+            return 1.0 if self.result(run_id) else 0.0
+        return self.progress_units(run_id) / run.total_units
+
     def progress_report(self, run_id: int) -> tuple[float, float] | None:
         """Return the units that a running kernel can report, and the time at which the last was completed.
 

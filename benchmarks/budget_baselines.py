@@ -1,0 +1,249 @@
+"""Baselines for power budgets: equal static caps, and the algorithm of Slurm's plugin power/cray_aries.
+
+Both write the limits of all devices at once and without error, so that only the algorithm is compared. They
+start every job for which nodes are free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_energy_lab.model import NodeModel, NodeProfile
+from slurm_energy_lab.realtime_model import RealtimeModel
+from slurm_energy_lab.virtual_cluster.workload import ClusterJob, idle_watts, nameplate_watts
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRange:
+    """Range of the power of a whole node under limits of its devices.
+
+    Attributes:
+        min_watts: all devices at their minimum limits.
+        max_watts: all devices at their maximum limits.
+    """
+
+    min_watts: float
+    max_watts: float
+
+
+def fixed_watts(profile: NodeProfile) -> float:
+    """Return the power of all parts without a limit at full load, without the losses of the supply."""
+    memory, cpu = profile.memory, profile.cpu
+    dram = memory.idle_watts + memory.joules_per_byte * cpu.package_bytes_per_s
+    return profile.other.base_watts + cpu.packages * dram
+
+
+def min_package_watts(profile: NodeProfile) -> float:
+    """Return the power of a package at its minimum frequency under full load."""
+    cpu = profile.cpu
+    volts = (cpu.voltage_floor / cpu.voltage_max) ** 2
+    share = profile.cpufreq.min_khz / profile.cpufreq.max_khz
+    cores = cpu.cores_per_package * volts * (cpu.core_leakage_watts + 1.12 * cpu.core_dynamic_watts * share)
+    uncore = cpu.uncore_joules_per_byte * cpu.package_bytes_per_s
+    gpus = (profile.gpu.host_watts * profile.gpu.count / cpu.packages) if profile.gpu else 0.0
+    return min(cpu.tdp_watts, cpu.idle_watts + cpu.awake_watts + cores + uncore + gpus)
+
+
+def node_range(profile: NodeProfile) -> NodeRange:
+    """Return the range of a node's power."""
+    packages, gpu = profile.cpu.packages, profile.gpu
+    low = packages * min_package_watts(profile)
+    high = packages * profile.cpu.tdp_watts
+    if gpu:
+        low, high = low + gpu.count * gpu.min_limit_watts, high + gpu.count * gpu.default_limit_watts
+    return NodeRange(_node_watts(profile, low), _node_watts(profile, high))
+
+
+def _node_watts(profile: NodeProfile, device_watts: float) -> float:
+    """Return the power of a node whose packages and GPUs draw the given power."""
+    loss = 1.0 + profile.other.loss_share
+    dram = fixed_watts(profile) - profile.other.base_watts
+    return profile.other.base_watts + loss * (device_watts + dram)
+
+
+def set_limits(state: NodeModel, package_watts: float, gpu_watts: float | None) -> None:
+    """Set all power limits of a node."""
+    profile = state.profile
+    for package in range(profile.cpu.packages):
+        for limit in profile.rapl.constraints:
+            state.set_package_limit(package, limit.name, package_watts, limit.window_s, True)
+    if profile.gpu and gpu_watts is not None:
+        watts = min(profile.gpu.max_limit_watts, max(profile.gpu.min_limit_watts, gpu_watts))
+        for index in range(profile.gpu.count):
+            state.set_gpu(index, watts)
+
+
+def set_cap(state: NodeModel, cap_watts: float) -> None:
+    """Set the limits of all devices of a node so that the node cannot exceed its cap.
+
+    No node has a common limit of its processors and GPUs. Each device gets the same share of its own range.
+    """
+    profile, item = state.profile, node_range(state.profile)
+    share = (cap_watts - item.min_watts) / (item.max_watts - item.min_watts)
+    share = min(1.0, max(0.0, share))
+    low, high = min_package_watts(profile), profile.cpu.tdp_watts
+    gpu = profile.gpu
+    gpu_watts = gpu.min_limit_watts + share * (gpu.default_limit_watts - gpu.min_limit_watts) if gpu else None
+    set_limits(state, low + share * (high - low), gpu_watts)
+
+
+class EqualCaps:
+    """Static caps: each node gets the same share of its range, or the same watts.
+
+    Args:
+        models: models of the nodes by name.
+        limit_watts: limit of the cluster as a function of time.
+        same_watts: the same watts for each node; a small node then cannot use its part.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, RealtimeModel],
+        limit_watts: Callable[[float], float],
+        *,
+        same_watts: bool = False,
+    ) -> None:
+        self._models = models
+        self._limit_watts = limit_watts
+        self._same_watts = same_watts
+        self._limit = float("nan")
+
+    def admits(self, job: ClusterJob, nodes: Sequence[str]) -> bool:
+        """Return true."""
+        return True
+
+    def job_starts(self, job: ClusterJob, nodes: Sequence[str]) -> None:
+        """Do nothing."""
+
+    def job_ends(self, job: ClusterJob, nodes: Sequence[str]) -> None:
+        """Do nothing."""
+
+    def tick(self, now_s: float) -> None:
+        """Change the caps when the limit changes, and one second before it falls."""
+        limit = min(self._limit_watts(now_s), self._limit_watts(now_s + 1.0))
+        if limit == self._limit:
+            return
+        self._limit = limit
+        even = dict.fromkeys(self._models, limit / len(self._models))
+        write_caps(self._models, even if self._same_watts else equal_caps(self._models, limit))
+
+
+def write_caps(models: Mapping[str, RealtimeModel], caps: Mapping[str, float]) -> None:
+    """Write the caps of nodes to their devices."""
+    for name, cap in caps.items():
+        with models[name].modify() as state:
+            set_cap(state, cap)
+
+
+def equal_caps(models: Mapping[str, RealtimeModel], limit_watts: float) -> dict[str, float]:
+    """Return caps whose sum is the limit: the same share of the range of each node above its minimum."""
+    ranges = {name: node_range(model.profile) for name, model in models.items()}
+    low = sum(item.min_watts for item in ranges.values())
+    high = sum(item.max_watts for item in ranges.values())
+    share = min(1.0, max(0.0, (limit_watts - low) / (high - low)))
+    return {name: item.min_watts + share * (item.max_watts - item.min_watts) for name, item in ranges.items()}
+
+
+class CrayBalancer:
+    """Slurm's plugin power/cray_aries (15.08 to 23.11) with its default parameters.
+
+    Source: src/plugins/power/cray_aries/power_cray_aries.c of Slurm 22.05, `_rebalance_node_power`.
+
+    Attributes:
+        caps: cap of each node; empty before the first tick.
+    """
+
+    BALANCE_INTERVAL_S = 30.0
+    DECREASE_RATE, INCREASE_RATE = 0.5, 0.2
+    LOWER_THRESHOLD, UPPER_THRESHOLD = 0.90, 0.95
+    RECENT_JOB_S = 300.0
+
+    def __init__(self, models: Mapping[str, RealtimeModel], limit_watts: Callable[[float], float]) -> None:
+        self._models = models
+        self._limit_watts = limit_watts
+        self._ranges = {name: node_range(model.profile) for name, model in models.items()}
+        self.caps: dict[str, float] = {}
+        self._new_job_s = dict.fromkeys(models, float("-inf"))
+        self._due_s = float("-inf")
+        self._limit = float("nan")
+
+    def admits(self, job: ClusterJob, nodes: Sequence[str]) -> bool:
+        """Return true: the plugin has no admission."""
+        return True
+
+    def job_starts(self, job: ClusterJob, nodes: Sequence[str]) -> None:
+        """Mark the nodes as nodes of a recent job."""
+        for node in nodes:
+            with self._models[node].now() as state:
+                self._new_job_s[node] = state.now_s
+
+    def job_ends(self, job: ClusterJob, nodes: Sequence[str]) -> None:
+        """Do nothing."""
+
+    def tick(self, now_s: float) -> None:
+        """Balance the caps at the interval, and at once when the limit changes."""
+        limit = min(self._limit_watts(now_s), self._limit_watts(now_s + 1.0))
+        if now_s >= self._due_s or limit != self._limit:
+            self._limit = limit
+            self._due_s = now_s + self.BALANCE_INTERVAL_S
+            self.caps = self._balance(now_s, limit)
+            write_caps(self._models, self.caps)
+
+    def _current_watts(self) -> dict[str, float]:
+        """Return the power of each node."""
+        current = {}
+        for name, model in self._models.items():
+            with model.now() as state:
+                current[name] = state.power_watts("node")
+        return current
+
+    def _balance(self, now_s: float, limit_watts: float) -> dict[str, float]:
+        """Return new caps. The numbers of the steps are those of the plugin."""
+        current, old, caps = self._current_watts(), self.caps, {}
+        raised = []
+        for name, item in self._ranges.items():
+            cap = old.get(name)
+            recent = now_s - self._new_job_s[name] <= self.RECENT_JOB_S
+            if cap is None or recent or current[name] > self.UPPER_THRESHOLD * cap:  # (3)
+                raised.append(name)
+            elif current[name] < self.LOWER_THRESHOLD * cap:  # (1)
+                span = item.max_watts - item.min_watts
+                cut = min(self.DECREASE_RATE * span, (cap - current[name]) / 2.0)
+                caps[name] = max(item.min_watts, cap - cut)
+            else:  # (2)
+                caps[name] = max(item.min_watts, cap)
+        needed = sum(self._ranges[name].min_watts for name in raised)
+        excess = sum(caps.values()) + needed - limit_watts
+        if excess > 0 and caps:  # (4)
+            cut = excess / len(caps)
+            caps = {name: max(self._ranges[name].min_watts, cap - cut) for name, cap in caps.items()}
+        self._raise(raised, caps, limit_watts, now_s)
+        return caps
+
+    def _raise(self, raised: list[str], caps: dict[str, float], limit_watts: float, now_s: float) -> None:
+        """Give the remaining power in even shares to the nodes that need more (5)."""
+        left = limit_watts - sum(caps.values())
+        # A node whose cap is bounded leaves its rest to the others: nodes with the least room come first.
+        bounds = {name: self._bound(name, now_s) for name in raised}
+        for position, name in enumerate(sorted(raised, key=lambda name: bounds[name])):
+            share = left / (len(raised) - position)
+            caps[name] = max(self._ranges[name].min_watts, min(bounds[name], share))
+            left -= caps[name]
+
+    def _bound(self, name: str, now_s: float) -> float:
+        """Return the maximum new cap of a node that needs more."""
+        item, cap = self._ranges[name], self.caps.get(name)
+        if cap is None or now_s - self._new_job_s[name] <= self.RECENT_JOB_S:
+            return item.max_watts
+        return min(item.max_watts, cap + self.INCREASE_RATE * (item.max_watts - item.min_watts))
+
+
+def is_feasible(cpu: NodeProfile, gpu: NodeProfile, share: float) -> bool:
+    """Return whether caps can hold a limit of this share of the nameplate power on equal numbers of nodes.
+
+    Without it the baselines, which start every job, exceed the limit.
+    """
+    low = sum(node_range(profile).min_watts for profile in (cpu, gpu))
+    limit = share * sum(nameplate_watts(profile) for profile in (cpu, gpu))
+    return low <= limit and sum(idle_watts(profile) for profile in (cpu, gpu)) <= 0.8 * limit

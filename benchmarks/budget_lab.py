@@ -1,0 +1,294 @@
+"""Power budgets on a lab of 8 emulated nodes, four of them with GPUs, and 30 minutes of arriving jobs.
+
+The budget of the cluster is 60 % of the sum of the thermal design powers for 10 minutes, then 45 %, then
+80 %. The power is that of whole nodes, with memory, fans and losses: the emulator's truth at 10 Hz.
+
+A seed determines hardware and jobs. The hardware is drawn at random, such that equal caps can hold the lowest
+limit. The jobs use one or two whole nodes, and run the lab's kernels and programs for 1 to 7 minutes at full
+speed. The site has run each program before, so that its power and its response to limits are known; `--blind`
+takes this knowledge away.
+
+Four programs keep the budget:
+
+- `equal watts`: a static cap, the same watts for every node.
+- `equal share`: a static cap, the same share of each node's range of power.
+- `cray`: the algorithm of Slurm's removed plugin power/cray_aries with its default parameters.
+- `budget`: the job managers of senergyd on every node and the decisions of senergyctld, on a virtual clock.
+
+Throughput is completed work per time, in node-seconds at full speed; running jobs count with their completed
+part. The energy-delay product is energy times time per unit of work squared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from budget_baselines import CrayBalancer, EqualCaps, is_feasible
+from claims import Claim, at_least, at_most, publish
+from lab_runs import memory_folder
+
+from slurm_energy.controller.budget_facts import EngineSettings
+from slurm_energy_lab.model import NodeProfile, load_profile
+from slurm_energy_lab.virtual_cluster.budgeted_cluster import (
+    BudgetController,
+    BudgetedCluster,
+    slurm_nodes,
+)
+from slurm_energy_lab.virtual_cluster.cluster import (
+    TICK_S,
+    BareNode,
+    ClusterNode,
+    ClusterRun,
+    PowerManager,
+    VirtualCluster,
+)
+from slurm_energy_lab.virtual_cluster.program_history import ProgramHistory
+from slurm_energy_lab.virtual_cluster.workload import JobMix, draw_jobs, draw_profiles, nameplate_watts
+from slurm_energy_lab.virtual_node import ModelClock, VirtualNode
+
+SECONDS = 1800.0
+STEPS = ((0.0, 0.60), (600.0, 0.45), (1200.0, 0.80))
+"""Time in seconds, and the budget from then on as a share of the sum of the thermal design powers."""
+NODES = {"cpu": 4, "gpu": 4}
+METHODS = ("equal watts", "equal share", "cray", "budget")
+EVALUATION_SEED = 100
+"""First seed of the evaluation; smaller seeds were used for the development."""
+ALLOWED_S = 5.0
+
+
+@dataclass(frozen=True)
+class LabResult:
+    """Result of one method with one seed.
+
+    Attributes:
+        seed, method: the run.
+        throughput: work per second.
+        edp: energy times time per unit of work squared.
+        kilojoules: energy of the cluster.
+        ended: number of ended jobs.
+        killed: number of jobs that ran longer than their time limit.
+        above_s: seconds above the limit within `ALLOWED_S` seconds after a step.
+        otherwise_s: seconds above the limit at all other times.
+        max_share: highest power divided by the limit, outside of these seconds.
+        used_share: mean power divided by the mean limit.
+    """
+
+    seed: int
+    method: str
+    throughput: float
+    edp: float
+    kilojoules: float
+    ended: int
+    killed: int
+    above_s: float
+    otherwise_s: float
+    max_share: float
+    used_share: float
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=4, help="number of seeds (4)")
+    parser.add_argument("--seed", type=int, default=EVALUATION_SEED, help=f"first seed ({EVALUATION_SEED})")
+    parser.add_argument("--load", type=float, default=1.0, help="arriving work per node-second (1.0)")
+    parser.add_argument("--methods", default="", help="comma-separated methods (default: all)")
+    parser.add_argument("--blind", action="store_true", help="without knowledge of the programs")
+    parser.add_argument("--workers", type=int, default=2, help="processes (2)")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="file of results to write and to resume")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write the power of the first seed as PNG")
+    parser.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
+    arguments = parser.parse_args()
+    results = evaluate(arguments)
+    print(table(results))
+    if arguments.plot:
+        plot(arguments.seed, arguments.load, arguments.plot)
+    return publish(lab_claims(results), arguments.json)
+
+
+def evaluate(arguments: argparse.Namespace) -> list[LabResult]:
+    """Return the results of all seeds and methods; runs in the file of results are not repeated."""
+    file = arguments.results
+    lines = file.read_text().splitlines() if file and file.exists() else []
+    results = [LabResult(**json.loads(line)) for line in lines]
+    done = {(item.seed, item.method) for item in results}
+    methods = tuple(filter(None, arguments.methods.split(","))) or METHODS
+    seeds = range(arguments.seed, arguments.seed + arguments.seeds)
+    runs = [(seed, method) for method in reversed(methods) for seed in seeds if (seed, method) not in done]
+    with ProcessPoolExecutor(arguments.workers) as pool:
+        futures = [pool.submit(judge, *run, arguments.load, arguments.blind) for run in runs]
+        for future in futures:
+            results.append(future.result())
+            if file:
+                with file.open("a") as stream:
+                    stream.write(json.dumps(asdict(results[-1])) + "\n")
+    return results
+
+
+def judge(seed: int, method: str, load: float = 1.0, blind: bool = False) -> LabResult:
+    """Run one method with one seed and return its result."""
+    run, limits = run_lab(seed, method, load, blind)
+    steps = [start for start, _ in STEPS[1:]]
+    after_step, otherwise, shares = 0, 0, [0.0]
+    for index, (watts, limit) in enumerate(zip(run.watts, limits, strict=True)):
+        since_s = min((index * TICK_S - step for step in steps if index * TICK_S >= step), default=math.inf)
+        if since_s < ALLOWED_S:
+            after_step += watts > limit
+        else:
+            otherwise += watts > limit
+            shares.append(watts / limit)
+    return LabResult(
+        seed,
+        method,
+        run.throughput,
+        run.edp,
+        run.joules / 1e3,
+        len(run.ended),
+        len(run.over_limit),
+        round(after_step * TICK_S, 1),
+        round(otherwise * TICK_S, 1),
+        max(shares),
+        sum(run.watts) / sum(limits),
+    )
+
+
+def run_lab(
+    seed: int, method: str, load: float = 1.0, blind: bool = False, seconds: float = SECONDS
+) -> tuple[ClusterRun, list[float]]:
+    """Run one method with one seed. Return the result, and the limit at each value of the power."""
+    logging.disable(logging.WARNING)
+    names = dict(zip(NODES, draw_profiles(seed, lambda *pair: is_feasible(*pair, 0.45)), strict=True))
+    profiles = {partition: load_profile(name) for partition, name in names.items()}
+    jobs = draw_jobs(seed, NODES, JobMix(duration_s=seconds, load=load))
+    clock = ModelClock()
+    limit_watts = budget_of(profiles, clock.now_s)
+    with ExitStack() as stack:
+        nodes: dict[str, ClusterNode] = {}
+        if method == "budget":
+            folder = stack.enter_context(memory_folder())
+            agents = {name: agent(folder, name, names[name[:3]], clock) for name in node_names()}
+            for made in agents.values():
+                stack.callback(made.close)
+            controller = BudgetController(limit_watts, slurm_nodes(list(agents)), EngineSettings())
+            history = None if blind else ProgramHistory()
+            manager: PowerManager = BudgetedCluster(agents, clock, controller, history)
+            nodes.update(agents)
+        else:
+            bare = {name: BareNode(profiles[name[:3]], clock) for name in node_names()}
+            for node in bare.values():
+                stack.callback(node.close)
+            models = {name: node.model for name, node in bare.items()}
+            if method == "cray":
+                manager = CrayBalancer(models, limit_watts)
+            else:
+                manager = EqualCaps(models, limit_watts, same_watts=method == "equal watts")
+            nodes.update(bare)
+        start_s = clock.now_s
+        run = VirtualCluster(clock, nodes, jobs).run(seconds, manager)
+    # A value of the power is the mean of the time before it.
+    return run, [limit_watts(start_s + index * TICK_S + TICK_S / 2) for index in range(len(run.watts))]
+
+
+def node_names() -> list[str]:
+    """Return the names of the nodes."""
+    return [f"{partition}{index + 1}" for partition, count in NODES.items() for index in range(count)]
+
+
+def agent(folder: Path, name: str, profile: str, clock: ModelClock) -> VirtualNode:
+    """Return a node with an agent."""
+    own = folder / name
+    own.mkdir()
+    return VirtualNode(
+        own, profile, sampling_hz=1.0, node_meter=True, budget_mode="enforce", name=name, clock=clock
+    )
+
+
+def budget_of(profiles: dict[str, NodeProfile], start_s: float) -> Callable[[float], float]:
+    """Return the budget in watts as a function of the model time."""
+    total = sum(count * nameplate_watts(profiles[partition]) for partition, count in NODES.items())
+
+    def limit_watts(now_s: float) -> float:
+        # Steps are at whole seconds; sums of tenths are not exact.
+        return total * next(
+            share for step_s, share in reversed(STEPS) if now_s - start_s >= step_s - 1e-6 or not step_s
+        )
+
+    return limit_watts
+
+
+def ratio(results: Sequence[LabResult], method: str, value: Callable[[LabResult], float]) -> float:
+    """Return the geometric mean over the seeds of a value of `budget` divided by that of a method."""
+    own = {item.seed: value(item) for item in results if item.method == "budget"}
+    logs = [math.log(own[i.seed] / value(i)) for i in results if i.method == method and i.seed in own]
+    return math.exp(sum(logs) / len(logs)) if logs else math.nan
+
+
+def table(results: Sequence[LabResult]) -> str:
+    """Return the results as a Markdown table, one row per seed and method."""
+    rows = [
+        "| seed | method | work per s | EDP | energy | jobs ended | over time limit | power used | "
+        "highest power | above after a step | above otherwise |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    order = {method: index for index, method in enumerate(METHODS)}
+    for item in sorted(results, key=lambda item: (item.seed, order.get(item.method, 0))):
+        rows.append(
+            f"| {item.seed} | {item.method} | {item.throughput:.2f} | {item.edp:.0f} |"
+            f" {item.kilojoules / 1e3:.1f} MJ | {item.ended} | {item.killed} | {item.used_share:.0%} |"
+            f" {item.max_share:.1%} | {item.above_s:.1f} s | {item.otherwise_s:.1f} s |"
+        )
+    for method in METHODS[:-1]:
+        gains = ratio(results, method, lambda i: i.throughput), ratio(results, method, lambda i: i.edp)
+        rows.append(f"\nbudget / {method}: throughput {gains[0]:.3f}, EDP {gains[1]:.3f}")
+    return "\n".join(rows)
+
+
+def lab_claims(results: Sequence[LabResult]) -> Iterable[Claim]:
+    """Return the claims about the limit, the jobs, throughput and energy-delay product."""
+    own = [item for item in results if item.method == "budget"]
+    claims = [
+        at_most("budget_lab_above_after_step_s", max(item.above_s for item in own), ALLOWED_S),
+        at_most("budget_lab_above_otherwise_s", max(item.otherwise_s for item in own), 0.0),
+        at_most("budget_lab_killed_jobs", float(sum(item.killed for item in own)), 0.0),
+    ]
+    known = {item.method for item in results}
+    for method, gain in (("equal watts", 0.10), ("equal share", 0.10), ("cray", 0.05)):
+        if method in known:
+            name = method.replace(" ", "_")
+            throughput = ratio(results, method, lambda item: item.throughput)
+            edp = ratio(results, method, lambda item: item.edp)
+            claims.append(at_least(f"budget_lab_throughput_over_{name}", throughput, 1.0 + gain))
+            claims.append(at_most(f"budget_lab_edp_over_{name}", edp, 1.0 - gain))
+    return claims
+
+
+def plot(seed: int, load: float, path: Path) -> None:
+    """Write the power of all methods and the limit over time as an image."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(9, 4.5))
+    for method in ("equal share", "cray", "budget"):
+        run, limits = run_lab(seed, method, load)
+        seconds = [sum(run.watts[i : i + 10]) / 1e4 for i in range(0, len(run.watts), 10)]
+        minutes = [index / 60 for index in range(len(seconds))]
+        axes.plot(minutes, seconds, linewidth=0.8, label=f"{method} (1 s mean)")
+    axes.step([i * TICK_S / 60 for i in range(len(limits))], [w / 1e3 for w in limits], "k", label="limit")
+    axes.set(xlabel="minutes", ylabel="power of the cluster in kW", ylim=(0, None))
+    axes.legend(loc="lower right")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

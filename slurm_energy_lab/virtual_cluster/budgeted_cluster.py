@@ -1,0 +1,313 @@
+"""The product's power budgets on a virtual cluster: agents on the nodes and the controller's engine.
+
+Polls and decisions pass between them without a network. Each can fail: agents and the controller can be
+killed, and the network between them can be cut.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from slurm_energy.budget.admission import added_watts
+from slurm_energy.budget.messages import NodeDecision, NodePoll
+from slurm_energy.budget.power_groups import PowerGroups
+from slurm_energy.controller.budget_curves import time_and_power
+from slurm_energy.controller.budget_engine import BudgetEngine
+from slurm_energy.controller.budget_facts import (
+    BudgetCycle,
+    BudgetedJob,
+    BudgetedNode,
+    BudgetInForce,
+    BudgetScope,
+    EngineSettings,
+    ScopeKind,
+)
+from slurm_energy.scheduling.queue import Floats
+from slurm_energy_lab.model import NodeProfile
+from slurm_energy_lab.virtual_cluster.program_history import ProgramHistory
+from slurm_energy_lab.virtual_cluster.workload import ClusterJob, partition_of
+from slurm_energy_lab.virtual_node import ModelClock, VirtualNode
+
+BUDGET = "cluster"
+_NEXT_HOURS_S = 4 * 3600.0
+_MIN_PAUSE_S = 0.5
+"""Minimum seconds between two polls of a node, also after the start of a job."""
+
+
+@dataclass(slots=True)
+class NodeLink:
+    """State of a node's agent and of its connection to the controller.
+
+    Attributes:
+        node: the node.
+        next_sample_s: time of the next sample of the agent.
+        next_poll_s: time of the next poll.
+        polled_s: time of the last poll.
+        is_running: whether the agent runs.
+        is_connected: whether polls reach the controller.
+        missed: prologs and epilogs that the agent has missed while it did not run.
+    """
+
+    node: VirtualNode
+    next_sample_s: float
+    next_poll_s: float
+    polled_s: float = float("-inf")
+    is_running: bool = True
+    is_connected: bool = True
+    missed: list[Callable[[], None]] = field(default_factory=list)
+
+
+class BudgetController:
+    """The controller: the engine, the limits over time, the jobs in Slurm and the stored state.
+
+    Args:
+        limit_watts: limit of the cluster as a function of time.
+        nodes: names of the nodes.
+        settings: settings of the engine.
+        announced: whether steps are known in advance, as those of a schedule.
+    """
+
+    def __init__(
+        self,
+        limit_watts: Callable[[float], float],
+        nodes: Mapping[str, BudgetedNode],
+        settings: EngineSettings,
+        *,
+        announced: bool = True,
+    ) -> None:
+        self._limit_watts = limit_watts
+        self._nodes = nodes
+        self._settings = settings
+        self._announced = announced
+        self._stored: dict[str, str] = {}
+        self.jobs: dict[int, BudgetedJob] = {}
+        self.started_watts: dict[int, float] = {}
+        self.cycle: BudgetCycle | None = None
+        self.is_running = True
+        self._next_s = float("-inf")
+        self._limit = float("nan")
+        self._engine = BudgetEngine(settings)
+        self._engine.set_nodes(nodes)
+
+    def kill(self) -> None:
+        """End the controller as kill -9 does."""
+        self.is_running = False
+
+    def start(self, now_s: float) -> None:
+        """Start a controller on the stored state."""
+        self._engine = BudgetEngine(self._settings)
+        self._engine.set_nodes(self._nodes)
+        states = {name: json.loads(text) for name, text in self._stored.items()}
+        self._engine.restore(states, now_s)
+        self.is_running = True
+        self._next_s, self._limit, self.cycle = float("-inf"), float("nan"), None
+
+    def tick(self, now_s: float) -> None:
+        """Decide once per second, and at once when the limit changes."""
+        limit = self._limit_at(now_s)
+        if not self.is_running or (now_s < self._next_s and limit == self._limit):
+            return
+        self._next_s, self._limit = now_s + 1.0, limit
+        lowest = min(self._limit_watts(now_s), self._limit_watts(now_s + _NEXT_HOURS_S), limit)
+        scope = BudgetScope(ScopeKind.CLUSTER)
+        self._engine.set_budgets([BudgetInForce(BUDGET, scope, limit, lowest)])
+        self._engine.set_jobs(self.jobs)
+        self._engine.set_promised({BUDGET: sum(self.started_watts.values())})
+        self.cycle = self._engine.decide(now_s)
+        for name, state in self._engine.unsaved().items():
+            self._stored[name] = json.dumps(state)
+
+    def poll(self, poll: NodePoll, now_s: float) -> NodeDecision | None:
+        """Return the decision for a node; None if the controller does not run."""
+        if not self.is_running:
+            return None
+        for job in poll.jobs:
+            self.started_watts.pop(job.job_id, None)
+        parsed = NodePoll.from_json(json.loads(json.dumps(poll.to_json())))
+        decision = self._engine.poll(parsed, now_s)
+        return NodeDecision.from_json(json.loads(json.dumps(decision.to_json())))
+
+    @property
+    def headroom_watts(self) -> float:
+        """Power that jobs may add now."""
+        if not self.is_running or self.cycle is None:
+            return 0.0
+        return self.cycle.budgets[0].headroom_watts - sum(self.started_watts.values())
+
+    def _limit_at(self, now_s: float) -> float:
+        limit = self._limit_watts(now_s)
+        return min(limit, self._limit_watts(now_s + self._engine.reaction_s)) if self._announced else limit
+
+
+class BudgetedCluster:
+    """Power manager that runs the product's agents and engine.
+
+    Args:
+        nodes: nodes by name.
+        clock: clock of all nodes.
+        controller: the controller.
+        history: what is known of the programs; None: nothing.
+        admission: whether jobs start only within the headroom.
+    """
+
+    def __init__(
+        self,
+        nodes: Mapping[str, VirtualNode],
+        clock: ModelClock,
+        controller: BudgetController,
+        history: ProgramHistory | None,
+        *,
+        admission: bool = True,
+    ) -> None:
+        self.controller = controller
+        self._clock = clock
+        self._history = history
+        self._admission = admission
+        self.distort: Callable[[NodePoll], NodePoll] = lambda poll: poll
+        step_s = 1.0 / max(1, len(nodes))
+        self.links = {
+            name: NodeLink(node, clock.now_s, clock.now_s + round(index * step_s, 1))
+            for index, (name, node) in enumerate(nodes.items())
+        }
+
+    def admits(self, job: ClusterJob, nodes: Sequence[str]) -> bool:
+        """Return whether the power that the job adds is free."""
+        if not self._admission:
+            return True
+        return self._added_watts(job, nodes) <= self.controller.headroom_watts
+
+    def job_starts(self, job: ClusterJob, nodes: Sequence[str]) -> None:
+        """Run the prologs of the job."""
+        controller = self.controller
+        controller.started_watts[job.job_id] = self._added_watts(job, nodes)
+        controller.jobs[job.job_id] = self._budgeted_job(job, nodes)
+        for name in nodes:
+            link = self.links[name]
+            self._hook(link, partial(link.node.begin, job.job_id))
+
+    def job_ends(self, job: ClusterJob, nodes: Sequence[str]) -> None:
+        """Run the epilogs of the job."""
+        self.controller.jobs.pop(job.job_id, None)
+        self.controller.started_watts.pop(job.job_id, None)
+        for name in nodes:
+            link = self.links[name]
+            self._hook(link, partial(link.node.end, job.job_id))
+
+    def tick(self, now_s: float) -> None:
+        """Let agents sample and poll, and the controller decide."""
+        self.controller.tick(now_s)
+        for link in self.links.values():
+            if not link.is_running:
+                continue
+            if now_s >= link.next_sample_s - 1e-6:
+                link.node.sample()
+                link.next_sample_s = now_s + 1.0
+            budget = link.node.manager.budget
+            is_due = now_s >= link.next_poll_s - 1e-6
+            is_early = budget.wants_poll and now_s - link.polled_s >= _MIN_PAUSE_S - 1e-6
+            if is_due or is_early:
+                self._poll(link, now_s)
+
+    def kill_agent(self, name: str) -> None:
+        """End the agent of a node as kill -9 does."""
+        link = self.links[name]
+        link.is_running = False
+        link.node.kill_agent()
+
+    def start_agent(self, name: str) -> None:
+        """Start the agent of a node, which then gets the messages of hooks that it has missed."""
+        link = self.links[name]
+        link.node.start_agent()
+        link.is_running = True
+        link.next_sample_s = link.next_poll_s = self._clock.now_s
+        missed, link.missed = link.missed, []
+        for deliver in missed:
+            deliver()
+
+    def _hook(self, link: NodeLink, deliver: Callable[[], None]) -> None:
+        if link.is_running:
+            deliver()
+        else:
+            link.missed.append(deliver)
+
+    def _poll(self, link: NodeLink, now_s: float) -> None:
+        manager = link.node.manager
+        poll = self.distort(manager.poll_budget())
+        link.polled_s = now_s
+        decision = self.controller.poll(poll, now_s) if link.is_connected else None
+        if decision is not None:
+            manager.budget.apply(decision, now_s)
+        link.next_poll_s = now_s + manager.budget.poll_s
+
+    def _added_watts(self, job: ClusterJob, nodes: Sequence[str]) -> float:
+        """Return the power that the start of a job adds above idle, which Slurm's license states."""
+        profile = self.links[nodes[0]].node.model.profile
+        groups, idle = pending_groups(profile, job, self._budgeted_job(job, nodes))
+        return float(added_watts(groups, idle).sum()) * (1.0 + profile.other.loss_share)
+
+    def _budgeted_job(self, job: ClusterJob, nodes: Sequence[str]) -> BudgetedJob:
+        made = BudgetedJob(job.job_id, partition=job.partition, nodes=frozenset(nodes))
+        if self._history is None:
+            return made
+        profile = self.links[nodes[0]].node.model.profile
+        record = self._history.record(profile, job.partition, job.program)
+        draws = {profile.cpu.model_name: record.package_watts}
+        if profile.gpu and job.partition == "gpu":
+            draws[profile.gpu.name] = record.peak_watts
+        return dataclasses.replace(made, draw_watts=draws, curves={record.curve.hardware: record.curve})
+
+
+def pending_groups(profile: NodeProfile, job: ClusterJob, known: BudgetedJob) -> tuple[PowerGroups, Floats]:
+    """Return the groups of devices of a job that uses whole nodes, and the idle power of a device of each.
+
+    Args:
+        profile: hardware of the nodes.
+        job: the pending job.
+        known: what the controller knows of the job.
+    """
+    cpu, gpu = profile.cpu, profile.gpu if job.partition == "gpu" else None
+    count = np.array([cpu.packages, gpu.count] if gpu else [cpu.packages], np.int64) * job.nodes
+    kinds = [cpu.model_name, gpu.name] if gpu else [cpu.model_name]
+    low = np.array([0.3 * cpu.tdp_watts, gpu.min_limit_watts] if gpu else [0.3 * cpu.tdp_watts])
+    high = np.array([cpu.tdp_watts, gpu.default_limit_watts] if gpu else [cpu.tdp_watts])
+    idle = np.array([cpu.idle_watts, gpu.idle_watts] if gpu else [cpu.idle_watts])
+    draw = np.array([known.draw_watts.get(kind, top) for kind, top in zip(kinds, high, strict=True)])
+    is_gpu = np.array([kind != cpu.model_name for kind in kinds])
+    ids = [(job.job_id,)] * len(kinds)
+    level, time, power = time_and_power(ids, kinds, is_gpu, low, draw, {job.job_id: known}, {})
+    columns = PowerGroups(
+        job_id=np.full(len(kinds), job.job_id),
+        devices=count,
+        min_watts=low,
+        max_watts=high,
+        draw_watts=draw,
+        floor_watts=low,
+        level_watts=level,
+        time_ratio=time,
+        power_ratio=power,
+        slowdown_limit=np.full(len(kinds), np.nan),
+        weight=np.full(len(kinds), float(job.nodes)),
+        deadline_s=np.full(len(kinds), np.inf),
+    )
+    return columns, idle
+
+
+def slurm_nodes(names: Sequence[str], reserves: Mapping[str, float] | None = None) -> dict[str, BudgetedNode]:
+    """Return the nodes as Slurm knows them.
+
+    Args:
+        names: names of the nodes.
+        reserves: configured power of the parts without limits by node; None: learned by the engine.
+    """
+    facts: dict[str, Any] = {}
+    for name in names:
+        reserve = None if reserves is None else reserves[name]
+        facts[name] = BudgetedNode(frozenset({partition_of(name)}), reserve_watts=reserve)
+    return facts

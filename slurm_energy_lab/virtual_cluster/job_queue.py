@@ -1,0 +1,72 @@
+"""Start of queued jobs: first come, first served, with backfill that does not delay the first job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_energy_lab.virtual_cluster.workload import ClusterJob, partition_of
+
+
+@dataclass(frozen=True, slots=True)
+class JobRelease:
+    """Nodes of a running job, and the time at which its time limit ends."""
+
+    end_s: float
+    nodes: tuple[str, ...]
+
+
+def start_jobs(
+    queue: Sequence[ClusterJob],
+    free: Mapping[str, Sequence[str]],
+    releases: Iterable[JobRelease],
+    now_s: float,
+    start: Callable[[ClusterJob, tuple[str, ...]], bool],
+) -> list[ClusterJob]:
+    """Start the jobs that can start now, and return them.
+
+    The first job of a partition that cannot start gets a reservation for the time at which enough nodes are
+    free; a later job starts before it only if it ends by then or leaves enough nodes. A job that `start`
+    refuses for another reason than nodes does not hold back the jobs after it.
+
+    Args:
+        queue: waiting jobs in order.
+        free: free nodes by partition.
+        releases: the running jobs.
+        now_s: current time.
+        start: starts a job on nodes; returns whether it has started.
+    """
+    available = {partition: list(nodes) for partition, nodes in free.items()}
+    reserved: dict[str, tuple[float, int]] = {}
+    running = sorted(releases, key=lambda release: release.end_s)
+    started = []
+    for job in queue:
+        nodes = available[job.partition]
+        if job.nodes > len(nodes):
+            if job.partition not in reserved:
+                reserved[job.partition] = _reservation(job, nodes, running, now_s)
+            continue
+        if job.partition in reserved:
+            shadow_s, spare = reserved[job.partition]
+            if now_s + job.limit_s > shadow_s and job.nodes > spare:
+                continue
+        if start(job, tuple(nodes[: job.nodes])):
+            started.append(job)
+            if job.partition in reserved and now_s + job.limit_s > reserved[job.partition][0]:
+                shadow_s, spare = reserved[job.partition]
+                reserved[job.partition] = shadow_s, spare - job.nodes
+            del nodes[: job.nodes]
+    return started
+
+
+def _reservation(
+    job: ClusterJob, free: Sequence[str], running: Iterable[JobRelease], now_s: float
+) -> tuple[float, int]:
+    """Return the time at which the nodes of a job are free, and the number of nodes left over then."""
+    count = len(free)
+    for release in running:
+        if partition_of(release.nodes[0]) == job.partition:
+            count += len(release.nodes)
+            if count >= job.nodes:
+                return max(now_s, release.end_s), count - job.nodes
+    return now_s, 0
