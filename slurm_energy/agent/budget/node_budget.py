@@ -40,7 +40,6 @@ from slurm_energy.log_once import RepeatedFailureLog
 
 log = logging.getLogger(__name__)
 
-FIRST_POLL_S: Final = 1.0
 _MIN_CHECK_S: Final = 0.1
 _SUBJECT: Final = "power budget"
 
@@ -73,7 +72,7 @@ class NodeBudget:
         clock: Clock,
         config: Callable[[], Config],
     ) -> None:
-        self.poll_s = FIRST_POLL_S
+        self.poll_s = config().budget.poll_s
         self.is_safe = self.wants_poll = False
         self._devices = devices
         self._settings = settings
@@ -138,7 +137,8 @@ class NodeBudget:
             self._file.remove()
         except OSError as error:
             self._failures.report(_SUBJECT, f"the lease is not removed: {error}")
-        self._lease, self._number, self.is_safe, self.poll_s = None, 0, False, FIRST_POLL_S
+        self._lease, self._number, self.is_safe = None, 0, False
+        self.poll_s = self._config().budget.poll_s
 
     def poll(self, node: str) -> NodePoll:
         """Return the state of the node for the controller. Take a sample before.
