@@ -136,7 +136,8 @@ def test_an_agent_speaks_for_its_own_node_only(site: Callable[..., Site]) -> Non
         s.hosts.refused = frozenset({"n1"})
         with pytest.raises(ForbiddenError):
             await s.routes.poll(s.nodes[1].poll().to_json(), SENDER)
-        for bad in (None, [], {"node": "n0"}, {**s.nodes[0].poll().to_json(), "number": -1}):
+        bodies: list[Any] = [None, [], {"node": "n0"}, {**s.nodes[0].poll().to_json(), "number": -1}]
+        for bad in bodies:
             with pytest.raises(UsageError):
                 await s.routes.poll(bad, SENDER)
 
