@@ -250,7 +250,9 @@ def device_table(inputs: CycleInputs, nodes_covered: Bools) -> CycleDevices:
         node=node,
         min_watts=minimum,
         max_watts=maximum,
-        draw_watts=np.array([_expected_watts(device, inputs) for device in devices], np.float64),
+        draw_watts=np.array(
+            [_expected_watts(d, inputs) if d.report.job_ids else d.min_watts for d in devices], np.float64
+        ),
         watts=np.array([math.nan if (w := d.report.watts) is None else w for d in devices], np.float64),
         idle_watts=np.array([_idle_watts(device) for device in devices], np.float64),
         controlled=(trusted & ~inputs.silent)[node],
@@ -332,21 +334,18 @@ def _counts_as_idle(inputs: CycleInputs, table: CycleDevices) -> Bools:
 
 def _expected_watts(device: BudgetDevice, inputs: CycleInputs) -> float:
     """Return the expected power of a device: its draw, at most the limit that its job itself requests."""
-    predicted: list[float] = []
+    if not device.report.job_ids:
+        return device.min_watts
+    predicted: float | None = None
     for job_id in device.report.job_ids:
         job = inputs.jobs.get(job_id)
-        watts = job.draw_watts.get(device.report.kind) if job is not None else None
+        watts = job.draw_watts.get(device.report.kind) if job is not None and job.draw_watts else None
         if watts is None:
-            predicted = []
+            predicted = None
             break
-        predicted.append(watts)
-    expected = device.draw.expected_watts(device.max_watts, max(predicted, default=None), inputs.now_s)
-    poll = device.node.poll
-    if poll is not None and len(device.report.job_ids) == 1:
-        for job_report in poll.jobs:
-            if job_report.job_id == device.report.job_ids[0]:
-                expected = min(expected, job_report.requested_watts.get(device.report.name, math.inf))
-    return max(expected, device.min_watts)
+        predicted = watts if predicted is None else max(predicted, watts)
+    expected = device.draw.expected_watts(device.max_watts, predicted, inputs.now_s)
+    return max(min(expected, device.requested_watts), device.min_watts)
 
 
 def _idle_watts(device: BudgetDevice) -> float:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import statistics
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
-from slurm_energy.budget.messages import DeviceReport, NodePoll
+from slurm_energy.budget.messages import DeviceReport, JobReport, NodePoll
 from slurm_energy.budget.node_trust import NodeTrust
 from slurm_energy.controller.budget_draw import DecayingMaximum, DeviceDraw
 from slurm_energy.controller.budget_facts import JobRange
@@ -15,12 +17,14 @@ from slurm_energy.errors import UsageError
 from slurm_energy.tuning.response_curve import ResponseCurve
 
 _RESERVE_DECAY_S: Final = 3600.0
+_RESERVE_POLLS: Final = 31
+"""Polls over whose differences the power of the other parts is the median. Sensors of whole nodes lag behind
+those of devices, so that single differences are wrong when jobs start or end."""
 _UNLIMITED_DECAY_S: Final = 3600.0
 _UNLIMITED_FACTOR: Final = 1.25
 """Power for which a device without a limit counts, divided by its highest recent power."""
 
 
-@dataclass(slots=True)
 class BudgetDevice:
     """A processor package or GPU.
 
@@ -28,32 +32,47 @@ class BudgetDevice:
         node: the node.
         report: last report.
         row: row of the device in the ceilings; -1 if its power cannot be limited.
+        is_gpu: whether the device is a GPU.
+        min_watts, max_watts: range of the power limit. Without a limit, `max_watts` is the power for which
+            the device counts.
+        requested_watts: limit that the only job of the device itself requests; infinity without one.
         draw: estimates of its power.
-        peak: highest recent power, for devices without a limit.
     """
 
-    node: BudgetNode
-    report: DeviceReport
-    row: int = -1
-    draw: DeviceDraw = field(default_factory=DeviceDraw)
-    peak: DecayingMaximum = field(default_factory=lambda: DecayingMaximum(_UNLIMITED_DECAY_S))
+    __slots__ = (
+        *("_peak", "draw", "is_gpu", "max_watts", "min_watts", "node", "report", "requested_watts"),
+        "row",
+    )
 
-    @property
-    def is_gpu(self) -> bool:
-        """Whether the device is a GPU."""
-        return self.report.name.startswith("gpu")
+    def __init__(self, node: BudgetNode, report: DeviceReport, row: int = -1) -> None:
+        self.node, self.draw = node, DeviceDraw()
+        self._peak = DecayingMaximum(_UNLIMITED_DECAY_S)
+        self.is_gpu = report.name.startswith("gpu")
+        self.requested_watts = math.inf
+        self._store(report, row)
 
-    @property
-    def min_watts(self) -> float:
-        """Lowest power limit."""
-        return self.report.min_watts or 0.0
+    def update(self, report: DeviceReport, row: int, jobs: Mapping[int, JobReport], now_s: float) -> None:
+        """Store a report.
 
-    @property
-    def max_watts(self) -> float:
-        """Highest power limit; for a device without one, the power for which it counts."""
-        if self.report.max_watts is not None:
-            return self.report.max_watts
-        return _UNLIMITED_FACTOR * (self.peak.value or 0.0)
+        Args:
+            report: the report.
+            row: row of the device in the ceilings.
+            jobs: jobs on the node by id.
+            now_s: time now.
+        """
+        self.draw.update(report.watts, report.limit_watts, report.job_ids, now_s)
+        if report.watts is not None:
+            self._peak.update(report.watts, now_s)
+        self.requested_watts = math.inf
+        if len(report.job_ids) == 1 and (job := jobs.get(report.job_ids[0])) is not None:
+            self.requested_watts = job.requested_watts.get(report.name, math.inf)
+        self._store(report, row)
+
+    def _store(self, report: DeviceReport, row: int) -> None:
+        self.report, self.row = report, row
+        self.min_watts = report.min_watts or 0.0
+        unlimited_watts = _UNLIMITED_FACTOR * (self._peak.value or 0.0)
+        self.max_watts = unlimited_watts if report.max_watts is None else report.max_watts
 
 
 class BudgetNode:
@@ -69,7 +88,18 @@ class BudgetNode:
         curves: response curves that the jobs of the last poll have measured in this run, by job id.
     """
 
-    __slots__ = ("_raw_curves", "_trust", "curves", "devices", "index", "name", "poll", "polled_s", "reserve")
+    __slots__ = (
+        "_differences",
+        "_raw_curves",
+        "_trust",
+        "curves",
+        "devices",
+        "index",
+        "name",
+        "poll",
+        "polled_s",
+        "reserve",
+    )
 
     def __init__(self, name: str, index: int) -> None:
         self.name, self.index = name, index
@@ -77,6 +107,7 @@ class BudgetNode:
         self.polled_s = float("-inf")
         self.devices: dict[str, BudgetDevice] = {}
         self.reserve = DecayingMaximum(_RESERVE_DECAY_S)
+        self._differences: deque[float] = deque(maxlen=_RESERVE_POLLS)
         self.curves: dict[int, ResponseCurve] = {}
         self._raw_curves: dict[int, dict[str, Any]] = {}
         self._trust = NodeTrust()
@@ -96,14 +127,12 @@ class BudgetNode:
         """
         self.poll, self.polled_s = poll, now_s
         self._trust.observe(poll, now_s)
+        jobs = {job.job_id: job for job in poll.jobs}
         for report in poll.devices:
             device = self.devices.get(report.name)
             if device is None:
                 device = self.devices[report.name] = BudgetDevice(self, report)
-            device.report, device.row = report, rows.get(report.name, -1)
-            device.draw.update(report.watts, report.limit_watts, report.job_ids, now_s)
-            if report.watts is not None:
-                device.peak.update(report.watts, now_s)
+            device.update(report, rows.get(report.name, -1), jobs, now_s)
         self._read_curves(poll)
         if not self.distrust:
             self._learn_reserve(poll, now_s)
@@ -128,7 +157,8 @@ class BudgetNode:
         watts = [device.watts for device in poll.devices]
         known = [one for one in watts if one is not None]
         if len(known) == len(watts):
-            self.reserve.update(max(0.0, poll.node_watts - sum(known)), now_s)
+            self._differences.append(max(0.0, poll.node_watts - sum(known)))
+            self.reserve.update(statistics.median(self._differences), now_s)
 
     @property
     def measured_watts(self) -> float | None:
