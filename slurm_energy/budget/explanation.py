@@ -86,15 +86,3 @@ class DecisionExplainer:
         if bool(np.all(self._shares.keeps_slowdown[rows])):
             return f"{text}, within its limit of {accepted:.0%}"
         return f"{text}, beyond its limit of {accepted:.0%} because the budget allows no more"
-
-
-def explain_waiting(name: str, needed_watts: float, headroom_watts: float) -> str:
-    """Return a sentence that explains why a pending job does not start.
-
-    Args:
-        name: name of the budget.
-        needed_watts: power that the job's start adds.
-        headroom_watts: power that jobs may add under the budget.
-    """
-    left_watts = max(0.0, headroom_watts)
-    return f"budget '{name}' has {left_watts:.0f} W left, the job needs {needed_watts:.0f} W"

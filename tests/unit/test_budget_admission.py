@@ -14,7 +14,7 @@ from property_examples import examples
 from slurm_energy.budget.admission import added_watts, admit_in_order, headroom_watts, start_limits
 from slurm_energy.budget.ceilings import CeilingBudget
 from slurm_energy.budget.distribution import distribute
-from slurm_energy.budget.explanation import DecisionExplainer, explain_waiting
+from slurm_energy.budget.explanation import DecisionExplainer
 from slurm_energy.budget.group_response import group_limits
 from slurm_energy.budget.lowering_order import DistributionPolicy
 from slurm_energy.budget.messages import DeviceReport, NodePoll
@@ -236,7 +236,3 @@ def test_a_limit_above_the_expected_power_takes_nothing() -> None:
     explainer = DecisionExplainer(table, shares, ["row"], DistributionPolicy.EQUAL)
     sentence = explainer.job(np.array([0]), ["gpu"])
     assert sentence == "budget 'row' leaves the job its expected power (limits: gpu 300 W per device)"
-
-
-def test_a_sentence_explains_why_a_job_waits() -> None:
-    assert explain_waiting("row", 300.0, -20.0) == "budget 'row' has 0 W left, the job needs 300 W"
