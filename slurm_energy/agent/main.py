@@ -110,17 +110,23 @@ def _check(config: Config) -> int:
 def _restore(config: Config) -> int:
     """Restore every setting in the settings journal and return the exit code.
 
-    Settings of running jobs are restored too.
+    Settings of running jobs are restored too. The ceilings of a power budget stay while the configuration
+    enforces budgets.
     """
     state = StateDirectory(config.agent.state_dir)
     devices = discover()
-    results = SettingsManager(devices, state.journal).repair(running=())
+    settings = SettingsManager(devices, state.journal)
+    results = settings.repair(running=())
+    if config.budget.mode != "enforce":
+        results += settings.lift_ceilings()
     devices.close()
     state.close()
     for result in results:
-        print(f"{result.key}: {'restored' if result.done else result.note}")
+        print(f"{result.key}: {result.note or 'restored'}")
     if not results:
         print("nothing to restore")
+    if state.journal.entries and config.budget.mode == "enforce":
+        print('ceilings of the power budget stay; budget.mode = "off" lifts them')
     return EXIT_OK if all(result.done for result in results) else EXIT_FAILURE
 
 

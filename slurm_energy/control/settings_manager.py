@@ -95,14 +95,28 @@ class SettingsManager:
         Returns:
             Whether the journal could be written. Otherwise the hardware was not changed.
         """
+        return self._change_ceilings(ceilings) is not None
+
+    def lift_ceilings(self) -> list[RestoreResult]:
+        """Lift all ceilings and return the results of the knobs that no job needs any more."""
+        keys = [key for key, entry in self.journal.entries.items() if entry.ceiling is not None]
+        results = self._change_ceilings(dict.fromkeys(keys))
+        return (
+            [RestoreResult(key, False, self.journal.write_error) for key in keys]
+            if results is None
+            else results
+        )
+
+    def _change_ceilings(self, ceilings: Mapping[str, str | None]) -> list[RestoreResult] | None:
+        """Set or lift ceilings; None if the journal cannot be written."""
         try:
             results = set_ceilings(self._devices, self.journal, ceilings, self._arbiter())
         except OSError as error:
             self.journal.write_error = error.strerror or str(error)
             self._log_journal_state()
-            return False
+            return None
         self._log_restored("power budget", None, results)
-        return True
+        return results
 
     def value_without_ceiling(self, key: str) -> str | None:
         """Return the value that a knob would have without its ceiling; None if no entry tells.

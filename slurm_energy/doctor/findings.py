@@ -161,6 +161,7 @@ class HostFindings:
         meter_error: error in the section `node_power` of the configuration.
         sampling_interval_s: seconds between samples while jobs run, as configured or as the counters require.
         tuning: tuning modes of the configuration.
+        budget_mode: mode of power budgets in the configuration.
         has_numpy: whether numpy, which the search for operating points needs, is installed.
         spool_limit_mb: maximum size of the agent's spool in megabytes.
         clock_offset_s: this host's clock minus the controller's clock; None if unknown.
@@ -185,6 +186,7 @@ class HostFindings:
     meter_error: str = ""
     sampling_interval_s: float = 1.0
     tuning: TuningConfig = field(default_factory=TuningConfig)
+    budget_mode: str = "off"
     has_numpy: bool = True
     spool_limit_mb: float = 0.0
     state_free_mb: float | None = None

@@ -85,6 +85,7 @@ def inspect(
                 1 / config.agent.sampling_hz, max_sampling_interval_s(_all_counters(devices))
             ),
             tuning=config.tuning,
+            budget_mode=config.budget.mode,
             has_numpy=has_numpy(),
             spool_limit_mb=config.agent.spool_limit_mb,
             state_free_mb=_free_mb(config.agent.state_dir),

@@ -24,7 +24,7 @@ from slurm_energy.devices.cpu.powercap import RaplEnergyCounter
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob
 from slurm_energy.devices.gpu.nvml import NvmlLibrary
-from slurm_energy.devices.hardware import GpuInfo, NodeHardware
+from slurm_energy.devices.hardware import CpuPackage, GpuInfo, NodeHardware
 from slurm_energy.devices.source_priority import COMPONENT_SOURCES, NODE_SOURCES
 from slurm_energy.doctor import diagnosis, inspection, interface_catalogue, report
 from slurm_energy.doctor import slurm_files as slurm_side_module
@@ -186,6 +186,25 @@ def test_a_missing_search_is_told_where_jobs_are_tuned() -> None:
         (check,) = (check for check in diagnosis.diagnose(found) if check.name == "tuning")
         assert (check.state, check.finding.startswith(finding)) == (state, True)
         assert diagnosis.is_healthy(diagnosis.diagnose(found))
+
+
+def test_a_power_budget_is_checked_where_it_is_configured() -> None:
+    gpus = tuple(GpuInfo(index, index, "A100", 400.0, 100.0, 400.0, None) for index in range(2))
+    package = CpuPackage("package-0", ("package-0",), 250.0, 250.0, None)
+    hardware = NodeHardware("Xeon", 4, packages=(package,), gpus=gpus)
+    limits = tuple(
+        KnobFinding(f"nvml.power_limit[gpu{index}]", "nvml.power_limit", "400 W", True) for index in range(2)
+    )
+    safe = {**AGENT, "budget": {"is_safe": True}}
+    for changes, state, text in (
+        ({"budget_mode": "enforce", "knobs": limits}, CheckState.OK, "every processor and GPU"),
+        ({"budget_mode": "observe", "knobs": limits[:1]}, CheckState.ABSENT, "without a power limit: gpu1"),
+        ({"budget_mode": "enforce", "agent": safe}, CheckState.DEGRADED, "safe limits are in force"),
+    ):
+        found = dataclasses.replace(WELL, hardware=hardware, **changes)  # type: ignore[arg-type]
+        (check,) = (check for check in diagnosis.diagnose(found) if check.name == "power budget")
+        assert (check.state, text in check.finding) == (state, True)
+    assert "power budget" not in states(dataclasses.replace(WELL, hardware=hardware))
 
 
 def test_what_a_node_does_not_have_is_no_fault() -> None:

@@ -12,6 +12,7 @@ import pytest
 from test_agent_sharing import Limit
 from test_job_manager import Node, env
 
+from slurm_energy.agent import main
 from slurm_energy.agent.jobs.job_manager import JobManager
 from slurm_energy.agent.state.state_directory import StateDirectory
 from slurm_energy.budget.messages import DeviceReport, NodeDecision, NodePoll
@@ -336,3 +337,32 @@ def test_the_record_states_the_time_below_the_limits_of_the_job(node: BudgetNode
     records = {record.job_id: record for record in node.records() if record.step is None}
     assert records[5].budget_capped_seconds == 7.0
     assert records[6].budget_capped_seconds is None
+
+
+@pytest.mark.parametrize("config", [ENFORCED, OFF])
+def test_restore_by_hand_lifts_ceilings_only_without_budgets(
+    node: BudgetNode, config: Config, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.decide({"package-0": 120.0, "package-1": 120.0})
+    node.die()
+    at_node = dataclasses.replace(
+        config, agent=dataclasses.replace(config.agent, state_dir=node.folder / "state")
+    )
+    monkeypatch.setattr(main, "discover", lambda: discover(node.tree.root))
+    assert main._restore(at_node) == 0
+    text = capsys.readouterr().out
+    if config is OFF:
+        assert node.tree.snapshot() == node.original
+        assert "powercap.power_limit[package-0]: restored" in text
+    else:
+        assert node.limits()["package-0"] == 120.0
+        assert "powercap.power_limit[package-0]: a power budget holds 120 W" in text
+        assert "ceilings of the power budget stay" in text
+
+
+def test_the_status_shows_the_budget(node: BudgetNode) -> None:
+    assert node.manager.status()["budget"] == {"mode": "enforce", "is_safe": False, "ceilings_watts": {}}
+    node.decide({"gpu0": 130.0})
+    node.use(31.0)
+    state = node.manager.status()["budget"]
+    assert (state["is_safe"], state["ceilings_watts"]["gpu0"]) == (True, 120.0)

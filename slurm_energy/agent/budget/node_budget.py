@@ -11,7 +11,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from slurm_energy.agent.budget.job_reports import JobReports
 from slurm_energy.agent.budget.lease_file import Lease, LeaseFile
@@ -94,6 +94,15 @@ class NodeBudget:
         """Whether the configuration has power budgets, so that the controller is polled. For any thread."""
         return self._config().budget.mode != "off"
 
+    def state(self) -> dict[str, Any]:
+        """Return the state for status pages: whether the safe limits are in force, and ceilings by device."""
+        watts = {name: self._ceiling_watts(name) for name in self._limited}
+        return {
+            "mode": self._config().budget.mode,
+            "is_safe": self.is_safe,
+            "ceilings_watts": {name: ceiling for name, ceiling in watts.items() if ceiling is not None},
+        }
+
     @property
     def max_interval_s(self) -> float:
         """Maximum seconds until the next call of `check_lease`."""
@@ -130,8 +139,8 @@ class NodeBudget:
 
     def lift(self) -> None:
         """Lift all ceilings, and restore the limits that no job needs."""
-        keys = [key for key, entry in self._settings.journal.entries.items() if entry.ceiling is not None]
-        if not self._settings.set_ceilings(dict.fromkeys(keys)):
+        self._settings.lift_ceilings()
+        if self._has_ceilings:
             return
         try:
             self._file.remove()

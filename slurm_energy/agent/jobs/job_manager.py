@@ -88,7 +88,7 @@ class JobManager:
             *(state.folder, self._clock, self._current_config),
         )
         query = partial(self._sample, SampleReason.QUERY)
-        self._queries = LiveQueries(devices, self._meter, self._clock, self._sessions, query)
+        self._queries = LiveQueries(devices, self._meter, self._clock, self._sessions, query, self.budget)
 
     @property
     def active(self) -> bool:

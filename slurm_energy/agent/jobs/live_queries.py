@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from slurm_energy.agent.budget.node_budget import NodeBudget
 from slurm_energy.agent.jobs.sessions import Session, SessionTable
 from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.metering.live_power import MIN_WINDOW_S
@@ -30,6 +31,7 @@ class LiveQueries:
         clock: the machine's clock.
         running: sessions of the running jobs.
         sample: takes a sample for a waiting client.
+        budget: power budget of the node.
     """
 
     def __init__(
@@ -39,12 +41,14 @@ class LiveQueries:
         clock: Clock,
         running: SessionTable,
         sample: Callable[[], None],
+        budget: NodeBudget,
     ) -> None:
         self._devices = devices
         self._meter = meter
         self._clock = clock
         self._running = running
         self._sample = sample
+        self._budget = budget
         self._fresh = UserTokenBuckets(_FRESH_SAMPLES_PER_S, _FRESH_SAMPLES_BURST)
 
     def energy(self, job_id: int, reader: int | None, *, fresh: bool) -> tuple[int, dict[str, Any]]:
@@ -90,6 +94,7 @@ class LiveQueries:
             **responses.status_response(node, sessions, self._devices, reader, tuning),
             "watts": dict(live.watts(now)),
             "watts_window_s": live.window_s,
+            "budget": self._budget.state(),
         }
         accounts = {"energy_accounts": self._meter.account_totals(), "idle_watts": self._meter.idle_watts()}
         return response if reader is not None else response | accounts

@@ -1,0 +1,55 @@
+"""Check of `senergy doctor` whether a power budget can limit the devices of this host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slurm_energy.doctor.findings import HostFindings
+from slurm_energy.doctor.verdict import CheckResult, CheckState
+
+_NAME = "power budget"
+
+
+def budget_checks(findings: HostFindings) -> list[CheckResult]:
+    """Return a check of the node under power budgets; none if the configuration has no power budgets."""
+    if findings.budget_mode == "off":
+        return []
+    mode = f"mode {findings.budget_mode}"
+    if findings.budget_mode == "enforce" and _is_safe(findings):
+        return [
+            CheckResult(
+                _NAME,
+                CheckState.DEGRADED,
+                f"{mode}; the controller has not decided in time: safe limits are in force",
+                "jobs may run slower than the budget requires",
+                "is senergyctld running, and its budget.mode the same?   senergy status; senergy budget show",
+            )
+        ]
+    unlimited = _unlimited_devices(findings)
+    if unlimited:
+        return [
+            CheckResult(
+                _NAME,
+                CheckState.ABSENT,
+                f"{mode}; without a power limit: {', '.join(unlimited)}",
+                "a budget counts these devices at their maximum power, and cannot lower it",
+            )
+        ]
+    return [CheckResult(_NAME, CheckState.OK, f"{mode}; every processor and GPU has a power limit")]
+
+
+def _is_safe(findings: HostFindings) -> bool:
+    budget = findings.agent.get("budget") if isinstance(findings.agent, Mapping) else None
+    return isinstance(budget, Mapping) and budget.get("is_safe") is True
+
+
+def _unlimited_devices(findings: HostFindings) -> list[str]:
+    """Return the devices without a power limit that can be set."""
+    hardware, knobs = findings.hardware, {knob.key for knob in findings.knobs}
+    names = [package.name for package in hardware.packages if not package.limit_domains]
+    if not hardware.packages:
+        names.append("the processors")
+    for gpu in hardware.gpus:
+        if f"{gpu.interface}.power_limit[gpu{gpu.index}]" not in knobs:
+            names.append(f"gpu{gpu.index}")
+    return names
