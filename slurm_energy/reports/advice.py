@@ -98,10 +98,18 @@ def _cap_notes(job: JobUsage, config: Config) -> Iterator[Note]:
             " time): the hardware cannot draw less under this load.",
             f"--energy-cap={raised}" if settable else "",
         )
+    budgeted = job.budget_capped_seconds
+    if budgeted and budgeted > NOTABLE_TIME_SHARE * job.elapsed_s:
+        yield Note(
+            "setting",
+            f"A power budget held power limits below those of the job for {format_duration(budgeted)}"
+            f" ({percent(budgeted, job.elapsed_s, 0)} of the time).",
+        )
     throttled = job.throttled_seconds
     if throttled and throttled > NOTABLE_TIME_SHARE * job.elapsed_s:
         limited = any(merged.setting_type.endswith("power_limit") for merged in merge_settings(job.records))
-        cause = "the applied power limit" if limited else "temperature or a limit of the machine"
+        machine = "a power budget" if budgeted else "a limit of the machine"
+        cause = "the applied power limit" if limited else f"temperature or {machine}"
         yield Note(
             "setting",
             f"The hardware was throttled for {format_duration(throttled)}"

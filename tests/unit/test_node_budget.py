@@ -38,7 +38,10 @@ class BudgetNode(Node):
     def start(self) -> JobManager:
         self.tree.cores(4, 2)
         found = discover(self.tree.root)
-        gpus = tuple(GpuInfo(i, i, "A100", 400.0, MIN_GPU, 400.0, None) for i in range(2))
+        gpus = tuple(
+            GpuInfo(i, i, "A100", int(limit.value) / 1e3, MIN_GPU, 400.0, None)
+            for i, limit in enumerate(self.gpus)
+        )
         devices = dataclasses.replace(
             found,
             hardware=dataclasses.replace(found.hardware, gpus=gpus),
@@ -366,3 +369,13 @@ def test_the_status_shows_the_budget(node: BudgetNode) -> None:
     node.use(31.0)
     state = node.manager.status()["budget"]
     assert (state["is_safe"], state["ceilings_watts"]["gpu0"]) == (True, 120.0)
+
+
+def test_a_restarted_agent_records_the_limit_without_ceilings(node: BudgetNode) -> None:
+    node.decide(whole(150.0))
+    node.kill()
+    node.begin(5, gpus="0-1")
+    node.end(5)
+    (record,) = (record for record in node.records() if record.step is None)
+    assert node.manager._devices.hardware.packages[0].limit_watts == 250.0
+    assert [device.max_cap_watts for device in record.devices if device.name != "cpu"] == [400.0, 400.0]

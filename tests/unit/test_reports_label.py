@@ -90,6 +90,16 @@ def gpus(product: str, low: float | None, high: float | None, count: int = 2) ->
             "(100 % of the time) by the applied power limit.",
             "",
         ),
+        (
+            {"budget_capped_seconds": 20.0},
+            "A power budget held power limits below those of the job for 00:00:20 (50 % of the time)",
+            "",
+        ),
+        (
+            {"budget_capped_seconds": 1.0, "throttled_seconds": 10.0},
+            "by temperature or a power budget.",
+            "",
+        ),
         ({"uncertain_seconds": 2.5}, "For 2.5 s a counter could not be read", ""),
         ({"job": job_info(1, nodes=4)}, "3 of 4 nodes have not delivered a record", ""),
         (

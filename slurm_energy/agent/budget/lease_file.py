@@ -19,6 +19,8 @@ _VERSION: Final = 1
 _MAX_BYTES: Final = 1_000_000
 _RENEWED_SHARE: Final = 0.5
 """The file is written again once the lease has grown by this share of its length."""
+_SYNC_S: Final = 60.0
+"""Minimum time between two writes that are forced to disk: limits may change every second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class LeaseFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stored: Lease | None = None
+        self._synced: Lease | None = None
 
     def load(self) -> Lease | None:
         """Return the stored lease; None if there is none or the file is damaged."""
@@ -67,10 +70,12 @@ class LeaseFile:
     def store(self, lease: Lease) -> None:
         """Write a lease if it differs from the stored one by more than a renewal.
 
+        The file survives the end of the agent. After a power failure it may be a minute old.
+
         Raises:
             OSError: the file cannot be written.
         """
-        stored = self._stored
+        stored, synced = self._stored, self._synced
         limits_changed = stored is None or _limits(stored) != _limits(lease)
         renewal_s = _RENEWED_SHARE * lease.decision.lease_s
         if stored is not None and not limits_changed and 0 <= lease.until_s - stored.until_s < renewal_s:
@@ -81,8 +86,13 @@ class LeaseFile:
             "until_s": lease.until_s,
             "decision": lease.decision.to_json(),
         }
-        atomic_file.write(self._path, json.dumps(data).encode(), sync=limits_changed)
-        self._stored = lease
+        is_due = (
+            synced is None
+            or synced.boot_id != lease.boot_id
+            or (limits_changed and abs(lease.until_s - synced.until_s) >= _SYNC_S)
+        )
+        atomic_file.write(self._path, json.dumps(data).encode(), sync=is_due)
+        self._stored, self._synced = lease, lease if is_due else synced
 
     def remove(self) -> None:
         """Remove the file.
@@ -91,7 +101,7 @@ class LeaseFile:
             OSError: the file cannot be removed.
         """
         atomic_file.remove(self._path)
-        self._stored = None
+        self._stored = self._synced = None
 
 
 def _limits(lease: Lease) -> tuple[object, ...]:

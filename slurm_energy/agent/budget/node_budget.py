@@ -37,10 +37,12 @@ from slurm_energy.control.arbitration import KnobDomains
 from slurm_energy.control.settings_manager import SettingsManager
 from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.quantities import shown
 
 log = logging.getLogger(__name__)
 
 _MIN_CHECK_S: Final = 0.1
+_MAX_KIND: Final = 256
 _SUBJECT: Final = "power budget"
 
 
@@ -139,15 +141,17 @@ class NodeBudget:
 
     def lift(self) -> None:
         """Lift all ceilings, and restore the limits that no job needs."""
-        self._settings.lift_ceilings()
+        if self._has_ceilings:
+            self._settings.lift_ceilings()
         if self._has_ceilings:
             return
         try:
             self._file.remove()
         except OSError as error:
             self._failures.report(_SUBJECT, f"the lease is not removed: {error}")
+        if self._lease is not None:
+            log.info("power budget: none applies any more, limits are restored")
         self._lease, self._number, self.is_safe = None, 0, False
-        self.poll_s = self._config().budget.poll_s
 
     def poll(self, node: str) -> NodePoll:
         """Return the state of the node for the controller. Take a sample before.
@@ -192,10 +196,7 @@ class NodeBudget:
         """
         self.poll_s = decision.poll_s
         if decision.number == 0:
-            if self._lease is not None or self._has_ceilings:
-                log.info("power budget: none applies any more, limits are restored")
-                self.lift()
-                self.poll_s = decision.poll_s
+            self.lift()
             return
         self._find_devices()
         watts = {name: watts for name, watts in decision.limits_watts.items() if name in self._limited}
@@ -301,7 +302,7 @@ class NodeBudget:
         journal = self._settings.journal
         return DeviceReport(
             name=device.name,
-            kind=device.kind[:256],
+            kind=shown(device.kind, _MAX_KIND),
             min_watts=device.min_watts,
             max_watts=device.max_watts,
             limit_watts=device.limit_watts(values),

@@ -65,7 +65,7 @@ class JobManager:
         self.config = config
         self.node = this_node()
         self.spool = Spool(state.spool_folder, config.agent.spool_limit_mb * 1_000_000)
-        self._devices = devices
+        self._devices = devices = planner.with_original_limits(devices, state.journal)
         self._state = state
         self._clock = clock or Clock()
         self._pending: set[tuple[int, int]] = set()

@@ -45,6 +45,7 @@ _FLAG_NAMES = {
 }
 _MIN_WINDOW_S = 1.0
 _MAX_PRODUCT_LENGTH = 128
+_BOOST = "cpufreq.boost[all]"
 _LIMIT_KINDS = (
     "cpufreq.boost",
     "cpufreq.frequency",
@@ -261,6 +262,17 @@ def limits_before_jobs(devices: NodeDevices, journal: SettingsJournal) -> tuple[
     originals = {key: entry.original for key, entry in journal.entries.items() if key in keys}
     values = devices.read(key for key in keys if key not in originals)
     return with_current_limits(devices.hardware, values | originals), values
+
+
+def with_original_limits(devices: NodeDevices, journal: SettingsJournal) -> NodeDevices:
+    """Return the devices with the power limits in force before the agent changed them.
+
+    Devices that a restarted agent discovers hold the limits of jobs and ceilings.
+    """
+    originals = {key: entry.original for key, entry in journal.entries.items() if ".power_limit[" in key}
+    hardware = devices.hardware
+    values = {_BOOST: "1" if hardware.boost else "0"} | originals
+    return dataclasses.replace(devices, hardware=with_current_limits(hardware, values))
 
 
 def job_scope(session: Session, hardware: NodeHardware) -> JobScope:
