@@ -6,58 +6,29 @@ Pure functions on the state of the engine.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from slurm_energy.budget.ceilings import CeilingBudget, CeilingCommitment
+from slurm_energy.budget.ceilings import CeilingBudget
 from slurm_energy.budget.distribution import distribute
 from slurm_energy.budget.lowering_order import DistributionPolicy
 from slurm_energy.budget.power_groups import BudgetColumns, PowerShares
 from slurm_energy.budget.safe_limits import safe_limits
 from slurm_energy.controller.budget_coverage import job_cover, node_cover
-from slurm_energy.controller.budget_facts import BudgetedJob, BudgetedNode, BudgetInForce, EngineSettings
+from slurm_energy.controller.budget_facts import BudgetInForce
 from slurm_energy.controller.budget_groups import DeviceGroups, MergedJobReport, build_groups
-from slurm_energy.controller.budget_nodes import BudgetDevice, BudgetNode
+from slurm_energy.controller.budget_nodes import BudgetDevice
+from slurm_energy.controller.budget_rest import fixed_watts, node_rest
+from slurm_energy.controller.budget_state import CycleInputs
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
 
 IDLE_MARGIN: Final = 1.05
 """Power for which an idle device counts, divided by its highest recent idle power."""
 START_TOLERANCE: Final = 1.01
 """Ceiling up to which an idle device counts at its idle power, divided by the limit with which jobs start."""
-
-
-@dataclass(slots=True)
-class CycleInputs:
-    """State of the engine that a decision uses.
-
-    Attributes:
-        settings: settings of the engine.
-        budgets: b budgets in force.
-        nodes: nodes that have reported or that an earlier process has stored, by index.
-        slurm_nodes: nodes in Slurm's configuration.
-        jobs: running jobs in Slurm.
-        commitment: ceilings.
-        promised_watts: power under each budget that Slurm may give to jobs which no node has reported yet,
-            shape (b,).
-        correct: returns the power to take off each limit because measurements exceed the committed power,
-            from the measured power under each budget, shape (b,).
-        silent: whether a node does not report, by index.
-        now_s: time now.
-    """
-
-    settings: EngineSettings
-    budgets: Sequence[BudgetInForce]
-    nodes: Sequence[BudgetNode]
-    slurm_nodes: Mapping[str, BudgetedNode]
-    jobs: Mapping[int, BudgetedJob]
-    commitment: CeilingCommitment
-    promised_watts: Floats
-    correct: Callable[[Floats], Floats]
-    silent: Bools
-    now_s: float
 
 
 @dataclass(slots=True)
@@ -101,6 +72,7 @@ class CycleOutcome:
         groups: groups of the controlled devices with jobs.
         grouped: rows of `table` that are in groups, in the order of `groups.of_device`.
         shares: result of the distribution.
+        rest_watts: power of each node that no limit controls, shape (number of nodes,).
         node_cover: whether a budget counts a whole node, shape (b, number of nodes).
         counted_watts: power for which each device counts after the decision, shape (n,).
         measured_watts: measured power under each budget; unknown power counts as committed. Shape (b,).
@@ -115,6 +87,7 @@ class CycleOutcome:
     groups: DeviceGroups
     grouped: Ints
     shares: PowerShares
+    rest_watts: Floats
     node_cover: Bools
     counted_watts: Floats
     measured_watts: Floats
@@ -145,11 +118,12 @@ def run_cycle(inputs: CycleInputs, reports: Mapping[int, MergedJobReport]) -> Cy
     held_still = np.where(_is_distrusted(inputs, table), np.maximum(table.max_watts, reserved), reserved)
     still = np.where(table.off, 0.0, np.where(table.controlled, 0.0, held_still))
     idle = np.where(counts_as_idle, table.idle_watts, 0.0)
-    rest = fixed_watts(inputs, nodes_covered)
+    rest_of_nodes = node_rest(inputs)
+    rest = fixed_watts(inputs, nodes_covered, rest_of_nodes)
     fixed = rest + table.cover @ (still + idle)
     free_device = table.controlled & ~table.off
     counted = np.where(counts_as_idle, table.idle_watts, np.where(free_device, reserved, still))
-    measured = _measured_watts(inputs, table, nodes_covered, counted) + rest
+    measured = _measured_watts(inputs, table, nodes_covered, counted, rest_of_nodes) + rest
     margin = 1.0 - inputs.settings.margin_percent / 100.0
     usable = np.array([budget.limit_watts for budget in inputs.budgets], np.float64) * margin
     # Jobs start at the minimum limits, so that more than that need not be kept free for them.
@@ -197,6 +171,7 @@ def run_cycle(inputs: CycleInputs, reports: Mapping[int, MergedJobReport]) -> Cy
         groups=groups,
         grouped=grouped,
         shares=shares,
+        rest_watts=rest_of_nodes,
         node_cover=nodes_covered,
         counted_watts=counted,
         measured_watts=measured,
@@ -209,7 +184,7 @@ def run_cycle(inputs: CycleInputs, reports: Mapping[int, MergedJobReport]) -> Cy
 
 
 def _measured_watts(
-    inputs: CycleInputs, table: CycleDevices, nodes_covered: Bools, counted: Floats
+    inputs: CycleInputs, table: CycleDevices, nodes_covered: Bools, counted: Floats, rest: Floats
 ) -> Floats:
     """Return the measured power under each budget less the fixed power, shape (b,).
 
@@ -227,7 +202,6 @@ def _measured_watts(
     of_node = np.array(
         [math.nan if n.poll is None or n.poll.node_watts is None else n.poll.node_watts for n in inputs.nodes]
     )
-    rest = np.array([_rest_watts(inputs, node) for node in inputs.nodes])
     difference = np.where((unknown == 0) & ~np.isnan(of_node), of_node - of_devices - rest, 0.0)
     result: Floats = total + nodes_covered @ difference
     return result
@@ -238,7 +212,7 @@ def device_table(inputs: CycleInputs, nodes_covered: Bools) -> CycleDevices:
     devices = [device for node in inputs.nodes for device in node.devices.values() if device.row >= 0]
     node = np.array([device.node.index for device in devices], np.int64)
     ids = [device.report.job_ids for device in devices]
-    off = np.array([_is_off(inputs, one.name) for one in inputs.nodes], np.bool_)
+    off = np.array([inputs.is_off(one.name) for one in inputs.nodes], np.bool_)
     trusted = np.array([not one.distrust for one in inputs.nodes], np.bool_)
     by_ids = job_cover(inputs.budgets, ids, inputs.jobs)
     cover = np.array([by_ids[one] for one in ids], np.bool_).reshape(len(devices), len(inputs.budgets)).T
@@ -260,60 +234,6 @@ def device_table(inputs: CycleInputs, nodes_covered: Bools) -> CycleDevices:
         off=off[node],
         cover=cover | nodes_covered[:, node],
     )
-
-
-def fixed_watts(inputs: CycleInputs, nodes_covered: Bools) -> Floats:
-    """Return the power under each budget of everything but devices with a power limit, shape (b,)."""
-    rest = np.array([_rest_watts(inputs, node) for node in inputs.nodes], np.float64)
-    total: Floats = nodes_covered @ rest if len(rest) else np.zeros(len(inputs.budgets))
-    total = total + np.array([budget.constant_watts for budget in inputs.budgets], np.float64)
-    absent = _absent_nodes(inputs)
-    if absent:
-        cover = node_cover(inputs.budgets, list(absent), inputs.slurm_nodes)
-        total = total + cover @ np.array(list(absent.values()), np.float64)
-    return total + _rest_of_jobs(inputs, rest)
-
-
-def _rest_of_jobs(inputs: CycleInputs, rest: Floats) -> Floats:
-    """Return the part of the rest of nodes that budgets of jobs count: an equal share for each job."""
-    total = np.zeros(len(inputs.budgets))
-    if all(budget.scope.covers_nodes for budget in inputs.budgets):
-        return total
-    for node, watts in zip(inputs.nodes, rest.tolist(), strict=True):
-        ids = node.job_ids
-        if ids and watts:
-            cover = job_cover(inputs.budgets, [(job_id,) for job_id in ids], inputs.jobs)
-            total += sum(cover.values()) * (watts / len(ids))
-    return total
-
-
-def reserve_watts(inputs: CycleInputs, node: BudgetNode) -> float:
-    """Return the power of a node's parts that are not devices: configured, or learned, or 0."""
-    facts = inputs.slurm_nodes.get(node.name)
-    configured = facts.reserve_watts if facts is not None else None
-    return configured if configured is not None else node.reserve.value or 0.0
-
-
-def _rest_watts(inputs: CycleInputs, node: BudgetNode) -> float:
-    if _is_off(inputs, node.name):
-        return 0.0
-    return reserve_watts(inputs, node) + node.unlimited_watts()
-
-
-def _absent_nodes(inputs: CycleInputs) -> dict[str, float]:
-    """Return the nameplate power of Slurm's nodes that have never reported, by name."""
-    names = {node.name for node in inputs.nodes}
-    largest = max((n.nameplate_watts(reserve_watts(inputs, n)) for n in inputs.nodes), default=0.0)
-    return {
-        name: largest if node.nameplate_watts is None else node.nameplate_watts
-        for name, node in inputs.slurm_nodes.items()
-        if name not in names and not node.is_off
-    }
-
-
-def _is_off(inputs: CycleInputs, name: str) -> bool:
-    facts = inputs.slurm_nodes.get(name)
-    return facts is not None and facts.is_off
 
 
 def _is_distrusted(inputs: CycleInputs, table: CycleDevices) -> Bools:

@@ -13,7 +13,7 @@ import numpy as np
 
 from slurm_energy.budget.ceilings import CeilingCommitment
 from slurm_energy.budget.messages import JobReport, NodeDecision, NodePoll
-from slurm_energy.controller.budget_cycle import CycleInputs, CycleOutcome, run_cycle
+from slurm_energy.controller.budget_cycle import CycleOutcome, run_cycle
 from slurm_energy.controller.budget_facts import (
     BudgetCycle,
     BudgetedJob,
@@ -24,13 +24,15 @@ from slurm_energy.controller.budget_facts import (
 from slurm_energy.controller.budget_groups import MergedJobReport
 from slurm_energy.controller.budget_nodes import BudgetNode
 from slurm_energy.controller.budget_report import cycle_report
-from slurm_energy.quantities import is_number
+from slurm_energy.controller.budget_state import CycleInputs
 from slurm_energy.scheduling.queue import Bools, Floats
 
 MAX_POLLS_PER_S: Final = 300.0
 """Polls per second that the controller serves; with more nodes the interval of polls grows."""
 _SILENT_POLLS: Final = 3.0
 """Missed polls after which a node counts as silent."""
+_STORED_WATTS: Final = 5.0
+"""Change of a node's other power that is stored."""
 _CORRECTION_DECAY_S: Final = 60.0
 _CORRECTION_TOLERANCE: Final = 0.01
 """Share of the committed power that the measured power may exceed before it counts."""
@@ -62,6 +64,7 @@ class BudgetEngine:
         self._corrected_s = -math.inf
         self._commitment = CeilingCommitment()
         self._nodes: dict[str, BudgetNode] = {}
+        self._stored: dict[str, dict[str, Any]] = {}
         self._undecided: set[str] = set()
         self._unlimited: dict[str, frozenset[str]] = {}
         self._safe: dict[str, dict[str, float]] = {}
@@ -106,6 +109,7 @@ class BudgetEngine:
             self._commitment.forget(name)
             self._undecided.discard(name)
             self._unlimited.pop(name, None)
+            self._stored.pop(name, None)
             del self._nodes[name]
         for index, node in enumerate(self._nodes.values()):
             node.index = index
@@ -185,10 +189,12 @@ class BudgetEngine:
     def unsaved(self) -> dict[str, dict[str, Any]]:
         """Return the state to store of each node that changed since the last call, as dicts for JSON."""
         states = self._commitment.unsaved()
-        for name, state in states.items():
-            node = self._nodes.get(name)
-            if node is not None and node.reserve.value is not None:
-                state["reserve_watts"] = node.reserve.value
+        for name, node in self._nodes.items():
+            before = self._stored.get(name)
+            if name in states or (before is not None and _differs(before, node)):
+                state = states.setdefault(name, before or {})
+                state["reserve_watts"], state["unlimited_watts"] = node.reserve.value, node.unlimited.value
+                self._stored[name] = state
         return states
 
     def restore(self, states: Mapping[str, Any], now_s: float) -> list[str]:
@@ -204,10 +210,8 @@ class BudgetEngine:
             if name in damaged:
                 continue
             node = self._nodes[name] = BudgetNode(name, len(self._nodes))
-            node.restore(state["devices"], self._commitment.rows(name))
-            reserve = state.get("reserve_watts")
-            if is_number(reserve) and reserve >= 0:
-                node.reserve.update(reserve, now_s)
+            node.restore(state, self._commitment.rows(name), now_s)
+            self._stored[name] = dict(state)
         self._commitment.await_reports(now_s + self._settings.lease_s + self._settings.period_s)
         return damaged
 
@@ -278,6 +282,15 @@ class BudgetEngine:
             curve = next((node.curves[job_id] for node, _ in entries if job_id in node.curves), None)
             merged[job_id] = MergedJobReport(len(entries), min(limits, default=None), curve)
         return merged
+
+
+def _differs(stored: Mapping[str, Any], node: BudgetNode) -> bool:
+    """Return whether the power of a node's other parts has changed since it was stored."""
+    for key, maximum in (("reserve_watts", node.reserve), ("unlimited_watts", node.unlimited)):
+        before, now = stored.get(key), maximum.value
+        if now is not None and (before is None or abs(now - before) > max(_STORED_WATTS, 0.03 * before)):
+            return True
+    return False
 
 
 def _by_node(outcome: CycleOutcome, values: Floats) -> dict[str, dict[str, float]]:

@@ -14,12 +14,15 @@ from slurm_energy.budget.node_trust import NodeTrust
 from slurm_energy.controller.budget_draw import DecayingMaximum, DeviceDraw
 from slurm_energy.controller.budget_facts import JobRange
 from slurm_energy.errors import UsageError
+from slurm_energy.quantities import is_number
 from slurm_energy.tuning.response_curve import ResponseCurve
 
 _RESERVE_DECAY_S: Final = 3600.0
 _RESERVE_POLLS: Final = 31
 """Polls over whose differences the power of the other parts is the median. Sensors of whole nodes lag behind
 those of devices, so that single differences are wrong when jobs start or end."""
+_MIN_POLLS: Final = 5
+"""Polls without power of the node after which it counts as not measured."""
 _UNLIMITED_DECAY_S: Final = 3600.0
 _UNLIMITED_FACTOR: Final = 1.25
 """Power for which a device without a limit counts, divided by its highest recent power."""
@@ -85,11 +88,13 @@ class BudgetNode:
         polled_s: time of the last poll.
         devices: devices by name.
         reserve: power of the parts that are not devices of `devices`: memory, board, fans.
+        unlimited: power for which the devices without a power limit count.
         curves: response curves that the jobs of the last poll have measured in this run, by job id.
     """
 
     __slots__ = (
         "_differences",
+        "_polls",
         "_raw_curves",
         "_trust",
         "curves",
@@ -99,6 +104,7 @@ class BudgetNode:
         "poll",
         "polled_s",
         "reserve",
+        "unlimited",
     )
 
     def __init__(self, name: str, index: int) -> None:
@@ -107,10 +113,12 @@ class BudgetNode:
         self.polled_s = float("-inf")
         self.devices: dict[str, BudgetDevice] = {}
         self.reserve = DecayingMaximum(_RESERVE_DECAY_S)
+        self.unlimited = DecayingMaximum(_RESERVE_DECAY_S)
         self._differences: deque[float] = deque(maxlen=_RESERVE_POLLS)
         self.curves: dict[int, ResponseCurve] = {}
         self._raw_curves: dict[int, dict[str, Any]] = {}
         self._trust = NodeTrust()
+        self._polls = 0
 
     @property
     def distrust(self) -> str:
@@ -125,7 +133,7 @@ class BudgetNode:
             rows: row of each device in the ceilings.
             now_s: time now.
         """
-        self.poll, self.polled_s = poll, now_s
+        self.poll, self.polled_s, self._polls = poll, now_s, self._polls + 1
         self._trust.observe(poll, now_s)
         jobs = {job.job_id: job for job in poll.jobs}
         for report in poll.devices:
@@ -136,6 +144,9 @@ class BudgetNode:
         self._read_curves(poll)
         if not self.distrust:
             self._learn_reserve(poll, now_s)
+        unlimited = [device.max_watts for device in self.devices.values() if device.row < 0]
+        if all(unlimited):
+            self.unlimited.update(sum(unlimited), now_s)
 
     def _read_curves(self, poll: NodePoll) -> None:
         """Parse the curves that have changed. A curve of an agent of another release may be malformed."""
@@ -179,13 +190,19 @@ class BudgetNode:
         listed = (job for device in self.poll.devices for job in device.job_ids)
         return frozenset(listed) | {job.job_id for job in self.poll.jobs}
 
-    def restore(self, devices: Mapping[str, Sequence[float]], rows: Mapping[str, int]) -> None:
-        """Add the devices of a stored state, which count until the node reports.
+    def restore(self, state: Mapping[str, Any], rows: Mapping[str, int], now_s: float) -> None:
+        """Add the devices and the other power of a stored state, which count until the node reports.
 
         Args:
-            devices: watts by device; the first is the nameplate.
+            state: the stored state. `devices` has lists of watts by device; the first is the nameplate.
             rows: row of each device in the ceilings.
+            now_s: time now.
         """
+        for name, maximum in (("reserve_watts", self.reserve), ("unlimited_watts", self.unlimited)):
+            watts = state.get(name)
+            if watts is not None and is_number(watts) and watts >= 0:
+                maximum.update(watts, now_s)
+        devices: Mapping[str, Sequence[float]] = state["devices"]
         for name, (nameplate_watts, *_) in devices.items():
             report = DeviceReport(name, "", 0.0, float(nameplate_watts), None, None)
             self.devices[name] = BudgetDevice(self, report, rows.get(name, -1))
@@ -202,10 +219,15 @@ class BudgetNode:
                 packages, packages_idle = packages + added, packages_idle + idle
         return JobRange(packages, gpu, packages_idle, gpu_idle)
 
-    def unlimited_watts(self) -> float:
-        """Return the power for which the devices without a power limit count."""
-        return sum(device.max_watts for device in self.devices.values() if device.row < 0)
+    @property
+    def rest_watts(self) -> float | None:
+        """Power for which everything but devices with a limit counts; None: not known yet."""
+        may_be_measured = self.reserve.value is None and self._polls < _MIN_POLLS
+        if self.unlimited.value is None or may_be_measured:
+            return None
+        return self.unlimited.value + (self.reserve.value or 0.0)
 
-    def nameplate_watts(self, reserve_watts: float) -> float:
-        """Return the highest power of the node, with the given power of its other parts."""
-        return reserve_watts + sum(device.max_watts for device in self.devices.values())
+    @property
+    def limited_watts(self) -> float:
+        """Sum of the highest limits of the devices with a power limit."""
+        return sum(device.max_watts for device in self.devices.values() if device.row >= 0)

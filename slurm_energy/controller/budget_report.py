@@ -10,13 +10,14 @@ import numpy as np
 from slurm_energy.budget.explanation import DecisionExplainer
 from slurm_energy.budget.group_response import group_limits
 from slurm_energy.budget.lowering_order import DistributionPolicy
-from slurm_energy.controller.budget_cycle import CycleInputs, CycleOutcome, reserve_watts
+from slurm_energy.controller.budget_cycle import CycleOutcome
 from slurm_energy.controller.budget_facts import (
     BudgetCycle,
     BudgetedJobStatus,
     BudgetedNodeStatus,
     BudgetStatus,
 )
+from slurm_energy.controller.budget_state import CycleInputs
 
 
 def cycle_report(inputs: CycleInputs, outcome: CycleOutcome, poll_s: float) -> BudgetCycle:
@@ -143,15 +144,14 @@ def _nodes(inputs: CycleInputs, outcome: CycleOutcome) -> Mapping[str, BudgetedN
     counted = np.bincount(outcome.table.node, weights=outcome.counted_watts, minlength=len(inputs.nodes))
     statuses = {}
     for index, node in enumerate(inputs.nodes):
-        state, reserve = _state(inputs, index), reserve_watts(inputs, node)
-        rest = 0.0 if state == "off" else reserve + node.unlimited_watts()
+        state, rest = _state(inputs, index), float(outcome.rest_watts[index])
         statuses[node.name] = BudgetedNodeStatus(
             node=node.name,
             state=state,
             reason=node.distrust,
             measured_watts=None if state in ("silent", "off") else node.measured_watts,
             committed_watts=float(counted[index]) + rest,
-            max_watts=node.nameplate_watts(reserve),
+            max_watts=rest + node.limited_watts,
             job_ids=node.job_ids,
             job_range=node.job_range(),
         )

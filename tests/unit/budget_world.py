@@ -35,6 +35,8 @@ class FakeNode:
     jobs: dict[str, tuple[int, ...]] = field(default_factory=dict)
     start: dict[str, float] = field(default_factory=dict)
     sensor_factor: float = 1.0
+    has_package_limits: bool = True
+    is_measured: bool = True
     slowdown_limit: float | None = None
 
     @property
@@ -69,21 +71,22 @@ class FakeNode:
         for name in self.devices:
             low, high, _ = self.range_of(name)
             ceiling = self.ceiling.get(name)
+            limited = self.has_package_limits or name.startswith("gpu")
             devices.append(
                 DeviceReport(
                     name,
                     GPU if name.startswith("gpu") else CPU,
-                    low,
-                    high,
-                    high if ceiling is None else ceiling,
-                    self.watts(name) * self.sensor_factor,
+                    low if limited else None,
+                    high if limited else None,
+                    (high if ceiling is None else ceiling) if limited else None,
+                    self.watts(name) * self.sensor_factor if self.is_measured else None,
                     self.jobs.get(name, ()),
                     ceiling,
                 )
             )
         ids = {job for ids in self.jobs.values() for job in ids}
         reports = tuple(JobReport(job, 0, self.slowdown_limit) for job in sorted(ids))
-        power = self.power * self.sensor_factor
+        power = self.power * self.sensor_factor if self.is_measured else None
         return NodePoll(self.name, f"boot-{self.boot}", self.number, tuple(devices), power, None, reports)
 
     def apply(self, decision: NodeDecision) -> None:

@@ -157,6 +157,38 @@ def test_a_restarted_controller_raises_nothing_before_all_have_reported() -> Non
     assert world.nodes[1].ceiling["gpu0"] > 100.0
 
 
+def test_power_without_limits_counts_after_a_restart_before_it_is_measured() -> None:
+    world = cluster(2600.0)
+    for node in world.nodes:
+        node.has_package_limits = False
+        node.run(1, FULL)
+    world.announce()
+    stored: dict[str, object] = {}
+    for _ in range(15):
+        world.step()
+        stored |= json.loads(json.dumps(world.engine.unsaved()))
+    before = world.cycle.budgets[0].fixed_watts
+    assert before >= 4 * (RESERVE_WATTS + 180.0)
+    world.engine = BudgetEngine(EngineSettings())
+    world.engine.restore(stored, world.now_s)
+    world.engine.set_budgets([budget(2600.0)])
+    world.__post_init__()
+    world.announce()
+    for node in world.nodes:
+        node.is_measured = False
+    assert max(world.step(20)) <= 2600.0
+    assert world.cycle.budgets[0].fixed_watts == pytest.approx(before, rel=0.05)
+
+
+def test_a_new_node_counts_like_the_largest_until_its_power_is_known() -> None:
+    world = cluster(9000.0, 2)
+    world.nodes[1].is_measured = False
+    world.step(2)
+    assert world.cycle.budgets[0].fixed_watts == 2 * RESERVE_WATTS
+    world.step(5)
+    assert world.cycle.budgets[0].fixed_watts == RESERVE_WATTS  # it has no sensor of the whole node
+
+
 def test_raises_are_withdrawn_if_they_cannot_be_stored() -> None:
     world = cluster(2600.0)
     world.step(3)

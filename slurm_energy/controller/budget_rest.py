@@ -1,0 +1,75 @@
+"""Power under budgets that no limit controls: memory, boards, fans, devices without a limit, absent nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_energy.controller.budget_coverage import job_cover, node_cover
+from slurm_energy.controller.budget_nodes import BudgetNode
+from slurm_energy.controller.budget_state import CycleInputs
+from slurm_energy.scheduling.queue import Bools, Floats
+
+
+def fixed_watts(inputs: CycleInputs, nodes_covered: Bools, rest: Floats) -> Floats:
+    """Return the power under each budget of everything but devices with a power limit, shape (b,).
+
+    Args:
+        inputs: state of the engine.
+        nodes_covered: whether a budget counts a whole node, shape (b, number of nodes).
+        rest: result of `node_rest`.
+    """
+    total: Floats = nodes_covered @ rest if len(rest) else np.zeros(len(inputs.budgets))
+    total = total + np.array([budget.constant_watts for budget in inputs.budgets], np.float64)
+    absent = _absent_nodes(inputs, rest)
+    if absent:
+        cover = node_cover(inputs.budgets, list(absent), inputs.slurm_nodes)
+        total = total + cover @ np.array(list(absent.values()), np.float64)
+    return total + _rest_of_jobs(inputs, rest)
+
+
+def node_rest(inputs: CycleInputs) -> Floats:
+    """Return for each node the power of everything but devices with a power limit, shape (number of nodes,).
+
+    A node whose power is not known yet counts like the largest of the others.
+    """
+    known = [_known_rest(inputs, node) for node in inputs.nodes]
+    largest = max((watts for watts in known if watts is not None), default=0.0)
+    return np.array([largest if watts is None else watts for watts in known], np.float64)
+
+
+def _known_rest(inputs: CycleInputs, node: BudgetNode) -> float | None:
+    if inputs.is_off(node.name):
+        return 0.0
+    facts = inputs.slurm_nodes.get(node.name)
+    if node.unlimited.value is None or facts is None or facts.reserve_watts is None:
+        return node.rest_watts
+    return facts.reserve_watts + node.unlimited.value
+
+
+def _absent_nodes(inputs: CycleInputs, rest: Floats) -> dict[str, float]:
+    """Return the nameplate power of Slurm's nodes that have never reported, by name."""
+    names = {node.name for node in inputs.nodes}
+    absent = {n: node for n, node in inputs.slurm_nodes.items() if n not in names and not node.is_off}
+    if not absent:
+        return {}
+    largest = max(
+        (node.limited_watts + watts for node, watts in zip(inputs.nodes, rest.tolist(), strict=True)),
+        default=0.0,
+    )
+    return {
+        name: largest if node.nameplate_watts is None else node.nameplate_watts
+        for name, node in absent.items()
+    }
+
+
+def _rest_of_jobs(inputs: CycleInputs, rest: Floats) -> Floats:
+    """Return the part of the rest of nodes that budgets of jobs count: an equal share for each job."""
+    total = np.zeros(len(inputs.budgets))
+    if all(budget.scope.covers_nodes for budget in inputs.budgets):
+        return total
+    for node, watts in zip(inputs.nodes, rest.tolist(), strict=True):
+        ids = node.job_ids
+        if ids and watts:
+            cover = job_cover(inputs.budgets, [(job_id,) for job_id in ids], inputs.jobs)
+            total += sum(cover.values()) * (watts / len(ids))
+    return total
