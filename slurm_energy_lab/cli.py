@@ -260,6 +260,7 @@ def _demo(args: argparse.Namespace) -> int:
     from slurm_energy_lab.cluster import lifecycle
     from slurm_energy_lab.cluster.specification import LabSpec
     from slurm_energy_lab.demo import demo_nodes, run_demo
+    from slurm_energy_lab.demo_budget import OBSERVED, enforce
 
     if not args.html.resolve().parent.is_dir():
         raise UsageError(
@@ -267,9 +268,9 @@ def _demo(args: argparse.Namespace) -> int:
         )
     _require_root()
     layout = _layout(args)
-    lab = _start_lab(layout, LabSpec(nodes=demo_nodes()))
+    lab = _start_lab(layout, LabSpec(nodes=demo_nodes(), energy=OBSERVED))
     try:
-        run_demo({**os.environ, **lab.environment()}, args.html.resolve())
+        run_demo({**os.environ, **lab.environment()}, args.html.resolve(), lambda: enforce(lab))
         print(f"The page with the plots: {args.html}")
         if args.keep or os.environ.get("KEEP") == "1":
             lab.detach()

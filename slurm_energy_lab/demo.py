@@ -1,76 +1,24 @@
-"""Demonstration on a lab: thirteen jobs under different energy policies, and a report of the results.
+"""Demonstration on a lab: thirteen jobs under different energy policies, a power budget, and a report.
 
-It uses only commands that are available to users: `senergy template`, `sbatch`, `squeue`, `senergy acct` and
-`senergy job`.
+It uses only commands that are available to users and operators: `senergy template`, `sbatch`, `squeue`,
+`senergy acct`, `senergy job` and `senergy budget`.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slurm_energy.errors import EnergyError
 from slurm_energy.policies.operating_point import OperatingPoint
+from slurm_energy_lab import demo_budget
 from slurm_energy_lab.cluster.nodes_file import DEFAULT_PROFILES, NodeSpec, from_profiles
+from slurm_energy_lab.demo_commands import DemoJob, Shell, follow, records, submit
 from slurm_energy_lab.model import UNKNOWN_PROFILE
 
-TITLE = "Thirteen jobs, five kinds of nodes, five energy policies"
-JOB_TIMEOUT_S = 300
+TITLE = "Thirteen jobs, five kinds of nodes, five energy policies, and a power budget"
 COLUMNS = "JobID%5,JobName%-22,Policy,NodeList%8,Elapsed,ConsumedEnergy,AvePower,PeakPower,EDP,Quality"
-
-
-@dataclass(frozen=True, slots=True)
-class DemoJob:
-    """One job of the demonstration: a kernel on a node under an energy policy.
-
-    Attributes:
-        kernel: name of the lab's kernel.
-        device: `cpu` or `gpu`.
-        node: name of the node.
-        machine: readable name of the node's hardware.
-        policy: energy policy.
-        gpu_cap_watts: power cap per GPU; None: none.
-        gpus: number of GPUs.
-        size_s: run time of the kernel at full speed in seconds.
-    """
-
-    kernel: str
-    device: str
-    node: str
-    machine: str
-    policy: str
-    gpu_cap_watts: int | None = None
-    gpus: int = 0
-    size_s: float = 10.0
-    reports: bool = False
-
-    @property
-    def name(self) -> str:
-        """Name of the job, for example `gemm-a100-cap200`."""
-        return f"{self.kernel}-{self.machine}-{self.policy}{self.gpu_cap_watts or ''}"
-
-    def settings(self) -> dict[str, str]:
-        """Return the values for the batch script template `cpu` or `gpu`."""
-        values = {
-            "job_name": self.name,
-            "command": f"senergy lab run {self.kernel} --{self.device} --seconds {self.size_s:g}"
-            + (" --report-progress" if self.reports else ""),
-            "policy": self.policy,
-            "model": "" if self.reports else self.kernel,
-            "nodelist": self.node,
-        }
-        if self.gpu_cap_watts:
-            values["gpu_cap"] = f"{self.gpu_cap_watts}W"
-        if self.gpus:
-            values |= {"gpus": str(self.gpus), "exclusive": "yes"}  # all GPUs of the node; runs are compared
-        return values
 
 
 JOBS = (
@@ -96,12 +44,18 @@ def demo_nodes() -> tuple[NodeSpec, ...]:
     return from_profiles((*DEFAULT_PROFILES, UNKNOWN_PROFILE))
 
 
-def run_demo(environment: Mapping[str, str], page: Path, say: Callable[[str], None] = print) -> list[int]:
-    """Submit the jobs, show their progress, print the report and write the HTML page.
+def run_demo(
+    environment: Mapping[str, str],
+    page: Path,
+    enforce: Callable[[], None],
+    say: Callable[[str], None] = print,
+) -> list[int]:
+    """Submit the jobs, show their progress, print the report, keep a budget and write the HTML page.
 
     Args:
         environment: environment variables of the lab's login node.
         page: HTML file to write.
+        enforce: lets senergyctld enforce the budget, which it only observed before.
         say: called with each line of output.
 
     Returns:
@@ -110,29 +64,34 @@ def run_demo(environment: Mapping[str, str], page: Path, say: Callable[[str], No
     Raises:
         EnergyError: a command failed, or the jobs did not end within the timeout.
     """
-    shell = _Shell(environment)
+    shell = Shell(environment)
     say(f"Submitting {len(JOBS)} jobs with sbatch, each for a whole node:")
     ids = {}
     with tempfile.TemporaryDirectory(prefix="senergy-demo-") as folder:
         for job in JOBS:
-            ids[_submit(shell, job, Path(folder))] = job
+            ids[submit(shell, job, Path(folder))] = job
             say(f"  {max(ids):>4}  {job.name:<24} on {job.node}")
-        _follow(shell, ids, say)
-    jobs = _records(shell, list(ids))
+        follow(shell, len(ids), say)
+    jobs = records(shell, list(ids))
     selection = ",".join(str(number) for number in ids)
     command = ["senergy", "acct", "-X", "-j", selection, "-o", COLUMNS]
     say("\n$ " + " ".join(command))
     say(shell(*command))
     lines = explain(jobs)
-    notes = [argument for line in lines for argument in ("--note", line)]
-    shell("senergy", "job", *map(str, ids), "--html", str(page), "--title", TITLE, *notes)
     tuned = next(number for number, job in ids.items() if job == TUNED_JOB)
     say(f"$ senergy job {tuned}")
     say(shell("senergy", "job", str(tuned)))
+    budget_ids, budget_line = demo_budget.run_budget_step(shell, enforce, say)
+    lines.append(budget_line)
+    notes = [argument for line in lines for argument in ("--note", line)]
+    shell(
+        *("senergy", "job", *map(str, [*ids, *budget_ids]), "--html", str(page)),
+        *("--budget", demo_budget.BUDGET, "--title", TITLE, *notes),
+    )
     say("Results:")
     for line in lines:
         say(f"  - {line}")
-    return list(ids)
+    return [*ids, *budget_ids]
 
 
 def explain(jobs: list[dict[str, Any]]) -> list[str]:
@@ -182,61 +141,3 @@ def _tuned_line(job: dict[str, Any]) -> str:
         f"{label}: {time:.2f}x the time, {change} at {OperatingPoint.from_json(tuning['chosen'])}, measured"
         " during the job."
     ).replace("-", "\N{MINUS SIGN}")
-
-
-class _Shell:
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self.environment = dict(environment)
-
-    def __call__(self, *command: str, timeout_s: float = 60) -> str:
-        try:
-            done = subprocess.run(
-                command, env=self.environment, capture_output=True, text=True, timeout=timeout_s, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise EnergyError(f"demo: {' '.join(command[:2])}", str(error)) from None
-        if done.returncode != 0:
-            raise EnergyError(
-                f"demo: {' '.join(command[:3])} failed", done.stderr.strip() or done.stdout.strip()
-            )
-        return done.stdout
-
-
-def _submit(shell: _Shell, job: DemoJob, folder: Path) -> int:
-    script = folder / f"{job.name}-{job.node}.sh"
-    values = [argument for key, value in job.settings().items() for argument in ("--set", f"{key}={value}")]
-    shell("senergy", "template", "render", job.device, *values, "-o", str(script))
-    output = shell("sbatch", "--parsable", f"--output={folder}/%j.out", str(script))
-    return int(output.strip().split(";")[0])
-
-
-def _follow(shell: _Shell, ids: Mapping[int, DemoJob], say: Callable[[str], None]) -> None:
-    begin, shown = time.monotonic(), ""
-    while time.monotonic() - begin < JOB_TIMEOUT_S:
-        states = shell("squeue", "--noheader", "--format=%T").split()
-        running = states.count("RUNNING")
-        line = f"{len(ids) - len(states)} of {len(ids)} jobs done, {running} running"
-        if line != shown:
-            say(f"  {time.monotonic() - begin:5.0f} s  {line}")
-            shown = line
-        if not states:
-            return
-        time.sleep(1)
-    raise EnergyError(
-        "demo: the jobs did not end", f"after {JOB_TIMEOUT_S} s", "see the logs in the lab's log folder"
-    )
-
-
-def _records(shell: _Shell, ids: list[int]) -> list[dict[str, Any]]:
-    """Return the records of all jobs.
-
-    The function waits until these energy records and Slurm's own data about the jobs have arrived.
-    """
-    selection = ",".join(str(number) for number in ids)
-    for _ in range(60):
-        jobs = json.loads(shell("senergy", "acct", "--json", "-X", "-j", selection))["jobs"]
-        if len(jobs) == len(ids) and all(job["name"] for job in jobs):
-            return list(jobs)
-        time.sleep(1)
-    print("senergy: demo: not every record has arrived after 60 s", file=sys.stderr)
-    return list(jobs)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import tomllib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from slurm_energy import config
 from slurm_energy.errors import NotFoundError, UnavailableError
 from slurm_energy_lab.cluster import processes
 from slurm_energy_lab.cluster.artifacts import SYSTEM_PATH, Artifacts, find_artifacts
+from slurm_energy_lab.cluster.configuration import merged, toml_document
 from slurm_energy_lab.cluster.daemons import DaemonPlan, daemon_environment, steps
 from slurm_energy_lab.cluster.layout import ENVIRONMENT_KEY, LabLayout
 from slurm_energy_lab.cluster.processes import SupervisorClient
@@ -95,6 +100,20 @@ class Lab:
         if child is None or child["exit"] is not None:
             return None
         return processes.host_pid(supervisor_pid, child["pid"])
+
+    def set_energy(self, tables: Mapping[str, Any]) -> None:
+        """Merge tables into energy.toml, and let senergyctld and the agents read it again.
+
+        Raises:
+            ConfigError: the resulting file is not valid.
+        """
+        path = self.layout.energy_toml
+        text = toml_document(merged(tomllib.loads(path.read_text()), tables))
+        config.parse(text, path)
+        path.write_text(text)
+        for daemon, node in [("senergyctld", None), *(("senergyd", node) for node in self.nodes)]:
+            if (pid := self.daemon_pid(daemon, node)) is not None:
+                os.kill(pid, signal.SIGHUP)
 
     def start_daemon(self, daemon: str, node: str | None = None) -> None:
         """Start a daemon that has ended, and wait until it is ready.

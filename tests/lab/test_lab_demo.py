@@ -1,7 +1,12 @@
 """The summary of the demonstration."""
 
+import json
+
 import pytest
 
+from slurm_energy import config
+from slurm_energy_lab import demo_budget
+from slurm_energy_lab.cluster.configuration import toml_document
 from slurm_energy_lab.cluster.nodes_file import DEFAULT_PROFILES
 from slurm_energy_lab.demo import JOBS, TITLE, TUNED_JOB, demo_nodes, explain
 from slurm_energy_lab.model import load_profile
@@ -41,3 +46,54 @@ def test_the_summary_tells_what_tuning_found(tuning, text):
     lines = explain(jobs(tuning))
     assert len(lines) == 6
     assert text in lines[-1]
+
+
+def test_the_jobs_under_the_budget_run_on_nodes_of_the_demonstration():
+    nodes = {node.name: load_profile(node.profile) for node in demo_nodes()}
+    assert [nodes[job.node].gpu_count for job in demo_budget.JOBS] == [job.gpus for job in demo_budget.JOBS]
+    names = [job.name for job in (*JOBS, *demo_budget.JOBS)]
+    assert len(names) == len(set(names))
+
+
+class LoginNode:
+    """A login node whose controller follows the commands at once."""
+
+    def __init__(self):
+        self.mode, self.limit, self.jobs, self.commands = "observe", 20e3, [], []
+
+    def __call__(self, *command, timeout_s=60):
+        self.commands.append(command)
+        name = command[0] if command[0] != "senergy" else command[1]
+        if name == "sbatch":
+            self.jobs.append(20 + len(self.jobs))
+            return f"{self.jobs[-1]}\n"
+        if name == "acct":
+            return json.dumps({"jobs": [{"name": "x"} for _ in self.jobs]})
+        if name == "squeue":
+            return ""
+        if command[2:3] == ("set",):
+            self.limit = 20e3 if "--configured" in command else float(command[4].removesuffix("W"))
+        if command[2:3] == ("history",) and "--json" in command:
+            return json.dumps({"series": [{"over_s": [0.0, 2.25]}]})
+        row = {"name": "site", "measured_watts": min(10e3, self.limit - 100), "floor_watts": 4e3}
+        state = {"mode": self.mode, "decided_unix_s": 1.0, "budgets": [row]}
+        return json.dumps(state | {"jobs": [{"job_id": job} for job in self.jobs]})
+
+
+def test_the_budget_step_lowers_and_raises_the_limit(monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    node, said = LoginNode(), []
+
+    def enforce():
+        node.mode = "enforce"
+
+    ids, line = demo_budget.run_budget_step(node, enforce, said.append)
+    changes = [command[4] for command in node.commands if command[1:3] == ("budget", "set")]
+    assert (ids, changes, node.limit) == ([20, 21, 22], ["7000W", "--configured"], 20e3)
+    assert "from 10.0 kW to 6.9 kW and was above the limit for 2.2 s" in line
+    assert any(text.startswith("\n$ senergy budget explain 20") for text in said)
+
+
+def test_the_budget_is_only_observed_at_first():
+    parsed = config.parse(toml_document(demo_budget.OBSERVED))
+    assert (parsed.budget.mode, parsed.budgets[0].name) == ("observe", demo_budget.BUDGET)
