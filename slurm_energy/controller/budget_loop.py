@@ -39,6 +39,8 @@ _PAUSE_FACTOR: Final = 2.0
 """Pause after an early decision, as a multiple of its duration."""
 _STORE_S: Final = 10.0
 _NODES_S: Final = 5.0
+_MAX_AGE_S: Final = 15.0
+_INPUTS_TIMEOUT_S: Final = 10.0
 _OFF_POLL_S: Final = 30.0
 _SUBJECT: Final = "power budgets"
 T = TypeVar("T")
@@ -84,7 +86,7 @@ class BudgetLoop:
         self.signals = SignalReader(failures, self._wake.set)
         self._backlog: dict[str, str] = {}
         self.policy_lines: tuple[str, ...] = ()
-        self._cycle_s = 0.0
+        self._cycle_s, self._decided_s = 0.0, time.monotonic()
         self._error: str | None = None
         self._has_overrides = False
         self.decided_unix_s: float | None = None
@@ -122,6 +124,8 @@ class BudgetLoop:
             count, mode = len(self.config.budgets), self.config.budget.mode
             why = f"configuration read again: {count} budgets, mode {mode}"
             self.recorder.note(BudgetChange(time.time(), None, None, "reload", why))
+        if before is None:
+            self._decided_s = time.monotonic()  # the first decision may take its time
         self.parts = parts
         self.signals.follow(parts.limits.signals if parts is not None else {})
         self._wake.set()
@@ -133,17 +137,24 @@ class BudgetLoop:
             data: the poll as parsed JSON.
 
         Raises:
+            UnavailableError: no decision has succeeded for some time. The node's lease then ends.
             UsageError: the poll is malformed.
         """
         poll = NodePoll.from_json(data)
         parts = self.parts
         if parts is None:
             return NodeDecision(0, {}, {}, {}, self.config.budget.lease_s, _OFF_POLL_S).to_json()
+        self._refuse_old_decisions()
         async with self._lock:
             decision = await self._in_thread(lambda: parts.engine.poll(poll, time.monotonic()))
         if parts.engine.has_news:
             self._wake.set()
         return decision.to_json()
+
+    def _refuse_old_decisions(self) -> None:
+        age_s = time.monotonic() - self._decided_s
+        if age_s > max(_MAX_AGE_S, 3.0 * self.config.budget.period_s):
+            raise UnavailableError("power budgets", f"no decision for {age_s:.0f} s", "see senergyctld's log")
 
     async def loop(self) -> None:
         """Decide, read signals, store and admit jobs until cancelled."""
@@ -170,18 +181,23 @@ class BudgetLoop:
         parts = self.parts
         if parts is None:
             return
-        began_s = time.monotonic()
         if not parts.is_restored:
             await self._restore(parts)
+        began_s = time.monotonic()
         async with self._lock:
             cycle = await self._in_thread(lambda: parts.decide(time.time(), began_s, self.signals.texts))
-            await self._save_nodes(parts)
-        if parts is self.parts:
-            self.cycle, self.decided_unix_s = cycle, time.time()
-            self.recorder.add(cycle, began_s, time.time())
-            problems = {name: parts.limits.problem(name, time.time()) for name in parts.limits.names}
-            self.recorder.add_problems(problems, time.time())
+            problem = await self._save_nodes(parts)
         self._cycle_s = time.monotonic() - began_s
+        if parts is self.parts:
+            self._use(parts, cycle, began_s)
+        if problem is not None:
+            raise problem
+
+    def _use(self, parts: BudgetParts, cycle: BudgetCycle, now_s: float) -> None:
+        self.cycle, self._decided_s, self.decided_unix_s = cycle, now_s, time.time()
+        self.recorder.add(cycle, now_s, self.decided_unix_s)
+        problems = {name: parts.limits.problem(name, self.decided_unix_s) for name in parts.limits.names}
+        self.recorder.add_problems(problems, self.decided_unix_s)
 
     async def set_override(self, override: LimitOverride | None, change: BudgetChange) -> None:
         """Store a live limit and use it in the next decision.
@@ -303,7 +319,10 @@ class BudgetLoop:
         if damaged:
             log.warning("power budgets: the stored state of %d nodes cannot be read", len(damaged))
         await self._load_overrides()
-        await parts.inputs.refresh(self.config, parts.limits, {}, frozenset())
+        # Without Slurm's answer, nodes that have never reported do not count until it comes.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_INPUTS_TIMEOUT_S):
+                await parts.inputs.refresh(self.config, parts.limits, {}, frozenset())
         await self._in_thread(parts.use_inputs)
         why = f"{len(self.config.budgets)} budgets, {len(bodies)} nodes known from before"
         self.recorder.note(BudgetChange(time.time(), None, None, "start", why))
@@ -313,18 +332,19 @@ class BudgetLoop:
         if self.parts is not None:
             self.parts.limits.set_overrides(found)
 
-    async def _save_nodes(self, parts: BudgetParts) -> None:
+    async def _save_nodes(self, parts: BudgetParts) -> UnavailableError | None:
+        """Store what nodes may receive. Return the error after which no raise may be sent."""
         states = await self._in_thread(parts.engine.unsaved)
         self._backlog |= {name: json.dumps(state) for name, state in states.items()}
-        if not self._backlog:
-            return
-        try:
-            cluster = self.config.cluster.name
-            await self._store.write(budgets.save_nodes, cluster, time.time(), self._backlog)
-        except UnavailableError:
-            await self._in_thread(parts.engine.withdraw_raises)
-            raise
+        if self._backlog:
+            try:
+                cluster = self.config.cluster.name
+                await self._store.write(budgets.save_nodes, cluster, time.time(), self._backlog)
+            except UnavailableError as error:
+                await self._in_thread(parts.engine.withdraw_raises)
+                return error
         self._backlog = {}
+        return None
 
     async def _guarded(self, what: str, work: Coroutine[Any, Any, None]) -> None:
         """Run a part of the work. An error is logged once, and the nodes' leases limit its consequences."""

@@ -161,16 +161,17 @@ def read_signal_file(path: Path) -> SignalText:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise UnavailableError(str(path), error.strerror or str(error)) from None
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
+    try:
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise UnavailableError(str(path), "is not a regular file")
         if status.st_mode & stat.S_IWOTH:
             raise UnavailableError(str(path), "all users can write it", f"chmod o-w {path}")
-        try:
-            data = file.read(MAX_SIGNAL_BYTES + 1)
-        except OSError as error:
-            raise UnavailableError(str(path), error.strerror or str(error)) from None
+        data = os.read(descriptor, MAX_SIGNAL_BYTES + 1)
+    except OSError as error:
+        raise UnavailableError(str(path), error.strerror or str(error)) from None
+    finally:
+        os.close(descriptor)
     return SignalText(_decoded(data), min(status.st_mtime, time.time()))
 
 

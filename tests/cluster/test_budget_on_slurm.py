@@ -14,6 +14,7 @@ from lab_driver import LabDriver
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.root,
+    pytest.mark.soak,
     pytest.mark.lab(
         profiles=["epyc-7513-a100"] * 2,
         overrides={"cpu.cores_per_package": 4},

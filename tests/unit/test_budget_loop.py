@@ -240,6 +240,19 @@ def test_no_raise_is_sent_while_the_database_refuses(
     site().run(story)
 
 
+def test_polls_are_refused_while_no_decision_succeeds(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(s: Site) -> None:
+        await s.step(3)
+        clock = time.monotonic()
+        monkeypatch.setattr("slurm_energy.controller.budget_loop.time.monotonic", lambda: clock + 60.0)
+        with pytest.raises(UnavailableError, match="no decision for"):
+            await s.routes.poll(json.loads(json.dumps(s.nodes[0].poll().to_json())), SENDER)
+
+    site().run(story)
+
+
 def test_a_reload_changes_budgets_and_off_releases_nodes(site: Callable[..., Site]) -> None:
     async def story(s: Site) -> None:
         s.start(1, s.nodes[0])
@@ -295,6 +308,7 @@ def test_power_over_time_is_stored(site: Callable[..., Site], monkeypatch: pytes
         begin, now = 1.7e9, [1.7e9]
         monkeypatch.setattr("slurm_energy.controller.budget_loop.time.time", lambda: now[0])
         monkeypatch.setattr("slurm_energy.controller.budget_loop.time.monotonic", lambda: now[0])
+        await s.loop.decide()
         for _ in range(25):
             now[0] += 1.0
             await s.step()
