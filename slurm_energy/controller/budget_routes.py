@@ -207,7 +207,7 @@ class BudgetRoutes:
         return {
             "job_id": job.job_id,
             "state": state,
-            "budget": status.budget if status is not None else None,
+            "budget": status.budget if status is not None else _delaying_budget(loop, waiting),
             "explanation": sentence,
             "details": [],
             "wanted_watts": status.wanted_watts if status is not None else watts,
@@ -295,6 +295,17 @@ class BudgetRoutes:
                 }
             )
         return rows
+
+
+def _delaying_budget(loop: BudgetLoop, waiting: str | None) -> str | None:
+    """Return the budget whose power a pending job waits for; None if it does not wait for power.
+
+    The admission keeps the budget of the cluster.
+    """
+    if not waiting or loop.parts is None:
+        return None
+    limits = loop.parts.limits
+    return next((name for name in limits.names if limits.table(name).cluster), None)
 
 
 def _nodes(cycle: BudgetCycle, is_visible: Callable[[int], bool]) -> list[BudgetNodeObject]:

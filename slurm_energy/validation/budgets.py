@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Final
 from zoneinfo import ZoneInfo
 
 from slurm_energy.budget.limit_files import configured_limit
+from slurm_energy.budget.limit_sources import NO_LIMIT, CalendarLimit
 from slurm_energy.config import BudgetTable
 from slurm_energy.config.budget_tables import SCOPES, SOURCES
 from slurm_energy.config.findings import Finding
@@ -171,6 +174,8 @@ def _check_limit(context: CheckContext, section: str, table: BudgetTable) -> Ite
     except ValueError as error:
         yield context.error(section, key, f"{table.calendar or table.name}: {error}")
         return
+    if isinstance(limit, CalendarLimit):
+        yield from _check_calendar_times(context, section, limit)
     lowest = min(entry["watts"] for entry in table.schedule) if table.schedule else limit.lowest(*_EVER)
     required = _required_watts(context, table)
     if required is not None and lowest < required:
@@ -178,6 +183,21 @@ def _check_limit(context: CheckContext, section: str, table: BudgetTable) -> Ite
         why = f"{lowest:g} W is below the {required:g} W that its nodes need beside processors and GPUs"
         todo = f"write {math.ceil(required)} or more, or correct budget.node_reserve_watts"
         yield context.error(section, key, why, todo)
+
+
+def _check_calendar_times(context: CheckContext, section: str, limit: CalendarLimit) -> Iterator[Finding]:
+    """Yield warnings if no row of a calendar applies yet, or no row will change the limit any more."""
+    now = time.time()
+    if limit.begin_unix_s > now:
+        why = f"gives no limit before its first row, {_date(limit.begin_unix_s)}"
+        yield context.warning(section, "calendar", why, "add a row for the time before")
+    elif limit.end_unix_s < now and limit.limit_at(now) != NO_LIMIT:
+        why = f"its last row, {_date(limit.end_unix_s)}, stays in force"
+        yield context.warning(section, "calendar", why, "add coming rows, or an empty limit to end it")
+
+
+def _date(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s).astimezone().isoformat(timespec="minutes")
 
 
 def _required_watts(context: CheckContext, table: BudgetTable) -> float | None:

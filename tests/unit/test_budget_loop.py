@@ -18,6 +18,7 @@ from budget_world import RESERVE_WATTS, FakeNode
 from slurm_energy import config as configuration
 from slurm_energy.accounting import budgets, database
 from slurm_energy.budget.messages import NodeDecision
+from slurm_energy.controller.budget_admission import AdmissionReport
 from slurm_energy.controller.budget_loop import BudgetLoop
 from slurm_energy.controller.budget_routes import BudgetRoutes
 from slurm_energy.controller.identity import Rights
@@ -294,7 +295,12 @@ def test_jobs_are_explained_to_their_owners(
         told = await s.routes.explain({"job_id": "1"}, ALICE)
         assert told["state"] == "running" and told["budget"] == "site"
         assert told["explanation"].startswith("budget 'site' lowers")
-        assert (await s.routes.explain({"job_id": "9"}, BOB))["state"] == "pending"
+        told = await s.routes.explain({"job_id": "9"}, BOB)
+        assert (told["state"], told["budget"]) == ("pending", None)
+        assert s.loop.parts is not None
+        s.loop.parts.admission_report = AdmissionReport(waiting={9: "it waits for 500 W"})
+        told = await s.routes.explain({"job_id": "9"}, BOB)
+        assert (told["budget"], told["explanation"]) == ("site", "it waits for 500 W")
         with pytest.raises(ForbiddenError):
             await s.routes.explain({"job_id": "1"}, BOB)
         with pytest.raises(NotFoundError):

@@ -42,7 +42,7 @@ def lines(tmp_path: Path, text: str, slurm: dict[str, list[str]] = SLURM) -> lis
 
 def test_valid_budgets_have_no_findings(tmp_path: Path) -> None:
     calendar = tmp_path / "calendar.csv"
-    calendar.write_text("time,watts\n2026-12-24T18:00,3000\n")
+    calendar.write_text("time,watts\n2001-01-01,3000\n2100-01-01,4000\n")
     calendar.chmod(0o644)
     text = f"""{ENFORCED}timezone = 'Europe/Berlin'
 node_reserve_watts = {{ "n[1-4]" = 100, g1 = 300 }}
@@ -125,7 +125,7 @@ def test_a_limit_below_the_power_of_idle_nodes_is_refused_with_the_required_powe
     tmp_path: Path, limit: str, key: str
 ) -> None:
     calendar = tmp_path / "calendar.csv"
-    calendar.write_text("time,watts\n2026-12-24T18:00,9000\n2026-12-24T19:00,699\n")
+    calendar.write_text("time,watts\n2001-01-01,9000\n2100-01-01,699\n")
     calendar.chmod(0o644)
     text = "[budget]\nnode_reserve_watts = { 'n[1-4]' = 100, g1 = 300 }\n" + SITE + limit
     found = [finding for finding in findings(tmp_path, text) if finding.key == f"budgets.{key}"]
@@ -164,6 +164,24 @@ def test_a_faulty_calendar_is_an_error(tmp_path: Path, content: bytes, mode: int
     (tmp_path / "calendar.csv").chmod(mode)
     (line,) = (e for e in lines(tmp_path, SITE + "calendar = 'HERE/calendar.csv'\n") if "calendar" in e)
     assert line.startswith("error 4 budgets.calendar: " + expected.replace("HERE", str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ("2100-01-01T00:00Z,5000", "gives no limit before its first row, 2"),
+        ("2001-01-01T00:00Z,5000", "its last row, 200"),
+        ("2001-01-01T00:00Z,5000\n2001-01-02T00:00Z,", ""),
+    ],
+)
+def test_a_calendar_that_has_not_begun_or_has_ended_is_a_warning(
+    tmp_path: Path, rows: str, expected: str
+) -> None:
+    (tmp_path / "calendar.csv").write_text(f"time,watts\n{rows}\n")
+    (tmp_path / "calendar.csv").chmod(0o644)
+    text = lines(tmp_path, SITE + "calendar = 'HERE/calendar.csv'\n")
+    warnings = [line for line in text if line.startswith("warning 4 budgets.calendar: ")]
+    assert [expected in line for line in warnings] == [True] * bool(expected)
 
 
 @pytest.mark.parametrize(
