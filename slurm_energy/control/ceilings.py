@@ -17,7 +17,7 @@ def set_ceilings(
     """Set or lift the ceilings of knobs, and write every value that changes as a result.
 
     The original is in the journal before the first write. A value that another program has set is overwritten
-    only if it exceeds the ceiling. A knob whose value cannot be read is left alone.
+    only if it exceeds the ceiling. A knob that cannot be read, or whose device is gone, is left alone.
 
     Args:
         devices: devices of the node.
@@ -50,8 +50,13 @@ def _request(transaction: SettingsTransaction, key: str, ceiling: str | None) ->
         Whether the entry is no longer needed, so that the original must be restored.
     """
     entry = transaction.entry(key)
-    if key not in transaction.devices.knobs or (entry is None and ceiling is None):
+    if entry is None and ceiling is None:
         return False
+    if key not in transaction.devices.knobs:
+        if entry is None or ceiling is not None:
+            return False
+        transaction.entries[key] = entry.with_ceiling(None)
+        return transaction.entries[key].is_orphaned
     if entry is None:
         original = transaction.read(key)
         if original is None:

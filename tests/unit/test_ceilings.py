@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -192,6 +193,19 @@ def test_restoring_all_jobs_keeps_the_ceilings(node: CeilingNode) -> None:
 def test_a_device_that_is_gone_has_no_ceiling(node: CeilingNode) -> None:
     assert node.manager.set_ceilings({"nvml.power_limit[gpu0]": "5", KEY: "120000000"})
     assert list(node.journal.entries) == [KEY]
+
+
+def test_a_device_that_is_lost_gets_its_original_when_it_returns(node: CeilingNode) -> None:
+    node.bound(120)
+    present = node.devices
+    knobs = {key: knob for key, knob in present.knobs.items() if key != KEY}
+    node.devices = dataclasses.replace(present, knobs=knobs)
+    node.restart()
+    node.bound(None)
+    assert node.journal.entries[KEY].is_orphaned
+    node.devices = present
+    node.restart()
+    assert node.tree.snapshot() == node.original
 
 
 STEP = st.one_of(

@@ -19,6 +19,7 @@ from slurm_energy.budget.messages import DeviceReport, NodeDecision, NodePoll
 from slurm_energy.config import AgentConfig, BudgetConfig, Config
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.hardware import GpuInfo
+from slurm_energy.tuning.response_curve import ResponseCurve
 
 ENFORCED = Config(agent=AgentConfig(sampling_hz=1.0), budget=BudgetConfig(mode="enforce"))
 OFF = dataclasses.replace(ENFORCED, budget=BudgetConfig(mode="off"))
@@ -379,3 +380,26 @@ def test_a_restarted_agent_records_the_limit_without_ceilings(node: BudgetNode) 
     (record,) = (record for record in node.records() if record.step is None)
     assert node.manager._devices.hardware.packages[0].limit_watts == 250.0
     assert [device.max_cap_watts for device in record.devices if device.name != "cpu"] == [400.0, 400.0]
+
+
+def test_the_curve_of_a_tuned_job_is_reported_within_bounds(node: BudgetNode) -> None:
+    point = {
+        "point": {"gpu_limit_watts": 200.0},
+        "time_ratio": 1.02,
+        "power_ratio": 0.7,
+        "source": "this run",
+        "time_error": 0.01,
+        "count": 3,
+        "measured_unix_s": None,
+    }
+    clock = {**point, "point": {"gpu_clock_mhz": 1000.0}}
+    for job_id in range(1, 41):
+        node.begin(job_id, cpus="1", model="bert")
+        session = node.manager._sessions.require_run(job_id)
+        points = [{**point, "point": {"gpu_limit_watts": 100.0 + number}} for number in range(40)]
+        session.tuning = {"mode": "on", "objective": "edp", "points": [clock, *points]}
+    curves = [job.curve for job in node.poll().jobs]
+    reported = [ResponseCurve.from_json(curve) for curve in curves if curve is not None]
+    assert [len(curve.points) for curve in reported] == [32] * 16
+    assert reported[0].workload == "bert"
+    assert all(item.point.gpu_clock_mhz is None for item in reported[0].points)

@@ -16,6 +16,8 @@ from slurm_energy.tuning.response_curve import ResponseCurve, ResponsePoint, har
 
 _LIMIT_FIELDS: Final = ("gpu_limit_watts", "package_limit_watts")
 _MAX_CURVE_POINTS: Final = 32
+_MAX_POLL_POINTS: Final = 512
+"""Maximum number of points in all curves of a poll, about 100 kB: the controller refuses long polls."""
 
 
 class JobReports:
@@ -47,16 +49,23 @@ class JobReports:
         sessions, limited = list(self._sessions()), list(devices)
         running = {session.key for session in sessions}
         self._slowdown_limits = {key: v for key, v in self._slowdown_limits.items() if key in running}
-        return tuple(
-            JobReport(
-                job_id=session.job_id,
-                restart_count=session.restart_count,
-                slowdown_limit=self._slowdown_limit(session),
-                requested_watts=self._requested_watts(session.owner, limited),
-                curve=response_curve(session),
+        reports, free_points = [], _MAX_POLL_POINTS
+        for session in sessions:
+            curve = response_curve(session)
+            points = 0 if curve is None else len(curve["points"])
+            if points > free_points:
+                curve, points = None, 0
+            free_points -= points
+            reports.append(
+                JobReport(
+                    job_id=session.job_id,
+                    restart_count=session.restart_count,
+                    slowdown_limit=self._slowdown_limit(session),
+                    requested_watts=self._requested_watts(session.owner, limited),
+                    curve=curve,
+                )
             )
-            for session in sessions
-        )
+        return tuple(reports)
 
     def _slowdown_limit(self, session: Session) -> float | None:
         if session.key not in self._slowdown_limits:
