@@ -129,7 +129,10 @@ def run_cycle(inputs: CycleInputs, reports: Mapping[int, MergedJobReport]) -> Cy
     # Jobs start at the minimum limits, so that more than that need not be kept free for them.
     starts = table.cover @ np.where(counts_as_idle, np.maximum(0.0, table.min_watts - table.idle_watts), 0.0)
     promised = np.minimum(np.maximum(0.0, inputs.promised_watts), starts)
-    usable = usable - promised - inputs.correct(measured)
+    names = [budget.name for budget in inputs.budgets]
+    usable = (
+        usable - promised - inputs.excess.update(names, measured, rest + table.cover @ counted, inputs.now_s)
+    )
     all_watts = rest + table.cover @ (still + np.where(free_device, table.max_watts, 0.0))
     needs_no_limit: Bools = all_watts <= usable
     grouped = np.flatnonzero(free_device & table.busy)

@@ -5,13 +5,13 @@ Times are seconds on one monotonic clock that the caller chooses.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from slurm_energy.budget.ceilings import CeilingCommitment
+from slurm_energy.budget.measured_excess import MeasuredExcess
 from slurm_energy.budget.messages import JobReport, NodeDecision, NodePoll
 from slurm_energy.controller.budget_cycle import CycleOutcome, run_cycle
 from slurm_energy.controller.budget_facts import (
@@ -33,9 +33,6 @@ _SILENT_POLLS: Final = 3.0
 """Missed polls after which a node counts as silent."""
 _STORED_WATTS: Final = 5.0
 """Change of a node's other power that is stored."""
-_CORRECTION_DECAY_S: Final = 60.0
-_CORRECTION_TOLERANCE: Final = 0.01
-"""Share of the committed power that the measured power may exceed before it counts."""
 
 
 class BudgetEngine:
@@ -59,9 +56,7 @@ class BudgetEngine:
         self._slurm_nodes: Mapping[str, BudgetedNode] = {}
         self._jobs: Mapping[int, BudgetedJob] = {}
         self._promised: Mapping[str, float] = {}
-        self._correction: dict[str, float] = {}
-        self._committed: dict[str, float] = {}
-        self._corrected_s = -math.inf
+        self._excess = MeasuredExcess()
         self._commitment = CeilingCommitment()
         self._nodes: dict[str, BudgetNode] = {}
         self._stored: dict[str, dict[str, Any]] = {}
@@ -174,8 +169,6 @@ class BudgetEngine:
         inputs = self._inputs(now_s)
         outcome = run_cycle(inputs, self._job_reports())
         self.outcome, self.has_news = outcome, False
-        names = [budget.name for budget in self._budgets]
-        self._committed = dict(zip(names, outcome.committed_watts.tolist(), strict=True))
         self._undecided.clear()
         self._has_decided = True
         self._unlimited = _without_limit(outcome)
@@ -245,30 +238,10 @@ class BudgetEngine:
             jobs=self._jobs,
             commitment=self._commitment,
             promised_watts=np.array(promised, np.float64),
-            correct=self._corrections(now_s),
+            excess=self._excess,
             silent=silent,
             now_s=now_s,
         )
-
-    def _corrections(self, now_s: float) -> Callable[[Floats], Floats]:
-        """Return the function that computes the power to take off each limit, see `CycleInputs.correct`.
-
-        The correction is the excess of the measured over the committed power of the last decision. It rises
-        at once, and falls slowly when the measured power fits again.
-        """
-        kept = math.exp(-max(0.0, now_s - self._corrected_s) / _CORRECTION_DECAY_S)
-        self._corrected_s = now_s
-        names = [budget.name for budget in self._budgets]
-
-        def correct(measured: Floats) -> Floats:
-            decayed = np.array([self._correction.get(name, 0.0) * kept for name in names], np.float64)
-            committed = np.array([self._committed.get(name, math.inf) for name in names], np.float64)
-            excess = np.maximum(decayed, measured - committed * (1.0 + _CORRECTION_TOLERANCE))
-            correction: Floats = np.where(excess < 1.0, 0.0, excess)
-            self._correction = dict(zip(names, correction.tolist(), strict=True))
-            return correction
-
-        return correct
 
     def _job_reports(self) -> dict[int, MergedJobReport]:
         """Return the reports of all nodes by job, with the strictest slowdown limit."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_energy.budget.ceilings import CeilingCommitment
+from slurm_energy.budget.measured_excess import MeasuredExcess
 from slurm_energy.controller.budget_facts import BudgetedJob, BudgetedNode, BudgetInForce, EngineSettings
 from slurm_energy.controller.budget_nodes import BudgetNode
 from slurm_energy.scheduling.queue import Bools, Floats
@@ -24,8 +25,7 @@ class CycleInputs:
         commitment: ceilings.
         promised_watts: power under each budget that Slurm may give to jobs which no node has reported yet,
             shape (b,).
-        correct: returns the power to take off each limit because measurements exceed the committed power,
-            from the measured power under each budget, shape (b,).
+        excess: correction of the limits by measured power; the decision updates it.
         silent: whether a node does not report, by index.
         now_s: time now.
     """
@@ -37,7 +37,7 @@ class CycleInputs:
     jobs: Mapping[int, BudgetedJob]
     commitment: CeilingCommitment
     promised_watts: Floats
-    correct: Callable[[Floats], Floats]
+    excess: MeasuredExcess
     silent: Bools
     now_s: float
 

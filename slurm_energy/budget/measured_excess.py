@@ -1,0 +1,62 @@
+"""Correction of budgets whose measured power exceeds the committed power."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from slurm_energy.scheduling.queue import Floats
+
+_HOLD_S: Final = 2.5
+"""Time for which the excess must last. Measured power is the mean of the time before, so that it exceeds
+ceilings that were just lowered, and lacks devices that were just started."""
+_DECAY_S: Final = 60.0
+_TOLERANCE: Final = 0.01
+"""Part of the committed power that the measured power may exceed before it counts."""
+_MIN_WATTS: Final = 1.0
+
+
+class MeasuredExcess:
+    """Power to take off each limit because measurements exceed what the ceilings should allow.
+
+    The correction is the lowest excess of the last seconds. It falls slowly when the measured power fits.
+    """
+
+    def __init__(self) -> None:
+        self._samples: dict[str, list[tuple[float, float]]] = {}
+        self._correction: dict[str, float] = {}
+        self._updated_s = -math.inf
+
+    def update(
+        self, names: Sequence[str], measured_watts: Floats, committed_watts: Floats, now_s: float
+    ) -> Floats:
+        """Return the correction of each budget in watts, shape (b,).
+
+        Args:
+            names: names of the b budgets; the state of other budgets is dropped.
+            measured_watts: measured power under each budget, shape (b,).
+            committed_watts: power that the ceilings in force allow, shape (b,).
+            now_s: time on a monotonic clock.
+        """
+        kept = math.exp(-max(0.0, now_s - self._updated_s) / _DECAY_S)
+        self._updated_s = now_s
+        excess = measured_watts - committed_watts * (1.0 + _TOLERANCE)
+        samples, correction = {}, {}
+        for name, watts in zip(names, np.nan_to_num(excess, nan=0.0).tolist(), strict=True):
+            samples[name] = _window([*self._samples.get(name, []), (now_s, watts)], now_s)
+            lasts = now_s - samples[name][0][0] >= _HOLD_S
+            lasting_watts = min(watts for _, watts in samples[name]) if lasts else 0.0
+            value = max(self._correction.get(name, 0.0) * kept, lasting_watts)
+            correction[name] = value if value >= _MIN_WATTS else 0.0
+        self._samples, self._correction = samples, correction
+        return np.array([correction[name] for name in names], np.float64)
+
+
+def _window(samples: list[tuple[float, float]], now_s: float) -> list[tuple[float, float]]:
+    """Return the samples of the last `_HOLD_S` seconds, and the one before them."""
+    recent = [sample for sample in samples if sample[0] > now_s - _HOLD_S]
+    before = [sample for sample in samples if sample[0] <= now_s - _HOLD_S]
+    return [*before[-1:], *recent]
