@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import textwrap
 import typing
@@ -40,7 +41,7 @@ def example_file(config: Config | None = None) -> str:
     if config:
         return "\n".join(out + _filled_tables(config))
     for header, cls in _TABLES.items():
-        out += [f"# {_summary(cls)}", f"#{header}"]
+        out += [*(f"# {line}".rstrip() for line in _description(cls)), f"#{header}"]
         out += [f"#{f.name} = {toml(f.metadata['show'])}" for f in dataclasses.fields(cls)]
         out.append("")
     return "\n".join(out)
@@ -54,7 +55,7 @@ def reference_page() -> str:
         out += [
             f"## `{header}`",
             "",
-            _summary(cls),
+            *_description(cls),
             "",
             "| key | type | default | meaning |",
             "|---|---|---|---|",
@@ -109,6 +110,15 @@ def _filled_tables(config: Config) -> list[str]:
 
 def _summary(cls: type[Any]) -> str:
     return (cls.__doc__ or "").strip().splitlines()[0]
+
+
+def _description(cls: type[Any]) -> list[str]:
+    """Return the lines of a class's docstring without its sections, such as `Attributes:`."""
+    lines = inspect.cleandoc(cls.__doc__ or "").splitlines()
+    end = next((number for number, line in enumerate(lines) if line.endswith(":")), len(lines))
+    while end and not lines[end - 1]:
+        end -= 1
+    return lines[:end]
 
 
 def _type_name(hint: Any) -> str:

@@ -48,7 +48,8 @@ def write_png(response: Mapping[str, Any], begin: float, end: float, path: Path)
     for axes, history in zip(panels, shown, strict=True):
         _panel(axes, history)
     panels[0].legend(loc="upper left", bbox_to_anchor=(0, 1.2), ncols=4, frameon=False)
-    figure.suptitle("Power budgets", x=0.01, ha="left", fontsize=11, fontweight="bold")
+    count = f": {len(shown)} of {len(histories)}" if len(shown) < len(histories) else ""
+    figure.suptitle(f"Power budgets{count}", x=0.01, ha="left", fontsize=11, fontweight="bold")
     try:
         figure.savefig(path, format="png")
     except OSError as error:

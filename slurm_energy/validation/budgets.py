@@ -30,13 +30,13 @@ _EVER: Final = (-math.inf, math.inf)
 def check(context: CheckContext) -> Iterator[Finding]:
     """Yield findings about budgets; they are checked even if `budget.mode` is `off`."""
     yield from _check_section(context)
-    tables = context.config.budgets
+    tables, slurm_nodes = context.config.budgets, NodesOfSlurm.of(context.host.slurm)
     for position, table in enumerate(tables):
         section = table_label("budgets", position)
         yield from _check_name(context, section, table, tables[:position])
         scope_findings = list(_check_scope(context, section, table))
-        yield from scope_findings or _check_members(context, section, table)
-        yield from _check_source(context, section, table)
+        yield from scope_findings or _check_members(context, section, table, slurm_nodes)
+        yield from _check_source(context, section, table, slurm_nodes)
     yield from _check_coverage(context)
     if tables and context.config.budget.mode == "enforce":
         yield from check_admission(context)
@@ -106,13 +106,14 @@ def _check_scope(context: CheckContext, section: str, table: BudgetTable) -> Ite
             yield context.error(section, "nodes", error.what.removeprefix("nodes: "), error.todo)
 
 
-def _check_members(context: CheckContext, section: str, table: BudgetTable) -> Iterator[Finding]:
+def _check_members(
+    context: CheckContext, section: str, table: BudgetTable, nodes: NodesOfSlurm
+) -> Iterator[Finding]:
     slurm = context.host.slurm
     key, value = table.scope
     if key == "partition" and slurm.partitions and value not in slurm.partitions:
         why = f"partition '{value}' is not in {slurm.path}"
         yield context.warning(section, key, why, suggest_name(value, sorted(slurm.partitions)))
-    nodes = NodesOfSlurm.of(slurm)
     if key == "nodes" and nodes.names:
         missing = sorted(set(expand_hostlist(value)) - nodes.names)
         if missing:
@@ -121,7 +122,9 @@ def _check_members(context: CheckContext, section: str, table: BudgetTable) -> I
         yield context.warning(section, key, f"this host does not know user '{value}'")
 
 
-def _check_source(context: CheckContext, section: str, table: BudgetTable) -> Iterator[Finding]:
+def _check_source(
+    context: CheckContext, section: str, table: BudgetTable, slurm_nodes: NodesOfSlurm
+) -> Iterator[Finding]:
     sources = table.sources
     if not sources:
         if not any(context.is_set(section, key) for key in SOURCES):
@@ -144,10 +147,12 @@ def _check_source(context: CheckContext, section: str, table: BudgetTable) -> It
     elif table.max_age_s < table.signal_interval_s:
         why = f"{table.max_age_s:g} s is shorter than signal_interval_s: the signal would often be lost"
         yield context.error(section, "max_age_s", why, f"write {2 * table.signal_interval_s:g} or more")
-    yield from _check_limit(context, section, table)
+    yield from _check_limit(context, section, table, slurm_nodes)
 
 
-def _check_limit(context: CheckContext, section: str, table: BudgetTable) -> Iterator[Finding]:
+def _check_limit(
+    context: CheckContext, section: str, table: BudgetTable, slurm_nodes: NodesOfSlurm
+) -> Iterator[Finding]:
     """Yield findings if a calendar is invalid, or if the lowest limit is below the power that nodes need."""
     key = table.sources[0]
     text = None
@@ -177,7 +182,7 @@ def _check_limit(context: CheckContext, section: str, table: BudgetTable) -> Ite
     if isinstance(limit, CalendarLimit):
         yield from _check_calendar_times(context, section, limit)
     lowest = min(entry["watts"] for entry in table.schedule) if table.schedule else limit.lowest(*_EVER)
-    required = _required_watts(context, table)
+    required = _required_watts(context, table, slurm_nodes)
     if required is not None and lowest < required:
         key = "fallback_watts" if key == "signal" else key
         why = f"{lowest:g} W is below the {required:g} W that its nodes need beside processors and GPUs"
@@ -200,12 +205,11 @@ def _date(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s).astimezone().isoformat(timespec="minutes")
 
 
-def _required_watts(context: CheckContext, table: BudgetTable) -> float | None:
+def _required_watts(context: CheckContext, table: BudgetTable, slurm_nodes: NodesOfSlurm) -> float | None:
     """Return the least power of the nodes under a budget that the configuration states; None: unknown."""
     key, value = table.scope
     if not table.scopes or key not in ("cluster", "partition", "nodes"):
         return None
-    slurm_nodes = NodesOfSlurm.of(context.host.slurm)
     if key == "nodes":
         try:
             nodes = frozenset(expand_hostlist(value))
