@@ -4,7 +4,8 @@
 -- The module repeats the checks of energy.so in sbatch, salloc and srun (spank/flags.c), because a client may
 -- have no plugin or another one. A job with an invalid value is rejected. An error in this module is logged and
 -- the job is accepted. Without a readable policy file only the form of values is checked; senergyd enforces the
--- bounds in any case. Lua 5.1 to 5.4.
+-- bounds in any case. Under a power budget, senergy_licenses.lua beside this file sets the licenses of each job.
+-- Lua 5.1 to 5.4.
 
 local M = {}
 
@@ -534,11 +535,46 @@ local function prepare(job_desc, values, rules)
     end
 end
 
+local has_licenses, licenses = pcall(require, "senergy_licenses")
+if not has_licenses or type(licenses) ~= "table" then
+    local reason = string.match(tostring(licenses), "^[^\n]*")
+    slurm.log_error("%s", "senergy_submit: power budgets set no licenses: senergy_licenses: " .. reason)
+    licenses = nil
+end
+
+-- Sets the licenses of the job under a power budget. Returns the reason to reject the job or change, or nil.
+local function set_licenses(job_desc, job_rec, uid)
+    local text = licenses and read_policy_file(M.policy_file)
+    if not text then
+        return nil
+    end
+    if job_rec then
+        return licenses.modify(job_desc, job_rec, uid, text)
+    end
+    return licenses.submit(job_desc, text)
+end
+
+-- For slurm_job_modify: returns slurm.SUCCESS, or slurm.ERROR after a message to the user.
+function M.modify(job_desc, job_rec, modify_uid)
+    local worked, problem = pcall(set_licenses, job_desc, job_rec, modify_uid)
+    if not worked then
+        local whose = "change by uid " .. tostring(modify_uid) .. " let through"
+        slurm.log_error("%s", "senergy_submit: internal error: " .. tostring(problem) .. ": " .. whose)
+    elseif problem then
+        slurm.log_user("%s", problem)
+        return slurm.ERROR
+    end
+    return slurm.SUCCESS
+end
+
 -- For slurm_job_submit: returns slurm.SUCCESS, or slurm.ERROR after a message to the user.
 function M.check(job_desc, submit_uid)
     local worked, problem, values, rules = pcall(examine, job_desc)
     if worked and not problem and values then
         worked, problem = pcall(prepare, job_desc, values, rules)
+    end
+    if worked and not problem then
+        worked, problem = pcall(set_licenses, job_desc)
     end
     if not worked then
         local whose = "job of uid " .. tostring(submit_uid) .. " let through"

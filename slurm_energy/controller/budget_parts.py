@@ -8,16 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from slurm_energy.budget.power_table import NodePowerRange
 from slurm_energy.config import Config
-from slurm_energy.controller.budget_admission import (
-    AdmissionReport,
-    BudgetAdmission,
-    BudgetHeadroom,
-    NodePowerRange,
-)
+from slurm_energy.controller.budget_admission import AdmissionReport, BudgetAdmission
 from slurm_energy.controller.budget_engine import BudgetEngine
 from slurm_energy.controller.budget_facts import BudgetCycle, EngineSettings
 from slurm_energy.controller.budget_inputs import BudgetInputs
+from slurm_energy.controller.budget_licenses import BudgetHeadroom
 from slurm_energy.controller.budget_limits import BudgetLimits
 from slurm_energy.controller.budget_signals import SignalText
 from slurm_energy.controller.history_cache import HistoryCache

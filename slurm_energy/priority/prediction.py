@@ -37,6 +37,9 @@ HISTORY, MODEL, NAMEPLATE = range(3)
 HistoryPredictor = Callable[[Mapping[str, Sequence[Any]]], QueueForecast]
 """`oracle.history.queue_forecast.predict_many` for the current history."""
 
+PowerQuantiles = Callable[[Mapping[str, Sequence[Any]]], tuple[Floats, Ints]]
+"""`oracle.history.queue_forecast.predict_power_quantile` for the current history and one quantile."""
+
 _MIN_TIME_S: Final = 1e-3
 _MAX_FIGURE: Final = 1e12  # seconds or watts; no job has a larger figure
 _MAX_CACHED: Final = 50_000
@@ -171,6 +174,27 @@ class QueuePredictor:
             guarded.lower_bound_s,
             guarded.misprediction,
         )
+
+    def predict_power_quantile(self, queue: QueueColumns, quantiles: PowerQuantiles) -> tuple[Floats, Floats]:
+        """Return an upper quantile of the watts of all jobs of a queue, and their maximum under power caps.
+
+        Only runs of the same user count: users could help each other by cheap jobs.
+
+        Args:
+            queue: the jobs.
+            quantiles: predicts from measured runs.
+
+        Returns:
+            Quantile (NaN: unknown) and maximum (infinity without a cap) in watts, shape (n,) each.
+        """
+        requests = self._request_columns(queue, None, None, None)
+        requests.pop("model")
+        max_watts = _max_watts(requests)
+        if not queue.count:
+            return np.empty(0), max_watts
+        watts, level = quantiles(requests)
+        is_valid = (level >= 0) & (level <= USER_LEVEL) & (watts > 0) & (watts <= _MAX_FIGURE)
+        return np.where(is_valid, np.minimum(watts, max_watts), np.nan), max_watts
 
     def _from_history(
         self, requests: dict[str, list[Any]], count: int

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the C parts on another Slurm release and runs their tests there on a real cluster, and those of the
-# portable order of the queue.
+# portable order of the queue and the admission under power budgets.
 #   tests/cluster/spank-release.sh 22.05|24.11|26.05
 #   tests/cluster/spank-release.sh --slurm-prefix DIR    the Slurm in DIR/bin and DIR/sbin of this machine
 #
@@ -39,6 +39,7 @@ trap 'rm -rf --one-file-system "$work"' EXIT
 trap 'exit 1' HUP INT TERM
 tests="tests/cluster/test_spank_flags_on_slurm.py tests/cluster/test_priority_portable.py"
 tests="$tests tests/cluster/test_shapes_on_slurm.py tests/cluster/test_missing_files.py"
+tests="$tests tests/cluster/test_budget_admission.py"
 
 fail() {
     echo "spank-release: $1" >&2

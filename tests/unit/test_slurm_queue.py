@@ -32,7 +32,7 @@ from slurm_energy.slurm.queue.squeue_source import SqueueSource
 RECORDED = Path(__file__).parent / "slurm_outputs"
 RELEASES = ("22.05.8", "26.05.5")
 SUBMITTED = {"22.05.8": 1795297140.0, "26.05.5": 1795297144.0}
-FIELDS = 32
+FIELDS = 33
 AWKWARD = "line\nbreak100% `q` ünï"
 
 
@@ -64,10 +64,10 @@ def read(answer, **arguments):
 
 
 def answered(release):
-    """Insert BatchFlag after Requeue in a recording that was made without it; all jobs are batch jobs."""
+    """Insert the fields that a recording was made without: BatchFlag (all are batch jobs) and Licenses."""
     *fields, rest = (RECORDED / f"squeue-queue-{release}.txt").read_text().split(RECORDED_DELIMITER)
-    rows = [fields[at : at + FIELDS - 1] for at in range(0, len(fields), FIELDS - 1)]
-    whole = [field for row in rows for field in (*row[:10], "1", *row[10:])]
+    rows = [fields[at : at + FIELDS - 2] for at in range(0, len(fields), FIELDS - 2)]
+    whole = [field for row in rows for field in (*row[:10], "1", *row[10:-2], "(null)", *row[-2:])]
     return RECORDED_DELIMITER.join([*whole, rest])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -66,6 +67,33 @@ def predict_many(history: History, jobs: Mapping[str, Sequence[Any]]) -> QueueFo
         [index_of.setdefault(forecast_of(row), len(index_of)) for row in rows], dtype=np.int64
     )
     return _figures(list(index_of), forecast_index, jobs, count)
+
+
+def predict_power_quantile(
+    history: History, jobs: Mapping[str, Sequence[Any]], quantile: float
+) -> tuple[Numbers, NDArray[np.int64]]:
+    """Return a quantile of the time-averaged watts of many jobs, and the similarity level of each forecast.
+
+    Args:
+        history: runs in memory.
+        jobs: attributes of the jobs, as for `predict_many`.
+        quantile: from 0 to 1; it is rounded up to a multiple of 1 / `ATOMS`.
+
+    Returns:
+        Watts (NaN: unknown) and level (-1: no run is similar), shape (jobs,) each.
+
+    Raises:
+        ValueError: as `predict_many`.
+    """
+    count = _length(jobs)
+    rows = zip(*(jobs.get(name, repeat(None, count)) for name in ATTRIBUTES), strict=False)
+    forecasts = [history.forecast_of(row) for row in rows]
+    gpus, nodes = _numbers(jobs.get("gpus"), count, 0.0), _numbers(jobs.get("nodes"), count, 0.0)
+    unit = np.where(gpus > 0, gpus, np.where(nodes > 0, nodes, 1.0))
+    atom = min(max(math.ceil(quantile * ATOMS) - 1, 0), ATOMS - 1)
+    watts = np.array([f.watts[atom] if f is not None and f.watts else np.nan for f in forecasts], np.float64)
+    level = np.array([f.level if f is not None else -1 for f in forecasts], np.int64)
+    return watts * unit, level
 
 
 def _length(jobs: Mapping[str, Sequence[Any]]) -> int:

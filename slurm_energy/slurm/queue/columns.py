@@ -51,6 +51,9 @@ class QueueColumns:
         user: login name; the uid as text if this host does not know the name.
         account, partition, qos, name: empty if not set. Several partitions are separated by commas.
         reason: Slurm's reason code of a pending job; empty if unknown.
+        licenses: licenses as squeue shows them; empty if the job has none or the source does not know.
+        array_tasks: indexes of the tasks in the record, as squeue shows them (`3-9,12`); empty: not part of
+            an array, or unknown.
         flags: energy flags by their name in the job-control environment (`ENERGY_POLICY`, ...), as the user
             wrote them, unchecked.
     """
@@ -88,6 +91,8 @@ class QueueColumns:
     name: list[str]
     gpu_kind: list[str]
     reason: list[str]
+    licenses: list[str]
+    array_tasks: list[str]
     flags: list[Mapping[str, str]]
 
     @property
@@ -120,7 +125,10 @@ class QueueColumns:
 
 _FLOATS: Final = ("submit_s", "eligible_s", "start_s", "end_s", "deadline_s", "time_limit_s", "shares_norm")
 _BOOLS: Final = ("held", "dependent", "fixed", "requeue")
-_TEXTS: Final = ("user", "account", "partition", "qos", "name", "gpu_kind", "reason")
+_TEXTS: Final = (
+    *("user", "account", "partition", "qos", "name", "gpu_kind", "reason"),
+    *("licenses", "array_tasks"),
+)
 _INTS: Final = {"array_task_id": -1, "tasks": 1, "nodes": 1, "cpus": 1}
 
 

@@ -29,6 +29,7 @@ _POLL_S: Final = 0.2
 _DENIED = re.compile("permission denied", re.IGNORECASE)
 _MAX_REFUSED: Final = 20  # so many denials before any success concern this process, not the jobs
 _VALUE = re.compile(r"[A-Za-z0-9_.:,=/+\[\]*-]{0,4096}", re.ASCII)
+_WORD = re.compile(r"[!#-&(-\[\]-~]{0,1024}", re.ASCII)  # no blanks, quotes or backslashes
 _KEY = re.compile(r"[A-Za-z]{1,32}", re.ASCII)
 # The job has left the queue, or has become pending again, since the queue was read.
 _GONE = re.compile(
@@ -140,6 +141,43 @@ class JobUpdater:
         names = {job_id: name or str(job_id)}
         change = [(job_id, f"update JobId={names[job_id]} {words}")]
         return self._batch(change, names=names, options=[f"--uid={uid}"])
+
+    def set_licenses(self, changes: Mapping[int, str], names: Mapping[int, str]) -> UpdateResult:
+        """Replace the licenses of pending or running jobs, in the given order.
+
+        This process makes the change as an operator: Slurm permits users to change those of pending jobs
+        only.
+
+        Args:
+            changes: lists of licenses by job id; empty: none.
+            names: names for scontrol by job id, `12_[3-9]` for tasks of an array.
+
+        Raises:
+            UnavailableError: scontrol is missing or does not answer.
+            UsageError: scontrol would not read a list as one word.
+        """
+        for job_id, text in changes.items():
+            if not _WORD.fullmatch(text):
+                raise UsageError(f"job {job_id}: licenses {text!r} are not valid for scontrol")
+        commands = [(job, f"update JobId={names[job]} Licenses={text}") for job, text in changes.items()]
+        return self._batch(commands, names=names)
+
+    def set_begin(
+        self, jobs: Sequence[int], names: Mapping[int, str], begin_unix_s: int | None
+    ) -> UpdateResult:
+        """Set the time before which pending jobs do not start.
+
+        Args:
+            jobs: job ids.
+            names: names for scontrol by job id.
+            begin_unix_s: Unix seconds; None: now.
+
+        Raises:
+            UnavailableError: scontrol is missing or does not answer.
+        """
+        begin = "now" if begin_unix_s is None else f"uts{begin_unix_s}"
+        commands = [(job, f"update JobId={names[job]} StartTime={begin}") for job in jobs]
+        return self._batch(commands, names=names)
 
     def requeue(self, names: Mapping[int, str]) -> UpdateResult:
         """Requeue running batch jobs. A job that has ended in the meantime stays ended.

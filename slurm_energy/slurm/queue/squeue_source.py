@@ -36,6 +36,7 @@ _FIELDS: Final = (
         "Partition",
         "QOS",
         "Reason",
+        "Licenses",
         "admin_comment",
         "Name",
     ),
@@ -191,6 +192,8 @@ def _single_field_columns(row: Row) -> dict[str, Any]:
         "name": row["Name"],
         # The first word only: the tasks of an array may differ, and some reasons name nodes.
         "reason": _texts([text.partition(",")[0] for text in row["Reason"]]),
+        "licenses": _texts(row["Licenses"]),
+        "array_tasks": _texts([text.partition("%")[0] for text in row["ArrayTaskID"]]),
         "flags": [parse_comment_flags(text) for text in row["admin_comment"]],
     }
 

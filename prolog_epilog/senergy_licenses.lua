@@ -1,0 +1,310 @@
+-- Licenses in watts for jobs under a power budget; senergy_submit.lua calls this module.
+--
+-- The license of a job is the power in watts that its start adds above idle. Slurm starts only jobs whose licenses
+-- are free, and senergyctld keeps the free licenses equal to the headroom of the budget. This module computes the
+-- license from the requested resources and the power table in the policy file. It is an upper limit: senergyctld
+-- replaces it by the predicted power. Whatever users request under the name of the license is removed. Lua 5.1
+-- to 5.4.
+
+local M = {}
+
+local MAX_COUNT = 2147483647 -- Slurm keeps a count in 32 bits and wraps larger ones without an error
+local NO_VALUE, NO_VALUE_16 = 4294967294, 65534
+local PENDING = 0
+local SIZE_FIELDS = {
+    "min_nodes",
+    "max_nodes",
+    "min_cpus",
+    "num_tasks",
+    "cpus_per_task",
+    "pn_min_cpus",
+    "ntasks_per_node",
+    "shared",
+    "partition",
+    "account",
+    "qos",
+    "gres",
+    "tres_per_job",
+    "tres_per_node",
+    "tres_per_socket",
+    "tres_per_task",
+}
+local SHORT_FIELDS = { cpus_per_task = true, pn_min_cpus = true, ntasks_per_node = true, shared = true }
+
+-- Reads the lines of the policy file about licenses. Returns nil if there are none.
+function M.parse(text)
+    local rules = { users = {}, scopes = {}, power = {} }
+    for line in string.gmatch(text or "", "[^\n]+") do
+        local words = {}
+        for word in string.gmatch(line, "[^ ]+") do
+            words[#words + 1] = word
+        end
+        local power = rules.power[words[2]]
+        if words[1] == "license" then
+            rules.name, rules.max = words[2], tonumber(words[3])
+        elseif words[1] == "license-users" then
+            for i = 2, #words do
+                rules.users[tonumber(words[i])] = true
+            end
+        elseif words[1] == "license-scope" and words[4] then
+            rules.scopes[#rules.scopes + 1] = { name = words[2], kind = words[3], of = words[4] }
+        elseif words[1] == "license-delay" then
+            rules.delay_s = tonumber(words[2])
+        elseif words[1] == "license-power" and words[2] then
+            power = { gpu_kinds = {} }
+            for i = 3, #words do
+                local key, value = string.match(words[i], "^(%a+)=(.*)$")
+                power[key or words[i]] = key and tonumber(value) or true
+            end
+            rules.power[words[2]] = power
+            if power.default then
+                rules.default_partition = words[2]
+            end
+        elseif words[1] == "license-gpu" and power and words[4] then
+            power.gpu_kinds[words[3]] = tonumber(words[4])
+        end
+    end
+    return rules.name and rules.max and rules or nil
+end
+
+-- Returns a number of the job, or nil if it is not set.
+local function number(job, name)
+    local value = tonumber(job[name])
+    local limit = SHORT_FIELDS[name] and NO_VALUE_16 or NO_VALUE
+    return value and value >= 0 and value < limit and value or nil
+end
+
+local function text_of(job, name)
+    local value = job[name]
+    return type(value) == "string" and value ~= "" and value or nil
+end
+
+local function has(list, name)
+    for one in string.gmatch(list or "", "[^,]+") do
+        if one == name then
+            return true
+        end
+    end
+    return false
+end
+
+-- Returns the names of the licenses of a job: that of the cluster, and those of the budgets that cover the job.
+local function license_names(job, rules)
+    local values = {
+        account = text_of(job, "account") or text_of(job, "default_account"),
+        qos = text_of(job, "qos") or text_of(job, "default_qos"),
+        user = text_of(job, "user_name"),
+        partition = text_of(job, "partition") or rules.default_partition,
+    }
+    local names = { rules.name }
+    for _, scope in ipairs(rules.scopes) do
+        if has(values[scope.kind], scope.of) then
+            names[#names + 1] = scope.name
+        end
+    end
+    return names
+end
+
+local function is_ours(item, rules)
+    local name = string.match(item, "^%s*([^%s:=*@]+)%s*[:=*]?[^@]*$")
+    if name == rules.name then
+        return true
+    end
+    for _, scope in ipairs(rules.scopes) do
+        if name == scope.name then
+            return true
+        end
+    end
+    return false
+end
+
+-- Returns a list of licenses without ours, and the sum of our counts by name (nil if a count is not valid).
+function M.split(licenses, rules)
+    local others, counts = {}, {}
+    for item in string.gmatch(licenses or "", "[^,;|]+") do
+        if is_ours(item, rules) then
+            local name = string.match(item, "^%s*([^%s:=*]+)")
+            local count = tonumber(string.match(item, "[:=*](%d+)%s*$") or "1")
+            local sum = count and count + (counts[name] or 0)
+            counts[name] = sum and sum >= 1 and sum <= MAX_COUNT and sum or nil
+        else
+            others[#others + 1] = item
+        end
+    end
+    return others, counts
+end
+
+-- Removes our licenses from a request of resources per task, which Slurm would add to the others.
+local function strip_tasks(job_desc, rules)
+    local request = text_of(job_desc, "tres_per_task")
+    if not request or not string.find(request, "license", 1, true) then
+        return
+    end
+    local kept = {}
+    for item in string.gmatch(request, "[^,]+") do
+        local license = string.match(item, "^%s*license[/:](.*)$")
+        if not license or not is_ours(license, rules) then
+            kept[#kept + 1] = item
+        end
+    end
+    job_desc.tres_per_task = table.concat(kept, ",")
+end
+
+-- Adds the GPUs of a request such as `gres/gpu:a100:2,gres:gpu:1` to `gpus`, a list of { kind, count }.
+local function add_gpus(gpus, request, times)
+    for item in string.gmatch(request or "", "[^,]+") do
+        local rest = string.match(item, "^%s*gres[:/](.*)$") or item
+        local name, tail = string.match(rest, "^%s*(%a+)(.*)$")
+        tail = string.gsub(tail or "", "%(.*$", "")
+        local count = tonumber(string.match(tail, "[:=](%d+)%s*$") or "1")
+        local kind = string.match(tail, "^:([^:=]+)")
+        if kind and tonumber(kind) then
+            kind = nil
+        end
+        if name == "gpu" then
+            gpus[#gpus + 1] = { kind = kind, count = count * times }
+        elseif name == "shard" or name == "mps" then
+            gpus[#gpus + 1] = { count = math.min(count, 1) * times }
+        end
+    end
+end
+
+local function flag_watts(job, flag)
+    for _, entry in pairs(job.spank_job_env or {}) do
+        local name, value = string.match(tostring(entry), "^([^=]+)=(.*)$")
+        if name and string.gsub(name, "^SPANK_", "") == flag then
+            local amount, unit = string.match(value, "^(%d+%.?%d*)(%a*)$")
+            local factor = ({ [""] = 1, W = 1, kW = 1e3, MW = 1e6 })[unit or "?"]
+            return amount and factor and tonumber(amount) * factor or nil
+        end
+    end
+    return nil
+end
+
+-- Returns the power in watts that a job adds in a partition at most.
+local function partition_watts(job, power)
+    local top = number(job, "max_nodes")
+    local nodes = math.max(1, number(job, "min_nodes") or 1, top and top < 1e6 and top or 1)
+    local per_task = number(job, "cpus_per_task") or 1
+    local tasks = math.max(1, number(job, "num_tasks") or 1, nodes * (number(job, "ntasks_per_node") or 0))
+    local cpus = math.max(number(job, "min_cpus") or 1, tasks * per_task, nodes * (number(job, "pn_min_cpus") or 1))
+    local watts, gpus = cpus * (power.cpu or 0), {}
+    if top and top > 0 and top < 1e6 then
+        watts = math.min(watts, nodes * (power.node or watts))
+    end
+    add_gpus(gpus, text_of(job, "tres_per_job"), 1)
+    add_gpus(gpus, text_of(job, "tres_per_node") or text_of(job, "gres"), nodes)
+    add_gpus(gpus, text_of(job, "tres_per_socket"), nodes * (power.sockets or 2))
+    add_gpus(gpus, text_of(job, "tres_per_task"), tasks)
+    if power.exclusive or number(job, "shared") == 0 then
+        nodes = math.max(nodes, math.ceil(cpus / math.max(power.cpus or 1, 1)))
+        watts = nodes * (power.node or 0)
+        gpus[#gpus + 1] = { count = 0, all = nodes * (power.gpus or 0) }
+    end
+    local gpu_cap, gpu_watts, all_watts = flag_watts(job, "ENERGY_GPU_CAP") or math.huge, 0, 0
+    for _, one in ipairs(gpus) do
+        local each = math.min(one.kind and power.gpu_kinds[one.kind] or power.gpu or 0, gpu_cap)
+        gpu_watts, all_watts = gpu_watts + one.count * each, math.max(all_watts, (one.all or 0) * each)
+    end
+    nodes = math.max(nodes, math.ceil(cpus / math.max(power.cpus or 1, 1)))
+    return math.min(watts + math.max(gpu_watts, all_watts), (flag_watts(job, "ENERGY_CAP") or math.huge) * nodes)
+end
+
+-- Returns the license in watts of a job.
+function M.watts(job, rules)
+    local most = 0
+    for partition in string.gmatch(text_of(job, "partition") or rules.default_partition or "*", "[^,]+") do
+        local power = rules.power[partition] or rules.power["*"]
+        most = math.max(most, power and partition_watts(job, power) or 0)
+    end
+    return math.floor(math.max(1, math.min(math.ceil(most), rules.max, MAX_COUNT)))
+end
+
+local function with_ours(others, names, watts)
+    local items = {}
+    for _, item in ipairs(others) do
+        items[#items + 1] = item
+    end
+    for _, name in ipairs(names) do
+        items[#items + 1] = string.format("%s:%d", name, type(watts) == "table" and watts[name] or watts)
+    end
+    return table.concat(items, ",")
+end
+
+-- Sets the licenses of a submitted job. Returns the reason to refuse the job, or nil.
+function M.submit(job_desc, text)
+    local rules = M.parse(text)
+    if not rules then
+        return nil
+    end
+    local licenses = text_of(job_desc, "licenses")
+    if licenses and string.find(licenses, "|", 1, true) then
+        return "--licenses: a choice with '|' is not possible under a power budget; request one of them"
+    end
+    strip_tasks(job_desc, rules)
+    local others = M.split(licenses, rules)
+    local component = number(job_desc, "het_job_offset")
+    local is_leader = not component or component == 0
+    -- Slurm accepts licenses on the first component only (23.02 and later). senergyctld sets them for all together.
+    local names = is_leader and license_names(job_desc, rules) or {}
+    if #names == 0 and #others == (licenses and select(2, string.gsub(licenses, "[^,;]+", "")) or 0) then
+        return nil
+    end
+    job_desc.licenses = with_ours(others, names, M.watts(job_desc, rules))
+    local begin = component and rules.delay_s and os.time() + rules.delay_s
+    if begin and (number(job_desc, "begin_time") or 0) < begin then
+        job_desc.begin_time = begin
+    end
+    return nil
+end
+
+local function is_set(job_desc, name)
+    return number(job_desc, name) ~= nil or text_of(job_desc, name) ~= nil
+end
+
+-- Restores our licenses in a change of a job. Changes by root and by senergyctld are kept.
+function M.modify(job_desc, job_rec, uid, text)
+    local rules = M.parse(text)
+    if not rules or rules.users[uid] then
+        return nil
+    end
+    strip_tasks(job_desc, rules)
+    local changes_size = false
+    for _, name in ipairs(SIZE_FIELDS) do
+        changes_size = changes_size or is_set(job_desc, name)
+    end
+    local requested = job_desc.licenses
+    if type(requested) ~= "string" and not changes_size then
+        return nil
+    end
+    if requested and string.find(requested, "|", 1, true) then
+        return "Licenses: a choice with '|' is not possible under a power budget; request one of them"
+    end
+    local job = setmetatable({}, {
+        __index = function(_, name)
+            return is_set(job_desc, name) and job_desc[name] or job_rec[name]
+        end,
+    })
+    local others = M.split(type(requested) == "string" and requested or job_rec.licenses, rules)
+    local _, counts = M.split(job_rec.licenses, rules)
+    local names = license_names(job, rules)
+    if (number(job_rec, "job_state") or PENDING) % 256 ~= PENDING then
+        names = {} -- a running job keeps exactly what it has
+        for name in pairs(counts) do
+            names[#names + 1] = name
+        end
+        table.sort(names)
+    elseif (number(job_rec, "het_job_offset") or 0) > 0 then
+        names = {}
+    end
+    local watts = changes_size and M.watts(job, rules) or 0
+    for _, name in ipairs(names) do
+        counts[name] = math.max(counts[name] or M.watts(job, rules), watts)
+    end
+    if #names > 0 or type(requested) == "string" then
+        job_desc.licenses = with_ours(others, names, counts)
+    end
+    return nil
+end
+
+return M

@@ -1,0 +1,80 @@
+"""Counts of a license that are withheld from jobs, so that the free count equals the headroom of a budget.
+
+The total of the license is the nameplate of the cluster and does not change. One reservation without end
+follows the headroom. Further reservations begin and end with the steps of the limit, so that the scheduler
+does not start a job that would still run after a drop of the limit. Pure arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+MAX_STEPS: Final = 32
+"""Maximum number of coming steps, each of which is a reservation."""
+
+
+@dataclass(frozen=True, slots=True)
+class WithheldPower:
+    """Power that is withheld from jobs in a period.
+
+    Attributes:
+        start_unix_s: Unix seconds.
+        end_unix_s: Unix seconds; None: no end.
+        watts: count of the license.
+    """
+
+    start_unix_s: int
+    end_unix_s: int | None
+    watts: int
+
+
+def withheld_power(
+    total_watts: int,
+    used_watts: int,
+    headroom_watts: float,
+    limit_watts: float,
+    steps: Sequence[tuple[float, float]],
+    now_unix_s: float,
+) -> list[WithheldPower]:
+    """Return the power to withhold: the first entry always, from now on; the others in separate periods.
+
+    Overlapping entries are added. Their sum is `total - used - headroom` now, so that the free count equals
+    the headroom. After a step, the sum changes by the difference of the limits. It is never above the total.
+
+    Args:
+        total_watts: total of the license.
+        used_watts: count of the jobs that hold the license.
+        headroom_watts: power that new jobs may add now.
+        limit_watts: limit now.
+        steps: (Unix seconds, limit in watts) of the coming changes, in ascending order.
+        now_unix_s: the time now.
+    """
+    if math.isinf(headroom_watts) and headroom_watts > 0:
+        free = float(total_watts - used_watts)
+    else:
+        free = max(0.0, headroom_watts)
+    # Rounding up withholds at most one watt too much.
+    now_watts = min(max(math.ceil(total_watts - used_watts - free), 0), total_watts)
+    periods = [(now_unix_s, now_watts)]
+    for at, watts in _merged([step for step in steps if step[0] > now_unix_s], MAX_STEPS):
+        fall = limit_watts - watts if math.isfinite(limit_watts) and math.isfinite(watts) else 0.0
+        periods.append((at, min(max(math.ceil(now_watts + fall), 0), total_watts)))
+    base = min(watts for _, watts in periods)
+    entries = [WithheldPower(int(now_unix_s), None, base)]
+    for number, (start, watts) in enumerate(periods):
+        end = math.ceil(periods[number + 1][0]) if number + 1 < len(periods) else None
+        if watts > base:
+            entries.append(WithheldPower(math.floor(start), end, watts - base))
+    return entries
+
+
+def _merged(steps: Sequence[tuple[float, float]], max_count: int) -> list[tuple[float, float]]:
+    """Merge neighbouring steps, at the lower limit of the two, until at most `max_count` are left."""
+    merged = list(steps)
+    while len(merged) > max_count:
+        pairs = [merged[at : at + 2] for at in range(0, len(merged), 2)]
+        merged = [(pair[0][0], min(watts for _, watts in pair)) for pair in pairs]
+    return merged

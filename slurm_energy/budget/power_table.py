@@ -1,0 +1,199 @@
+"""Power that jobs can add above idle, by partition: an upper limit from the devices of the nodes.
+
+senergyctld publishes the table in the policy file, where the job_submit module reads it. The module
+calculates as `PartitionPower.job_watts` does. Pure arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+ANY_PARTITION: Final = "*"
+"""Name of the row for partitions without a row of their own."""
+CPU_WATTS: Final = 7.5
+"""Power of one CPU above idle where no node has reported (two sockets of 240 W with 32 cores each)."""
+GPU_WATTS: Final = 700.0
+"""Power of one GPU above idle where no node has reported."""
+_TURBO_FACTOR: Final = 2.0  # one core of a package draws more than its share, because it clocks higher
+_NAME: Final = re.compile(r"[^\s,=|]{1,200}")
+
+
+@dataclass(frozen=True, slots=True)
+class NodePowerRange:
+    """Power that jobs can add on one node above idle.
+
+    Attributes:
+        package_watts: maximum minus idle power of all packages together, with memory.
+        gpu_watts: maximum minus idle power of one GPU; 0 without GPUs.
+        package_idle_watts: idle power of all packages together, with memory.
+        gpu_idle_watts: idle power of one GPU.
+    """
+
+    package_watts: float
+    gpu_watts: float = 0.0
+    package_idle_watts: float = 0.0
+    gpu_idle_watts: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionNode:
+    """A node in Slurm's configuration with its power range.
+
+    Attributes:
+        partitions: partitions to which the node belongs.
+        cpus: number of CPUs.
+        gpus: number of GPUs by Slurm's GRES type; the type is empty if it has none.
+        power: power range; None: the node has not reported.
+    """
+
+    partitions: frozenset[str]
+    cpus: int
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    power: NodePowerRange | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPower:
+    """Largest power that jobs can add on the nodes of one partition, above idle.
+
+    Attributes:
+        cpu_watts: watts per CPU.
+        node_watts: watts of the packages of one node.
+        cpus: smallest number of CPUs of a node, by which a number of CPUs is turned into nodes.
+        gpu_watts: watts of one GPU of any kind.
+        gpus: largest number of GPUs of a node.
+        gpu_kinds: watts of one GPU by Slurm's GRES type.
+        idle_cpu_watts, idle_gpu_watts: idle power per CPU and per GPU, the smallest of all nodes.
+        is_exclusive: whether each job gets whole nodes.
+        is_default: whether jobs that name no partition come here.
+    """
+
+    cpu_watts: float
+    node_watts: float
+    cpus: int
+    gpu_watts: float = 0.0
+    gpus: int = 0
+    gpu_kinds: Mapping[str, float] = field(default_factory=dict)
+    idle_cpu_watts: float = 0.0
+    idle_gpu_watts: float = 0.0
+    is_exclusive: bool = False
+    is_default: bool = False
+
+    def job_watts(self, nodes: int, cpus: int, gpus: int, gpu_kind: str = "", *, exclusive: bool) -> float:
+        """Return the power that a job can add at most.
+
+        Args:
+            nodes: number of nodes; a minimum if the job requests no number.
+            cpus: number of CPUs on all nodes together.
+            gpus: number of GPUs on all nodes together.
+            gpu_kind: Slurm's GRES type of the GPUs; empty if the job names none.
+            exclusive: whether the job requests whole nodes.
+        """
+        each_gpu = self.gpu_kinds.get(gpu_kind, self.gpu_watts)
+        if exclusive or self.is_exclusive:
+            nodes = self.node_count(nodes, cpus)
+            return nodes * self.node_watts + max(nodes * self.gpus, gpus) * each_gpu
+        return max(cpus, nodes) * self.cpu_watts + gpus * each_gpu
+
+    def node_count(self, nodes: int, cpus: int) -> int:
+        """Return the number of nodes that a job needs at least."""
+        return max(nodes, math.ceil(cpus / max(self.cpus, 1)), 1)
+
+    def idle_watts(self, cpus: int, gpus: int) -> float:
+        """Return the idle power of the CPUs and GPUs of a job, which its measured power includes."""
+        return cpus * self.idle_cpu_watts + gpus * self.idle_gpu_watts
+
+
+def partition_powers(
+    nodes: Iterable[PartitionNode], exclusive: Iterable[str] = (), default: str = ""
+) -> dict[str, PartitionPower]:
+    """Return the power of each partition, and of `ANY_PARTITION` for all others.
+
+    Nodes that have not reported count as the largest node of their partition that has, or of the cluster.
+
+    Args:
+        nodes: nodes of the cluster.
+        exclusive: partitions in which each job gets whole nodes.
+        default: the default partition; empty if there is none.
+    """
+    every = list(nodes)
+    whole = _power(every, None)
+    members: dict[str, list[PartitionNode]] = {}
+    for node in every:
+        for partition in node.partitions:
+            members.setdefault(partition, []).append(node)
+    powers = {ANY_PARTITION: whole}
+    only_whole = frozenset(exclusive)
+    for name in sorted(members):
+        flags = {"is_exclusive": name in only_whole, "is_default": name == default}
+        powers[name] = _power(members[name], whole, **flags)
+    return powers
+
+
+def _power(
+    nodes: Sequence[PartitionNode],
+    fallback: PartitionPower | None,
+    *,
+    is_exclusive: bool = False,
+    is_default: bool = False,
+) -> PartitionPower:
+    cpus = [max(node.cpus, 1) for node in nodes] or [1]
+    known = [(max(node.cpus, 1), node) for node in nodes if node.power is not None]
+    cpu_watts = fallback.cpu_watts if fallback else CPU_WATTS
+    gpu_watts = fallback.gpu_watts if fallback else GPU_WATTS
+    node_watts = max(cpus) * cpu_watts
+    idle_cpu = idle_gpu = 0.0
+    kinds: dict[str, float] = {}
+    if known:
+        powers = [(count, node, node.power) for count, node in known if node.power is not None]
+        share = max(power.package_watts / count for count, _, power in powers)
+        node_watts = max(*(power.package_watts for _, _, power in powers), share * max(cpus))
+        cpu_watts = min(share * _TURBO_FACTOR, node_watts)
+        idle_cpu = min(power.package_idle_watts / count for count, _, power in powers)
+        with_gpus = [(node, power) for _, node, power in powers if sum(node.gpus.values()) > 0]
+        gpu_watts = max((power.gpu_watts for _, power in with_gpus), default=gpu_watts)
+        idle_gpu = min((power.gpu_idle_watts for _, power in with_gpus), default=0.0)
+        for node, power in with_gpus:
+            if len(node.gpus) == 1:
+                kind = next(iter(node.gpus))
+                kinds[kind] = max(kinds.get(kind, 0.0), power.gpu_watts)
+    return PartitionPower(
+        cpu_watts,
+        node_watts,
+        min(cpus),
+        gpu_watts,
+        max((sum(node.gpus.values()) for node in nodes), default=0),
+        {kind: watts for kind, watts in kinds.items() if kind},
+        idle_cpu,
+        idle_gpu,
+        is_exclusive=is_exclusive,
+        is_default=is_default,
+    )
+
+
+def table_lines(powers: Mapping[str, PartitionPower]) -> list[str]:
+    """Return the lines of the policy file for the power of the partitions; see docs/reference/protocol.md."""
+    lines = []
+    for name, power in powers.items():
+        if not _NAME.fullmatch(name):
+            continue
+        words = [
+            f"license-power {name}",
+            f"cpu={power.cpu_watts:.3f}",
+            f"node={power.node_watts:.3f}",
+            f"cpus={power.cpus}",
+            f"gpu={power.gpu_watts:.3f}",
+            f"gpus={power.gpus}",
+        ]
+        words += ["exclusive"] * power.is_exclusive + ["default"] * power.is_default
+        lines.append(" ".join(words))
+        lines += [
+            f"license-gpu {name} {kind} {watts:.3f}"
+            for kind, watts in sorted(power.gpu_kinds.items())
+            if _NAME.fullmatch(kind)
+        ]
+    return lines

@@ -1,0 +1,110 @@
+"""Which pending jobs may start under the headroom of budgets. Pure arithmetic.
+
+The jobs are considered in the order of their priority. The first job that does not fit waits. Later jobs may
+pass it only if they do not delay it: they end before enough running jobs have ended, or leave enough power.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_energy.budget.admission import PowerAdmission, admit_in_order
+from slurm_energy.scheduling.queue import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class PowerRequest:
+    """A pending or running job under budgets.
+
+    Attributes:
+        job_id: the job.
+        watts: power that the job adds above idle.
+        budgets: indexes of the budgets that cover the job.
+        time_limit_s: time limit of a pending job, or time until a running job reaches its own; infinity
+            without one.
+    """
+
+    job_id: int
+    watts: float
+    budgets: tuple[int, ...]
+    time_limit_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class StartOrder:
+    """Result of `order_starts`.
+
+    Attributes:
+        startable: jobs that may start.
+        waiting: by job that must wait, the index of the budget without enough power.
+        delaying: jobs among the waiting ones that fit now, but would delay the job `first`.
+        first: first job that does not fit; None: all jobs fit.
+    """
+
+    startable: frozenset[int]
+    waiting: dict[int, int]
+    delaying: frozenset[int] = frozenset()
+    first: int | None = None
+
+
+def order_starts(
+    pending: Sequence[PowerRequest], running: Sequence[PowerRequest], headroom_watts: Sequence[float]
+) -> StartOrder:
+    """Decide which pending jobs may start now.
+
+    Args:
+        pending: pending jobs in the order of their priority.
+        running: running jobs.
+        headroom_watts: power that new jobs may add under each budget; infinity: no limit.
+    """
+    headroom = np.array(headroom_watts, np.float64)
+    all_jobs = _admit(pending, headroom)
+    if all_jobs.fits.all():
+        return StartOrder(frozenset(job.job_id for job in pending), {})
+    first = int(np.argmin(all_jobs.fits))
+    blocked, budget = pending[first], int(all_jobs.blocking[first])
+    free = headroom[budget] - sum(job.watts for job in pending[:first] if budget in job.budgets)
+    starts_in_s, spare = _start_of(blocked, budget, running, float(free))
+    waiting = {blocked.job_id: budget}
+    candidates = list(pending[:first])
+    delaying: list[int] = []
+    for job in pending[first + 1 :]:
+        delays = budget in job.budgets and job.time_limit_s > starts_in_s
+        if delays and job.watts > spare:
+            waiting[job.job_id] = budget
+            delaying += [job.job_id] * all(job.watts <= headroom[one] for one in job.budgets)
+            continue
+        spare -= job.watts if delays else 0.0
+        candidates.append(job)
+    admitted = _admit(candidates, headroom)
+    for job, fits, blocking in zip(
+        candidates, admitted.fits.tolist(), admitted.blocking.tolist(), strict=True
+    ):
+        if not fits:
+            waiting[job.job_id] = blocking
+    startable = frozenset(job.job_id for job in pending if job.job_id not in waiting)
+    return StartOrder(startable, waiting, frozenset(delaying), blocked.job_id)
+
+
+def _admit(jobs: Sequence[PowerRequest], headroom: Floats) -> PowerAdmission:
+    members = np.zeros((len(headroom), len(jobs)))
+    for column, job in enumerate(jobs):
+        members[list(job.budgets), column] = 1.0
+    watts = np.array([job.watts for job in jobs], np.float64)
+    return admit_in_order(watts, members, np.maximum(headroom, 0.0))
+
+
+def _start_of(
+    job: PowerRequest, budget: int, running: Sequence[PowerRequest], free_watts: float
+) -> tuple[float, float]:
+    """Return when enough running jobs have ended for a job, and the power that is then left, in watts."""
+    ends = sorted((one.time_limit_s, one.watts) for one in running if budget in one.budgets)
+    for end_s, watts in ends:
+        free_watts += watts
+        if free_watts >= job.watts:
+            return end_s, free_watts - job.watts
+    return math.inf, 0.0

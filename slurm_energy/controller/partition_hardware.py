@@ -1,0 +1,73 @@
+"""Nodes and partitions of the cluster as the admission under budgets needs them, cached."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from slurm_energy.budget.power_table import NodePowerRange, PartitionNode, PartitionPower, partition_powers
+from slurm_energy.slurm.command import Runner
+from slurm_energy.slurm.queue.node_resources import read_nodes
+
+HARDWARE_INTERVAL_S: Final = 600.0
+"""Age after which nodes and partitions are read again."""
+_WATTS_STEP: Final = 5.0  # the table in the policy file changes by whole steps only
+_PARTITION: Final = re.compile(r"(?:^| )(PartitionName|Default|OverSubscribe)=([^ ]*)")
+
+
+class PartitionHardware:
+    """Power of the partitions, from the nodes in Slurm and their reported ranges.
+
+    Args:
+        run: runs Slurm's commands.
+    """
+
+    def __init__(self, run: Runner) -> None:
+        self._run = run
+        self._read_at_s = -math.inf
+        self._nodes: dict[str, PartitionNode] = {}
+        self._exclusive: frozenset[str] = frozenset()
+        self._default = ""
+        self._ranges: dict[str, NodePowerRange] = {}
+        self._powers: dict[str, PartitionPower] | None = None
+
+    def powers(self, ranges: Mapping[str, NodePowerRange]) -> Mapping[str, PartitionPower]:
+        """Return the power of each partition."""
+        now_s = time.monotonic()
+        if now_s - self._read_at_s > HARDWARE_INTERVAL_S:
+            self._nodes = {
+                node.name: PartitionNode(node.partitions, node.cpus, node.gpus)
+                for node in read_nodes(self._run)
+            }
+            self._exclusive, self._default = _read_partitions(self._run)
+            self._read_at_s, self._powers = now_s, None
+        rounded = {name: _rounded(one) for name, one in ranges.items()}
+        if self._powers is None or rounded != self._ranges:
+            nodes = [
+                PartitionNode(node.partitions, node.cpus, node.gpus, rounded.get(name))
+                for name, node in self._nodes.items()
+            ]
+            self._powers = partition_powers(nodes, self._exclusive, self._default)
+            self._ranges = rounded
+        return self._powers
+
+
+def _rounded(power: NodePowerRange) -> NodePowerRange:
+    return NodePowerRange(
+        math.ceil(power.package_watts / _WATTS_STEP) * _WATTS_STEP,
+        math.ceil(power.gpu_watts / _WATTS_STEP) * _WATTS_STEP,
+        math.floor(power.package_idle_watts / _WATTS_STEP) * _WATTS_STEP,
+        math.floor(power.gpu_idle_watts / _WATTS_STEP) * _WATTS_STEP,
+    )
+
+
+def _read_partitions(run: Runner) -> tuple[frozenset[str], str]:
+    """Return the partitions in which each job gets whole nodes, and the default partition."""
+    lines = run(["scontrol", "--oneliner", "show", "partition"]).splitlines()
+    values = [dict(_PARTITION.findall(line)) for line in lines]
+    named = [one for one in values if one.get("PartitionName")]
+    exclusive = frozenset(one["PartitionName"] for one in named if one.get("OverSubscribe") == "EXCLUSIVE")
+    return exclusive, next((one["PartitionName"] for one in named if one.get("Default") == "YES"), "")

@@ -1,0 +1,182 @@
+"""Holds pending jobs that must not start under a budget, by their begin time.
+
+The begin time is moved ahead again and again. When senergyctld stops, the begin times pass and the jobs
+start: our absence never blocks the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final, Protocol
+
+import numpy as np
+
+from slurm_energy.budget.start_order import PowerRequest, StartOrder, order_starts
+from slurm_energy.scheduling.queue import Ints
+from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
+from slurm_energy.slurm.queue.job_update import JobUpdater
+
+HOLD_S: Final = 300.0
+"""Time by which the begin of a job is moved; jobs wait at most this long after senergyctld has stopped."""
+_SOON_S: Final = 60.0  # jobs that may start so soon are considered, too
+_SHOWN: Final = 3
+
+
+class HeldBudget(Protocol):
+    """Interface of the budgets under which jobs are held."""
+
+    @property
+    def name(self) -> str:
+        """Name in the configuration."""
+        ...
+
+    @property
+    def headroom_watts(self) -> float:
+        """Power that new jobs may add now."""
+        ...
+
+    def covers(self, user: str, account: str, partition: str, qos: str) -> bool:
+        """Return whether jobs of these names are under the budget."""
+        ...
+
+
+class StartHolds:
+    """Holder of pending jobs.
+
+    Args:
+        updater: changes jobs.
+    """
+
+    def __init__(self, updater: JobUpdater) -> None:
+        self._updater = updater
+        self._original_s: dict[int, float] = {}  # begin time that the user requested, by held job
+        self._names: dict[int, str] = {}
+
+    def apply(
+        self,
+        queue: QueueColumns,
+        watts: Ints,
+        now_unix_s: float,
+        budgets: Sequence[HeldBudget],
+        counted_jobs: Collection[int],
+        *,
+        only_delaying: bool,
+    ) -> tuple[dict[int, str], tuple[str, ...]]:
+        """Hold the jobs that must wait, and release the others.
+
+        Args:
+            queue: the jobs.
+            watts: power that each job adds above idle.
+            now_unix_s: the time now.
+            budgets: budgets in force.
+            counted_jobs: jobs whose power the headrooms count.
+            only_delaying: whether Slurm itself makes jobs wait that do not fit, by licenses, so that only
+                those are held that fit but would delay the first job that does not.
+
+        Returns:
+            Sentence by held job, and problems.
+
+        Raises:
+            UnavailableError: slurmctld does not answer.
+        """
+        running, pending, headroom = self._requests(queue, watts, now_unix_s, budgets, counted_jobs)
+        decision = order_starts(pending, running, headroom)
+        held = decision.delaying if only_delaying else decision.waiting.keys()
+        begin_s = dict(zip(queue.job_id.tolist(), queue.eligible_s.tolist(), strict=True))
+        present = {request.job_id for request in pending}
+        self._original_s = {job: begin for job, begin in self._original_s.items() if job in present}
+        self._names = {job: name for job, name in self._names.items() if job in present}
+        # Users may have moved the begin back.
+        late = [
+            request.job_id
+            for request in pending
+            if request.job_id in held and not begin_s[request.job_id] > now_unix_s + HOLD_S / 2
+        ]
+        problems = self._hold(late, now_unix_s, begin_s)
+        problems += self._release([job for job in self._original_s if job not in held], now_unix_s)
+        sentences = {
+            request.job_id: _sentence(request, decision, budgets, headroom)
+            for request in pending
+            if request.job_id in held
+        }
+        return sentences, problems
+
+    def release_all(self, now_unix_s: float) -> None:
+        """Release every job that this object holds."""
+        self._release(list(self._original_s), now_unix_s)
+
+    def _requests(
+        self,
+        queue: QueueColumns,
+        watts: Ints,
+        now_unix_s: float,
+        budgets: Sequence[HeldBudget],
+        counted_jobs: Collection[int],
+    ) -> tuple[list[PowerRequest], list[PowerRequest], list[float]]:
+        """Return running jobs, pending jobs by priority, and the headroom without jobs not counted yet."""
+        running, pending = [], []
+        headroom = [budget.headroom_watts for budget in budgets]
+        for row in np.lexsort((queue.job_id, -queue.priority)).tolist():
+            request = _request(queue, watts, row, budgets, now_unix_s)
+            if queue.state[row] != PENDING:
+                running.append(request)
+                for budget in request.budgets if request.job_id not in counted_jobs else ():
+                    headroom[budget] -= request.watts
+                continue
+            is_ready = not queue.dependent[row] or queue.eligible_s[row] <= now_unix_s + _SOON_S
+            if not queue.held[row] and (is_ready or request.job_id in self._original_s):
+                pending.append(request)
+                self._names[request.job_id] = _name(queue, row)
+        return running, pending, headroom
+
+    def _hold(self, jobs: Sequence[int], now_unix_s: float, begin_s: dict[int, float]) -> tuple[str, ...]:
+        result = self._updater.set_begin(jobs, self._names, int(now_unix_s + HOLD_S))
+        for job in result.done:
+            self._original_s.setdefault(job, begin_s[job])
+        return tuple(f"job {job} cannot be held: {why}" for job, why in list(result.refused.items())[:_SHOWN])
+
+    def _release(self, jobs: Sequence[int], now_unix_s: float) -> tuple[str, ...]:
+        problems: tuple[str, ...] = ()
+        for job in jobs:
+            original = self._original_s[job]
+            begin = int(original) if original > now_unix_s else None
+            result = self._updater.set_begin([job], self._names, begin)
+            for done in (*result.done, *result.gone):
+                self._original_s.pop(done, None)
+            problems += tuple(f"job {job} cannot be released: {why}" for why in result.refused.values())
+        return problems[:_SHOWN]
+
+
+def _sentence(
+    request: PowerRequest, decision: StartOrder, budgets: Sequence[HeldBudget], headroom: Sequence[float]
+) -> str:
+    number = decision.waiting[request.job_id]
+    if request.job_id in decision.delaying:
+        return (
+            f"held by senergyctld: it would delay job {decision.first}, which waits for power under budget "
+            f"'{budgets[number].name}'"
+        )
+    free = max(0.0, headroom[number])
+    return (
+        f"held by senergyctld: it adds {request.watts:.0f} W, and {free:.0f} W are free under budget "
+        f"'{budgets[number].name}'"
+    )
+
+
+def _name(queue: QueueColumns, row: int) -> str:
+    tasks, array = queue.array_tasks[row], int(queue.array_job_id[row])
+    if array and int(queue.array_task_id[row]) < 0 and tasks:
+        return f"{array}_[{tasks}]"
+    return queue.scontrol_name(row)
+
+
+def _request(
+    queue: QueueColumns, watts: Ints, row: int, budgets: Sequence[HeldBudget], now_unix_s: float
+) -> PowerRequest:
+    names = (queue.user[row], queue.account[row], queue.partition[row], queue.qos[row])
+    covering = tuple(number for number, budget in enumerate(budgets) if budget.covers(*names))
+    is_pending = queue.state[row] == PENDING
+    limit_s = float(queue.time_limit_s[row] if is_pending else queue.end_s[row] - now_unix_s)
+    return PowerRequest(
+        int(queue.job_id[row]), float(watts[row]), covering, limit_s if limit_s == limit_s else float("inf")
+    )

@@ -1,0 +1,192 @@
+"""Slurm's licenses: lists that jobs request, totals of the cluster, and reservations of licenses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from slurm_energy.errors import UnavailableError
+from slurm_energy.slurm.command import Runner, run_command
+
+MAX_COUNT: Final = (1 << 31) - 1
+"""Maximum count of a license. Slurm wraps a larger count to 32 bits without an error."""
+MIN_RESERVED: Final = 1
+"""Minimum count in a reservation of licenses: Slurm 26.05 refuses 0."""
+
+_ITEM: Final = re.compile(r"\s*(?P<name>[^\s:=*@]+)\s*(?:[:=*](?P<count>\d{1,32}))?\s*", re.ASCII)
+_POOL: Final = re.compile(r"(?:^|\s)(LicenseName|Total|Used|Reserved|Remote)=(\S*)")
+_RESERVATION: Final = re.compile(r"(?:^|\s)(ReservationName|StartTime|EndTime|Licenses|Users)=(\S*)")
+_NO_TIME: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class LicensePool:
+    """A local license of the cluster.
+
+    Attributes:
+        total, used: count in slurm.conf and count of the jobs that hold it.
+    """
+
+    total: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class LicenseReservation:
+    """A reservation that withholds a license from all jobs.
+
+    Attributes:
+        start_unix_s, end_unix_s: Unix seconds; `end_unix_s` None: no end.
+        license: name of the license.
+        count: count that is withheld.
+    """
+
+    start_unix_s: int
+    end_unix_s: int | None
+    license: str
+    count: int
+
+
+def split_licenses(text: str, ours: Sequence[str]) -> tuple[list[str], dict[str, int | None]]:
+    """Split a list of licenses into the items of other names and the counts of the given names.
+
+    The list is as squeue and sbatch write it. Several items of one name are added, as Slurm does.
+
+    Args:
+        text: list of licenses; `(null)` is an empty list.
+        ours: names of licenses.
+
+    Returns:
+        The other items, and the count by name; None if the count is not valid.
+    """
+    others: list[str] = []
+    counts: dict[str, int | None] = {}
+    for item in re.split(r"[,;|]", "" if text == "(null)" else text):
+        match = _ITEM.fullmatch(item)
+        name = match["name"] if match else ""
+        if match is None or name not in ours:
+            if item.strip():
+                others.append(item.strip())
+            continue
+        total = int(match["count"] or 1) + (counts.get(name, 0) or 0)
+        is_valid = 1 <= total <= MAX_COUNT and counts.get(name, 0) is not None
+        counts[name] = total if is_valid else None
+    return others, counts
+
+
+def join_licenses(others: Sequence[str], counts: Mapping[str, int]) -> str:
+    """Return the list of licenses with the given items and counts."""
+    return ",".join([*others, *(f"{name}:{count}" for name, count in counts.items())])
+
+
+def read_license_pools(run: Runner = run_command) -> dict[str, LicensePool]:
+    """Return the local licenses of the cluster by name.
+
+    Raises:
+        UnavailableError: slurmctld does not answer.
+    """
+    pools: dict[str, LicensePool] = {}
+    for line in run(["scontrol", "--oneliner", "show", "licenses"]).splitlines():
+        values = dict(_POOL.findall(line))
+        if values.get("Remote") == "no" and values.get("Total", "").isdecimal():
+            used = values.get("Used", "")
+            pools[values["LicenseName"]] = LicensePool(
+                int(values["Total"]), int(used) if used.isdecimal() else 0
+            )
+    return pools
+
+
+class LicenseReservations:
+    """Writer of the reservations whose names begin with a prefix; all others are left unchanged.
+
+    Args:
+        prefix: begin of the names.
+        run: executes a command and returns its output.
+    """
+
+    def __init__(self, prefix: str, run: Runner = run_command) -> None:
+        self._prefix, self._run = prefix, run
+        self._present: dict[str, LicenseReservation] | None = None
+
+    def read(self) -> dict[str, LicenseReservation]:
+        """Return the reservations in slurmctld by name.
+
+        Raises:
+            UnavailableError: slurmctld does not answer.
+        """
+        reservations: dict[str, LicenseReservation] = {}
+        for line in self._run(["scontrol", "--oneliner", "show", "reservations"]).splitlines():
+            values = dict(_RESERVATION.findall(line))
+            name = values.get("ReservationName", "")
+            license_name, _, count = values.get("Licenses", "").partition(":")
+            times = (values.get("StartTime", ""), values.get("EndTime", ""))
+            if name.startswith(self._prefix) and all(time.isdecimal() for time in times):
+                start, end = int(times[0]), int(times[1])
+                reserved = int(count) if count.isdecimal() else 0
+                reservations[name] = LicenseReservation(start, end, license_name, reserved)
+        return reservations
+
+    def apply(self, wanted: Mapping[str, LicenseReservation], now_unix_s: float) -> int:
+        """Make the reservations in slurmctld equal to `wanted`; return the number of changes.
+
+        Counts are lowered before others are raised, because Slurm refuses overlapping reservations of more
+        than the total. Only what has changed since the last call is written; after an error, all
+        reservations are read again.
+
+        Args:
+            wanted: reservations by name; each name begins with the prefix.
+            now_unix_s: the time now.
+
+        Raises:
+            UnavailableError: slurmctld does not answer or refuses a reservation.
+        """
+        if self._present is None:
+            self._present = self.read()
+        present = {
+            name: one for name, one in self._present.items() if (one.end_unix_s or _NO_TIME) > now_unix_s
+        }
+        changes = 0
+        try:
+            for name in present.keys() - wanted.keys():
+                self._scontrol("delete", f"ReservationName={name}")
+                changes += 1
+            pairs = [(name, present.get(name), new) for name, new in wanted.items()]
+            pairs.sort(key=lambda pair: pair[2].count - (pair[1].count if pair[1] else 0))
+            for name, old, new in pairs:
+                changes += self._write(name, old, new, now_unix_s)
+        except UnavailableError:
+            self._present = None
+            raise
+        self._present = dict(wanted)
+        return changes
+
+    def _write(
+        self, name: str, old: LicenseReservation | None, new: LicenseReservation, now_unix_s: float
+    ) -> bool:
+        count = f"Licenses={new.license}:{max(new.count, MIN_RESERVED)}"
+        if old is not None and old.license != new.license:
+            self._scontrol("delete", f"ReservationName={name}")
+            old = None
+        if old is None:
+            start = "now" if new.start_unix_s <= now_unix_s else f"uts{new.start_unix_s}"
+            end = "Duration=infinite" if new.end_unix_s is None else f"EndTime=uts{new.end_unix_s}"
+            what = (f"ReservationName={name}", f"StartTime={start}", end, count)
+            # A reservation needs users; only they can use it.
+            self._scontrol("create", "reservation", *what, "Users=root", "Flags=ANY_NODES")
+            return True
+        words = [] if max(old.count, MIN_RESERVED) == max(new.count, MIN_RESERVED) else [count]
+        if old.start_unix_s != new.start_unix_s and new.start_unix_s > now_unix_s:
+            words.append(f"StartTime=uts{new.start_unix_s}")
+        if new.end_unix_s is not None and old.end_unix_s != new.end_unix_s:
+            words.append(f"EndTime=uts{new.end_unix_s}")
+        if words:
+            self._scontrol("update", f"ReservationName={name}", *words)
+        return bool(words)
+
+    def _scontrol(self, *words: str) -> None:
+        try:
+            self._run(["scontrol", *words])
+        except UnavailableError as error:
+            raise UnavailableError(f"reservation of licenses, scontrol {words[0]}", str(error)) from None
