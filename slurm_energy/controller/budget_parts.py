@@ -106,6 +106,9 @@ class BudgetParts:
         self.limits.set_signals(signals)
         self.limits.read_calendars()
         self.engine.set_budgets(self.limits.in_force(unix_s, self.engine.reaction_s))
+        # What Slurm may give to jobs is not known before the first admission.
+        promised = {name: self._promised.get(name, math.inf) for name in self.limits.names}
+        self.engine.set_promised(promised)
         return self.engine.decide(now_s)
 
     def use_inputs(self) -> None:
@@ -144,10 +147,8 @@ class BudgetParts:
             for name, node in cycle.nodes.items()
             if node.state not in ("silent", "off")
         }
-        new = _promises(headrooms)
-        names = new.keys() | self._promised.keys()
-        wider = {name: max(new.get(name, 0.0), self._promised.get(name, 0.0)) for name in names}
-        self.engine.set_promised(wider)
+        for name, watts in _promises(headrooms).items():
+            self._promised[name] = max(watts, self._promised.get(name, math.inf))
         return AdmissionRequest(unix_s, headrooms, self.engine.reported_jobs, ranges)
 
     def admit(self, request: AdmissionRequest) -> None:
@@ -157,10 +158,9 @@ class BudgetParts:
         )
 
     def end_admission(self, request: AdmissionRequest) -> None:
-        """Keep free only what Slurm can now give to jobs."""
-        if not self.admission_report.problems:
-            self._promised = _promises(request.headrooms)
-            self.engine.set_promised(self._promised)
+        """Keep free only what Slurm can now give to jobs. After a failure that is anything."""
+        failed = bool(self.admission_report.problems)
+        self._promised = {} if failed else _promises(request.headrooms)
 
 
 def engine_settings(config: Config) -> EngineSettings:
