@@ -143,7 +143,7 @@ class BudgetParts:
             if status.name in self.limits.names
         )
         ranges = {
-            name: NodePowerRange(node.job_range.packages, node.job_range.gpu)
+            name: NodePowerRange(*node.job_range)
             for name, node in cycle.nodes.items()
             if node.state not in ("silent", "off")
         }
