@@ -22,6 +22,8 @@ MIN_GAIN = 0.01
 SWITCH_GAIN = 0.003
 SMALL_LOSS = 0.05
 """Expected loss, in windows, that a probe with an expected gain may bring even if the budget is used up."""
+SMALL_LOSS_SHARE = 0.0025
+"""Upper bound of `SMALL_LOSS` as a share of the rest of the job."""
 LARGE_LOSS = 0.15
 """Maximum expected loss of a probe, in windows: the search goes down in steps."""
 PROBE_WINDOWS = 2.0
@@ -99,7 +101,8 @@ def decide(posterior: EnsemblePosterior, objective: Objective, situation: Situat
     if objective.slowdown_limit is None:
         loss = posterior.expected_change(objective, 1.0)[1]
         most = min(situation.max_loss, LARGE_LOSS)
-        allowed = np.where(cost < 1.0 - MIN_GAIN, max(most, SMALL_LOSS), most)
+        small = min(SMALL_LOSS, SMALL_LOSS_SHARE * situation.remaining_windows)
+        allowed = np.where(cost < 1.0 - MIN_GAIN, max(most, small), most)
         open_points &= PROBE_WINDOWS * loss <= allowed
     gain, loss = posterior.expected_change(objective, float(cost[hold]))
     value = np.where(

@@ -12,7 +12,9 @@ _THRESHOLD = 5.0
 _MAX_STEP = 3.0
 _SURPRISE = 4.0
 _MAX_LOSS = 0.005
-_MIN_REMAINING_WINDOWS = 20.0
+_MIN_CONTRADICTIONS = 5
+_WINDOWS_PER_CONTRADICTION = 15
+_MIN_REMAINING_WINDOWS, _MIN_REMAINING_S = 20.0, 600.0
 
 
 class ChangeDetector:
@@ -55,6 +57,33 @@ def is_surprise(residual: float, error: float, min_change: float) -> bool:
         min_change: relative change that is never surprising.
     """
     return abs(residual) > max(min_change, _SURPRISE * error)
+
+
+class RegularityGuard:
+    """Detection of jobs whose speed fluctuates too much to be tuned, for example by frequent checkpoints.
+
+    Their windows often contradict the expectation although the job has not changed. The measured effect of a
+    setting then depends on which windows contain a checkpoint.
+    """
+
+    def __init__(self) -> None:
+        """Start without windows."""
+        self._windows = 0
+        self._contradictions = 0
+
+    def add_window(self) -> None:
+        """Count a window of the job."""
+        self._windows += 1
+
+    def add_contradiction(self) -> None:
+        """Count a window that contradicted its expectation although the untuned speed is the same."""
+        self._contradictions += 1
+
+    @property
+    def is_irregular(self) -> bool:
+        """Whether too many of the windows so far were contradictions."""
+        many = self._contradictions * _WINDOWS_PER_CONTRADICTION >= self._windows
+        return many and self._contradictions >= _MIN_CONTRADICTIONS
 
 
 class DevicePowerGuard:
@@ -109,10 +138,14 @@ class RunBudget:
         return self._elapsed_s / self._untuned_s - 1.0 if self._untuned_s > 0 else 0.0
 
     def remaining_windows(self, window_s: float) -> float:
-        """Return the expected number of windows left. A job of unknown length lasts as long again."""
+        """Return the expected number of windows left.
+
+        A job of unknown length lasts as long again, and at least for 20 windows. If windows are long, because
+        the job has long steps, the minimum is ten minutes instead.
+        """
         if self._expected_s is not None:
             return max(self._expected_s - self._elapsed_s, 0.0) / window_s
-        return max(self._elapsed_s / window_s, _MIN_REMAINING_WINDOWS)
+        return max(self._elapsed_s / window_s, min(_MIN_REMAINING_WINDOWS, _MIN_REMAINING_S / window_s))
 
     def max_loss(self, window_s: float) -> float:
         """Return the relative loss of the objective that the next window may bring.

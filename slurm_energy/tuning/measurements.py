@@ -17,6 +17,7 @@ _MIN_POWER_ERROR = 0.003
 _DRIFT_SIGMA = 2.5
 _PRIOR_WINDOWS = 6.0
 _MAX_SQUARE = 16.0
+_REFERENCE_AGE_WINDOWS = 40
 
 
 @dataclass(slots=True)
@@ -161,6 +162,19 @@ class ReferenceTrack:
         if not self.blocks:
             self.blocks.append(SpeedMeasurement())
         return self.blocks[-1]
+
+    def is_old(self, windows: int, remaining_windows: float) -> bool:
+        """Return whether the reference should be measured again although nothing points to a change.
+
+        Under a power limit two phases of a job can have the same speed and power although their untuned
+        speeds differ.
+
+        Args:
+            windows: number of windows since the last measurement of the reference.
+            remaining_windows: expected number of windows until the end of the job.
+        """
+        age = _REFERENCE_AGE_WINDOWS * min(1.5 ** (len(self.blocks) - 1), 4.0)
+        return windows >= age and remaining_windows > _REFERENCE_AGE_WINDOWS / 2
 
     def at(self, time_s: float) -> tuple[float, float, float]:
         """Return the logarithm of the speed, its standard error, and the logarithm of the power at a time."""

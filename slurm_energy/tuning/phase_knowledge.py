@@ -18,6 +18,7 @@ from slurm_energy.tuning.progress_window import ProgressWindow
 _SAME_SPEED = 0.04
 _SAME_POWER = 0.08
 _REFUTING_SIGMA = 3.0
+_MAX_REFERENCE_BLOCKS = 8
 
 
 class PhaseKnowledge:
@@ -63,6 +64,15 @@ class PhaseKnowledge:
     def reference_error(self) -> float:
         """Return the standard error of the logarithm of the reference's speed."""
         return self.track.at(self.track.blocks[-1].mid_s)[1]
+
+    def needs_reference_for(self, index: int) -> bool:
+        """Return whether the reference is less accurate than a point and may be measured again."""
+        visit = self.visits.get(index)
+        return (
+            visit is not None
+            and len(self.track.blocks) < _MAX_REFERENCE_BLOCKS
+            and self.reference_error() > visit.relative_error
+        )
 
     def refuted(self, objective: Objective) -> frozenset[int]:
         """Return the indices of the points whose own measurements show a loss or a broken limit."""

@@ -10,7 +10,13 @@ from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.tuning.candidates import Reference
 from slurm_energy.tuning.decision import Situation, decide
 from slurm_energy.tuning.ensemble import EnsemblePosterior
-from slurm_energy.tuning.guard import ChangeDetector, DevicePowerGuard, RunBudget, is_surprise
+from slurm_energy.tuning.guard import (
+    ChangeDetector,
+    DevicePowerGuard,
+    RegularityGuard,
+    RunBudget,
+    is_surprise,
+)
 from slurm_energy.tuning.measurements import NoiseScale, ReferenceCheck, SpeedMeasurement
 from slurm_energy.tuning.objective import Objective
 from slurm_energy.tuning.phase_knowledge import PhaseKnowledge
@@ -24,10 +30,8 @@ __all__ = ["SearchOptions", "SearchPhase", "TuningSearch"]
 
 _MAX_PHASES = 8
 _MAX_POINT_WINDOWS = 30
-_MAX_REFERENCE_BLOCKS = 8
 _MIN_CHANGE = 0.04
 _MIN_POWER_CHANGE = 0.15
-_REFERENCE_AGE_WINDOWS = 40
 _SHORT_PHASE_WINDOWS = 5
 _MAX_SHORT_PHASES = 3
 _MAX_PATIENCE = 4.0
@@ -72,6 +76,7 @@ class TuningSearch:
         self._windows_here = 0
         self._phase_windows = 0
         self._short_phases = 0
+        self._regularity = RegularityGuard()
         self._source: ProgressSource | None = None
         self._start_s: float | None = None
         self._last_s = 0.0
@@ -116,6 +121,7 @@ class TuningSearch:
         window = window.with_error_scaled(self._noise.factor)
         self._windows_here += 1
         self._phase_windows += 1
+        self._regularity.add_window()
         if self._current == 0:
             self._budget.add(elapsed_s, 0.0, 0.0)
         if self._current != 0:
@@ -220,6 +226,7 @@ class TuningSearch:
             self._check = None
             self._knowledge.track.blocks.append(check.block)
             if check.suspect is not None:
+                self._regularity.add_contradiction()
                 self._accept(check.suspect)
             self._move_on()
 
@@ -281,7 +288,8 @@ class TuningSearch:
         if self._current in knowledge.visits:
             self._noise.add(knowledge.visits[self._current], window)
         knowledge.add(self._current, window)
-        if self._phase is SearchPhase.HOLD and self._is_reference_old():
+        remaining = self._budget.remaining_windows(knowledge.track.blocks[0].window_s)
+        if self._phase is SearchPhase.HOLD and knowledge.track.is_old(self._windows_here, remaining):
             self._return_to_reference()
         else:
             self._move_on()
@@ -307,6 +315,9 @@ class TuningSearch:
 
     def _move_on(self) -> None:
         """Decide on the next point from everything known about this phase."""
+        if self._regularity.is_irregular:
+            self._go_to(0, SearchPhase.HOLD)
+            return
         knowledge = self._knowledge
         window_s = knowledge.track.blocks[0].window_s
         situation = Situation(
@@ -321,7 +332,7 @@ class TuningSearch:
         )
         self._posterior = knowledge.posterior()
         decision = decide(self._posterior, self._objective, situation)
-        if decision.probe and self._wants_reference(decision.index):
+        if decision.probe and knowledge.needs_reference_for(decision.index):
             self._return_to_reference(precise=True)
         else:
             self._go_to(decision.index, SearchPhase.PROBE if decision.probe else SearchPhase.HOLD)
@@ -369,29 +380,9 @@ class TuningSearch:
         maximum = self._options.max_reference_windows * min(self._noise.factor, _MAX_PATIENCE)
         return block.relative_error <= self._reference_target() or block.windows >= maximum
 
-    def _is_reference_old(self) -> bool:
-        """Return whether the reference should be measured again although nothing points to a change.
-
-        Under a power limit two phases of a job can have the same speed and power although their untuned
-        speeds differ.
-        """
-        blocks = self._knowledge.track.blocks
-        age = _REFERENCE_AGE_WINDOWS * min(1.5 ** (len(blocks) - 1), 4.0)
-        remaining = self._budget.remaining_windows(blocks[0].window_s)
-        return self._windows_here >= age and remaining > _REFERENCE_AGE_WINDOWS / 2
-
     def _reference_target(self) -> float:
         limit = self._objective.slowdown_limit
         return 0.02 if limit is None else min(max(limit / 5, 0.003), 0.01)
-
-    def _wants_reference(self, index: int) -> bool:
-        """Return whether the reference is measured less accurately than a point."""
-        knowledge, visit = self._knowledge, self._knowledge.visits.get(index)
-        return (
-            visit is not None
-            and len(knowledge.track.blocks) < _MAX_REFERENCE_BLOCKS
-            and knowledge.reference_error() > visit.relative_error
-        )
 
 
 def _reference(window: ProgressWindow) -> Reference:

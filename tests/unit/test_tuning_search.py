@@ -1,4 +1,5 @@
 import math
+import random
 
 import pytest
 
@@ -9,6 +10,7 @@ from slurm_energy.tuning.progress_window import ProgressSource, ProgressWindow
 
 pytest.importorskip("numpy")
 
+from slurm_energy.tuning.guard import RegularityGuard, RunBudget
 from slurm_energy.tuning.priors import gpu_prior
 from slurm_energy.tuning.search import SearchOptions, SearchPhase, TuningSearch
 
@@ -32,10 +34,11 @@ class Job:
         self.draw, self.static, self.time_s = draw, static, 0.0
         self.points = []
 
-    def window(self, source=ProgressSource.REPORTED):
+    def window(self, source=ProgressSource.REPORTED, pause=0.0):
         point = self.search.requested
         speed, power = respond(point.gpu_limit_watts, self.draw, self.static)
-        window = ProgressWindow(point, self.time_s, 5.0, 100 * speed, 0.004, power, source, gpu_watts=power)
+        rate = 100 * speed * (1 - pause)
+        window = ProgressWindow(point, self.time_s, 5.0, rate, 0.004, power, source, gpu_watts=power)
         self.time_s += 5.0
         self.points.append(point)
         self.search.observe(window)
@@ -191,3 +194,36 @@ def test_a_poor_probe_does_not_end_the_search():
     }
     assert prior_best.points.count(LIMITS[1]) <= 2
     assert costs[search.requested] <= 1.03 * min(costs.values())
+
+
+def test_a_job_with_irregular_progress_stays_untuned():
+    job, numbers = Job(Objective("edp")), random.Random(2)
+    for _ in range(200):
+        pause = numbers.uniform(0.1, 0.6) if numbers.random() < 1 / 9 else 0.0
+        job.window(pause=pause)
+    assert set(job.points[100:]) == {UNTUNED}
+
+
+def test_a_job_counts_as_irregular_while_contradictions_are_frequent():
+    guard = RegularityGuard()
+    for _ in range(4):
+        guard.add_window()
+        guard.add_contradiction()
+    assert not guard.is_irregular
+    guard.add_contradiction()
+    assert guard.is_irregular
+    for _ in range(71):
+        guard.add_window()
+    assert guard.is_irregular
+    guard.add_window()
+    assert not guard.is_irregular
+
+
+def test_the_rest_of_a_job_with_long_windows_is_estimated_in_seconds():
+    budget = RunBudget(Objective("edp"))
+    budget.add(300.0, 0.0, 0.0)
+    assert budget.remaining_windows(5.0) == 60.0
+    assert budget.remaining_windows(20.0) == 20.0
+    assert budget.remaining_windows(200.0) == 3.0
+    budget.add(900.0, 0.0, 0.0)
+    assert budget.remaining_windows(200.0) == 6.0

@@ -47,7 +47,7 @@ DEFAULT_LENGTHS = WindowLengths()
 _EXTENSION = 1.5
 """A window whose speed is unknown or not exact is extended by this factor."""
 _UNITS_IN_HOLD = 3
-_CLEAR_SLOWDOWN = 0.10
+_CLEAR_SLOWDOWN = 0.05
 """Logarithm of a time ratio. A probe that is slower by this and three standard errors ends its window."""
 
 
