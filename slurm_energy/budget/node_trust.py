@@ -96,12 +96,13 @@ def _contradictions(poll: NodePoll) -> Iterator[tuple[str, tuple[str, float]]]:
 
 def _device_contradictions(device: DeviceReport) -> Iterator[tuple[str, tuple[str, float]]]:
     name, watts, ceiling = device.name, device.watts, device.ceiling_watts
+    bound = max(ceiling or 0.0, device.min_watts or 0.0)  # a limit below the minimum cannot be reached
     if watts is not None and watts < _ZERO_WATTS:
         yield f"{name} zero", (f"{name} reports {watts:.0f} W", _SHORT_S)
     if watts is not None and device.max_watts is not None and watts > _MAX_OVER_NAMEPLATE * device.max_watts:
         reason = f"{name} reports {watts:.0f} W, its maximum limit is {device.max_watts:.0f} W"
         yield f"{name} high", (reason, _SHORT_S)
-    elif watts is not None and ceiling is not None and watts > _MAX_OVER_CEILING * ceiling + _CEILING_WATTS:
+    elif watts is not None and ceiling is not None and watts > _MAX_OVER_CEILING * bound + _CEILING_WATTS:
         yield f"{name} ceiling", (f"{name} draws {watts:.0f} W at a ceiling of {ceiling:.0f} W", _LONG_S)
     limit = device.limit_watts
     if limit is not None and ceiling is not None and limit > _LIMIT_RATIO * ceiling + _LIMIT_WATTS:

@@ -5,6 +5,7 @@ Times are seconds on one monotonic clock that the caller chooses.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -209,13 +210,13 @@ class BudgetEngine:
         return damaged
 
     def _decision(self, node: BudgetNode, poll: NodePoll) -> NodeDecision:
-        lease_s = max(self._settings.lease_s, 4.0 * self.poll_s)
-        times = {"lease_s": lease_s, "poll_s": self.poll_s}
+        times = {"lease_s": self._lease_s(), "poll_s": self.poll_s}
         if not self._settings.enforces or (not self._budgets and self._has_decided):
             self._commitment.release(node.name)
             self._commitment.release(node.name)
             return NodeDecision(0, {}, {}, {}, **times)
-        minima = {d.name: d.min_watts for d in poll.devices if d.min_watts is not None}
+        devices = (node.poll or poll).devices
+        minima = {d.name: d.min_watts for d in devices if d.min_watts is not None}
         if node.name in self._undecided or not self._has_decided:
             # The node keeps its ceilings until the next decision, which counts it.
             return NodeDecision(max(1, poll.number), {}, minima, minima, **times)
@@ -224,6 +225,16 @@ class BudgetEngine:
         limits = {name: None if name in unlimited else watts for name, watts in ceilings.items()}
         safe = {name: watts for name, watts in self._safe.get(node.name, minima).items() if name in ceilings}
         return NodeDecision(max(1, number), limits, safe, minima, **times)
+
+    def _lease_s(self) -> float:
+        """Return the time for which decisions are valid.
+
+        It ends before the next fall of a limit that is known: without the controller, nodes then have their
+        safe limits in time. Decisions before the fall renew it, the last of them with the lower limits.
+        """
+        lease_s = max(self._settings.lease_s, 4.0 * self.poll_s)
+        falls_s = min((budget.falls_in_s for budget in self._budgets), default=math.inf)
+        return min(lease_s, max(2.0 * self.poll_s, falls_s - self.reaction_s))
 
     def _inputs(self, now_s: float) -> CycleInputs:
         nodes = list(self._nodes.values())

@@ -54,6 +54,7 @@ class BudgetInForce:
         lowest_watts: lowest limit of the next hours, to which the safe limits of nodes must fit.
         floor_percent: share of a device's range of power limits above its minimum that running jobs keep.
         constant_watts: power under the budget that no node reports, such as switches.
+        falls_in_s: seconds until the limit falls below `limit_watts`; infinity if no fall is known.
     """
 
     name: str
@@ -62,6 +63,7 @@ class BudgetInForce:
     lowest_watts: float
     floor_percent: float = 0.0
     constant_watts: float = 0.0
+    falls_in_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

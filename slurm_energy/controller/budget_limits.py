@@ -24,6 +24,8 @@ from slurm_energy.trusted_files import read_trusted
 
 SAFE_HOURS: Final = 24.0
 """Hours from now whose lowest limit the safe limits of nodes fit."""
+FALL_HORIZON_S: Final = 3600.0
+"""Time ahead in which a fall of a limit bounds the leases of nodes; no lease is longer."""
 _CALENDAR_AGE_S: Final = 10.0
 _MAX_TEXT: Final = 160
 
@@ -181,11 +183,15 @@ class BudgetLimits:
 
     def _in_force(self, name: str, unix_s: float, reaction_s: float) -> BudgetInForce:
         table, source = self._limits[name].table, self.source(name)
-        soon = [step.watts for step in source.steps(unix_s, unix_s + reaction_s)]
+        steps = source.steps(unix_s, unix_s + FALL_HORIZON_S)
+        soon = [step.watts for step in steps if step.unix_s <= unix_s + reaction_s]
+        limit_watts = min([source.limit_at(unix_s), *soon])
+        falls = [step.unix_s - unix_s for step in steps if step.watts < limit_watts]
         return BudgetInForce(
             name=name,
             scope=self._scope(table),
-            limit_watts=min([source.limit_at(unix_s), *soon]),
+            limit_watts=limit_watts,
+            falls_in_s=min(falls, default=math.inf),
             lowest_watts=source.lowest(unix_s, unix_s + SAFE_HOURS * 3600.0),
             floor_percent=table.floor_percent,
             constant_watts=table.constant_watts,

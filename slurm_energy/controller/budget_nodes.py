@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from slurm_energy.budget.messages import DeviceReport, JobReport, NodePoll
 from slurm_energy.budget.node_trust import NodeTrust
+from slurm_energy.budget.reachable_limits import ReachableLimits
 from slurm_energy.controller.budget_draw import DecayingMaximum, DeviceDraw
 from slurm_energy.controller.budget_facts import JobRange
 from slurm_energy.errors import UsageError
@@ -96,6 +97,7 @@ class BudgetNode:
         "_differences",
         "_polls",
         "_raw_curves",
+        "_reachable",
         "_trust",
         "curves",
         "devices",
@@ -119,6 +121,7 @@ class BudgetNode:
         self._raw_curves: dict[int, dict[str, Any]] = {}
         self._trust = NodeTrust()
         self._polls = 0
+        self._reachable = ReachableLimits()
 
     @property
     def distrust(self) -> str:
@@ -133,6 +136,7 @@ class BudgetNode:
             rows: row of each device in the ceilings.
             now_s: time now.
         """
+        poll = self._reachable.apply(poll, now_s)
         self.poll, self.polled_s, self._polls = poll, now_s, self._polls + 1
         self._trust.observe(poll, now_s)
         jobs = {job.job_id: job for job in poll.jobs}

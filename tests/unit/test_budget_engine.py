@@ -279,6 +279,16 @@ def test_measured_power_above_the_committed_is_taken_off_the_limit() -> None:
     assert world.power < before * 0.95
 
 
+def test_leases_end_before_a_known_fall_of_the_limit() -> None:
+    world = cluster(2600.0)
+    engine = world.engine
+    world.step(3)
+    assert engine.poll(world.nodes[0].poll(), world.now_s).lease_s == 30.0
+    for falls_in_s, lease_s in ((60.0, 30.0), (20.0, 20.0 - engine.reaction_s), (1.0, 2.0 * engine.poll_s)):
+        engine.set_budgets([budget(2600.0, falls_in_s=falls_in_s)])
+        assert engine.poll(world.nodes[0].poll(), world.now_s).lease_s == lease_s
+
+
 def test_observe_mode_sends_no_limits() -> None:
     world = cluster(1500.0, enforces=False)
     world.nodes[0].run(1, FULL)

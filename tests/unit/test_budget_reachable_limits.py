@@ -1,0 +1,49 @@
+"""Lowest limits that devices keep in practice, learned from polls."""
+
+from __future__ import annotations
+
+from slurm_energy.budget.messages import DeviceReport, NodePoll
+from slurm_energy.budget.node_trust import NodeTrust
+from slurm_energy.budget.reachable_limits import ReachableLimits
+
+
+def poll(watts: float | None, ceiling_watts: float | None = 40.0, minimum: float | None = 40.0) -> NodePoll:
+    maximum = None if minimum is None else 140.0
+    device = DeviceReport("package-0", "cpu", minimum, maximum, ceiling_watts, watts, (1,), ceiling_watts)
+    return NodePoll("n1", "boot", 1, (device,), None, None)
+
+
+def minima(watts: list[float | None], **values: float | None) -> list[float | None]:
+    limits = ReachableLimits()
+    polls = [limits.apply(poll(value, **values), float(second)) for second, value in enumerate(watts)]
+    return [item.devices[0].min_watts for item in polls]
+
+
+def test_a_package_that_exceeds_its_lowest_limit_gets_its_power_as_minimum() -> None:
+    assert minima([76.0] * 4 + [60.0, 80.0, 80.0, 80.0, 80.0]) == [40.0] * 3 + [76.0] * 5 + [80.0]
+
+
+def test_a_small_excess_above_the_lowest_limit_is_left_to_lowering() -> None:
+    assert minima([76.0] * 5, ceiling_watts=66.0) == [40.0] * 5
+    assert minima([76.0] * 5, ceiling_watts=55.0) == [40.0] * 3 + [76.0] * 2
+
+
+def test_the_averaging_window_of_a_limit_is_no_reason() -> None:
+    assert minima([76.0, 76.0, 39.0, 76.0, 76.0]) == [40.0] * 5
+
+
+def test_powers_that_are_faults_and_devices_without_limits_are_left_alone() -> None:
+    assert minima([135.0] * 5) == [40.0] * 5
+    assert minima([500.0] * 5) == [40.0] * 5
+    assert minima([None] * 5) == [40.0] * 5
+    assert minima([76.0] * 5, ceiling_watts=None) == [40.0] * 5
+    assert minima([76.0] * 5, minimum=None) == [None] * 5
+
+
+def test_a_node_with_an_unreachable_limit_keeps_its_trust() -> None:
+    limits, trust, blind = ReachableLimits(), NodeTrust(), NodeTrust()
+    for second in range(40):
+        trust.observe(limits.apply(poll(76.0), float(second)), float(second))
+        blind.observe(poll(76.0), float(second))
+    assert trust.reason is None
+    assert blind.reason is not None
