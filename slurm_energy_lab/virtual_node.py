@@ -21,6 +21,7 @@ from slurm_energy.agent.jobs.job_manager import JobManager
 from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.sockets.messages import ProgressMessage
 from slurm_energy.agent.state.state_directory import StateDirectory
+from slurm_energy.budget.messages import NodePoll
 from slurm_energy.config import AgentConfig, BudgetConfig, Config
 from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, WriteStage
@@ -315,6 +316,11 @@ class VirtualNode:
         """Let the agent take a sample at the time of the clock."""
         self._refresh()
         self.manager.sample()
+
+    def poll_budget(self) -> NodePoll:
+        """Return the agent's poll about power at the time of the clock."""
+        self._refresh()
+        return self.manager.poll_budget()
 
     def energy_joules(self) -> dict[str, float]:
         """Return the model's exact energy of each component up to now."""

@@ -117,7 +117,12 @@ class BudgetController:
         self._next_s, self._limit = now_s + 1.0, limit
         lowest = min(self._limit_watts(now_s), self._limit_watts(now_s + _NEXT_HOURS_S), limit)
         scope = BudgetScope(ScopeKind.CLUSTER)
-        self._engine.set_budgets([BudgetInForce(BUDGET, scope, limit, lowest)])
+        falls_in_s = next(
+            (seconds for seconds in range(61) if self._limit_at(now_s + seconds) < limit), float("inf")
+        )
+        if self._announced and falls_in_s < float("inf"):
+            falls_in_s += self._engine.reaction_s
+        self._engine.set_budgets([BudgetInForce(BUDGET, scope, limit, lowest, falls_in_s=falls_in_s)])
         self._engine.set_jobs(self.jobs)
         self._engine.set_promised({BUDGET: sum(self.started_watts.values())})
         self.cycle = self._engine.decide(now_s)
@@ -239,7 +244,7 @@ class BudgetedCluster:
 
     def _poll(self, link: NodeLink, now_s: float) -> None:
         manager = link.node.manager
-        poll = self.distort(manager.poll_budget())
+        poll = self.distort(link.node.poll_budget())
         link.polled_s = now_s
         decision = self.controller.poll(poll, now_s) if link.is_connected else None
         if decision is not None:

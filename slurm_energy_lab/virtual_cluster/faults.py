@@ -1,0 +1,149 @@
+"""Random faults of a virtual cluster under a power budget. A seed determines them."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from slurm_energy.budget.messages import NodePoll
+from slurm_energy_lab.virtual_cluster.budgeted_cluster import BudgetedCluster
+from slurm_energy_lab.virtual_cluster.workload import ClusterJob
+
+
+class FaultKind(StrEnum):
+    """What fails."""
+
+    CONTROLLER = "kill -9 of the controller"
+    AGENTS = "kill -9 of agents"
+    NETWORK = "no network between nodes and controller"
+    SENSOR_ZERO = "power sensors read 0"
+    SENSOR_TENFOLD = "power sensors read ten times the power"
+    SENSOR_STUCK = "power sensors keep their value"
+
+
+_SENSORS = (FaultKind.SENSOR_ZERO, FaultKind.SENSOR_TENFOLD, FaultKind.SENSOR_STUCK)
+_NODES = {FaultKind.CONTROLLER: 0, FaultKind.AGENTS: 3, FaultKind.NETWORK: 3}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFault:
+    """A fault that lasts for some time.
+
+    Attributes:
+        kind: what fails.
+        begin_s, end_s: model times.
+        nodes: nodes that are affected.
+    """
+
+    kind: FaultKind
+    begin_s: float
+    end_s: float
+    nodes: tuple[str, ...]
+
+
+def draw_faults(seed: int, names: Sequence[str], times_s: Sequence[float]) -> list[ClusterFault]:
+    """Return a random fault around each of the given times. A fault ends before the next one begins.
+
+    Args:
+        seed: seed of the random numbers.
+        names: names of the nodes.
+        times_s: model times in ascending order.
+    """
+    numbers = random.Random(f"faults/{seed}")
+    kinds = list(FaultKind)
+    numbers.shuffle(kinds)
+    faults = []
+    for index, time_s in enumerate(times_s):
+        kind = kinds[index % len(kinds)]
+        begin_s = round(time_s - numbers.uniform(0.0, 12.0), 1)
+        limit_s = times_s[index + 1] - 13.0 if index + 1 < len(times_s) else float("inf")
+        end_s = round(min(limit_s, begin_s + numbers.uniform(5.0, 75.0)), 1)
+        nodes = tuple(sorted(numbers.sample(list(names), _NODES.get(kind, 1))))
+        faults.append(ClusterFault(kind, begin_s, end_s, nodes))
+    return faults
+
+
+class FaultyCluster:
+    """A power manager whose parts fail.
+
+    Args:
+        manager: the power manager.
+        faults: the faults.
+        on_cycle: called after each tick with the time.
+    """
+
+    def __init__(
+        self,
+        manager: BudgetedCluster,
+        faults: Sequence[ClusterFault],
+        on_cycle: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        self._manager = manager
+        self._pending = sorted(faults, key=lambda fault: fault.begin_s)
+        self._active: list[ClusterFault] = []
+        self._frozen: dict[str, Mapping[str, float | None]] = {}
+        self._on_cycle = on_cycle
+        manager.distort = self._distort
+
+    def admits(self, job: ClusterJob, nodes: Sequence[str]) -> bool:
+        """Return whether the job may start."""
+        return self._manager.admits(job, nodes)
+
+    def job_starts(self, job: ClusterJob, nodes: Sequence[str]) -> None:
+        """Run the prologs."""
+        self._manager.job_starts(job, nodes)
+
+    def job_ends(self, job: ClusterJob, nodes: Sequence[str]) -> None:
+        """Run the epilogs."""
+        self._manager.job_ends(job, nodes)
+
+    def tick(self, now_s: float) -> None:
+        """Begin and end faults, then let the manager act."""
+        for fault in [fault for fault in self._active if now_s >= fault.end_s]:
+            self._active.remove(fault)
+            self._end(fault, now_s)
+        while self._pending and now_s >= self._pending[0].begin_s:
+            fault = self._pending.pop(0)
+            self._active.append(fault)
+            self._begin(fault)
+        self._manager.tick(now_s)
+        self._on_cycle(now_s)
+
+    def _begin(self, fault: ClusterFault) -> None:
+        if fault.kind is FaultKind.CONTROLLER:
+            self._manager.controller.kill()
+        for name in fault.nodes:
+            if fault.kind is FaultKind.AGENTS:
+                self._manager.kill_agent(name)
+            elif fault.kind is FaultKind.NETWORK:
+                self._manager.links[name].is_connected = False
+
+    def _end(self, fault: ClusterFault, now_s: float) -> None:
+        if fault.kind is FaultKind.CONTROLLER:
+            self._manager.controller.start(now_s)
+        for name in fault.nodes:
+            self._frozen.pop(name, None)
+            if fault.kind is FaultKind.AGENTS:
+                self._manager.start_agent(name)
+            elif fault.kind is FaultKind.NETWORK:
+                self._manager.links[name].is_connected = True
+
+    def _distort(self, poll: NodePoll) -> NodePoll:
+        for fault in self._active:
+            if fault.kind in _SENSORS and poll.node in fault.nodes:
+                return self._with_fault(poll, fault.kind)
+        return poll
+
+    def _with_fault(self, poll: NodePoll, kind: FaultKind) -> NodePoll:
+        """Return the poll as a node with faulty sensors sends it."""
+        values = {device.name: device.watts for device in poll.devices} | {"node": poll.node_watts}
+        if kind is FaultKind.SENSOR_STUCK:
+            values = dict(self._frozen.setdefault(poll.node, values))
+        else:
+            factor = 0.0 if kind is FaultKind.SENSOR_ZERO else 10.0
+            values = {name: None if watts is None else factor * watts for name, watts in values.items()}
+        devices = tuple(dataclasses.replace(item, watts=values.get(item.name)) for item in poll.devices)
+        return dataclasses.replace(poll, devices=devices, node_watts=values["node"])
