@@ -290,7 +290,7 @@ class BudgetRoutes:
                     "committed_watts": status.committed_watts,
                     "wanted_watts": status.wanted_watts,
                     "budget": status.budget,
-                    "keeps_slowdown": status.keeps_slowdown,
+                    "keeps_slowdown": status.keeps_slowdown if status.has_slowdown_limit else None,
                     "explanation": status.explanation,
                 }
             )

@@ -107,7 +107,7 @@ class BudgetJobObject(TypedDict):
         committed_watts: power that the limits permit them.
         wanted_watts: expected power without limits.
         budget: budget that determines the limits; None: none does.
-        keeps_slowdown: whether the limits keep the job's slowdown limit.
+        keeps_slowdown: whether the limits keep the job's slowdown limit; None: it has none.
         explanation: the decision in one sentence.
     """
 
@@ -119,7 +119,7 @@ class BudgetJobObject(TypedDict):
     committed_watts: float | None
     wanted_watts: float | None
     budget: str | None
-    keeps_slowdown: bool
+    keeps_slowdown: bool | None
     explanation: str
 
 

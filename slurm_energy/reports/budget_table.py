@@ -16,6 +16,7 @@ Row = Mapping[str, Any]
 
 LISTING: Final = "senergy budget show --helpformat lists all"
 WIDTH: Final = 100
+_SLOWDOWN: Final[Mapping[bool | None, str]] = {True: "kept", False: "exceeded", None: "-"}
 _SOURCES: Final = {
     "watts": "constant",
     "schedule": "schedule",
@@ -83,7 +84,13 @@ BUDGET_FIELDS: Final[tuple[Field[Row], ...]] = (
     _number("Nodes", 6, "nodes", "nodes under the budget"),
     _number("Silent", 6, "silent_nodes", "nodes that do not report"),
     _number("Distrusted", 10, "distrusted_nodes", "nodes whose reports contradict each other"),
-    _number("Held", 8, "held_jobs", "pending jobs that wait for power"),
+    Field(
+        "Held",
+        8,
+        "text",
+        lambda row: None if row.get("held_jobs") is None else str(row["held_jobs"]),
+        "pending jobs that wait for power; for budgets of the cluster",
+    ),
     _text("Source", 9, lambda row: _SOURCES.get(str(row.get("source")), "?"), "origin of the limit"),
     Field("NextLimit", 12, "text", _next_limit, "limit after the next step", unit="W"),
     Field("NextStep", 19, "time", _next_time, "time of the next step"),
@@ -108,7 +115,7 @@ _JOB_FIELDS: Final[tuple[Field[Row], ...]] = (
     _number("Committed", 12, "committed_watts", "power that the limits permit"),
     _number("Wanted", 11, "wanted_watts", "expected power without limits"),
     _text("Budget", 12, lambda row: row.get("budget") or "-", "budget that determines the limits"),
-    _text("Slowdown", 8, lambda row: "kept" if row.get("keeps_slowdown") else "exceeded", "slowdown limit"),
+    _text("Slowdown", 8, lambda row: _SLOWDOWN[row.get("keeps_slowdown")], "slowdown limit of the job"),
 )
 
 
