@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import statistics
 import subprocess
 import sys
 import time
@@ -20,6 +21,16 @@ from typing import Any
 import numpy as np
 from claims import Claim, at_most, publish
 
+from slurm_energy.budget.messages import DeviceReport, JobReport, NodePoll
+from slurm_energy.controller.budget_engine import BudgetEngine
+from slurm_energy.controller.budget_facts import (
+    BudgetedJob,
+    BudgetedNode,
+    BudgetInForce,
+    BudgetScope,
+    EngineSettings,
+    ScopeKind,
+)
 from slurm_energy.scheduling import policy
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.simulator.budget_control import BudgetControl
@@ -31,7 +42,7 @@ from slurm_energy.simulator.step_function import StepFunction
 from slurm_energy.simulator.workload import Workload, workload
 
 NODES, DAYS, LOAD, SEED = 10_000, 7.0, 0.95, 13
-PERIOD_S, CYCLE_TARGET_S = 5.0, 1.0
+PERIOD_S, CYCLE_TARGET_S, CYCLES = 5.0, 1.0, 7
 DAY_S = 86400.0
 CURVE = ((0.0, 0.80), (7.0, 0.65), (11.0, 0.75), (17.0, 0.45), (20.5, 0.60), (22.0, 0.80))
 """Hour of the day, and the budget from then on as a share of the maximum power."""
@@ -47,7 +58,7 @@ def main() -> int:
     if args.child:
         print(json.dumps(week(args.nodes, args.days, announced=args.child == "announced")))
         return 0
-    return publish(week_claims(args), args.json)
+    return publish([*cycle_claims(1000), *cycle_claims(10_000), *week_claims(args)], args.json)
 
 
 def week_claims(args: argparse.Namespace) -> Iterator[Claim]:
@@ -120,6 +131,86 @@ class CycleTimes:
 
     def __exit__(self, *_: object) -> None:
         BudgetControl.decide = self._decide  # type: ignore[method-assign]
+
+
+def cycle_claims(nodes: int) -> Iterator[Claim]:
+    """Yield the claim of the processor time of a decision of the controller, with one job on each node."""
+    engine, polls = busy_engine(nodes)
+    now_s, decide_s, wall_s, poll_s = 0.0, [], [], []
+    for _ in range(CYCLES):
+        now_s += PERIOD_S
+        begin = time.process_time()
+        for poll in polls:
+            engine.poll(poll, now_s)
+        polled, polled_at = time.process_time(), time.perf_counter()
+        cycle = engine.decide(now_s)
+        wall_s.append(time.perf_counter() - polled_at)
+        decide_s.append(time.process_time() - polled)
+        poll_s.append((polled - begin) / nodes)
+    memory_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    devices = sum(len(poll.devices) for poll in polls)
+    print(
+        f"controller, {nodes} nodes, {devices} devices, {len(cycle.budgets)} budgets: decision "
+        f"{statistics.median(decide_s):.3f} s of one core (maximum {max(decide_s):.3f}, elapsed "
+        f"{statistics.median(wall_s):.3f}), poll {1e6 * statistics.median(poll_s):.0f} us, "
+        f"memory {memory_gb:.2f} GB",
+        flush=True,
+    )
+    yield at_most(f"budget_cycle_{nodes}", statistics.median(decide_s) / CYCLE_TARGET_S, 1.0) | {
+        "max_cycle_s": round(max(decide_s), 3),
+        "memory_gb": round(memory_gb, 3),
+    }
+
+
+def busy_engine(nodes: int) -> tuple[BudgetEngine, list[NodePoll]]:
+    """Return the budget engine of a cluster with a job on each node, and a poll of each node.
+
+    Every fifth node has four GPUs. The cluster, two partitions and twenty accounts have budgets.
+    """
+    random = np.random.default_rng(SEED)
+    polls, jobs, facts = [], {}, {}
+    for number in range(nodes):
+        kind = "gpu" if number % 5 == 0 else "cpu"
+        job_id, account = number + 1, f"account{number % 20}"
+        devices = [
+            DeviceReport(f"package-{i}", "Xeon", 150.0, 350.0, 350.0, 300.0, (job_id,)) for i in (0, 1)
+        ]
+        if kind == "gpu":
+            drawn = random.uniform(350.0, 700.0, 4)
+            devices += [
+                DeviceReport(f"gpu{i}", "H100", 200.0, 700.0, 700.0, float(watts), (job_id,))
+                for i, watts in enumerate(drawn)
+            ]
+        name = f"{kind}{number}"
+        watts = sum(device.watts or 0.0 for device in devices)
+        polls.append(NodePoll(name, "boot", 0, tuple(devices), watts + 150.0, 40.0, (JobReport(job_id, 0),)))
+        jobs[job_id] = BudgetedJob(job_id, account=account, partition=kind, nodes=frozenset({name}))
+        facts[name] = BudgetedNode(partitions=frozenset({kind}), reserve_watts=150.0)
+    engine = BudgetEngine(EngineSettings())
+    total_watts = sum(poll.node_watts or 0.0 for poll in polls)
+    engine.set_budgets(
+        [
+            BudgetInForce("cluster", BudgetScope(ScopeKind.CLUSTER), 0.75 * total_watts, 0.6 * total_watts),
+            *(
+                BudgetInForce(
+                    name, BudgetScope(ScopeKind.PARTITION, frozenset({name})), 0.6 * total_watts, 1e6
+                )
+                for name in ("cpu", "gpu")
+            ),
+            *(
+                BudgetInForce(
+                    f"account{row}",
+                    BudgetScope(ScopeKind.ACCOUNT, frozenset({f"account{row}"})),
+                    (0.03 + 0.001 * row) * total_watts,
+                    0.03 * total_watts,
+                )
+                for row in range(20)
+            ),
+        ]
+    )
+    engine.set_nodes(facts)
+    engine.set_jobs(jobs)
+    return engine, polls
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,7 @@ class CycleOutcome:
         table: the devices.
         groups: groups of the controlled devices with jobs.
         grouped: rows of `table` that are in groups, in the order of `groups.of_device`.
+        members: number of devices of each group under each budget, shape (b, number of groups).
         shares: result of the distribution.
         rest_watts: power of each node that no limit controls, shape (number of nodes,).
         node_cover: whether a budget counts a whole node, shape (b, number of nodes).
@@ -86,6 +87,7 @@ class CycleOutcome:
     table: CycleDevices
     groups: DeviceGroups
     grouped: Ints
+    members: Ints
     shares: PowerShares
     rest_watts: Floats
     node_cover: Bools
@@ -173,6 +175,7 @@ def run_cycle(inputs: CycleInputs, reports: Mapping[int, MergedJobReport]) -> Cy
         table=table,
         groups=groups,
         grouped=grouped,
+        members=members,
         shares=shares,
         rest_watts=rest_of_nodes,
         node_cover=nodes_covered,

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from slurm_energy.budget.admission import headroom_watts
 from slurm_energy.budget.explanation import DecisionExplainer
-from slurm_energy.budget.group_response import group_limits
 from slurm_energy.budget.lowering_order import DistributionPolicy
+from slurm_energy.budget.power_groups import BudgetColumns
 from slurm_energy.controller.budget_cycle import CycleOutcome
 from slurm_energy.controller.budget_facts import (
     BudgetCycle,
@@ -18,6 +19,7 @@ from slurm_energy.controller.budget_facts import (
     BudgetStatus,
 )
 from slurm_energy.controller.budget_state import CycleInputs
+from slurm_energy.scheduling.queue import Floats
 
 
 def cycle_report(inputs: CycleInputs, outcome: CycleOutcome, poll_s: float) -> BudgetCycle:
@@ -34,8 +36,7 @@ def cycle_report(inputs: CycleInputs, outcome: CycleOutcome, poll_s: float) -> B
 def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, ...]:
     table, groups = outcome.table, outcome.groups
     committed = outcome.committed_watts
-    economic, floor = outcome.counted_watts.copy(), outcome.counted_watts.copy()
-    economic[outcome.grouped] = group_limits(groups.columns).economic_watts[groups.of_device]
+    headroom, floor = _headroom_watts(outcome), outcome.counted_watts.copy()
     floor[outcome.grouped] = groups.columns.floor_watts[groups.of_device]
     capped = np.zeros(len(table.devices))
     capped[outcome.grouped] = np.maximum(
@@ -47,7 +48,6 @@ def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, 
     for row, budget in enumerate(inputs.budgets):
         cover = outcome.node_cover[row]
         chosen = [state for state, covered in zip(states, cover.tolist(), strict=True) if covered]
-        free = float(outcome.usable_watts[row] + outcome.promised_watts[row])
         rows.append(
             BudgetStatus(
                 name=budget.name,
@@ -56,7 +56,7 @@ def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, 
                 committed_watts=float(committed[row]),
                 fixed_watts=float(outcome.fixed_watts[row]),
                 capped_watts=float(table.cover[row] @ capped),
-                headroom_watts=free - float(outcome.fixed_watts[row] + table.cover[row] @ economic),
+                headroom_watts=float(headroom[row]),
                 floor_watts=float(outcome.fixed_watts[row] + table.cover[row] @ floor),
                 idle_watts=float(outcome.fixed_watts[row] + table.cover[row] @ idle),
                 shortfall_watts=float(outcome.shares.shortfall_watts[row]),
@@ -66,6 +66,17 @@ def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, 
             )
         )
     return tuple(rows)
+
+
+def _headroom_watts(outcome: CycleOutcome) -> Floats:
+    """Return the power that new jobs may add under each budget, shape (b,)."""
+    table = outcome.table
+    ungrouped = np.ones(len(table.devices), np.bool_)
+    ungrouped[outcome.grouped] = False
+    fixed_watts = outcome.fixed_watts + table.cover @ np.where(ungrouped, outcome.counted_watts, 0.0)
+    free_watts = outcome.usable_watts + outcome.promised_watts
+    budgets = BudgetColumns(free_watts, fixed_watts, outcome.members)
+    return headroom_watts(outcome.groups.columns, budgets)
 
 
 def _jobs(inputs: CycleInputs, outcome: CycleOutcome) -> Mapping[int, BudgetedJobStatus]:

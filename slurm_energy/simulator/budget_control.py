@@ -15,7 +15,7 @@ import numpy as np
 from slurm_energy.budget.ceilings import CeilingBudget, raise_ratios
 from slurm_energy.budget.distribution import distribute
 from slurm_energy.budget.lowering_order import DistributionPolicy
-from slurm_energy.scheduling.queue import Floats, Ints
+from slurm_energy.scheduling.queue import Floats
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.event_queue import EventKind, EventQueue
 from slurm_energy.simulator.job_admission import JobAdmission
@@ -72,6 +72,7 @@ class BudgetControl:
         self._jobs = jobs
         self._columns = PowerColumns(jobs, kinds, rules)
         self._admission = JobAdmission(jobs, kinds, rules, self._columns)
+        self._idle_watts = sum(kind.nodes * kind.idle_watts for kind in kinds)
         self._runs = runs
         self._commitment = commitment
         self._events = events
@@ -82,6 +83,7 @@ class BudgetControl:
         self._pending: list[_Lowering] = []
         self._floors_watts: float | None = None
         self._reserved_watts = 0.0
+        self._headroom_watts: float | None = None
 
     def begin(self) -> None:
         """Schedule the control cycles before the first steps of an announced budget."""
@@ -89,7 +91,7 @@ class BudgetControl:
 
     def begin_pass(self) -> None:
         """Forget the jobs that wait for power; call it at the start of each scheduling pass."""
-        self._floors_watts = None
+        self._floors_watts = self._headroom_watts = None
         self._reserved_watts = 0.0
 
     def left_watts(self) -> float:
@@ -101,16 +103,27 @@ class BudgetControl:
         now_s = self._events.now_s
         return self._budget.lowest(now_s, now_s + self._lead_s())
 
-    def added_watts(self, shapes: Ints) -> Floats:
-        """Return the power that one job in each of the given shapes adds by its start, shape (n,)."""
-        return np.array(self._admission.added_watts(shapes.tolist()))
-
-    def job_watts(self, shape: int) -> float:
-        """Return the power that one job in the given shape adds by its start, in watts."""
-        return self._admission.added_watts([shape])[0]
+    def added_watts(self, shapes: Sequence[int]) -> list[float]:
+        """Return the power that one job in each of the given shapes adds by its start, in watts."""
+        now_s = self._events.now_s
+        limit_watts = self._budget.highest(now_s) if self._rules.announced else self._budget.at(now_s)
+        return self._admission.added_watts(shapes, limit_watts - self._idle_watts)
 
     def headroom_watts(self) -> float:
-        """Return the power that new jobs may add if running jobs make room for them, in watts."""
+        """Return the power that new jobs may add if running jobs make room for them, in watts.
+
+        It is computed once in each scheduling pass. Each admitted job lowers it.
+        """
+        if self._headroom_watts is None:
+            self._headroom_watts = self._compute_headroom_watts()
+        return self._headroom_watts
+
+    def admit(self, watts: float) -> bool:
+        """Return whether a job whose start adds `watts` fits in the headroom, which it then lowers."""
+        fits, self._headroom_watts = self._admission.admit(watts, self.headroom_watts())
+        return fits
+
+    def _compute_headroom_watts(self) -> float:
         working, limit_watts = self._working(), self.limit_watts() + SLACK_WATTS
         fixed_watts = self._commitment.watts() - math.fsum(run.watts for run in working)
         return self._admission.headroom_watts(working, limit_watts, fixed_watts, self._events.now_s)
@@ -150,15 +163,19 @@ class BudgetControl:
         self._reserved_watts -= watts
         return watts + self._reserved_watts <= self.left_watts()
 
-    def start_point(self, job: int, shape: int, left_watts: float) -> PowerPoint:
+    def start_point(self, job: int, shape: int) -> PowerPoint:
         """Return the power limit with which a job starts.
+
+        It gets the power with which it was admitted. If no nodes may have to boot, it also gets free power.
 
         Args:
             job: row of the job.
             shape: row of the shape in which it starts.
-            left_watts: power that it may add; 0: it starts at its economic limit.
         """
-        return self._admission.start_point(job, shape, left_watts - self._reserved_watts)
+        watts = self.added_watts([shape])[0]
+        if not self._commitment.switches_off:
+            watts = max(watts, self.left_watts() - self._reserved_watts)
+        return self._admission.start_point(job, shape, watts)
 
     def request(self) -> None:
         """Request a control cycle at the next multiple of the control period, because jobs have changed."""

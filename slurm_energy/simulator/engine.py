@@ -258,7 +258,9 @@ class Simulation:
 
     def _candidates(self, ranking: Ranking, rows: Ints, shapes: Ints, job_id: Ints) -> Iterator[Candidate]:
         if self._control is not None:
-            self._control.added_watts(shapes[ranking.choice[ranking.choice >= 0]])  # all at once is faster
+            self._control.added_watts(
+                shapes[ranking.choice[ranking.choice >= 0]].tolist()
+            )  # all at once is faster
         for index in ranking.order(job_id):
             choice, job = ranking.choice[index], int(rows[index])
             if choice < 0:
@@ -272,11 +274,14 @@ class Simulation:
                 return  # no other job may delay it
 
     def _may_start(self, candidate: Candidate) -> bool:
-        """Return whether the limits in force leave the power for an admitted job; else start to make room."""
+        """Return whether the budget admits a job and the limits in force leave its power free.
+
+        If only the latter fails, limits are lowered so that the job may start in a later pass.
+        """
         if self._control is None:
             return True
-        added_watts = float(self._added_watts(np.array([candidate.shape]))[0])
-        return self._keeps_floors(candidate) and self._control.make_room(added_watts)
+        watts = float(self._added_watts(np.array([candidate.shape]))[0])
+        return self._keeps_floors(candidate) and self._control.admit(watts) and self._control.make_room(watts)
 
     def _keeps_floors(self, candidate: Candidate) -> bool:
         """Return whether the floors of all running jobs keep the budget until the candidate has ended."""
@@ -287,13 +292,14 @@ class Simulation:
     def _need(self, shape: int) -> Floats:
         need = np.zeros(len(self._cluster.total) + 1)
         need[self._jobs.hardware[shape]] = self._jobs.units[shape]
-        control = self._control
-        need[-1] = max(0.0, self._runs.extra_watts(shape) if control is None else control.job_watts(shape))
+        need[-1] = max(0.0, float(self._job_watts([shape])[0]))
         return need
 
-    def _job_watts(self, shapes: Ints) -> Floats:
+    def _job_watts(self, shapes: Sequence[int]) -> Sequence[float]:
         """Return the power that a job in each of the given shapes adds once its nodes are on, in watts."""
-        return self._runs.more_watts(shapes) if self._control is None else self._control.added_watts(shapes)
+        if self._control is None:
+            return [self._runs.extra_watts(shape) for shape in shapes]
+        return self._control.added_watts(shapes)
 
     def _need_now(self, candidate: Candidate) -> Floats:
         """Return the units and watts that a job takes if it starts now, power of nodes to boot included."""
@@ -305,7 +311,7 @@ class Simulation:
         Committed power is the highest future power of the cluster if no further job starts.
         """
         kinds, units = self._jobs.hardware[shapes], self._jobs.units[shapes]
-        return self._commitment.added_watts(kinds, units, self._job_watts(shapes))
+        return self._commitment.added_watts(kinds, units, np.array(self._job_watts(shapes.tolist())))
 
     def _free(self) -> Floats:
         watts = math.inf if self._control is None else self._control.headroom_watts()
@@ -319,12 +325,8 @@ class Simulation:
         allocation = self._cluster.allocate(int(self._jobs.hardware[shape]), int(self._jobs.units[shape]))
         if allocation is None:
             return False
-        left_watts = self._left_watts()
+        point = UNLIMITED if self._control is None else self._control.start_point(job, shape)
         ready_s = self._power.wake(allocation)
-        point = UNLIMITED
-        if self._control is not None:
-            boots = ready_s > self._events.now_s
-            point = self._control.start_point(job, shape, 0.0 if boots else left_watts)
         run = self._runs.start(job, shape, allocation, self._events.now_s, ready_s, point)
         del self._pending[job]
         if ready_s > self._events.now_s:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slurm_energy.budget.admission import added_watts, headroom_watts, start_limits
+from slurm_energy.budget.admission import added_watts, admit_in_order, headroom_watts, start_limits
 from slurm_energy.simulator.cluster import NodeKind
 from slurm_energy.simulator.power_columns import PowerColumns, whole_cluster
 from slurm_energy.simulator.running_jobs import PowerPoint, RunningJob
@@ -30,28 +30,41 @@ class JobAdmission:
     """
 
     def __init__(
-        self, jobs: Workload, kinds: Sequence[NodeKind], rules: BudgetRules, columns: PowerColumns
+        self,
+        jobs: Workload,
+        kinds: Sequence[NodeKind],
+        rules: BudgetRules,
+        columns: PowerColumns,
     ) -> None:
         self._jobs = jobs
         self._idle_watts = np.array([kind.unit_idle_watts for kind in kinds])
         self._floor_share = rules.floor_share
+        self._may_slow_down = bool(np.isnan(rules.slowdown_limit))
         self._columns = columns
-        self._added_watts: dict[int, float] = {}
+        self._added_watts: dict[int, tuple[float, float]] = {}
         self._reducible_watts: dict[int, float] = {}
 
-    def added_watts(self, shapes: Sequence[int]) -> list[float]:
+    def added_watts(self, shapes: Sequence[int], room_watts: float) -> list[float]:
         """Return the power that jobs add by their start at their economic limits, in watts.
 
         Args:
             shapes: row of the shape in which each job starts.
+            room_watts: power that the budget leaves for one job if no other job runs. A job without a
+                slowdown limit that needs more starts with a lower limit, but not below its floor.
         """
         unknown = sorted({shape for shape in shapes if shape not in self._added_watts})
         if unknown:
             jobs = np.searchsorted(self._jobs.first, unknown, "right") - 1
             groups = self._columns.pending(jobs.tolist(), unknown)
-            watts = added_watts(groups, self._idle_watts[self._jobs.hardware[unknown]])
-            self._added_watts.update(zip(unknown, watts.tolist(), strict=True))
-        return [self._added_watts[shape] for shape in shapes]
+            idle_watts = self._idle_watts[self._jobs.hardware[unknown]]
+            watts = added_watts(groups, idle_watts)
+            lowest_watts = watts
+            if self._may_slow_down:
+                lowest_watts = groups.devices * np.maximum(0.0, groups.floor_watts - idle_watts)
+            pairs = zip(watts.tolist(), lowest_watts.tolist(), strict=True)
+            self._added_watts.update(zip(unknown, pairs, strict=True))
+        known = (self._added_watts[shape] for shape in shapes)
+        return [min(watts, max(lowest_watts, room_watts)) for watts, lowest_watts in known]
 
     def headroom_watts(
         self, working: Sequence[RunningJob], limit_watts: float, fixed_watts: float, now_s: float
@@ -69,18 +82,30 @@ class JobAdmission:
         groups = self._columns.running(working, now_s)
         return float(headroom_watts(groups, whole_cluster(groups, limit_watts, fixed_watts))[0])
 
+    def admit(self, watts: float, headroom_watts: float) -> tuple[bool, float]:
+        """Return whether a job fits in the headroom, and the headroom that it leaves in watts.
+
+        Args:
+            watts: power that the start of the job adds.
+            headroom_watts: power that new jobs may add.
+        """
+        admitted = admit_in_order(np.array([watts]), np.ones((1, 1)), np.array([headroom_watts]))
+        return bool(admitted.fits[0]), float(admitted.headroom_watts[0])
+
     def start_point(self, job: int, shape: int, left_watts: float) -> PowerPoint:
         """Return the limit at which an admitted job starts.
 
         Args:
             job: row of the job.
             shape: row of the shape in which it starts.
-            left_watts: power that the job may add.
+            left_watts: power that the job may add, at least the power with which it was admitted.
         """
         groups = self._columns.pending([job], [shape])
         idle_watts = self._idle_watts[self._jobs.hardware[[shape]]]
         limits = start_limits(groups, idle_watts, groups.devices[np.newaxis, :], np.array([left_watts]))
-        return self._columns.responses.response(job, shape).point(float(limits[0]))
+        highest_watts = np.maximum(idle_watts + left_watts / groups.devices, groups.floor_watts)
+        limit_watts = float(np.minimum(limits, highest_watts)[0])
+        return self._columns.responses.response(job, shape).point(limit_watts)
 
     def floors_watts(self, working: Sequence[RunningJob], committed_watts: float) -> float:
         """Return the committed power if all working jobs were limited to their floors, in watts.

@@ -34,6 +34,11 @@ class PowerCommitment:
         self._runs = runs
         self._events = events
 
+    @property
+    def switches_off(self) -> bool:
+        """Whether idle nodes are switched off, so that nodes may have to boot for a job."""
+        return self._power.switches_off
+
     def watts(self) -> float:
         """Return the committed power in watts."""
         return self._peak_watts([])

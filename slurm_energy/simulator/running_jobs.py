@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_energy.scheduling.queue import Floats, Ints, Users
+from slurm_energy.scheduling.queue import Floats, Users
 from slurm_energy.simulator.cluster import Allocation, Cluster
 from slurm_energy.simulator.schedule_settings import ScheduleSettings
 from slurm_energy.simulator.simulation_result import EnergyAccounts, JobOutcome
@@ -262,11 +262,6 @@ class RunningJobs:
     def extra_watts(self, shape: int) -> float:
         """Return the watts that a job in the shape with row `shape` adds to the cluster's power."""
         return float(self._extra_watts[shape])
-
-    def more_watts(self, shapes: Ints) -> Floats:
-        """Return for each shape the watts that one job in this shape would add to the cluster's power."""
-        added: Floats = self._extra_watts[shapes]
-        return added
 
     def _extra_at(self, shape: int, watts: float) -> float:
         """Return the part of a job's power `watts` above the idle power of its units."""

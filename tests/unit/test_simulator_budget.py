@@ -1,0 +1,228 @@
+"""Power budgets in the simulator: limits, admission, floors, and the same decisions as in the controller."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from budget_world import RESERVE_WATTS, FakeCluster, FakeNode
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
+
+from slurm_energy.budget.admission import admit_in_order
+from slurm_energy.controller.budget_engine import BudgetEngine
+from slurm_energy.controller.budget_facts import BudgetInForce, BudgetScope, EngineSettings, ScopeKind
+from slurm_energy.scheduling import policy
+from slurm_energy.scheduling.backfill import Discipline
+from slurm_energy.simulator.cluster import Cluster, NodeKind
+from slurm_energy.simulator.engine import simulate
+from slurm_energy.simulator.job_admission import JobAdmission
+from slurm_energy.simulator.power_columns import PowerColumns
+from slurm_energy.simulator.power_response import LEVELS, PowerResponses
+from slurm_energy.simulator.running_jobs import RunningJobs
+from slurm_energy.simulator.schedule_settings import BudgetRules, ScheduleSettings
+from slurm_energy.simulator.simulation_result import JobOutcome
+from slurm_energy.simulator.step_function import StepFunction
+from slurm_energy.simulator.workload import workload
+
+PERIOD_S = 5.0
+NODE = NodeKind("n", 4, 2, idle_watts=100.0, unit_idle_watts=30.0, unit_min_watts=100.0)
+"""All units at their lowest limit: 4 x (100 + 2 x 70) = 960 W; idle 400 W; at 300 W: 2,560 W."""
+LOWEST_WATTS = 960.0
+IDLE_WATTS = 50.0
+
+
+def random_jobs(rows):
+    """Return a workload of (submission, units, run time, watts per unit, share of compute) rows."""
+    return workload(
+        np.arange(len(rows) + 1),
+        {
+            "submit_s": [row[0] for row in rows],
+            "time_limit_s": [2.0 * row[2] for row in rows],
+            "compute_share": [row[4] for row in rows],
+        },
+        {
+            "units": [row[1] for row in rows],
+            "time_s": [row[2] for row in rows],
+            "power_watts": [row[1] * row[3] for row in rows],
+        },
+    )
+
+
+def rules(**changes):
+    return BudgetRules(**{"period_s": PERIOD_S, "interrupts": False, **changes})
+
+
+def run(jobs, budget, rule, discipline=Discipline.EASY, kinds=(NODE,), **settings):
+    """Return the result under `charon`, and (time, power) after each point in time."""
+    samples = []
+    setting = ScheduleSettings(discipline, budget_watts=budget, budget_rules=rule, **settings)
+    outcome = simulate(jobs, kinds, policy("charon"), setting, lambda *sample: samples.append(sample))
+    return outcome, samples
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.floats(0.0, 200.0),
+        st.integers(1, 6),
+        st.floats(1.0, 90.0),
+        st.floats(80.0, 300.0),
+        st.floats(0.05, 1.0),
+    ),
+    min_size=1,
+    max_size=12,
+)
+STEPS = st.lists(st.floats(LOWEST_WATTS, 2600.0), min_size=3, max_size=3)
+
+
+@pytest.mark.parametrize("discipline", [Discipline.EASY, Discipline.PACKING])
+@given(rows=ROWS, steps=STEPS, distribution=st.sampled_from(["least-edp", "equal", "proportional"]))
+@examples(8)
+def test_power_never_exceeds_a_budget_that_is_known_ahead(discipline, rows, steps, distribution):
+    """No job is interrupted, and all jobs end."""
+    budget = StepFunction([0.0, 47.0, 121.0], steps)
+    outcome, samples = run(random_jobs(rows), budget, rules(distribution=distribution), discipline)
+    assert all(watts <= budget.at(time_s) + 1e-5 for time_s, watts in samples)
+    assert outcome.over_budget_s == 0.0
+    assert not np.any(outcome.accounts.preemptions)
+    assert np.all(outcome.accounts.outcome == JobOutcome.COMPLETED)
+
+
+@given(rows=ROWS, steps=STEPS)
+@examples(8)
+def test_power_exceeds_an_unknown_step_for_at_most_one_control_period(rows, steps):
+    budget = StepFunction([0.0, 47.0, 121.0], steps)
+    outcome, samples = run(random_jobs(rows), budget, rules(announced=False))
+    for time_s, watts in samples:
+        since_s = time_s - max(step for step in (-math.inf, 47.0, 121.0) if step <= time_s)
+        assert watts <= budget.at(time_s) + 1e-5 or since_s < PERIOD_S
+    assert outcome.over_budget_s <= 2 * PERIOD_S + 1e-9
+    assert not np.any(outcome.accounts.preemptions)
+
+
+def test_running_jobs_keep_their_floors_and_no_job_starts_below_them():
+    """Floors at half of the range: 2 x 200 W and 300 W of idle parts. The second job waits for the power."""
+    jobs = random_jobs([(0.0, 2, 100.0, 300.0, 0.5), (20.0, 1, 10.0, 300.0, 0.5)])
+    budget = StepFunction([0.0, 50.0], [1500.0, 500.0])
+    outcome, samples = run(jobs, budget, rules(announced=False, floor_share=0.5))
+    assert outcome.accounts.start_s[1] == 20.0 and not np.any(outcome.accounts.preemptions)
+    late = [watts for time_s, watts in samples if 60.0 <= time_s < 90.0]
+    assert late == pytest.approx([400.0 + 2 * 170.0] * len(late))  # reported as above the budget
+    assert outcome.over_budget_s > 50.0
+
+
+def test_a_job_does_not_start_if_its_floor_exceeds_a_budget_that_will_hold_while_it_runs():
+    jobs = random_jobs([(10.0, 2, 100.0, 300.0, 0.5), (10.0, 2, 10.0, 300.0, 0.5)])
+    budget = StepFunction([0.0, 50.0, 400.0], [1500.0, 450.0, 1500.0])
+    outcome, _ = run(jobs, budget, rules())
+    assert list(outcome.accounts.start_s) == [400.0, 10.0]
+    assert outcome.over_budget_s == 0.0
+
+
+def test_a_job_starts_after_running_jobs_have_confirmed_lower_limits():
+    """The first job leaves no power. It is lowered at 20; the second job starts one control period later."""
+    jobs = random_jobs([(0.0, 4, 100.0, 300.0, 0.5), (20.0, 1, 100.0, 300.0, 0.5)])
+    full_watts = 400.0 + 4 * 270.0
+    outcome, samples = run(jobs, StepFunction.constant(full_watts), rules())
+    assert list(outcome.accounts.start_s) == [0.0, 25.0]
+    assert max(watts for _, watts in samples) <= full_watts + 1e-5
+    assert max(watts for time_s, watts in samples if time_s >= 25.0) > 0.99 * full_watts
+
+
+def test_jobs_run_one_after_the_other_where_the_slowdown_limit_forbids_to_share_the_power():
+    jobs = random_jobs([(0.0, 4, 100.0, 300.0, 1.0), (20.0, 4, 100.0, 300.0, 1.0)])
+    outcome, _ = run(jobs, StepFunction.constant(400.0 + 4 * 270.0), rules(slowdown_limit=0.05))
+    assert list(outcome.accounts.start_s) == [0.0, 100.0]
+    assert list(outcome.accounts.run_s) == [100.0, 100.0]
+
+
+def test_responses_of_jobs_to_power_limits():
+    """A job with shapes under caps follows them; a job without follows the model; others are rigid."""
+    jobs = workload(
+        np.array([0, 3, 4, 5]),
+        {"submit_s": [0.0, 0.0, 0.0]},
+        {
+            "units": [2, 2, 2, 1, 1],
+            "hardware": [0, 0, 0, 0, 1],
+            "time_s": [100.0, 110.0, 150.0, 10.0, 10.0],
+            "power_watts": [600.0, 500.0, 300.0, 300.0, 300.0],
+        },
+    )
+    responses = PowerResponses(jobs, [NODE, NodeKind("m", 1, 1)])
+    shapes = responses.response(0, 0)
+    assert shapes.point(250.0) == (250.0, pytest.approx(1.1), pytest.approx(5 / 6))
+    assert shapes.point(200.0).time_ratio == pytest.approx(1.3)
+    assert shapes.point(100.0).power_ratio == pytest.approx(0.5)
+    assert shapes.point(300.0) == (math.inf, 1.0, 1.0)
+    model = responses.response(1, 3)
+    assert model.level_watts[0] == 100.0 and model.level_watts[-1] == 300.0
+    assert np.all(np.diff(model.time_ratio) <= 0) and model.time_ratio[-1] == 1.0
+    rigid = responses.response(2, 4)
+    assert set(rigid.level_watts) == {300.0} and len(rigid.level_watts) == LEVELS
+
+
+def simulated_state(columns, pending):
+    """Return the admission of a simulation, its running jobs, and the shapes of its pending jobs.
+
+    Args:
+        columns: columns of the running jobs in the controller; the simulated jobs respond alike.
+        pending: power of each pending job, which has one GPU without a power limit.
+    """
+    shapes = [
+        (1000.0 * ratio, watts)
+        for row in range(columns.count)
+        for ratio, watts in zip(columns.time_ratio[row][::-1], columns.level_watts[row][::-1], strict=True)
+    ] + [(1000.0, watts) for watts in pending]
+    first = [row * LEVELS for row in range(columns.count)]
+    jobs = workload(
+        np.array([*first, *(columns.count * LEVELS + row for row in range(len(pending) + 1))]),
+        {"submit_s": [0.0] * (columns.count + len(pending))},
+        {
+            "units": [1] * len(shapes),
+            "time_s": [time_s for time_s, _ in shapes],
+            "power_watts": [watts for _, watts in shapes],
+        },
+    )
+    kinds = [NodeKind("gpu", columns.count + len(pending), 1, IDLE_WATTS, IDLE_WATTS)]
+    cluster = Cluster(kinds)
+    runs = RunningJobs(jobs, cluster, ScheduleSettings())
+    for job, shape in enumerate(first):
+        runs.work(runs.start(job, shape, cluster.allocate(0, 1), 0.0, 0.0), 0.0)
+    admission = JobAdmission(jobs, kinds, rules(), PowerColumns(jobs, kinds, rules()))
+    return admission, list(runs.running.values()), range(len(shapes) - len(pending), len(shapes))
+
+
+@given(
+    demands=st.lists(st.integers(150, 390), min_size=1, max_size=4),
+    pending=st.lists(st.integers(60, 400), min_size=1, max_size=6),
+    share=st.floats(0.5, 2.0),
+)
+@examples(15)
+def test_the_simulator_and_the_controller_admit_the_same_jobs_in_the_same_state(demands, pending, share):
+    """Equal running jobs leave equal headroom in both, and the same pending jobs fit in order."""
+    nodes = [FakeNode(f"n{number}", gpus=1) for number in range(len(demands) + len(pending))]
+    engine = BudgetEngine(EngineSettings(margin_percent=0.0))
+    world = FakeCluster(engine, nodes)
+    for number, watts in enumerate(demands):
+        nodes[number].run(number + 1, {"gpu0": float(watts)})
+    world.announce()
+    idle_watts = len(nodes) * (RESERVE_WATTS + 60.0 + 100.0)
+    limit_watts = idle_watts + share * sum(demands)
+    engine.set_budgets([BudgetInForce("all", BudgetScope(ScopeKind.CLUSTER), limit_watts, limit_watts)])
+    world.step(10)
+    outcome, (status,) = engine.outcome, world.cycle.budgets
+    added_watts = np.array(pending) - IDLE_WATTS
+    live = admit_in_order(added_watts, np.ones((1, len(pending))), np.array([status.headroom_watts]))
+
+    admission, running, shapes = simulated_state(outcome.groups.columns, [float(one) for one in pending])
+    fixed_watts = status.committed_watts - math.fsum(outcome.counted_watts[outcome.grouped])
+    left_watts = admission.headroom_watts(running, limit_watts, fixed_watts, 0.0)
+    assert left_watts == pytest.approx(status.headroom_watts, abs=1e-6)
+    starts = []
+    for watts in admission.added_watts(shapes, math.inf):
+        fits, left_watts = admission.admit(watts, left_watts)
+        starts.append(fits)
+    assert starts == live.fits.tolist()
+    assert left_watts == pytest.approx(live.headroom_watts[0], abs=1e-6)
