@@ -32,15 +32,11 @@ class LicenseChange:
         job_id: the record.
         name: name of the record for scontrol.
         licenses: new list of licenses.
-        watts: count in watts of the cluster's license in the list; 0: none.
-        added_watts: count by which a running job holds more than before, by license.
     """
 
     job_id: int
     name: str
     licenses: str
-    watts: int
-    added_watts: Mapping[str, int]
 
 
 def requested_watts(
@@ -119,7 +115,7 @@ def license_changes(
     wanted: Ints,
     names_of: Callable[[int], Sequence[str]],
     every_name: Sequence[str],
-    held: dict[int, int],
+    targets: dict[int, int],
     max_count: int,
 ) -> list[LicenseChange]:
     """Return the changes that give each job its licenses: running jobs first, then by priority.
@@ -131,42 +127,42 @@ def license_changes(
         wanted: power that each job adds, shape (n,).
         names_of: names of the licenses of the job in a row; the cluster's license first.
         every_name: names of all licenses of budgets.
-        held: count by running job; updated by this function.
+        targets: count that each job should hold, by job id; updated by this function. Tasks of an array that
+            start get that of the array.
         max_count: total of the license in Slurm.
     """
     totals = _het_totals(queue, wanted)
     changes: list[LicenseChange] = []
     order = np.lexsort((queue.job_id, -queue.priority, queue.state == PENDING)).tolist()
-    running: dict[int, int] = {}
+    new_targets: dict[int, int] = {}
     for row in order:
         job_id, het = int(queue.job_id[row]), int(queue.het_job_id[row])
         others, counts = split_licenses(queue.licenses[row], every_name)
-        is_component = het > 0 and het != job_id
-        names = [] if is_component else list(names_of(row))
-        current = counts.get(names[0]) if names else None
-        watts = totals.get(job_id, int(wanted[row]))
-        if queue.state[row] == PENDING:
-            target = watts
-        else:
-            target = held.get(job_id) or (watts if (current or 0) < watts / 2 else current or watts)
-            if names:
-                running[job_id] = min(target, max_count)
+        names = [] if 0 < het != job_id else list(names_of(row))  # the first component holds it for all
+        is_pending = bool(queue.state[row] == PENDING)
+        target = watts = totals.get(job_id, int(wanted[row]))
+        if not is_pending:
+            current = (counts.get(names[0]) if names else None) or 0
+            known = targets.get(job_id) or targets.get(int(queue.array_job_id[row]))
+            target = known or (watts if current < watts / 2 else current)
         target = min(target, max_count)
-        if set(names) == set(counts) and all(_is_near(counts[name], target) for name in names):
+        if names:
+            new_targets[job_id] = target
+        if set(names) == set(counts) and all(
+            _is_near(counts[name], target, can_exceed=not is_pending) for name in names
+        ):
             continue
         new = dict.fromkeys(names, target)
-        added = {}
-        if queue.state[row] != PENDING:
-            added = {name: new.get(name, 0) - (counts.get(name) or 0) for name in {*new, *counts}}
-        watts = target if names else 0
-        changes.append(LicenseChange(job_id, _name(queue, row), join_licenses(others, new), watts, added))
-    held.clear()
-    held.update(running)
+        changes.append(LicenseChange(job_id, _name(queue, row), join_licenses(others, new)))
+    targets.clear()
+    targets.update(new_targets)
     return changes
 
 
-def _is_near(count: int | None, target: int) -> bool:
-    return count is not None and abs(count - target) <= TOLERANCE * target
+def _is_near(count: int | None, target: int, *, can_exceed: bool) -> bool:
+    if count is None or count < (1.0 - TOLERANCE) * target:
+        return False
+    return can_exceed or count <= (1.0 + TOLERANCE) * target
 
 
 def _het_totals(queue: QueueColumns, wanted: Ints) -> dict[int, int]:
@@ -183,4 +179,5 @@ def _name(queue: QueueColumns, row: int) -> str:
     if array and int(queue.array_task_id[row]) < 0 and tasks:
         return f"{array}_[{tasks}]" if len(tasks) <= _MAX_LIST else str(array)
     # The id of the first component would address all components of a heterogeneous job.
-    return f"{queue.het_job_id[row]}+0" if queue.het_job_id[row] > 0 else queue.scontrol_name(row)
+    is_first = int(queue.het_job_id[row]) == int(queue.job_id[row])
+    return f"{queue.job_id[row]}+0" if is_first else queue.scontrol_name(row)

@@ -96,7 +96,7 @@ class PartitionPower:
         each_gpu = self.gpu_kinds.get(gpu_kind, self.gpu_watts)
         if exclusive or self.is_exclusive:
             nodes = self.node_count(nodes, cpus)
-            return nodes * self.node_watts + max(nodes * self.gpus, gpus) * each_gpu
+            return nodes * self.node_watts + max(nodes * self.gpus * self.gpu_watts, gpus * each_gpu)
         return max(cpus, nodes) * self.cpu_watts + gpus * each_gpu
 
     def node_count(self, nodes: int, cpus: int) -> int:

@@ -35,6 +35,7 @@ from slurm_energy.controller.budget_licenses import (
     held_or_requested,
     license_lines,
     license_of,
+    running_watts,
     uncounted_watts,
     waiting_sentences,
 )
@@ -103,7 +104,7 @@ class BudgetAdmission:
         self._reservations = LicenseReservations(PREFIX, self._run)
         self._holds = StartHolds(self._updater)
         self._hardware = PartitionHardware(self._run)
-        self._held: dict[int, int] = {}
+        self._targets: dict[int, int] = {}
         self._lines: tuple[str, ...] = ()
         self._is_clean = False
         self._headroom: dict[str, float] = {}
@@ -192,7 +193,7 @@ class BudgetAdmission:
             self._lines = ()
             self._reservations.apply({}, now_unix_s)
             self._holds.release_all(now_unix_s)
-            self._held.clear()
+            self._targets.clear()
             self._is_clean = True
 
     def _wanted(self, queue: QueueColumns, powers: Mapping[str, PartitionPower]) -> tuple[Ints, list[bool]]:
@@ -235,13 +236,15 @@ class BudgetAdmission:
         self._lines = tuple(license_lines(self._config, pools[name], scoped, powers))
         cluster = next((one for one in budgets if one.scope.kind is ScopeKind.CLUSTER), None)
         wanted = kept_watts(queue, wanted, predicted, name, pools[name].total)
-        wanted = feasible_licenses(queue, wanted, cluster, self._held)
+        wanted = feasible_licenses(queue, wanted, cluster, running_watts(queue, wanted, self._targets))
 
         def names_of(row: int) -> list[str]:
             names = (queue.user[row], queue.account[row], queue.partition[row], queue.qos[row])
             return [name, *(one for one, budget in scoped.items() if budget.covers(*names))]
 
-        changes = license_changes(*(queue, wanted, names_of, [name, *scoped], self._held, pools[name].total))
+        changes = license_changes(
+            *(queue, wanted, names_of, [name, *scoped], self._targets, pools[name].total)
+        )
         result = self._updater.set_licenses(
             {change.job_id: change.licenses for change in changes},
             {change.job_id: change.name for change in changes},
@@ -261,12 +264,13 @@ class BudgetAdmission:
         self._reservations.apply(reservations, now_unix_s)
         # While licenses are reserved, backfill plans no start for a job that lacks them (22.05 to 26.05).
         kept = [one for one in by_license.values() if one is not None]
-        counts = held_or_requested(queue, wanted, self._held)
+        running = running_watts(queue, wanted, self._targets)
+        counts = held_or_requested(queue, wanted, running)
         delayed, more = self._holds.apply(
             queue, counts, now_unix_s, kept, set(counted_jobs), only_delaying=True
         )
         waiting = waiting_sentences(queue, wanted, by_license, names_of) | delayed
-        return AdmissionReport(dict(self._held), waiting, (*problems, *more), len(result.done))
+        return AdmissionReport(running, waiting, (*problems, *more), len(result.done))
 
     def _hold(
         self,

@@ -100,6 +100,13 @@ def feasible_licenses(
     return result
 
 
+def running_watts(queue: QueueColumns, wanted: Ints, targets: Mapping[int, int]) -> dict[int, int]:
+    """Return the licenses that each running job should hold, by job id."""
+    rows = np.flatnonzero(queue.state != PENDING).tolist()
+    pairs = [(int(queue.job_id[row]), int(wanted[row])) for row in rows]
+    return {job: targets.get(job, watts) for job, watts in pairs}
+
+
 def held_or_requested(queue: QueueColumns, wanted: Ints, held: Mapping[int, int]) -> Ints:
     """Return the licenses of all jobs: those that running jobs hold, and those that pending jobs need."""
     pairs = zip(queue.job_id.tolist(), wanted.tolist(), strict=True)

@@ -1,0 +1,334 @@
+"""Licenses in watts: lists of Slurm, the power table in Lua and Python, corrections, reservations."""
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_energy.budget.job_licenses import (
+    feasible_watts,
+    kept_watts,
+    license_changes,
+    requested_watts,
+)
+from slurm_energy.budget.power_table import (
+    ANY_PARTITION,
+    NodePowerRange,
+    PartitionNode,
+    partition_powers,
+    table_lines,
+)
+from slurm_energy.errors import UnavailableError
+from slurm_energy.slurm.licenses import (
+    MAX_COUNT,
+    LicenseReservation,
+    LicenseReservations,
+    join_licenses,
+    read_license_pools,
+    split_licenses,
+)
+from slurm_energy.slurm.queue.columns import PENDING, RUNNING, QueueColumns, queue_columns
+
+MODULES = Path(__file__).resolve().parents[2] / "prolog_epilog"
+INTERPRETERS = [name for name in ("lua5.4", "lua5.1") if shutil.which(name)]
+NODES = [
+    PartitionNode(frozenset({"cpu"}), 64, {}, NodePowerRange(320.0, package_idle_watts=64.0)),
+    PartitionNode(frozenset({"gpu", "whole"}), 32, {"a100": 4}, NodePowerRange(160.0, 350.0, 32.0, 50.0)),
+    PartitionNode(frozenset({"gpu"}), 32, {"h100": 8}, NodePowerRange(160.0, 600.0, 32.0, 70.0)),
+    PartitionNode(frozenset({"gpu"}), 32, {"h100": 8}, None),
+]
+POWERS = partition_powers(NODES, exclusive=["whole"], default="cpu")
+RULES = ["license watts 100000", "license-users 0 77", "license-scope watts_p account physics"]
+
+
+def lua_licenses(interpreter: str, statements: str) -> list[str]:
+    """Run Lua statements with the module as `M` and the text of a policy file as `text`."""
+    text = "\n".join([*RULES, *table_lines(POWERS)])
+    code = f'package.path = "{MODULES}/?.lua" local M = require("senergy_licenses") local text = [[{text}]]\n'
+    done = subprocess.run(
+        [interpreter, "-"],
+        input=code + statements,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.fixture(params=INTERPRETERS or [pytest.param("", marks=pytest.mark.skip(reason="no Lua"))])
+def lua(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize(
+    ("text", "others", "counts"),
+    [
+        ("(null)", [], {}),
+        ("", [], {}),
+        ("watts:5", [], {"watts": 5}),
+        ("watts", [], {"watts": 1}),
+        ("matlab:1,watts:5;watts=2", ["matlab:1"], {"watts": 7}),
+        ("watts:4294967297", [], {"watts": None}),
+        ("watts:0", [], {"watts": None}),
+        ("watts@server:9,xwatts:1,watts_p:3", ["watts@server:9", "xwatts:1", "watts_p:3"], {}),
+        ("watts:1|matlab:1", ["matlab:1"], {"watts": 1}),
+    ],
+)
+def test_lists_of_licenses(text: str, others: list[str], counts: dict[str, int | None]) -> None:
+    assert split_licenses(text, ["watts"]) == (others, counts)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["watts", "watts_p"]), st.integers(1, MAX_COUNT)),
+    st.lists(st.from_regex(r"[a-z]{1,5}(@[a-z]{1,5})?(:[1-9][0-9]{0,5})?", fullmatch=True), max_size=4),
+)
+def test_a_joined_list_splits_into_its_parts(counts: dict[str, int], others: list[str]) -> None:
+    assert split_licenses(join_licenses(others, counts), ["watts", "watts_p"]) == (others, counts)
+
+
+def _power(name: str) -> str:
+    power = POWERS[name]
+    figures = (power.cpu_watts, power.node_watts, power.cpus, power.gpu_watts, power.gpus)
+    return " ".join(f"{figure:g}" for figure in figures)
+
+
+def test_the_power_table_has_the_largest_node_of_each_partition() -> None:
+    assert {name: _power(name) for name in POWERS} == {
+        ANY_PARTITION: "10 320 32 600 8",
+        "cpu": "10 320 64 600 0",
+        "gpu": "10 160 32 600 8",
+        "whole": "10 160 32 350 4",
+    }
+    assert POWERS["gpu"].gpu_kinds == {"a100": 350.0, "h100": 600.0}
+    assert (POWERS["gpu"].idle_cpu_watts, POWERS["gpu"].idle_gpu_watts) == (1.0, 50.0)
+    unknown = partition_powers([PartitionNode(frozenset({"p"}), 8)])
+    assert unknown["p"].job_watts(1, 4, 0, exclusive=False) == 30.0
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["cpu", "gpu", "whole", "other", None, "cpu,gpu"]),
+            st.integers(1, 5),
+            st.integers(1, 300),
+            st.integers(0, 9),
+            st.sampled_from(["", "a100", "h100", "v100"]),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=20,
+    )
+)
+@settings(max_examples=25)
+def test_lua_and_python_agree_about_the_power_of_jobs(
+    jobs: list[tuple[str | None, int, int, int, str, bool]],
+) -> None:
+    lines, expected = [], []
+    for partition, nodes, cpus, gpus, kind, exclusive in jobs:
+        fields = {"min_nodes": str(nodes), "min_cpus": str(cpus), "shared": "0" if exclusive else "65534"}
+        fields["max_nodes"] = fields["num_tasks"] = "4294967294"
+        if partition:
+            fields["partition"] = f"'{partition}'"
+        if gpus:
+            fields["tres_per_job"] = f"'gres/gpu{':' + kind if kind else ''}:{gpus}'"
+        joined = ", ".join(f"{name} = {value}" for name, value in fields.items())
+        lines.append(f"print(M.watts({{ {joined} }}, M.parse(text)))")
+        rows = [POWERS.get(one, POWERS[ANY_PARTITION]) for one in (partition or "cpu").split(",")]
+        watts = max(one.job_watts(nodes, max(cpus, nodes), gpus, kind, exclusive=exclusive) for one in rows)
+        expected.append(str(round(watts)))
+    if INTERPRETERS:
+        assert lua_licenses(INTERPRETERS[0], "\n".join(lines)) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "licenses"),
+    [
+        ("licenses = 'watts:1'", "watts:10"),
+        ("licenses = 'watts:4294967297,matlab:2; watts=3'", "matlab:2,watts:10"),
+        ("account = 'physics', licenses = 'watts_p:1'", "watts:10,watts_p:10"),
+        ("default_account = 'physics'", "watts:10,watts_p:10"),
+        ("account = 'chemistry', default_account = 'physics'", "watts:10"),
+        ("num_tasks = 4, cpus_per_task = 8", "watts:320"),
+        ("max_nodes = 2, min_nodes = 2, num_tasks = 200", "watts:640"),
+        ("tres_per_node = 'gres:gpu:h100:2', min_nodes = 3, partition = 'gpu'", "watts:3630"),
+        ("tres_per_task = 'cpu=1,gres/gpu=1', num_tasks = 4, partition = 'gpu'", "watts:2440"),
+        ("tres_per_node = 'gres/shard:8', partition = 'gpu'", "watts:610"),
+        ("min_cpus = 64, spank_job_env = { 'ENERGY_CAP=100W' }", "watts:100"),
+        (
+            "tres_per_job = 'gpu:2', partition = 'gpu', spank_job_env = { 'SPANK_ENERGY_GPU_CAP=0.2kW' }",
+            "watts:410",
+        ),
+        ("het_job_offset = 1, licenses = 'watts:5'", ""),
+        ("het_job_offset = 1", "nil"),
+        ("num_tasks = 90000000", "watts:100000"),
+    ],
+)
+def test_submitted_jobs_get_their_power(lua: str, fields: str, licenses: str) -> None:
+    said = lua_licenses(lua, f"local job = {{ {fields} }} print(M.submit(job, text)) print(job.licenses)")
+    assert said == ["nil", licenses]
+
+
+def test_requests_that_would_evade_the_budget_are_removed_or_refused(lua: str) -> None:
+    code = """
+        local job = { tres_per_task = "cpu=2,license/watts:1,license/matlab:1", cpus_per_task = 2 }
+        print(M.submit(job, text), job.tres_per_task, job.licenses)
+        print(M.submit({ licenses = "matlab:1|abaqus:1" }, text))
+        print(M.modify({ licenses = "matlab:1|watts:1" }, { licenses = "watts:5" }, 1000, text))
+        print(M.submit({ licenses = "watts:1" }, "senergy-policies 1"))
+    """
+    refused = "a choice with '|' is not possible under a power budget; request one of them"
+    assert lua_licenses(lua, code) == [
+        "nil\tcpu=2,license/matlab:1\twatts:20",
+        f"--licenses: {refused}",
+        f"Licenses: {refused}",
+        "nil",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "record", "uid", "licenses"),
+    [
+        ("licenses = 'watts:1'", "licenses = 'watts:300,matlab:1'", 1000, "watts:300"),
+        ("licenses = ''", "licenses = 'watts:300'", 1000, "watts:300"),
+        ("licenses = ''", "licenses = 'watts:300', job_state = 1", 1000, "watts:300"),
+        ("licenses = 'watts:1'", "licenses = 'watts:300'", 77, "watts:1"),
+        ("time_limit = 5", "licenses = 'watts:300'", 1000, "nil"),
+        ("num_tasks = 64", "licenses = 'matlab:1,watts:300'", 1000, "matlab:1,watts:640"),
+        ("num_tasks = 1", "licenses = 'watts:300'", 1000, "watts:300"),
+        ("partition = 'whole'", "licenses = 'watts:10', min_cpus = 1", 1000, "watts:1560"),
+        ("account = 'physics'", "licenses = 'watts:10', account = 'x'", 1000, "watts:10,watts_p:10"),
+        ("licenses = 'matlab:1'", "licenses = '', job_state = 1", 1000, "matlab:1"),
+        ("licenses = 'matlab:1'", "licenses = '', min_cpus = 2", 1000, "matlab:1,watts:20"),
+        ("licenses = 'watts:3'", "het_job_id = 5, het_job_offset = 1", 1000, ""),
+    ],
+)
+def test_changes_by_users_keep_our_licenses(
+    lua: str, change: str, record: str, uid: int, licenses: str
+) -> None:
+    code = f"local job = {{ {change} }} print(M.modify(job, {{ {record} }}, {uid}, text)) print(job.licenses)"
+    assert lua_licenses(lua, code) == ["nil", licenses]
+
+
+def _queue(*licenses: str, **columns: Sequence[object]) -> QueueColumns:
+    count = len(licenses)
+    return queue_columns(0.0, range(1, count + 1), licenses=list(licenses), **columns)
+
+
+def _changes(
+    queue: QueueColumns, watts: Sequence[int], targets: dict[int, int] | None = None
+) -> dict[str, str]:
+    changes = license_changes(
+        *(queue, np.array(watts), lambda row: ["watts"], ["watts", "watts_p"]),
+        *({} if targets is None else targets, 100_000),
+    )
+    return {change.name: change.licenses for change in changes}
+
+
+def test_pending_jobs_get_the_predicted_power() -> None:
+    queue = _queue("watts:300", "watts:102", "matlab:1", "watts:4294967297", "watts:100,watts_p:100")
+    assert _changes(queue, [100] * 5) == {
+        "1": "watts:100",
+        "3": "matlab:1,watts:100",
+        "4": "watts:100",
+        "5": "watts:100",
+    }
+    kept = kept_watts(queue, np.full(5, 100), [False, True, False, False, False], "watts", 250)
+    assert kept.tolist() == [250, 100, 100, 100, 100]
+
+
+def test_running_jobs_get_back_what_they_held() -> None:
+    targets: dict[int, int] = {}
+    state = [PENDING, PENDING, RUNNING, RUNNING]
+    queue = _queue("watts:400", "watts:1", "", "watts:90", state=state)
+    assert _changes(queue, [400, 50, 70, 80], targets) == {"2": "watts:50", "3": "watts:70"}
+    later = _queue("", "watts:1", "watts:70", "watts:500", state=[RUNNING] * 4)
+    assert _changes(later, [900, 900, 900, 900], targets) == {"1": "watts:400", "2": "watts:50"}
+
+
+def test_tasks_of_an_array_start_with_the_power_of_the_array() -> None:
+    targets: dict[int, int] = {}
+    columns = {"array_job_id": [1], "array_task_id": [-1], "tasks": [7], "array_tasks": ["3-9"]}
+    assert _changes(_queue("watts:9", **columns), [50], targets) == {"1_[3-9]": "watts:50"}
+    started = _queue(
+        "watts:50",
+        "",
+        state=[PENDING, RUNNING],
+        array_job_id=[1, 1],
+        array_task_id=[-1, 3],
+        array_tasks=["4-9", "3"],
+    )
+    assert _changes(started, [50, 400], targets) == {"1_3": "watts:50"}
+
+
+def test_the_first_component_holds_the_licenses_of_all() -> None:
+    queue = _queue("watts:10", "watts:20", "", het_job_id=[1, 1, 1])
+    assert _changes(queue, [10, 20, 30]) == {"1+0": "watts:60", "2": ""}
+
+
+def test_predictions_replace_the_table_but_never_exceed_it() -> None:
+    queue = _queue("", "", "", nodes=[1, 1, 2], cpus=[64, 64, 4], gpus=[0, 0, 2], gpu_kind=["", "", "a100"])
+    watts = requested_watts(queue, POWERS, np.array([200.0, 9e9, np.nan]), np.array([np.inf, np.inf, 300.0]))
+    assert watts.tolist() == [136, 640, 300]
+
+
+def test_a_job_larger_than_the_budget_starts_with_less_unless_its_slowdown_is_limited() -> None:
+    assert feasible_watts(1000, 800.0, slowdown=False) == 760
+    assert feasible_watts(1000, 800.0, slowdown=True) == 1000
+    assert feasible_watts(1000, 300.0, slowdown=False) == 1000
+    assert feasible_watts(1000, 2000.0, slowdown=False) == 1000
+
+
+class Scontrol:
+    """Stand-in for scontrol that stores the commands."""
+
+    def __init__(self, listing: str = "") -> None:
+        self.listing, self.commands, self.fails = listing, list[str](), False
+
+    def __call__(self, argv: Sequence[str]) -> str:
+        words = " ".join(argv)
+        if "show" in words:
+            return self.listing
+        self.commands.append(words)
+        if self.fails:
+            raise UnavailableError("scontrol", "Invalid license specification")
+        return ""
+
+
+def test_reservations_are_lowered_before_others_are_raised() -> None:
+    scontrol = Scontrol(
+        "ReservationName=own_a StartTime=100 EndTime=31536100 Licenses=watts:500 State=ACTIVE\n"
+        "ReservationName=maint StartTime=100 EndTime=200 Licenses=matlab:1\n"
+        "ReservationName=own_gone StartTime=100 EndTime=5000 Licenses=watts:1\n"
+    )
+    reservations = LicenseReservations("own_", scontrol)
+    wanted = {
+        "own_b": LicenseReservation(2000, 3000, "watts", 300),
+        "own_a": LicenseReservation(1000, None, "watts", 0),
+    }
+    assert reservations.apply(wanted, 1000.0) == 3
+    assert scontrol.commands == [
+        "scontrol delete ReservationName=own_gone",
+        "scontrol update ReservationName=own_a Licenses=watts:1",
+        "scontrol create reservation ReservationName=own_b StartTime=uts2000 EndTime=uts3000 "
+        "Licenses=watts:300 Users=root Flags=ANY_NODES",
+    ]
+    assert reservations.apply(wanted, 1005.0) == 0
+    scontrol.fails = True
+    with pytest.raises(UnavailableError, match="reservation of licenses, scontrol delete"):
+        reservations.apply({}, 1010.0)
+
+
+def test_totals_of_licenses() -> None:
+    listing = (
+        "LicenseName=watts Total=900 Used=40 Free=860 Reserved=0 Remote=no\n"
+        "LicenseName=w@s Total=1 Used=0 Free=1 Reserved=0 Remote=yes\n"
+    )
+    pools = read_license_pools(Scontrol(listing))
+    assert [(name, pool.total, pool.used) for name, pool in pools.items()] == [("watts", 900, 40)]

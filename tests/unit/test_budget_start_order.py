@@ -1,0 +1,114 @@
+"""Which pending jobs may start: order, backfill in the gap of a waiting job, and holds by the begin time."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.budget.start_order import PowerRequest, order_starts
+from slurm_energy.controller.start_holds import HOLD_S, StartHolds
+from slurm_energy.slurm.queue.columns import PENDING, RUNNING, queue_columns
+from slurm_energy.slurm.queue.job_update import JobUpdater, UpdateResult
+
+
+def test_short_jobs_pass_a_waiting_job_and_long_ones_do_not() -> None:
+    running = [PowerRequest(1, 400.0, (0,), 100.0), PowerRequest(2, 300.0, (0,), 500.0)]
+    pending = [
+        PowerRequest(3, 50.0, (0,), 900.0),
+        PowerRequest(4, 500.0, (0,), 900.0),
+        PowerRequest(5, 60.0, (0,), 90.0),
+        PowerRequest(6, 40.0, (0,), 900.0),
+        PowerRequest(7, 20.0, (0,), 900.0),
+        PowerRequest(8, 10.0, (), 900.0),
+    ]
+    order = order_starts(pending, running, [180.0])
+    # Job 4 starts when job 1 ends, and then leaves 30 W.
+    assert order.startable == {3, 5, 7, 8} and order.waiting == {4: 0, 6: 0}
+    assert order.delaying == {6} and order.first == 4
+
+
+def test_everything_starts_without_contention() -> None:
+    order = order_starts([PowerRequest(1, 1e9, (0, 1))], [], [math.inf, 1e9])
+    assert order.startable == {1} and order.first is None
+
+
+_JOBS = st.lists(
+    st.tuples(
+        st.floats(1.0, 500.0), st.sampled_from([(0,), (1,), (0, 1), ()]), st.sampled_from([60.0, 600.0])
+    ),
+    max_size=12,
+)
+
+
+@given(_JOBS, _JOBS, st.lists(st.floats(-100.0, 1500.0), min_size=2, max_size=2))
+def test_startable_jobs_fit_together(
+    waiting: list[tuple[float, tuple[int, ...], float]],
+    started: list[tuple[float, tuple[int, ...], float]],
+    headroom: list[float],
+) -> None:
+    pending = [PowerRequest(number, *one) for number, one in enumerate(waiting)]
+    running = [PowerRequest(100 + number, *one) for number, one in enumerate(started)]
+    order = order_starts(pending, running, headroom)
+    assert order.startable.isdisjoint(order.waiting) and order.delaying <= order.waiting.keys()
+    assert len(order.startable) + len(order.waiting) == len(pending)
+    for budget in (0, 1):
+        watts = sum(job.watts for job in pending if job.job_id in order.startable and budget in job.budgets)
+        assert watts <= max(0.0, headroom[budget]) + 1e-6
+
+
+class Begins(JobUpdater):
+    """Stand-in for the writer of job changes that stores the begin times."""
+
+    def __init__(self) -> None:
+        super().__init__(1000.0)
+        self.calls: list[tuple[list[str], int | None]] = []
+
+    def set_begin(
+        self, jobs: Sequence[int], names: Mapping[int, str], begin_unix_s: int | None
+    ) -> UpdateResult:
+        if jobs:
+            self.calls.append(([names[job] for job in jobs], begin_unix_s))
+        return UpdateResult(done=tuple(jobs))
+
+
+@dataclass
+class Limit:
+    """A budget over every job."""
+
+    headroom_watts: float
+    name: str = "site"
+
+    def covers(self, user: str, account: str, partition: str, qos: str) -> bool:
+        return True
+
+
+def test_a_held_job_is_held_again_and_gets_its_own_begin_back() -> None:
+    begins = Begins()
+    holds = StartHolds(begins)
+
+    def apply(now: float, headroom: float, eligible: float, *, dependent: bool) -> dict[int, str]:
+        queue = queue_columns(
+            now,
+            [1, 2],
+            state=[RUNNING, PENDING],
+            eligible_s=[0.0, eligible],
+            dependent=[False, dependent],
+            end_s=[now + 60.0, np.nan],
+        )
+        watts = np.array([100, 200])
+        waiting, problems = holds.apply(queue, watts, now, [Limit(headroom)], [1], only_delaying=False)
+        assert problems == ()
+        return waiting
+
+    text = "held by senergyctld: it adds 200 W, and 150 W are free under budget 'site'"
+    assert apply(1000.0, 150.0, 1030.0, dependent=True) == {2: text}
+    assert apply(1005.0, 150.0, 1000.0 + HOLD_S, dependent=True) == {2: text}
+    assert apply(1200.0, 150.0, 1000.0 + HOLD_S, dependent=True) == {2: text}
+    assert apply(1205.0, 250.0, 1200.0 + HOLD_S, dependent=True) == {}
+    assert begins.calls == [(["2"], 1300), (["2"], 1500), (["2"], None)]
+    assert apply(1210.0, 150.0, 1205.0, dependent=False) == {2: text}
+    holds.release_all(1211.0)
+    assert begins.calls[-1] == (["2"], None)
