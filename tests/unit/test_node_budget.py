@@ -60,14 +60,14 @@ class BudgetNode(Node):
         self.die()
         self.manager = self.start()
 
-    def reboot(self) -> None:
+    def reboot(self, boot_id: str = "another-boot") -> None:
         """Restart the node: its hardware forgets the limits, and its clock starts again."""
         self.die()
         for path, value in self.original.items():
             self.tree.put(path, value)
         for limit in self.gpus:
             limit.value = "400000"
-        self.clock.boot_id, self.clock.now = "another-boot", 20.0
+        self.clock.boot_id, self.clock.now = boot_id, 20.0
         self.manager = self.start()
 
     def decide(self, limits: dict[str, float | None], number: int = 1, **changes: Any) -> None:
