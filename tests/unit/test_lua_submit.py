@@ -324,6 +324,22 @@ def test_an_internal_error_is_logged_and_lets_the_job_through(lua):
     assert lines[0].endswith("job of uid 7 let through")
 
 
+def test_without_the_module_of_licenses_flags_are_still_checked(lua):
+    missing = 'package.preload["senergy_licenses"] = function() error("broken") end '
+    chunk = (
+        missing
+        + f'''
+        package.loaded["senergy_submit"], package.loaded["senergy_licenses"] = nil, nil
+        senergy = dofile("{MODULE_FOLDER}/senergy_submit.lua")
+        print(senergy.check({{ spank_job_env = {{ "ENERGY_CAP=x" }} }}, 1))
+        print(senergy.modify({{}}, {{}}, 1))
+    '''
+    )
+    lines = run_lua(lua, chunk)
+    assert "power budgets set no licenses: senergy_licenses:" in lines[0]
+    assert lines[-2:] == ["-1", "0"]
+
+
 def test_the_example_job_submit_uses_the_module(lua):
     chunk = f"""
         package.preload["senergy_submit"] = function() return senergy end
