@@ -34,11 +34,11 @@ class BudgetSample:
         time: Unix seconds of the begin.
         span_s: length of the span.
         limit_watts: lowest limit.
-        measured_watts, max_measured_watts: mean and maximum of the measured power.
+        measured_watts, max_measured_watts: mean of the measured power, and maximum of its mean over 5 s.
         committed_watts: maximum of the committed power.
         capped_watts: mean power taken by limits.
         headroom_watts: lowest headroom.
-        over_s: seconds during which the measured power was above the limit.
+        over_s: seconds during which the measured power, as mean over 5 s, was above the limit.
     """
 
     budget: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -10,6 +11,9 @@ from typing import Final
 from slurm_energy.accounting.budgets import FINE_SPAN_S, BudgetChange, BudgetSample
 from slurm_energy.controller.budget_facts import BudgetCycle, BudgetedNodeStatus, BudgetStatus
 
+SMOOTHING_S: Final = 5.0
+"""Time over which the measured power is averaged before it is compared with the limit. The power that nodes
+report jumps for seconds when jobs start or end, because their sensors do not cover the same time."""
 MAX_CHANGES: Final = 1000
 """Events kept while the database does not accept them; older ones are dropped."""
 _MAX_NODES_NAMED: Final = 20
@@ -31,7 +35,7 @@ class _Span:
     headroom_watts: float = math.inf
     over_s: float = 0.0
 
-    def add(self, status: BudgetStatus, seconds: float) -> None:
+    def add(self, status: BudgetStatus, smoothed_watts: float | None, seconds: float) -> None:
         self.end += seconds
         self.limit_watts = min(self.limit_watts, status.limit_watts)
         self.committed_watts = max(self.committed_watts, status.committed_watts)
@@ -40,8 +44,9 @@ class _Span:
         if status.measured_watts is not None:
             self.measured_joules += status.measured_watts * seconds
             self.measured_s += seconds
-            self.max_measured_watts = max(self.max_measured_watts or 0.0, status.measured_watts)
-            self.over_s += seconds if status.measured_watts > status.limit_watts else 0.0
+        if smoothed_watts is not None:
+            self.max_measured_watts = max(self.max_measured_watts or 0.0, smoothed_watts)
+            self.over_s += seconds if smoothed_watts > status.limit_watts else 0.0
 
     def sample(self, budget: str) -> BudgetSample:
         span_s = self.end - self.begin
@@ -70,6 +75,7 @@ class BudgetRecorder:
         self._states: dict[str, str] = {}
         self._is_over: set[str] = set()
         self._added_s: float | None = None
+        self._measured: dict[str, deque[tuple[float, float]]] = {}
 
     def add(self, cycle: BudgetCycle, now_s: float, unix_s: float) -> None:
         """Add a decision.
@@ -82,18 +88,32 @@ class BudgetRecorder:
         seconds = 1.0 if self._added_s is None else min(FINE_SPAN_S, max(0.0, now_s - self._added_s))
         self._added_s = now_s
         for status in cycle.budgets:
-            self._add_status(status, seconds, unix_s)
+            self._add_status(status, self._smoothed_watts(status, now_s), seconds, unix_s)
         for name in self._spans.keys() - {status.name for status in cycle.budgets}:
             del self._spans[name]
+            self._measured.pop(name, None)
 
-    def _add_status(self, status: BudgetStatus, seconds: float, unix_s: float) -> None:
+    def _smoothed_watts(self, status: BudgetStatus, now_s: float) -> float | None:
+        """Return the mean of the measured power over `SMOOTHING_S`; None: unknown."""
+        if status.measured_watts is None:
+            self._measured.pop(status.name, None)
+            return None
+        recent = self._measured.setdefault(status.name, deque())
+        recent.append((now_s, status.measured_watts))
+        while recent[0][0] < now_s - SMOOTHING_S:
+            recent.popleft()
+        return sum(watts for _, watts in recent) / len(recent)
+
+    def _add_status(
+        self, status: BudgetStatus, smoothed_watts: float | None, seconds: float, unix_s: float
+    ) -> None:
         span = self._spans.get(status.name)
         if span is None or not 0 <= unix_s - span.begin < FINE_SPAN_S:
             if span is not None and span.end > span.begin:
                 self._samples.append(span.sample(status.name))
             span = self._spans[status.name] = _Span(unix_s, unix_s)
-        span.add(status, seconds)
-        measured, limit = status.measured_watts, status.limit_watts
+        span.add(status, smoothed_watts, seconds)
+        measured, limit = smoothed_watts, status.limit_watts
         if measured is not None and (measured > limit) != (status.name in self._is_over):
             if measured > limit:
                 self._is_over.add(status.name)

@@ -207,23 +207,33 @@ def cycle(measured: float | None, limit: float = 1000.0) -> BudgetCycle:
 
 def test_spans_hold_means_and_maxima_and_time_above_the_limit() -> None:
     recorder = BudgetRecorder()
-    for second in range(21):
-        watts = 1200.0 if second in (3, 4) else 800.0
-        recorder.add(cycle(None if second == 5 else watts), float(second), NOON + second)
+    for second in range(31):
+        watts = 1400.0 if 10 <= second < 20 else 800.0
+        recorder.add(cycle(None if second == 25 else watts), float(second), NOON + second)
     samples, changes = recorder.take()
-    first, second_one = samples
-    assert (first.time, first.max_measured_watts, first.over_s) == (NOON, 1200.0, 2.0)
-    assert first.measured_watts == pytest.approx((7 * 800.0 + 2 * 1200.0) / 9)
-    assert second_one.over_s == 0.0
+    assert [sample.time - NOON for sample in samples] == [0.0, 10.0, 20.0]
+    assert [sample.measured_watts for sample in samples] == [800.0, 1400.0, 800.0]
+    assert [sample.max_measured_watts for sample in samples] == [800.0, 1400.0, pytest.approx(1300.0)]
+    assert [sample.over_s for sample in samples] == [0.0, 8.0, 3.0]  # the mean over 5 s follows later
     assert [change.kind for change in changes] == ["over", "over"]
-    recorder.add(cycle(800.0, math.inf), 22.0, NOON + 22)
-    assert recorder.take() == ([], [])
+
+
+def test_a_jump_of_a_second_is_not_recorded_as_above_the_limit() -> None:
+    recorder = BudgetRecorder()
+    for second in range(31):
+        watts = {12: 1500.0, 13: 100.0}.get(second, 800.0)
+        recorder.add(cycle(watts), float(second), NOON + second)
+    samples, changes = recorder.take()
+    assert [sample.over_s for sample in samples] == [0.0] * 3
+    assert changes == []
+    recorder.add(cycle(800.0, math.inf), 32.0, NOON + 32)
+    assert recorder.take()[1] == []
 
 
 def test_what_the_database_refuses_is_kept_within_bounds() -> None:
     recorder = BudgetRecorder()
     for second in range(20 * MAX_CHANGES):
-        recorder.add(cycle(2000.0 if second % 2 else 1.0), float(second), NOON + second)
+        recorder.add(cycle(2000.0 if second // 10 % 2 else 1.0), float(second), NOON + second)
         if second % 500 == 0:
             recorder.put_back(*recorder.take())
     samples, changes = recorder.take()
