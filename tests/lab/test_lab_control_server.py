@@ -133,6 +133,7 @@ def test_a_kernel_dies_with_its_client(node):
     eventually(lambda: client.truth(node.path)["power_watts"]["cpu"] < 100)
 
 
+@pytest.mark.slow
 def test_a_slower_clock_ends_a_running_kernel_later(node):
     def work() -> None:
         results.append(client.run_kernel(node.path, "gemm", "gpu", gpus=[0], full_speed_s=0.4))

@@ -71,6 +71,7 @@ def test_daemons_are_system_time():
     assert lines["cpu5"][2] == 0.5 * USER_HZ
 
 
+@pytest.mark.slow
 @examples(40)
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 63), st.integers(1, 3)), max_size=10))
 def test_columns_never_fall_and_fill_the_uptime(steps):

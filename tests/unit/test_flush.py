@@ -149,6 +149,7 @@ def test_a_requeued_job_is_not_removed_with_its_first_run(node: Node) -> None:
     assert [job["job_id"] for job in node.manager.status()["jobs"]] == [5]
 
 
+@pytest.mark.slow
 def test_a_disk_that_fails_temporarily(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

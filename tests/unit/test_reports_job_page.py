@@ -209,6 +209,7 @@ def test_more_variants_than_colours_still_compare() -> None:
     assert len(work.variants) == 12
 
 
+@pytest.mark.slow
 def test_a_picture_is_a_png(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     (job,) = usages(examples.gpu_job())

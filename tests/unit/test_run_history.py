@@ -259,6 +259,7 @@ def test_caps_of_a_site_policy_count_if_the_job_requested_none(store):
     assert sorted(run.gpu_cap_watts for run in runs) == [90.0, 150.0]
 
 
+@pytest.mark.slow
 def test_one_user_cannot_displace_the_runs_of_others(store, monkeypatch):
     monkeypatch.setattr(run_history, "MAX_RUNS", 20)
     for number in range(1, 61):
