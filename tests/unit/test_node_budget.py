@@ -181,6 +181,15 @@ def test_jobs_start_at_the_start_limits_and_leave_devices_at_their_minimum(node:
     assert node.limits() == IDLE
 
 
+def test_starts_and_ends_change_nothing_where_the_budget_is_not_tight(node: BudgetNode) -> None:
+    free = {"package-0": 250.0, "package-1": 250.0, "gpu0": 400.0, "gpu1": 400.0}
+    node.decide(dict(free))
+    node.begin(5)
+    assert node.limits() == free
+    node.end(5)
+    assert node.limits() == free
+
+
 def test_a_second_job_on_a_device_does_not_raise_its_ceiling(node: BudgetNode) -> None:
     node.decide(dict(IDLE))
     node.begin(5, gpus="0", cpus="1")

@@ -57,8 +57,9 @@ class Model:
         self.node.begin(job_id, gpus=gpus, cpus=cpus)
         self.jobs.add(job_id)
         for name in set(names) - used if self.lease_until_s is not None else ():
-            if self.bounds[name] is not None:
-                self.bounds[name] = min(START[name], SAFE[name]) if self.is_safe else START[name]
+            start = min(START[name], SAFE[name]) if self.is_safe else START[name]
+            if (bound := self.bounds[name]) is not None:
+                self.bounds[name] = max(bound, start)
 
     def end(self, job_id: int) -> None:
         if job_id in self.jobs:

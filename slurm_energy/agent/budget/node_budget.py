@@ -261,17 +261,20 @@ class NodeBudget:
             name: watts
             for name, watts in start_watts.items()
             if users.get(name) == {session.owner} and (knows_cpus or name.startswith("gpu"))
-            if self._ceiling_watts(name) is not None
+            if (ceiling := self._ceiling_watts(name)) is not None and ceiling < watts
         }
         self._set(raised)
 
     def job_ended(self) -> None:
-        """Lower the ceilings of devices without jobs to their minimum."""
+        """Lower the ceilings of devices without jobs to their minimum, unless they are at the maximum."""
         self.wants_poll = True
-        if self._lease is None:
-            return
-        idle = {name for name, owners in self._users().items() if not owners}
-        self._lower({name: self._limited[name].min_watts or 0.0 for name in idle}, only_bounded=True)
+        idle = [self._limited[name] for name, owners in self._users().items() if not owners]
+        ceilings = [(device, self._ceiling_watts(device.name)) for device in idle]
+        limited = [
+            device for device, watts in ceilings if watts is not None and watts < (device.max_watts or 0)
+        ]
+        if self._lease is not None:
+            self._lower({device.name: device.min_watts or 0.0 for device in limited})
 
     @property
     def _has_ceilings(self) -> bool:
@@ -342,22 +345,13 @@ class NodeBudget:
             self.is_safe = True
             log.warning("power budget: %s: safe limits are in force", reason)
 
-    def _lower(self, watts: Mapping[str, float], *, only_bounded: bool = False) -> bool:
-        """Set ceilings of devices, but raise none.
-
-        Args:
-            watts: ceiling by name of the device.
-            only_bounded: leave out devices without a ceiling.
-
-        Returns:
-            Whether the journal could be written.
-        """
+    def _lower(self, watts: Mapping[str, float]) -> bool:
+        """Set ceilings of devices, but raise none, and return whether the journal could be written."""
         current = {name: self._ceiling_watts(name) for name in watts if name in self._limited}
         return self._set(
             {
                 name: min(watts[name], math.inf if ceiling is None else ceiling)
                 for name, ceiling in current.items()
-                if not (only_bounded and ceiling is None)
             }
         )
 
