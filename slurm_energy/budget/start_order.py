@@ -41,14 +41,17 @@ class StartOrder:
     Attributes:
         startable: jobs that may start.
         waiting: by job that must wait, the index of the budget without enough power.
-        delaying: jobs among the waiting ones that fit now, but would delay the job `first`.
+        delaying: jobs among the waiting ones that fit beside the startable jobs, but would delay the job
+            `first`.
         first: first job that does not fit; None: all jobs fit.
+        spare_watts: power that any job may add without delaying the job `first`.
     """
 
     startable: frozenset[int]
     waiting: dict[int, int]
     delaying: frozenset[int] = frozenset()
     first: int | None = None
+    spare_watts: float = math.inf
 
 
 def order_starts(
@@ -69,14 +72,14 @@ def order_starts(
     blocked, budget = pending[first], int(all_jobs.blocking[first])
     free = headroom[budget] - sum(job.watts for job in pending[:first] if budget in job.budgets)
     starts_in_s, spare = _start_of(blocked, budget, running, float(free))
-    waiting = {blocked.job_id: budget}
+    waiting, spare_watts = {blocked.job_id: budget}, spare
     candidates = list(pending[:first])
-    delaying: list[int] = []
+    passing: list[PowerRequest] = []  # jobs that would delay the first waiting one
     for job in pending[first + 1 :]:
         delays = budget in job.budgets and job.time_limit_s > starts_in_s
         if delays and job.watts > spare:
             waiting[job.job_id] = budget
-            delaying += [job.job_id] * all(job.watts <= headroom[one] for one in job.budgets)
+            passing.append(job)
             continue
         spare -= job.watts if delays else 0.0
         candidates.append(job)
@@ -86,8 +89,10 @@ def order_starts(
     ):
         if not fits:
             waiting[job.job_id] = blocking
+    left = admitted.headroom_watts
+    delaying = [job.job_id for job in passing if all(job.watts <= left[one] for one in job.budgets)]
     startable = frozenset(job.job_id for job in pending if job.job_id not in waiting)
-    return StartOrder(startable, waiting, frozenset(delaying), blocked.job_id)
+    return StartOrder(startable, waiting, frozenset(delaying), blocked.job_id, spare_watts)
 
 
 def _admit(jobs: Sequence[PowerRequest], headroom: Floats) -> PowerAdmission:

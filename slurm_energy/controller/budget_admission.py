@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -250,25 +250,29 @@ class BudgetAdmission:
             {change.job_id: change.name for change in changes},
         )
         problems = [f"licenses of job {job}: {why}" for job, why in list(result.refused.items())[:3]]
-        # Pools before jobs: a job that starts between the two is subtracted, not forgotten.
-        pools = read_license_pools(self._run) if changes else pools
-        jobs = read_running_jobs(self._run)
-        by_license = {name: cluster} | scoped
-        reservations: dict[str, LicenseReservation] = {}
-        for license_name, budget in by_license.items():
-            if budget is not None and license_name in pools:
-                uncounted = uncounted_watts(jobs, license_name, set(counted_jobs))
-                reservations |= budget_reservations(
-                    license_name, pools[license_name], budget, uncounted, now_unix_s
-                )
-        self._reservations.apply(reservations, now_unix_s)
         # While licenses are reserved, backfill plans no start for a job that lacks them (22.05 to 26.05).
+        by_license = {name: cluster} | scoped
         kept = [one for one in by_license.values() if one is not None]
         running = running_watts(queue, wanted, self._targets)
         counts = held_or_requested(queue, wanted, running)
         delayed, more = self._holds.apply(
             queue, counts, now_unix_s, kept, set(counted_jobs), only_delaying=True
         )
+        # Pools before jobs: a job that starts between the two is subtracted, not forgotten.
+        pools = read_license_pools(self._run) if changes else pools
+        jobs = read_running_jobs(self._run)
+        reservations: dict[str, LicenseReservation] = {}
+        for license_name, budget in by_license.items():
+            if budget is not None and license_name in pools:
+                headroom = min(
+                    budget.headroom_watts, self._holds.max_headroom_watts.get(budget.name, math.inf)
+                )
+                budget = replace(budget, headroom_watts=headroom)
+                uncounted = uncounted_watts(jobs, license_name, set(counted_jobs))
+                reservations |= budget_reservations(
+                    license_name, pools[license_name], budget, uncounted, now_unix_s
+                )
+        self._reservations.apply(reservations, now_unix_s)
         waiting = waiting_sentences(queue, wanted, by_license, names_of) | delayed
         return AdmissionReport(running, waiting, (*problems, *more), len(result.done))
 

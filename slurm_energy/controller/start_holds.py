@@ -18,6 +18,8 @@ from slurm_energy.slurm.queue.job_update import JobUpdater
 
 HOLD_S: Final = 300.0
 """Time by which the begin of a job is moved; jobs wait at most this long after senergyctld has stopped."""
+MAX_DELAYING: Final = 200
+"""Maximum number of jobs that are held because they would delay another one."""
 _SOON_S: Final = 60.0  # jobs that may start so soon are considered, too
 _SHOWN: Final = 3
 
@@ -45,12 +47,17 @@ class StartHolds:
 
     Args:
         updater: changes jobs.
+
+    Attributes:
+        max_headroom_watts: power that may be free under a budget, by its name, because more jobs would delay
+            the first waiting one than can be held.
     """
 
     def __init__(self, updater: JobUpdater) -> None:
         self._updater = updater
         self._original_s: dict[int, float] = {}  # begin time that the user requested, by held job
         self._names: dict[int, str] = {}
+        self.max_headroom_watts: dict[str, float] = {}
 
     def apply(
         self,
@@ -81,7 +88,12 @@ class StartHolds:
         """
         running, pending, headroom = self._requests(queue, watts, now_unix_s, budgets, counted_jobs)
         decision = order_starts(pending, running, headroom)
-        held = decision.delaying if only_delaying else decision.waiting.keys()
+        held = set(decision.delaying if only_delaying else decision.waiting)
+        self.max_headroom_watts = {}
+        if only_delaying and decision.first is not None and len(held) > MAX_DELAYING:
+            held = set([job.job_id for job in pending if job.job_id in held][:MAX_DELAYING])
+            first = budgets[decision.waiting[decision.first]].name
+            self.max_headroom_watts[first] = max(0.0, decision.spare_watts)
         begin_s = dict(zip(queue.job_id.tolist(), queue.eligible_s.tolist(), strict=True))
         present = {request.job_id for request in pending}
         self._original_s = {job: begin for job, begin in self._original_s.items() if job in present}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.budget.start_order import PowerRequest, order_starts
-from slurm_energy.controller.start_holds import HOLD_S, StartHolds
+from slurm_energy.controller.start_holds import HOLD_S, MAX_DELAYING, StartHolds
 from slurm_energy.slurm.queue.columns import PENDING, RUNNING, queue_columns
 from slurm_energy.slurm.queue.job_update import JobUpdater, UpdateResult
 
@@ -23,11 +23,18 @@ def test_short_jobs_pass_a_waiting_job_and_long_ones_do_not() -> None:
         PowerRequest(6, 40.0, (0,), 900.0),
         PowerRequest(7, 20.0, (0,), 900.0),
         PowerRequest(8, 10.0, (), 900.0),
+        PowerRequest(9, 60.0, (0,), 900.0),
     ]
     order = order_starts(pending, running, [180.0])
     # Job 4 starts when job 1 ends, and then leaves 30 W.
-    assert order.startable == {3, 5, 7, 8} and order.waiting == {4: 0, 6: 0}
-    assert order.delaying == {6} and order.first == 4
+    assert order.startable == {3, 5, 7, 8} and order.waiting == {4: 0, 6: 0, 9: 0}
+    assert order.delaying == {6} and order.first == 4 and order.spare_watts == 30.0
+
+
+def test_equal_jobs_do_not_delay_each_other() -> None:
+    pending = [PowerRequest(number, 50.0, (0,), 100.0) for number in range(9)]
+    order = order_starts(pending, [PowerRequest(99, 50.0, (0,), 60.0)], [200.0])
+    assert order.startable == {0, 1, 2, 3} and order.delaying == frozenset()
 
 
 def test_everything_starts_without_contention() -> None:
@@ -112,3 +119,24 @@ def test_a_held_job_is_held_again_and_gets_its_own_begin_back() -> None:
     assert apply(1210.0, 150.0, 1205.0, dependent=False) == {2: text}
     holds.release_all(1211.0)
     assert begins.calls[-1] == (["2"], None)
+
+
+def test_the_number_of_held_jobs_is_bounded() -> None:
+    begins = Begins()
+    holds = StartHolds(begins)
+    count = MAX_DELAYING + 50
+    queue = queue_columns(
+        0.0,
+        range(1, count + 3),
+        state=[RUNNING] + [PENDING] * (count + 1),
+        end_s=[900.0] + [np.nan] * (count + 1),
+        eligible_s=[0.0] * (count + 2),
+        time_limit_s=[5000.0] * (count + 2),
+        priority=range(count + 2, 0, -1),
+    )
+    watts = np.array([400, 580] + [50] * count)
+    waiting, _ = holds.apply(queue, watts, 0.0, [Limit(200.0)], [1], only_delaying=True)
+    assert len(waiting) == MAX_DELAYING and waiting.keys() == set(range(3, 3 + MAX_DELAYING))
+    assert holds.max_headroom_watts == {"site": 20.0}
+    holds.apply(queue, watts, 0.0, [Limit(600.0)], [1], only_delaying=True)
+    assert holds.max_headroom_watts == {}

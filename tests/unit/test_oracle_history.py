@@ -268,11 +268,16 @@ runs = st.builds(
 @given(st.lists(runs, max_size=40), st.lists(jobs, min_size=1, max_size=5))
 def test_queue_forecasts_equal_single_predictions(observed, wanted):
     np = pytest.importorskip("numpy")
-    from slurm_energy.oracle.history.queue_forecast import predict_many
+    from slurm_energy.oracle.history.queue_forecast import predict_many, predict_power_quantile
 
     history = history_of(*observed)
     columns = {name: [job.get(name) for job in wanted] for name in ATTRIBUTES}
     many = predict_many(history, columns)
+    lowest, most = (predict_power_quantile(history, columns, quantile) for quantile in (0.0, 1.0))
+    assert np.array_equal(most[1], many.level)
+    for low, high in ((lowest[0], many.power_low_watts), (many.power_high_watts, most[0])):
+        assert np.array_equal(np.isnan(low), np.isnan(high))
+        assert not (low > high * (1 + 1e-12)).any()
     for index, job in enumerate(wanted):
         single = HistoryOracle(history, Everywhere(), lambda: NOW).predict(PredictionRequest(**job))
         assert (many.runs[index] > 0) == (single is not None)
