@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,6 +37,9 @@ from slurm_energy_lab.virtual_cluster.workload import ClusterJob, partition_of
 from slurm_energy_lab.virtual_node import ModelClock, VirtualNode
 
 BUDGET = "cluster"
+OFFER_DELAY_CYCLES = 5
+"""Decisions, one per second, after which Slurm may give power to jobs, because licenses follow once per
+period."""
 _NEXT_HOURS_S = 4 * 3600.0
 _MIN_PAUSE_S = 0.5
 """Minimum seconds between two polls of a node, also after the start of a job."""
@@ -91,6 +95,7 @@ class BudgetController:
         self.started_watts: dict[int, float] = {}
         self.cycle: BudgetCycle | None = None
         self.is_running = True
+        self._offers: deque[float] = deque(maxlen=OFFER_DELAY_CYCLES)
         self._next_s = float("-inf")
         self._limit = float("nan")
         self._engine = BudgetEngine(settings)
@@ -124,7 +129,10 @@ class BudgetController:
             falls_in_s += self._engine.reaction_s
         self._engine.set_budgets([BudgetInForce(BUDGET, scope, limit, lowest, falls_in_s=falls_in_s)])
         self._engine.set_jobs(self.jobs)
-        self._engine.set_promised({BUDGET: sum(self.started_watts.values())})
+        promised = self.cycle.budgets[0].headroom_watts if self.cycle is not None else float("inf")
+        promised = max(promised, sum(self.started_watts.values()))
+        self._offers.append(promised)
+        self._engine.set_promised({BUDGET: promised})
         self.cycle = self._engine.decide(now_s)
         for name, state in self._engine.unsaved().items():
             self._stored[name] = json.dumps(state)
@@ -141,10 +149,14 @@ class BudgetController:
 
     @property
     def headroom_watts(self) -> float:
-        """Power that jobs may add now."""
-        if not self.is_running or self.cycle is None:
+        """Power that jobs may add now: what Slurm's free licenses state, which are updated with a delay.
+
+        Licenses stay as they are while the controller does not run.
+        """
+        offered = min(self._offers, default=0.0)
+        if len(self._offers) < OFFER_DELAY_CYCLES or offered == float("inf"):
             return 0.0
-        return self.cycle.budgets[0].headroom_watts - sum(self.started_watts.values())
+        return offered - sum(self.started_watts.values())
 
     def _limit_at(self, now_s: float) -> float:
         limit = self._limit_watts(now_s)

@@ -25,6 +25,9 @@ class FaultKind(StrEnum):
 
 
 _SENSORS = (FaultKind.SENSOR_ZERO, FaultKind.SENSOR_TENFOLD, FaultKind.SENSOR_STUCK)
+_DURATION_S = {FaultKind.AGENTS: (2.0, 6.0)}
+"""The service manager starts a killed agent again; nothing else can lower the limits of its node."""
+_LONG_S = (5.0, 75.0)
 _NODES = {FaultKind.CONTROLLER: 0, FaultKind.AGENTS: 3, FaultKind.NETWORK: 3}
 
 
@@ -60,7 +63,7 @@ def draw_faults(seed: int, names: Sequence[str], times_s: Sequence[float]) -> li
         kind = kinds[index % len(kinds)]
         begin_s = round(time_s - numbers.uniform(0.0, 12.0), 1)
         limit_s = times_s[index + 1] - 13.0 if index + 1 < len(times_s) else float("inf")
-        end_s = round(min(limit_s, begin_s + numbers.uniform(5.0, 75.0)), 1)
+        end_s = round(min(limit_s, begin_s + numbers.uniform(*_DURATION_S.get(kind, _LONG_S))), 1)
         nodes = tuple(sorted(numbers.sample(list(names), _NODES.get(kind, 1))))
         faults.append(ClusterFault(kind, begin_s, end_s, nodes))
     return faults
