@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Final
 
 from slurm_energy.cli import connection
 from slurm_energy.cli.output import emit, emit_json, emit_verbatim
-from slurm_energy.errors import EXIT_CONFIG, EXIT_OK
+from slurm_energy.errors import EXIT_CONFIG, EXIT_OK, EnergyError
+
+_CONTROLLER_TIMEOUT_S: Final = 3.0
 
 HELP = "check, show or write an example of the configuration"
 
 EPILOG = """\
 check reports all errors that would stop a daemon, and also contradictory keys, names that are unknown to
 Slurm or to this host, and directories writable by others. Errors give exit code 3; warnings do not. Run it
-as root on the controller. Checks that are impossible on a host are listed as not checked.
+as root on the controller. Checks that are impossible on a host are listed as not checked. Limits of budgets
+are compared with the idle power that senergyctld knows, if it answers.
 
 examples:
   senergy config check                            check /etc/slurm/energy.toml
@@ -74,6 +78,8 @@ def _check(args: argparse.Namespace) -> int:
     from slurm_energy.validation import check_file
 
     checked = check_file(args.config)
+    if checked.config.budgets and not checked.errors:
+        checked = check_file(args.config, idle_watts=_idle_watts(args))
     errors, warnings = len(checked.errors), len(checked.warnings)
     name = str(checked.path or "no configuration file, built-in defaults")
     if args.json:
@@ -84,6 +90,25 @@ def _check(args: argparse.Namespace) -> int:
         emit(finding.line_with_severity for finding in checked.findings)
         emit([f"{name}: {_summary(errors, warnings)}"])
     return EXIT_CONFIG if errors or (args.strict and warnings) else EXIT_OK
+
+
+def _idle_watts(args: argparse.Namespace) -> dict[tuple[str, str, str], float]:
+    """Return the power of each budget without any job, by its name and scope.
+
+    It is empty if senergyctld does not answer soon, or knows no budgets yet.
+    """
+    from slurm_energy.protocol.budget_requests import STATUS_PATH, StatusQuery
+
+    try:
+        client = connection.connect(args, total_timeout_s=_CONTROLLER_TIMEOUT_S)
+        answer = client.get(STATUS_PATH, StatusQuery(plan_hours=0.0).parameters())
+    except EnergyError:
+        return {}
+    return {
+        (row["name"], row["scope"], row["scope_value"]): row["idle_watts"]
+        for row in answer.get("budgets") or []
+        if row.get("idle_watts") is not None
+    }
 
 
 def _summary(errors: int, warnings: int) -> str:

@@ -32,8 +32,12 @@ def configuration(args: argparse.Namespace) -> Config:
     return load(args.config)
 
 
-def connect(args: argparse.Namespace) -> ControllerClient:
+def connect(args: argparse.Namespace, *, total_timeout_s: float | None = None) -> ControllerClient:
     """Return a client of the configured controller. It connects on the first request.
+
+    Args:
+        args: parsed options.
+        total_timeout_s: maximum duration of a request in seconds; None: only each step of it is limited.
 
     Raises:
         ConfigError, UsageError: the configuration is invalid.
@@ -42,5 +46,8 @@ def connect(args: argparse.Namespace) -> ControllerClient:
 
     cluster = configuration(args).cluster
     return ControllerClient(
-        cluster.controller_url, cluster.munge_socket, controller_users=cluster.controller_users
+        cluster.controller_url,
+        cluster.munge_socket,
+        controller_users=cluster.controller_users,
+        total_timeout_s=total_timeout_s,
     )

@@ -260,6 +260,7 @@ class BudgetRoutes:
             "fixed_watts": status.fixed_watts if status is not None else None,
             "capped_watts": status.capped_watts if status is not None else None,
             "headroom_watts": _finite(status.headroom_watts) if status is not None else None,
+            "idle_watts": status.idle_watts if status is not None else None,
             "floor_watts": status.floor_watts if status is not None else None,
             "shortfall_watts": status.shortfall_watts if status is not None else 0.0,
             "nodes": status.nodes if status is not None else 0,

@@ -45,6 +45,7 @@ class BudgetObject(TypedDict):
         fixed_watts: part of it that no limit controls.
         capped_watts: power that the limits take from devices.
         headroom_watts: power that new jobs may add now; None: no limit.
+        idle_watts: power under the budget without any job. No limit can be lower.
         floor_watts: lowest committed power at which every running job keeps its floor.
         shortfall_watts: power by which the limit is exceeded although every device has its floor.
         nodes, silent_nodes, distrusted_nodes: numbers of nodes under the budget.
@@ -65,6 +66,7 @@ class BudgetObject(TypedDict):
     fixed_watts: float | None
     capped_watts: float | None
     headroom_watts: float | None
+    idle_watts: float | None
     floor_watts: float | None
     shortfall_watts: float
     nodes: int

@@ -77,6 +77,7 @@ BUDGET_FIELDS: Final[tuple[Field[Row], ...]] = (
     _number("Capped", 9, "capped_watts", "power that the limits take from devices"),
     _number("Headroom", 11, "headroom_watts", "power that new jobs may add now; unknown without a limit"),
     _number("Fixed", 9, "fixed_watts", "part of the committed power that no limit controls"),
+    _number("Idle", 9, "idle_watts", "power without any job; no limit can be lower"),
     _number("Floor", 9, "floor_watts", "lowest committed power at which all running jobs keep their floors"),
     _number(
         "Shortfall", 12, "shortfall_watts", "power above the limit although all devices have their floors"

@@ -182,12 +182,16 @@ def _check_limit(
     if isinstance(limit, CalendarLimit):
         yield from _check_calendar_times(context, section, limit)
     lowest = min(entry["watts"] for entry in table.schedule) if table.schedule else limit.lowest(*_EVER)
+    key = "fallback_watts" if key == "signal" else key
     required = _required_watts(context, table, slurm_nodes)
+    idle = context.idle_watts.get((table.name, *table.scope))
     if required is not None and lowest < required:
-        key = "fallback_watts" if key == "signal" else key
         why = f"{lowest:g} W is below the {required:g} W that its nodes need beside processors and GPUs"
         todo = f"write {math.ceil(required)} or more, or correct budget.node_reserve_watts"
         yield context.error(section, key, why, todo)
+    elif idle is not None and lowest < idle:
+        why = f"{lowest:g} W is below the {idle:.0f} W that it draws without any job, as senergyctld reports"
+        yield context.error(section, key, why, f"write {math.ceil(idle)} or more")
 
 
 def _check_calendar_times(context: CheckContext, section: str, limit: CalendarLimit) -> Iterator[Finding]:

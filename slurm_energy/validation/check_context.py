@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from slurm_energy.config import Config
@@ -27,6 +27,8 @@ class CheckContext:
         source: the parsed file.
         host: facts about the host.
         role: the daemon that is about to start on this host; None: a user checks the file.
+        idle_watts: power without any job, as senergyctld reports it, by name, scope and value of the scope of
+            a budget; empty: unknown.
         trusted: only root or this process's user could have written the file. Code that the file names may
             then be executed.
     """
@@ -35,6 +37,7 @@ class CheckContext:
     host: Host
     role: DaemonRole | None = None
     trusted: bool = True
+    idle_watts: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
 
     @property
     def config(self) -> Config:

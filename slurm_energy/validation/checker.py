@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,7 +76,10 @@ class CheckedConfig:
 
 
 def check_file(
-    argument: Path | str | None = None, role: DaemonRole | None = None, host: Host | None = None
+    argument: Path | str | None = None,
+    role: DaemonRole | None = None,
+    host: Host | None = None,
+    idle_watts: Mapping[tuple[str, str, str], float] | None = None,
 ) -> CheckedConfig:
     """Check a configuration file as completely as this host allows.
 
@@ -84,6 +87,7 @@ def check_file(
         argument: path from the user; None: $SENERGY_CONFIG if it is set, else the default path.
         role: the daemon that is about to start on this host; None: run all checks, for a user.
         host: facts about the host; None: look them up on this host.
+        idle_watts: power of budgets without any job, see `CheckContext`; None: unknown.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -101,7 +105,7 @@ def check_file(
         text = read_text(path)
         trust.append(Finding(Severity.ERROR, "", error.why, error.todo, str(path)))
     source = parse_source(text, path)
-    context = CheckContext(source, host or this_host(), role, trusted=not trust)
+    context = CheckContext(source, host or this_host(), role, not trust, idle_watts or {})
     return _checked(path, source, trust, context)
 
 

@@ -38,7 +38,7 @@ def install(
     monkeypatch: pytest.MonkeyPatch, answers: Mapping[str, dict[str, Any] | EnergyError]
 ) -> FakeController:
     fake = FakeController(answers)
-    monkeypatch.setattr(connection, "connect", lambda args: fake)
+    monkeypatch.setattr(connection, "connect", lambda args, **options: fake)
     return fake
 
 

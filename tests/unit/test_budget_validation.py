@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import budget_answers
+import fake_controller
 import pytest
 
+from slurm_energy.cli.main import main
 from slurm_energy.config.findings import Finding, Severity
+from slurm_energy.errors import UnavailableError
 from slurm_energy.validation import DaemonRole, check_file
 from slurm_energy.validation.host import Host, SlurmConf
 
@@ -149,6 +153,28 @@ def test_the_required_power_counts_the_nodes_under_the_budget(tmp_path: Path) ->
         (line,) = (e for e in lines(tmp_path, reserve + scope) if "below" in e)
         assert f"below the {watts} W" in line
     assert not [e for e in lines(tmp_path, reserve + "account = 'a'") if "below" in e]
+
+
+def test_a_limit_below_the_idle_power_that_senergyctld_reports_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "energy.toml"
+    path.write_text("[budget]\nmode = 'observe'\n" + SITE + "watts = 59e3\n")
+    path.chmod(0o644)
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("ClusterName=cluster\nSlurmctldHost=elsewhere\n")
+    monkeypatch.setenv("SLURM_CONF", str(conf))
+    fake = fake_controller.install(monkeypatch, {"/v1/budget": dict(budget_answers.status())})
+    assert main(["config", "check", str(path)]) == 3
+    line = "error: budgets.watts: 59000 W is below the 60000 W that it draws without any job"
+    assert f"{path}:6: {line}" in capsys.readouterr().out
+    path.write_text(path.read_text().replace("59e3", "60e3"))
+    assert main(["config", "check", str(path)]) == 0
+    path.write_text(path.read_text().replace("60e3", "59e3").replace("cluster = true", "qos = 'a'"))
+    assert main(["config", "check", str(path)]) == 0
+    assert len(fake.asked) == 3
+    fake_controller.install(monkeypatch, {"/v1/budget": UnavailableError("controller", "refused")})
+    assert main(["config", "check", str(path)]) == 0
 
 
 @pytest.mark.parametrize(
