@@ -28,6 +28,7 @@ from slurm_energy.simulator.campaign import CampaignTask, campaign, workload_of
 from slurm_energy.simulator.campaign import run as run_task
 from slurm_energy.simulator.mean_power import power_by_interval
 from slurm_energy.simulator.model_predictions import predict as oracle
+from slurm_energy.simulator.schedule_settings import BudgetRules
 from slurm_energy.simulator.workload_generator import ShapePrediction, generate, rigid
 
 pytestmark = pytest.mark.slow
@@ -416,6 +417,10 @@ def test_a_bad_sweep_is_one_line(folder, capsys, sweep, message):
         (("[cluster.n]", "[custer.n]"), "unknown section"),
         (('title = "A small day"', "title ="), "not TOML"),
         (("= 1000.0", "= " + "[" * 9000), "small.toml: not TOML"),
+        (
+            ("budget_watts = 1000.0", 'budget_watts = 1000.0\ndistribution = "fair"'),
+            "small.toml:14: power.distribution: one of equal, proportional, least-edp, deadline-first, not",
+        ),
         (("= 1000.0", "= nan"), "small.toml:13: power.budget_watts: must be a finite number, not nan"),
     ],
 )
@@ -550,3 +555,23 @@ def test_a_part_of_a_campaign_stores_its_results_and_prints_nothing(folder, caps
     assert main([*command, "--part", "1/4"]) == 0
     assert capsys.readouterr().out == ""
     assert {path.stem for path in (folder / "out/runs").iterdir()} == {"fcfs-1", "zeus-2"}
+
+
+def test_a_scenario_states_how_its_budget_is_kept(folder):
+    """Every key about the budget reaches the settings of the simulation."""
+    text = SCENARIO.replace("unit_idle_watts = 20.0", "unit_idle_watts = 20.0\nunit_min_watts = 60.0")
+    keys = """hard_budget = true
+distribution = "equal"
+control_period_s = 5.0
+floor_percent = 10.0
+slowdown_percent = 30.0
+announced = false
+interrupt = false
+"""
+    scenario = scenarios.parse(text + keys, folder / "small.toml")
+    rules = scenario.settings(0).budget_rules
+    assert rules == BudgetRules("equal", 5.0, 0.1, 0.3, announced=False, interrupts=False)
+    assert scenario.nodes()[0].unit_min_watts == 60.0
+    assert math.isnan(
+        scenarios.parse(SCENARIO, folder / "small.toml").settings(0).budget_rules.slowdown_limit
+    )
