@@ -231,9 +231,7 @@ class BudgetLoop:
             "decided": self.decided_unix_s,
             "cycle_s": self._cycle_s if cycle is not None else None,
             "budgets": len(self.config.budgets),
-            "over": [
-                s.name for s in states if s.measured_watts is not None and s.measured_watts > s.limit_watts
-            ],
+            "over": self.recorder.over if cycle is not None else [],
             "silent_nodes": max((s.silent_nodes for s in states), default=0),
             "distrusted_nodes": max((s.distrusted_nodes for s in states), default=0),
             "problems": list(self.parts.admission_report.problems) if self.parts is not None else [],

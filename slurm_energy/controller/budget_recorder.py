@@ -77,6 +77,11 @@ class BudgetRecorder:
         self._added_s: float | None = None
         self._measured: dict[str, deque[tuple[float, float]]] = {}
 
+    @property
+    def over(self) -> list[str]:
+        """Names of the budgets whose measured power, as mean over `SMOOTHING_S`, is above their limit."""
+        return sorted(self._is_over)
+
     def add(self, cycle: BudgetCycle, now_s: float, unix_s: float) -> None:
         """Add a decision.
 
@@ -92,6 +97,7 @@ class BudgetRecorder:
         for name in self._spans.keys() - {status.name for status in cycle.budgets}:
             del self._spans[name]
             self._measured.pop(name, None)
+            self._is_over.discard(name)
 
     def _smoothed_watts(self, status: BudgetStatus, now_s: float) -> float | None:
         """Return the mean of the measured power over `SMOOTHING_S`; None: unknown."""

@@ -108,6 +108,8 @@ def controller_lines(url: str, answer: Mapping[str, Any] | str, now: float) -> l
     )
     if answer.get("priority"):
         lines.append("  queue     " + _queue_text(answer["priority"], now))
+    if (answer.get("budget") or {}).get("mode", "off") != "off":
+        lines.append("  budgets   " + _budget_text(answer["budget"], now))
     nodes = answer.get("nodes", [])
     lines.append(
         f"  nodes     {len(nodes)} have delivered records"
@@ -137,6 +139,23 @@ def _queue_text(state: Mapping[str, Any], now: float) -> str:
     if state.get("error"):
         parts.append(f"failed: {state['error']}")
     return ", ".join(parts)
+
+
+def _budget_text(state: Mapping[str, Any], now: float) -> str:
+    """Return one line about the power budgets. `now` is in Unix seconds."""
+    parts = [f"{state.get('budgets')}, {state.get('mode')}"]
+    if state.get("decided") is None:
+        parts.append("no decision yet")
+    else:
+        duration_text = f" in {state['cycle_s']:.2f} s" if state.get("cycle_s") is not None else ""
+        parts.append(f"decided {_ago(now - state['decided'])}{duration_text}")
+    if state.get("over"):
+        parts.append(f"ABOVE THE LIMIT: {', '.join(map(str, state['over']))}")
+    for key, text in (("silent_nodes", "silent"), ("distrusted_nodes", "distrusted")):
+        if state.get(key):
+            parts.append(f"{state[key]} nodes {text}")
+    problems = [*state.get("problems", ()), *filter(None, [state.get("error")])]
+    return ", ".join(parts + [f"failed: {problem}" for problem in problems[:2]])
 
 
 def _slurm_text(state: Mapping[str, Any], now: float, waiting: int | None) -> str:

@@ -197,6 +197,30 @@ def test_the_status_shows_the_queue(changes: dict[str, Any], line: str) -> None:
     assert f"  {line}" in controller_lines("http://c:6828", STATUS | {"priority": state}, now)
 
 
+BUDGET = {"mode": "enforce", "budgets": 2, "decided": 1_800_000_000.0 - 2, "cycle_s": 0.05, "over": []}
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "budgets   2, enforce, decided 2 s ago in 0.05 s"),
+        ({"decided": None, "error": "no numpy"}, "budgets   2, enforce, no decision yet, failed: no numpy"),
+        (
+            {"over": ["site"], "silent_nodes": 3, "problems": ["no license"]},
+            "budgets   2, enforce, decided 2 s ago in 0.05 s, ABOVE THE LIMIT: site, 3 nodes silent, "
+            "failed: no license",
+        ),
+    ],
+)
+def test_the_status_shows_power_budgets(changes: dict[str, Any], line: str) -> None:
+    from slurm_energy.reports.site_pages import controller_lines
+
+    lines = controller_lines("http://c:6828", STATUS | {"budget": BUDGET | changes}, 1_800_000_000.0)
+    assert f"  {line}" in lines
+    off = controller_lines("http://c:6828", STATUS | {"budget": {"mode": "off"}}, 1_800_000_000.0)
+    assert not any("budgets" in text for text in off)
+
+
 def test_a_login_node_without_agent_is_no_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
