@@ -97,8 +97,12 @@ class BudgetEngine:
         """Set the budgets in force."""
         self._budgets = tuple(budgets)
 
-    def set_nodes(self, nodes: Mapping[str, BudgetedNode]) -> None:
-        """Set the nodes in Slurm's configuration by name. Other nodes that have reported are forgotten."""
+    def set_nodes(self, nodes: Mapping[str, BudgetedNode]) -> list[str]:
+        """Set the nodes in Slurm's configuration by name.
+
+        Returns:
+            Other nodes that have reported, which are forgotten.
+        """
         self._slurm_nodes = nodes
         gone = [name for name in self._nodes if name not in nodes]
         for name in gone:
@@ -109,6 +113,7 @@ class BudgetEngine:
             del self._nodes[name]
         for index, node in enumerate(self._nodes.values()):
             node.index = index
+        return gone
 
     def set_jobs(self, jobs: Mapping[int, BudgetedJob]) -> None:
         """Set the running jobs by job id."""

@@ -267,8 +267,14 @@ class BudgetLoop:
         async with self._lock:
             kinds, unknown = await self._in_thread(lambda: (engine.device_kinds, engine.unknown_jobs))
         await parts.inputs.refresh(self.config, parts.limits, kinds, unknown)
+        await self._use_inputs(parts)
+
+    async def _use_inputs(self, parts: BudgetParts) -> None:
         async with self._lock:
-            await self._in_thread(parts.use_inputs)
+            gone = await self._in_thread(parts.use_inputs)
+            if gone:
+                self._backlog = {name: body for name, body in self._backlog.items() if name not in gone}
+                await self._store.write(budgets.forget_nodes, self.config.cluster.name, gone)
 
     async def _admission_loop(self) -> None:
         while True:
@@ -321,7 +327,7 @@ class BudgetLoop:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_INPUTS_TIMEOUT_S):
                 await parts.inputs.refresh(self.config, parts.limits, {}, frozenset())
-        await self._in_thread(parts.use_inputs)
+        await self._use_inputs(parts)
         why = f"{len(self.config.budgets)} budgets, {len(bodies)} nodes known from before"
         self.recorder.note(BudgetChange(time.time(), None, None, "start", why))
 

@@ -111,11 +111,11 @@ class BudgetParts:
         self.engine.set_promised(promised)
         return self.engine.decide(now_s)
 
-    def use_inputs(self) -> None:
-        """Pass the nodes and jobs of Slurm to the engine."""
-        if self.inputs.nodes:
-            self.engine.set_nodes(self.inputs.nodes)
+    def use_inputs(self) -> list[str]:
+        """Pass the nodes and jobs of Slurm to the engine. Return the nodes that Slurm no longer has."""
+        gone = self.engine.set_nodes(self.inputs.nodes) if self.inputs.nodes else []
         self.engine.set_jobs(self.inputs.jobs)
+        return gone
 
     def restore(self, bodies: Mapping[str, str], now_s: float) -> list[str]:
         """Continue from the stored state of nodes, JSON text by node; return the nodes that are damaged."""

@@ -241,6 +241,19 @@ def test_no_raise_is_sent_while_the_database_refuses(
     site().run(story)
 
 
+def test_nodes_that_slurm_no_longer_has_are_forgotten(site: Callable[..., Site]) -> None:
+    async def story(s: Site) -> None:
+        await s.step(3)
+        s.nodes.pop()
+        assert s.loop.parts is not None
+        s.loop.parts.inputs._next_s.clear()
+        await s.step(2)
+        assert sorted(await s.store.read(budgets.nodes, "c1")) == ["n0", "n1"]
+        assert (await s.routes.show({}, ALICE))["budgets"][0]["nodes"] == 2
+
+    site().run(story)
+
+
 def test_polls_are_refused_while_no_decision_succeeds(
     site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
