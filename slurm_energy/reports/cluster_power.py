@@ -56,7 +56,7 @@ def _budget_line(row: Row, glyphs: Glyphs) -> str:
     if row.get("capped_watts"):
         details.append(f"capped {with_unit(row['capped_watts'], 'W')}")
     if row.get("held_jobs"):
-        details.append(f"{row['held_jobs']} jobs wait")
+        details.append(f"jobs waiting: {row['held_jobs']}")
     bar = share_bar(share, _BAR, glyphs)
     return f"{fit(str(row.get('name')), _NAME, True)} {bar} {fit(text, 22, True)} {', '.join(details)}"
 

@@ -82,10 +82,15 @@ def _check_name(
         if not context.is_set(section, "name"):
             yield context.error(section, "name", "is missing", 'write name = "site"')
         return
-    # Names of budgets become names of Slurm reservations, and commands accept them.
-    same = next((other for other in before if other.name.lower() == table.name.lower()), None)
+    # Names become parts of Slurm's names of licenses and reservations, which have no dash.
+    name = _slurm_form(table.name)
+    same = next((other for other in before if _slurm_form(other.name) == name), None)
     if same is not None:
         yield context.error(section, "name", f"another budget has the name '{same.name}'")
+
+
+def _slurm_form(name: str) -> str:
+    return name.lower().replace("-", "_")
 
 
 def _check_scope(context: CheckContext, section: str, table: BudgetTable) -> Iterator[Finding]:

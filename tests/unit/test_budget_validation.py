@@ -101,6 +101,10 @@ calendar = "HERE/calendar.csv"
             "[[budgets]]\nname = 'a'\nuser = 'no-such-user'\nwatts = 5\n",
             "warning 3 budgets.user: this host does not know user 'no-such-user'",
         ),
+        (
+            SITE.replace("site", "a-b") + "watts = 5\n" + SITE.replace("site", "A_b"),
+            "error 6 budgets[2].name: another budget has the name 'a-b'",
+        ),
         (SITE + "calendar = '/nowhere/x.csv'\n", "warning 4 budgets.calendar: /nowhere/x.csv does not exist"),
         (
             SITE + "watts = 5\n[[budgets]]\nname = 'b'\npartition = 'cpu'\nwatts = 6\n",
