@@ -1,7 +1,8 @@
 """Power limits and ranges predicted for a GPU with few measured steps.
 
-For each GPU of the measured power-limit study and each number of rows, rows are drawn at random. `senergy
-calibrate` receives these rows only, and the others are predicted. The prior of a GPU comes from other kinds
+For each GPU of the measured power-limit study and each number of rows, rows are drawn at random, and all
+draws together contain every part of the study equally often (`balanced_draws`). `senergy calibrate` receives
+the rows of a draw only, and the others are predicted. The prior of a GPU comes from other kinds
 only: the A40 is predicted from the Quadro RTX 6000, and vice versa. For each configuration with at least
 three withheld power limits, one limit is chosen for the energy-delay product (`senergy predict`, BEST edp).
 Its loss is the excess over the measured best of the withheld limits. It is compared with the limit nearest to
@@ -52,12 +53,14 @@ from slurm_energy.oracle.workload import find_profile  # noqa: E402
 DATA = Path(__file__).resolve().parents[1].parent / "shared/data/power-limits"
 DEVICES = {"a40": "tf32", "rtx6000": "fp32"}
 SIZES = (0, 4, 6, 12, 24, 96)
-FIRST_SEED, DRAWS = 300, 10
+SEED, DRAWS = 300, 10
 HEADERS = (
     *("rows", "loss", "worst draw", "constant", "time in range", "power in range"),
     *("time error", "power error", "fit"),
 )
 MARGIN, LEAST_COVERED, MOST_COVERED = 0.01, 0.85, 0.95
+Job = tuple["Study", int, int, int, int]
+"""Study, number of rows, seed, number of the draw, number of draws."""
 
 
 class Study(NamedTuple):
@@ -76,14 +79,14 @@ def main() -> int:
     ]
     studies = [*([] if arguments.only_studies else studies), *(Study(*entry) for entry in arguments.study)]
     jobs = [
-        (study, size, seed)
+        (study, size, arguments.seed, draw, arguments.draws if size else 1)
         for study in studies
         for size in arguments.sizes
-        for seed in range(arguments.seed, arguments.seed + (arguments.draws if size else 1))
+        for draw in range(arguments.draws if size else 1)
     ]
     results = run(jobs, arguments.workers, arguments.state)
     claims = []
-    print(f"seeds {arguments.seed} to {arguments.seed + arguments.draws - 1}\n")
+    print(f"{arguments.draws} balanced draws with seed {arguments.seed}\n")
     for study in studies:
         own = {
             size: [results[key(*job)] for job in jobs if job[:2] == (study, size)] for size in arguments.sizes
@@ -102,19 +105,17 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="numbers of rows")
     parser.add_argument("--draws", type=int, default=DRAWS, help=f"random draws of each (default {DRAWS})")
-    parser.add_argument("--seed", type=int, default=FIRST_SEED, help=f"of the first (default {FIRST_SEED})")
+    parser.add_argument("--seed", type=int, default=SEED, help=f"of the draws (default {SEED})")
     parser.add_argument("--state", type=Path, help="store results in FILE and resume from it")
     parser.add_argument("--json", metavar="FILE", help="also write the claims")
     return parser.parse_args()
 
 
-def key(study: Study, size: int, seed: int) -> str:
-    return json.dumps([*study, size, seed])
+def key(study: Study, *draw: int) -> str:
+    return json.dumps([*study, *draw])
 
 
-def run(
-    jobs: Sequence[tuple[Study, int, int]], workers: int, state: Path | None
-) -> dict[str, dict[str, Any]]:
+def run(jobs: Sequence[Job], workers: int, state: Path | None) -> dict[str, dict[str, Any]]:
     """Return the result of each job; results in the state file are not computed again."""
     results: dict[str, dict[str, Any]] = {}
     if state is not None and state.exists():
@@ -142,10 +143,37 @@ def measurements(study: Study) -> tuple[Hardware, list[Measurement]]:
     return find_hardware(study.kind), read_measurements(Path(study.path), study.precision)
 
 
-def evaluate(study: Study, size: int, seed: int) -> dict[str, Any]:
+def balanced_draws(rows: Sequence[Measurement], size: int, draws: int, seed: int) -> list[set[int]]:
+    """Return the indices of the rows of each draw.
+
+    The rows of all draws together are a systematic sample of the study, in the order of networks, batch sizes
+    and power limits, and no row is used once more often than another. They are distributed to the draws at
+    random. The mean over the draws then varies less from seed to seed than that of independent draws.
+
+    Args:
+        rows: rows of the study.
+        size: number of rows per draw.
+        draws: number of draws.
+        seed: seed of the random numbers.
+    """
+    numbers = np.random.default_rng([seed, size])
+    order = np.lexsort((column(rows, "cap_watts"), [row.batch for row in rows], [row.model for row in rows]))
+    uses, rest = divmod(size * draws, len(rows))
+    times = np.full(len(rows), uses)
+    times[order[((np.arange(rest) + numbers.random()) * len(rows) / max(rest, 1)).astype(int)]] += 1
+    found: list[set[int]] = [set() for _ in range(draws)]
+    shuffled = numbers.permutation(len(rows))
+    for row in shuffled[np.argsort(-times[shuffled], kind="stable")].tolist():
+        emptiest = sorted(range(draws), key=lambda draw: (len(found[draw]), numbers.random()))
+        for draw in emptiest[: times[row]]:
+            found[draw].add(row)
+    return found
+
+
+def evaluate(study: Study, size: int, seed: int, draw: int, draws: int) -> dict[str, Any]:
     """Return losses, coverage and errors on the rows that a calibration with `size` rows does not contain."""
     hardware, rows = measurements(study)
-    drawn = set(np.random.default_rng(seed).choice(len(rows), size, replace=False).tolist())
+    drawn = balanced_draws(rows, size, draws, seed)[draw]
     given = [rows[index] for index in sorted(drawn)]
     withheld = [row for index, row in enumerate(rows) if index not in drawn]
     prior, began_s = shipped_prior(hardware.name), time.monotonic()
