@@ -28,7 +28,6 @@ from slurm_energy.config import Config
 from slurm_energy.controller.budget_facts import ScopeKind
 from slurm_energy.controller.budget_licenses import (
     JOB_SCOPES,
-    PREFIX,
     BudgetHeadroom,
     budget_reservations,
     feasible_licenses,
@@ -49,6 +48,7 @@ from slurm_energy.priority.prediction import QueuePredictor
 from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.slurm.command import CommandRunner
 from slurm_energy.slurm.licenses import (
+    BUDGET_PREFIX,
     LicenseReservation,
     LicenseReservations,
     read_license_pools,
@@ -101,7 +101,7 @@ class BudgetAdmission:
         self._max_share = max_share
         self._updater = JobUpdater(settings.updates_per_s, max(1.0, config.budget.period_s))
         self._source = SqueueSource(self._run)
-        self._reservations = LicenseReservations(PREFIX, self._run)
+        self._reservations = LicenseReservations(BUDGET_PREFIX, self._run)
         self._holds = StartHolds(self._updater)
         self._hardware = PartitionHardware(self._run)
         self._targets: dict[int, int] = {}

@@ -20,12 +20,10 @@ from slurm_energy.budget.power_table import PartitionPower, table_lines
 from slurm_energy.config import Config
 from slurm_energy.controller.budget_facts import BudgetScope, ScopeKind
 from slurm_energy.scheduling.queue import Ints
-from slurm_energy.slurm.licenses import LicensePool, LicenseReservation, split_licenses
+from slurm_energy.slurm.licenses import BUDGET_PREFIX, LicensePool, LicenseReservation, split_licenses
 from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
 from slurm_energy.slurm.queue.running_jobs import AllocatedJob
 
-PREFIX: Final = "senergy_budget"
-"""Begin of the names of our reservations."""
 JOB_SCOPES: Final = (ScopeKind.PARTITION, ScopeKind.ACCOUNT, ScopeKind.USER, ScopeKind.QOS)
 """Budgets with a license of their own; that of the cluster has the license of the configuration."""
 _NAME: Final = re.compile(r"[^\s,=|]{1,200}")
@@ -135,8 +133,8 @@ def budget_reservations(
     base, *steps = withheld_power(
         pool.total, pool.used, headroom, budget.limit_watts, budget.steps, now_unix_s
     )
-    names = {f"{PREFIX}_{license_name}": base}
-    names |= {f"{PREFIX}_{license_name}_{one.end_unix_s or 'last'}": one for one in steps}
+    names = {f"{BUDGET_PREFIX}_{license_name}": base}
+    names |= {f"{BUDGET_PREFIX}_{license_name}_{one.end_unix_s or 'last'}": one for one in steps}
     return {
         name: LicenseReservation(one.start_unix_s, one.end_unix_s, license_name, one.watts)
         for name, one in names.items()

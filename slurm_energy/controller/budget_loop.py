@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ from slurm_energy.controller.tuning_advisor import CurveOracle
 from slurm_energy.errors import ConfigError, EnergyError, UnavailableError, install_extra
 from slurm_energy.log_once import RepeatedFailureLog, UnexpectedErrorLog
 from slurm_energy.slurm.command import CommandRunner
+from slurm_energy.slurm.licenses import BUDGET_PREFIX, LicenseReservations
 
 if TYPE_CHECKING:
     from slurm_energy.controller.budget_parts import BudgetParts
@@ -42,6 +44,7 @@ _NODES_S: Final = 5.0
 _MAX_AGE_S: Final = 15.0
 _INPUTS_TIMEOUT_S: Final = 10.0
 _OFF_POLL_S: Final = 30.0
+_RELEASE_RETRY_S: Final = 60.0
 _SUBJECT: Final = "power budgets"
 T = TypeVar("T")
 log = logging.getLogger("senergyctld")
@@ -81,7 +84,8 @@ class BudgetLoop:
         self._thread = ThreadPoolExecutor(1, "budget")
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
-        self._commands = CommandRunner()
+        self._commands, self._release = CommandRunner(), CommandRunner()
+        self._release_at_s = 0.0  # when reservations without a budget are removed next
         self.recorder = BudgetRecorder()
         self.signals = SignalReader(failures, self._wake.set)
         self._backlog: dict[str, str] = {}
@@ -241,6 +245,7 @@ class BudgetLoop:
     def close(self) -> None:
         """Stop Slurm's commands and wait for the engine's thread to end."""
         self._commands.stop()
+        self._release.stop()
         if self.parts is not None:
             self.parts.admission.close()
         self._thread.shutdown()
@@ -280,8 +285,20 @@ class BudgetLoop:
         while True:
             parts = self.parts
             if parts is not None and self.cycle is not None:
+                self._release_at_s = 0.0
                 await self._guarded("admission", self._admit(parts, self.cycle))
+            elif parts is None and time.monotonic() >= self._release_at_s:
+                await self._release_power()
             await asyncio.sleep(self.config.budget.period_s if parts is not None else CYCLE_S)
+
+    async def _release_power(self) -> None:
+        """Remove the reservations of licenses that an earlier configuration has left in Slurm."""
+        try:
+            reservations = LicenseReservations(BUDGET_PREFIX, self._release)
+            await asyncio.to_thread(reservations.apply, {}, time.time())
+            self._release_at_s = math.inf
+        except EnergyError:
+            self._release_at_s = time.monotonic() + _RELEASE_RETRY_S  # is there no Slurm on this host?
 
     async def _admit(self, parts: BudgetParts, cycle: BudgetCycle) -> None:
         async with self._lock:

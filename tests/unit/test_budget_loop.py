@@ -369,3 +369,33 @@ def test_a_signal_lowers_the_limit_and_its_loss_falls_back(site: Callable[..., S
         assert (row["limit_watts"], row["problem"]) == (1200.0, "the signal is lost")
 
     site(SECTION + SITE + f'signal = "{file}"\nfallback_watts = 1200\n').run(story)
+
+
+def test_reservations_of_an_earlier_run_are_removed_where_no_budget_applies(tmp_path, monkeypatch):
+    calls: list[dict[str, Any]] = []
+
+    class Reservations:
+        def __init__(self, prefix: str, run: Any) -> None:
+            assert prefix == "senergy_budget"
+
+        def apply(self, wanted: dict[str, Any], now_unix_s: float) -> int:
+            calls.append(wanted)
+            if len(calls) == 1:
+                raise UnavailableError("scontrol", "slurmctld does not answer")
+            return 1
+
+    monkeypatch.setattr("slurm_energy.controller.budget_loop.LicenseReservations", Reservations)
+    monkeypatch.setattr("slurm_energy.controller.budget_loop._RELEASE_RETRY_S", 0.0)
+
+    async def story(site: Site) -> None:
+        task = asyncio.create_task(site.loop.loop())
+        async with asyncio.timeout(30.0):
+            while len(calls) < 2:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    Site(tmp_path, monkeypatch, SECTION.replace("enforce", "off") + SITE + "watts = 500\n").run(story)
+    assert calls == [{}, {}]
