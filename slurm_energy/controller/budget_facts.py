@@ -180,6 +180,7 @@ class BudgetedJobStatus:
         wanted_watts: expected power of the job's devices without limits.
         committed_watts: power committed to the job's devices.
         budget: name of the budget that determines the limits; None without one.
+        budgets: names of all budgets over the job.
         keeps_slowdown: whether the limits keep the job's slowdown limit.
         has_slowdown_limit: whether the job has one.
         explanation: the decision in one sentence.
@@ -192,6 +193,7 @@ class BudgetedJobStatus:
     wanted_watts: float
     committed_watts: float
     budget: str | None
+    budgets: tuple[str, ...]
     keeps_slowdown: bool
     has_slowdown_limit: bool
     explanation: str

@@ -123,6 +123,7 @@ def _job(
     keeps = all(bool(shares.keeps_slowdown[group]) for group in groups)
     has_limit = any(not math.isnan(float(outcome.groups.columns.slowdown_limit[group])) for group in groups)
     budget = inputs.budgets[binding[0]].name if binding else None
+    covering = np.flatnonzero(table.cover[:, indices].any(axis=1)).tolist()
     return BudgetedJobStatus(
         job_id=job_id,
         nodes=len({int(table.node[index]) for index in indices}),
@@ -131,6 +132,7 @@ def _job(
         wanted_watts=wanted,
         committed_watts=committed,
         budget=budget if any(watts is not None for watts in limits.values()) else None,
+        budgets=tuple(inputs.budgets[row].name for row in covering),
         keeps_slowdown=keeps,
         has_slowdown_limit=has_limit,
         explanation=explainer.job(

@@ -9,31 +9,35 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from slurm_energy.accounting import budgets
-from slurm_energy.accounting.budgets import BudgetChange, BudgetSample, LimitOverride
+from slurm_energy.accounting.budgets import BudgetChange, LimitOverride
 from slurm_energy.config import Config
 from slurm_energy.controller.budget_facts import (
     BudgetCycle,
     BudgetedJobStatus,
-    BudgetedNodeStatus,
     BudgetStatus,
 )
 from slurm_energy.controller.budget_loop import OFF, BudgetLoop
+from slurm_energy.controller.budget_objects import (
+    budget_sentences,
+    change_object,
+    finite,
+    node_objects,
+    override_object,
+    series_object,
+)
 from slurm_energy.controller.identity import Rights
 from slurm_energy.controller.node_hosts import NodeHosts, Sender, check_sender
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import ForbiddenError, NotFoundError, UnavailableError, UsageError
 from slurm_energy.protocol.budget_requests import HistoryQuery, LimitChange, StatusQuery, explain_job_id
 from slurm_energy.protocol.budget_responses import (
-    BudgetChangeObject,
     BudgetExplanationResponse,
     BudgetHistoryResponse,
     BudgetJobObject,
     BudgetNodeObject,
     BudgetObject,
-    BudgetSeriesObject,
     BudgetSetResponse,
     BudgetStatusResponse,
-    LimitOverrideObject,
 )
 from slurm_energy.quantities import shown
 from slurm_energy.slurm.command import Runner, run_command
@@ -91,7 +95,7 @@ class BudgetRoutes:
         nodes: list[BudgetNodeObject] = []
         jobs: list[BudgetJobObject] = []
         if request.nodes:
-            nodes = await loop.report(lambda one: _nodes(one, visible)) or []
+            nodes = await loop.report(lambda one: node_objects(one, visible)) or []
         if request.jobs:
             jobs = await loop.report(lambda one: self._jobs(one, visible)) or []
         return {
@@ -141,12 +145,12 @@ class BudgetRoutes:
                 *(change.budget, change.watts, change.until_unix_s, actor, now), reason=change.reason
             )
         why = _change_text(change, previous, watts)
-        details = {"watts": _finite(watts), "previous_watts": _finite(previous), "until": change.until_unix_s}
+        details = {"watts": finite(watts), "previous_watts": finite(previous), "until": change.until_unix_s}
         await loop.set_override(override, BudgetChange(now, change.budget, actor, kind, why, details))
         return {
             "budget": change.budget,
-            "limit_watts": _finite(watts),
-            "previous_watts": _finite(previous),
+            "limit_watts": finite(watts),
+            "previous_watts": finite(previous),
             "until_unix_s": change.until_unix_s,
             "warning": _warning(watts, status),
         }
@@ -171,10 +175,10 @@ class BudgetRoutes:
         for name in names:
             found = await self._store.read(budgets.samples, cluster, name, begin, end, request.points)
             if found or name in configured:
-                series.append(_series(name, found))
+                series.append(series_object(name, found))
         changes = await self._store.read(budgets.changes, cluster, begin, end)
         listed = [one for one in changes if one.budget is None or one.budget in names]
-        return {"series": series, "changes": [_change(one) for one in listed]}
+        return {"series": series, "changes": [change_object(one) for one in listed]}
 
     async def explain(self, query: Mapping[str, str], rights: Rights) -> BudgetExplanationResponse:
         """Return the response to `GET /v1/budget/explain`.
@@ -189,10 +193,13 @@ class BudgetRoutes:
         if not (rights.everything or job.uid == rights.uid or job.account in rights.accounts):
             raise ForbiddenError(f"job {text}", "it belongs to another user", "ask an operator")
         status = await loop.report(lambda cycle: cycle.jobs.get(job.job_id))
-        return self._explanation(job, status, loop)
+        details = (
+            budget_sentences(loop.cycle, status) if loop.cycle is not None and status is not None else []
+        )
+        return self._explanation(job, status, details, loop)
 
     def _explanation(
-        self, job: QueuedJob, status: BudgetedJobStatus | None, loop: BudgetLoop
+        self, job: QueuedJob, status: BudgetedJobStatus | None, details: list[str], loop: BudgetLoop
     ) -> BudgetExplanationResponse:
         report = loop.parts.admission_report if loop.parts is not None else None
         watts = report.watts.get(job.job_id) if report is not None else None
@@ -209,7 +216,7 @@ class BudgetRoutes:
             "state": state,
             "budget": status.budget if status is not None else _delaying_budget(loop, waiting),
             "explanation": sentence,
-            "details": [],
+            "details": details,
             "wanted_watts": status.wanted_watts if status is not None else watts,
             "committed_watts": status.committed_watts if status is not None else None,
             "license_watts": watts,
@@ -252,14 +259,14 @@ class BudgetRoutes:
             "scope_value": value,
             "source": "set" if override is not None else table.sources[0],
             "problem": limits.problem(name, now),
-            "limit_watts": _finite(limits.source(name).limit_at(now)),
-            "configured_watts": _finite(limits.configured_watts(name, now)),
-            "override": None if override is None else _override(override),
+            "limit_watts": finite(limits.source(name).limit_at(now)),
+            "configured_watts": finite(limits.configured_watts(name, now)),
+            "override": None if override is None else override_object(override),
             "measured_watts": status.measured_watts if status is not None else None,
             "committed_watts": status.committed_watts if status is not None else None,
             "fixed_watts": status.fixed_watts if status is not None else None,
             "capped_watts": status.capped_watts if status is not None else None,
-            "headroom_watts": _finite(status.headroom_watts) if status is not None else None,
+            "headroom_watts": finite(status.headroom_watts) if status is not None else None,
             "idle_watts": status.idle_watts if status is not None else None,
             "floor_watts": status.floor_watts if status is not None else None,
             "shortfall_watts": status.shortfall_watts if status is not None else 0.0,
@@ -268,7 +275,7 @@ class BudgetRoutes:
             "distrusted_nodes": status.distrusted_nodes if status is not None else 0,
             "held_jobs": len(parts.admission_report.waiting) if scope == "cluster" else None,
             "plan": [
-                {"unix_s": step.unix_s, "watts": _finite(step.watts)}
+                {"unix_s": step.unix_s, "watts": finite(step.watts)}
                 for step in limits.steps(name, now, hours)
             ],
         }
@@ -309,56 +316,6 @@ def _delaying_budget(loop: BudgetLoop, waiting: str | None) -> str | None:
     return next((name for name in limits.names if limits.table(name).cluster), None)
 
 
-def _nodes(cycle: BudgetCycle, is_visible: Callable[[int], bool]) -> list[BudgetNodeObject]:
-    return [_node(status, is_visible) for _, status in sorted(cycle.nodes.items())]
-
-
-def _node(status: BudgetedNodeStatus, is_visible: Callable[[int], bool]) -> BudgetNodeObject:
-    return {
-        "node": status.node,
-        "state": status.state,
-        "reason": status.reason,
-        "measured_watts": status.measured_watts,
-        "committed_watts": status.committed_watts,
-        "max_watts": status.max_watts,
-        "job_ids": [job_id for job_id in sorted(status.job_ids) if is_visible(job_id)],
-    }
-
-
-def _override(override: LimitOverride) -> LimitOverrideObject:
-    return {
-        "watts": override.watts,
-        "until_unix_s": override.end,
-        "by": override.actor,
-        "since_unix_s": override.time,
-        "reason": override.reason,
-    }
-
-
-def _series(name: str, samples: list[BudgetSample]) -> BudgetSeriesObject:
-    return {
-        "budget": name,
-        "unix_s": [sample.time for sample in samples],
-        "span_s": [sample.span_s for sample in samples],
-        "limit_watts": [sample.limit_watts for sample in samples],
-        "measured_watts": [sample.measured_watts for sample in samples],
-        "max_measured_watts": [sample.max_measured_watts for sample in samples],
-        "committed_watts": [sample.committed_watts for sample in samples],
-        "capped_watts": [sample.capped_watts for sample in samples],
-        "over_s": [sample.over_s for sample in samples],
-    }
-
-
-def _change(change: BudgetChange) -> BudgetChangeObject:
-    return {
-        "unix_s": change.time,
-        "budget": change.budget,
-        "by": change.actor,
-        "kind": change.kind,
-        "text": change.why,
-    }
-
-
 def _refuse_too_low(name: str, watts: float, status: BudgetStatus | None) -> None:
     if status is not None and watts < status.idle_watts:
         why = f"{watts:.0f} W is below the {status.idle_watts:.0f} W that it draws without any job"
@@ -383,7 +340,3 @@ def _change_text(change: LimitChange, previous: float, watts: float) -> str:
 
 def _watts_text(watts: float) -> str:
     return f"{watts:.0f} W" if math.isfinite(watts) else "no limit"
-
-
-def _finite(watts: float) -> float | None:
-    return watts if math.isfinite(watts) else None

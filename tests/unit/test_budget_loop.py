@@ -308,6 +308,8 @@ def test_jobs_are_explained_to_their_owners(
         told = await s.routes.explain({"job_id": "1"}, ALICE)
         assert told["state"] == "running" and told["budget"] == "site"
         assert told["explanation"].startswith("budget 'site' lowers")
+        (detail,) = told["details"]
+        assert detail.startswith("budget 'site' has a limit of 2000 W, of which")
         told = await s.routes.explain({"job_id": "9"}, BOB)
         assert (told["state"], told["budget"]) == ("pending", None)
         assert s.loop.parts is not None
