@@ -1,12 +1,16 @@
 """The summary of the demonstration."""
 
 import json
+import signal
+from types import SimpleNamespace
 
 import pytest
 
 from slurm_energy import config
+from slurm_energy.errors import ConfigError
 from slurm_energy_lab import demo_budget
 from slurm_energy_lab.cluster.configuration import toml_document
+from slurm_energy_lab.cluster.lab import Lab
 from slurm_energy_lab.cluster.nodes_file import DEFAULT_PROFILES
 from slurm_energy_lab.demo import JOBS, TITLE, TUNED_JOB, demo_nodes, explain
 from slurm_energy_lab.model import load_profile
@@ -97,3 +101,22 @@ def test_the_budget_step_lowers_and_raises_the_limit(monkeypatch):
 def test_the_budget_is_only_observed_at_first():
     parsed = config.parse(toml_document(demo_budget.OBSERVED))
     assert (parsed.budget.mode, parsed.budgets[0].name) == ("observe", demo_budget.BUDGET)
+
+
+def test_the_lab_changes_energy_toml_and_lets_the_daemons_read_it_again(tmp_path, monkeypatch):
+    path = tmp_path / "energy.toml"
+    path.write_text(toml_document(demo_budget.OBSERVED))
+    lab = Lab.__new__(Lab)
+    lab.layout = SimpleNamespace(energy_toml=path)
+    lab.record = SimpleNamespace(spec=SimpleNamespace(nodes=[SimpleNamespace(name="n1")]))
+    pids = {("senergyctld", None): 11, ("senergyd", "n1"): None}
+    monkeypatch.setattr(lab, "daemon_pid", lambda daemon, node=None: pids[daemon, node])
+    signals = []
+    monkeypatch.setattr("os.kill", lambda pid, number: signals.append((pid, number)))
+    demo_budget.enforce(lab)
+    assert config.parse(path.read_text()).budget.mode == "enforce"
+    assert signals == [(11, signal.SIGHUP)]
+    before = path.read_text()
+    with pytest.raises(ConfigError):
+        lab.set_energy({"budget": {"mode": "sometimes"}})
+    assert path.read_text() == before and len(signals) == 1
