@@ -122,7 +122,7 @@ class BudgetLoop:
         if before is not None and (parts is None or parts.admission is not before.admission):
             before.admission.close()
         if parts is None:
-            self.cycle, self.decided_unix_s, self.policy_lines = None, None, ()
+            self.cycle, self.decided_unix_s = None, None
         if parts is not None and before is not None:
             parts.configure(self.config)
             count, mode = len(self.config.budgets), self.config.budget.mode
@@ -292,7 +292,10 @@ class BudgetLoop:
             await asyncio.sleep(self.config.budget.period_s if parts is not None else CYCLE_S)
 
     async def _release_power(self) -> None:
-        """Remove the reservations of licenses that an earlier configuration has left in Slurm."""
+        """Remove the reservations and policy lines that an earlier configuration has left."""
+        if self.policy_lines:
+            self.policy_lines = ()
+            self._on_policy_lines()
         try:
             reservations = LicenseReservations(BUDGET_PREFIX, self._release)
             await asyncio.to_thread(reservations.apply, {}, time.time())

@@ -390,9 +390,10 @@ def test_reservations_of_an_earlier_run_are_removed_where_no_budget_applies(tmp_
     monkeypatch.setattr("slurm_energy.controller.budget_loop._RELEASE_RETRY_S", 0.0)
 
     async def story(site: Site) -> None:
+        site.loop.policy_lines = ("license watts 1000",)  # before a reload
         task = asyncio.create_task(site.loop.loop())
         async with asyncio.timeout(30.0):
-            while len(calls) < 2:
+            while len(calls) < 2 or site.loop.policy_lines:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0)
         task.cancel()
