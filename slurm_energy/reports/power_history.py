@@ -118,11 +118,12 @@ def clock_ticks(begin: float, end: float, count: int, zone: tzinfo | None = None
     step_s = next((step for step in _STEPS_S if step >= raw_s), math.ceil(raw_s / 86400) * 86400)
     first = datetime.fromtimestamp(begin, zone)
     at = first.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
+    # Wall-clock arithmetic, so that the ticks stay at round times after a change of the clock.
+    at += timedelta(seconds=(first - at) // timedelta(seconds=step_s) * step_s)
     ticks: list[float] = []
     while (time := at.timestamp()) <= end:
         if time >= begin and (not ticks or time > ticks[-1]):
             ticks.append(time)
-        # Wall-clock arithmetic, so that the ticks stay at round times after a change of the clock.
         at += timedelta(seconds=step_s)
     return ticks
 

@@ -137,8 +137,8 @@ def test_any_schedule_gives_entries_or_one_fault(tables: list[dict[str, object]]
 
 
 def blocks(language: str) -> list[str]:
-    """Return the code blocks of a language in the page about budgets."""
-    text = (Path(__file__).parents[2] / "docs/budgets.md").read_text()
+    """Return the code blocks of a language in the page about budgets, without those of the simulator."""
+    text = (Path(__file__).parents[2] / "docs/budgets.md").read_text().partition("## In the simulator")[0]
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 

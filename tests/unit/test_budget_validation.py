@@ -14,6 +14,7 @@ from slurm_energy.errors import UnavailableError
 from slurm_energy.validation import DaemonRole, check_file
 from slurm_energy.validation.host import Host, SlurmConf
 
+pytestmark = pytest.mark.slow
 SLURM = {
     "clustername": ["cluster"],
     "nodename": ["DEFAULT CPUs=4", "n[1-4] CPUs=64", "g1 Gres=gpu:4"],

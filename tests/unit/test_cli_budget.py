@@ -23,6 +23,7 @@ from slurm_energy.errors import EnergyError, ForbiddenError, NotFoundError, Unav
 from slurm_energy.protocol.budget_responses import BudgetSetResponse
 from slurm_energy.reports.power_history import clock_ticks, regular_history
 
+pytestmark = pytest.mark.slow
 NOW = budget_answers.NOW
 
 
