@@ -10,9 +10,6 @@ import numpy as np
 
 from slurm_energy.scheduling.queue import Floats
 
-_HOLD_S: Final = 2.5
-"""Time for which the excess must last. Measured power is the mean of the time before, so that it exceeds
-ceilings that were just lowered, and lacks devices that were just started."""
 _DECAY_S: Final = 60.0
 _TOLERANCE: Final = 0.01
 """Part of the committed power that the measured power may exceed before it counts."""
@@ -23,9 +20,14 @@ class MeasuredExcess:
     """Power to take off each limit because measurements exceed what the ceilings should allow.
 
     The correction is the lowest excess of the last seconds. It falls slowly when the measured power fits.
+
+    Attributes:
+        window_s: time in seconds for which an excess must last. Measured power is the mean of the time
+            before, so that it exceeds ceilings that were just lowered, and lacks devices that just started.
     """
 
     def __init__(self) -> None:
+        self.window_s = 2.5
         self._samples: dict[str, list[tuple[float, float]]] = {}
         self._correction: dict[str, float] = {}
         self._updated_s = -math.inf
@@ -46,17 +48,16 @@ class MeasuredExcess:
         excess = measured_watts - committed_watts * (1.0 + _TOLERANCE)
         samples, correction = {}, {}
         for name, watts in zip(names, np.nan_to_num(excess, nan=0.0).tolist(), strict=True):
-            samples[name] = _window([*self._samples.get(name, []), (now_s, watts)], now_s)
-            lasts = now_s - samples[name][0][0] >= _HOLD_S
+            samples[name] = self._window([*self._samples.get(name, []), (now_s, watts)], now_s)
+            lasts = now_s - samples[name][0][0] >= self.window_s
             lasting_watts = min(watts for _, watts in samples[name]) if lasts else 0.0
             value = max(self._correction.get(name, 0.0) * kept, lasting_watts)
             correction[name] = value if value >= _MIN_WATTS else 0.0
         self._samples, self._correction = samples, correction
         return np.array([correction[name] for name in names], np.float64)
 
-
-def _window(samples: list[tuple[float, float]], now_s: float) -> list[tuple[float, float]]:
-    """Return the samples of the last `_HOLD_S` seconds, and the one before them."""
-    recent = [sample for sample in samples if sample[0] > now_s - _HOLD_S]
-    before = [sample for sample in samples if sample[0] <= now_s - _HOLD_S]
-    return [*before[-1:], *recent]
+    def _window(self, samples: list[tuple[float, float]], now_s: float) -> list[tuple[float, float]]:
+        """Return the samples of the last `window_s` seconds, and the one before them."""
+        begin_s = now_s - self.window_s
+        recent = [sample for sample in samples if sample[0] > begin_s]
+        return [*[sample for sample in samples if sample[0] <= begin_s][-1:], *recent]

@@ -30,6 +30,8 @@ from slurm_energy.scheduling.queue import Bools, Floats
 
 MAX_POLLS_PER_S: Final = 300.0
 """Polls per second that the controller serves; with more nodes the interval of polls grows."""
+_LAG_POLLS: Final = 2.5
+"""Intervals of polls after which measured power shows a lowering."""
 _SILENT_POLLS: Final = 3.0
 """Missed polls after which a node counts as silent."""
 _STORED_WATTS: Final = 5.0
@@ -246,6 +248,7 @@ class BudgetEngine:
         limit_s = _SILENT_POLLS * self.poll_s
         silent: Bools = np.array([now_s - node.polled_s > limit_s for node in nodes], np.bool_)
         promised = [self._promised.get(budget.name, 0.0) for budget in self._budgets]
+        self._excess.window_s = _LAG_POLLS * self.poll_s
         return CycleInputs(
             settings=self._settings,
             budgets=self._budgets,
