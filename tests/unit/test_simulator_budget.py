@@ -27,6 +27,8 @@ from slurm_energy.simulator.simulation_result import JobOutcome
 from slurm_energy.simulator.step_function import StepFunction
 from slurm_energy.simulator.workload import workload
 
+pytestmark = pytest.mark.slow
+
 PERIOD_S = 5.0
 NODE = NodeKind("n", 4, 2, idle_watts=100.0, unit_idle_watts=30.0, unit_min_watts=100.0)
 """All units at their lowest limit: 4 x (100 + 2 x 70) = 960 W; idle 400 W; at 300 W: 2,560 W."""
