@@ -76,21 +76,9 @@ def main() -> int:
 
 def lab_claims(seeds: int) -> Iterable[Claim]:
     """Return the claims of the emulated lab, and print its table."""
-    import budget_lab
+    from budget_lab import evaluation_claims
 
-    results = budget_lab.evaluate(
-        argparse.Namespace(
-            seeds=seeds,
-            seed=budget_lab.EVALUATION_SEED,
-            load=1.0,
-            methods="",
-            blind=False,
-            workers=2,
-            results=None,
-        )
-    )
-    print(budget_lab.table(results))
-    return budget_lab.lab_claims(results)
+    return evaluation_claims(seeds)
 
 
 def week_claims(args: argparse.Namespace) -> Iterator[Claim]:

@@ -96,6 +96,16 @@ class LabResult:
 
 
 def main() -> int:
+    arguments = option_parser().parse_args()
+    results = evaluate(arguments)
+    print(table(results))
+    if arguments.plot:
+        plot(arguments.seed, arguments.load, arguments.plot)
+    return publish(lab_claims(results), arguments.json)
+
+
+def option_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=4, help="number of seeds (4)")
     parser.add_argument("--seed", type=int, default=EVALUATION_SEED, help=f"first seed ({EVALUATION_SEED})")
@@ -106,12 +116,14 @@ def main() -> int:
     parser.add_argument("--results", type=Path, metavar="FILE", help="file of results to write and to resume")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write the power of the first seed as PNG")
     parser.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
-    arguments = parser.parse_args()
-    results = evaluate(arguments)
+    return parser
+
+
+def evaluation_claims(seeds: int) -> Iterable[Claim]:
+    """Run the evaluation with a number of seeds, print its table and return its claims."""
+    results = evaluate(option_parser().parse_args(["--seeds", str(seeds)]))
     print(table(results))
-    if arguments.plot:
-        plot(arguments.seed, arguments.load, arguments.plot)
-    return publish(lab_claims(results), arguments.json)
+    return lab_claims(results)
 
 
 def evaluate(arguments: argparse.Namespace) -> list[LabResult]:
