@@ -15,6 +15,9 @@ Four programs keep the budget:
 - `cray`: the algorithm of Slurm's removed plugin power/cray_aries with its default parameters.
 - `budget`: the job managers of senergyd on every node and the decisions of senergyctld, on a virtual clock.
 
+Jobs arrive faster than the nodes can run them, so that throughput is not that of the arrivals. Every job
+starts as soon as nodes are free (`admission = "off"`); with `--admission` it also waits for power.
+
 Throughput is completed work per time, in node-seconds at full speed; running jobs count with their completed
 part. The energy-delay product is energy times time per unit of work squared.
 """
@@ -109,8 +112,9 @@ def option_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=4, help="number of seeds (4)")
     parser.add_argument("--seed", type=int, default=EVALUATION_SEED, help=f"first seed ({EVALUATION_SEED})")
-    parser.add_argument("--load", type=float, default=1.0, help="arriving work per node-second (1.0)")
+    parser.add_argument("--load", type=float, default=1.5, help="arriving work per node-second (1.5)")
     parser.add_argument("--methods", default="", help="comma-separated methods (default: all)")
+    parser.add_argument("--admission", action="store_true", help="start only jobs that fit, as with licenses")
     parser.add_argument("--blind", action="store_true", help="without knowledge of the programs")
     parser.add_argument("--workers", type=int, default=2, help="processes (2)")
     parser.add_argument("--results", type=Path, metavar="FILE", help="file of results to write and to resume")
@@ -136,7 +140,9 @@ def evaluate(arguments: argparse.Namespace) -> list[LabResult]:
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
     runs = [(seed, method) for method in reversed(methods) for seed in seeds if (seed, method) not in done]
     with ProcessPoolExecutor(arguments.workers) as pool:
-        futures = [pool.submit(judge, *run, arguments.load, arguments.blind) for run in runs]
+        futures = [
+            pool.submit(judge, *run, arguments.load, arguments.blind, arguments.admission) for run in runs
+        ]
         for future in futures:
             results.append(future.result())
             if file:
@@ -145,9 +151,9 @@ def evaluate(arguments: argparse.Namespace) -> list[LabResult]:
     return results
 
 
-def judge(seed: int, method: str, load: float = 1.0, blind: bool = False) -> LabResult:
+def judge(seed: int, method: str, load: float, blind: bool = False, admission: bool = False) -> LabResult:
     """Run one method with one seed and return its result."""
-    run, limits = run_lab(seed, method, load, blind)
+    run, limits = run_lab(seed, method, load, blind, admission)
     steps = [start for start, _ in STEPS[1:]]
     after_step, otherwise, shares = 0, 0, [0.0]
     for index, (watts, limit) in enumerate(zip(run.watts, limits, strict=True)):
@@ -173,7 +179,12 @@ def judge(seed: int, method: str, load: float = 1.0, blind: bool = False) -> Lab
 
 
 def run_lab(
-    seed: int, method: str, load: float = 1.0, blind: bool = False, seconds: float = SECONDS
+    seed: int,
+    method: str,
+    load: float,
+    blind: bool = False,
+    admission: bool = False,
+    seconds: float = SECONDS,
 ) -> tuple[ClusterRun, list[float]]:
     """Run one method with one seed. Return the result, and the limit at each value of the power."""
     logging.disable(logging.WARNING)
@@ -189,9 +200,10 @@ def run_lab(
             agents = {name: agent(folder, name, names[name[:3]], clock) for name in node_names()}
             for made in agents.values():
                 stack.callback(made.close)
-            controller = BudgetController(limit_watts, slurm_nodes(list(agents)), EngineSettings())
+            settings = EngineSettings(counts_idle=admission)
+            controller = BudgetController(limit_watts, slurm_nodes(list(agents)), settings)
             history = None if blind else ProgramHistory()
-            manager: PowerManager = BudgetedCluster(agents, clock, controller, history)
+            manager: PowerManager = BudgetedCluster(agents, clock, controller, history, admission=admission)
             nodes.update(agents)
         else:
             bare = {name: BareNode(profiles[name[:3]], clock) for name in node_names()}
