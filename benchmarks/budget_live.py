@@ -1,7 +1,8 @@
 """A power budget on a lab of 8 emulated nodes with real Slurm daemons, while jobs arrive for 30 minutes.
 
 The lab has four nodes with CPUs only and four with eight GPUs each. The budget is 60 % of the sum of the
-thermal design powers for a third of the time, then 45 %, then 80 %, as a calendar file. The emulator's true
+thermal design powers for a third of the time, then 45 %, then 80 %, as a calendar file. Jobs start within
+Slurm licenses. The emulator's true
 power of all nodes is read ten times per second. Jobs are kernels of the lab, submitted with sbatch.
 
 Prints the seconds above the limit and the jobs by state, and `CLAIM` lines. The files of the run stay in
@@ -24,6 +25,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from budget_baselines import is_feasible
 from claims import at_most, publish
 
 from slurm_energy_lab import client
@@ -32,14 +34,24 @@ from slurm_energy_lab.cluster.lab import Lab
 from slurm_energy_lab.cluster.nodes_file import from_profiles
 from slurm_energy_lab.cluster.specification import LabSpec
 from slurm_energy_lab.model import load_profile
-from slurm_energy_lab.virtual_cluster.workload import ClusterJob, JobMix, draw_jobs, nameplate_watts
+from slurm_energy_lab.virtual_cluster.workload import (
+    ClusterJob,
+    JobMix,
+    draw_jobs,
+    draw_profiles,
+    nameplate_watts,
+)
 
-PROFILES = ("xeon-8358",) * 4 + ("xeon-4210-rtx6000",) * 4
+HARDWARE_SEED = 103
+PROFILES = [
+    name for name in draw_profiles(HARDWARE_SEED, lambda *pair: is_feasible(*pair, 0.45)) for _ in range(4)
+]
+"""The drawn hardware of the virtual lab with this seed."""
 PARTITIONS = {"cpu": 4, "gpu": 4}
 SHARES = (0.60, 0.45, 0.80)
 PERIOD_S = 5.0
 TICK_S = 0.1
-_SETTINGS = ("SchedulerParameters=defer,batch_sched_delay=2,bf_interval=5,sched_min_interval=50000",)
+_SCHEDULER = "SchedulerParameters=batch_sched_delay=2,bf_interval=5,bf_licenses,bf_continue"
 
 
 class TruthReader:
@@ -81,10 +93,11 @@ def main() -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     root = layout.locate_lab(tempfile.mkdtemp(prefix="senergy-budget-", dir="/var/tmp"))
     energy = {
-        "budget": {"mode": "observe", "admission": "off"},
+        "budget": {"mode": "observe", "admission": "licenses"},
         "budgets": [{"name": "site", "cluster": True, "watts": total_watts()}],
     }
-    lab = lifecycle.up(root, LabSpec(from_profiles(PROFILES), _SETTINGS, energy=energy))
+    settings = (_SCHEDULER, f"Licenses=watts:{2 * total_watts():.0f}")
+    lab = lifecycle.up(root, LabSpec(from_profiles(PROFILES), settings, energy=energy))
     try:
         return run(lab, arguments)
     finally:
@@ -125,7 +138,6 @@ def claims(rows: list[tuple[float, float, float]], seconds: float, counts: Count
             continue
         since_s = min(at - seconds / 3 * i for i in range(3) if at >= seconds / 3 * i or not i)
         worst = max(worst, watts / limit)
-        print(f"above at {at:.1f} s: {watts:.0f} W of {limit:.0f} W")
         if since_s < PERIOD_S:
             after += at - before
         else:
@@ -173,7 +185,9 @@ def submit(lab: Lab, jobs: list[ClusterJob], begin_s: float) -> None:
         time.sleep(max(0.0, begin_s + job.submit_s - time.time()))
         others = ",".join(names["gpu" if job.partition == "cpu" else "cpu"])
         options = [f"-N{job.nodes}", "--ntasks-per-node=1", "--exclusive", f"--exclude={others}"]
-        options += ["--gpus-per-node=8"] if job.partition == "gpu" else []
+        options += (
+            [f"--gpus-per-node={load_profile(PROFILES[-1]).gpu_count}"] if job.partition == "gpu" else []
+        )
         device = f"--{job.partition}"
         script = f"#!/bin/sh\nexec srun senergy lab run {job.program} {device} --seconds {job.seconds:.0f}\n"
         call(lab, "sbatch", "--parsable", "-o", "/dev/null", *options, text=script)
