@@ -24,6 +24,7 @@ from slurm_energy.controller.budget_facts import (
 )
 from slurm_energy.controller.budget_groups import MergedJobReport
 from slurm_energy.controller.budget_nodes import BudgetNode
+from slurm_energy.controller.budget_polls import check_device_count, foreign_jobs, without_jobs
 from slurm_energy.controller.budget_report import cycle_report
 from slurm_energy.controller.budget_state import CycleInputs
 from slurm_energy.scheduling.queue import Bools, Floats
@@ -63,6 +64,7 @@ class BudgetEngine:
         self._commitment = CeilingCommitment()
         self._nodes: dict[str, BudgetNode] = {}
         self._stored: dict[str, dict[str, Any]] = {}
+        self._foreign: dict[str, frozenset[tuple[int, int]]] = {}
         self._undecided: set[str] = set()
         self._unlimited: dict[str, frozenset[str]] = {}
         self._safe: dict[str, dict[str, float]] = {}
@@ -111,6 +113,7 @@ class BudgetEngine:
             self._commitment.forget(name)
             self._undecided.discard(name)
             self._unlimited.pop(name, None)
+            self._foreign.pop(name, None)
             self._stored.pop(name, None)
             del self._nodes[name]
         for index, node in enumerate(self._nodes.values()):
@@ -145,7 +148,7 @@ class BudgetEngine:
 
     @property
     def unknown_jobs(self) -> frozenset[tuple[int, int]]:
-        """Jobs (id, restart count) that nodes report and `set_jobs` has not named."""
+        """Jobs (id, restart count) that nodes report and `set_jobs` has not named on them."""
         reported = {
             (job.job_id, job.restart_count)
             for node in self._nodes.values()
@@ -153,11 +156,22 @@ class BudgetEngine:
             for job in node.poll.jobs
         }
         known = {(job.job_id, job.restart_count) for job in self._jobs.values()}
-        return frozenset(reported - known)
+        return frozenset(reported - known).union(*self._foreign.values())
 
     def poll(self, poll: NodePoll, now_s: float) -> NodeDecision:
-        """Store the report of a node and return its decision."""
+        """Store the report of a node and return its decision.
+
+        Jobs that run on other nodes only are left out: a faulty or compromised node must not change their
+        power. Their devices count as busy with an unknown job.
+
+        Raises:
+            UsageError: the node has reported too many different devices.
+        """
         node = self._nodes.get(poll.node)
+        if node is not None:
+            check_device_count(poll, node.devices)
+        foreign = self._foreign[poll.node] = foreign_jobs(poll, self._jobs)
+        poll = without_jobs(poll, {job_id for job_id, _ in foreign})
         if node is None:
             node = self._nodes[poll.node] = BudgetNode(poll.node, len(self._nodes))
             self._undecided.add(poll.node)
@@ -219,7 +233,6 @@ class BudgetEngine:
     def _decision(self, node: BudgetNode, poll: NodePoll) -> NodeDecision:
         times = {"lease_s": self._lease_s(), "poll_s": self.poll_s}
         if not self._settings.enforces or (not self._budgets and self._has_decided):
-            self._commitment.release(node.name)
             self._commitment.release(node.name)
             return NodeDecision(0, {}, {}, {}, **times)
         devices = (node.poll or poll).devices

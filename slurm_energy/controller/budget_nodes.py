@@ -14,6 +14,7 @@ from slurm_energy.budget.node_trust import NodeTrust
 from slurm_energy.budget.reachable_limits import ReachableLimits
 from slurm_energy.controller.budget_draw import DecayingMaximum, DeviceDraw
 from slurm_energy.controller.budget_facts import JobRange
+from slurm_energy.controller.budget_polls import UNKNOWN_JOB
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import is_number
 from slurm_energy.tuning.response_curve import ResponseCurve
@@ -192,7 +193,7 @@ class BudgetNode:
         if self.poll is None:
             return frozenset()
         listed = (job for device in self.poll.devices for job in device.job_ids)
-        return frozenset(listed) | {job.job_id for job in self.poll.jobs}
+        return (frozenset(listed) | {job.job_id for job in self.poll.jobs}) - {UNKNOWN_JOB}
 
     def restore(self, state: Mapping[str, Any], rows: Mapping[str, int], now_s: float) -> None:
         """Add the devices and the other power of a stored state, which count until the node reports.

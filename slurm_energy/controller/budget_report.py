@@ -18,6 +18,7 @@ from slurm_energy.controller.budget_facts import (
     BudgetedNodeStatus,
     BudgetStatus,
 )
+from slurm_energy.controller.budget_polls import UNKNOWN_JOB
 from slurm_energy.controller.budget_state import CycleInputs
 from slurm_energy.scheduling.queue import Floats
 
@@ -83,7 +84,7 @@ def _jobs(inputs: CycleInputs, outcome: CycleOutcome) -> Mapping[int, BudgetedJo
     table = outcome.table
     by_job: dict[int, list[int]] = {}
     for index, device in enumerate(table.devices):
-        for job_id in device.report.job_ids:
+        for job_id in set(device.report.job_ids) - {UNKNOWN_JOB}:
             by_job.setdefault(job_id, []).append(index)
     group_of = {
         int(row): int(group) for row, group in zip(outcome.grouped, outcome.groups.of_device, strict=True)

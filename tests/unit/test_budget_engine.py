@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import random
@@ -9,6 +10,7 @@ import random
 import pytest
 from budget_world import RESERVE_WATTS, FakeCluster, FakeNode
 
+from slurm_energy.budget.messages import MAX_DEVICES, JobReport
 from slurm_energy.controller.budget_engine import BudgetEngine
 from slurm_energy.controller.budget_facts import (
     BudgetedJob,
@@ -18,6 +20,7 @@ from slurm_energy.controller.budget_facts import (
     EngineSettings,
     ScopeKind,
 )
+from slurm_energy.errors import UsageError
 
 CLUSTER = BudgetScope(ScopeKind.CLUSTER)
 FULL = {"package-0": 180.0, "gpu0": 380.0, "gpu1": 300.0}
@@ -325,3 +328,41 @@ def test_jobs_that_slurm_has_not_named_are_listed() -> None:
     assert world.engine.unknown_jobs == {(5, 0)}
     world.engine.set_jobs({5: BudgetedJob(5)})
     assert world.engine.unknown_jobs == frozenset()
+
+
+def test_reports_about_jobs_of_other_nodes_do_not_count() -> None:
+    world = cluster(2000.0)
+    world.nodes[0].run(1, FULL)
+    world.announce()
+    world.step(2)
+    liar = world.nodes[1]
+    liar.jobs, liar.slowdown_limit = {"gpu0": (1,)}, 0.0
+    world.step(2)
+    reports = world.engine._job_reports()
+    assert reports[1].nodes == 1
+    assert reports[1].slowdown_limit is None
+    assert 1 not in world.engine._nodes["n1"].job_ids
+    assert world.engine._nodes["n1"].devices["gpu0"].report.job_ids  # it is busy all the same
+
+
+def test_a_requeued_job_counts_on_its_new_node_before_slurm_has_told() -> None:
+    world = cluster(2000.0)
+    world.nodes[0].run(1, FULL)
+    world.announce()
+    world.step(2)
+    poll = world.nodes[1].poll()
+    gpu = dataclasses.replace(poll.devices[1], job_ids=(1,))
+    devices = (poll.devices[0], gpu, *poll.devices[2:])
+    world.engine.poll(dataclasses.replace(poll, devices=devices, jobs=(JobReport(1, 1),)), world.now_s)
+    assert world.engine._nodes["n1"].job_ids == {1}
+
+
+def test_a_node_cannot_invent_devices_without_end() -> None:
+    world = cluster(2000.0)
+    world.step(3)
+    poll = world.nodes[0].poll()
+    invented = [dataclasses.replace(poll.devices[1], name=f"gpu{i}") for i in range(100, 1000)]
+    world.engine.poll(dataclasses.replace(poll, devices=tuple(invented[:250])), world.now_s)
+    with pytest.raises(UsageError, match="devices"):
+        world.engine.poll(dataclasses.replace(poll, devices=tuple(invented[250:500])), world.now_s)
+    assert len(world.engine.commitment.rows("n0")) <= MAX_DEVICES
