@@ -169,16 +169,19 @@ local function add_gpus(gpus, request, times)
     end
 end
 
+-- Returns the power in a flag of the job, or nil. A client may give a flag twice; the largest value counts, because
+-- the node may use either.
 local function flag_watts(job, flag)
+    local largest = nil
     for _, entry in pairs(job.spank_job_env or {}) do
         local name, value = string.match(tostring(entry), "^([^=]+)=(.*)$")
         if name and string.gsub(name, "^SPANK_", "") == flag then
             local amount, unit = string.match(value, "^(%d+%.?%d*)(%a*)$")
             local factor = ({ [""] = 1, W = 1, kW = 1e3, MW = 1e6 })[unit or "?"]
-            return amount and factor and tonumber(amount) * factor or nil
+            largest = math.max(largest or 0, amount and factor and tonumber(amount) * factor or math.huge)
         end
     end
-    return nil
+    return largest
 end
 
 -- Returns the power in watts that a job adds in a partition at most.

@@ -161,6 +161,7 @@ def test_lua_and_python_agree_about_the_power_of_jobs(
         ("tres_per_task = 'cpu=1,gres/gpu=1', num_tasks = 4, partition = 'gpu'", "watts:2440"),
         ("tres_per_node = 'gres/shard:8', partition = 'gpu'", "watts:610"),
         ("min_cpus = 64, spank_job_env = { 'ENERGY_CAP=100W' }", "watts:100"),
+        ("min_cpus = 64, spank_job_env = { 'ENERGY_CAP=1', 'SPANK_ENERGY_CAP=100W' }", "watts:100"),
         (
             "tres_per_job = 'gpu:2', partition = 'gpu', spank_job_env = { 'SPANK_ENERGY_GPU_CAP=0.2kW' }",
             "watts:410",
