@@ -175,7 +175,8 @@ class BudgetEngine:
         if node is None:
             node = self._nodes[poll.node] = BudgetNode(poll.node, len(self._nodes))
             self._undecided.add(poll.node)
-        elif node.poll is None or node.poll.boot_id != poll.boot_id:
+        elif node.poll is None or node.poll.boot_id != poll.boot_id or self._is_silent(node, now_s):
+            # What was granted to a silent node may exceed its safe limits, and a limit as it is now.
             self._undecided.add(poll.node)
         before = node.job_ids
         self._commitment.report(poll)
@@ -256,10 +257,12 @@ class BudgetEngine:
         falls_s = min((budget.falls_in_s for budget in self._budgets), default=math.inf)
         return min(lease_s, max(2.0 * self.poll_s, falls_s - self.reaction_s))
 
+    def _is_silent(self, node: BudgetNode, now_s: float) -> bool:
+        return now_s - node.polled_s > _SILENT_POLLS * self.poll_s
+
     def _inputs(self, now_s: float) -> CycleInputs:
         nodes = list(self._nodes.values())
-        limit_s = _SILENT_POLLS * self.poll_s
-        silent: Bools = np.array([now_s - node.polled_s > limit_s for node in nodes], np.bool_)
+        silent: Bools = np.array([self._is_silent(node, now_s) for node in nodes], np.bool_)
         promised = [self._promised.get(budget.name, 0.0) for budget in self._budgets]
         self._excess.window_s = _LAG_POLLS * self.poll_s
         return CycleInputs(

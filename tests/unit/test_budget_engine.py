@@ -282,6 +282,19 @@ def test_measured_power_above_the_committed_is_taken_off_the_limit() -> None:
     assert world.power < before * 0.95
 
 
+def test_a_node_that_reports_again_gets_no_ceilings_before_the_next_decision() -> None:
+    world = cluster(2600.0)
+    node = world.nodes[0]
+    node.run(1, FULL)
+    world.announce()
+    world.step(10)
+    world.cut.add(node.name)
+    world.step(5)
+    assert world.engine.poll(node.poll(), world.now_s).limits_watts == {}
+    world.engine.decide(world.now_s)
+    assert world.engine.poll(node.poll(), world.now_s).limits_watts.keys() == set(node.devices)
+
+
 def test_leases_end_before_a_known_fall_of_the_limit() -> None:
     world = cluster(2600.0)
     engine = world.engine
