@@ -1,8 +1,8 @@
-"""Lowest power limit that each device keeps in practice.
+"""Lowest power limit that each package keeps in practice.
 
 The range of limits that a driver states need not be reachable: at its lowest frequency a package under full
 load may draw more than a low limit, and the range of packages often has no lower bound at all. A ceiling that
-the device exceeds is no bound of its power. The power that the device draws there is its lowest limit.
+a package exceeds is no bound of its power. The power that the package draws there is its lowest limit.
 """
 
 from __future__ import annotations
@@ -25,25 +25,32 @@ _MAX_SHARE: Final = 0.9
 
 
 class ReachableLimits:
-    """Lowest reachable limits of the devices of one node, learned from its polls."""
+    """Lowest reachable limits of the packages of one node, learned from its polls."""
 
     def __init__(self) -> None:
         self._min_watts: dict[str, float] = {}
         self._since_s: dict[str, float] = {}
 
-    def apply(self, poll: NodePoll, now_s: float) -> NodePoll:
+    def apply(self, poll: NodePoll, now_s: float, *, is_trusted: bool = True) -> NodePoll:
         """Return the poll with the lowest reachable limits as minimum limits.
 
         Args:
             poll: the poll.
             now_s: time of the poll on a monotonic clock.
+            is_trusted: whether the node's sensors are trusted. Otherwise all that was learned from them is
+                forgotten.
         """
+        if not is_trusted:
+            self._min_watts.clear()
+            self._since_s.clear()
+            return poll
         devices = tuple(self._with_reachable_minimum(device, now_s) for device in poll.devices)
         return dataclasses.replace(poll, devices=devices) if devices != poll.devices else poll
 
     def _with_reachable_minimum(self, device: DeviceReport, now_s: float) -> DeviceReport:
         watts, ceiling = device.watts, device.ceiling_watts
-        if device.min_watts is None or device.max_watts is None:
+        # Drivers of GPUs state limits that the GPUs keep.
+        if device.min_watts is None or device.max_watts is None or device.name.startswith("gpu"):
             return device
         known_watts = max(device.min_watts, self._min_watts.get(device.name, 0.0))
         exceeds = False

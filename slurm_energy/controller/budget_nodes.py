@@ -137,7 +137,7 @@ class BudgetNode:
             rows: row of each device in the ceilings.
             now_s: time now.
         """
-        poll = self._reachable.apply(poll, now_s)
+        poll = self._reachable.apply(poll, now_s, is_trusted=not self.distrust)
         self.poll, self.polled_s, self._polls = poll, now_s, self._polls + 1
         self._trust.observe(poll, now_s)
         jobs = {job.job_id: job for job in poll.jobs}

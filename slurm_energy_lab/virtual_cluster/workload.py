@@ -71,6 +71,13 @@ def nameplate_watts(profile: NodeProfile) -> float:
     return profile.cpu.packages * profile.cpu.tdp_watts + gpus
 
 
+def max_other_watts(profile: NodeProfile) -> float:
+    """Return the highest power of all parts without a limit: memory, board, fans and losses."""
+    memory, cpu, other = profile.memory, profile.cpu, profile.other
+    dram = cpu.packages * (memory.idle_watts + memory.joules_per_byte * cpu.package_bytes_per_s)
+    return other.base_watts + dram + other.loss_share * (nameplate_watts(profile) + dram)
+
+
 def idle_watts(profile: NodeProfile) -> float:
     """Return the power of the idle node."""
     return NodeModel(profile).power_watts("node")

@@ -1,6 +1,7 @@
 """Faults of an emulated cluster at its power limit: the true power at 10 Hz stays below the limit.
 
-The agents' job managers and the controller's engine are the product's. Jobs arrive faster than they end.
+The agents' job managers and the controller's engine are the product's. Jobs arrive faster than they end. The
+power of the parts without a limit is configured, because what the engine learns of it lags behind.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from slurm_energy_lab.virtual_cluster.workload import (
     draw_jobs,
     draw_profiles,
     idle_watts,
+    max_other_watts,
     nameplate_watts,
+    partition_of,
 )
 from slurm_energy_lab.virtual_node import ModelClock, VirtualNode
 
@@ -72,7 +75,8 @@ def run(
                 options = {"node_meter": True, "budget_mode": "enforce", "name": name, "clock": clock}
                 nodes[name] = VirtualNode(tmp_path / name, profiles[kind], 1.0, **options)
                 stack.callback(nodes[name].close)
-        controller = BudgetController(limit_watts, slurm_nodes(list(nodes)), EngineSettings())
+        reserves = {name: max_other_watts(load_profile(profiles[partition_of(name)])) for name in nodes}
+        controller = BudgetController(limit_watts, slurm_nodes(list(nodes), reserves), EngineSettings())
 
         def note(_: float) -> None:
             for name, status in (controller.cycle.nodes if controller.cycle else {}).items():

@@ -40,6 +40,21 @@ def test_powers_that_are_faults_and_devices_without_limits_are_left_alone() -> N
     assert minima([76.0] * 5, minimum=None) == [None] * 5
 
 
+def test_minima_from_sensors_that_turn_out_faulty_are_forgotten() -> None:
+    limits = ReachableLimits()
+    for second in range(5):
+        learned = limits.apply(poll(120.0), float(second))
+    assert learned.devices[0].min_watts == 120.0
+    assert limits.apply(poll(120.0), 6.0, is_trusted=False) == poll(120.0)
+    assert limits.apply(poll(40.0), 7.0).devices[0].min_watts == 40.0
+
+
+def test_a_gpu_keeps_the_limits_of_its_driver() -> None:
+    limits, device = ReachableLimits(), DeviceReport("gpu0", "g", 120.0, 585.0, 120.0, 500.0, (1,), 120.0)
+    reports = [limits.apply(NodePoll("n1", "b", 1, (device,), None, None), float(s)) for s in range(6)]
+    assert {report.devices[0].min_watts for report in reports} == {120.0}
+
+
 def test_a_node_with_an_unreachable_limit_keeps_its_trust() -> None:
     limits, trust, blind = ReachableLimits(), NodeTrust(), NodeTrust()
     for second in range(40):
