@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -104,6 +106,7 @@ def main() -> int:
         lifecycle.down(root)
 
 
+@functools.cache
 def total_watts() -> float:
     """Return the sum of the thermal design powers."""
     return sum(nameplate_watts(load_profile(name)) for name in PROFILES)
@@ -184,7 +187,14 @@ def submit(lab: Lab, jobs: list[ClusterJob], begin_s: float) -> None:
     for job in jobs:
         time.sleep(max(0.0, begin_s + job.submit_s - time.time()))
         others = ",".join(names["gpu" if job.partition == "cpu" else "cpu"])
-        options = [f"-N{job.nodes}", "--ntasks-per-node=1", "--exclusive", f"--exclude={others}"]
+        # A job without a time limit would wait for the lowest limit of the calendar.
+        options = [
+            f"-t{math.ceil(job.limit_s / 60)}",
+            f"-N{job.nodes}",
+            "--ntasks-per-node=1",
+            "--exclusive",
+            f"--exclude={others}",
+        ]
         options += (
             [f"--gpus-per-node={load_profile(PROFILES[-1]).gpu_count}"] if job.partition == "gpu" else []
         )
