@@ -114,7 +114,8 @@ class ControllerConfig:
     max_watts: dict[str, float] = key(
         {},
         "Maximum plausible mean power of cpu (all processors of a node), dram, gpu (each), other and node. "
-        "Records with more energy are rejected. Defaults: 20000, 5000, 5000, 20000, 50000.",
+        "Records with more energy, and reports about power budgets with larger devices, are rejected. "
+        "Defaults: 20000, 5000, 5000, 20000, 50000.",
         component_watts,
         show={"gpu": 5000.0, "node": 50000.0},
     )

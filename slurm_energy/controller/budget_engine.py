@@ -24,7 +24,7 @@ from slurm_energy.controller.budget_facts import (
 )
 from slurm_energy.controller.budget_groups import MergedJobReport
 from slurm_energy.controller.budget_nodes import BudgetNode
-from slurm_energy.controller.budget_polls import check_device_count, foreign_jobs, without_jobs
+from slurm_energy.controller.budget_polls import check_devices, foreign_jobs, without_jobs
 from slurm_energy.controller.budget_report import cycle_report
 from slurm_energy.controller.budget_state import CycleInputs
 from slurm_energy.scheduling.queue import Bools, Floats
@@ -165,11 +165,11 @@ class BudgetEngine:
         power. Their devices count as busy with an unknown job.
 
         Raises:
-            UsageError: the node has reported too many different devices.
+            UsageError: the number or power of the node's devices is implausible.
         """
         node = self._nodes.get(poll.node)
-        if node is not None:
-            check_device_count(poll, node.devices)
+        known = {} if node is None else {name: one.max_watts for name, one in node.devices.items()}
+        check_devices(poll, known, self._settings.max_watts)
         foreign = self._foreign[poll.node] = foreign_jobs(poll, self._jobs)
         poll = without_jobs(poll, {job_id for job_id, _ in foreign})
         if node is None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from slurm_energy.accounting.plausibility import MAX_WATTS
 from slurm_energy.tuning.response_curve import ResponseCurve
 
 
@@ -122,6 +123,7 @@ class EngineSettings:
         margin_percent: share of each limit that is left unused.
         counts_idle: whether devices without jobs count at their idle power, because each start of a job is
             admitted by the controller. Otherwise they count at their minimum limit.
+        max_watts: maximum plausible power by component, see `controller.max_watts`.
     """
 
     enforces: bool = True
@@ -131,6 +133,7 @@ class EngineSettings:
     lease_s: float = 30.0
     margin_percent: float = 2.0
     counts_idle: bool = True
+    max_watts: Mapping[str, float] = field(default_factory=lambda: MAX_WATTS)
 
 
 @dataclass(frozen=True, slots=True)

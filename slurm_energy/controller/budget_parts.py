@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from slurm_energy.accounting.plausibility import MAX_WATTS
 from slurm_energy.budget.power_table import NodePowerRange
 from slurm_energy.config import Config
 from slurm_energy.controller.budget_admission import AdmissionReport, BudgetAdmission
@@ -174,6 +175,7 @@ def engine_settings(config: Config) -> EngineSettings:
         lease_s=settings.lease_s,
         margin_percent=settings.margin_percent,
         counts_idle=settings.admission != "off",
+        max_watts={**MAX_WATTS, **config.controller.max_watts},
     )
 
 

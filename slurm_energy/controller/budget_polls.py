@@ -15,20 +15,38 @@ UNKNOWN_JOB: Final = 0
 """Id that stands for a job of another node; Slurm gives it to no job."""
 
 
-def check_device_count(poll: NodePoll, known: Mapping[str, object]) -> None:
-    """Check that a node does not report ever new devices, each of which would count at its nameplate.
+def check_devices(poll: NodePoll, known: Mapping[str, float], max_watts: Mapping[str, float]) -> None:
+    """Check that a node does not claim an implausible number or power of devices.
+
+    Each device may count at its nameplate power, and other nodes make room for it. The claims of a faulty or
+    compromised node must therefore be bounded.
 
     Args:
         poll: the poll.
-        known: devices that the node has reported, by name.
+        known: nameplate power in watts of the devices that the node has reported, by name.
+        max_watts: maximum plausible power by component: `cpu` of all packages, `gpu` of each GPU, `node`.
 
     Raises:
-        UsageError: the node has reported more than `MAX_DEVICES` different devices.
+        UsageError: the node has reported more than `MAX_DEVICES` different devices, or more power than
+            `max_watts`.
     """
-    count = len(known.keys() | {device.name for device in poll.devices})
-    if count > MAX_DEVICES:
-        why = f"it has reported {count} different devices, more than {MAX_DEVICES}"
-        raise UsageError(f"node '{shown(poll.node)}'", why, "check the agent on the node")
+    claimed = {
+        # A device without a limit counts by its measured power.
+        device.name: (device.watts if device.max_watts is None else device.max_watts) or 0.0
+        for device in poll.devices
+    }
+    nameplates = {**known, **claimed}
+    subject = f"node '{shown(poll.node)}'"
+    if len(nameplates) > MAX_DEVICES:
+        why = f"it has reported {len(nameplates)} different devices, more than {MAX_DEVICES}"
+        raise UsageError(subject, why, "check the agent on the node")
+    gpus = [watts for name, watts in nameplates.items() if name.startswith("gpu")]
+    total_watts = sum(nameplates.values())
+    claims = {"gpu": max(gpus, default=0.0), "cpu": total_watts - sum(gpus), "node": total_watts}
+    for component, watts in claims.items():
+        if watts > max_watts[component]:
+            why = f"its devices claim {watts:.0f} W of {component}, more than {max_watts[component]:.0f} W"
+            raise UsageError(subject, why, "check the agent on the node, or raise controller.max_watts")
 
 
 def foreign_jobs(poll: NodePoll, jobs: Mapping[int, BudgetedJob]) -> frozenset[tuple[int, int]]:

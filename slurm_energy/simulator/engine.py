@@ -124,7 +124,8 @@ class Simulation:
 
     def _advance(self, now_s: float) -> None:
         budget = self._settings.budget_watts
-        if budget is not None and self._meter.watts > budget.at(self._events.now_s) + SLACK_WATTS:
+        # Twice the slack, because decisions use all of it and sums of floats differ by rounding.
+        if budget is not None and self._meter.watts > budget.at(self._events.now_s) + 2 * SLACK_WATTS:
             self._over_s += now_s - self._events.now_s
         self._events.now_s = now_s
 

@@ -374,8 +374,35 @@ def test_a_node_cannot_invent_devices_without_end() -> None:
     world = cluster(2000.0)
     world.step(3)
     poll = world.nodes[0].poll()
-    invented = [dataclasses.replace(poll.devices[1], name=f"gpu{i}") for i in range(100, 1000)]
+    invented = [
+        dataclasses.replace(poll.devices[1], name=f"gpu{i}", max_watts=100.0) for i in range(100, 1000)
+    ]
     world.engine.poll(dataclasses.replace(poll, devices=tuple(invented[:250])), world.now_s)
     with pytest.raises(UsageError, match="devices"):
         world.engine.poll(dataclasses.replace(poll, devices=tuple(invented[250:500])), world.now_s)
     assert len(world.engine.commitment.rows("n0")) <= MAX_DEVICES
+
+
+def test_a_node_cannot_take_the_power_of_others_by_claiming_huge_devices() -> None:
+    world = cluster(2000.0)
+    world.nodes[1].run(1, FULL)
+    world.announce()
+    world.step(20)
+    before = world.nodes[1].power
+    poll = world.nodes[0].poll()
+    for name, watts in (("gpu7", 1e6), ("package-7", 1e6)):
+        huge = dataclasses.replace(poll.devices[1], name=name, max_watts=watts)
+        with pytest.raises(UsageError, match="max_watts"):
+            world.engine.poll(dataclasses.replace(poll, devices=(*poll.devices, huge)), world.now_s)
+    world.step(20)
+    assert world.nodes[1].power == before
+
+
+def test_the_sum_of_all_devices_that_a_node_ever_claimed_is_bounded() -> None:
+    world = cluster(2000.0, max_watts={"cpu": 1000.0, "gpu": 1000.0, "node": 3000.0})
+    world.step(3)
+    poll = world.nodes[0].poll()
+    with pytest.raises(UsageError, match="of node"):
+        for index in range(10, 20):
+            other = dataclasses.replace(poll.devices[1], name=f"gpu{index}", max_watts=900.0)
+            world.engine.poll(dataclasses.replace(poll, devices=(other,)), world.now_s)

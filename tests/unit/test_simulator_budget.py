@@ -92,6 +92,20 @@ def test_power_never_exceeds_a_budget_that_is_known_ahead(discipline, rows, step
     assert np.all(outcome.accounts.outcome == JobOutcome.COMPLETED)
 
 
+def test_power_that_fills_the_budget_does_not_count_as_above_it():
+    """Sums of floats round: this workload uses the budget to the last bit."""
+    rows = [
+        (0, 1, 27.744156215566626, 171.86941031836432, 0.05),
+        (105.22567945996519, 3, 52.00678932016571, 281.0, 0.05),
+        (26.916243208536695, 2, 63.55954328229103, 297.9329418190493, 0.4324458781035158),
+        (200, 3, 1, 80, 0.8211416579355394),
+        (0, 6, 1, 300, 0.5359024280215976),
+        (180.0026399606909, 2, 90, 300, 0.8082527056936195),
+    ]
+    outcome, _ = run(random_jobs(rows), StepFunction([0.0, 47.0, 121.0], [974.0, 1759.0, 1797.0]), rules())
+    assert outcome.over_budget_s == 0.0
+
+
 @given(rows=ROWS, steps=STEPS)
 @examples(8)
 def test_power_exceeds_an_unknown_step_for_at_most_one_control_period(rows, steps):
