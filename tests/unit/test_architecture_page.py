@@ -44,3 +44,9 @@ def test_layers_on_the_page_are_those_of_import_linter() -> None:
 def test_every_module_of_the_root_has_a_layer() -> None:
     modules = {file.stem for file in (ROOT / "slurm_energy").glob("*.py")} - {"__init__"}
     assert modules <= set(" ".join(layers()).split())
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """pytest imports test files by their names and cannot run two of the same name together."""
+    files = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(files) == sorted(set(files))
