@@ -151,11 +151,7 @@ def run_cycle(inputs: CycleInputs, reports: Mapping[int, MergedJobReport]) -> Cy
     shares = distribute(groups.columns, columns, DistributionPolicy(inputs.settings.distribution))
     target = _targets(inputs, table, grouped, groups, shares, needs_no_limit)
     if inputs.settings.enforces:
-        ceilings = [
-            CeilingBudget(table.row[table.cover[row] & free_device & ~counts_as_idle], available)
-            for row, available in enumerate((usable - fixed).tolist())
-            if math.isfinite(available)
-        ]
+        ceilings = _ceiling_budgets(table.row, table.cover & free_device & ~counts_as_idle, usable - fixed)
         inputs.commitment.grant(target, ceilings, inputs.now_s)
         reserved = inputs.commitment.reserved_watts[table.row]
     else:
@@ -165,11 +161,9 @@ def run_cycle(inputs: CycleInputs, reports: Mapping[int, MergedJobReport]) -> Cy
     safe = safe_limits(
         np.where(free_device, table.min_watts, counted),
         np.where(free_device, np.maximum(reserved, table.min_watts), counted),
-        [
-            CeilingBudget(np.flatnonzero(table.cover[row] & ~counts_as_idle), available)
-            for row, available in enumerate((lowest - rest - table.cover @ idle).tolist())
-            if math.isfinite(available)
-        ],
+        _ceiling_budgets(
+            np.arange(len(table.devices)), table.cover & ~counts_as_idle, lowest - rest - table.cover @ idle
+        ),
     )
     return CycleOutcome(
         table=table,
@@ -187,6 +181,21 @@ def run_cycle(inputs: CycleInputs, reports: Mapping[int, MergedJobReport]) -> Cy
         needs_no_limit=needs_no_limit,
         safe_watts=safe,
     )
+
+
+def _ceiling_budgets(rows: Ints, members: Bools, available_watts: Floats) -> list[CeilingBudget]:
+    """Return the budgets with a limit over ceilings: their rows, and the power for them.
+
+    Args:
+        rows: row of each device in the ceilings, shape (n,).
+        members: devices that count at their ceilings under each budget, shape (b, n).
+        available_watts: power that each budget has for them, shape (b,).
+    """
+    return [
+        CeilingBudget(rows[under], watts)
+        for under, watts in zip(members, available_watts.tolist(), strict=True)
+        if math.isfinite(watts)
+    ]
 
 
 def _measured_watts(
@@ -230,9 +239,7 @@ def device_table(inputs: CycleInputs, nodes_covered: Bools) -> CycleDevices:
         node=node,
         min_watts=minimum,
         max_watts=maximum,
-        draw_watts=np.array(
-            [_expected_watts(d, inputs) if d.report.job_ids else d.min_watts for d in devices], np.float64
-        ),
+        draw_watts=np.array([_expected_watts(device, inputs) for device in devices], np.float64),
         watts=np.array([math.nan if (w := d.report.watts) is None else w for d in devices], np.float64),
         idle_watts=np.array([_idle_watts(device) for device in devices], np.float64),
         controlled=(trusted & ~inputs.silent)[node],
