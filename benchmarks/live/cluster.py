@@ -174,7 +174,7 @@ def run(on: LiveCluster, jobs: Sequence[workload.LiveJob], wish: workload.Wish, 
 
     Returns:
         `jobs`: number, job id, time of submission, record; `makespan_s` from the first submission to the last
-            end; `cluster_joules` of all nodes in that time; `report` of `senergy report --json`.
+            end; `cluster_joules` of all nodes in that time; `report` of `senergy experiment --json`.
     """
     begin, sent = on.truth(), []
     origin = time.time()
@@ -196,7 +196,7 @@ def run(on: LiveCluster, jobs: Sequence[workload.LiveJob], wish: workload.Wish, 
         "origin": origin,
         "makespan_s": last_s - origin,
         "cluster_joules": sum(_joules(begin[node], end[node], origin, last_s) for node in end),
-        "report": json.loads(on.call("senergy", "report", "--json", "-j", ids)),
+        "report": json.loads(on.call("senergy", "experiment", "--json", "-j", ids)),
     }
 
 

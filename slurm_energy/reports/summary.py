@@ -1,4 +1,4 @@
-"""Totals of a cluster's jobs in a time window, overall and by group: the rows of `senergy report`.
+"""Totals of a cluster's jobs in a time window, overall and by group: the rows of `senergy experiment`.
 
 Pure arithmetic without text output. Figures have the names and definitions of the simulator's
 summaries, so that a live and a simulated run can be compared; energy is that of jobs, without idle nodes.

@@ -1,4 +1,4 @@
-"""Text and JSON output of `senergy report`: totals of jobs by group, in the layout of sreport."""
+"""Text and JSON output of `senergy experiment`: totals of jobs by group, in the layout of sreport."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Report:
 
 
 def document(report: Report) -> dict[str, Any]:
-    """Return the document of `senergy report --json`."""
+    """Return the document of `senergy experiment --json`."""
     return {
         "meta": {"format": FORMAT_VERSION, "senergy": __version__},
         "window": {"start": report.start, "end": report.end},

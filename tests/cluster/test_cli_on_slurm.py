@@ -62,7 +62,7 @@ def test_a_job_without_a_record_is_shown_with_slurms_data(
 
 def test_names_that_slurm_does_not_know_are_refused(lab: LabDriver, queued: tuple[int, list[int]]) -> None:
     partition = lab.run("sinfo", "-h", "-o", "%R").stdout.split()[0]
-    for command, option in ((["acct", "-a"], "-r"), (["report", "-a"], "-r"), (["prio"], "-p")):
+    for command, option in ((["acct", "-a"], "-r"), (["experiment", "-a"], "-r"), (["prio"], "-p")):
         assert senergy(lab, *command, option, partition).returncode == 0
         done = senergy(lab, *command, option, partition + "x")
         assert (done.returncode, done.stdout) == (6, ""), done

@@ -1,4 +1,4 @@
-"""The migration of docs/priority.md and its reversal on a real cluster; `senergy prio | share | report`
+"""The migration of docs/priority.md and its reversal on a real cluster; `senergy prio | share | experiment`
 there.
 """
 
@@ -105,10 +105,10 @@ def test_shadow_then_portable_then_back(lab: LabDriver) -> None:
     lab.run("scancel", str(running))
     for job in (*by_edp, newcomer):
         lab.wait(job)
-    report = until(lambda: _told(lab, 4), lambda: asked(lab, "report", "-a"))
+    report = until(lambda: _told(lab, 4), lambda: asked(lab, "experiment", "-a"))
     assert report["total"]["job_energy_joules"] > 0
     assert [group["name"] for group in report["groups"]] == ["root"]
-    until(lambda: _agree(lab), lambda: (asked(lab, "share"), asked(lab, "report", "-a")))
+    until(lambda: _agree(lab), lambda: (asked(lab, "share"), asked(lab, "experiment", "-a")))
 
 
 def _is_off(lab: LabDriver) -> bool:
@@ -134,7 +134,7 @@ def _told_factors(lab: LabDriver) -> dict[int, int]:
 
 def _told(lab: LabDriver, completed: int) -> dict[str, Any] | None:
     """Return the report once all records and Slurm's facts about them have arrived."""
-    report = asked(lab, "report", "-a", "--by", "user")
+    report = asked(lab, "experiment", "-a", "--by", "user")
     states = report["total"]["states"]
     return report if states == {"COMPLETED": completed, "CANCELLED": 1} else None
 
@@ -147,4 +147,4 @@ def _agree(lab: LabDriver) -> bool:
     used = [row["energy_joules"] for row in rows if (row["account"], row["user"]) == ("root", "root")]
     if not used or not {row["account"] for row in rows} >= {"root", "lab"}:  # no cycle since it was off
         return False
-    return used[0] == pytest.approx(asked(lab, "report", "-a")["total"]["job_energy_joules"], rel=0.01)
+    return used[0] == pytest.approx(asked(lab, "experiment", "-a")["total"]["job_energy_joules"], rel=0.01)

@@ -66,7 +66,7 @@ def test_roles_in_slurm_count(lab, jobs):
     assert seen(lab, "news", "-a") == ("all", {theirs, others}, "")
     scope, ids, noted = seen(lab, "mail", "-a")
     assert (scope, ids) == ("own", {theirs}) and noted.count("jobs of other users are not shown") == 1
-    for command in ("report", "prio", "share"):
+    for command in ("experiment", "prio", "share"):
         options = ["-a"] if command != "prio" else []
         assert (
             "jobs of other users are not shown" in lab.run("senergy", command, *options, user="mail").stderr

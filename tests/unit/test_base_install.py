@@ -51,10 +51,10 @@ job 11 --json
 job 11 --html label.html --title T --note N
 job 11 12_3 --html comparison.html
 job 11 --html budget.html --budget site
-report {WINDOW}
-report {WINDOW} --by user -n -P
-report {WINDOW} -p
-report -j 11 -u alice -A physics -r cpu -N n1 --tag * --json --config energy.toml
+experiment {WINDOW}
+experiment {WINDOW} --by user -n -P
+experiment {WINDOW} -p
+experiment -j 11 -u alice -A physics -r cpu -N n1 --tag * --json --config energy.toml
 prio
 prio 1
 prio -l -n -j 1 -u alice -A physics -p gpu --config energy.toml
@@ -114,7 +114,7 @@ sweep script.sh --threads 4 --dry-run --csv --config energy.toml
 NEEDS = {
     "lab": "lab --help\nlab run gemm\nhelp lab",
     "plots": f"""job 11 --png x.png
-report {WINDOW} --png x.png
+experiment {WINDOW} --png x.png
 budget history -S uts1794913600 -E uts1795000000 --png x.png""",
     "predict": """predict --list --json
 predict --model resnet50 --gpu a100 --gpus 2 --batch 32 --precision fp32 --cap 200 --clock 900 --epochs 2
@@ -212,7 +212,7 @@ def test_missing_daemons_and_sources_are_one_line_each(outcomes: dict[str, list[
 
 
 def test_quantiles_and_figures_work_without_numpy(outcomes: dict[str, list[Outcome]]) -> None:
-    place = next(i for i, c in enumerate(COMMAND_LINES["works"]) if c[0] == "report" and "--json" in c)
+    place = next(i for i, c in enumerate(COMMAND_LINES["works"]) if c[0] == "experiment" and "--json" in c)
     total = json.loads(outcomes["works"][place].out)["total"]
     assert total["p95_jct_s"] is not None
     assert total["jain_jct"] == 1.0

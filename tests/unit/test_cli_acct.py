@@ -84,7 +84,7 @@ def test_json_matches_golden_file(
     assert joules == [17600.0, 110000.0, None]
 
 
-@pytest.mark.parametrize("command", ["acct", "report"])
+@pytest.mark.parametrize("command", ["acct", "experiment"])
 @pytest.mark.parametrize(
     ("scope", "options", "noted"),
     [

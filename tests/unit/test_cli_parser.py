@@ -44,7 +44,7 @@ def test_slurm_only_options_name_the_alternative(option: str, capsys: pytest.Cap
 
 
 def test_a_wrong_choice_is_one_line_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "--by", "users"]) == 2
+    assert main(["experiment", "--by", "users"]) == 2
     assert capsys.readouterr().err == (
         "senergy: error: --by: 'users' is not one of cluster, account, user, partition, policy, gpu, tag, "
         "model: did you mean user?\n"

@@ -74,7 +74,8 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> None:
     "command",
     [
         "acct -a", "acct -a -l", "acct -a -P -o ALL", "acct -a --total", "acct -a --json",
-        "report -a -S 0101 --by user", "report -a -S 0101 --by account -P", "report -a -S 0101 --json",
+        "experiment -a -S 0101 --by user", "experiment -a -S 0101 --by account -P",
+        "experiment -a -S 0101 --json",
         "job 1", "job 1 --ascii", "job 1 --json",
         "prio", "prio -l", "prio -w", "prio 1", "prio -P -o ALL", "prio --json",
         "share -a", "share -a -P", "share -a --json", "status", "status --json", "policies", "top --once",

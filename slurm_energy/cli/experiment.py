@@ -1,4 +1,4 @@
-"""`senergy report`: energy, throughput and completion times of a cluster's jobs. Modelled on sreport."""
+"""`senergy experiment`: energy, throughput and completion times of the jobs of a time window."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from slurm_energy.protocol.controller_client import ControllerClient
     from slurm_energy.reports.summary import WholeJob
 
-HELP = "energy, throughput and completion times of a cluster's jobs, modelled on sreport"
+HELP = "throughput, completion times, energy and EDP of the jobs of a time window"
 _JOBS_AT_ONCE = 1000
 GROUPS = ("cluster", "account", "user", "partition", "policy", "gpu", "tag", "model")
 
@@ -37,17 +37,17 @@ slurm.conf names it (gres/gpu:a100); otherwise the type is "any".
 times: as in senergy acct, for example now-7days, 1120, 2026-11-20T08:00
 
 examples:
-  senergy report                                  my jobs of today
-  senergy report -a -S now-7days --by account     all users, by account
-  senergy report -a --by policy --tag exp1        jobs with --energy-tag=exp1
-  senergy report -a --by tag --tag 'run-*'        one row per tag
-  senergy report -a -S 2026-10-01 -E 2026-11-01 --by gpu -P   by kind of GPU, for a script
-  senergy report -a --by user --json --png users.png
+  senergy experiment                                      my jobs of today
+  senergy experiment -a -S now-7days --by account         all users, by account
+  senergy experiment -a --by policy --tag exp1            jobs with --energy-tag=exp1
+  senergy experiment -a --by tag --tag 'run-*'            one row per tag
+  senergy experiment -a -S 2026-10-01 -E 2026-11-01 --by gpu -P   by kind of GPU, for a script
+  senergy experiment -a --by user --json --png users.png
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options to `senergy report`."""
+    """Add the options to `senergy experiment`."""
     parser.epilog = EPILOG
     select = parser.add_argument_group("job selection")
     acct.add_selection(select)

@@ -1,4 +1,4 @@
-"""`senergy report`: totals by group, with the terms and definitions of the simulator."""
+"""`senergy experiment`: totals by group, with the terms and definitions of the simulator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import report_examples as examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.cli import report
+from slurm_energy.cli import experiment
 from slurm_energy.cli.main import main
 from slurm_energy.reports import summary
 from slurm_energy.reports.usage import AccountedRecord, summarise
@@ -71,7 +71,7 @@ def show(
     monkeypatch.delenv("SLURM_TIME_FORMAT", raising=False)
     records = mixed() if answers is None else answers
     fake = fake_controller.install(monkeypatch, {"/v1/records": {"scope": "all", "records": records}})
-    assert main(["report", *arguments]) == 0
+    assert main(["experiment", *arguments]) == 0
     ((_, query),) = fake.asked
     assert query["duplicates"] == "1"
     assert query["steps"] == "0"
@@ -84,10 +84,10 @@ ALL_TIMES = ("-a", "-S", "2026-11-01", "-E", "2026-12-01")
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("report_default.txt", []),
-        ("report_users.txt", ["--by", "user"]),
-        ("report_gpus.txt", ["--by", "gpu", "-P"]),
-        ("report_tags.txt", ["--by", "tag", "--tag", "run-*", "-n"]),
+        ("experiment_default.txt", []),
+        ("experiment_users.txt", ["--by", "user"]),
+        ("experiment_gpus.txt", ["--by", "gpu", "-P"]),
+        ("experiment_tags.txt", ["--by", "tag", "--tag", "run-*", "-n"]),
     ],
 )
 def test_reports_match_golden_files(
@@ -151,7 +151,7 @@ def test_runs_from_before_the_window_count_for_a_requeued_job(
 
     monkeypatch.setattr(fake, "get", get)
     window = ("-S", f"uts{START + 300:.0f}", "-E", f"uts{START + 600:.0f}", "-A", "physics")
-    assert main(["report", *window, "--json"]) == 0
+    assert main(["experiment", *window, "--json"]) == 0
     total = json.loads(capsys.readouterr().out)["total"]
     assert (total["jobs"], total["job_energy_joules"]) == (1, 38_000)
     assert (total["first_submit"], total["max_wait_s"]) == (START, 100)
@@ -198,7 +198,7 @@ def test_chart_errors_are_one_line(
     monkeypatch.chdir(tmp_path)
     records = mixed() if answers is None else answers
     fake_controller.install(monkeypatch, {"/v1/records": {"records": records}})
-    assert main(["report", *ALL_TIMES, "--png", target]) == code
+    assert main(["experiment", *ALL_TIMES, "--png", target]) == code
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
@@ -212,7 +212,7 @@ def test_reused_ids_are_different_jobs() -> None:
 
 
 def test_group_choices_match_the_defined_groups() -> None:
-    assert set(report.GROUPS) == set(summary.GROUPS)
+    assert set(experiment.GROUPS) == set(summary.GROUPS)
 
 
 @given(
