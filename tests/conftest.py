@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import subprocess
 import sys
@@ -47,3 +48,55 @@ def _readable_for_others() -> bool:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("other_user") and not _readable_for_others():
         pytest.skip("other users cannot read this checkout: try a clone outside of a home directory")
+
+
+class _DatabaseServers:
+    """The MariaDB and PostgreSQL servers of this session, started at first use."""
+
+    def __init__(self) -> None:
+        self._servers = {}
+        self._databases = itertools.count()
+
+    def get(self, name):
+        """Return a running server; skip the test if it is not installed or cannot run here."""
+        database_servers = pytest.importorskip("slurm_energy_lab.database_servers")
+        if name not in self._servers:
+            try:
+                self._servers[name] = database_servers.SERVERS[name]()
+            except (database_servers.UnavailableError, OSError) as error:
+                self._servers[name] = str(error)
+        if isinstance(self._servers[name], str):
+            pytest.skip(f"no {name} server: {self._servers[name]}")
+        return self._servers[name]
+
+    @contextlib.contextmanager
+    def database(self, name):
+        """Context manager that returns the URL of an empty database and drops it at the end."""
+        server, database = self.get(name), f"senergy_{next(self._databases)}"
+        url = server.create_database(database)
+        try:
+            yield url
+        finally:
+            server.drop_database(database)
+
+    def close(self):
+        for server in self._servers.values():
+            if not isinstance(server, str):
+                server.close()
+
+
+@pytest.fixture(scope="session")
+def database_servers():
+    servers = _DatabaseServers()
+    yield servers
+    servers.close()
+
+
+@pytest.fixture(params=["sqlite", "mariadb", "postgresql"])
+def store_location(request, tmp_path, database_servers):
+    """Location of an empty store of each kind: a path for SQLite, otherwise a URL."""
+    if request.param == "sqlite":
+        yield str(tmp_path / "senergy.db")
+    else:
+        with database_servers.database(request.param) as url:
+            yield url
