@@ -1,0 +1,36 @@
+"""Texts of emissions and money for people: one fixed number of digits per column, unknown values empty."""
+
+from __future__ import annotations
+
+
+def grams_text(grams: float | None) -> str:
+    """Return emissions with unit: `0 g`, `420 mg`, `12.3 g`, `1.24 kg`, `3.40 t`; empty: unknown."""
+    if grams is None:
+        return ""
+    magnitude = abs(grams)
+    if magnitude == 0:
+        return "0 g"
+    if magnitude < 1:
+        return f"{grams * 1e3:.3g} mg"
+    for limit, divisor, unit in ((999.5, 1.0, "g"), (999.5e3, 1e3, "kg")):
+        if magnitude < limit:
+            return f"{_three_digits(grams / divisor)} {unit}"
+    return f"{_three_digits(grams / 1e6)} t"
+
+
+def cost_text(amount: float | None, currency: str) -> str:
+    """Return an amount of money with its currency: `1.17 EUR`, `0.0042 EUR`; empty: unknown.
+
+    Amounts below 1 have two significant digits, so that the cost of a short job is not rounded to 0.
+    """
+    if amount is None:
+        return ""
+    if amount == 0 or abs(amount) >= 0.995:
+        return f"{amount:.2f} {currency}"
+    text = f"{amount:.2g}"
+    return f"{float(text):.10f}".rstrip("0") + f" {currency}" if "e" in text else f"{text} {currency}"
+
+
+def _three_digits(value: float) -> str:
+    magnitude = abs(value)
+    return f"{value:.2f}" if magnitude < 9.995 else f"{value:.1f}" if magnitude < 99.95 else f"{value:.0f}"

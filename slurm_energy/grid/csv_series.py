@@ -1,0 +1,135 @@
+"""Series of carbon intensity or price in CSV: columns time and value, with the unit in the second header."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+from slurm_energy.errors import UsageError
+from slurm_energy.grid.series import GridSeries, Sample, with_ends
+from slurm_energy.grid.units import Quantity, carbon_unit_factor, check_value, price_unit_factor
+from slurm_energy.quantities import shown
+
+MAX_ROWS: Final = 1_000_000
+_MAX_TIME_S: Final = 253402300799.0  # end of the year 9999
+
+
+def read_csv(
+    lines: Iterable[str], name: str, quantity: Quantity, currency: str, max_age_s: float | None = None
+) -> list[Sample]:
+    """Return the samples of a CSV text.
+
+    Args:
+        lines: lines of the text.
+        name: name of the file, for errors.
+        quantity: carbon intensity or price.
+        currency: currency of a price.
+        max_age_s: time for which a value holds if no other follows; None: twice the usual step.
+
+    Raises:
+        UsageError: the header, a time or a value is wrong; names file and line.
+    """
+    reader = csv.reader(lines, strict=True)
+    try:
+        header = next(reader, None)
+        if header is None:
+            raise UsageError(name, "is empty", _FORMAT)
+        factor = _unit_factor(header, f"{name}:1", quantity, currency)
+        points = list(_points(reader, name, lambda text: _value(text, factor, quantity)))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UsageError(f"{name}:{reader.line_num}", str(error), _FORMAT) from None
+    if not any(value is not None for _, value in points):
+        raise UsageError(name, "has no values", _FORMAT)
+    return with_ends(points, max_age_s)
+
+
+def write_csv(series: GridSeries, quantity: Quantity, currency: str) -> Iterator[str]:
+    """Yield the lines of a CSV text that `read_csv` reads as the same series. Gaps are rows without value."""
+    unit = "g/kWh" if quantity is Quantity.CARBON else f"{currency}/kWh"
+    yield f"time,{unit}\n"
+    end_s = None
+    for start, end, value in series.samples:
+        if end_s is not None and start > end_s:
+            yield f"{iso_time(end_s)},\n"
+        yield f"{iso_time(start)},{value!r}\n"
+        end_s = end
+    if end_s is not None:
+        yield f"{iso_time(end_s)},\n"
+
+
+def iso_time(time_s: float) -> str:
+    """Return a Unix time as ISO 8601 in UTC, with a fraction only if it has one."""
+    text = datetime.fromtimestamp(time_s, UTC).isoformat()
+    return text.replace("+00:00", "Z")
+
+
+def parse_time(text: str) -> float:
+    """Return the Unix time of an ISO 8601 text, or of a number of seconds. A text without zone is in UTC.
+
+    Raises:
+        ValueError: not such a time.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        moment = datetime.fromisoformat(text.strip())
+        seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    if not 0 <= seconds <= _MAX_TIME_S:
+        raise ValueError("the time is before 1970 or after 9999")
+    return seconds
+
+
+_FORMAT: Final = "write a header such as time,g/kWh and rows such as 2026-01-01T00:00Z,213.5"
+
+
+def _unit_factor(header: list[str], location: str, quantity: Quantity, currency: str) -> float:
+    if len(header) < 2 or header[0].strip().lstrip("\ufeff").lower() != "time":
+        raise UsageError(location, "the first column must be 'time' and the second the value", _FORMAT)
+    unit = header[1].strip()
+    try:
+        if quantity is Quantity.CARBON:
+            return carbon_unit_factor(unit)
+        return price_unit_factor(unit, currency)
+    except ValueError as error:
+        raise UsageError(location, shown(str(error), 200), _FORMAT) from None
+
+
+def _points(
+    rows: Iterable[list[str]], name: str, parse_value: Callable[[str], float | None]
+) -> Iterator[tuple[float, float | None]]:
+    before = -1.0
+    for line, row in enumerate(rows, 2):
+        if not row:
+            continue
+        location = f"{name}:{line}"
+        if line > MAX_ROWS:
+            raise UsageError(location, f"has more than {MAX_ROWS} rows")
+        if len(row) < 2:
+            raise UsageError(location, "needs a time and a value", _FORMAT)
+        try:
+            time_s = parse_time(row[0])
+        except (ValueError, OverflowError):
+            raise UsageError(location, f"'{shown(row[0])}' is not a time", _FORMAT) from None
+        if time_s <= before:
+            raise UsageError(location, "the times must ascend", "sort the rows and remove duplicates")
+        before = time_s
+        try:
+            value = parse_value(row[1])
+        except ValueError as error:
+            raise UsageError(location, f"'{shown(row[1])}': {error}", _FORMAT) from None
+        yield time_s, value
+
+
+def _value(text: str, factor: float, quantity: Quantity) -> float | None:
+    if not text.strip():
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError("not a number") from None
+    problem = check_value(quantity, value * factor)
+    if problem:
+        raise ValueError(problem)
+    return value * factor

@@ -1,0 +1,266 @@
+"""Emissions and cost of energy, with the facts that a reader needs to judge them. Pure functions.
+
+Source of the embodied share: profiling, section 7.2: SCI = (E x I) + M.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from slurm_energy.grid.factor import EnergyPart, GridAmount, GridFactor
+from slurm_energy.quantities import JOULES_PER_KWH
+
+DEFAULT_CURRENCY: Final = "EUR"
+SECONDS_PER_YEAR: Final = 365.25 * 86400.0
+_GRAMS_PER_KG: Final = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Hardware that a job reserved, for its share of the embodied emissions.
+
+    Attributes:
+        node_seconds: seconds of whole nodes; a job with half of a node's CPUs for 60 s has 30.
+        gpu_seconds: seconds of GPUs.
+    """
+
+    node_seconds: float
+    gpu_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EmbodiedCarbon:
+    """Emissions of making the hardware, spread evenly over its lifetime.
+
+    Attributes:
+        node_kg: kg of CO2 equivalents per node without its GPUs.
+        gpu_kg: kg of CO2 equivalents per GPU.
+        lifetime_years: years in use.
+    """
+
+    node_kg: float
+    gpu_kg: float
+    lifetime_years: float
+
+    def grams(self, reservation: Reservation) -> float:
+        """Return the embodied emissions in grams that belong to reserved hardware: M of the SCI."""
+        kilograms_s = self.node_kg * reservation.node_seconds + self.gpu_kg * reservation.gpu_seconds
+        return kilograms_s * _GRAMS_PER_KG / (self.lifetime_years * SECONDS_PER_YEAR)
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Emissions and cost of energy, as computed by `GridFactors.footprint`.
+
+    Attributes:
+        energy_joules: energy of the computers; None: unknown.
+        facility_joules: the same times the PUE: the energy that the site draws for it.
+        start_s: start of the energy in Unix time; None: no energy.
+        end_s: end of the energy.
+        carbon: emissions of `facility_joules` in grams; None: no carbon intensity is configured.
+        cost: cost of `facility_joules` in units of the currency; None: no price is configured.
+        embodied_grams: embodied emissions of the reserved hardware; None: not configured or not asked for.
+        factors: the factors from which the figures were computed.
+    """
+
+    energy_joules: float | None
+    facility_joules: float | None
+    start_s: float | None
+    end_s: float | None
+    carbon: GridAmount | None
+    cost: GridAmount | None
+    embodied_grams: float | None
+    factors: GridFactors
+
+    @property
+    def pue(self) -> float | None:
+        """Power usage effectiveness; None: unknown, and the figures are those of the computers alone."""
+        return self.factors.pue
+
+    @property
+    def currency(self) -> str:
+        """Currency of the cost."""
+        return self.factors.currency
+
+    @property
+    def carbon_basis(self) -> str:
+        """Provider, zone and time resolution of the emissions; empty: no carbon intensity is configured."""
+        factor = self.factors.carbon
+        return "" if factor is None or self.carbon is None else factor.basis(self.carbon)
+
+    @property
+    def cost_basis(self) -> str:
+        """Provider, zone and time resolution of the cost; empty: no price is configured."""
+        factor = self.factors.price
+        return "" if factor is None or self.cost is None else factor.basis(self.cost)
+
+    @property
+    def grams(self) -> float | None:
+        """Emissions of the energy in grams of CO2 equivalents, without embodied ones; None: unknown."""
+        return None if self.carbon is None else self.carbon.amount
+
+    @property
+    def total_grams(self) -> float | None:
+        """Emissions of the energy plus the embodied ones, E x I + M; None: one of them is unknown."""
+        if self.grams is None or self.embodied_grams is None:
+            return None
+        return self.grams + self.embodied_grams
+
+    @property
+    def cost_amount(self) -> float | None:
+        """Cost in units of the currency; None: unknown."""
+        return None if self.cost is None else self.cost.amount
+
+    @property
+    def pue_text(self) -> str:
+        """The PUE for people, such as `PUE 1.2` or `without PUE`."""
+        return "without PUE" if self.pue is None else f"PUE {self.pue:g}"
+
+    @property
+    def basis(self) -> str:
+        """One line with origin and time resolution of emissions and cost, and the PUE."""
+        parts = []
+        if self.carbon_basis:
+            parts.append(f"CO2e: {self.carbon_basis}")
+        if self.cost_basis:
+            parts.append(f"cost: {self.cost_basis}")
+        if not parts:
+            return ""
+        if self.embodied_grams is not None:
+            parts.append("embodied share separate")
+        return "; ".join([*parts, self.pue_text])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the footprint as a JSON object; unknown figures are null."""
+        return {
+            "energy_joules": self.energy_joules,
+            "facility_joules": self.facility_joules,
+            "start": self.start_s,
+            "end": self.end_s,
+            "pue": self.pue,
+            "co2e_grams": self.grams,
+            "co2e": _amount_json(self.carbon, self.carbon_basis),
+            "embodied_co2e_grams": self.embodied_grams,
+            "total_co2e_grams": self.total_grams,
+            "cost": self.cost_amount,
+            "currency": self.currency,
+            "price": _amount_json(self.cost, self.cost_basis),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class GridFactors:
+    """Everything that turns energy into emissions and cost: the result of `GET /v1/grid`.
+
+    Attributes:
+        carbon: carbon intensity in g/kWh; None: not configured.
+        price: price in units of `currency` per kWh; None: not configured.
+        pue: power usage effectiveness of the site; None: unknown.
+        embodied: embodied emissions of the hardware; None: not configured.
+        currency: currency of the price.
+    """
+
+    carbon: GridFactor | None = None
+    price: GridFactor | None = None
+    pue: float | None = None
+    embodied: EmbodiedCarbon | None = None
+    currency: str = DEFAULT_CURRENCY
+
+    def footprint(self, parts: Iterable[EnergyPart], reservation: Reservation | None = None) -> Footprint:
+        """Return the emissions and cost of energy, including those of cooling and losses by the PUE.
+
+        Args:
+            parts: energy of the computers, without the PUE.
+            reservation: hardware that was reserved, for the embodied share; None: without that share.
+        """
+        kept: Sequence[EnergyPart] = parts if isinstance(parts, (list, tuple)) else list(parts)
+        energy = _total(kept)
+        scale = 1.0 if self.pue is None else self.pue
+        carbon = None if self.carbon is None else _scaled(self.carbon.amount(kept), scale)
+        cost = None if self.price is None else _scaled(self.price.amount(kept), scale)
+        embodied = None if self.embodied is None or reservation is None else self.embodied.grams(reservation)
+        return Footprint(
+            energy_joules=energy,
+            facility_joules=None if energy is None else energy * scale,
+            start_s=min((start for start, _, _ in kept), default=None),
+            end_s=max((end for _, end, _ in kept), default=None),
+            carbon=carbon,
+            cost=cost,
+            embodied_grams=embodied,
+            factors=self,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the factors as a JSON object."""
+        embodied = self.embodied
+        return {
+            "carbon": None if self.carbon is None else self.carbon.to_json(),
+            "price": None if self.price is None else self.price.to_json(),
+            "pue": self.pue,
+            "embodied": None
+            if embodied is None
+            else {
+                "node_kg": embodied.node_kg,
+                "gpu_kg": embodied.gpu_kg,
+                "lifetime_years": embodied.lifetime_years,
+            },
+            "currency": self.currency,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> GridFactors:
+        """Return the factors of a JSON object made by `to_json`.
+
+        Raises:
+            ValueError, TypeError, KeyError: not such an object.
+        """
+        carbon, price, embodied = value["carbon"], value["price"], value["embodied"]
+        pue = value["pue"]
+        return cls(
+            None if carbon is None else GridFactor.from_json(carbon),
+            None if price is None else GridFactor.from_json(price),
+            None if pue is None else float(pue),
+            None
+            if embodied is None
+            else EmbodiedCarbon(
+                float(embodied["node_kg"]), float(embodied["gpu_kg"]), float(embodied["lifetime_years"])
+            ),
+            str(value["currency"]),
+        )
+
+
+def kilowatt_hours(joules: float) -> float:
+    """Return joules as kWh; 3,600,000 J are 1 kWh."""
+    return joules / JOULES_PER_KWH
+
+
+def _total(parts: Sequence[EnergyPart]) -> float | None:
+    total = 0.0
+    for _, _, joules in parts:
+        if joules is None:
+            return None
+        total += joules
+    return total
+
+
+def _scaled(amount: GridAmount, scale: float) -> GridAmount:
+    return GridAmount(
+        None if amount.amount is None else amount.amount * scale,
+        amount.known_amount * scale,
+        amount.known_share,
+        amount.fallback_share,
+    )
+
+
+def _amount_json(amount: GridAmount | None, basis: str) -> dict[str, Any] | None:
+    if amount is None:
+        return None
+    return {
+        "amount": amount.amount,
+        "known_amount": amount.known_amount,
+        "known_share": amount.known_share,
+        "fallback_share": amount.fallback_share,
+        "basis": basis,
+    }

@@ -1,0 +1,161 @@
+"""A step function of time with gaps: carbon intensity or price of electricity, with its exact integral."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Final
+
+Sample = tuple[float, float, float]
+"""Start and end of validity (Unix time in seconds), and the value in internal units, see `units`."""
+
+DEFAULT_STEP_S: Final = 3600.0
+_AGE_STEPS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesSource:
+    """Origin of a series, which every figure computed from it states.
+
+    Attributes:
+        provider: provider such as `entsoe`, or `constant`, `csv`, `yearly`.
+        zone: zone of the grid in the provider's notation; empty: the provider has none.
+        detail: further facts for readers, such as the year and publisher of a yearly factor, or `marginal`.
+    """
+
+    provider: str
+    zone: str = ""
+    detail: str = ""
+
+    @property
+    def text(self) -> str:
+        """Provider, zone and detail for people, such as `entsoe DE` or `yearly DE (2023)`."""
+        name = f"{self.provider} {self.zone}".rstrip()
+        return f"{name} ({self.detail})" if self.detail else name
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesIntegral:
+    """Integral of a series over a span of time.
+
+    Attributes:
+        value_seconds: integral of the value over the time in which it is known.
+        known_s: seconds in which the value is known.
+    """
+
+    value_seconds: float
+    known_s: float
+
+
+class GridSeries:
+    """A value of the grid over time. Each sample holds until its end or the next sample, whichever is first.
+
+    Times without a sample are unknown: the last value does not hold for ever.
+
+    Args:
+        source: origin of the values.
+        samples: samples in any order. If two have the same start, the later one in the sequence holds.
+        resolution_s: time step that the provider states; None: the usual distance of two samples.
+    """
+
+    def __init__(
+        self, source: SeriesSource, samples: Iterable[Sample], resolution_s: float | None = None
+    ) -> None:
+        by_start = {start: (end, value) for start, end, value in samples}
+        starts = sorted(by_start)
+        following = [*starts[1:], math.inf]
+        self.source = source
+        self._starts: list[float] = starts
+        self._ends = [min(by_start[start][0], after) for start, after in zip(starts, following, strict=True)]
+        self._values = [by_start[start][1] for start in starts]
+        if any(end <= start for start, end in zip(starts, self._ends, strict=True)):
+            raise ValueError("a sample must end after it starts")
+        if resolution_s is None and len(starts) > 1:
+            resolution_s = usual_step_s(starts)
+        self.resolution_s = resolution_s
+        lengths = [end - start for start, end in zip(starts, self._ends, strict=True)]
+        weighted = [value * length for value, length in zip(self._values, lengths, strict=True)]
+        self._known_before = list(accumulate(lengths, initial=0.0))
+        self._integral_before = list(accumulate(weighted, initial=0.0))
+
+    @classmethod
+    def constant(cls, source: SeriesSource, value: float) -> GridSeries:
+        """Return a series with the same value at all times; it has no resolution."""
+        return cls(source, [(-math.inf, math.inf, value)])
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        """The samples by start. Overlaps are removed."""
+        return list(zip(self._starts, self._ends, self._values, strict=True))
+
+    @property
+    def values(self) -> Sequence[float]:
+        """The values of the samples."""
+        return self._values
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the series has the same value at all times."""
+        return len(self._starts) == 1 and self._starts[0] == -math.inf and self._ends[0] == math.inf
+
+    @property
+    def end_s(self) -> float | None:
+        """End of the last sample; None: there is no sample."""
+        return self._ends[-1] if self._ends else None
+
+    def at(self, time_s: float) -> float | None:
+        """Return the value at a time; None: unknown."""
+        row = bisect_right(self._starts, time_s) - 1
+        return self._values[row] if row >= 0 and time_s < self._ends[row] else None
+
+    def integrate(self, start_s: float, end_s: float) -> SeriesIntegral:
+        """Return the integral from a time to a later or equal time."""
+        first = bisect_right(self._starts, start_s) - 1
+        last = bisect_right(self._starts, end_s) - 1
+        if last < 0:
+            return SeriesIntegral(0.0, 0.0)
+        if first == last:  # without the sums, so that the result is exact
+            known_s = max(0.0, min(end_s, self._ends[last]) - start_s)
+            return SeriesIntegral(self._values[last] * known_s, known_s)
+        weighted, known_s = self._up_to(last, end_s)
+        if first >= 0:
+            before = self._up_to(first, start_s)
+            weighted, known_s = weighted - before[0], known_s - before[1]
+        return SeriesIntegral(weighted, known_s)
+
+    def _up_to(self, row: int, time_s: float) -> tuple[float, float]:
+        """Return integral and known time from the first sample to a time in or after the sample `row`."""
+        known_s = min(time_s, self._ends[row]) - self._starts[row]
+        return (
+            self._integral_before[row] + self._values[row] * known_s,
+            self._known_before[row] + known_s,
+        )
+
+
+def usual_step_s(starts: Sequence[float]) -> float:
+    """Return the median distance of successive times; an hour if there are fewer than two."""
+    if len(starts) < 2:
+        return DEFAULT_STEP_S
+    return statistics.median(after - before for before, after in pairwise(starts))
+
+
+def with_ends(points: Sequence[tuple[float, float | None]], max_age_s: float | None = None) -> list[Sample]:
+    """Return samples from times and values that have no end.
+
+    Args:
+        points: ascending times with their values. None: unknown from this time on.
+        max_age_s: time for which a value holds if no other follows; None: twice the usual distance of two
+            times.
+    """
+    if max_age_s is None:
+        max_age_s = _AGE_STEPS * usual_step_s([time_s for time_s, _ in points])
+    following = [time_s for time_s, _ in points[1:]] + [math.inf]
+    return [
+        (time_s, min(time_s + max_age_s, after), value)
+        for (time_s, value), after in zip(points, following, strict=True)
+        if value is not None
+    ]

@@ -1,0 +1,89 @@
+"""Units of carbon intensities and prices: the accepted spellings, and the factors to the internal units.
+
+Inside the project a carbon intensity is in grams of CO2 equivalents per kWh, and a price in units of the
+currency per kWh.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from enum import StrEnum
+from typing import Final
+
+GRAMS_PER_POUND: Final = 453.59237
+MAX_GRAMS_PER_KWH: Final = 10_000.0
+"""Maximum plausible carbon intensity. Electricity from coal alone emits about 1,000 g/kWh."""
+MAX_PRICE_PER_KWH: Final = 1e6
+"""Maximum plausible price, large enough for every currency."""
+CURRENCY: Final = re.compile(r"[A-Z]{3}")
+
+
+class Quantity(StrEnum):
+    """What a series of the grid describes."""
+
+    CARBON = "carbon"
+    PRICE = "price"
+
+
+_CARBON_UNITS: Final = {
+    "g/kwh": 1.0,
+    "gco2/kwh": 1.0,
+    "gco2e/kwh": 1.0,
+    "gco2eq/kwh": 1.0,
+    "kg/mwh": 1.0,
+    "kg/kwh": 1000.0,
+    "t/mwh": 1000.0,
+    "lb/mwh": GRAMS_PER_POUND / 1000.0,
+    "lbs_co2/mwh": GRAMS_PER_POUND / 1000.0,
+}
+
+
+def carbon_unit_factor(unit: str) -> float:
+    """Return the grams per kWh of one unit of a carbon intensity.
+
+    Args:
+        unit: such as `g/kWh`, `gCO2eq/kWh`, `kg/MWh` or `lb/MWh`; `_per_` may replace the slash.
+
+    Raises:
+        ValueError: not a unit of carbon intensity.
+    """
+    factor = _CARBON_UNITS.get(_folded(unit))
+    if factor is None:
+        raise ValueError(f"'{unit}' is not a unit of carbon intensity such as g/kWh, kg/MWh or lb/MWh")
+    return factor
+
+
+def price_unit_factor(unit: str, currency: str) -> float:
+    """Return the price per kWh of one unit of a price.
+
+    Args:
+        unit: such as `EUR/kWh`, `EUR/MWh` or `ct/kWh`; `_per_` may replace the slash.
+        currency: currency of the price, three capital letters.
+
+    Raises:
+        ValueError: not a unit of price in this currency.
+    """
+    money, _, energy = _folded(unit).partition("/")
+    scale = {"kwh": 1.0, "mwh": 1e-3}.get(energy)
+    if scale is None or money not in (currency.lower(), "ct", "cent"):
+        raise ValueError(f"'{unit}' is not a unit of price such as {currency}/kWh, {currency}/MWh or ct/kWh")
+    return scale if money == currency.lower() else scale / 100.0
+
+
+def check_value(quantity: Quantity, value: float) -> str | None:
+    """Return why a value in internal units is implausible; None: it is plausible.
+
+    Carbon intensities are not negative. Prices may be.
+    """
+    if not math.isfinite(value):
+        return "must be a finite number"
+    if quantity is Quantity.CARBON and not 0 <= value <= MAX_GRAMS_PER_KWH:
+        return f"must be a carbon intensity from 0 to {MAX_GRAMS_PER_KWH:g} g/kWh"
+    if quantity is Quantity.PRICE and abs(value) > MAX_PRICE_PER_KWH:
+        return f"must be a price of at most {MAX_PRICE_PER_KWH:g} per kWh"
+    return None
+
+
+def _folded(unit: str) -> str:
+    return unit.strip().lower().replace("_per_", "/").replace(" ", "")

@@ -1,0 +1,62 @@
+"""Yearly carbon intensities by country, shipped with the package. `yearly_factors.csv` names their source."""
+
+from __future__ import annotations
+
+import csv
+import functools
+from dataclasses import dataclass
+from importlib import resources
+from typing import Final
+
+from slurm_energy.grid.series import GridSeries, SeriesSource
+
+PROVIDER: Final = "yearly"
+PUBLISHER: Final = "Our World in Data"
+
+
+@dataclass(frozen=True, slots=True)
+class YearlyFactor:
+    """Mean carbon intensity of a country's electricity in one year.
+
+    Attributes:
+        country: ISO 3166-1 code of two letters.
+        name: English name of the country.
+        grams_per_kwh: grams of CO2 equivalents per kWh.
+        year: the year.
+    """
+
+    country: str
+    name: str
+    grams_per_kwh: float
+    year: int
+
+    @property
+    def series(self) -> GridSeries:
+        """The factor as a constant series."""
+        source = SeriesSource(PROVIDER, self.country, f"{self.year}, {PUBLISHER}")
+        return GridSeries.constant(source, self.grams_per_kwh)
+
+
+def yearly_factor(country: str) -> YearlyFactor | None:
+    """Return the factor of a country; None: there is none.
+
+    Args:
+        country: ISO 3166-1 code of two or three letters, in upper or lower case.
+    """
+    return _factors().get(country.upper())
+
+
+def known_countries() -> list[YearlyFactor]:
+    """Return the factors of all countries by code."""
+    return sorted(set(_factors().values()), key=lambda factor: factor.country)
+
+
+@functools.cache
+def _factors() -> dict[str, YearlyFactor]:
+    text = resources.files("slurm_energy.grid").joinpath("yearly_factors.csv").read_text(encoding="utf-8")
+    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+    factors = {}
+    for row in rows:
+        factor = YearlyFactor(row["alpha2"], row["country"], float(row["g_per_kwh"]), int(row["year"]))
+        factors[row["alpha2"]] = factors[row["alpha3"]] = factor
+    return factors
