@@ -221,9 +221,9 @@ def _record_from_json(cls: type[EnergyRecord], data: Any) -> EnergyRecord:
     extra = tuple(item for item in extra if item[0] != "schema")
     _check_extra(extra)
     for key in _NAME_KEYS:
-        _require(_is_name(values.get(key), _MAX_NAME), key, values)
+        _require(is_name(values.get(key), _MAX_NAME), key, values)
     for key in _OPTIONAL_NAME_KEYS:
-        _require(values.get(key) is None or _is_name(values[key], _MAX_TEXT), key, values)
+        _require(values.get(key) is None or is_name(values[key], _MAX_TEXT), key, values)
     for key in _INT_KEYS:
         _require(_is_count(values.get(key, 0)), key, values)
     _require(_is_count(values.get("uid"), _MAX_UID), "uid", values)
@@ -274,11 +274,11 @@ def _check_extra(extra: Extra) -> None:
     if len(extra) > MAX_EXTRA_KEYS:
         raise UsageError(f"energy record: more than {MAX_EXTRA_KEYS} unknown keys")
     for key, value in extra:
-        if len(key) > _MAX_NAME or not _is_plain(value, MAX_EXTRA_DEPTH):
+        if len(key) > _MAX_NAME or not is_plain_json(value, MAX_EXTRA_DEPTH):
             raise UsageError(f"energy record: bad value for unknown key {key[:60]!r}")
 
 
-def _is_plain(value: Any, depth: int) -> bool:
+def is_plain_json(value: Any, depth: int) -> bool:
     """Return whether every reader can parse a value from JSON.
 
     Args:
@@ -287,7 +287,7 @@ def _is_plain(value: Any, depth: int) -> bool:
     """
     if isinstance(value, dict | list | tuple):
         items = value.values() if isinstance(value, dict) else value
-        return depth > 0 and all(_is_plain(item, depth - 1) for item in items)
+        return depth > 0 and all(is_plain_json(item, depth - 1) for item in items)
     return value is None or isinstance(value, str | bool) or is_number(value)
 
 
@@ -308,7 +308,7 @@ def _is_text(value: Any, max_length: int = _MAX_TEXT) -> bool:
     return isinstance(value, str) and len(value) <= max_length
 
 
-def _is_name(value: Any, max_length: int) -> bool:
+def is_name(value: Any, max_length: int) -> bool:
     """Return whether a value is text without control characters that is safe in a table on a terminal.
 
     Args:
@@ -359,7 +359,7 @@ def _device(data: Any) -> JobDevice:
     _check_extra(extra)
     limits = (device.min_cap_watts, device.max_cap_watts)
     named = isinstance(device.name, str) and _DEVICE.fullmatch(device.name)
-    if not (named and _is_name(device.product, _MAX_NAME)):
+    if not (named and is_name(device.product, _MAX_NAME)):
         raise UsageError(f"energy record: bad device {str(device.name)[:40]!r}")
     if not all(watts is None or _is_number(watts) for watts in limits):
         raise UsageError(f"energy record: bad power limits of {device.name}")
