@@ -58,11 +58,13 @@ def requested_watts(
     for row in range(queue.count):
         nodes, cpus, gpus = int(queue.nodes[row]), int(queue.cpus[row]), int(queue.gpus[row])
         rows = [powers.get(name, fallback) for name in queue.partition[row].split(",")]
+        predicted = float(predicted_watts[row]) - min(power.idle_watts(cpus, gpus) for power in rows)
+        # A waiting job of whole nodes shows only the CPUs that it requested; its runs measured whole nodes.
+        whole = not math.isnan(predicted)
         limit = max(
-            power.job_watts(nodes, cpus, gpus, queue.gpu_kind[row], exclusive=False) for power in rows
+            power.job_watts(nodes, cpus, gpus, queue.gpu_kind[row], exclusive=whole) for power in rows
         )
         limit = min(limit, float(max_watts[row]))
-        predicted = float(predicted_watts[row]) - min(power.idle_watts(cpus, gpus) for power in rows)
         watts[row] = _count(limit if math.isnan(predicted) else min(predicted, limit))
     return watts
 
@@ -71,21 +73,23 @@ def _count(watts: float) -> int:
     return int(min(max(math.ceil(watts), 1), MAX_COUNT))
 
 
-def feasible_watts(watts: int, max_watts: float, slowdown: bool) -> int:
+def feasible_watts(watts: int, max_watts: float, slowdown: bool, least_watts: float | None = None) -> int:
     """Return the license of a job that is larger than everything the budget can free.
 
     Such a job starts when no other job runs, and the budget then lowers its power limits. A job with a limit
     of its slowdown keeps its license, so that it starts only where it can run at that power. So does a job
-    that would need less than `MIN_SHARE` of its power.
+    that would start with less than `least_watts`.
 
     Args:
         watts: power that the job adds without a limit.
         max_watts: power that is free when no other job runs, at the highest coming limit; infinity: no limit.
         slowdown: whether the job has a limit of its slowdown.
+        least_watts: power below which the job does not start; None: `MIN_SHARE` of its power.
     """
-    if slowdown or not MIN_SHARE * watts <= max_watts < watts:
+    least = MIN_SHARE * watts if least_watts is None else least_watts
+    if slowdown or not least <= max_watts < watts:
         return watts
-    return max(1, math.floor(max_watts * (1.0 - TOLERANCE)))
+    return max(1, math.ceil(least), math.floor(max_watts * (1.0 - TOLERANCE)))
 
 
 def kept_watts(

@@ -31,12 +31,19 @@ class NodePowerRange:
         gpu_watts: maximum minus idle power of one GPU; 0 without GPUs.
         package_idle_watts: idle power of all packages together, with memory.
         gpu_idle_watts: idle power of one GPU.
+        package_min_watts: lowest power limits of all packages together; None: they cannot be limited.
+        gpu_min_watts: lowest power limit of one GPU; None: it cannot be limited.
+        package_model, gpu_model: kind of the packages and of the GPUs as in response curves; empty: unknown.
     """
 
     package_watts: float
     gpu_watts: float = 0.0
     package_idle_watts: float = 0.0
     gpu_idle_watts: float = 0.0
+    package_min_watts: float | None = None
+    gpu_min_watts: float | None = None
+    package_model: str = ""
+    gpu_model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,10 @@ class PartitionPower:
         idle_cpu_watts, idle_gpu_watts: idle power per CPU and per GPU, the smallest of all nodes.
         is_exclusive: whether each job gets whole nodes.
         is_default: whether jobs that name no partition come here.
+        node_min_watts: highest sum of the lowest limits of the packages of a node; None: a node that has
+            reported has no limits, or none has reported.
+        gpu_min_watts: highest of the lowest limits of a GPU; None likewise.
+        package_model, gpu_model: kind of all packages and of all GPUs; empty: several or unknown.
     """
 
     cpu_watts: float
@@ -82,6 +93,10 @@ class PartitionPower:
     idle_gpu_watts: float = 0.0
     is_exclusive: bool = False
     is_default: bool = False
+    node_min_watts: float | None = None
+    gpu_min_watts: float | None = None
+    package_model: str = ""
+    gpu_model: str = ""
 
     def job_watts(self, nodes: int, cpus: int, gpus: int, gpu_kind: str = "", *, exclusive: bool) -> float:
         """Return the power that a job can add at most.
@@ -147,6 +162,7 @@ def _power(
     gpu_watts = fallback.gpu_watts if fallback else GPU_WATTS
     node_watts = max(cpus) * cpu_watts
     idle_cpu = idle_gpu = 0.0
+    reported = [(node, node.power) for node in nodes if node.power is not None]
     kinds: dict[str, float] = {}
     if known:
         powers = [(count, node, node.power) for count, node in known if node.power is not None]
@@ -172,7 +188,21 @@ def _power(
         idle_gpu,
         is_exclusive=is_exclusive,
         is_default=is_default,
+        node_min_watts=_highest([power.package_min_watts for _, power in reported]),
+        gpu_min_watts=_highest([power.gpu_min_watts for node, power in reported if node.gpus]),
+        package_model=_only({power.package_model for _, power in reported}),
+        gpu_model=_only({power.gpu_model for node, power in reported if node.gpus}),
     )
+
+
+def _highest(values: Sequence[float | None]) -> float | None:
+    """Return the highest value; None if there is none or if one is unknown."""
+    numbers = [value for value in values if value is not None]
+    return max(numbers) if numbers and len(numbers) == len(values) else None
+
+
+def _only(names: set[str]) -> str:
+    return names.pop() if len(names) == 1 else ""
 
 
 def table_lines(powers: Mapping[str, PartitionPower]) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from slurm_energy.budget.job_licenses import (
+    MIN_SHARE,
     kept_watts,
     license_changes,
     requested_watts,
@@ -40,6 +41,7 @@ from slurm_energy.controller.budget_licenses import (
 )
 from slurm_energy.controller.history_cache import HistoryCache
 from slurm_energy.controller.partition_hardware import PartitionHardware
+from slurm_energy.controller.pending_power import ProgramKey, economic_power
 from slurm_energy.controller.start_holds import StartHolds
 from slurm_energy.errors import EnergyError
 from slurm_energy.log_once import RepeatedFailureLog
@@ -57,6 +59,7 @@ from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
 from slurm_energy.slurm.queue.job_update import JobUpdater
 from slurm_energy.slurm.queue.running_jobs import read_running_jobs
 from slurm_energy.slurm.queue.squeue_source import SqueueSource
+from slurm_energy.tuning.response_curve import ResponseCurve
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,9 @@ class BudgetAdmission:
         failures: log of failures.
         run: runs Slurm's commands.
         max_share: maximum share of the time in which Slurm is asked; updates in between change nothing.
+
+    Attributes:
+        programs: programs of the queue whose response curves the next update can use.
     """
 
     def __init__(
@@ -109,6 +115,8 @@ class BudgetAdmission:
         self._is_clean = False
         self._headroom: dict[str, float] = {}
         self._report = AdmissionReport()
+        self._curves: Mapping[ProgramKey, ResponseCurve] = {}
+        self.programs: frozenset[ProgramKey] = frozenset()
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -130,6 +138,7 @@ class BudgetAdmission:
         budgets: Sequence[BudgetHeadroom],
         counted_jobs: Collection[int],
         nodes: Mapping[str, NodePowerRange],
+        curves: Mapping[ProgramKey, ResponseCurve] | None = None,
     ) -> AdmissionReport:
         """Adapt licenses and reservations to the budgets. Call it once per control period.
 
@@ -141,8 +150,10 @@ class BudgetAdmission:
             counted_jobs: job ids whose power the headrooms already count as used. The licenses of other
                 running jobs are subtracted from the headrooms.
             nodes: range of power by node, of the nodes that have reported.
+            curves: known response curves of `programs`; None: those of the last call.
         """
         settings = self._config.budget
+        self._curves = self._curves if curves is None else curves
         mode = settings.admission if settings.mode == "enforce" and budgets else "off"
         began_s = time.monotonic()
         headroom = {budget.name: budget.headroom_watts for budget in budgets}
@@ -177,10 +188,11 @@ class BudgetAdmission:
         self._is_clean = False
         powers = self._hardware.powers(nodes)
         queue = self._source.read()
-        wanted, predicted = self._wanted(queue, powers)
+        floor_percent = max((budget.floor_percent for budget in budgets), default=0.0)
+        wanted, predicted, least = self._wanted(queue, powers, floor_percent)
         if mode == "hold":
             return self._hold(queue, wanted, now_unix_s, budgets, counted_jobs)
-        return self._license(queue, wanted, predicted, powers, now_unix_s, budgets, counted_jobs)
+        return self._license(queue, wanted, predicted, least, powers, now_unix_s, budgets, counted_jobs)
 
     def close(self) -> None:
         """Stop Slurm's commands. Reservations stay: they keep the last known budget."""
@@ -196,11 +208,18 @@ class BudgetAdmission:
             self._targets.clear()
             self._is_clean = True
 
-    def _wanted(self, queue: QueueColumns, powers: Mapping[str, PartitionPower]) -> tuple[Ints, list[bool]]:
-        """Return the power that each job adds, and whether measured runs predict it."""
+    def _wanted(
+        self, queue: QueueColumns, powers: Mapping[str, PartitionPower], floor_percent: float
+    ) -> tuple[Ints, list[bool], Floats]:
+        """Return the power that each job adds, whether measured runs predict it, and its least power."""
         quantiles = self._quantiles()
         watts, max_watts = self._predictor.predict_power_quantile(queue, quantiles)
-        return requested_watts(queue, powers, watts, max_watts), (~np.isnan(watts)).tolist()
+        full, predicted = requested_watts(queue, powers, watts, max_watts), (~np.isnan(watts)).tolist()
+        limits = self._predictor.slowdown_limits(queue)
+        power = economic_power(queue, full, predicted, powers, limits, floor_percent, self._curves)
+        self.programs = power.programs
+        floors = np.where(predicted, power.floor_watts, 0.0)
+        return power.watts, predicted, np.maximum(MIN_SHARE * full, floors)
 
     def _quantiles(self) -> Callable[[Mapping[str, Sequence[Any]]], tuple[Floats, Ints]]:
         history, quantile = self._history, self._config.budget.quantile
@@ -218,6 +237,7 @@ class BudgetAdmission:
         queue: QueueColumns,
         wanted: Ints,
         predicted: Sequence[bool],
+        least: Floats,
         powers: Mapping[str, PartitionPower],
         now_unix_s: float,
         budgets: Sequence[BudgetHeadroom],
@@ -236,7 +256,8 @@ class BudgetAdmission:
         self._lines = tuple(license_lines(self._config, pools[name], scoped, powers))
         cluster = next((one for one in budgets if one.scope.kind is ScopeKind.CLUSTER), None)
         wanted = kept_watts(queue, wanted, predicted, name, pools[name].total)
-        wanted = feasible_licenses(queue, wanted, cluster, running_watts(queue, wanted, self._targets))
+        least = np.maximum(least, np.where(predicted, 0.0, MIN_SHARE * wanted))
+        wanted = feasible_licenses(queue, wanted, least, cluster, running_watts(queue, wanted, self._targets))
 
         def names_of(row: int) -> list[str]:
             names = (queue.user[row], queue.account[row], queue.partition[row], queue.qos[row])

@@ -210,12 +210,19 @@ class JobRange(NamedTuple):
         gpu: maximum minus idle power of one GPU; 0 without GPUs.
         packages_idle: idle power of all packages together.
         gpu_idle: idle power of one GPU.
+        packages_min: sum of the lowest power limits of all packages; None: one of them has no limit.
+        gpu_min: highest of the lowest power limits of all GPUs; None: one of them has no limit.
+        package_model, gpu_model: kind of the packages and of the GPUs; empty if there are several or none.
     """
 
     packages: float
     gpu: float
     packages_idle: float
     gpu_idle: float
+    packages_min: float | None = None
+    gpu_min: float | None = None
+    package_model: str = ""
+    gpu_model: str = ""
 
 
 @dataclass(frozen=True, slots=True)

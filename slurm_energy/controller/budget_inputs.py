@@ -13,6 +13,7 @@ from slurm_energy.accounting.tuning_runs import StoredRun
 from slurm_energy.config import Config
 from slurm_energy.controller.budget_facts import BudgetedJob, BudgetedNode
 from slurm_energy.controller.budget_limits import BudgetLimits, node_reserves
+from slurm_energy.controller.pending_power import ProgramKey, program_key
 from slurm_energy.controller.running_jobs import RunningJobCache
 from slurm_energy.controller.store import Store
 from slurm_energy.controller.tuning_advisor import CurveOracle, parse_run
@@ -22,7 +23,6 @@ from slurm_energy.slurm.command import Runner
 from slurm_energy.slurm.fair_share import read_shares
 from slurm_energy.slurm.queue.node_resources import read_nodes
 from slurm_energy.slurm.queue.running_jobs import AllocatedJob
-from slurm_energy.slurm.script_fingerprint import FINGERPRINT_FORM
 from slurm_energy.tuning.program_curve import program_curve
 from slurm_energy.tuning.response_curve import ResponseCurve
 from slurm_energy.user_lookup import name_of
@@ -34,6 +34,9 @@ NODES_AGE_S: Final = 60.0
 ACCOUNTS_AGE_S: Final = 600.0
 _RETRY_S: Final = 10.0
 _MAX_CURVES: Final = 20_000
+CURVES_AGE_S: Final = 600.0
+"""Age after which the response curves of pending jobs are looked up again."""
+_MAX_PENDING_CURVES: Final = 200  # per refresh; the others follow
 CurveKey = tuple[int, int, str]
 
 
@@ -46,6 +49,13 @@ class BudgetInputs:
         run: runs Slurm's commands.
         failures: log of failures; a repeated one is logged once.
         oracle: returns the curve of a model on a kind of hardware; None: unknown.
+
+    Attributes:
+        allocated: running jobs in Slurm by id.
+        jobs: running jobs by id, as the engine needs them.
+        nodes: nodes by name.
+        programs: programs of pending jobs; their response curves are looked up by `refresh`.
+        pending_curves: the curves among them that are known.
     """
 
     def __init__(
@@ -64,6 +74,9 @@ class BudgetInputs:
         self.allocated: Mapping[int, AllocatedJob] = {}
         self.jobs: Mapping[int, BudgetedJob] = {}
         self.nodes: Mapping[str, BudgetedNode] = {}
+        self.programs: frozenset[ProgramKey] = frozenset()
+        self.pending_curves: Mapping[ProgramKey, ResponseCurve] = {}
+        self._looked_up: dict[ProgramKey, ResponseCurve | None] = {}
 
     async def refresh(
         self,
@@ -85,6 +98,7 @@ class BudgetInputs:
         if limits.needs_accounts and self._is_due("accounts", ACCOUNTS_AGE_S):
             await self._guarded("accounts", self._read_accounts(config, limits))
         await self._guarded("jobs", self._read_jobs(NEW_JOB_AGE_S if unknown else JOBS_AGE_S, kinds))
+        await self._guarded("curves of pending jobs", self._find_pending_curves())
 
     def _is_due(self, what: str, interval_s: float) -> bool:
         now_s = time.monotonic()
@@ -165,11 +179,21 @@ class BudgetInputs:
             self._curves[key] = await self._curve(job, key[2])
 
     async def _curve(self, job: AllocatedJob, kind: str) -> ResponseCurve | None:
-        fingerprint, model = job.flags.get("ENERGY_FINGERPRINT", ""), job.flags.get("ENERGY_MODEL") or None
-        known = fingerprint if FINGERPRINT_FORM.fullmatch(fingerprint) else None
-        if known is None and model is None:
-            return None
-        owner = self._users.get(job.uid, str(job.uid))
+        key = program_key(self._users.get(job.uid, str(job.uid)), job.flags, kind)
+        return None if key is None else await self._program_curve(key)
+
+    async def _find_pending_curves(self) -> None:
+        """Look up the response curves of pending jobs; programs that have learned since are found later."""
+        programs = self.programs
+        if self._is_due("pending curves", CURVES_AGE_S):
+            self._looked_up.clear()
+        self._looked_up = {key: curve for key, curve in self._looked_up.items() if key in programs}
+        for key in [key for key in programs if key not in self._looked_up][:_MAX_PENDING_CURVES]:
+            self._looked_up[key] = await self._program_curve(key)
+        self.pending_curves = {key: curve for key, curve in self._looked_up.items() if curve is not None}
+
+    async def _program_curve(self, program: ProgramKey) -> ResponseCurve | None:
+        owner, known, model, kind = program
         runs = await self._store.read(_learned_runs, owner, kind, known, model)
         workload = known or model or ""
         curve = await asyncio.to_thread(_program_curve, runs, kind, workload) if runs else None

@@ -19,7 +19,7 @@ from slurm_energy.budget.license_plan import withheld_power
 from slurm_energy.budget.power_table import PartitionPower, table_lines
 from slurm_energy.config import Config
 from slurm_energy.controller.budget_facts import BudgetScope, ScopeKind
-from slurm_energy.scheduling.queue import Ints
+from slurm_energy.scheduling.queue import Floats, Ints
 from slurm_energy.slurm.licenses import BUDGET_PREFIX, LicensePool, LicenseReservation, split_licenses
 from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
 from slurm_energy.slurm.queue.running_jobs import AllocatedJob
@@ -40,6 +40,7 @@ class BudgetHeadroom:
         headroom_watts: power that new jobs may add now, above idle; negative above the limit. Infinity: no
             limit.
         steps: (Unix time in seconds, limit in watts from then on) of the next 24 h, in ascending order.
+        floor_percent: share of a device's range of power limits above its minimum that running jobs keep.
     """
 
     name: str
@@ -47,6 +48,7 @@ class BudgetHeadroom:
     limit_watts: float
     headroom_watts: float
     steps: Sequence[tuple[float, float]] = ()
+    floor_percent: float = 0.0
 
     def covers(self, user: str, account: str, partition: str, qos: str) -> bool:
         """Return whether the jobs of these names are under the budget, as far as names determine this."""
@@ -84,9 +86,21 @@ def license_lines(
 
 
 def feasible_licenses(
-    queue: QueueColumns, wanted: Ints, cluster: BudgetHeadroom | None, held: Mapping[int, int]
+    queue: QueueColumns,
+    wanted: Ints,
+    least_watts: Floats,
+    cluster: BudgetHeadroom | None,
+    held: Mapping[int, int],
 ) -> Ints:
-    """Return licenses of pending jobs that the budget can free at all; see `feasible_watts`."""
+    """Return licenses of pending jobs that the budget can free at all; see `feasible_watts`.
+
+    Args:
+        queue: the jobs.
+        wanted: power that each job adds, shape (n,).
+        least_watts: power below which a job does not start, shape (n,).
+        cluster: budget of the cluster; None without one.
+        held: licenses of running jobs by id.
+    """
     if cluster is None or not math.isfinite(cluster.headroom_watts):
         return wanted
     rise = max([0.0, *(watts - cluster.limit_watts for _, watts in cluster.steps)])
@@ -94,7 +108,7 @@ def feasible_licenses(
     result = wanted.copy()
     for row in np.flatnonzero((queue.state == PENDING) & (wanted > max_watts)).tolist():
         slowdown = "ENERGY_SLOWDOWN" in queue.flags[row]
-        result[row] = feasible_watts(int(wanted[row]), max_watts, slowdown)
+        result[row] = feasible_watts(int(wanted[row]), max_watts, slowdown, float(least_watts[row]))
     return result
 
 

@@ -222,7 +222,18 @@ class BudgetNode:
                 gpu, gpu_idle = max(gpu, added), max(gpu_idle, idle)
             else:
                 packages, packages_idle = packages + added, packages_idle + idle
-        return JobRange(packages, gpu, packages_idle, gpu_idle)
+        cpus = [device for device in self.devices.values() if not device.is_gpu]
+        gpus = [device for device in self.devices.values() if device.is_gpu]
+        return JobRange(
+            packages,
+            gpu,
+            packages_idle,
+            gpu_idle,
+            sum(one.min_watts for one in cpus) if cpus and all(one.row >= 0 for one in cpus) else None,
+            max(one.min_watts for one in gpus) if gpus and all(one.row >= 0 for one in gpus) else None,
+            _only_kind(cpus),
+            _only_kind(gpus),
+        )
 
     @property
     def rest_watts(self) -> float | None:
@@ -236,3 +247,9 @@ class BudgetNode:
     def limited_watts(self) -> float:
         """Sum of the highest limits of the devices with a power limit."""
         return sum(device.max_watts for device in self.devices.values() if device.row >= 0)
+
+
+def _only_kind(devices: Sequence[BudgetDevice]) -> str:
+    """Return the kind of all devices; empty if they differ."""
+    kinds = {device.report.kind for device in devices}
+    return kinds.pop() if len(kinds) == 1 else ""

@@ -19,11 +19,13 @@ from slurm_energy.controller.budget_licenses import BudgetHeadroom
 from slurm_energy.controller.budget_limits import BudgetLimits
 from slurm_energy.controller.budget_signals import SignalText
 from slurm_energy.controller.history_cache import HistoryCache
+from slurm_energy.controller.pending_power import ProgramKey
 from slurm_energy.controller.running_jobs import RunningJobCache
 from slurm_energy.controller.store import Store
 from slurm_energy.controller.tuning_advisor import CurveOracle
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.slurm.command import Runner
+from slurm_energy.tuning.response_curve import ResponseCurve
 
 PLAN_HOURS: Final = 24.0
 Shared = tuple[Store, RunningJobCache, Runner, RepeatedFailureLog, Callable[[], CurveOracle | None]]
@@ -37,6 +39,7 @@ class AdmissionRequest:
     headrooms: tuple[BudgetHeadroom, ...]
     counted_jobs: frozenset[int]
     nodes: Mapping[str, NodePowerRange]
+    curves: Mapping[ProgramKey, ResponseCurve]
 
 
 @dataclass(slots=True)
@@ -137,6 +140,7 @@ class BudgetParts:
                 name=status.name,
                 scope=budget.scope,
                 limit_watts=status.limit_watts,
+                floor_percent=budget.floor_percent,
                 headroom_watts=status.headroom_watts,
                 steps=[(s.unix_s, s.watts) for s in self.limits.steps(status.name, unix_s, PLAN_HOURS)],
             )
@@ -150,16 +154,19 @@ class BudgetParts:
         }
         for name, watts in _promises(headrooms).items():
             self._promised[name] = max(watts, self._promised.get(name, math.inf))
-        return AdmissionRequest(unix_s, headrooms, self.engine.reported_jobs, ranges)
+        return AdmissionRequest(
+            unix_s, headrooms, self.engine.reported_jobs, ranges, self.inputs.pending_curves
+        )
 
     def admit(self, request: AdmissionRequest) -> None:
         """Adapt Slurm's licenses or holds. The call runs Slurm's commands."""
         self.admission_report = self.admission.update(
-            request.unix_s, request.headrooms, request.counted_jobs, request.nodes
+            request.unix_s, request.headrooms, request.counted_jobs, request.nodes, request.curves
         )
 
     def end_admission(self, request: AdmissionRequest) -> None:
         """Keep free only what Slurm can now give to jobs. After a failure that is anything."""
+        self.inputs.programs = self.admission.programs
         failed = bool(self.admission_report.problems)
         self._promised = {} if failed else _promises(request.headrooms)
 

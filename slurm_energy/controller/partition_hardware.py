@@ -6,6 +6,7 @@ import math
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from slurm_energy.budget.power_table import NodePowerRange, PartitionNode, PartitionPower, partition_powers
@@ -56,11 +57,12 @@ class PartitionHardware:
 
 
 def _rounded(power: NodePowerRange) -> NodePowerRange:
-    return NodePowerRange(
-        math.ceil(power.package_watts / _WATTS_STEP) * _WATTS_STEP,
-        math.ceil(power.gpu_watts / _WATTS_STEP) * _WATTS_STEP,
-        math.floor(power.package_idle_watts / _WATTS_STEP) * _WATTS_STEP,
-        math.floor(power.gpu_idle_watts / _WATTS_STEP) * _WATTS_STEP,
+    return replace(
+        power,
+        package_watts=math.ceil(power.package_watts / _WATTS_STEP) * _WATTS_STEP,
+        gpu_watts=math.ceil(power.gpu_watts / _WATTS_STEP) * _WATTS_STEP,
+        package_idle_watts=math.floor(power.package_idle_watts / _WATTS_STEP) * _WATTS_STEP,
+        gpu_idle_watts=math.floor(power.gpu_idle_watts / _WATTS_STEP) * _WATTS_STEP,
     )
 
 

@@ -32,7 +32,7 @@ def policy_file_text(config: Config) -> str:
     lines.append(f"power-profiles {','.join(POWER_PROFILES)}")
     if _copies_flags(config):
         lines.append("note-flags")
-    if config.priority.mode in CHANGING_MODES and config.priority.fingerprints:
+    if (config.priority.mode in CHANGING_MODES or _admits(config)) and config.priority.fingerprints:
         lines.append("note-fingerprint")
     if config.priority.mode in CHANGING_MODES and config.priority.shape_selection_delay_s > 0:
         lines.append(f"shape-selection-delay {math.ceil(config.priority.shape_selection_delay_s)}")
@@ -45,11 +45,17 @@ def policy_file_text(config: Config) -> str:
 def _copies_flags(config: Config) -> bool:
     """Return whether submission copies a job's energy flags to its AdminComment.
 
-    The queue engine reads them there. In shadow mode nothing of a job is changed unless the site sets
-    `priority.shadow_flags`.
+    The queue engine and the admission of power budgets read them there. In shadow mode nothing of a job is
+    changed unless the site sets `priority.shadow_flags` or enforces a budget.
     """
     priority = config.priority
-    return priority.mode == "portable" or (priority.mode == "shadow" and priority.shadow_flags)
+    wanted = priority.mode == "portable" or (priority.mode == "shadow" and priority.shadow_flags)
+    return wanted or _admits(config)
+
+
+def _admits(config: Config) -> bool:
+    """Return whether power budgets decide which jobs start, by flags and programs among others."""
+    return config.budget.mode == "enforce" and config.budget.admission != "off"
 
 
 def _policy_line(policy: PolicyInfo) -> str:

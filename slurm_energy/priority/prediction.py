@@ -196,6 +196,12 @@ class QueuePredictor:
         is_valid = (level >= 0) & (level <= USER_LEVEL) & (watts > 0) & (watts <= _MAX_FIGURE)
         return np.where(is_valid, np.minimum(watts, max_watts), np.nan), max_watts
 
+    def slowdown_limits(self, queue: QueueColumns) -> Floats:
+        """Return the accepted slowdown of each job as a fraction; NaN: no limit. Shape (n,)."""
+        partitions = [partition.partition(",")[0] for partition in queue.partition]
+        limits = [one.slowdown_limit for one in self._requests_of(queue.flags, queue.user, partitions)]
+        return np.array([np.nan if limit is None else limit for limit in limits], np.float64)
+
     def _from_history(
         self, requests: dict[str, list[Any]], count: int
     ) -> tuple[Floats, Floats, Ints, Ints, Ints]:

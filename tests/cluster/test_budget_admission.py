@@ -16,11 +16,15 @@ import pytest
 from small_cluster import SmallCluster, marks, wait_until
 
 from slurm_energy import config as configuration
+from slurm_energy.budget.job_licenses import MIN_SHARE
 from slurm_energy.budget.power_table import NodePowerRange
 from slurm_energy.controller.budget_admission import BudgetAdmission
 from slurm_energy.controller.budget_facts import BudgetScope, ScopeKind
 from slurm_energy.controller.budget_licenses import BudgetHeadroom
+from slurm_energy.controller.history_cache import HistoryCache
 from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.oracle.history import ObservedRun, RunEnding
+from slurm_energy.policies.policy_file import policy_file_text
 from slurm_energy.slurm.licenses import read_license_pools, split_licenses
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -50,11 +54,14 @@ NO_STEPS: tuple[tuple[float, float], ...] = ()
 class Budget:
     """The admission of senergyctld on a cluster, updated by the tests."""
 
-    def __init__(self, cluster: SmallCluster, admission: str) -> None:
+    def __init__(
+        self, cluster: SmallCluster, admission: str, history: HistoryCache | None = None, nodes=NODES
+    ) -> None:
         text = f'[budget]\nmode = "enforce"\nadmission = "{admission}"\nperiod_s = 2.0\n'
-        self.cluster = cluster
+        self.cluster, self.nodes = cluster, nodes
         failures = RepeatedFailureLog(logging.getLogger("test"))
-        self.admission = BudgetAdmission(configuration.parse(text), None, failures, max_share=1e6)
+        self.config = configuration.parse(text)
+        self.admission = BudgetAdmission(self.config, history, failures, max_share=1e6)
 
     def update(self, headroom, limit=3000.0, steps=NO_STEPS, scoped=None, counted=()):
         """Update once, publish the table and return the report."""
@@ -62,9 +69,9 @@ class Budget:
         if scoped is not None:
             scope = BudgetScope(ScopeKind.USER, frozenset({USER}))
             budgets.append(BudgetHeadroom("nobody", scope, limit, scoped))
-        report = self.admission.update(time.time(), budgets, counted, NODES)
-        lines = ["senergy-policies 1", *self.admission.policy_lines(), ""]
-        self.cluster.policy_file.write_text("\n".join(lines))
+        report = self.admission.update(time.time(), budgets, counted, self.nodes)
+        text = policy_file_text(self.config)
+        self.cluster.policy_file.write_text("\n".join([text.rstrip(), *self.admission.policy_lines(), ""]))
         assert report.problems == (), report
         return report
 
@@ -90,6 +97,33 @@ def budget(cluster):
     made = Budget(cluster, "licenses")
     yield made
     made.end()
+    _cancel(cluster)
+
+
+@pytest.fixture
+def measured_budget(cluster):
+    """Yield a budget on nodes with power limits whose history has runs of 180 W above idle on each node."""
+    history = HistoryCache(None, RepeatedFailureLog(logging.getLogger("test")), 90.0)
+    runs = [
+        ObservedRun(
+            ending=RunEnding.COMPLETED,
+            end=time.time() - 1000.0 * number,
+            duration_s=300.0,
+            energy_joules=300.0 * 230.0,
+            user=USER,
+            name=name,
+            nodes=1,
+            cpus=cpus,
+        )
+        for name, cpus in (("measured", 4), ("whole node", 1))
+        for number in range(1, 9)
+    ]
+    history.run(lambda known: [known.learn(run) for run in runs])
+    power = NodePowerRange(200.0, package_idle_watts=50.0, package_min_watts=100.0, package_model="Xeon")
+    made = Budget(cluster, "licenses", history, dict.fromkeys(NODES, power))
+    yield made
+    made.end()
+    history.close()
     _cancel(cluster)
 
 
@@ -261,6 +295,25 @@ def test_components_of_a_heterogeneous_job_get_one_license_together(cluster, bud
     budget.update(400.0)
     wait_until(lambda: state(cluster, job) == "RUNNING", "job", cluster)
     assert read_license_pools()["watts"].used == 400
+
+
+def test_measured_jobs_start_together_at_the_power_to_which_the_budget_may_lower_them(
+    cluster, measured_budget, sbatch
+):
+    measured_budget.update(0.0)
+    jobs = [sbatch("-n4", name="measured") for _ in range(2)]
+    limited = sbatch("-n4", "--energy-policy=edp", "--energy-slowdown=1%", name="measured")
+    whole_node = sbatch("-N1", "--exclusive", name="whole node")  # shows one CPU while it waits
+    unknown = sbatch("-n4", name="first run")
+    measured_budget.update(0.0)
+    shown = (*jobs, limited, whole_node, unknown)
+    watts = [int(licenses(cluster, job).removeprefix("watts:")) for job in shown]
+    assert watts[0] == watts[1] and 180 * MIN_SHARE <= watts[0] < 180 * 0.95
+    assert watts[0] < watts[2] < 200 and watts[3:] == [200, 400]
+    measured_budget.update(2.0 * watts[0])
+    for job in jobs:
+        wait_until(lambda job=job: state(cluster, job) == "RUNNING", f"job {job}", cluster)
+    assert [state(cluster, job) for job in (limited, whole_node, unknown)] == ["PENDING"] * 3
 
 
 def test_jobs_under_a_second_budget_need_its_licenses_too(cluster, budget, sbatch):

@@ -273,10 +273,10 @@ def test_the_first_component_holds_the_licenses_of_all() -> None:
     assert _changes(queue, [10, 20, 30]) == {"1+0": "watts:60", "2": ""}
 
 
-def test_predictions_replace_the_table_but_never_exceed_it() -> None:
+def test_predictions_replace_the_table_but_never_exceed_the_power_of_whole_nodes() -> None:
     queue = _queue("", "", "", nodes=[1, 1, 2], cpus=[64, 64, 4], gpus=[0, 0, 2], gpu_kind=["", "", "a100"])
     watts = requested_watts(queue, POWERS, np.array([200.0, 9e9, np.nan]), np.array([np.inf, np.inf, 300.0]))
-    assert watts.tolist() == [136, 640, 300]
+    assert watts.tolist() == [136, 10240, 300]
 
 
 def test_a_job_larger_than_the_budget_starts_with_less_unless_its_slowdown_is_limited() -> None:

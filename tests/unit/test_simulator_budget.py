@@ -11,9 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
+from slurm_energy.budget.power_table import NodePowerRange, PartitionNode, partition_powers
 from slurm_energy.budget.start_order import PowerRequest, order_starts
 from slurm_energy.controller.budget_engine import BudgetEngine
 from slurm_energy.controller.budget_facts import BudgetInForce, BudgetScope, EngineSettings, ScopeKind
+from slurm_energy.controller.pending_power import ProgramKey, economic_power
+from slurm_energy.policies.operating_point import OperatingPoint
 from slurm_energy.scheduling import policy
 from slurm_energy.scheduling.backfill import Discipline
 from slurm_energy.simulator.cluster import Cluster, NodeKind
@@ -26,6 +29,8 @@ from slurm_energy.simulator.schedule_settings import BudgetRules, ScheduleSettin
 from slurm_energy.simulator.simulation_result import JobOutcome
 from slurm_energy.simulator.step_function import StepFunction
 from slurm_energy.simulator.workload import workload
+from slurm_energy.slurm.queue.columns import queue_columns
+from slurm_energy.tuning.response_curve import CurveSource, ResponseCurve, ResponsePoint
 
 pytestmark = pytest.mark.slow
 
@@ -242,3 +247,43 @@ def test_the_simulator_and_the_controller_admit_the_same_jobs_in_the_same_state(
         fits, left_watts = admission.admit(watts, left_watts)
         starts.append(fits)
     assert {number for number, fits in enumerate(starts) if fits} == live.startable
+
+
+@pytest.mark.parametrize("slowdown_limit", [math.nan, 0.1])
+@pytest.mark.parametrize("draw_watts", [210, 390])
+def test_the_license_of_a_job_with_a_curve_is_the_power_with_which_the_simulator_admits_it(
+    draw_watts, slowdown_limit
+):
+    limits = np.linspace(100.0, draw_watts, LEVELS)
+    ratios = draw_watts / limits
+    points = tuple(
+        ResponsePoint(
+            OperatingPoint(gpu_limit_watts=float(watts)),
+            float(ratio),
+            float(1 / ratio),
+            CurveSource.EARLIER_RUNS,
+        )
+        for watts, ratio in zip(limits, ratios, strict=True)
+    )
+    curve = ResponseCurve("H100", "llama", points)
+    range_watts = NodePowerRange(0.0, 350.0, 0.0, IDLE_WATTS, gpu_min_watts=100.0, gpu_model="H100")
+    powers = partition_powers([PartitionNode(frozenset({"gpu"}), 8, {"h100": 1}, range_watts)])
+    flags = {"ENERGY_MODEL": "llama"}
+    columns = {"partition": ["gpu"] * 2, "user": ["ada"] * 2, "nodes": [1] * 2, "cpus": [8] * 2}
+    queue = queue_columns(0.0, [1, 2], gpus=[1] * 2, gpu_kind=["h100"] * 2, flags=[flags] * 2, **columns)
+    full = np.full(2, draw_watts - int(IDLE_WATTS))
+    limited = np.full(2, slowdown_limit)
+    key = ProgramKey("ada", None, "llama", "H100")
+    live = economic_power(queue, full, [True, False], powers, limited, 0.0, {key: curve})
+
+    jobs = workload(
+        np.array([0, LEVELS]),
+        {"submit_s": [0.0]},
+        {"units": [1] * LEVELS, "time_s": 1000.0 * ratios[::-1], "power_watts": limits[::-1]},
+    )
+    kinds, rule = [NodeKind("gpu", 1, 1, IDLE_WATTS, IDLE_WATTS)], rules(slowdown_limit=slowdown_limit)
+    admission = JobAdmission(jobs, kinds, rule, PowerColumns(jobs, kinds, rule))
+    (needed_watts,) = admission.added_watts([0], math.inf)
+    assert live.watts.tolist() == [math.ceil(needed_watts - 1e-6), full[1]]
+    assert live.floor_watts[0] <= live.watts[0] < full[0]
+    assert live.programs == {key}
