@@ -9,7 +9,7 @@ from typing import Final
 
 from slurm_energy.errors import UsageError
 from slurm_energy.grid.series import GridSeries, Sample, with_ends
-from slurm_energy.grid.units import Quantity, carbon_unit_factor, check_value, price_unit_factor
+from slurm_energy.grid.units import GridQuantity, carbon_unit_factor, check_value, price_unit_factor
 from slurm_energy.quantities import shown
 
 MAX_ROWS: Final = 1_000_000
@@ -17,7 +17,7 @@ _MAX_TIME_S: Final = 253402300799.0  # end of the year 9999
 
 
 def read_csv(
-    lines: Iterable[str], name: str, quantity: Quantity, currency: str, max_age_s: float | None = None
+    lines: Iterable[str], name: str, quantity: GridQuantity, currency: str, max_age_s: float | None = None
 ) -> list[Sample]:
     """Return the samples of a CSV text.
 
@@ -45,9 +45,9 @@ def read_csv(
     return with_ends(points, max_age_s)
 
 
-def write_csv(series: GridSeries, quantity: Quantity, currency: str) -> Iterator[str]:
+def write_csv(series: GridSeries, quantity: GridQuantity, currency: str) -> Iterator[str]:
     """Yield the lines of a CSV text that `read_csv` reads as the same series. Gaps are rows without value."""
-    unit = "g/kWh" if quantity is Quantity.CARBON else f"{currency}/kWh"
+    unit = "g/kWh" if quantity is GridQuantity.CARBON else f"{currency}/kWh"
     yield f"time,{unit}\n"
     end_s = None
     for start, end, value in series.samples:
@@ -84,12 +84,12 @@ def parse_time(text: str) -> float:
 _FORMAT: Final = "write a header such as time,g/kWh and rows such as 2026-01-01T00:00Z,213.5"
 
 
-def _unit_factor(header: list[str], location: str, quantity: Quantity, currency: str) -> float:
+def _unit_factor(header: list[str], location: str, quantity: GridQuantity, currency: str) -> float:
     if len(header) < 2 or header[0].strip().lstrip("\ufeff").lower() != "time":
         raise UsageError(location, "the first column must be 'time' and the second the value", _FORMAT)
     unit = header[1].strip()
     try:
-        if quantity is Quantity.CARBON:
+        if quantity is GridQuantity.CARBON:
             return carbon_unit_factor(unit)
         return price_unit_factor(unit, currency)
     except ValueError as error:
@@ -122,7 +122,7 @@ def _points(
         yield time_s, value
 
 
-def _value(text: str, factor: float, quantity: Quantity) -> float | None:
+def _value(text: str, factor: float, quantity: GridQuantity) -> float | None:
     if not text.strip():
         return None
     try:

@@ -19,7 +19,7 @@ MAX_PRICE_PER_KWH: Final = 1e6
 CURRENCY: Final = re.compile(r"[A-Z]{3}")
 
 
-class Quantity(StrEnum):
+class GridQuantity(StrEnum):
     """What a series of the grid describes."""
 
     CARBON = "carbon"
@@ -71,16 +71,16 @@ def price_unit_factor(unit: str, currency: str) -> float:
     return scale if money == currency.lower() else scale / 100.0
 
 
-def check_value(quantity: Quantity, value: float) -> str | None:
+def check_value(quantity: GridQuantity, value: float) -> str | None:
     """Return why a value in internal units is implausible; None: it is plausible.
 
     Carbon intensities are not negative. Prices may be.
     """
     if not math.isfinite(value):
         return "must be a finite number"
-    if quantity is Quantity.CARBON and not 0 <= value <= MAX_GRAMS_PER_KWH:
+    if quantity is GridQuantity.CARBON and not 0 <= value <= MAX_GRAMS_PER_KWH:
         return f"must be a carbon intensity from 0 to {MAX_GRAMS_PER_KWH:g} g/kWh"
-    if quantity is Quantity.PRICE and abs(value) > MAX_PRICE_PER_KWH:
+    if quantity is GridQuantity.PRICE and abs(value) > MAX_PRICE_PER_KWH:
         return f"must be a price of at most {MAX_PRICE_PER_KWH:g} per kWh"
     return None
 

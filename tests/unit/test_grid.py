@@ -21,7 +21,7 @@ from slurm_energy.grid.footprint import (
     kilowatt_hours,
 )
 from slurm_energy.grid.series import GridSeries, SeriesSource, with_ends
-from slurm_energy.grid.units import Quantity, carbon_unit_factor, price_unit_factor
+from slurm_energy.grid.units import GridQuantity, carbon_unit_factor, price_unit_factor
 from slurm_energy.grid.yearly_factors import known_countries, yearly_factor
 
 SOURCE = SeriesSource("entsoe", "DE")
@@ -199,7 +199,7 @@ def test_units_of_price() -> None:
 def test_csv_by_hand() -> None:
     text = "time,EUR/MWh\n2026-01-01T00:00Z,100\n2026-01-01T02:00+01:00,-5.5\n1767232800,\n"
     start = 1767225600.0
-    assert read_csv(text.splitlines(True), "x", Quantity.PRICE, "EUR") == [
+    assert read_csv(text.splitlines(True), "x", GridQuantity.PRICE, "EUR") == [
         (start, start + HOUR, pytest.approx(0.1)),
         (start + HOUR, start + 2 * HOUR, pytest.approx(-0.0055)),
     ]
@@ -225,7 +225,7 @@ def test_csv_by_hand() -> None:
 )
 def test_csv_errors_name_the_line(text: str, words: str) -> None:
     with pytest.raises(UsageError) as caught:
-        read_csv(text.splitlines(True), "f", Quantity.CARBON, "EUR")
+        read_csv(text.splitlines(True), "f", GridQuantity.CARBON, "EUR")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -233,8 +233,8 @@ def test_csv_errors_name_the_line(text: str, words: str) -> None:
 @given(SAMPLES)
 def test_csv_round_trip(rows: list[tuple[int, int, int]]) -> None:
     series = GridSeries(SOURCE, [(float(a), float(a + n), abs(float(v))) for a, n, v in rows])
-    lines = list(write_csv(series, Quantity.CARBON, "EUR"))
-    again = GridSeries(SOURCE, read_csv(lines, "x", Quantity.CARBON, "EUR", max_age_s=math.inf))
+    lines = list(write_csv(series, GridQuantity.CARBON, "EUR"))
+    again = GridSeries(SOURCE, read_csv(lines, "x", GridQuantity.CARBON, "EUR", max_age_s=math.inf))
     assert again.samples == series.samples
 
 
