@@ -8,12 +8,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from slurm_energy.accounting.database import transaction
+from sqlalchemy import Connection
+
+from slurm_energy.accounting.engine import execute_many, transaction
 
 FINE_SPAN_S: Final = 10.0
 """Span of a sample when it is stored."""
@@ -95,7 +96,7 @@ class LimitOverride:
     reason: str = ""
 
 
-def save_samples(connection: sqlite3.Connection, cluster: str, samples: Iterable[BudgetSample]) -> None:
+def save_samples(connection: Connection, cluster: str, samples: Iterable[BudgetSample]) -> None:
     """Store samples of the budgets of `cluster` (Slurm's ClusterName) in one transaction."""
     rows = [
         (
@@ -105,14 +106,15 @@ def save_samples(connection: sqlite3.Connection, cluster: str, samples: Iterable
         for s in samples
     ]
     with transaction(connection):
-        connection.executemany(
+        execute_many(
+            connection,
             f"INSERT OR REPLACE INTO budget_samples VALUES ({','.join('?' * 11)})",
             rows,
         )
 
 
 def samples(
-    connection: sqlite3.Connection,
+    connection: Connection,
     cluster: str,
     budget: str,
     begin: float,
@@ -131,10 +133,10 @@ def samples(
     """
     span_s = max(FINE_SPAN_S, (end - begin) / max(1, limit))
     span_s = math.ceil(span_s / FINE_SPAN_S) * FINE_SPAN_S
-    rows = connection.execute(
+    rows = connection.exec_driver_sql(
         f"SELECT {_MERGED} FROM budget_samples WHERE cluster = ? AND budget = ? AND time >= ? AND time < ?"
         " GROUP BY CAST(time / ? AS INTEGER) ORDER BY min(time)",
-        [cluster, budget, begin, end, span_s],
+        (cluster, budget, begin, end, span_s),
     )
     return [BudgetSample(*row) for row in rows]
 
@@ -147,22 +149,24 @@ _MERGED: Final = (
 )
 
 
-def names(connection: sqlite3.Connection, cluster: str) -> list[str]:
+def names(connection: Connection, cluster: str) -> list[str]:
     """Return the names of all budgets with samples."""
-    rows = connection.execute("SELECT DISTINCT budget FROM budget_samples WHERE cluster = ?", [cluster])
+    rows = connection.exec_driver_sql(
+        "SELECT DISTINCT budget FROM budget_samples WHERE cluster = ?", (cluster,)
+    )
     return [name for (name,) in rows]
 
 
-def merge_old_samples(connection: sqlite3.Connection, before: float) -> int:
+def merge_old_samples(connection: Connection, before: float) -> int:
     """Merge the oldest day of fine samples from before `before` (Unix seconds).
 
     Returns:
         The number of samples that were replaced; if it is not 0, call again.
     """
     with transaction(connection):
-        (oldest,) = connection.execute(
-            "SELECT min(time) FROM budget_samples WHERE time < ? AND span_s < ?", [before, COARSE_SPAN_S / 2]
-        ).fetchone()
+        (oldest,) = connection.exec_driver_sql(
+            "SELECT min(time) FROM budget_samples WHERE time < ? AND span_s < ?", (before, COARSE_SPAN_S / 2)
+        ).one()
         if oldest is None:
             return 0
         # Whole coarse spans only, so that each is merged once.
@@ -170,28 +174,29 @@ def merge_old_samples(connection: sqlite3.Connection, before: float) -> int:
         end = min(before // COARSE_SPAN_S * COARSE_SPAN_S, begin + _MERGED_AT_ONCE_S)
         if end <= begin:
             return 0
-        merged = connection.execute(
+        merged = connection.exec_driver_sql(
             f"SELECT cluster, {_MERGED} FROM budget_samples WHERE time >= ? AND time < ?"
             " GROUP BY cluster, budget, CAST(time / ? AS INTEGER)",
-            [begin, end, COARSE_SPAN_S],
+            (begin, end, COARSE_SPAN_S),
         ).fetchall()
-        deleted = connection.execute(
-            "DELETE FROM budget_samples WHERE time >= ? AND time < ?", [begin, end]
+        deleted = connection.exec_driver_sql(
+            "DELETE FROM budget_samples WHERE time >= ? AND time < ?", (begin, end)
         ).rowcount
         # A merged span counts as coarse even if only a part of it was sampled.
         rows = [(*row[:3], max(row[3], COARSE_SPAN_S / 2), *row[4:]) for row in merged]
-        connection.executemany(f"INSERT INTO budget_samples VALUES ({','.join('?' * 11)})", rows)
+        execute_many(connection, f"INSERT INTO budget_samples VALUES ({','.join('?' * 11)})", rows)
         return deleted
 
 
-def save_changes(connection: sqlite3.Connection, cluster: str, changes: Iterable[BudgetChange]) -> None:
+def save_changes(connection: Connection, cluster: str, changes: Iterable[BudgetChange]) -> None:
     """Store events of the budgets of `cluster` in one transaction."""
     with transaction(connection):
         _insert_changes(connection, cluster, changes)
 
 
-def _insert_changes(connection: sqlite3.Connection, cluster: str, changes: Iterable[BudgetChange]) -> None:
-    connection.executemany(
+def _insert_changes(connection: Connection, cluster: str, changes: Iterable[BudgetChange]) -> None:
+    execute_many(
+        connection,
         "INSERT INTO budget_changes (cluster, time, budget, actor, kind, why, details)"
         " VALUES (?, ?, ?, ?, ?, ?, ?)",
         [(cluster, c.time, c.budget, c.actor, c.kind, c.why, json.dumps(c.details)) for c in changes],
@@ -199,13 +204,13 @@ def _insert_changes(connection: sqlite3.Connection, cluster: str, changes: Itera
 
 
 def changes(
-    connection: sqlite3.Connection, cluster: str, begin: float, end: float, limit: int = MAX_SAMPLES
+    connection: Connection, cluster: str, begin: float, end: float, limit: int = MAX_SAMPLES
 ) -> list[BudgetChange]:
     """Return the newest events between two times (Unix seconds), oldest first."""
-    rows = connection.execute(
+    rows = connection.exec_driver_sql(
         "SELECT time, budget, actor, kind, why, details FROM budget_changes"
         " WHERE cluster = ? AND time >= ? AND time < ? ORDER BY time DESC, id DESC LIMIT ?",
-        [cluster, begin, end, limit],
+        (cluster, begin, end, limit),
     ).fetchall()
     return [
         BudgetChange(time, budget, actor, kind, why, json.loads(details))
@@ -213,67 +218,68 @@ def changes(
     ]
 
 
-def set_override(
-    connection: sqlite3.Connection, cluster: str, override: LimitOverride, change: BudgetChange
-) -> None:
+def set_override(connection: Connection, cluster: str, override: LimitOverride, change: BudgetChange) -> None:
     """Store a live limit and its entry in the audit trail in one transaction."""
     with transaction(connection):
-        connection.execute(
+        connection.exec_driver_sql(
             "INSERT OR REPLACE INTO budget_overrides VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [cluster, *dataclasses.astuple(override)],
+            (cluster, *dataclasses.astuple(override)),
         )
         _insert_changes(connection, cluster, [change])
 
 
-def clear_override(connection: sqlite3.Connection, cluster: str, budget: str, change: BudgetChange) -> bool:
+def clear_override(connection: Connection, cluster: str, budget: str, change: BudgetChange) -> bool:
     """Delete a live limit and store the change; return False if there was none."""
     with transaction(connection):
-        deleted = connection.execute(
-            "DELETE FROM budget_overrides WHERE cluster = ? AND budget = ?", [cluster, budget]
+        deleted = connection.exec_driver_sql(
+            "DELETE FROM budget_overrides WHERE cluster = ? AND budget = ?", (cluster, budget)
         ).rowcount
         if deleted:
             _insert_changes(connection, cluster, [change])
         return bool(deleted)
 
 
-def overrides(connection: sqlite3.Connection, cluster: str, now: float) -> dict[str, LimitOverride]:
+def overrides(connection: Connection, cluster: str, now: float) -> dict[str, LimitOverride]:
     """Return the live limits in force at `now` (Unix seconds) by budget."""
-    rows = connection.execute(
+    rows = connection.exec_driver_sql(
         'SELECT budget, watts, "end", actor, time, reason FROM budget_overrides'
         ' WHERE cluster = ? AND ("end" IS NULL OR "end" > ?)',
-        [cluster, now],
+        (cluster, now),
     )
     return {row[0]: LimitOverride(*row) for row in rows}
 
 
-def save_nodes(connection: sqlite3.Connection, cluster: str, time: float, bodies: Mapping[str, str]) -> None:
+def save_nodes(connection: Connection, cluster: str, time: float, bodies: Mapping[str, str]) -> None:
     """Store the state of nodes (JSON text by node) in one transaction.
 
     senergyctld calls this before it sends a higher limit, so that it never underestimates a node after a
     restart.
     """
     with transaction(connection):
-        connection.executemany(
+        execute_many(
+            connection,
             "INSERT OR REPLACE INTO budget_nodes VALUES (?, ?, ?, ?)",
             [(cluster, node, time, body) for node, body in bodies.items()],
         )
 
 
-def nodes(connection: sqlite3.Connection, cluster: str) -> dict[str, str]:
+def nodes(connection: Connection, cluster: str) -> dict[str, str]:
     """Return the stored state of the nodes of `cluster` by name, as JSON text."""
-    rows = connection.execute("SELECT node, body FROM budget_nodes WHERE cluster = ?", [cluster])
+    rows = connection.exec_driver_sql("SELECT node, body FROM budget_nodes WHERE cluster = ?", (cluster,))
     return dict(rows.fetchall())
 
 
-def forget_nodes(connection: sqlite3.Connection, cluster: str, names: Sequence[str]) -> None:
+def forget_nodes(connection: Connection, cluster: str, names: Sequence[str]) -> None:
     """Delete the state of nodes that Slurm no longer has."""
     with transaction(connection):
-        connection.executemany(
-            "DELETE FROM budget_nodes WHERE cluster = ? AND node = ?", [(cluster, name) for name in names]
+        execute_many(
+            connection,
+            "DELETE FROM budget_nodes WHERE cluster = ? AND node = ?",
+            [(cluster, name) for name in names],
         )
 
 
-def drop_before(connection: sqlite3.Connection, before: float) -> int:
+def drop_before(connection: Connection, before: float) -> int:
     """Delete samples, events and ended live limits from before `before` (Unix seconds).
 
     Returns:
@@ -286,7 +292,7 @@ def drop_before(connection: sqlite3.Connection, before: float) -> int:
             "DELETE FROM budget_changes WHERE time < ?",
             'DELETE FROM budget_overrides WHERE "end" < ?',
         ):
-            deleted += connection.execute(statement, [before]).rowcount
+            deleted += connection.exec_driver_sql(statement, (before,)).rowcount
         return deleted
 
 

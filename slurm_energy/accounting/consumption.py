@@ -6,9 +6,10 @@ Decay and fair-share comparison are in `priority/`.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection
 
 CHUNK: Final = 20_000
 MAX_IDS: Final = 500
@@ -48,7 +49,7 @@ class ConsumptionRecord(NamedTuple):
     settled: bool
 
 
-def read_consumption(connection: sqlite3.Connection, after: int, since: float) -> list[ConsumptionRecord]:
+def read_consumption(connection: Connection, after: int, since: float) -> list[ConsumptionRecord]:
     """Return the consumption of whole jobs, at most `CHUNK` entries in the order of arrival.
 
     Call it again with `after` set to the `row` of the last entry until fewer than `CHUNK` entries are
@@ -59,14 +60,14 @@ def read_consumption(connection: sqlite3.Connection, after: int, since: float) -
         after: row id; only records with a higher row id are returned. 0: from the first record.
         since: Unix seconds; only records that end at this time or later are returned.
     """
-    rows = connection.execute(
+    rows = connection.exec_driver_sql(
         f"""{_COLUMNS} WHERE r.id > ? AND r.step = '' AND r."end" >= ? ORDER BY r.id LIMIT ?""",
-        [after, since, CHUNK],
+        (after, since, CHUNK),
     )
     return [_consumed(row) for row in rows]
 
 
-def reread_consumption(connection: sqlite3.Connection, rows: Sequence[int]) -> list[ConsumptionRecord]:
+def reread_consumption(connection: Connection, rows: Sequence[int]) -> list[ConsumptionRecord]:
     """Return the current entries of the records with the given row ids, without those that were deleted.
 
     Args:
@@ -74,8 +75,11 @@ def reread_consumption(connection: sqlite3.Connection, rows: Sequence[int]) -> l
         rows: row ids of records, at most `MAX_IDS`.
     """
     marks = ",".join("?" * len(rows))
-    return [_consumed(row) for row in connection.execute(f"{_COLUMNS} WHERE r.id IN ({marks})", list(rows))]
+    return [
+        _consumed(row)
+        for row in connection.exec_driver_sql(f"{_COLUMNS} WHERE r.id IN ({marks})", tuple(rows))
+    ]
 
 
-def _consumed(row: tuple[int, str, str, float, float, float | None, int, int, int, int]) -> ConsumptionRecord:
-    return ConsumptionRecord(*row[:9], settled=bool(row[9]))
+def _consumed(row: Sequence[Any]) -> ConsumptionRecord:
+    return ConsumptionRecord(*(*row[:9], bool(row[9])))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from slurm_energy.accounting.database import transaction
+from sqlalchemy import Connection
+
+from slurm_energy.accounting.engine import execute_many, transaction
 
 SHAPE: Final = "shape"
 REQUEUE: Final = "requeue"
@@ -38,25 +39,26 @@ class Decision:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-def save(connection: sqlite3.Connection, cluster: str, decisions: Iterable[Decision]) -> None:
+def save(connection: Connection, cluster: str, decisions: Iterable[Decision]) -> None:
     """Store decisions about jobs of `cluster` (Slurm's ClusterName) in one transaction."""
     with transaction(connection):
-        connection.executemany(
+        execute_many(
+            connection,
             "INSERT INTO decisions (cluster, job_id, submit, time, kind, why, details)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
             [(cluster, d.job_id, d.submit, d.time, d.kind, d.why, json.dumps(d.details)) for d in decisions],
         )
 
 
-def since(connection: sqlite3.Connection, cluster: str, time: float) -> list[Decision]:
+def since(connection: Connection, cluster: str, time: float) -> list[Decision]:
     """Return the decisions about jobs of `cluster` made at `time` (Unix seconds) or later, oldest first.
 
     senergyctld loads them when it starts.
     """
-    rows = connection.execute(
+    rows = connection.exec_driver_sql(
         "SELECT job_id, submit, time, kind, why, details FROM decisions"
         " WHERE cluster = ? AND time >= ? ORDER BY time, id",
-        [cluster, time],
+        (cluster, time),
     )
     return [
         Decision(job_id, submit, time, kind, why, json.loads(details))
@@ -64,7 +66,7 @@ def since(connection: sqlite3.Connection, cluster: str, time: float) -> list[Dec
     ]
 
 
-def of_records(connection: sqlite3.Connection, record_ids: Sequence[int]) -> list[dict[str, Any]]:
+def of_records(connection: Connection, record_ids: Sequence[int]) -> list[dict[str, Any]]:
     """Return the decisions about the jobs of the given records, oldest first, as in `GET /v1/jobs/ID`.
 
     A job whose facts have not been read from Slurm's accounting yet has no entry.
@@ -79,12 +81,12 @@ def of_records(connection: sqlite3.Connection, record_ids: Sequence[int]) -> lis
     by_row: dict[int, dict[str, Any]] = {}
     for first in range(0, len(record_ids), _CHUNK):
         ids = list(record_ids[first : first + _CHUNK])
-        rows = connection.execute(
+        rows = connection.exec_driver_sql(
             "SELECT DISTINCT d.id, d.job_id, d.submit, d.time, d.kind, d.why, d.details FROM records r"
             " JOIN jobs j ON j.id = r.job"
             " JOIN decisions d ON d.cluster = j.cluster AND d.job_id = j.job_id"
             f" AND abs(d.submit - j.submit) < {_SAME_SUBMIT_S} WHERE r.id IN ({','.join('?' * len(ids))})",
-            ids,
+            tuple(ids),
         )
         for row in rows:
             by_row[row[0]] = {
@@ -108,7 +110,7 @@ def unnamed_jobs(decisions: Iterable[Mapping[str, Any]]) -> int:
     return len({one["for_job"] for one in decisions if one.get("for_job") is not None})
 
 
-def drop_before(connection: sqlite3.Connection, before: float) -> int:
+def drop_before(connection: Connection, before: float) -> int:
     """Delete the decisions made before `before` (Unix seconds) and return how many were deleted."""
     with transaction(connection):
-        return connection.execute("DELETE FROM decisions WHERE time < ?", [before]).rowcount
+        return connection.exec_driver_sql("DELETE FROM decisions WHERE time < ?", (before,)).rowcount

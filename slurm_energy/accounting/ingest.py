@@ -9,17 +9,18 @@ record that was not stored, and whether it is rejected permanently or must be se
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from sqlalchemy import Connection
+from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, ProgrammingError
+
 from slurm_energy.accounting import traces
-from slurm_energy.accounting.database import transaction
+from slurm_energy.accounting.engine import error_reason, execute_many, savepoint, transaction
 from slurm_energy.accounting.plausibility import ClockAheadError, PlausibilityCheck
 from slurm_energy.errors import UsageError
 from slurm_energy.records import EnergyRecord, NewerSchemaError
@@ -34,10 +35,10 @@ _RESERVED_KEYS: Final = ("job", "trace")
 _MAX_INTEGER: Final = 2**63 - 1  # in SQLite
 
 _VALUE_ERRORS: Final = (
-    sqlite3.DataError,
-    sqlite3.IntegrityError,
-    sqlite3.InterfaceError,
-    sqlite3.ProgrammingError,
+    DataError,
+    IntegrityError,
+    InterfaceError,
+    ProgrammingError,
     OverflowError,
     ValueError,
 )
@@ -169,7 +170,7 @@ def read_items(
 
 
 def store(
-    connection: sqlite3.Connection, items: Sequence[DeliveredRecord], received: float
+    connection: Connection, items: Sequence[DeliveredRecord], received: float
 ) -> tuple[list[str], list[Refusal]]:
     """Store records in one transaction; records that the database rejects are skipped.
 
@@ -188,49 +189,38 @@ def store(
     return [item.record.record_id for item in items if item.index not in refused], refusals
 
 
-def _insert(
-    connection: sqlite3.Connection, items: Sequence[DeliveredRecord], received: float
-) -> list[Refusal]:
+def _insert(connection: Connection, items: Sequence[DeliveredRecord], received: float) -> list[Refusal]:
     """Insert all records at once; if the database rejects a value, insert them one by one.
 
     Returns the records that the database rejected. `received` is the time of arrival in Unix seconds.
     """
     try:
-        with _savepoint(connection):
+        with savepoint(connection, "items"):
             _insert_rows(connection, items, received)
     except _VALUE_ERRORS as error:
         if len(items) == 1:
             item = items[0]
-            return [Refusal(item.index, item.record.record_id, f"energy record: not stored: {error}")]
+            return [
+                Refusal(
+                    item.index, item.record.record_id, f"energy record: not stored: {error_reason(error)}"
+                )
+            ]
         return [refusal for item in items for refusal in _insert(connection, [item], received)]
     return []
 
 
-def _insert_rows(connection: sqlite3.Connection, items: Sequence[DeliveredRecord], received: float) -> None:
+def _insert_rows(connection: Connection, items: Sequence[DeliveredRecord], received: float) -> None:
     newest: dict[tuple[str, str], float] = {}
     for item in items:
         key = (item.record.cluster, item.record.node)
         newest[key] = max(newest.get(key, 0.0), item.record.end)
-    connection.executemany(_INSERT_RECORD, [_row(item, received) for item in items])
-    connection.executemany(
+    execute_many(connection, _INSERT_RECORD, [_row(item, received) for item in items])
+    execute_many(
+        connection,
         _INSERT_TRACE,
         [(i.trace_end, i.trace, i.record.record_id) for i in items if i.trace is not None],
     )
-    connection.executemany(_NOTE_NODE, [(*key, end, received) for key, end in newest.items()])
-
-
-@contextlib.contextmanager
-def _savepoint(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("SAVEPOINT items")
-    try:
-        yield
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK TO items")
-        raise
-    finally:
-        if connection.in_transaction:
-            connection.execute("RELEASE items")
+    execute_many(connection, _NOTE_NODE, [(*key, end, received) for key, end in newest.items()])
 
 
 def _read_record(raw: Any) -> tuple[EnergyRecord, str]:

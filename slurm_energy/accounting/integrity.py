@@ -7,7 +7,11 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-from slurm_energy.accounting.database import MIGRATIONS, connect, schema_version
+from sqlalchemy import Connection, inspect
+from sqlalchemy.exc import DatabaseError
+
+from slurm_energy.accounting.engine import connect, error_reason
+from slurm_energy.accounting.migrations import schema_version, upgrade
 from slurm_energy.errors import EnergyError, UnavailableError
 from slurm_energy.quantities import shown
 
@@ -30,10 +34,11 @@ def verify(path: Path) -> None:
     try:
         with connect(path, read_only=True) as connection:
             problems = _problems(connection, path)
-    except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError) or error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
-            raise UnavailableError(f"database {path}", str(error)) from None
-        problems = [str(error)]
+    except DatabaseError as error:
+        code = getattr(error.orig, "sqlite_errorcode", None)
+        if isinstance(error.orig, sqlite3.OperationalError) or code == sqlite3.SQLITE_NOTADB:
+            raise UnavailableError(f"database {path}", error_reason(error)) from None
+        problems = [error_reason(error)]
     if not problems:
         return
     more = len(problems) - _MAX_PROBLEMS
@@ -47,24 +52,22 @@ def verify(path: Path) -> None:
     )
 
 
-def _problems(connection: sqlite3.Connection, path: Path) -> list[str]:
-    pages = [row[0] for row in connection.execute(f"PRAGMA integrity_check({_MAX_ROWS})")]
+def _problems(connection: Connection, path: Path) -> list[str]:
+    pages = [row[0] for row in connection.exec_driver_sql(f"PRAGMA integrity_check({_MAX_ROWS})")]
     if pages != ["ok"]:
         return [line for text in pages for line in text.splitlines() if not line.startswith("***")] or pages
-    problems = _schema_problems(connection, schema_version(connection, path))
-    rows = connection.execute("PRAGMA foreign_key_check").fetchmany(_MAX_ROWS)
+    problems = _schema_problems(connection, schema_version(connection, str(path)))
+    rows = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchmany(_MAX_ROWS)
     return problems + [
         f"row {row[1]} of {row[0]} refers to a row that {row[2]} does not have" for row in rows
     ]
 
 
-def _schema_problems(connection: sqlite3.Connection, version: int) -> list[str]:
+def _schema_problems(connection: Connection, version: int) -> list[str]:
     """Return the tables and columns that the migrations up to `version` create and the database lacks."""
-    with sqlite3.connect(":memory:") as model:
-        for migration in MIGRATIONS[:version]:
-            model.executescript(migration)
+    with connect(":memory:") as model:
+        upgrade(model, 0, version)
         expected = _columns(model)
-    model.close()
     actual = _columns(connection)
     missing = [f"table {table} is missing" for table in expected if table not in actual]
     for table in expected.keys() & actual.keys():
@@ -72,7 +75,9 @@ def _schema_problems(connection: sqlite3.Connection, version: int) -> list[str]:
     return sorted(missing)
 
 
-def _columns(connection: sqlite3.Connection) -> dict[str, set[str]]:
-    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-    sql = "SELECT name FROM pragma_table_info(?)"
-    return {table: {name for (name,) in connection.execute(sql, [table])} for table in tables}
+def _columns(connection: Connection) -> dict[str, set[str]]:
+    inspector = inspect(connection)
+    return {
+        table: {str(column["name"]) for column in inspector.get_columns(table)}
+        for table in inspector.get_table_names()
+    }

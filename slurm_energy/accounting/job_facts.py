@@ -5,11 +5,12 @@ This module selects the jobs to look up in Slurm, stores the results and links r
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_energy.accounting.database import transaction
+from sqlalchemy import Connection
+
+from slurm_energy.accounting.engine import transaction
 from slurm_energy.slurm.job_accounting import JobFacts, choose_run
 
 _UPSERT = """
@@ -66,26 +67,26 @@ class StoredFacts(NamedTuple):
     other_clusters: frozenset[str]
 
 
-def pending_lookups(connection: sqlite3.Connection, since: float) -> list[JobLookup]:
+def pending_lookups(connection: Connection, since: float) -> list[JobLookup]:
     """Return the jobs that have records without facts, and the jobs whose facts are not final.
 
     Args:
         connection: connection to the database.
         since: Unix seconds. A job is left out if its records arrived, or its facts changed, before this time.
     """
-    new = connection.execute(
-        "SELECT DISTINCT cluster, job_id, 1 FROM records WHERE job IS NULL AND received >= ?", [since]
+    new = connection.exec_driver_sql(
+        "SELECT DISTINCT cluster, job_id, 1 FROM records WHERE job IS NULL AND received >= ?", (since,)
     )
     lookups = [JobLookup(cluster, job_id, True) for cluster, job_id, _ in new]
     listed = {(job.cluster, job.job_id) for job in lookups}
-    unfinished = connection.execute(
-        "SELECT DISTINCT cluster, job_id FROM jobs WHERE NOT finished AND updated >= ?", [since]
+    unfinished = connection.exec_driver_sql(
+        "SELECT DISTINCT cluster, job_id FROM jobs WHERE NOT finished AND updated >= ?", (since,)
     )
     return lookups + [JobLookup(row[0], row[1], False) for row in unfinished if row not in listed]
 
 
 def store(
-    connection: sqlite3.Connection,
+    connection: Connection,
     facts_by_id: Mapping[int, Sequence[JobFacts]],
     jobs: Sequence[JobLookup],
     now: float,
@@ -110,10 +111,10 @@ def store(
     return StoredFacts(linked, frozenset(name for name in others if name))
 
 
-def _link(connection: sqlite3.Connection, job: JobLookup, runs: Sequence[JobFacts], now: float) -> int:
-    rows = connection.execute(
+def _link(connection: Connection, job: JobLookup, runs: Sequence[JobFacts], now: float) -> int:
+    rows = connection.exec_driver_sql(
         "SELECT id, restart_count, start FROM records WHERE cluster = ? AND job_id = ? AND job IS NULL",
-        [job.cluster, job.job_id],
+        (job.cluster, job.job_id),
     ).fetchall()
     linked = 0
     for row_id, restart_count, start in rows:
@@ -121,14 +122,14 @@ def _link(connection: sqlite3.Connection, job: JobLookup, runs: Sequence[JobFact
         if facts is None or (facts.start is None and not _is_settled(facts, now)):
             continue
         key = _store_facts(connection, job.cluster, facts, now)
-        connection.execute(_LINK, [key, facts.account, facts.partition, facts.user, row_id])
+        connection.exec_driver_sql(_LINK, (key, facts.account, facts.partition, facts.user, row_id))
         linked += 1
     return linked
 
 
-def _refresh(connection: sqlite3.Connection, job: JobLookup, runs: Sequence[JobFacts], now: float) -> None:
-    rows = connection.execute(
-        "SELECT submit FROM jobs WHERE cluster = ? AND job_id = ? AND NOT finished", [job.cluster, job.job_id]
+def _refresh(connection: Connection, job: JobLookup, runs: Sequence[JobFacts], now: float) -> None:
+    rows = connection.exec_driver_sql(
+        "SELECT submit FROM jobs WHERE cluster = ? AND job_id = ? AND NOT finished", (job.cluster, job.job_id)
     ).fetchall()
     by_submit = {facts.submit or 0.0: facts for facts in runs}
     for (submit,) in rows:
@@ -136,7 +137,7 @@ def _refresh(connection: sqlite3.Connection, job: JobLookup, runs: Sequence[JobF
             _store_facts(connection, job.cluster, by_submit[submit], now)
 
 
-def _store_facts(connection: sqlite3.Connection, cluster: str, facts: JobFacts, now: float) -> int:
+def _store_facts(connection: Connection, cluster: str, facts: JobFacts, now: float) -> int:
     values = [
         *(cluster, facts.job_id, facts.submit or 0.0, facts.display_id, facts.name, facts.account),
         *(facts.partition, facts.user, facts.state, facts.start, facts.end, facts.elapsed_s, facts.nodes),
@@ -144,7 +145,7 @@ def _store_facts(connection: sqlite3.Connection, cluster: str, facts: JobFacts, 
         *(facts.time_limit_s, facts.requested),
         *(facts.finished and _is_settled(facts, now), now),
     ]
-    return int(connection.execute(_UPSERT, values).fetchone()[0])
+    return int(connection.exec_driver_sql(_UPSERT, tuple(values)).scalar_one())
 
 
 def _is_settled(facts: JobFacts, now: float) -> bool:

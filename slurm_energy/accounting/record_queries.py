@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sqlite3
 from array import array
 from collections.abc import Collection, Sequence
 from typing import Any, Final
+
+from sqlalchemy import Connection
 
 from slurm_energy.accounting.record_selection import JobSelector, RecordSelection, Visibility
 from slurm_energy.errors import ForbiddenError, NotFoundError
@@ -41,19 +42,18 @@ _NAMES = """WITH RECURSIVE uids (uid) AS (
         (SELECT user FROM records r WHERE r.uid = uids.uid ORDER BY "end" DESC LIMIT 1) FROM uids"""
 
 
-def find_records(connection: sqlite3.Connection, selection: RecordSelection) -> array[int]:
+def find_records(connection: Connection, selection: RecordSelection) -> array[int]:
     """Return row ids of the selected records, ordered by job id, start, node and step."""
     condition, values = selection.condition()
     # The plus sign keeps SQLite from scanning the whole index of job ids to get the order.
-    rows = connection.execute(
-        f"SELECT r.id FROM records r WHERE {condition} ORDER BY +r.job_id, r.start, r.node, r.step", values
+    rows = connection.exec_driver_sql(
+        f"SELECT r.id FROM records r WHERE {condition} ORDER BY +r.job_id, r.start, r.node, r.step",
+        tuple(values),
     )
     return array("q", (row[0] for row in rows))
 
 
-def records_json(
-    connection: sqlite3.Connection, ids: Sequence[int], *, with_traces: bool = False
-) -> list[str]:
+def records_json(connection: Connection, ids: Sequence[int], *, with_traces: bool = False) -> list[str]:
     """Return records as JSON objects with the key `job` (job facts or null).
 
     Args:
@@ -63,16 +63,16 @@ def records_json(
     """
     trace = "|| ',\"trace\":' || coalesce(t.body, 'null')" if with_traces else ""
     join = "LEFT JOIN traces t ON t.record = r.id" if with_traces else ""
-    rows = connection.execute(
-        f"SELECT r.id, {_RECORD_JSON} {trace} || '}}' FROM records r LEFT JOIN jobs j ON j.id = r.job "
-        f"{join} WHERE r.id IN ({','.join('?' * len(ids))})",
-        list(ids),
+    rows = connection.exec_driver_sql(
+        f"SELECT r.id, {_RECORD_JSON} {trace} || '}}' AS text FROM records r"
+        f" LEFT JOIN jobs j ON j.id = r.job {join} WHERE r.id IN ({','.join('?' * len(ids))})",
+        tuple(ids),
     )
-    texts = dict(rows)
+    texts = {row.id: row.text for row in rows}
     return [texts[row_id] for row_id in ids if row_id in texts]
 
 
-def refuse_jobs_of_others(connection: sqlite3.Connection, selection: RecordSelection) -> None:
+def refuse_jobs_of_others(connection: Connection, selection: RecordSelection) -> None:
     """Raise an error if a selected job has records, but the caller may see none of them.
 
     Raises:
@@ -87,7 +87,7 @@ def refuse_jobs_of_others(connection: sqlite3.Connection, selection: RecordSelec
             )
 
 
-def refuse_unknown_users(connection: sqlite3.Connection, selection: RecordSelection) -> None:
+def refuse_unknown_users(connection: Connection, selection: RecordSelection) -> None:
     """Raise an error if one of the selected user names occurs in no record.
 
     The first and the last record of each uid are searched first, then the records of the selection.
@@ -95,7 +95,7 @@ def refuse_unknown_users(connection: sqlite3.Connection, selection: RecordSelect
     Raises:
         NotFoundError: names the first such user name.
     """
-    recorded = {name for pair in connection.execute(_NAMES) for name in pair}
+    recorded = {name for pair in connection.exec_driver_sql(_NAMES) for name in pair}
     for name in selection.users:
         if name not in recorded and not find_records(
             connection, dataclasses.replace(selection, users=(name,), uids=())
@@ -104,7 +104,7 @@ def refuse_unknown_users(connection: sqlite3.Connection, selection: RecordSelect
             raise NotFoundError(f"user {shown(name)}", why, "is it spelt right?")
 
 
-def recorded_names(connection: sqlite3.Connection, kind: str, names: Collection[str]) -> frozenset[str]:
+def recorded_names(connection: Connection, kind: str, names: Collection[str]) -> frozenset[str]:
     """Return the members of `names` that occur in the database.
 
     One query looks up any number of names. Accounts are looked up in an index. Partitions have no index and
@@ -115,26 +115,30 @@ def recorded_names(connection: sqlite3.Connection, kind: str, names: Collection[
         kind: `account` or `partition`.
         names: names of Slurm accounts or of partitions, according to `kind`.
     """
-    return frozenset(row[0] for row in connection.execute(_RECORDED[kind], [json.dumps([*names])]))
+    return frozenset(row[0] for row in connection.exec_driver_sql(_RECORDED[kind], (json.dumps([*names]),)))
 
 
-def _exists(connection: sqlite3.Connection, job: JobSelector, visible: Visibility | None) -> bool:
+def _exists(connection: Connection, job: JobSelector, visible: Visibility | None) -> bool:
     selection = RecordSelection(
         jobs=(dataclasses.replace(job, step=None),), steps=True, duplicates=True, visible=visible
     )
     condition, values = selection.condition()
-    return bool(connection.execute(f"SELECT 1 FROM records r WHERE {condition} LIMIT 1", values).fetchone())
+    return bool(
+        connection.exec_driver_sql(
+            f"SELECT 1 FROM records r WHERE {condition} LIMIT 1", tuple(values)
+        ).first()
+    )
 
 
-def database_figures(connection: sqlite3.Connection) -> dict[str, Any]:
+def database_figures(connection: Connection) -> dict[str, Any]:
     """Return database statistics for `senergy status`: counts, file size, and each node's last record."""
-    (records,) = connection.execute("SELECT count(*) FROM records").fetchone()
-    (traces,) = connection.execute("SELECT count(*) FROM traces").fetchone()
-    (without_job,) = connection.execute("SELECT count(*) FROM records WHERE job IS NULL").fetchone()
-    (database_bytes,) = connection.execute(
+    (records,) = connection.exec_driver_sql("SELECT count(*) FROM records").one()
+    (traces,) = connection.exec_driver_sql("SELECT count(*) FROM traces").one()
+    (without_job,) = connection.exec_driver_sql("SELECT count(*) FROM records WHERE job IS NULL").one()
+    (database_bytes,) = connection.exec_driver_sql(
         "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
-    ).fetchone()
-    nodes = connection.execute(
+    ).one()
+    nodes = connection.exec_driver_sql(
         "SELECT cluster, node, last_end, last_received FROM nodes ORDER BY cluster, node"
     )
     keys = ("cluster", "node", "last_record_end", "last_received")

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from slurm_energy.accounting.database import transaction
+from sqlalchemy import Connection
+
+from slurm_energy.accounting.engine import transaction
 from slurm_energy.slurm.tres import parse_tres
 from slurm_energy.user_quota import fair_quota
 
@@ -98,7 +99,7 @@ PolicyCaps = Mapping[str, tuple[float | None, float | None]]
 
 
 def store_finished_runs(
-    connection: sqlite3.Connection, now: float, policy_caps: PolicyCaps | None = None
+    connection: Connection, now: float, policy_caps: PolicyCaps | None = None
 ) -> tuple[list[FinishedRun], bool]:
     """Add newly finished runs to the history, at most `BATCH` in one transaction.
 
@@ -112,32 +113,32 @@ def store_finished_runs(
     """
     runs = []
     with transaction(connection):
-        rows = connection.execute(
+        rows = connection.exec_driver_sql(
             _FINISHED,
             {"missing_since": now - MISSING_AFTER_S, "batch": BATCH, "same_start_s": SAME_START_S},
         ).fetchall()
         for row in rows:
             count, nodes = row[12], row[9]
-            complete, gpu_joules = connection.execute(_GPU_JOULES, [row[0]]).fetchone()
+            complete, gpu_joules = connection.exec_driver_sql(_GPU_JOULES, (row[0],)).one()
             run = _run(row, policy_caps or {}, missing=count < (nodes or 1))
             if complete and run.energy_joules is not None:
                 run = run._replace(gpu_joules=gpu_joules)
-            connection.execute("UPDATE jobs SET learned = 1 WHERE id = ?", [row[0]])
+            connection.exec_driver_sql("UPDATE jobs SET learned = 1 WHERE id = ?", (row[0],))
             if run.duration_s > 0:
                 _insert(connection, run)
                 runs.append(run)
     return runs, len(rows) == BATCH
 
 
-def read_runs(connection: sqlite3.Connection) -> Iterator[FinishedRun]:
+def read_runs(connection: Connection) -> Iterator[FinishedRun]:
     """Yield all runs in the history in the order of their ends."""
-    rows = connection.execute('SELECT body FROM history ORDER BY "end", id')
+    rows = connection.exec_driver_sql('SELECT body FROM history ORDER BY "end", id')
     while some := rows.fetchmany(_CHUNK):
         for (body,) in some:
             yield FinishedRun(**json.loads(body))
 
 
-def delete_old_runs(connection: sqlite3.Connection, before: float) -> int:
+def delete_old_runs(connection: Connection, before: float) -> int:
     """Delete at most `BATCH` runs that ended before `before`, and at most `BATCH` runs beyond `MAX_RUNS`.
 
     Args:
@@ -148,42 +149,42 @@ def delete_old_runs(connection: sqlite3.Connection, before: float) -> int:
         The number of deleted runs; if it is `BATCH` or more, call again.
     """
     with transaction(connection):
-        connection.execute("DELETE FROM predictions WHERE start < ?", [before])
-        done = connection.execute(
+        connection.exec_driver_sql("DELETE FROM predictions WHERE start < ?", (before,))
+        done = connection.exec_driver_sql(
             'DELETE FROM history WHERE id IN (SELECT id FROM history WHERE "end" < ? LIMIT ?)',
-            [before, BATCH],
+            (before, BATCH),
         )
         return done.rowcount + _delete_excess(connection)
 
 
-def _delete_excess(connection: sqlite3.Connection) -> int:
+def _delete_excess(connection: Connection) -> int:
     """Delete the oldest runs of users beyond their fair quota of `MAX_RUNS`; return how many were deleted."""
-    counts = connection.execute("SELECT user, count(*) FROM history GROUP BY user").fetchall()
+    counts = connection.exec_driver_sql("SELECT user, count(*) FROM history GROUP BY user").fetchall()
     if sum(count for _, count in counts) <= MAX_RUNS:
         return 0
     quota, deleted = fair_quota((count for _, count in counts), MAX_RUNS), 0
     for user, count in counts:
         excess = min(count - quota, BATCH - deleted)
         if excess > 0:
-            deleted += connection.execute(
+            deleted += connection.exec_driver_sql(
                 "DELETE FROM history WHERE id IN "
                 '(SELECT id FROM history WHERE user IS ? ORDER BY "end" LIMIT ?)',
-                [user, excess],
+                (user, excess),
             ).rowcount
     return deleted
 
 
-def _insert(connection: sqlite3.Connection, run: FinishedRun) -> None:
+def _insert(connection: Connection, run: FinishedRun) -> None:
     kind = _kind(run)
     values = {name: value for name, value in run._asdict().items() if value is not None}
-    connection.execute(
+    connection.exec_driver_sql(
         'INSERT INTO history (kind, "end", body, user) VALUES (?, ?, ?, ?)',
-        [kind, run.end, json.dumps(values, separators=(",", ":")), run.user],
+        (kind, run.end, json.dumps(values, separators=(",", ":")), run.user),
     )
-    connection.execute(
+    connection.exec_driver_sql(
         "DELETE FROM history WHERE kind = ? AND id NOT IN "
         '(SELECT id FROM history WHERE kind = ? ORDER BY "end" DESC, id DESC LIMIT ?)',
-        [kind, kind, RUNS_PER_KIND],
+        (kind, kind, RUNS_PER_KIND),
     )
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-import sqlite3
 import zlib
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from slurm_energy.accounting.database import transaction
+from sqlalchemy import Connection
+
+from slurm_energy.accounting.engine import transaction
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import is_number
 
@@ -128,7 +129,7 @@ def _column_length(name: str, text: Any, max_length: int, unpacked: int) -> int:
     return size // _VALUE_BYTES
 
 
-def drop_old_traces(connection: sqlite3.Connection, before: float) -> int:
+def drop_old_traces(connection: Connection, before: float) -> int:
     """Delete at most `BATCH` traces that ended before `before` (Unix seconds); their records stay.
 
     New traces reuse the space in the database file. Only `VACUUM` returns it to the file system.
@@ -137,8 +138,8 @@ def drop_old_traces(connection: sqlite3.Connection, before: float) -> int:
         The number of deleted traces.
     """
     with transaction(connection):
-        done = connection.execute(
+        done = connection.exec_driver_sql(
             'DELETE FROM traces WHERE record IN (SELECT record FROM traces WHERE "end" < ? LIMIT ?)',
-            [before, BATCH],
+            (before, BATCH),
         )
     return done.rowcount

@@ -6,11 +6,12 @@ repeats a run. The bodies are JSON text that this module does not interpret; see
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from slurm_energy.accounting.database import transaction
+from sqlalchemy import Connection
+
+from slurm_energy.accounting.engine import transaction
 from slurm_energy.user_quota import fair_quota
 
 SITE: Final = ""
@@ -85,25 +86,23 @@ class StoredRun(NamedTuple):
     body: str
 
 
-def unlearned_jobs(connection: sqlite3.Connection, limit: int = LEARNING_BATCH) -> list[UnlearnedJob]:
+def unlearned_jobs(connection: Connection, limit: int = LEARNING_BATCH) -> list[UnlearnedJob]:
     """Return at most `limit` jobs that are in the history of runs and not marked as learned here."""
-    rows = connection.execute(
+    rows = connection.exec_driver_sql(
         "SELECT id, user, state, nodes, display_id FROM jobs WHERE learned AND NOT tuning_learned"
         " ORDER BY updated LIMIT ?",
-        [limit],
+        (limit,),
     ).fetchall()
     return [_with_records(connection, row) for row in rows]
 
 
-def _with_records(
-    connection: sqlite3.Connection, row: tuple[int, str | None, str, int | None, str]
-) -> UnlearnedJob:
+def _with_records(connection: Connection, row: tuple[int, str | None, str, int | None, str]) -> UnlearnedJob:
     key, user, state, nodes, display_id = row
-    count, known, joules, start, end, fingerprint = connection.execute(_TOTALS, [key]).fetchone()
-    bodies = connection.execute(
+    count, known, joules, start, end, fingerprint = connection.exec_driver_sql(_TOTALS, (key,)).one()
+    bodies = connection.exec_driver_sql(
         "SELECT CASE WHEN length(body) <= ? THEN body END FROM records WHERE job = ? AND step = ''"
         " ORDER BY node LIMIT ?",
-        [MAX_RECORD_BYTES, key, MAX_NODES],
+        (MAX_RECORD_BYTES, key, MAX_NODES),
     ).fetchall()
     return UnlearnedJob(
         *(key, user, state, nodes, display_id, count),
@@ -115,7 +114,7 @@ def _with_records(
     )
 
 
-def store_learned(connection: sqlite3.Connection, learned: Iterable[tuple[int, StoredRun | None]]) -> None:
+def store_learned(connection: Connection, learned: Iterable[tuple[int, StoredRun | None]]) -> None:
     """Store the runs of jobs and mark the jobs as learned, in one transaction.
 
     Args:
@@ -124,28 +123,28 @@ def store_learned(connection: sqlite3.Connection, learned: Iterable[tuple[int, S
     """
     with transaction(connection):
         for key, run in learned:
-            connection.execute("UPDATE jobs SET tuning_learned = 1 WHERE id = ?", [key])
+            connection.exec_driver_sql("UPDATE jobs SET tuning_learned = 1 WHERE id = ?", (key,))
             if run is not None and len(run.body.encode()) <= MAX_BODY_BYTES:
                 _insert(connection, key, run)
 
 
-def _insert(connection: sqlite3.Connection, key: int, run: StoredRun) -> None:
-    connection.execute(
+def _insert(connection: Connection, key: int, run: StoredRun) -> None:
+    connection.exec_driver_sql(
         'INSERT INTO tuning_runs (job, owner, hardware, workload, fingerprint, model, "end", body)'
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-        [key, *run],
+        (key, *run),
     )
     same = [run.owner, run.workload, run.hardware]
-    connection.execute(
+    connection.exec_driver_sql(
         "DELETE FROM tuning_runs WHERE owner = ? AND workload = ? AND hardware = ? AND id NOT IN ("
         "SELECT id FROM tuning_runs WHERE owner = ? AND workload = ? AND hardware = ?"
         ' ORDER BY "end" DESC, id DESC LIMIT ?)',
-        [*same, *same, RUNS_PER_PROGRAM],
+        (*same, *same, RUNS_PER_PROGRAM),
     )
 
 
 def runs_of(
-    connection: sqlite3.Connection, owner: str, hardware: str, *, fingerprint: str | None, model: str | None
+    connection: Connection, owner: str, hardware: str, *, fingerprint: str | None, model: str | None
 ) -> list[StoredRun]:
     """Return the runs of a program, oldest first: those of its fingerprint, else those of its model.
 
@@ -160,29 +159,29 @@ def runs_of(
         if value is None:
             continue
         # Variants of a program in a sweep have a workload of their own.
-        rows = connection.execute(
+        rows = connection.exec_driver_sql(
             f'SELECT owner, hardware, workload, fingerprint, model, "end", body FROM tuning_runs'
             f" WHERE owner = ? AND hardware = ? AND {column} = ? AND workload IN (fingerprint, model)"
             ' ORDER BY "end" DESC, id DESC LIMIT ?',
-            [owner, hardware, value, RUNS_PER_PROGRAM],
+            (owner, hardware, value, RUNS_PER_PROGRAM),
         ).fetchall()
         if rows:
             return [StoredRun(*row) for row in reversed(rows)]
     return []
 
 
-def site_runs(connection: sqlite3.Connection, hardware: str) -> list[StoredRun]:
+def site_runs(connection: Connection, hardware: str) -> list[StoredRun]:
     """Return the runs of the site's characterisation of one kind of hardware, oldest first."""
-    rows = connection.execute(
+    rows = connection.exec_driver_sql(
         'SELECT owner, hardware, workload, fingerprint, model, "end", body FROM tuning_runs'
         ' WHERE owner = ? AND hardware = ? ORDER BY "end", id',
-        [SITE, hardware],
+        (SITE, hardware),
     )
     return [StoredRun(*row) for row in rows]
 
 
 def find_runs(
-    connection: sqlite3.Connection,
+    connection: Connection,
     owners: Sequence[str] | None,
     *,
     workload: str | None = None,
@@ -199,24 +198,24 @@ def find_runs(
         limit: maximum number of runs.
     """
     conditions, values = _conditions(owners, workload, hardware)
-    rows = connection.execute(
+    rows = connection.exec_driver_sql(
         'SELECT owner, hardware, workload, fingerprint, model, "end", body FROM tuning_runs'
         f' WHERE {conditions} ORDER BY "end" DESC, id DESC LIMIT ?',
-        [*values, limit],
+        (*values, limit),
     ).fetchall()
     return [StoredRun(*row) for row in reversed(rows)]
 
 
-def owners_of_models(connection: sqlite3.Connection) -> list[str]:
+def owners_of_models(connection: Connection) -> list[str]:
     """Return the users who have runs with `--energy-model`."""
-    rows = connection.execute(
-        "SELECT DISTINCT owner FROM tuning_runs WHERE model IS NOT NULL AND owner <> ?", [SITE]
+    rows = connection.exec_driver_sql(
+        "SELECT DISTINCT owner FROM tuning_runs WHERE model IS NOT NULL AND owner <> ?", (SITE,)
     )
     return [owner for (owner,) in rows]
 
 
 def forget(
-    connection: sqlite3.Connection, owner: str, workload: str | None = None, hardware: str | None = None
+    connection: Connection, owner: str, workload: str | None = None, hardware: str | None = None
 ) -> int:
     """Delete the runs and unfinished explorations of one owner that match, and return the number of runs.
 
@@ -230,11 +229,13 @@ def forget(
     """
     conditions, values = _conditions([owner], workload, hardware)
     with transaction(connection):
-        deleted = connection.execute(f"DELETE FROM tuning_runs WHERE {conditions}", values).rowcount
+        deleted = connection.exec_driver_sql(
+            f"DELETE FROM tuning_runs WHERE {conditions}", tuple(values)
+        ).rowcount
         plain, values = _conditions([owner], None, hardware)
         if workload is not None:
             plain, values = f"{plain} AND workload = ?", [*values, workload]
-        connection.execute(f"DELETE FROM tuning_starts WHERE {plain}", values)
+        connection.exec_driver_sql(f"DELETE FROM tuning_starts WHERE {plain}", tuple(values))
     return deleted
 
 
@@ -255,7 +256,7 @@ def _conditions(
     return " AND ".join(parts), values
 
 
-def drop_old(connection: sqlite3.Connection, before: float) -> int:
+def drop_old(connection: Connection, before: float) -> int:
     """Delete at most `BATCH` runs that ended before `before`, and at most `BATCH` runs beyond `MAX_RUNS`.
 
     Args:
@@ -266,11 +267,13 @@ def drop_old(connection: sqlite3.Connection, before: float) -> int:
         The number of deleted runs; if it is `BATCH` or more, call again.
     """
     with transaction(connection):
-        deleted = connection.execute(
+        deleted = connection.exec_driver_sql(
             'DELETE FROM tuning_runs WHERE id IN (SELECT id FROM tuning_runs WHERE "end" < ? LIMIT ?)',
-            [before, BATCH],
+            (before, BATCH),
         ).rowcount
-        counts = connection.execute("SELECT owner, count(*) FROM tuning_runs GROUP BY owner").fetchall()
+        counts = connection.exec_driver_sql(
+            "SELECT owner, count(*) FROM tuning_runs GROUP BY owner"
+        ).fetchall()
         total = sum(count for _, count in counts)
         if total <= MAX_RUNS:
             return deleted
@@ -278,10 +281,10 @@ def drop_old(connection: sqlite3.Connection, before: float) -> int:
         for owner, count in counts:
             excess = min(count - quota, left)
             if excess > 0:
-                removed = connection.execute(
+                removed = connection.exec_driver_sql(
                     "DELETE FROM tuning_runs WHERE id IN "
                     '(SELECT id FROM tuning_runs WHERE owner = ? ORDER BY "end" LIMIT ?)',
-                    [owner, excess],
+                    (owner, excess),
                 ).rowcount
                 deleted, left = deleted + removed, left - removed
     return deleted

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from slurm_energy.accounting.database import transaction
+from sqlalchemy import Connection
+
+from slurm_energy.accounting.engine import transaction
 
 MAX_PINS_PER_OWNER: Final = 1000
 
@@ -70,27 +71,27 @@ class IssuedStart(NamedTuple):
     body: str
 
 
-def issued_start(connection: sqlite3.Connection, run: JobRun, hardware: str) -> IssuedStart | None:
+def issued_start(connection: Connection, run: JobRun, hardware: str) -> IssuedStart | None:
     """Return the start that was assigned to a run of a job; None if none was assigned."""
-    row = connection.execute(
+    row = connection.exec_driver_sql(
         "SELECT owner, workload, hardware, exploration, body FROM tuning_starts"
         " WHERE cluster = ? AND job_id = ? AND restart_count = ? AND hardware = ?",
-        [*run, hardware],
+        (*run, hardware),
     ).fetchone()
-    return row and IssuedStart(Program(*row[:3]), bool(row[3]), row[4])
+    return IssuedStart(Program(*row[:3]), bool(row[3]), row[4]) if row else None
 
 
-def exploring_jobs(connection: sqlite3.Connection, program: Program) -> set[int]:
+def exploring_jobs(connection: Connection, program: Program) -> set[int]:
     """Return the ids of the jobs that were assigned an exploration of this program. Some may have ended."""
-    rows = connection.execute(
+    rows = connection.exec_driver_sql(
         "SELECT job_id FROM tuning_starts WHERE owner = ? AND workload = ? AND hardware = ? AND exploration",
-        program,
+        tuple(program),
     )
     return {job_id for (job_id,) in rows}
 
 
 def store_start(
-    connection: sqlite3.Connection,
+    connection: Connection,
     run: JobRun,
     start: IssuedStart,
     fallback: IssuedStart,
@@ -117,28 +118,26 @@ def store_start(
         if start.exploration and (exploring_jobs(connection, start.program) - {run.job_id}) & set(running):
             start = fallback
         program = start.program
-        connection.execute(
+        connection.exec_driver_sql(
             "INSERT INTO tuning_starts (cluster, job_id, restart_count, hardware, owner, workload,"
             " exploration, time, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [*run, program.hardware, program.owner, program.workload, start.exploration, now, start.body],
+            (*run, program.hardware, program.owner, program.workload, start.exploration, now, start.body),
         )
     return start
 
 
-def pins_of(connection: sqlite3.Connection, owners: Collection[str] | None) -> list[Pin]:
+def pins_of(connection: Connection, owners: Collection[str] | None) -> list[Pin]:
     """Return the pins of some owners, or all pins if `owners` is None."""
     among = "" if owners is None else f"WHERE owner IN ({','.join('?' * len(owners))})"
-    rows = connection.execute(
+    rows = connection.exec_driver_sql(
         f"SELECT owner, workload, hardware, point, pinned_by, time FROM tuning_pins {among}"
         " ORDER BY owner, workload, hardware",
-        [*(owners or ())],
+        (*(owners or ()),),
     )
     return [Pin(Program(*row[:3]), *row[3:]) for row in rows]
 
 
-def pin_of(
-    connection: sqlite3.Connection, owner: str, hardware: str, workloads: Collection[str]
-) -> Pin | None:
+def pin_of(connection: Connection, owner: str, hardware: str, workloads: Collection[str]) -> Pin | None:
     """Return the pin of a program; None if it has none.
 
     Args:
@@ -148,44 +147,44 @@ def pin_of(
         workloads: names of the program in the order of precedence: fingerprint, model.
     """
     for workload in workloads:
-        row = connection.execute(
+        row = connection.exec_driver_sql(
             "SELECT owner, workload, hardware, point, pinned_by, time FROM tuning_pins"
             " WHERE owner = ? AND workload = ? AND hardware = ?",
-            [owner, workload, hardware],
+            (owner, workload, hardware),
         ).fetchone()
         if row:
             return Pin(Program(*row[:3]), *row[3:])
     return None
 
 
-def set_pin(connection: sqlite3.Connection, pin: Pin) -> bool:
+def set_pin(connection: Connection, pin: Pin) -> bool:
     """Store a pin. Return False if its owner has `MAX_PINS_PER_OWNER` others already."""
     with transaction(connection):
-        (others,) = connection.execute(
+        (others,) = connection.exec_driver_sql(
             "SELECT count(*) FROM tuning_pins WHERE owner = ? AND NOT (workload = ? AND hardware = ?)",
-            pin.program,
-        ).fetchone()
+            tuple(pin.program),
+        ).one()
         if others >= MAX_PINS_PER_OWNER:
             return False
-        connection.execute(
+        connection.exec_driver_sql(
             "INSERT OR REPLACE INTO tuning_pins (owner, workload, hardware, point, pinned_by, time)"
             " VALUES (?, ?, ?, ?, ?, ?)",
-            [*pin.program, pin.point, pin.pinned_by, pin.time],
+            (*pin.program, pin.point, pin.pinned_by, pin.time),
         )
     return True
 
 
-def remove_pin(connection: sqlite3.Connection, program: Program) -> bool:
+def remove_pin(connection: Connection, program: Program) -> bool:
     """Delete the pin of a program and return whether there was one."""
     with transaction(connection):
         return bool(
-            connection.execute(
-                "DELETE FROM tuning_pins WHERE owner = ? AND workload = ? AND hardware = ?", program
+            connection.exec_driver_sql(
+                "DELETE FROM tuning_pins WHERE owner = ? AND workload = ? AND hardware = ?", tuple(program)
             ).rowcount
         )
 
 
-def drop_starts(connection: sqlite3.Connection, before: float) -> int:
+def drop_starts(connection: Connection, before: float) -> int:
     """Delete the starts that were stored before `before` (Unix seconds) and return how many were deleted."""
     with transaction(connection):
-        return connection.execute("DELETE FROM tuning_starts WHERE time < ?", [before]).rowcount
+        return connection.exec_driver_sql("DELETE FROM tuning_starts WHERE time < ?", (before,)).rowcount

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
+
+from sqlalchemy import Connection
 
 from slurm_energy.accounting import tuning_runs
 from slurm_energy.accounting.tuning_runs import StoredRun
@@ -204,7 +205,7 @@ class BudgetInputs:
 
 
 def _learned_runs(
-    connection: sqlite3.Connection, owner: str, kind: str, fingerprint: str | None, model: str | None
+    connection: Connection, owner: str, kind: str, fingerprint: str | None, model: str | None
 ) -> list[StoredRun]:
     return tuning_runs.runs_of(connection, owner, kind, fingerprint=fingerprint, model=model)
 

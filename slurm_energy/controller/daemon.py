@@ -19,7 +19,7 @@ from aiohttp.abc import AbstractAccessLogger
 from aiohttp.http_exceptions import HttpProcessingError
 
 from slurm_energy import __version__, service_manager
-from slurm_energy.accounting import budgets, database, decisions, integrity, traces
+from slurm_energy.accounting import budgets, decisions, integrity, migrations, traces
 from slurm_energy.config import Config
 from slurm_energy.config.addresses import parse_listen
 from slurm_energy.controller.budget_loop import BudgetLoop
@@ -68,7 +68,7 @@ def check(config: Config) -> None:
     path = config.controller.database
     if path.exists():
         integrity.verify(path)
-    database.check(path)
+    migrations.check(path)
 
 
 def serve(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+from sqlalchemy import Connection
 
 from slurm_energy import __version__
 from slurm_energy.accounting import ingest
@@ -138,9 +139,7 @@ def _read(body: bytes, check: PlausibilityCheck) -> _Delivery:
     return _Delivery(items, refusals, node if _is_name(node) else None, counts)
 
 
-def _store(
-    connection: sqlite3.Connection, items: Sequence[DeliveredRecord]
-) -> tuple[list[str], list[Refusal]]:
+def _store(connection: Connection, items: Sequence[DeliveredRecord]) -> tuple[list[str], list[Refusal]]:
     return ingest.store(connection, items, time.time())
 
 

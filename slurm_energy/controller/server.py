@@ -7,12 +7,12 @@ import dataclasses
 import functools
 import json
 import logging
-import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from aiohttp import web
+from sqlalchemy import Connection
 
 from slurm_energy import __version__
 from slurm_energy.accounting import decisions, record_queries
@@ -319,7 +319,7 @@ class ControllerServer:
     async def _read(
         self,
         caller: Caller,
-        function: Callable[Concatenate[sqlite3.Connection, P], R],
+        function: Callable[Concatenate[Connection, P], R],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
@@ -377,7 +377,7 @@ def _sender(request: web.Request, caller: Caller) -> Sender:
     return Sender(request.remote, own[0] if isinstance(own, tuple) else None, caller.origin)
 
 
-def _find_records(connection: sqlite3.Connection, selection: RecordSelection) -> Sequence[int]:
+def _find_records(connection: Connection, selection: RecordSelection) -> Sequence[int]:
     record_queries.refuse_jobs_of_others(connection, selection)
     return record_queries.find_records(connection, selection)
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import sqlite3
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
-from slurm_energy.accounting import database
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from slurm_energy.accounting import migrations
+from slurm_energy.accounting.engine import Database, error_reason, time_limit
 from slurm_energy.errors import AlreadyRunningError, UnavailableError
 
-_STEPS_BETWEEN_CHECKS: Final = 10_000  # steps of SQLite's virtual machine, below a millisecond
 _READERS: Final = 8  # more than the concurrent requests of ordinary users
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,7 +29,7 @@ class Store:
     A lock file beside the database prevents two controllers from sharing it.
 
     Raises:
-        UnavailableError: the database cannot be used, see `database.prepare`.
+        UnavailableError: the database cannot be used, see `migrations.prepare`.
         AlreadyRunningError: another controller has locked it.
     """
 
@@ -38,17 +39,18 @@ class Store:
         if path.parent.is_dir():  # otherwise `prepare` reports the error
             self._lock = _lock_file(path.with_name(path.name + ".lock"))
         try:
-            database.prepare(path)
+            migrations.prepare(path)
         except BaseException:
             self._release()
             raise
         self._writer = ThreadPoolExecutor(1, "database-writer")
         self._readers = ThreadPoolExecutor(_READERS, "database-reader")
+        self._written, self._read = Database(path), Database(path, read_only=True)
         self._connections = ExitStack()
-        self._connection: sqlite3.Connection | None = None
+        self._connection: Connection | None = None
 
     async def write(
-        self, function: Callable[Concatenate[sqlite3.Connection, P], R], *args: P.args, **kwargs: P.kwargs
+        self, function: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         """Run a function on the connection of the writing thread and return its result.
 
@@ -60,7 +62,7 @@ class Store:
         return await self._run(self._writer, lambda: function(self._writer_connection(), *args, **kwargs))
 
     async def read(
-        self, function: Callable[Concatenate[sqlite3.Connection, P], R], *args: P.args, **kwargs: P.kwargs
+        self, function: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         """Run a function on the connection of a reading thread and return its result.
 
@@ -71,7 +73,7 @@ class Store:
         """
 
         def call() -> R:
-            with database.connect(self.path, read_only=True) as connection:
+            with self._read.connect() as connection:
                 return function(connection, *args, **kwargs)
 
         return await self._run(self._readers, call)
@@ -79,7 +81,7 @@ class Store:
     async def read_within(
         self,
         limit_s: float,
-        function: Callable[Concatenate[sqlite3.Connection, P], R],
+        function: Callable[Concatenate[Connection, P], R],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
@@ -91,16 +93,9 @@ class Store:
             UnavailableError: the database refused, or the time is over.
         """
 
-        def bounded(connection: sqlite3.Connection) -> R:
-            until_s = time.monotonic() + limit_s
-            connection.set_progress_handler(lambda: time.monotonic() > until_s, _STEPS_BETWEEN_CHECKS)
-            try:
+        def bounded(connection: Connection) -> R:
+            with time_limit(connection, limit_s):
                 return function(connection, *args, **kwargs)
-            except sqlite3.OperationalError as error:
-                if time.monotonic() <= until_s:
-                    raise
-                why = f"it takes longer than {limit_s:g} s"
-                raise UnavailableError("query", why, "ask for a shorter time or fewer jobs") from error
 
         return await self.read(bounded)
 
@@ -109,17 +104,20 @@ class Store:
         self._readers.shutdown(cancel_futures=True)
         self._writer.submit(self._connections.close)
         self._writer.shutdown()
+        self._read.close()
+        self._written.close()
         self._release()
 
     async def _run(self, executor: ThreadPoolExecutor, call: Callable[[], R]) -> R:
         try:
             return await asyncio.get_running_loop().run_in_executor(executor, call)
-        except sqlite3.Error as error:
-            raise UnavailableError(f"database {self.path}", str(error)) from error
+        except SQLAlchemyError as error:
+            raise UnavailableError(f"database {self._written.name}", error_reason(error)) from error
 
-    def _writer_connection(self) -> sqlite3.Connection:
-        if self._connection is None:
-            self._connection = self._connections.enter_context(database.connect(self.path))
+    def _writer_connection(self) -> Connection:
+        if self._connection is None or self._connection.invalidated:
+            self._connections.close()
+            self._connection = self._connections.enter_context(self._written.connect())
         return self._connection
 
     def _release(self) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from sqlalchemy import Connection
 
 from slurm_energy.accounting import tuning_runs, tuning_starts
 from slurm_energy.accounting.tuning_runs import StoredRun
@@ -226,7 +227,7 @@ def _model(job: AllocatedJob, request: AdviceRequest) -> str | None:
 
 
 def _load(
-    connection: sqlite3.Connection,
+    connection: Connection,
     run: JobRun,
     owner: str,
     hardware: str,

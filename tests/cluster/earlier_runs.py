@@ -12,7 +12,7 @@ from typing import Any
 
 from lab_driver import LabDriver
 
-from slurm_energy.accounting import database
+from slurm_energy.accounting import engine
 
 _PAUSE_S = 10.0
 """Between two runs, so that they were not simultaneous."""
@@ -34,12 +34,12 @@ def remember_runs(
     last_end = time.time() - 86400.0
     lab.kill("senergyctld", how=signal.SIGTERM)
     path = Path(settings["controller"]["database"])
-    with database.connect(path) as connection, database.transaction(connection):
+    with engine.connect(path) as connection, engine.transaction(connection):
         for user in users:
             for number in range(count):
                 end = last_end - number * (duration_s + _PAUSE_S)
                 run = {"state": "COMPLETED", "end": end, "duration_s": duration_s, "user": user, **attributes}
-                connection.execute(
+                connection.exec_driver_sql(
                     'INSERT INTO history (kind, "end", body, user) VALUES (?, ?, ?, ?)',
                     (user.encode(), end, json.dumps(run), user),
                 )

@@ -6,7 +6,7 @@ import json
 import uuid
 from pathlib import Path
 
-from slurm_energy.accounting import database, ingest, job_facts, record_queries
+from slurm_energy.accounting import engine, ingest, job_facts, migrations, record_queries
 from slurm_energy.accounting.record_selection import RecordSelection
 from slurm_energy.records import ComponentEnergy, EnergyRecord
 from slurm_energy.slurm.job_accounting import JobFacts
@@ -57,12 +57,12 @@ class Accounting:
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "senergy.db"
-        database.prepare(self.path)
+        migrations.prepare(self.path)
 
     def deliver(self, *entries, now=NOW):
         items, refusals = ingest.read_items(list(entries))
         assert not refusals, refusals
-        with database.connect(self.path) as connection:
+        with engine.connect(self.path) as connection:
             accepted, refusals = ingest.store(connection, items, now)
         assert not refusals, refusals
         return accepted
@@ -71,12 +71,12 @@ class Accounting:
         answer = {}
         for one in known:
             answer.setdefault(one.job_id, []).append(one)
-        with database.connect(self.path) as connection:
+        with engine.connect(self.path) as connection:
             return job_facts.store(connection, answer, job_facts.pending_lookups(connection, 0.0), now)
 
     def find(self, selection=None, *, with_traces=False, **query):
         selection = selection or RecordSelection.from_query(query)
-        with database.connect(self.path, read_only=True) as connection:
+        with engine.connect(self.path, read_only=True) as connection:
             record_queries.refuse_jobs_of_others(connection, selection)
             ids = record_queries.find_records(connection, selection)
             return [
@@ -88,5 +88,5 @@ class Accounting:
         return [found["job_id"] for found in self.find(selection, **query)]
 
     def rows(self, sql, *values):
-        with database.connect(self.path) as connection:
-            return connection.execute(sql, values).fetchall()
+        with engine.connect(self.path) as connection:
+            return connection.exec_driver_sql(sql, values).fetchall()

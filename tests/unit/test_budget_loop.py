@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import sqlite3
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,9 +13,10 @@ from typing import Any
 
 import pytest
 from budget_world import RESERVE_WATTS, FakeNode
+from sqlalchemy.exc import OperationalError
 
 from slurm_energy import config as configuration
-from slurm_energy.accounting import budgets, database
+from slurm_energy.accounting import budgets, engine
 from slurm_energy.budget.messages import NodeDecision
 from slurm_energy.controller.budget_admission import AdmissionReport
 from slurm_energy.controller.budget_loop import BudgetLoop
@@ -229,7 +229,7 @@ def test_no_raise_is_sent_while_the_database_refuses(
         await s.step(3)
 
         def refuse(*_: Any) -> None:
-            raise sqlite3.OperationalError("disk I/O error")
+            raise OperationalError("", {}, Exception("disk I/O error"))
 
         monkeypatch.setattr(budgets, "save_nodes", refuse)
         s.start(1, s.nodes[0])
@@ -344,7 +344,7 @@ def test_power_over_time_is_stored(site: Callable[..., Site], monkeypatch: pytes
 
     world = site()
     world.run(story)
-    with database.connect(world.folder / "db") as connection:
+    with engine.connect(world.folder / "db") as connection:
         assert budgets.names(connection, "c1") == ["site"]
 
 

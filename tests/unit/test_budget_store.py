@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
 
-from slurm_energy.accounting import budgets, database
+from slurm_energy.accounting import budgets, engine, migrations
 from slurm_energy.accounting.budgets import BudgetChange, BudgetSample, LimitOverride
 
 
 @pytest.fixture
-def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    database.prepare(tmp_path / "db")
-    with database.connect(tmp_path / "db") as opened:
+def connection(tmp_path: Path) -> Iterator[Connection]:
+    migrations.prepare(tmp_path / "db")
+    with engine.connect(tmp_path / "db") as opened:
         yield opened
 
 
@@ -24,7 +24,7 @@ def _sample(time: float, watts: float | None = 100.0, limit: float | None = 500.
     return BudgetSample("all", time, 10.0, limit, watts, watts, 400.0, 50.0, 100.0 - time / 1e6, 0.0)
 
 
-def test_samples_are_returned_in_order(connection: sqlite3.Connection) -> None:
+def test_samples_are_returned_in_order(connection: Connection) -> None:
     stored = [_sample(t) for t in (20.0, 0.0, 10.0)]
     budgets.save_samples(connection, "c", stored)
     assert budgets.samples(connection, "c", "all", 0.0, 30.0) == sorted(stored, key=lambda s: s.time)
@@ -32,14 +32,14 @@ def test_samples_are_returned_in_order(connection: sqlite3.Connection) -> None:
     assert [s.time for s in budgets.samples(connection, "c", "all", 10.0, 20.0)] == [10.0]
 
 
-def test_infinite_limits_and_unknown_powers_stay_unknown(connection: sqlite3.Connection) -> None:
+def test_infinite_limits_and_unknown_powers_stay_unknown(connection: Connection) -> None:
     budgets.save_samples(connection, "c", [_sample(0.0, None, math.inf)])
     (sample,) = budgets.samples(connection, "c", "all", 0.0, 1.0)
     assert sample.limit_watts is None
     assert sample.measured_watts is None
 
 
-def test_a_long_time_is_merged(connection: sqlite3.Connection) -> None:
+def test_a_long_time_is_merged(connection: Connection) -> None:
     budgets.save_samples(connection, "c", [_sample(10.0 * i, float(i % 2)) for i in range(100)])
     merged = budgets.samples(connection, "c", "all", 0.0, 1000.0, limit=10)
     assert len(merged) == 10
@@ -48,7 +48,7 @@ def test_a_long_time_is_merged(connection: sqlite3.Connection) -> None:
     assert {s.max_measured_watts for s in merged} == {1.0}
 
 
-def test_old_samples_are_merged_once(connection: sqlite3.Connection) -> None:
+def test_old_samples_are_merged_once(connection: Connection) -> None:
     budgets.save_samples(connection, "c", [_sample(10.0 * i) for i in range(90)])
     assert budgets.merge_old_samples(connection, 650.0) == 60
     assert budgets.merge_old_samples(connection, 650.0) == 0
@@ -57,7 +57,7 @@ def test_old_samples_are_merged_once(connection: sqlite3.Connection) -> None:
     assert len(rows) == 2 + 30
 
 
-def test_a_live_limit_ends(connection: sqlite3.Connection) -> None:
+def test_a_live_limit_ends(connection: Connection) -> None:
     change = BudgetChange(5.0, "all", "ann", "set", "400 W until 10", {"watts": 400.0})
     budgets.set_override(connection, "c", LimitOverride("all", 400.0, 10.0, "ann", 5.0), change)
     assert budgets.overrides(connection, "c", 9.0)["all"].watts == 400.0
@@ -68,7 +68,7 @@ def test_a_live_limit_ends(connection: sqlite3.Connection) -> None:
     assert budgets.changes(connection, "c", 0.0, 100.0) == [change, cleared]
 
 
-def test_nodes_are_kept_and_forgotten(connection: sqlite3.Connection) -> None:
+def test_nodes_are_kept_and_forgotten(connection: Connection) -> None:
     budgets.save_nodes(connection, "c", 1.0, {"n1": "{}", "n2": "{}"})
     budgets.save_nodes(connection, "c", 2.0, {"n1": '{"a":1}'})
     budgets.forget_nodes(connection, "c", ["n2"])
@@ -76,7 +76,7 @@ def test_nodes_are_kept_and_forgotten(connection: sqlite3.Connection) -> None:
     assert budgets.nodes(connection, "d") == {}
 
 
-def test_retention_deletes_old_rows(connection: sqlite3.Connection) -> None:
+def test_retention_deletes_old_rows(connection: Connection) -> None:
     budgets.save_samples(connection, "c", [_sample(0.0), _sample(100.0)])
     budgets.save_changes(connection, "c", [BudgetChange(0.0, None, None, "start", "started")])
     assert budgets.drop_before(connection, 50.0) == 2

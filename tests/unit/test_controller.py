@@ -23,7 +23,7 @@ from store_examples import NOW, item, job, record
 
 from slurm_energy import __version__
 from slurm_energy import config as configuration
-from slurm_energy.accounting import database, job_facts
+from slurm_energy.accounting import engine, job_facts
 from slurm_energy.controller import deliveries, dispatcher, identity, policy_file, rights, server
 from slurm_energy.controller.enrichment import Enrichment, QuerySchedule
 from slurm_energy.controller.history_cache import HistoryCache
@@ -240,8 +240,8 @@ def test_counts_reported_by_nodes_are_bounded(controller, monkeypatch):
 def test_malformed_bodies_are_one_line(controller, body):
     assert controller.session(lambda c: c.post(body))[0] in (200, 400)
     # Nothing is stored.
-    with database.connect(controller.store.path) as connection:
-        assert connection.execute("SELECT count(*) FROM records").fetchone() == (0,)
+    with engine.connect(controller.store.path) as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM records").fetchone() == (0,)
 
 
 def test_malformed_json_is_reported(controller):
@@ -613,15 +613,17 @@ def test_a_long_response_is_complete_and_ordered(controller):
 
 
 def test_a_full_disk_is_unavailable_and_nothing_is_acknowledged(controller, monkeypatch):
-    with database.connect(controller.store.path) as connection:
-        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    with engine.connect(controller.store.path) as connection:
+        (pages,) = connection.exec_driver_sql("PRAGMA page_count").fetchone()
 
     async def story(c):
-        await c.store.write(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages + 2}"))
+        await c.store.write(
+            lambda connection: connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 2}")
+        )
         entries = [item(job_id=n, tag="x" * 1000) for n in range(200)]
         assert refused(await c.post({"items": entries}), 503, 4, "full")
         assert (await c.get("/v1/records"))[1]["records"] == []
-        await c.store.write(lambda connection: connection.execute("PRAGMA max_page_count = 100000"))
+        await c.store.write(lambda c: c.exec_driver_sql("PRAGMA max_page_count = 100000"))
         assert (await c.post({"items": entries}))[0] == 200
         return True
 
@@ -742,8 +744,10 @@ class TestStore:
 
         async def story():
             with pytest.raises(UnavailableError, match=r"longer than 0\.1 s: ask for a shorter time"):
-                await store.read_within(0.1, lambda connection: connection.execute(endless).fetchall())
-            return await store.read_within(30, lambda c: c.execute("SELECT 5").fetchone())
+                await store.read_within(
+                    0.1, lambda connection: connection.exec_driver_sql(endless).fetchall()
+                )
+            return await store.read_within(30, lambda c: c.exec_driver_sql("SELECT 5").fetchone())
 
         assert asyncio.run(story()) == (5,)
         store.close()

@@ -13,7 +13,7 @@ from slurm_answers import squeue_fields, squeue_text
 from store_examples import Accounting, item, job
 
 from slurm_energy import config as configuration
-from slurm_energy.accounting import database, decisions
+from slurm_energy.accounting import decisions, engine
 from slurm_energy.accounting.decisions import Decision
 from slurm_energy.controller.interventions import MAX_SHAPES_PER_CYCLE, START_TIMEOUT_S, Interventions
 from slurm_energy.errors import UnavailableError, UsageError
@@ -405,7 +405,7 @@ def test_decisions_survive_a_restart(tmp_path):
     slurm.excluded = "n9"
     controller = Controller(slurm)
     controller.cycle(offering())
-    with database.connect(accounting.path) as connection:
+    with engine.connect(accounting.path) as connection:
         decisions.save(connection, "c1", controller.intervention_state.unsaved)
         decisions.save(
             connection, "c2", [Decision(101, NOW, NOW, "shape", "elsewhere", {"chosen": "gpu:x:1"})]
@@ -427,9 +427,9 @@ def test_decisions_are_shown_with_their_job_only(tmp_path):
         Decision(7, 100.0, 150.0, "shape", "an older job of this number"),
         Decision(9, 900.0, 950.0, "requeue", "another"),
     ]
-    with database.connect(accounting.path) as connection:
+    with engine.connect(accounting.path) as connection:
         decisions.save(connection, "c1", made)
-        records = [row[0] for row in connection.execute("SELECT id FROM records")]
+        records = [row[0] for row in connection.exec_driver_sql("SELECT id FROM records")]
         shown = decisions.of_records(connection, records)
         assert [(one["job_id"], one["why"], one["chosen"]) for one in shown] == [(7, "least", "gpu:h100:2")]
         assert decisions.drop_before(connection, 200.0) == 1

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 from store_examples import NOW, Accounting, item, record
 
-from slurm_energy.accounting import database, ingest, traces
+from slurm_energy.accounting import engine, ingest, traces
 from slurm_energy.accounting.ingest import RefusalOutcome
 from slurm_energy.accounting.plausibility import MAX_WATTS, PlausibilityCheck
 from slurm_energy.errors import UsageError
@@ -269,7 +269,7 @@ def test_a_value_that_the_database_refuses_does_not_lose_the_others(accounting):
     """If a bad row passes all checks, it must not roll back a delivery forever."""
     items, _ = ingest.read_items([item(job_id=n) for n in range(4)])
     items[2] = dataclasses.replace(items[2], record=dataclasses.replace(items[2].record, job_id=2**70))
-    with database.connect(accounting.path) as connection:
+    with engine.connect(accounting.path) as connection:
         accepted, refusals = ingest.store(connection, items, 1.0)
     assert len(accepted) == 3
     assert [(r.index, r.outcome) for r in refusals] == [(2, RefusalOutcome.REJECTED)]
@@ -361,11 +361,11 @@ class TestTraces:
 CHILD = """
 import json, sys, time
 from pathlib import Path
-from slurm_energy.accounting import database, ingest
+from slurm_energy.accounting import engine, ingest, migrations
 path, spool = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
-database.prepare(path)
+migrations.prepare(path)
 print("ready", flush=True)
-with database.connect(path) as connection:
+with engine.connect(path) as connection:
     for entries in spool:
         items, _ = ingest.read_items(entries)
         for record_id in ingest.store(connection, items, time.time())[0]:

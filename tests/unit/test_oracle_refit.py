@@ -10,7 +10,7 @@ import logging
 import pytest
 
 from slurm_energy import config as configuration
-from slurm_energy.accounting import database
+from slurm_energy.accounting import engine
 from slurm_energy.accounting.tuning_runs import StoredRun
 from slurm_energy.controller import oracle_calibrations, oracle_refit
 from slurm_energy.controller.oracle_refit import OracleRefit, refittable_kind, relative_rows
@@ -58,16 +58,16 @@ def site(tmp_path):
     """A database with the runs of an operator and of a user, and the function to refit."""
     store = Store(tmp_path / "senergy.db")
     config = configuration.parse(f'[controller]\ndatabase = "{tmp_path}/senergy.db"\n')
-    with database.connect(store.path) as connection:
-        connection.execute("PRAGMA foreign_keys = OFF")
+    with engine.connect(store.path) as connection:
+        connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
         for number, (owner, made) in enumerate(
             [("olga", one) for one in RUNS] + [("mallory", run(150.0, 9999.0, 20.0)), ("", RUNS[0])]
         ):
             stored = StoredRun(owner, A100, "resnet50", None, "resnet50", 1.0, made.to_json())
-            connection.execute(
+            connection.exec_driver_sql(
                 'INSERT INTO tuning_runs (job, owner, hardware, workload, fingerprint, model, "end", body)'
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                [number, *stored],
+                (number, *stored),
             )
     changes = []
     failures = RepeatedFailureLog(logging.getLogger("test"))

@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 from store_examples import NOW, Accounting, item, job
 
-from slurm_energy.accounting import database, run_history, start_predictions
+from slurm_energy.accounting import engine, migrations, run_history, start_predictions
 from slurm_energy.slurm.tres import RequestedResources, parse_tres
 
 TRES = "cpu=4,mem=1G,node=2,gres/gpu:a100=2"
@@ -24,12 +24,12 @@ def store(tmp_path):
 
 
 def learn(store, now=NOW):
-    with database.connect(store.path) as connection:
+    with engine.connect(store.path) as connection:
         return run_history.store_finished_runs(connection, now)[0]
 
 
 def remembered(store):
-    with database.connect(store.path, read_only=True) as connection:
+    with engine.connect(store.path, read_only=True) as connection:
         return list(run_history.read_runs(connection))
 
 
@@ -131,7 +131,7 @@ def test_runs_per_key_are_bounded_and_old_ones_deleted(store):
     kept = remembered(store)
     assert Counter(run.name for run in kept) == {"same": run_history.RUNS_PER_KIND, "other": 1}
     assert min(run.end for run in kept if run.name == "same") == 1100.0 + 37
-    with database.connect(store.path) as connection:
+    with engine.connect(store.path) as connection:
         assert run_history.delete_old_runs(connection, 1150.0) == 14
     assert min(run.end for run in remembered(store)) >= 1150.0
 
@@ -142,33 +142,33 @@ def test_the_total_number_of_runs_is_bounded(store, monkeypatch):
         store.deliver(item(job_id=number, end=1100.0 + number))
         store.learn(job(number, end=1100.0 + number))
     learn(store)
-    with database.connect(store.path) as connection:
+    with engine.connect(store.path) as connection:
         assert run_history.delete_old_runs(connection, 0.0) == 10
         assert run_history.delete_old_runs(connection, 0.0) == 0
     assert min(run.end for run in remembered(store)) == 1111.0
 
 
 def test_the_history_includes_runs_of_an_older_release(tmp_path, monkeypatch):
-    monkeypatch.setattr(database, "SCHEMA_VERSION", 1)
+    monkeypatch.setattr(migrations, "SCHEMA_VERSION", 1)
     store = Accounting(tmp_path)
-    with database.connect(store.path) as connection:
-        connection.execute(
+    with engine.connect(store.path) as connection:
+        connection.exec_driver_sql(
             "INSERT INTO jobs VALUES (1, 'c1', 7, 900, '7', 'old', 'physics', 'cpu', 'alice', 'COMPLETED', "
             "1000, 1100, 100, 1, NULL, NULL, NULL, NULL, 1, 1100)"
         )
     store.deliver(item(job_id=7))
-    with database.connect(store.path) as connection:
-        connection.execute("UPDATE records SET job = 1")
+    with engine.connect(store.path) as connection:
+        connection.exec_driver_sql("UPDATE records SET job = 1")
     monkeypatch.undo()
-    database.prepare(store.path)
+    migrations.prepare(store.path)
     assert [(run.name, run.nodes, run.gpus) for run in learn(store)] == [("old", 1, 0)]
 
 
 CHILD = """
 import sys, time
 from pathlib import Path
-from slurm_energy.accounting import database, run_history
-with database.connect(Path(sys.argv[1])) as connection:
+from slurm_energy.accounting import engine, migrations, run_history
+with engine.connect(Path(sys.argv[1])) as connection:
     print("ready", flush=True)
     while True:
         if not run_history.store_finished_runs(connection, time.time())[0]:
@@ -238,7 +238,7 @@ def test_gpu_joules_and_the_prediction_at_the_start_are_stored(store):
     known["record"]["components"] = [{**known["record"]["components"][0], **part} for part in gpus]
     known["record"]["components"] = [{**one, "quality": "measured"} for one in known["record"]["components"]]
     store.deliver(known, unknown)
-    with database.connect(store.path) as connection:
+    with engine.connect(store.path) as connection:
         start_predictions.save(connection, "c1", [(7, 1000.5, 40.0), (7, 900.0, 1.0), (8, 5000.0, 2.0)])
         start_predictions.save(connection, "other", [(8, 1000.0, 3.0)])
         assert start_predictions.since(connection, "c1", 950.0) == [(7, 1000.5, 40.0), (8, 5000.0, 2.0)]
@@ -254,7 +254,7 @@ def test_caps_of_a_site_policy_count_if_the_job_requested_none(store):
         item(job_id=7, policy="night"), item(job_id=8, policy="night", requested={"gpu_cap_watts": "90"})
     )
     store.learn(job(7), job(8))
-    with database.connect(store.path) as connection:
+    with engine.connect(store.path) as connection:
         runs, _ = run_history.store_finished_runs(connection, NOW, {"night": (None, 150.0)})
     assert sorted(run.gpu_cap_watts for run in runs) == [90.0, 150.0]
 
@@ -266,7 +266,7 @@ def test_one_user_cannot_displace_the_runs_of_others(store, monkeypatch):
         store.deliver(item(job_id=number, start=number, end=number + 1.0))
         store.learn(job(number, user="alice" if number <= 5 else "mallory", start=number, end=number + 1.0))
     learn(store)
-    with database.connect(store.path) as connection:
+    with engine.connect(store.path) as connection:
         while run_history.delete_old_runs(connection, 0.0):
             pass
     assert Counter(run.user for run in remembered(store)) == {"alice": 5, "mallory": 15}
@@ -274,7 +274,7 @@ def test_one_user_cannot_displace_the_runs_of_others(store, monkeypatch):
 
 
 def test_old_predictions_are_deleted(store):
-    with database.connect(store.path) as connection:
+    with engine.connect(store.path) as connection:
         start_predictions.save(connection, "c1", [(7, 1000.0, 40.0), (8, 3000.0, 2.0)])
         run_history.delete_old_runs(connection, 2000.0)
         assert start_predictions.since(connection, "c1", 0.0) == [(8, 3000.0, 2.0)]

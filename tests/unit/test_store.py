@@ -8,9 +8,10 @@ import sqlite3
 import stat
 
 import pytest
+from sqlalchemy.exc import OperationalError
 from store_examples import NOW, Accounting, item, job, record
 
-from slurm_energy.accounting import database, integrity, job_facts, record_queries, traces
+from slurm_energy.accounting import engine, integrity, job_facts, migrations, record_queries, traces
 from slurm_energy.accounting.record_selection import JobSelector, RecordSelection, Visibility
 from slurm_energy.controller import main as controller_main
 from slurm_energy.errors import ForbiddenError, UnavailableError, UsageError
@@ -25,25 +26,25 @@ def accounting(tmp_path):
 class TestFile:
     def test_is_private_and_made_once(self, tmp_path):
         path = tmp_path / "a.db"
-        database.prepare(path)
-        database.prepare(path)
+        migrations.prepare(path)
+        migrations.prepare(path)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        with database.connect(path) as connection:
-            versions = connection.execute("SELECT version FROM schema_version").fetchall()
-            assert versions == [(number + 1,) for number in range(database.SCHEMA_VERSION)]
-            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        with engine.connect(path) as connection:
+            versions = connection.exec_driver_sql("SELECT version FROM schema_version").fetchall()
+            assert versions == [(number + 1,) for number in range(migrations.SCHEMA_VERSION)]
+            assert connection.exec_driver_sql("PRAGMA journal_mode").fetchone() == ("wal",)
 
     def test_missing_directory_says_how_to_make_it(self, tmp_path):
-        for function in (database.prepare, database.check):
+        for function in (migrations.prepare, migrations.check):
             with pytest.raises(UnavailableError, match=r"no/such does not exist: create it: install -d"):
                 function(tmp_path / "no" / "such" / "a.db")
 
     def test_newer_schema_is_refused_and_untouched(self, tmp_path):
         path = tmp_path / "a.db"
-        database.prepare(path)
-        with database.connect(path) as connection:
-            connection.execute("INSERT INTO schema_version VALUES (99, 0)")
-        for function in (database.prepare, database.check):
+        migrations.prepare(path)
+        with engine.connect(path) as connection:
+            connection.exec_driver_sql("INSERT INTO schema_version VALUES (99, 0)")
+        for function in (migrations.prepare, migrations.check):
             with pytest.raises(UnavailableError, match="schema 99 is newer"):
                 function(path)
 
@@ -57,29 +58,29 @@ class TestFile:
         else:
             path.write_bytes(content)
         before = path.read_bytes()
-        for function in (database.prepare, database.check):
+        for function in (migrations.prepare, migrations.check):
             with pytest.raises(UnavailableError):
                 function(path)
         assert path.read_bytes() == before
 
     def test_check_creates_nothing(self, tmp_path):
-        database.check(tmp_path / "a.db")
+        migrations.check(tmp_path / "a.db")
         assert list(tmp_path.iterdir()) == []
 
     def test_reading_connections_cannot_write(self, accounting):
         with (
-            database.connect(accounting.path, read_only=True) as connection,
-            pytest.raises(sqlite3.OperationalError),
+            engine.connect(accounting.path, read_only=True) as connection,
+            pytest.raises(OperationalError),
         ):
-            connection.execute("DELETE FROM records")
+            connection.exec_driver_sql("DELETE FROM records")
 
     def test_an_interrupted_migration_leaves_nothing_behind(self, tmp_path, monkeypatch):
         path = tmp_path / "a.db"
         with monkeypatch.context() as patch:
-            patch.setattr(database, "MIGRATIONS", (database.MIGRATIONS[0] + "; CREATE NONSENSE",))
+            patch.setattr(migrations, "SQLITE_STEPS", (migrations.SQLITE_STEPS[0] + "; CREATE NONSENSE",))
             with pytest.raises(UnavailableError):
-                database.prepare(path)
-        database.prepare(path)
+                migrations.prepare(path)
+        migrations.prepare(path)
         assert Accounting(tmp_path).ids() == []
 
 
@@ -298,15 +299,15 @@ class TestFacts:
 
     def test_open_until_the_state_is_final(self, accounting):
         accounting.deliver(item())
-        with database.connect(accounting.path) as connection:
+        with engine.connect(accounting.path) as connection:
             assert job_facts.pending_lookups(connection, NOW - 5) == [job_facts.JobLookup("c1", 1, True)]
             assert job_facts.pending_lookups(connection, NOW + 5) == []
         accounting.learn(job(1, state="RUNNING", end=None))
-        with database.connect(accounting.path) as connection:
+        with engine.connect(accounting.path) as connection:
             assert job_facts.pending_lookups(connection, NOW - 5) == [job_facts.JobLookup("c1", 1, False)]
             assert job_facts.pending_lookups(connection, NOW + 5) == []
         accounting.learn(job(1, state="COMPLETED"))
-        with database.connect(accounting.path) as connection:
+        with engine.connect(accounting.path) as connection:
             assert job_facts.pending_lookups(connection, 0) == []
         assert accounting.find()[0]["job"]["state"] == "COMPLETED"
         assert accounting.rows("SELECT count(*) FROM jobs") == [(1,)]
@@ -314,10 +315,10 @@ class TestFacts:
     def test_what_slurm_says_right_after_the_end_is_asked_for_again(self, accounting):
         accounting.deliver(item())
         accounting.learn(job(1, state="COMPLETED", name="allocation", end=1100.0), now=1105.0)
-        with database.connect(accounting.path) as connection:
+        with engine.connect(accounting.path) as connection:
             assert job_facts.pending_lookups(connection, 0) == [job_facts.JobLookup("c1", 1, False)]
         accounting.learn(job(1, display_id="7_1", state="COMPLETED", name="train", end=1100.0), now=1111.0)
-        with database.connect(accounting.path) as connection:
+        with engine.connect(accounting.path) as connection:
             assert job_facts.pending_lookups(connection, 0) == []
         assert accounting.find()[0]["job"]["display_id"] == "7_1"
 
@@ -352,7 +353,7 @@ def test_retention_drops_traces_and_keeps_records(accounting):
     old = encode_trace(100.0, 1.0, {"cpu": [1.0, 2.0]})
     new = encode_trace(5000.0, 1.0, {"cpu": [1.0, 2.0]})
     accounting.deliver(item(job_id=1, trace=old), item(job_id=2, trace=new))
-    with database.connect(accounting.path) as connection:
+    with engine.connect(accounting.path) as connection:
         assert traces.drop_old_traces(connection, 102.0) == 0
         assert traces.drop_old_traces(connection, 103.0) == 1
         assert traces.drop_old_traces(connection, 103.0) == 0
@@ -363,7 +364,7 @@ def test_figures(accounting):
     accounting.deliver(item(job_id=1, end=1200.0), item(job_id=2, node="n2"), now=NOW)
     accounting.deliver(item(job_id=3, end=1150.0), now=NOW + 9)
     accounting.learn(job(1))
-    with database.connect(accounting.path, read_only=True) as connection:
+    with engine.connect(accounting.path, read_only=True) as connection:
         figures = record_queries.database_figures(connection)
     assert figures.pop("database_bytes") > 0
     assert figures == {
@@ -407,20 +408,20 @@ class TestIntegrity:
         assert noticed > pages / 3 / 2
 
     def test_references_and_columns(self, path):
-        with database.connect(path) as connection:
-            connection.execute("PRAGMA foreign_keys = OFF")
-            connection.execute("DELETE FROM records WHERE job_id = 7")
+        with engine.connect(path) as connection:
+            connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
+            connection.exec_driver_sql("DELETE FROM records WHERE job_id = 7")
         with pytest.raises(integrity.DamagedDatabaseError, match="row 8 of traces"):
             integrity.verify(path)
-        with database.connect(path) as connection:
-            connection.execute("DROP TABLE nodes")
-            connection.execute("ALTER TABLE jobs DROP COLUMN name")
+        with engine.connect(path) as connection:
+            connection.exec_driver_sql("DROP TABLE nodes")
+            connection.exec_driver_sql("ALTER TABLE jobs DROP COLUMN name")
         with pytest.raises(integrity.DamagedDatabaseError, match=r"jobs\.name .*table nodes"):
             integrity.verify(path)
 
     def test_an_older_schema_is_whole(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(database, "SCHEMA_VERSION", 1)
-        database.prepare(tmp_path / "old.db")
+        monkeypatch.setattr(migrations, "SCHEMA_VERSION", 1)
+        migrations.prepare(tmp_path / "old.db")
         integrity.verify(tmp_path / "old.db")
 
     def test_the_command(self, path, tmp_path, capsys):

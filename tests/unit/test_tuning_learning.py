@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store_examples import NOW, Accounting, item, job
 
-from slurm_energy.accounting import database, run_history, tuning_runs, tuning_starts
+from slurm_energy.accounting import engine, run_history, tuning_runs, tuning_starts
 from slurm_energy.accounting.tuning_starts import IssuedStart, JobRun, Pin, Program
 from slurm_energy.policies.operating_point import UNTUNED, OperatingPoint
 from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord, JobDevice
@@ -205,7 +205,7 @@ def deliver(store, job_id, **more):
     body = record(record_id=f"r{job_id}", job_id=job_id, **more).to_json()
     store.deliver(item(body))
     store.learn(job(job_id, end=1200.0))
-    with database.connect(store.path) as connection:
+    with engine.connect(store.path) as connection:
         run_history.store_finished_runs(connection, NOW)
 
 
@@ -221,7 +221,7 @@ class TestStore:
 
     def test_a_job_is_learned_once(self, store):
         deliver(store, 7)
-        with database.connect(store.path) as connection:
+        with engine.connect(store.path) as connection:
             (found,) = tuning_runs.unlearned_jobs(connection)
             assert (found.user, found.records, found.energy_joules) == ("alice", 1, pytest.approx(60_000.0))
             assert json.loads(found.bodies[0])["job_id"] == 7
@@ -233,12 +233,12 @@ class TestStore:
     def test_huge_records_are_not_read(self, store, monkeypatch):
         monkeypatch.setattr(tuning_runs, "MAX_RECORD_BYTES", 10)
         deliver(store, 7)
-        with database.connect(store.path) as connection:
+        with engine.connect(store.path) as connection:
             assert tuning_runs.unlearned_jobs(connection)[0].bodies == (None,)
 
     def test_a_crash_before_the_commit_neither_loses_nor_repeats_a_run(self, store):
         deliver(store, 7)
-        with database.connect(store.path) as connection:
+        with engine.connect(store.path) as connection:
             (found,) = tuning_runs.unlearned_jobs(connection)
             broken = run_row(body=None)
             with pytest.raises(AttributeError):
@@ -250,7 +250,7 @@ class TestStore:
         monkeypatch.setattr(tuning_runs, "RUNS_PER_PROGRAM", 2)
         for job_id in range(1, 5):
             deliver(store, job_id)
-        with database.connect(store.path) as connection:
+        with engine.connect(store.path) as connection:
             keys = [found.key for found in tuning_runs.unlearned_jobs(connection)]
             tuning_runs.store_learned(connection, [(key, run_row(end=float(key))) for key in keys])
             kept = tuning_runs.find_runs(connection, None)
@@ -261,14 +261,14 @@ class TestStore:
 
     def test_runs_of_other_users_are_never_returned(self, store):
         deliver(store, 7)
-        with database.connect(store.path) as connection:
+        with engine.connect(store.path) as connection:
             (found,) = tuning_runs.unlearned_jobs(connection)
             tuning_runs.store_learned(connection, [(found.key, run_row(model="bert"))])
             args = {"fingerprint": DIGEST, "model": "bert"}
             assert tuning_runs.runs_of(connection, "mallory", "A40", **args) == []
             assert len(tuning_runs.runs_of(connection, "alice", "A40", **args)) == 1
             assert len(tuning_runs.runs_of(connection, "alice", "A40", fingerprint=None, model="bert")) == 1
-            connection.execute("UPDATE tuning_runs SET workload = workload || '+0a1b2c3d'")
+            connection.exec_driver_sql("UPDATE tuning_runs SET workload = workload || '+0a1b2c3d'")
             assert tuning_runs.runs_of(connection, "alice", "A40", **args) == []
             assert tuning_runs.forget(connection, "mallory") == 0
             assert tuning_runs.forget(connection, "alice", "bert") == 1
@@ -276,7 +276,7 @@ class TestStore:
     def test_one_job_explores_at_a_time(self, store):
         program = Program("alice", DIGEST, "A40")
         explore, stay = IssuedStart(program, True, '"e"'), IssuedStart(program, False, '"s"')
-        with database.connect(store.path) as connection:
+        with engine.connect(store.path) as connection:
             first = tuning_starts.store_start(connection, JobRun("c1", 1, 0), explore, stay, {1, 2}, 1.0)
             second = tuning_starts.store_start(connection, JobRun("c1", 2, 0), explore, stay, {1, 2}, 1.0)
             again = tuning_starts.store_start(connection, JobRun("c1", 1, 0), stay, stay, {1, 2}, 1.0)
@@ -287,7 +287,7 @@ class TestStore:
 
     def test_pins(self, store, monkeypatch):
         pin = Pin(Program("alice", DIGEST, "A40"), "{}", "root", 1.0)
-        with database.connect(store.path) as connection:
+        with engine.connect(store.path) as connection:
             assert tuning_starts.set_pin(connection, pin)
             assert tuning_starts.pin_of(connection, "alice", "A40", ["x", DIGEST]) == pin
             assert tuning_starts.pin_of(connection, "mallory", "A40", [DIGEST]) is None
@@ -303,8 +303,8 @@ class TestStore:
 CHILD = """
 import sys, time
 from pathlib import Path
-from slurm_energy.accounting import database, tuning_runs
-with database.connect(Path(sys.argv[1])) as connection:
+from slurm_energy.accounting import engine, tuning_runs
+with engine.connect(Path(sys.argv[1])) as connection:
     print("ready", flush=True)
     while True:
         jobs = tuning_runs.unlearned_jobs(connection, 1)
@@ -327,7 +327,7 @@ def test_kill_9_while_learning_neither_loses_nor_repeats_a_run(tmp_path):
             time.sleep(0.002 * number)
             learner.kill()
             assert learner.wait(30) == -signal.SIGKILL
-    with database.connect(store.path) as connection:
+    with engine.connect(store.path) as connection:
         for found in tuning_runs.unlearned_jobs(connection):
             run = run_row(workload=found.display_id)
             tuning_runs.store_learned(connection, [(found.key, run)])

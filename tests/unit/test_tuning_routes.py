@@ -10,7 +10,7 @@ from fake_controller import install
 from store_examples import NOW, Accounting, item, job
 
 from slurm_energy import config as configuration
-from slurm_energy.accounting import database, run_history
+from slurm_energy.accounting import engine, run_history
 from slurm_energy.cli.main import main
 from slurm_energy.controller import running_jobs
 from slurm_energy.controller.identity import Rights
@@ -108,7 +108,7 @@ class Site:
         self.accounting.learn(facts)
 
     def learn(self):
-        with database.connect(self.accounting.path) as connection:
+        with engine.connect(self.accounting.path) as connection:
             run_history.store_finished_runs(connection, NOW)
         return asyncio.run(self.learner.learn())
 
@@ -177,12 +177,12 @@ class TestLearning:
     def test_incomplete_runs_are_not_learned(self, site, state, monkeypatch):
         site.finish(1, nodes=2)
         site.learn()
-        with database.connect(site.accounting.path) as connection:
-            connection.execute("UPDATE jobs SET learned = 1")
+        with engine.connect(site.accounting.path) as connection:
+            connection.exec_driver_sql("UPDATE jobs SET learned = 1")
         assert asyncio.run(site.learner.learn()) == 1 and site.show(ALICE) == []
         site.finish(2)
-        with database.connect(site.accounting.path) as connection:
-            connection.execute("UPDATE jobs SET state = ?", [state])
+        with engine.connect(site.accounting.path) as connection:
+            connection.exec_driver_sql("UPDATE jobs SET state = ?", (state,))
         site.learn()
         assert site.show(ALICE) == []
 

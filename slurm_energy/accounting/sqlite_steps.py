@@ -1,27 +1,14 @@
-"""The SQLite database of senergyctld: its file, schema, schema version and connections.
+"""Steps to the schema versions 1 to 6, which only SQLite databases have had.
 
-One thread of one process, senergyctld, writes. Any number of threads read. The modules that read and write
-records, traces and job facts are next to this one.
+Step i converts schema version i to i + 1. They are released and never edited. Later steps are in
+`migrations.py`.
 """
 
 from __future__ import annotations
 
-import errno
-import os
-import sqlite3
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
-from slurm_energy.errors import UnavailableError
-
-_APPLICATION_ID: Final = 0x53454E45  # "SENE"; identifies the file as a database of slurm-energy
-_BUSY_TIMEOUT_S: Final = 10.0
-
-# Migration i converts schema version i to i + 1. A released migration is never edited: add another one.
-MIGRATIONS: Final[tuple[str, ...]] = (
+SQLITE_STEPS: Final[tuple[str, ...]] = (
     """
     CREATE TABLE jobs (
         id INTEGER PRIMARY KEY,
@@ -228,121 +215,3 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     ) WITHOUT ROWID;
     """,
 )
-SCHEMA_VERSION: Final = len(MIGRATIONS)
-
-
-def prepare(path: Path) -> None:
-    """Create the database, or migrate its schema to the current version.
-
-    A new file is readable only by its owner, because its records show the activity of every user.
-
-    Args:
-        path: database file.
-
-    Raises:
-        UnavailableError: the directory is missing, permission is denied, the file is not a database of
-            slurm-energy, or a newer release wrote it.
-    """
-    with _explained(path):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        with connect(path) as connection:
-            _migrate(connection, path)
-
-
-def check(path: Path) -> None:
-    """Raise the error that `prepare` would raise for this file, without creating or changing anything."""
-    with _explained(path):
-        if path.exists():
-            with connect(path, read_only=True) as connection:
-                schema_version(connection, path)
-        elif not os.access(path.parent, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-
-@contextmanager
-def connect(path: Path, *, read_only: bool = False) -> Iterator[sqlite3.Connection]:
-    """Context manager that opens a connection and closes it at the end of the `with` block.
-
-    It begins no transaction; use `transaction` for that.
-
-    Args:
-        path: database file.
-        read_only: reject every change on this connection.
-    """
-    connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
-    try:
-        connection.execute("PRAGMA foreign_keys = ON")
-        # A commit must survive a power cut before a node deletes its copy of a record.
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute(f"PRAGMA query_only = {'ON' if read_only else 'OFF'}")
-        yield connection
-    finally:
-        connection.close()
-
-
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Run the `with` block in a transaction that is committed at its end, or rolled back on any exception."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    if not path.parent.is_dir():
-        raise UnavailableError(
-            f"database {path}",
-            f"directory {path.parent} does not exist",
-            f"create it: install -d -m 0750 {path.parent}",
-        )
-    try:
-        yield
-    except (OSError, sqlite3.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UnavailableError(f"database {path}", reason) from None
-
-
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    version = schema_version(connection, path)
-    connection.execute("PRAGMA journal_mode = WAL")
-    for number in range(version, SCHEMA_VERSION):
-        with transaction(connection):
-            if number == 0:
-                connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-                connection.execute(
-                    "CREATE TABLE schema_version (version INTEGER NOT NULL, applied REAL NOT NULL)"
-                )
-            for statement in MIGRATIONS[number].split(";"):
-                connection.execute(statement)
-            connection.execute("INSERT INTO schema_version VALUES (?, ?)", (number + 1, time.time()))
-
-
-def schema_version(connection: sqlite3.Connection, path: Path) -> int:
-    """Return the schema version of an open database; 0: the file is empty.
-
-    Args:
-        connection: connection to the database.
-        path: database file, for the error message.
-
-    Raises:
-        UnavailableError: the file is not a database of slurm-energy, or a newer release wrote it.
-    """
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if not tables:
-        return 0
-    if connection.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
-        raise UnavailableError(f"database {path}", "a SQLite database of another program")
-    (version,) = connection.execute("SELECT max(version) FROM schema_version").fetchone()
-    if version > SCHEMA_VERSION:
-        raise UnavailableError(
-            f"database {path}",
-            f"its schema {version} is newer than this release's {SCHEMA_VERSION}",
-            "run the senergyctld that wrote it, or a newer one",
-        )
-    return int(version)

@@ -1,0 +1,310 @@
+"""All tables of the database, for SQLite, MariaDB and PostgreSQL.
+
+To change a table, see `migrations.py`. A SQLite file that passed through older schema versions has the same
+tables, columns and keys, with the types of SQLite.
+
+Text that is part of a key or an index has a bounded length (`name_text`), because MariaDB requires it. Text
+is compared and ordered by code points on every kind of database.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects import mysql, postgresql
+from sqlalchemy.types import TypeEngine
+
+MAX_NAME: Final = 255
+"""Maximum length of names, in characters."""
+MAX_CLUSTER: Final = 64
+"""Maximum length of the name of a cluster."""
+MAX_STEP: Final = 64
+"""Maximum length of the name of a Slurm step."""
+_COLLATION: Final = "utf8mb4_nopad_bin"  # of MariaDB
+
+metadata: Final = MetaData()
+
+
+def name_text(length: int = MAX_NAME) -> TypeEngine[str]:
+    """Return the type of text that may be part of a key, of at most `length` characters."""
+    return (
+        String(length)
+        .with_variant(postgresql.VARCHAR(length, collation="C"), "postgresql")
+        .with_variant(mysql.VARCHAR(length, charset="utf8mb4", collation=_COLLATION), "mysql", "mariadb")
+    )
+
+
+def long_text() -> TypeEngine[str]:
+    """Return the type of text of any length."""
+    return (
+        Text()
+        .with_variant(postgresql.TEXT(collation="C"), "postgresql")
+        .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation=_COLLATION), "mysql", "mariadb")
+    )
+
+
+INTEGER: Final = BigInteger().with_variant(Integer, "sqlite")
+"""Type of integers of 64 bits."""
+REAL: Final[TypeEngine[float]] = Double().with_variant(mysql.DOUBLE(asdecimal=False), "mysql", "mariadb")
+"""Type of floating-point numbers of 64 bits."""
+
+
+def row_id() -> Column[int]:
+    """Return the column `id` of a table, whose values are given by the database in ascending order."""
+    return Column("id", INTEGER, primary_key=True, autoincrement=True)
+
+
+def partial_index(name: str, *columns: str, where: str) -> Index:
+    """Return an index of the rows that fulfil a condition. MariaDB indexes all rows.
+
+    Args:
+        name: name of the index.
+        columns: names of the indexed columns.
+        where: SQL condition, portable between SQLite and PostgreSQL.
+    """
+    return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
+
+
+def _table(name: str, *items: Any) -> Table:
+    return Table(
+        name,
+        metadata,
+        *items,
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+        mysql_collate=_COLLATION,
+    )
+
+
+schema_version: Final = _table(
+    "schema_version", Column("version", Integer, nullable=False), Column("applied", REAL, nullable=False)
+)
+
+jobs: Final = _table(
+    "jobs",
+    row_id(),
+    Column("cluster", name_text(MAX_CLUSTER), nullable=False),
+    Column("job_id", INTEGER, nullable=False),
+    Column("submit", REAL, nullable=False),
+    Column("display_id", name_text(), nullable=False),
+    Column("name", long_text(), nullable=False),
+    Column("account", name_text()),
+    Column("partition", name_text()),
+    Column("user", name_text()),
+    Column("state", name_text(), nullable=False),
+    Column("start", REAL),
+    Column("end", REAL),
+    Column("elapsed_s", REAL),
+    Column("nodes", INTEGER),
+    Column("array_job_id", INTEGER),
+    Column("array_task_id", INTEGER),
+    Column("het_job_id", INTEGER),
+    Column("het_offset", INTEGER),
+    Column("finished", Boolean, nullable=False),
+    Column("updated", REAL, nullable=False),
+    Column("time_limit_s", REAL),
+    Column("requested", long_text()),
+    Column("learned", Boolean, nullable=False, server_default=text("false")),
+    Column("tuning_learned", Boolean, nullable=False, server_default=text("false")),
+    UniqueConstraint("cluster", "job_id", "submit"),
+    partial_index("jobs_array", "array_job_id", where="array_job_id IS NOT NULL"),
+    partial_index("jobs_het", "het_job_id", where="het_job_id IS NOT NULL"),
+    partial_index("jobs_unfinished", "updated", where="NOT finished"),
+    partial_index("jobs_unlearned", "updated", where="finished AND NOT learned"),
+    partial_index("jobs_tuning_unlearned", "updated", where="learned AND NOT tuning_learned"),
+)
+
+records: Final = _table(
+    "records",
+    row_id(),
+    Column("record_id", name_text(), nullable=False, unique=True),
+    Column("cluster", name_text(MAX_CLUSTER), nullable=False),
+    Column("node", name_text(), nullable=False),
+    Column("job_id", INTEGER, nullable=False),
+    Column("restart_count", INTEGER, nullable=False),
+    Column("step", name_text(MAX_STEP), nullable=False),
+    Column("start", REAL, nullable=False),
+    Column("end", REAL, nullable=False),
+    Column("uid", INTEGER, nullable=False),
+    Column("user", name_text()),
+    Column("account", name_text()),
+    Column("partition", name_text()),
+    Column("policy", name_text(), nullable=False),
+    Column("energy_joules", REAL),
+    Column("received", REAL, nullable=False),
+    Column("job", INTEGER, ForeignKey("jobs.id")),
+    Column("body", long_text(), nullable=False),
+    UniqueConstraint("node", "job_id", "start", "step", "restart_count", "cluster"),
+    Index("records_job_id", "job_id", "start"),
+    Index("records_end", "end"),
+    Index("records_uid", "uid", "end"),
+    partial_index("records_account", "account", "end", where="account IS NOT NULL"),
+    partial_index("records_job", "job", where="job IS NOT NULL"),
+    partial_index("records_without_job", "received", "cluster", "job_id", where="job IS NULL"),
+)
+
+traces: Final = _table(
+    "traces",
+    Column(
+        "record", INTEGER, ForeignKey("records.id", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    ),
+    Column("end", REAL, nullable=False),
+    Column("body", long_text(), nullable=False),
+    Index("traces_end", "end"),
+)
+
+nodes: Final = _table(
+    "nodes",
+    Column("cluster", name_text(MAX_CLUSTER), nullable=False),
+    Column("node", name_text(), nullable=False),
+    Column("last_end", REAL, nullable=False),
+    Column("last_received", REAL, nullable=False),
+    PrimaryKeyConstraint("cluster", "node"),
+)
+
+history: Final = _table(
+    "history",
+    row_id(),
+    Column("kind", LargeBinary(8).with_variant(mysql.VARBINARY(8), "mysql", "mariadb"), nullable=False),
+    Column("end", REAL, nullable=False),
+    Column("body", long_text(), nullable=False),
+    Column("user", name_text()),
+    Index("history_kind", "kind", "end"),
+    Index("history_end", "end"),
+    Index("history_user", "user", "end"),
+)
+
+decisions: Final = _table(
+    "decisions",
+    row_id(),
+    Column("cluster", name_text(MAX_CLUSTER), nullable=False),
+    Column("job_id", INTEGER, nullable=False),
+    Column("submit", REAL, nullable=False),
+    Column("time", REAL, nullable=False),
+    Column("kind", name_text(), nullable=False),
+    Column("why", long_text(), nullable=False),
+    Column("details", long_text(), nullable=False),
+    Index("decisions_job", "job_id", "submit"),
+    Index("decisions_time", "time"),
+)
+
+predictions: Final = _table(
+    "predictions",
+    Column("cluster", name_text(MAX_CLUSTER), nullable=False),
+    Column("job_id", INTEGER, nullable=False),
+    Column("start", REAL, nullable=False),
+    Column("predicted_s", REAL, nullable=False),
+    PrimaryKeyConstraint("cluster", "job_id", "start"),
+    Index("predictions_start", "start"),
+)
+
+tuning_runs: Final = _table(
+    "tuning_runs",
+    row_id(),
+    Column("job", INTEGER, ForeignKey("jobs.id"), nullable=False, unique=True),
+    Column("owner", name_text(), nullable=False),
+    Column("hardware", name_text(), nullable=False),
+    Column("fingerprint", name_text()),
+    Column("model", name_text()),
+    Column("workload", name_text(), nullable=False),
+    Column("end", REAL, nullable=False),
+    Column("body", long_text(), nullable=False),
+    Index("tuning_runs_workload", "owner", "workload", "hardware", "end"),
+    partial_index("tuning_runs_model", "owner", "model", "hardware", "end", where="model IS NOT NULL"),
+    Index("tuning_runs_end", "end"),
+)
+
+tuning_pins: Final = _table(
+    "tuning_pins",
+    Column("owner", name_text(), nullable=False),
+    Column("workload", name_text(), nullable=False),
+    Column("hardware", name_text(), nullable=False),
+    Column("point", long_text(), nullable=False),
+    Column("pinned_by", name_text(), nullable=False),
+    Column("time", REAL, nullable=False),
+    PrimaryKeyConstraint("owner", "workload", "hardware"),
+)
+
+tuning_starts: Final = _table(
+    "tuning_starts",
+    Column("cluster", name_text(MAX_CLUSTER), nullable=False),
+    Column("job_id", INTEGER, nullable=False),
+    Column("restart_count", INTEGER, nullable=False),
+    Column("hardware", name_text(), nullable=False),
+    Column("owner", name_text(), nullable=False),
+    Column("workload", name_text(), nullable=False),
+    Column("exploration", Boolean, nullable=False),
+    Column("time", REAL, nullable=False),
+    Column("body", long_text(), nullable=False),
+    PrimaryKeyConstraint("cluster", "job_id", "restart_count", "hardware"),
+    partial_index("tuning_starts_workload", "owner", "workload", "hardware", where="exploration"),
+    Index("tuning_starts_time", "time"),
+)
+
+budget_samples: Final = _table(
+    "budget_samples",
+    Column("cluster", name_text(MAX_CLUSTER), nullable=False),
+    Column("budget", name_text(), nullable=False),
+    Column("time", REAL, nullable=False),
+    Column("span_s", REAL, nullable=False),
+    Column("limit_watts", REAL),
+    Column("measured_watts", REAL),
+    Column("max_measured_watts", REAL),
+    Column("committed_watts", REAL, nullable=False),
+    Column("capped_watts", REAL, nullable=False),
+    Column("headroom_watts", REAL),
+    Column("over_s", REAL, nullable=False),
+    PrimaryKeyConstraint("cluster", "budget", "time"),
+    Index("budget_samples_time", "time"),
+)
+
+budget_changes: Final = _table(
+    "budget_changes",
+    row_id(),
+    Column("cluster", name_text(MAX_CLUSTER), nullable=False),
+    Column("time", REAL, nullable=False),
+    Column("budget", name_text()),
+    Column("actor", name_text()),
+    Column("kind", name_text(), nullable=False),
+    Column("why", long_text(), nullable=False),
+    Column("details", long_text(), nullable=False),
+    Index("budget_changes_time", "cluster", "time"),
+)
+
+budget_overrides: Final = _table(
+    "budget_overrides",
+    Column("cluster", name_text(MAX_CLUSTER), nullable=False),
+    Column("budget", name_text(), nullable=False),
+    Column("watts", REAL, nullable=False),
+    Column("end", REAL),
+    Column("actor", name_text(), nullable=False),
+    Column("time", REAL, nullable=False),
+    Column("reason", long_text(), nullable=False),
+    PrimaryKeyConstraint("cluster", "budget"),
+)
+
+budget_nodes: Final = _table(
+    "budget_nodes",
+    Column("cluster", name_text(MAX_CLUSTER), nullable=False),
+    Column("node", name_text(), nullable=False),
+    Column("time", REAL, nullable=False),
+    Column("body", long_text(), nullable=False),
+    PrimaryKeyConstraint("cluster", "node"),
+)
