@@ -1,0 +1,143 @@
+"""Write the content of a database, as SQL, that the checked-out release has created and filled.
+
+Each file `schemas/N.sql` was written by the code of the last commit with schema N, not by this release's code:
+    git archive COMMIT slurm_energy tests/unit | tar -x -C DIRECTORY
+    PYTHONPATH=DIRECTORY:DIRECTORY/tests/unit python -P tests/unit/write_schema.py tests/unit/schemas/N.sql
+The same content is stored through each release's own functions, as far as the release has them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sqlite3
+import sys
+import tempfile
+from pathlib import Path
+
+from slurm_energy.reports.trace import encode_trace
+from store_examples import Accounting, job, record
+
+HOSTILE_NAME = "=cmd|'/c calc'!A1; DROP TABLE records; -- \"\u20ac\u96ea"
+HOUR = 3600.0
+FINGERPRINT = "9f" * 16
+
+
+def deliver(accounting):
+    """Deliver the records of 24 jobs of two users, some on two nodes, with steps, GPUs and traces."""
+    for number in range(24):
+        job_id, start = 100 + number, 1000.0 + number * HOUR
+        times = {"start": start, "end": start + 600.0 + number}
+        common = {"job_id": job_id, "uid": 1000 + number % 2, "record_id": f"{number:032x}"}
+        values = {"restart_count": 1 if number == 5 else 0, "policy": "edp" if number % 3 else "none"}
+        whole = record(**times, **common, **values)
+        energies = [1000.0 + number / 3, 250.25 * number, None if number == 7 else 3.0 * number]
+        names = [("cpu", "powercap:intel-rapl"), ("dram", "powercap:intel-rapl"), ("gpu[0]", "nvml:total_energy")]
+        whole["components"] = [
+            {"name": name, "energy_joules": joules, "source": source, "quality": "measured"}
+            for (name, source), joules in zip(names, energies, strict=True)
+        ]
+        if "fingerprint" in whole:
+            whole["fingerprint"] = FINGERPRINT
+        trace = encode_trace(start, 1.0, {"cpu": [1.5, 2.5, 4.0]}) if number % 6 == 0 else None
+        accounting.deliver({"record": whole, "trace": trace}, now=times["end"] + 5)
+        if number % 4 == 0:
+            common["record_id"] = f"{number:031x}f"
+            accounting.deliver({"record": record(node="n2", **times, **common, **values), "trace": None})
+        if number % 5 == 0:
+            common["record_id"] = f"{number:031x}e"
+            accounting.deliver({"record": record(step="batch", **times, **common, **values), "trace": None})
+
+
+def learn(accounting):
+    """Store the facts of the jobs, except of the last four: Slurm has not answered yet."""
+    known = []
+    for number in range(20):
+        start = 1000.0 + number * HOUR
+        times = {"submit": start - 60.0, "start": start, "end": start + 600.0 + number}
+        more = {
+            "name": HOSTILE_NAME if number == 3 else f"train-{number}",
+            "user": ["alice", "bob"][number % 2],
+            "account": ["physics", "Physik"][number % 2],
+            "nodes": 2 if number % 4 == 0 else 1,
+            "state": "FAILED" if number == 9 else "COMPLETED",
+        }
+        for name, value in {"time_limit_s": 7200.0, "requested": "cpu=8,mem=16G,node=1,gres/gpu=1"}.items():
+            if name in inspect.signature(type(job(1))).parameters:
+                more[name] = value
+        known.append(job(100 + number, display_id="110_4" if number == 10 else None, **times, **more))
+    accounting.learn(*known)
+
+
+def module(*names):
+    """Return the first module of slurm_energy.accounting that this release has; None without any."""
+    for name in names:
+        try:
+            return importlib.import_module(f"slurm_energy.accounting.{name}")
+        except ModuleNotFoundError:
+            continue
+    return None
+
+
+def fill_priority(connection):
+    """Store start predictions, finished runs and decisions."""
+    if predictions := module("start_predictions"):
+        predictions.save(connection, "c1", [(100, 1000.0, 700.0), (101, 4600.0, 650.5)])
+    if history := module("run_history", "learning"):
+        (getattr(history, "store_finished_runs", None) or history.learn)(connection, 200_000.0)
+    if decisions := module("decisions"):
+        decision = decisions.Decision
+        shape = decision(100, 940.0, 950.0, "shape", "fits now", {"offered": ["gpu:2"], "chosen": "gpu:1"})
+        requeue = decision(105, 18940.0, 19100.0, "requeue", HOSTILE_NAME, {"for_job": 106, "lost_joules": 12.5})
+        decisions.save(connection, "c1", [shape, requeue])
+
+
+def fill_tuning(connection):
+    """Store learned runs, pins and starts."""
+    runs, starts = module("tuning_runs"), module("tuning_starts")
+    if not runs:
+        return
+    learned = []
+    for one in runs.unlearned_jobs(connection, 6):
+        program = (one.user, "a100", FINGERPRINT, FINGERPRINT, "gpt2")
+        learned.append((one.key, runs.StoredRun(*program, one.end, '{"points":[1,2.5]}')))
+    runs.store_learned(connection, learned)
+    program = starts.Program("alice", FINGERPRINT, "a100")
+    starts.set_pin(connection, starts.Pin(program, '{"gpu":{"cap_watts":200}}', "bob", 5000.0))
+    start = starts.IssuedStart(program, True, '{"point":{}}')
+    starts.store_start(connection, starts.JobRun("c1", 119, 0), start, start, (), 6000.0)
+
+
+def fill_budgets(connection):
+    """Store samples, changes, live limits and states of nodes."""
+    budgets = module("budgets")
+    if not budgets:
+        return
+    powers = (None, 900.0, 950.5, 1200.0, 3.25, None, 0.0)
+    samples = [budgets.BudgetSample("room", 1000.0 + 10 * n, 10.0, *powers) for n in range(40)]
+    budgets.save_samples(connection, "c1", samples)
+    change = budgets.BudgetChange(1500.0, "room", "root", "set", HOSTILE_NAME, {"watts": 1e6})
+    override = budgets.LimitOverride("room", 1e6, None, "root", 1500.0, "maintenance")
+    budgets.set_override(connection, "c1", override, change)
+    budgets.save_nodes(connection, "c1", 1600.0, {"n1": '{"watts":300}', "n2": "{}"})
+
+
+def main(target):
+    """Fill a database and write it as SQL."""
+    with tempfile.TemporaryDirectory() as directory:
+        accounting = Accounting(Path(directory))
+        deliver(accounting)
+        learn(accounting)
+        database = importlib.import_module("slurm_energy.accounting.database")
+        with database.connect(accounting.path) as connection:
+            for fill in (fill_priority, fill_tuning, fill_budgets):
+                fill(connection)
+        with sqlite3.connect(accounting.path) as connection:
+            connection.execute("UPDATE schema_version SET applied = version")
+            (identity,) = connection.execute("PRAGMA application_id").fetchone()
+            lines = [f"PRAGMA application_id = {identity};", *connection.iterdump()]
+    Path(target).write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
