@@ -6,15 +6,21 @@ Infinite limits are stored as NULL, because JSON and SQL have no infinity.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Connection
+from sqlalchemy import Column, Connection, Row, delete, func, insert, or_, select
 
-from slurm_energy.accounting.engine import execute_many, transaction
+from slurm_energy.accounting.engine import transaction
+from slurm_energy.accounting.tables import budget_changes as _changes
+from slurm_energy.accounting.tables import budget_nodes as _nodes
+from slurm_energy.accounting.tables import budget_overrides as _overrides
+from slurm_energy.accounting.tables import budget_samples as _samples
+from slurm_energy.accounting.upserts import insert_or_replace
 
 FINE_SPAN_S: Final = 10.0
 """Span of a sample when it is stored."""
@@ -24,6 +30,7 @@ FINE_KEPT_S: Final = 7 * 86400.0
 MAX_SAMPLES: Final = 5000
 """Maximum number of samples per budget in a response."""
 _MERGED_AT_ONCE_S: Final = 86400.0
+_FETCH_ROWS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,21 +103,20 @@ class LimitOverride:
     reason: str = ""
 
 
+_SAMPLE_COLUMNS: Final[Sequence[Column[Any]]] = [
+    _samples.c[one.name] for one in dataclasses.fields(BudgetSample)
+]
+
+
 def save_samples(connection: Connection, cluster: str, samples: Iterable[BudgetSample]) -> None:
     """Store samples of the budgets of `cluster` (Slurm's ClusterName) in one transaction."""
-    rows = [
-        (
-            *(cluster, s.budget, s.time, s.span_s, _finite(s.limit_watts), s.measured_watts),
-            *(s.max_measured_watts, s.committed_watts, s.capped_watts, _finite(s.headroom_watts), s.over_s),
-        )
-        for s in samples
-    ]
     with transaction(connection):
-        execute_many(
-            connection,
-            f"INSERT OR REPLACE INTO budget_samples VALUES ({','.join('?' * 11)})",
-            rows,
-        )
+        insert_or_replace(connection, _samples, [_sample_row(cluster, sample) for sample in samples])
+
+
+def _sample_row(cluster: str, sample: BudgetSample) -> dict[str, Any]:
+    limits = {"limit_watts": _finite(sample.limit_watts), "headroom_watts": _finite(sample.headroom_watts)}
+    return dataclasses.asdict(sample) | limits | {"cluster": cluster}
 
 
 def samples(
@@ -133,28 +139,50 @@ def samples(
     """
     span_s = max(FINE_SPAN_S, (end - begin) / max(1, limit))
     span_s = math.ceil(span_s / FINE_SPAN_S) * FINE_SPAN_S
-    rows = connection.exec_driver_sql(
-        f"SELECT {_MERGED} FROM budget_samples WHERE cluster = ? AND budget = ? AND time >= ? AND time < ?"
-        " GROUP BY CAST(time / ? AS INTEGER) ORDER BY min(time)",
-        (cluster, budget, begin, end, span_s),
+    columns = _samples.c
+    query = (
+        select(*_SAMPLE_COLUMNS)
+        .where(columns.cluster == cluster, columns.budget == budget)
+        .where(columns.time >= begin, columns.time < end)
+        .order_by(columns.time)
+        .execution_options(yield_per=_FETCH_ROWS)
     )
-    return [BudgetSample(*row) for row in rows]
+    stored = (BudgetSample(*row[:]) for row in connection.execute(query))
+    groups = itertools.groupby(stored, lambda sample: sample.time // span_s)
+    return [_merged([*group]) for _, group in groups]
 
 
-_MERGED: Final = (
-    "budget, min(time), sum(span_s), min(limit_watts),"
-    " sum(measured_watts * span_s) / sum(CASE WHEN measured_watts IS NOT NULL THEN span_s END),"
-    " max(max_measured_watts), max(committed_watts), sum(capped_watts * span_s) / sum(span_s),"
-    " min(headroom_watts), sum(over_s)"
-)
+def _merged(group: Sequence[BudgetSample]) -> BudgetSample:
+    """Return one sample for consecutive samples of a budget.
+
+    It is computed here rather than in SQL, where the result of a sum depends on the order of the rows.
+    """
+    first = group[0]
+    if len(group) == 1:
+        return first
+    span_s = math.fsum(sample.span_s for sample in group)
+    measured = [(s.measured_watts, s.span_s) for s in group if s.measured_watts is not None]
+    measured_s = math.fsum(seconds for _, seconds in measured)
+    return BudgetSample(
+        budget=first.budget,
+        time=first.time,
+        span_s=span_s,
+        limit_watts=_minimum(sample.limit_watts for sample in group),
+        measured_watts=math.fsum(watts * s for watts, s in measured) / measured_s if measured_s else None,
+        max_measured_watts=max(
+            (s.max_measured_watts for s in group if s.max_measured_watts is not None), default=None
+        ),
+        committed_watts=max(sample.committed_watts for sample in group),
+        capped_watts=math.fsum(s.capped_watts * s.span_s for s in group) / span_s if span_s else 0.0,
+        headroom_watts=_minimum(sample.headroom_watts for sample in group),
+        over_s=math.fsum(sample.over_s for sample in group),
+    )
 
 
 def names(connection: Connection, cluster: str) -> list[str]:
-    """Return the names of all budgets with samples."""
-    rows = connection.exec_driver_sql(
-        "SELECT DISTINCT budget FROM budget_samples WHERE cluster = ?", (cluster,)
-    )
-    return [name for (name,) in rows]
+    """Return the names of all budgets with samples in alphabetical order."""
+    query = select(_samples.c.budget).distinct().where(_samples.c.cluster == cluster)
+    return list(connection.execute(query.order_by(_samples.c.budget)).scalars())
 
 
 def merge_old_samples(connection: Connection, before: float) -> int:
@@ -163,10 +191,10 @@ def merge_old_samples(connection: Connection, before: float) -> int:
     Returns:
         The number of samples that were replaced; if it is not 0, call again.
     """
+    columns = _samples.c
     with transaction(connection):
-        (oldest,) = connection.exec_driver_sql(
-            "SELECT min(time) FROM budget_samples WHERE time < ? AND span_s < ?", (before, COARSE_SPAN_S / 2)
-        ).one()
+        fine = select(func.min(columns.time)).where(columns.time < before, columns.span_s < COARSE_SPAN_S / 2)
+        oldest = connection.execute(fine).scalar_one()
         if oldest is None:
             return 0
         # Whole coarse spans only, so that each is merged once.
@@ -174,18 +202,22 @@ def merge_old_samples(connection: Connection, before: float) -> int:
         end = min(before // COARSE_SPAN_S * COARSE_SPAN_S, begin + _MERGED_AT_ONCE_S)
         if end <= begin:
             return 0
-        merged = connection.exec_driver_sql(
-            f"SELECT cluster, {_MERGED} FROM budget_samples WHERE time >= ? AND time < ?"
-            " GROUP BY cluster, budget, CAST(time / ? AS INTEGER)",
-            (begin, end, COARSE_SPAN_S),
+        merged = (columns.time >= begin, columns.time < end)
+        rows = connection.execute(
+            select(columns.cluster, *_SAMPLE_COLUMNS)
+            .where(*merged)
+            .order_by(columns.cluster, columns.budget, columns.time)
         ).fetchall()
-        deleted = connection.exec_driver_sql(
-            "DELETE FROM budget_samples WHERE time >= ? AND time < ?", (begin, end)
-        ).rowcount
-        # A merged span counts as coarse even if only a part of it was sampled.
-        rows = [(*row[:3], max(row[3], COARSE_SPAN_S / 2), *row[4:]) for row in merged]
-        execute_many(connection, f"INSERT INTO budget_samples VALUES ({','.join('?' * 11)})", rows)
-        return deleted
+        connection.execute(delete(_samples).where(*merged))
+        groups = itertools.groupby(rows, lambda row: (row.cluster, row.budget, row.time // COARSE_SPAN_S))
+        connection.execute(insert(_samples), [_coarse_row([*group]) for _, group in groups])
+        return len(rows)
+
+
+def _coarse_row(rows: Sequence[Row[Any]]) -> dict[str, Any]:
+    sample = _merged([BudgetSample(*row[1:]) for row in rows])
+    # A merged span counts as coarse even if only a part of it was sampled.
+    return _sample_row(rows[0].cluster, sample) | {"span_s": max(sample.span_s, COARSE_SPAN_S / 2)}
 
 
 def save_changes(connection: Connection, cluster: str, changes: Iterable[BudgetChange]) -> None:
@@ -195,22 +227,24 @@ def save_changes(connection: Connection, cluster: str, changes: Iterable[BudgetC
 
 
 def _insert_changes(connection: Connection, cluster: str, changes: Iterable[BudgetChange]) -> None:
-    execute_many(
-        connection,
-        "INSERT INTO budget_changes (cluster, time, budget, actor, kind, why, details)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [(cluster, c.time, c.budget, c.actor, c.kind, c.why, json.dumps(c.details)) for c in changes],
-    )
+    rows = [
+        {**dataclasses.asdict(change), "cluster": cluster, "details": json.dumps(change.details)}
+        for change in changes
+    ]
+    if rows:
+        connection.execute(insert(_changes), rows)
 
 
 def changes(
     connection: Connection, cluster: str, begin: float, end: float, limit: int = MAX_SAMPLES
 ) -> list[BudgetChange]:
     """Return the newest events between two times (Unix seconds), oldest first."""
-    rows = connection.exec_driver_sql(
-        "SELECT time, budget, actor, kind, why, details FROM budget_changes"
-        " WHERE cluster = ? AND time >= ? AND time < ? ORDER BY time DESC, id DESC LIMIT ?",
-        (cluster, begin, end, limit),
+    columns = _changes.c
+    rows = connection.execute(
+        select(*columns["time", "budget", "actor", "kind", "why", "details"])
+        .where(columns.cluster == cluster, columns.time >= begin, columns.time < end)
+        .order_by(columns.time.desc(), columns.id.desc())
+        .limit(limit)
     ).fetchall()
     return [
         BudgetChange(time, budget, actor, kind, why, json.loads(details))
@@ -221,18 +255,16 @@ def changes(
 def set_override(connection: Connection, cluster: str, override: LimitOverride, change: BudgetChange) -> None:
     """Store a live limit and its entry in the audit trail in one transaction."""
     with transaction(connection):
-        connection.exec_driver_sql(
-            "INSERT OR REPLACE INTO budget_overrides VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (cluster, *dataclasses.astuple(override)),
-        )
+        insert_or_replace(connection, _overrides, [dataclasses.asdict(override) | {"cluster": cluster}])
         _insert_changes(connection, cluster, [change])
 
 
 def clear_override(connection: Connection, cluster: str, budget: str, change: BudgetChange) -> bool:
     """Delete a live limit and store the change; return False if there was none."""
+    columns = _overrides.c
     with transaction(connection):
-        deleted = connection.exec_driver_sql(
-            "DELETE FROM budget_overrides WHERE cluster = ? AND budget = ?", (cluster, budget)
+        deleted = connection.execute(
+            delete(_overrides).where(columns.cluster == cluster, columns.budget == budget)
         ).rowcount
         if deleted:
             _insert_changes(connection, cluster, [change])
@@ -241,10 +273,11 @@ def clear_override(connection: Connection, cluster: str, budget: str, change: Bu
 
 def overrides(connection: Connection, cluster: str, now: float) -> dict[str, LimitOverride]:
     """Return the live limits in force at `now` (Unix seconds) by budget."""
-    rows = connection.exec_driver_sql(
-        'SELECT budget, watts, "end", actor, time, reason FROM budget_overrides'
-        ' WHERE cluster = ? AND ("end" IS NULL OR "end" > ?)',
-        (cluster, now),
+    columns = _overrides.c
+    rows = connection.execute(
+        select(*(columns[one.name] for one in dataclasses.fields(LimitOverride)))
+        .where(columns.cluster == cluster, or_(columns.end.is_(None), columns.end > now))
+        .order_by(columns.budget)
     )
     return {row[0]: LimitOverride(*row) for row in rows}
 
@@ -255,28 +288,22 @@ def save_nodes(connection: Connection, cluster: str, time: float, bodies: Mappin
     senergyctld calls this before it sends a higher limit, so that it never underestimates a node after a
     restart.
     """
+    rows = [{"cluster": cluster, "node": node, "time": time, "body": body} for node, body in bodies.items()]
     with transaction(connection):
-        execute_many(
-            connection,
-            "INSERT OR REPLACE INTO budget_nodes VALUES (?, ?, ?, ?)",
-            [(cluster, node, time, body) for node, body in bodies.items()],
-        )
+        insert_or_replace(connection, _nodes, rows)
 
 
 def nodes(connection: Connection, cluster: str) -> dict[str, str]:
     """Return the stored state of the nodes of `cluster` by name, as JSON text."""
-    rows = connection.exec_driver_sql("SELECT node, body FROM budget_nodes WHERE cluster = ?", (cluster,))
-    return dict(rows.fetchall())
+    query = select(_nodes.c.node, _nodes.c.body).where(_nodes.c.cluster == cluster)
+    return {row.node: row.body for row in connection.execute(query.order_by(_nodes.c.node))}
 
 
 def forget_nodes(connection: Connection, cluster: str, names: Sequence[str]) -> None:
     """Delete the state of nodes that Slurm no longer has."""
     with transaction(connection):
-        execute_many(
-            connection,
-            "DELETE FROM budget_nodes WHERE cluster = ? AND node = ?",
-            [(cluster, name) for name in names],
-        )
+        for name in names:
+            connection.execute(delete(_nodes).where(_nodes.c.cluster == cluster, _nodes.c.node == name))
 
 
 def drop_before(connection: Connection, before: float) -> int:
@@ -285,15 +312,16 @@ def drop_before(connection: Connection, before: float) -> int:
     Returns:
         The number of deleted rows.
     """
+    ended = (_samples.c.time < before, _changes.c.time < before, _overrides.c.end < before)
     with transaction(connection):
-        deleted = 0
-        for statement in (
-            "DELETE FROM budget_samples WHERE time < ?",
-            "DELETE FROM budget_changes WHERE time < ?",
-            'DELETE FROM budget_overrides WHERE "end" < ?',
-        ):
-            deleted += connection.exec_driver_sql(statement, (before,)).rowcount
-        return deleted
+        return sum(
+            connection.execute(delete(table).where(condition)).rowcount
+            for table, condition in zip((_samples, _changes, _overrides), ended, strict=True)
+        )
+
+
+def _minimum(values: Iterable[float | None]) -> float | None:
+    return min((value for value in values if value is not None), default=None)
 
 
 def _finite(value: float | None) -> float | None:

@@ -9,17 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Select, func, select
+
+from slurm_energy.accounting.json_fields import array_length
+from slurm_energy.accounting.tables import records as _records
 
 CHUNK: Final = 20_000
 MAX_IDS: Final = 500
-
-_COLUMNS: Final = """
-    SELECT r.id, coalesce(r.user, cast(r.uid AS TEXT)), coalesce(r.account, ''), r.start, r."end",
-        r.energy_joules, coalesce(json_array_length(r.body, '$.gpus'), 0), r.job_id, r.restart_count,
-        r.job IS NOT NULL
-    FROM records r
-"""
 
 
 class ConsumptionRecord(NamedTuple):
@@ -60,11 +56,8 @@ def read_consumption(connection: Connection, after: int, since: float) -> list[C
         after: row id; only records with a higher row id are returned. 0: from the first record.
         since: Unix seconds; only records that end at this time or later are returned.
     """
-    rows = connection.exec_driver_sql(
-        f"""{_COLUMNS} WHERE r.id > ? AND r.step = '' AND r."end" >= ? ORDER BY r.id LIMIT ?""",
-        (after, since, CHUNK),
-    )
-    return [_consumed(row) for row in rows]
+    query = _query(connection).where(_records.c.id > after, _records.c.step == "", _records.c.end >= since)
+    return [_consumed(row) for row in connection.execute(query.order_by(_records.c.id).limit(CHUNK))]
 
 
 def reread_consumption(connection: Connection, rows: Sequence[int]) -> list[ConsumptionRecord]:
@@ -74,12 +67,20 @@ def reread_consumption(connection: Connection, rows: Sequence[int]) -> list[Cons
         connection: connection to the database.
         rows: row ids of records, at most `MAX_IDS`.
     """
-    marks = ",".join("?" * len(rows))
-    return [
-        _consumed(row)
-        for row in connection.exec_driver_sql(f"{_COLUMNS} WHERE r.id IN ({marks})", tuple(rows))
-    ]
+    query = _query(connection).where(_records.c.id.in_(rows)).order_by(_records.c.id)
+    return [_consumed(row) for row in connection.execute(query)]
+
+
+def _query(connection: Connection) -> Select[Any]:
+    columns = _records.c
+    gpus = func.coalesce(array_length(connection, columns.body, "gpus"), 0)
+    return select(
+        *columns["id", "user", "uid", "account", "start", "end", "energy_joules"],
+        *(gpus, columns.job_id, columns.restart_count, columns.job),
+    )
 
 
 def _consumed(row: Sequence[Any]) -> ConsumptionRecord:
-    return ConsumptionRecord(*(*row[:9], bool(row[9])))
+    number, user, uid, account, *values, job = row
+    owner = str(uid) if user is None else user
+    return ConsumptionRecord(*(number, owner, account or "", *values, job is not None))

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, and_, bindparam, delete, func, insert, select
 
-from slurm_energy.accounting.engine import execute_many, transaction
+from slurm_energy.accounting.engine import transaction
+from slurm_energy.accounting.tables import decisions as _decisions
+from slurm_energy.accounting.tables import jobs as _jobs
+from slurm_energy.accounting.tables import records as _records
 
 SHAPE: Final = "shape"
 REQUEUE: Final = "requeue"
 _CHUNK: Final = 500
 _SAME_SUBMIT_S: Final = 1.5  # sacct and slurmctld round to seconds
+_OF_RECORDS: Final = (
+    select(*_decisions.c["id", "job_id", "submit", "time", "kind", "why", "details"])
+    .select_from(_records)
+    .join(_jobs, _jobs.c.id == _records.c.job)
+    .join(
+        _decisions,
+        and_(
+            _decisions.c.cluster == _jobs.c.cluster,
+            _decisions.c.job_id == _jobs.c.job_id,
+            func.abs(_decisions.c.submit - _jobs.c.submit) < _SAME_SUBMIT_S,
+        ),
+    )
+    .where(_records.c.id.in_(bindparam("ids", expanding=True)))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +59,13 @@ class Decision:
 
 def save(connection: Connection, cluster: str, decisions: Iterable[Decision]) -> None:
     """Store decisions about jobs of `cluster` (Slurm's ClusterName) in one transaction."""
+    rows = [
+        {**dataclasses.asdict(decision), "cluster": cluster, "details": json.dumps(decision.details)}
+        for decision in decisions
+    ]
     with transaction(connection):
-        execute_many(
-            connection,
-            "INSERT INTO decisions (cluster, job_id, submit, time, kind, why, details)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [(cluster, d.job_id, d.submit, d.time, d.kind, d.why, json.dumps(d.details)) for d in decisions],
-        )
+        if rows:
+            connection.execute(insert(_decisions), rows)
 
 
 def since(connection: Connection, cluster: str, time: float) -> list[Decision]:
@@ -55,10 +73,11 @@ def since(connection: Connection, cluster: str, time: float) -> list[Decision]:
 
     senergyctld loads them when it starts.
     """
-    rows = connection.exec_driver_sql(
-        "SELECT job_id, submit, time, kind, why, details FROM decisions"
-        " WHERE cluster = ? AND time >= ? ORDER BY time, id",
-        (cluster, time),
+    columns = _decisions.c
+    rows = connection.execute(
+        select(columns.job_id, columns.submit, columns.time, columns.kind, columns.why, columns.details)
+        .where(columns.cluster == cluster, columns.time >= time)
+        .order_by(columns.time, columns.id)
     )
     return [
         Decision(job_id, submit, time, kind, why, json.loads(details))
@@ -81,13 +100,7 @@ def of_records(connection: Connection, record_ids: Sequence[int]) -> list[dict[s
     by_row: dict[int, dict[str, Any]] = {}
     for first in range(0, len(record_ids), _CHUNK):
         ids = list(record_ids[first : first + _CHUNK])
-        rows = connection.exec_driver_sql(
-            "SELECT DISTINCT d.id, d.job_id, d.submit, d.time, d.kind, d.why, d.details FROM records r"
-            " JOIN jobs j ON j.id = r.job"
-            " JOIN decisions d ON d.cluster = j.cluster AND d.job_id = j.job_id"
-            f" AND abs(d.submit - j.submit) < {_SAME_SUBMIT_S} WHERE r.id IN ({','.join('?' * len(ids))})",
-            tuple(ids),
-        )
+        rows = connection.execute(_OF_RECORDS, {"ids": ids})
         for row in rows:
             by_row[row[0]] = {
                 "job_id": row[1],
@@ -97,7 +110,8 @@ def of_records(connection: Connection, record_ids: Sequence[int]) -> list[dict[s
                 "why": row[5],
                 **json.loads(row[6]),
             }
-    return sorted(by_row.values(), key=lambda one: (one["time"], one["job_id"]))
+    ordered = sorted(by_row.items(), key=lambda item: (item[1]["time"], item[1]["job_id"], item[0]))
+    return [decision for _, decision in ordered]
 
 
 def for_owners(decisions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -113,4 +127,4 @@ def unnamed_jobs(decisions: Iterable[Mapping[str, Any]]) -> int:
 def drop_before(connection: Connection, before: float) -> int:
     """Delete the decisions made before `before` (Unix seconds) and return how many were deleted."""
     with transaction(connection):
-        return connection.exec_driver_sql("DELETE FROM decisions WHERE time < ?", (before,)).rowcount
+        return connection.execute(delete(_decisions).where(_decisions.c.time < before)).rowcount

@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row, Select, case, delete, func, insert, or_, select, text, update
 
 from slurm_energy.accounting.engine import transaction
+from slurm_energy.accounting.tables import history as _history
+from slurm_energy.accounting.tables import jobs as _jobs
+from slurm_energy.accounting.tables import predictions as _predictions
+from slurm_energy.accounting.tables import records as _records
+from slurm_energy.accounting.upserts import delete_selected
 from slurm_energy.slurm.tres import parse_tres
 from slurm_energy.user_quota import fair_quota
 
@@ -33,29 +39,12 @@ MISSING_AFTER_S: Final = 3600.0
 BATCH: Final = 500
 _CHUNK: Final = 2000
 
-_FINISHED = """
-    SELECT j.id, j.user, j.account, j.partition, j.name, j.state, j.start, j."end", j.elapsed_s, j.nodes,
-        j.time_limit_s, j.requested, count(r.id), count(r.energy_joules), sum(r.energy_joules), min(r.start),
-        max(r."end"), max(r.policy), max(json_extract(r.body, '$.requested.cap_watts')),
-        max(json_extract(r.body, '$.requested.gpu_cap_watts')), max(json_extract(r.body, '$.fingerprint')),
-        sum(json_array_length(r.body, '$.gpus')),
-        (SELECT p.predicted_s FROM predictions p WHERE p.cluster = j.cluster AND p.job_id = j.job_id
-            AND abs(p.start - j.start) <= :same_start_s LIMIT 1)
-    FROM jobs j JOIN records r ON r.job = j.id AND r.step = ''
-    WHERE j.id IN (
-        SELECT id FROM jobs WHERE finished AND NOT learned AND (
-            SELECT count(*) >= max(coalesce(jobs.nodes, 1), 1) OR max(w.received) <= :missing_since
-            FROM records w WHERE w.job = jobs.id AND w.step = '')
-        ORDER BY updated LIMIT :batch)
-    GROUP BY j.id ORDER BY max(r."end")
-"""
-"""Jobs with missing records of other nodes are not selected, so that they do not delay other jobs."""
-_GPU_JOULES = """
-    SELECT count(*) = count(json_extract(c.value, '$.energy_joules')),
-        sum(json_extract(c.value, '$.energy_joules'))
-    FROM records r, json_each(r.body, '$.components') c
-    WHERE r.job = ? AND r.step = '' AND json_extract(c.value, '$.name') LIKE 'gpu[%'
-"""
+_PENDING: Final = text("finished AND NOT learned")  # as in the condition of the index
+_JOB_COLUMNS: Final = _jobs.c[
+    "id", "cluster", "job_id", "user", "account", "partition", "name", "state", "start", "end", "elapsed_s",
+    "nodes", "time_limit_s", "requested",
+]  # fmt: skip
+_RECORD_COLUMNS: Final = _records.c["energy_joules", "start", "end", "policy", "body"]
 _KIND = ("user", "name", "fingerprint", "nodes", "cpus", "gpus", "gpu_kind", "time_limit_s", "policy")
 
 
@@ -111,31 +100,43 @@ def store_finished_runs(
     Returns:
         The new runs in the order of their ends, and True if there may be more.
     """
-    runs = []
     with transaction(connection):
-        rows = connection.exec_driver_sql(
-            _FINISHED,
-            {"missing_since": now - MISSING_AFTER_S, "batch": BATCH, "same_start_s": SAME_START_S},
-        ).fetchall()
-        for row in rows:
-            count, nodes = row[12], row[9]
-            complete, gpu_joules = connection.exec_driver_sql(_GPU_JOULES, (row[0],)).one()
-            run = _run(row, policy_caps or {}, missing=count < (nodes or 1))
-            if complete and run.energy_joules is not None:
-                run = run._replace(gpu_joules=gpu_joules)
-            connection.exec_driver_sql("UPDATE jobs SET learned = 1 WHERE id = ?", (row[0],))
-            if run.duration_s > 0:
-                _insert(connection, run)
-                runs.append(run)
-    return runs, len(rows) == BATCH
+        keys = connection.execute(_complete_jobs(now - MISSING_AFTER_S)).scalars().all()
+        runs = [_read_run(connection, key, policy_caps or {}) for key in keys]
+        runs = sorted((run for run in runs if run.duration_s > 0), key=lambda run: run.end)
+        for key in keys:
+            connection.execute(update(_jobs).where(_jobs.c.id == key).values(learned=True))
+        for run in runs:
+            _insert(connection, run)
+    return runs, len(keys) == BATCH
+
+
+def _complete_jobs(missing_since: float) -> Select[int]:
+    """Return the query for the ids of jobs that are to be learned.
+
+    Jobs with missing records of other nodes are not selected, so that they do not delay other jobs.
+
+    Args:
+        missing_since: Unix seconds; a job whose last record arrived before is selected although records are
+            missing.
+    """
+    own_records = (_records.c.job == _jobs.c.id, _records.c.step == "")
+    count = select(func.count()).select_from(_records).where(*own_records).scalar_subquery()
+    last = select(func.max(_records.c.received)).where(*own_records).scalar_subquery()
+    at_least_one = case((_jobs.c.nodes > 1, _jobs.c.nodes), else_=1)
+    return (
+        select(_jobs.c.id)
+        .where(_PENDING, or_(count >= at_least_one, last <= missing_since))
+        .order_by(_jobs.c.updated, _jobs.c.id)
+        .limit(BATCH)
+    )
 
 
 def read_runs(connection: Connection) -> Iterator[FinishedRun]:
     """Yield all runs in the history in the order of their ends."""
-    rows = connection.exec_driver_sql('SELECT body FROM history ORDER BY "end", id')
-    while some := rows.fetchmany(_CHUNK):
-        for (body,) in some:
-            yield FinishedRun(**json.loads(body))
+    query = select(_history.c.body).order_by(_history.c.end, _history.c.id)
+    for body in connection.execute(query.execution_options(yield_per=_CHUNK)).scalars():
+        yield FinishedRun(**json.loads(body))
 
 
 def delete_old_runs(connection: Connection, before: float) -> int:
@@ -148,44 +149,42 @@ def delete_old_runs(connection: Connection, before: float) -> int:
     Returns:
         The number of deleted runs; if it is `BATCH` or more, call again.
     """
+    columns = _history.c
+    old = select(columns.id).where(columns.end < before).order_by(columns.end, columns.id).limit(BATCH)
     with transaction(connection):
-        connection.exec_driver_sql("DELETE FROM predictions WHERE start < ?", (before,))
-        done = connection.exec_driver_sql(
-            'DELETE FROM history WHERE id IN (SELECT id FROM history WHERE "end" < ? LIMIT ?)',
-            (before, BATCH),
-        )
-        return done.rowcount + _delete_excess(connection)
+        connection.execute(delete(_predictions).where(_predictions.c.start < before))
+        return delete_selected(connection, _history, old) + _delete_excess(connection)
 
 
 def _delete_excess(connection: Connection) -> int:
     """Delete the oldest runs of users beyond their fair quota of `MAX_RUNS`; return how many were deleted."""
-    counts = connection.exec_driver_sql("SELECT user, count(*) FROM history GROUP BY user").fetchall()
+    columns = _history.c
+    counts = connection.execute(
+        select(columns.user, func.count()).group_by(columns.user).order_by(columns.user)
+    ).fetchall()
     if sum(count for _, count in counts) <= MAX_RUNS:
         return 0
     quota, deleted = fair_quota((count for _, count in counts), MAX_RUNS), 0
     for user, count in counts:
         excess = min(count - quota, BATCH - deleted)
         if excess > 0:
-            deleted += connection.exec_driver_sql(
-                "DELETE FROM history WHERE id IN "
-                '(SELECT id FROM history WHERE user IS ? ORDER BY "end" LIMIT ?)',
-                (user, excess),
-            ).rowcount
+            own = columns.user.is_(None) if user is None else columns.user == user
+            oldest = select(columns.id).where(own).order_by(columns.end, columns.id).limit(excess)
+            deleted += delete_selected(connection, _history, oldest)
     return deleted
 
 
 def _insert(connection: Connection, run: FinishedRun) -> None:
     kind = _kind(run)
     values = {name: value for name, value in run._asdict().items() if value is not None}
-    connection.exec_driver_sql(
-        'INSERT INTO history (kind, "end", body, user) VALUES (?, ?, ?, ?)',
-        (kind, run.end, json.dumps(values, separators=(",", ":")), run.user),
+    body = json.dumps(values, separators=(",", ":"))
+    connection.execute(insert(_history), [{"kind": kind, "end": run.end, "body": body, "user": run.user}])
+    columns = _history.c
+    newest_first = (
+        select(columns.id).where(columns.kind == kind).order_by(columns.end.desc(), columns.id.desc())
     )
-    connection.exec_driver_sql(
-        "DELETE FROM history WHERE kind = ? AND id NOT IN "
-        '(SELECT id FROM history WHERE kind = ? ORDER BY "end" DESC, id DESC LIMIT ?)',
-        (kind, kind, RUNS_PER_KIND),
-    )
+    # MariaDB has no OFFSET without a LIMIT. At most one run is in excess, except after an upgrade.
+    delete_selected(connection, _history, newest_first.offset(RUNS_PER_KIND).limit(BATCH))
 
 
 def _kind(run: FinishedRun) -> bytes:
@@ -193,31 +192,87 @@ def _kind(run: FinishedRun) -> bytes:
     return hashlib.blake2b(json.dumps(values).encode(), digest_size=8).digest()
 
 
-def _run(row: tuple[Any, ...], policy_caps: PolicyCaps, missing: bool) -> FinishedRun:
-    _, user, account, partition, name, state, start, end, elapsed_s, nodes, limit_s, tres = row[:12]
-    _, known_energies, joules, first, last, policy, cap, gpu_cap, script, gpus, predicted_s = row[12:]
-    requested, (policy_cap, policy_gpu_cap) = parse_tres(tres), policy_caps.get(policy, (None, None))
-    complete = not missing and known_energies == row[12]
+def _read_run(connection: Connection, key: int, policy_caps: PolicyCaps) -> FinishedRun:
+    """Return the run of the job with the row id `key` from its facts and the records of its nodes."""
+    job = connection.execute(select(*_JOB_COLUMNS).where(_jobs.c.id == key)).one()
+    records = _JobRecords()
+    rows = select(*_RECORD_COLUMNS).where(_records.c.job == key, _records.c.step == "")
+    for row in connection.execute(rows.order_by(_records.c.node, _records.c.id)):
+        records.add(row)
+    requested, measured_s = parse_tres(job.requested), records.end - records.start
+    policy_cap, policy_gpu_cap = policy_caps.get(records.policy, (None, None))
+    complete = records.count >= (job.nodes or 1) and None not in records.joules
+    gpus_complete = complete and records.gpu_joules and None not in records.gpu_joules
     return FinishedRun(
-        end=end or last,
-        duration_s=_duration(start, end, elapsed_s, last - first),
-        state=state,
-        energy_joules=joules if complete else None,
-        user=user,
-        account=account,
-        partition=partition,
-        name=name or None,
-        fingerprint=script,
-        nodes=requested.nodes or nodes,
+        end=job.end or records.end,
+        duration_s=_duration(job.start, job.end, job.elapsed_s, measured_s),
+        state=job.state,
+        energy_joules=_total(records.joules) if complete else None,
+        user=job.user,
+        account=job.account,
+        partition=job.partition,
+        name=job.name or None,
+        fingerprint=records.fingerprint,
+        nodes=requested.nodes or job.nodes,
         cpus=requested.cpus,
-        gpus=_gpus(requested.gpus, tres, gpus),
+        gpus=_gpus(requested.gpus, job.requested, records.gpus),
         gpu_kind=requested.gpu_kind,
-        policy=policy,
-        cap_watts=_watts(cap) or policy_cap,
-        gpu_cap_watts=_watts(gpu_cap) or policy_gpu_cap,
-        time_limit_s=limit_s,
-        predicted_s=predicted_s,
+        policy=records.policy,
+        cap_watts=_watts(records.requested.get("cap_watts")) or policy_cap,
+        gpu_cap_watts=_watts(records.requested.get("gpu_cap_watts")) or policy_gpu_cap,
+        time_limit_s=job.time_limit_s,
+        gpu_joules=_total(records.gpu_joules) if gpus_complete else None,
+        predicted_s=_predicted_s(connection, job),
     )
+
+
+class _JobRecords:
+    """The records of a run on its nodes, read one after the other."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.joules: list[float | None] = []
+        self.gpu_joules: list[float | None] = []
+        self.start, self.end = math.inf, -math.inf
+        self.policy = ""
+        self.requested: dict[str, Any] = {}
+        self.fingerprint: str | None = None
+        self.gpus = 0
+
+    def add(self, row: Row[Any]) -> None:
+        """Add the record of one node."""
+        body = json.loads(row.body)
+        self.count += 1
+        self.joules.append(row.energy_joules)
+        self.gpu_joules += [
+            component.get("energy_joules")
+            for component in body.get("components", ())
+            if str(component.get("name")).startswith("gpu[")
+        ]
+        self.start, self.end = min(self.start, row.start), max(self.end, row.end)
+        self.policy = max(self.policy, row.policy)
+        flags = {name: value for name, value in (body.get("requested") or {}).items() if value is not None}
+        self.requested = flags | self.requested
+        self.fingerprint = self.fingerprint or body.get("fingerprint")
+        self.gpus += len(body.get("gpus") or ())
+
+
+def _total(joules: list[float | None]) -> float:
+    return math.fsum(value for value in joules if value is not None)
+
+
+def _predicted_s(connection: Connection, job: Row[Any]) -> float | None:
+    if job.start is None:
+        return None
+    columns = _predictions.c
+    query = (
+        select(columns.predicted_s)
+        .where(columns.cluster == job.cluster, columns.job_id == job.job_id)
+        .where(columns.start.between(job.start - SAME_START_S, job.start + SAME_START_S))
+        .order_by(columns.start)
+        .limit(1)
+    )
+    return connection.execute(query).scalar()
 
 
 def _duration(start: float | None, end: float | None, elapsed_s: float | None, measured_s: float) -> float:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
-from slurm_energy.accounting.engine import execute_many, transaction
+from slurm_energy.accounting.engine import transaction
+from slurm_energy.accounting.tables import predictions
+from slurm_energy.accounting.upserts import insert_or_replace
 
 
 def save(connection: Connection, cluster: str, started: Iterable[tuple[int, float, float]]) -> None:
@@ -17,12 +19,12 @@ def save(connection: Connection, cluster: str, started: Iterable[tuple[int, floa
         cluster: Slurm's ClusterName.
         started: job id, start in Unix seconds and predicted run time in seconds of each job.
     """
+    rows = [
+        {"cluster": cluster, "job_id": job_id, "start": start, "predicted_s": predicted_s}
+        for job_id, start, predicted_s in started
+    ]
     with transaction(connection):
-        execute_many(
-            connection,
-            "INSERT OR REPLACE INTO predictions (cluster, job_id, start, predicted_s) VALUES (?, ?, ?, ?)",
-            [(cluster, *one) for one in started],
-        )
+        insert_or_replace(connection, predictions, rows)
 
 
 def since(connection: Connection, cluster: str, start: float) -> list[tuple[int, float, float]]:
@@ -31,8 +33,10 @@ def since(connection: Connection, cluster: str, start: float) -> list[tuple[int,
     Returns:
         Job id, start in Unix seconds and predicted run time in seconds of each job of `cluster`.
     """
-    rows = connection.exec_driver_sql(
-        "SELECT job_id, start, predicted_s FROM predictions WHERE cluster = ? AND start >= ?",
-        (cluster, start),
+    columns = predictions.c
+    rows = connection.execute(
+        select(columns.job_id, columns.start, columns.predicted_s)
+        .where(columns.cluster == cluster, columns.start >= start)
+        .order_by(columns.job_id, columns.start)
     )
-    return [(job_id, started, predicted_s) for job_id, started, predicted_s in rows]
+    return [(job_id, start, predicted_s) for job_id, start, predicted_s in rows]

@@ -6,12 +6,31 @@ repeats a run. The bodies are JSON text that this module does not interpret; see
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    case,
+    delete,
+    func,
+    or_,
+    select,
+    text,
+    update,
+)
 
 from slurm_energy.accounting.engine import transaction
+from slurm_energy.accounting.json_fields import text_value
+from slurm_energy.accounting.tables import jobs as _jobs
+from slurm_energy.accounting.tables import records as _records
+from slurm_energy.accounting.tables import tuning_runs as _runs
+from slurm_energy.accounting.tables import tuning_starts as _starts
+from slurm_energy.accounting.upserts import delete_selected, insert_missing
 from slurm_energy.user_quota import fair_quota
 
 SITE: Final = ""
@@ -28,11 +47,10 @@ MAX_RECORD_BYTES: Final = 262_144
 MAX_NODES: Final = 16
 """Number of records of a job whose bodies are read. All nodes of a tuned job have the same settings."""
 
-_TOTALS = """
-    SELECT count(*), count(energy_joules), sum(energy_joules), min(start), max("end"),
-        max(json_extract(body, '$.fingerprint'))
-    FROM records WHERE job = ? AND step = ''
-"""
+_STORED: Final = select(
+    *_runs.c["owner", "hardware", "workload", "fingerprint", "model", "end", "body"],
+)
+_PENDING: Final = text("learned AND NOT tuning_learned")  # as in the condition of the index
 
 
 class UnlearnedJob(NamedTuple):
@@ -88,29 +106,26 @@ class StoredRun(NamedTuple):
 
 def unlearned_jobs(connection: Connection, limit: int = LEARNING_BATCH) -> list[UnlearnedJob]:
     """Return at most `limit` jobs that are in the history of runs and not marked as learned here."""
-    rows = connection.exec_driver_sql(
-        "SELECT id, user, state, nodes, display_id FROM jobs WHERE learned AND NOT tuning_learned"
-        " ORDER BY updated LIMIT ?",
-        (limit,),
-    ).fetchall()
-    return [_with_records(connection, row) for row in rows]
+    columns = _jobs.c["id", "user", "state", "nodes", "display_id"]
+    query = select(*columns).where(_PENDING).order_by(_jobs.c.updated, _jobs.c.id).limit(limit)
+    return [_with_records(connection, row) for row in connection.execute(query).fetchall()]
 
 
-def _with_records(connection: Connection, row: tuple[int, str | None, str, int | None, str]) -> UnlearnedJob:
-    key, user, state, nodes, display_id = row
-    count, known, joules, start, end, fingerprint = connection.exec_driver_sql(_TOTALS, (key,)).one()
-    bodies = connection.exec_driver_sql(
-        "SELECT CASE WHEN length(body) <= ? THEN body END FROM records WHERE job = ? AND step = ''"
-        " ORDER BY node LIMIT ?",
-        (MAX_RECORD_BYTES, key, MAX_NODES),
-    ).fetchall()
+def _with_records(connection: Connection, job: Row[Any]) -> UnlearnedJob:
+    columns, own = _records.c, (_records.c.job == job.id, _records.c.step == "")
+    fingerprint = text_value(connection, columns.body, "fingerprint").label("fingerprint")
+    values = select(*columns["energy_joules", "start", "end"], fingerprint).where(*own)
+    rows = connection.execute(values.order_by(columns.node, columns.id)).fetchall()
+    short_body = case((func.length(columns.body) <= MAX_RECORD_BYTES, columns.body))
+    bodies = select(short_body).where(*own).order_by(columns.node, columns.id).limit(MAX_NODES)
+    complete = bool(rows) and all(row.energy_joules is not None for row in rows)
     return UnlearnedJob(
-        *(key, user, state, nodes, display_id, count),
-        energy_joules=joules if count and known == count else None,
-        start=start or 0.0,
-        end=end or 0.0,
-        fingerprint=fingerprint,
-        bodies=tuple(body for (body,) in bodies),
+        *(job.id, job.user, job.state, job.nodes, job.display_id, len(rows)),
+        energy_joules=math.fsum(row.energy_joules for row in rows) if complete else None,
+        start=min((row.start for row in rows), default=0.0),
+        end=max((row.end for row in rows), default=0.0),
+        fingerprint=next((row.fingerprint for row in rows if row.fingerprint is not None), None),
+        bodies=tuple(connection.execute(bodies).scalars()),
     )
 
 
@@ -123,24 +138,22 @@ def store_learned(connection: Connection, learned: Iterable[tuple[int, StoredRun
     """
     with transaction(connection):
         for key, run in learned:
-            connection.exec_driver_sql("UPDATE jobs SET tuning_learned = 1 WHERE id = ?", (key,))
+            connection.execute(update(_jobs).where(_jobs.c.id == key).values(tuning_learned=True))
             if run is not None and len(run.body.encode()) <= MAX_BODY_BYTES:
                 _insert(connection, key, run)
 
 
 def _insert(connection: Connection, key: int, run: StoredRun) -> None:
-    connection.exec_driver_sql(
-        'INSERT INTO tuning_runs (job, owner, hardware, workload, fingerprint, model, "end", body)'
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-        (key, *run),
+    insert_missing(connection, _runs, [run._asdict() | {"job": key}])
+    columns = _runs.c
+    newest_first = (
+        select(columns.id)
+        .where(columns.owner == run.owner, columns.workload == run.workload)
+        .where(columns.hardware == run.hardware)
+        .order_by(columns.end.desc(), columns.id.desc())
     )
-    same = [run.owner, run.workload, run.hardware]
-    connection.exec_driver_sql(
-        "DELETE FROM tuning_runs WHERE owner = ? AND workload = ? AND hardware = ? AND id NOT IN ("
-        "SELECT id FROM tuning_runs WHERE owner = ? AND workload = ? AND hardware = ?"
-        ' ORDER BY "end" DESC, id DESC LIMIT ?)',
-        (*same, *same, RUNS_PER_PROGRAM),
-    )
+    # MariaDB has no OFFSET without a LIMIT. At most one run is in excess, except after an upgrade.
+    delete_selected(connection, _runs, newest_first.offset(RUNS_PER_PROGRAM).limit(BATCH))
 
 
 def runs_of(
@@ -155,29 +168,22 @@ def runs_of(
         fingerprint: digest of the batch script; None if unknown.
         model: value of `--energy-model`; None if the job gave none.
     """
-    for column, value in (("workload", fingerprint), ("model", model)):
+    columns = _runs.c
+    for column, value in ((columns.workload, fingerprint), (columns.model, model)):
         if value is None:
             continue
         # Variants of a program in a sweep have a workload of their own.
-        rows = connection.exec_driver_sql(
-            f'SELECT owner, hardware, workload, fingerprint, model, "end", body FROM tuning_runs'
-            f" WHERE owner = ? AND hardware = ? AND {column} = ? AND workload IN (fingerprint, model)"
-            ' ORDER BY "end" DESC, id DESC LIMIT ?',
-            (owner, hardware, value, RUNS_PER_PROGRAM),
-        ).fetchall()
-        if rows:
-            return [StoredRun(*row) for row in reversed(rows)]
+        own = or_(columns.workload == columns.fingerprint, columns.workload == columns.model)
+        query = _STORED.where(columns.owner == owner, columns.hardware == hardware, column == value, own)
+        if found := _newest(connection, query, RUNS_PER_PROGRAM):
+            return found
     return []
 
 
 def site_runs(connection: Connection, hardware: str) -> list[StoredRun]:
     """Return the runs of the site's characterisation of one kind of hardware, oldest first."""
-    rows = connection.exec_driver_sql(
-        'SELECT owner, hardware, workload, fingerprint, model, "end", body FROM tuning_runs'
-        ' WHERE owner = ? AND hardware = ? ORDER BY "end", id',
-        (SITE, hardware),
-    )
-    return [StoredRun(*row) for row in rows]
+    query = _STORED.where(_runs.c.owner == SITE, _runs.c.hardware == hardware)
+    return [StoredRun(*row) for row in connection.execute(query.order_by(_runs.c.end, _runs.c.id))]
 
 
 def find_runs(
@@ -197,21 +203,20 @@ def find_runs(
         hardware: kind of hardware; None: any.
         limit: maximum number of runs.
     """
-    conditions, values = _conditions(owners, workload, hardware)
-    rows = connection.exec_driver_sql(
-        'SELECT owner, hardware, workload, fingerprint, model, "end", body FROM tuning_runs'
-        f' WHERE {conditions} ORDER BY "end" DESC, id DESC LIMIT ?',
-        (*values, limit),
-    ).fetchall()
+    conditions = _conditions(owners, hardware) + _of_workload(workload)
+    return _newest(connection, _STORED.where(*conditions), limit)
+
+
+def _newest(connection: Connection, query: Select[Any], limit: int) -> list[StoredRun]:
+    rows = connection.execute(query.order_by(_runs.c.end.desc(), _runs.c.id.desc()).limit(limit)).fetchall()
     return [StoredRun(*row) for row in reversed(rows)]
 
 
 def owners_of_models(connection: Connection) -> list[str]:
-    """Return the users who have runs with `--energy-model`."""
-    rows = connection.exec_driver_sql(
-        "SELECT DISTINCT owner FROM tuning_runs WHERE model IS NOT NULL AND owner <> ?", (SITE,)
-    )
-    return [owner for (owner,) in rows]
+    """Return the users who have runs with `--energy-model` in alphabetical order."""
+    columns = _runs.c
+    query = select(columns.owner).distinct().where(columns.model.is_not(None), columns.owner != SITE)
+    return list(connection.execute(query.order_by(columns.owner)).scalars())
 
 
 def forget(
@@ -227,33 +232,27 @@ def forget(
         workload: fingerprint, model or class; None: all.
         hardware: kind of hardware; None: all.
     """
-    conditions, values = _conditions([owner], workload, hardware)
+    runs = _conditions([owner], hardware) + _of_workload(workload)
+    starts = [_starts.c.owner == owner]
+    starts += [] if hardware is None else [_starts.c.hardware == hardware]
+    starts += [] if workload is None else [_starts.c.workload == workload]
     with transaction(connection):
-        deleted = connection.exec_driver_sql(
-            f"DELETE FROM tuning_runs WHERE {conditions}", tuple(values)
-        ).rowcount
-        plain, values = _conditions([owner], None, hardware)
-        if workload is not None:
-            plain, values = f"{plain} AND workload = ?", [*values, workload]
-        connection.exec_driver_sql(f"DELETE FROM tuning_starts WHERE {plain}", tuple(values))
+        deleted = connection.execute(delete(_runs).where(*runs)).rowcount
+        connection.execute(delete(_starts).where(*starts))
     return deleted
 
 
-def _conditions(
-    owners: Sequence[str] | None, workload: str | None, hardware: str | None
-) -> tuple[str, list[str]]:
-    parts = ["1"]
-    values: list[str] = []
+def _conditions(owners: Sequence[str] | None, hardware: str | None) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
     if owners is not None:
-        parts.append(f"owner IN ({','.join('?' * len(owners))})")
-        values += owners
-    if workload is not None:
-        parts.append("(workload = ? OR model = ?)")
-        values += [workload, workload]
+        conditions.append(_runs.c.owner.in_(owners))
     if hardware is not None:
-        parts.append("hardware = ?")
-        values.append(hardware)
-    return " AND ".join(parts), values
+        conditions.append(_runs.c.hardware == hardware)
+    return conditions
+
+
+def _of_workload(workload: str | None) -> list[ColumnElement[bool]]:
+    return [] if workload is None else [or_(_runs.c.workload == workload, _runs.c.model == workload)]
 
 
 def drop_old(connection: Connection, before: float) -> int:
@@ -266,13 +265,12 @@ def drop_old(connection: Connection, before: float) -> int:
     Returns:
         The number of deleted runs; if it is `BATCH` or more, call again.
     """
+    columns = _runs.c
+    oldest = select(columns.id).order_by(columns.end, columns.id)
     with transaction(connection):
-        deleted = connection.exec_driver_sql(
-            'DELETE FROM tuning_runs WHERE id IN (SELECT id FROM tuning_runs WHERE "end" < ? LIMIT ?)',
-            (before, BATCH),
-        ).rowcount
-        counts = connection.exec_driver_sql(
-            "SELECT owner, count(*) FROM tuning_runs GROUP BY owner"
+        deleted = delete_selected(connection, _runs, oldest.where(columns.end < before).limit(BATCH))
+        counts = connection.execute(
+            select(columns.owner, func.count()).group_by(columns.owner).order_by(columns.owner)
         ).fetchall()
         total = sum(count for _, count in counts)
         if total <= MAX_RUNS:
@@ -281,10 +279,7 @@ def drop_old(connection: Connection, before: float) -> int:
         for owner, count in counts:
             excess = min(count - quota, left)
             if excess > 0:
-                removed = connection.exec_driver_sql(
-                    "DELETE FROM tuning_runs WHERE id IN "
-                    '(SELECT id FROM tuning_runs WHERE owner = ? ORDER BY "end" LIMIT ?)',
-                    (owner, excess),
-                ).rowcount
+                own = oldest.where(columns.owner == owner).limit(excess)
+                removed = delete_selected(connection, _runs, own)
                 deleted, left = deleted + removed, left - removed
     return deleted

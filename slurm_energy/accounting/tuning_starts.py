@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, insert, not_, select, text
 
 from slurm_energy.accounting.engine import transaction
+from slurm_energy.accounting.tables import tuning_pins as _pins
+from slurm_energy.accounting.tables import tuning_starts as _starts
+from slurm_energy.accounting.upserts import insert_or_replace
 
 MAX_PINS_PER_OWNER: Final = 1000
+_EXPLORATION: Final = text("exploration")  # as in the condition of the index
+_PINS: Final = select(*_pins.c["owner", "workload", "hardware", "point", "pinned_by", "time"])
 
 
 class Program(NamedTuple):
@@ -73,21 +78,22 @@ class IssuedStart(NamedTuple):
 
 def issued_start(connection: Connection, run: JobRun, hardware: str) -> IssuedStart | None:
     """Return the start that was assigned to a run of a job; None if none was assigned."""
-    row = connection.exec_driver_sql(
-        "SELECT owner, workload, hardware, exploration, body FROM tuning_starts"
-        " WHERE cluster = ? AND job_id = ? AND restart_count = ? AND hardware = ?",
-        (*run, hardware),
+    columns = _starts.c
+    row = connection.execute(
+        select(*columns["owner", "workload", "hardware", "exploration", "body"]).where(
+            columns.cluster == run.cluster,
+            columns.job_id == run.job_id,
+            columns.restart_count == run.restart_count,
+            columns.hardware == hardware,
+        )
     ).fetchone()
     return IssuedStart(Program(*row[:3]), bool(row[3]), row[4]) if row else None
 
 
 def exploring_jobs(connection: Connection, program: Program) -> set[int]:
     """Return the ids of the jobs that were assigned an exploration of this program. Some may have ended."""
-    rows = connection.exec_driver_sql(
-        "SELECT job_id FROM tuning_starts WHERE owner = ? AND workload = ? AND hardware = ? AND exploration",
-        tuple(program),
-    )
-    return {job_id for (job_id,) in rows}
+    query = select(_starts.c.job_id).where(_of_program(_starts, program), _EXPLORATION)
+    return set(connection.execute(query).scalars())
 
 
 def store_start(
@@ -118,23 +124,17 @@ def store_start(
         if start.exploration and (exploring_jobs(connection, start.program) - {run.job_id}) & set(running):
             start = fallback
         program = start.program
-        connection.exec_driver_sql(
-            "INSERT INTO tuning_starts (cluster, job_id, restart_count, hardware, owner, workload,"
-            " exploration, time, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (*run, program.hardware, program.owner, program.workload, start.exploration, now, start.body),
-        )
+        values = {"exploration": start.exploration, "time": now, "body": start.body}
+        connection.execute(insert(_starts), [run._asdict() | program._asdict() | values])
     return start
 
 
 def pins_of(connection: Connection, owners: Collection[str] | None) -> list[Pin]:
     """Return the pins of some owners, or all pins if `owners` is None."""
-    among = "" if owners is None else f"WHERE owner IN ({','.join('?' * len(owners))})"
-    rows = connection.exec_driver_sql(
-        f"SELECT owner, workload, hardware, point, pinned_by, time FROM tuning_pins {among}"
-        " ORDER BY owner, workload, hardware",
-        (*(owners or ()),),
-    )
-    return [Pin(Program(*row[:3]), *row[3:]) for row in rows]
+    query = _PINS.order_by(*_pins.c["owner", "workload", "hardware"])
+    if owners is not None:
+        query = query.where(_pins.c.owner.in_(owners))
+    return [Pin(Program(*row[:3]), *row[3:]) for row in connection.execute(query)]
 
 
 def pin_of(connection: Connection, owner: str, hardware: str, workloads: Collection[str]) -> Pin | None:
@@ -147,12 +147,8 @@ def pin_of(connection: Connection, owner: str, hardware: str, workloads: Collect
         workloads: names of the program in the order of precedence: fingerprint, model.
     """
     for workload in workloads:
-        row = connection.exec_driver_sql(
-            "SELECT owner, workload, hardware, point, pinned_by, time FROM tuning_pins"
-            " WHERE owner = ? AND workload = ? AND hardware = ?",
-            (owner, workload, hardware),
-        ).fetchone()
-        if row:
+        query = _PINS.where(_of_program(_pins, Program(owner, workload, hardware)))
+        if row := connection.execute(query).fetchone():
             return Pin(Program(*row[:3]), *row[3:])
     return None
 
@@ -160,31 +156,34 @@ def pin_of(connection: Connection, owner: str, hardware: str, workloads: Collect
 def set_pin(connection: Connection, pin: Pin) -> bool:
     """Store a pin. Return False if its owner has `MAX_PINS_PER_OWNER` others already."""
     with transaction(connection):
-        (others,) = connection.exec_driver_sql(
-            "SELECT count(*) FROM tuning_pins WHERE owner = ? AND NOT (workload = ? AND hardware = ?)",
-            tuple(pin.program),
-        ).one()
-        if others >= MAX_PINS_PER_OWNER:
-            return False
-        connection.exec_driver_sql(
-            "INSERT OR REPLACE INTO tuning_pins (owner, workload, hardware, point, pinned_by, time)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            (*pin.program, pin.point, pin.pinned_by, pin.time),
+        others = (
+            select(func.count())
+            .select_from(_pins)
+            .where(_pins.c.owner == pin.program.owner, not_(_of_program(_pins, pin.program)))
         )
+        if connection.execute(others).scalar_one() >= MAX_PINS_PER_OWNER:
+            return False
+        values = {"point": pin.point, "pinned_by": pin.pinned_by, "time": pin.time}
+        insert_or_replace(connection, _pins, [pin.program._asdict() | values])
     return True
 
 
 def remove_pin(connection: Connection, program: Program) -> bool:
     """Delete the pin of a program and return whether there was one."""
     with transaction(connection):
-        return bool(
-            connection.exec_driver_sql(
-                "DELETE FROM tuning_pins WHERE owner = ? AND workload = ? AND hardware = ?", tuple(program)
-            ).rowcount
-        )
+        return bool(connection.execute(delete(_pins).where(_of_program(_pins, program))).rowcount)
 
 
 def drop_starts(connection: Connection, before: float) -> int:
     """Delete the starts that were stored before `before` (Unix seconds) and return how many were deleted."""
     with transaction(connection):
-        return connection.exec_driver_sql("DELETE FROM tuning_starts WHERE time < ?", (before,)).rowcount
+        return connection.execute(delete(_starts).where(_starts.c.time < before)).rowcount
+
+
+def _of_program(table: Table, program: Program) -> ColumnElement[bool]:
+    columns = table.c
+    return and_(
+        columns.owner == program.owner,
+        columns.workload == program.workload,
+        columns.hardware == program.hardware,
+    )

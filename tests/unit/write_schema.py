@@ -1,6 +1,6 @@
 """Write the content of a database, as SQL, that the checked-out release has created and filled.
 
-Each file `schemas/N.sql` was written by the code of the last commit with schema N, not by this release's code:
+Each file `schemas/N.sql` was written by the code of the last commit with schema N, not by the code beside it:
     git archive COMMIT slurm_energy tests/unit | tar -x -C DIRECTORY
     PYTHONPATH=DIRECTORY:DIRECTORY/tests/unit python -P tests/unit/write_schema.py tests/unit/schemas/N.sql
 The same content is stored through each release's own functions, as far as the release has them.
@@ -15,8 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from slurm_energy.reports.trace import encode_trace
 from store_examples import Accounting, job, record
+
+from slurm_energy.reports.trace import encode_trace
 
 HOSTILE_NAME = "=cmd|'/c calc'!A1; DROP TABLE records; -- \"\u20ac\u96ea"
 HOUR = 3600.0
@@ -32,7 +33,11 @@ def deliver(accounting):
         values = {"restart_count": 1 if number == 5 else 0, "policy": "edp" if number % 3 else "none"}
         whole = record(**times, **common, **values)
         energies = [1000.0 + number / 3, 250.25 * number, None if number == 7 else 3.0 * number]
-        names = [("cpu", "powercap:intel-rapl"), ("dram", "powercap:intel-rapl"), ("gpu[0]", "nvml:total_energy")]
+        names = [
+            ("cpu", "powercap:intel-rapl"),
+            ("dram", "powercap:intel-rapl"),
+            ("gpu[0]", "nvml:total_energy"),
+        ]
         whole["components"] = [
             {"name": name, "energy_joules": joules, "source": source, "quality": "measured"}
             for (name, source), joules in zip(names, energies, strict=True)
@@ -88,7 +93,9 @@ def fill_priority(connection):
     if decisions := module("decisions"):
         decision = decisions.Decision
         shape = decision(100, 940.0, 950.0, "shape", "fits now", {"offered": ["gpu:2"], "chosen": "gpu:1"})
-        requeue = decision(105, 18940.0, 19100.0, "requeue", HOSTILE_NAME, {"for_job": 106, "lost_joules": 12.5})
+        requeue = decision(
+            105, 18940.0, 19100.0, "requeue", HOSTILE_NAME, {"for_job": 106, "lost_joules": 12.5}
+        )
         decisions.save(connection, "c1", [shape, requeue])
 
 
@@ -128,8 +135,7 @@ def main(target):
         accounting = Accounting(Path(directory))
         deliver(accounting)
         learn(accounting)
-        database = importlib.import_module("slurm_energy.accounting.database")
-        with database.connect(accounting.path) as connection:
+        with module("engine", "database").connect(accounting.path) as connection:
             for fill in (fill_priority, fill_tuning, fill_budgets):
                 fill(connection)
         with sqlite3.connect(accounting.path) as connection:
