@@ -147,7 +147,7 @@ def samples(
         .order_by(columns.time)
         .execution_options(yield_per=_FETCH_ROWS)
     )
-    stored = (BudgetSample(*row[:]) for row in connection.execute(query))
+    stored = (BudgetSample(**row) for row in connection.execute(query).mappings())
     groups = itertools.groupby(stored, lambda sample: sample.time // span_s)
     return [_merged([*group]) for _, group in groups]
 
@@ -214,7 +214,7 @@ def merge_old_samples(connection: Connection, before: float) -> int:
         return len(rows)
 
 
-def _coarse_row(rows: Sequence[Row[Any]]) -> dict[str, Any]:
+def _coarse_row(rows: Sequence[Row[*tuple[Any, ...]]]) -> dict[str, Any]:
     sample = _merged([BudgetSample(*row[1:]) for row in rows])
     # A merged span counts as coarse even if only a part of it was sampled.
     return _sample_row(rows[0].cluster, sample) | {"span_s": max(sample.span_s, COARSE_SPAN_S / 2)}
