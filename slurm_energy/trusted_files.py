@@ -22,7 +22,7 @@ _WRITE_BY_OTHERS = 0o022
 _ANY_BY_OTHERS = 0o077
 
 
-def read_trusted(path: Path, *, secret: bool = False) -> bytes:
+def read_trusted(path: Path, *, secret: bool = False, also: Collection[int] = ()) -> bytes:
     """Return the contents of a file that only root or the user of this process could have written.
 
     The file must be a regular file in a safe directory, see `check_folder`. It is opened once: the checks and
@@ -31,6 +31,7 @@ def read_trusted(path: Path, *, secret: bool = False) -> bytes:
     Args:
         path: the file.
         secret: also refuse a file that its group or other users can read.
+        also: further uids that may own the file and its directories, see `check_folder`.
 
     Raises:
         ConfigError: the file is not trusted, or longer than `MAX_FILE_BYTES`.
@@ -41,8 +42,9 @@ def read_trusted(path: Path, *, secret: bool = False) -> bytes:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ConfigError(str(path), "is not a regular file")
-        _check(path, status, _ANY_BY_OTHERS if secret else _WRITE_BY_OTHERS, "0600" if secret else "go-w")
-        check_folder(path.parent)
+        mode = (_ANY_BY_OTHERS, "0600") if secret else (_WRITE_BY_OTHERS, "go-w")
+        _check(path, status, *mode, also)
+        check_folder(path.parent, also)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(MAX_FILE_BYTES + 1)
     finally:

@@ -7,46 +7,45 @@ One thread of one process, senergyctld, writes. Any number of threads read. A st
 from __future__ import annotations
 
 import os
-import sqlite3
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import OperationalError, SQLAlchemyError, StatementError
+from sqlalchemy import URL, Connection, make_url
+from sqlalchemy.exc import SQLAlchemyError, StatementError
 
+from slurm_energy.accounting.backends import backend_named, backend_of
+from slurm_energy.config.database_location import DatabaseLocation, parse_database, without_password
 from slurm_energy.errors import UnavailableError
 
-_BUSY_TIMEOUT_S: Final = 10.0
-_POOL_SIZE: Final = 8
-_STEPS_BETWEEN_CHECKS: Final = 10_000  # steps of SQLite's virtual machine, below a millisecond
 _IN_TRANSACTION: Final = "slurm_energy.in_transaction"
 
-# A commit must survive a power cut before a node deletes its copy of a record.
-_SQLITE_PRAGMAS: Final = ("foreign_keys = ON", "synchronous = FULL")
+Location = DatabaseLocation | Path | str
+"""A database: its location, the path of a SQLite file, or a URL."""
 
 
 class Database:
     """A database and its pool of connections. Creating it opens no connection.
 
     Args:
-        location: path of a SQLite file, or URL of a database.
+        location: the database.
         read_only: reject every change on the connections.
+        statement_limit_s: maximum seconds of a statement on a server; None: no limit.
 
     Attributes:
         path: the SQLite file; None: a server.
         name: location for messages; it never contains a password.
-        read_only: whether the connections reject changes.
     """
 
-    def __init__(self, location: Path | URL | str, *, read_only: bool = False) -> None:
-        url = database_url(location)
-        self.path = Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
-        self.name = str(self.path) if self.path else url.render_as_string(hide_password=True)
-        self.read_only = read_only
-        self.engine = _engine(url, read_only)
+    def __init__(
+        self, location: Location, *, read_only: bool = False, statement_limit_s: float | None = None
+    ) -> None:
+        self.location = database_location(location)
+        self.path = self.location.path
+        self.name = str(self.location)
+        backend = backend_named(self.location.backend)
+        self.engine = backend.engine(_url(self.location), read_only, statement_limit_s)
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
@@ -63,13 +62,13 @@ class Database:
 
 
 @contextmanager
-def connect(location: Path | URL | str, *, read_only: bool = False) -> Iterator[Connection]:
+def connect(location: Location, *, read_only: bool = False) -> Iterator[Connection]:
     """Context manager that opens one connection and closes it at the end of the `with` block.
 
     It begins no transaction; use `transaction` for that.
 
     Args:
-        location: path of a SQLite file, or URL of a database.
+        location: the database.
         read_only: reject every change on this connection.
     """
     database = Database(location, read_only=read_only)
@@ -88,15 +87,14 @@ def transaction(connection: Connection) -> Iterator[None]:
     """
     if connection.info.get(_IN_TRANSACTION):
         raise RuntimeError("a transaction inside of a transaction")
-    # SQLite would otherwise take the lock at the first change, and fail instead of waiting for it.
-    begin = "BEGIN IMMEDIATE" if connection.dialect.name == "sqlite" else "START TRANSACTION"
-    connection.exec_driver_sql(begin)
+    connection.exec_driver_sql(backend_of(connection).begin)
     connection.info[_IN_TRANSACTION] = True
     try:
         yield
         connection.exec_driver_sql("COMMIT")
     except BaseException:
-        _roll_back(connection)
+        if _is_in_transaction(connection):
+            connection.exec_driver_sql("ROLLBACK")
         raise
     finally:
         if not connection.invalidated:
@@ -130,39 +128,20 @@ def execute_many(connection: Connection, statement: str, rows: Sequence[Any]) ->
         connection.exec_driver_sql(statement, list(rows))
 
 
-@contextmanager
-def time_limit(connection: Connection, limit_s: float) -> Iterator[None]:
-    """Abort queries in the `with` block that run at the end of `limit_s` seconds.
-
-    Raises:
-        UnavailableError: a query was aborted.
-    """
-    end_s = time.monotonic() + limit_s
-    sqlite = connection.connection.dbapi_connection
-    assert isinstance(sqlite, sqlite3.Connection)
-    sqlite.set_progress_handler(lambda: time.monotonic() > end_s, _STEPS_BETWEEN_CHECKS)
-    try:
-        yield
-    except OperationalError as error:
-        if time.monotonic() <= end_s:
-            raise
-        why = f"it takes longer than {limit_s:g} s"
-        raise UnavailableError("query", why, "ask for a shorter time or fewer jobs") from error
-    finally:
-        sqlite.set_progress_handler(None, 0)
-
-
-def database_url(location: Path | URL | str) -> URL:
-    """Return the SQLAlchemy URL of a path or URL.
+def database_location(location: Location) -> DatabaseLocation:
+    """Return the location that a path or URL names.
 
     Raises:
         UnavailableError: not a URL of a supported database.
     """
-    if isinstance(location, URL):
+    if isinstance(location, DatabaseLocation):
         return location
     if isinstance(location, Path) or "://" not in location:
-        return URL.create("sqlite", database=os.fspath(location))
-    return make_url(location)
+        return DatabaseLocation("sqlite", Path(location), f"sqlite:///{location}")
+    try:
+        return parse_database(location)
+    except ValueError as error:
+        raise UnavailableError(f"database {without_password(location)}", str(error)) from None
 
 
 def error_reason(error: BaseException) -> str:
@@ -171,6 +150,8 @@ def error_reason(error: BaseException) -> str:
         return error_reason(error.orig)
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
+    if len(error.args) > 1 and isinstance(error.args[1], str):  # number and text
+        return " ".join(error.args[1].split())
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -183,34 +164,14 @@ def explained(database: Database) -> Iterator[None]:
         raise UnavailableError(f"database {database.name}", error_reason(error)) from None
 
 
-def _engine(url: URL, read_only: bool) -> Engine:
-    # `isolation_level` leaves the begin and the end of transactions to `transaction`.
-    engine = create_engine(
-        url,
-        isolation_level="AUTOCOMMIT",
-        hide_parameters=True,
-        pool_size=_POOL_SIZE,
-        connect_args={"timeout": _BUSY_TIMEOUT_S, "check_same_thread": False},
-    )
-
-    @event.listens_for(engine, "connect")
-    def set_up(connection: Any, _: Any) -> None:
-        for pragma in (*_SQLITE_PRAGMAS, f"query_only = {'ON' if read_only else 'OFF'}"):
-            connection.execute(f"PRAGMA {pragma}")
-
-    return engine
-
-
-def _roll_back(connection: Connection) -> None:
-    if _is_in_transaction(connection):
-        connection.exec_driver_sql("ROLLBACK")
+def _url(location: DatabaseLocation) -> URL:
+    if location.path is not None:
+        return URL.create("sqlite", database=os.fspath(location.path))
+    return make_url(location.url).set(password=location.password)
 
 
 def _is_in_transaction(connection: Connection) -> bool:
-    """Whether the connection works and its database still has the transaction that was begun."""
-    if connection.invalidated or connection.closed:
+    """Whether the connection works, and its database still has the transaction that was begun."""
+    if connection.invalidated or connection.closed or not connection.info.get(_IN_TRANSACTION):
         return False
-    if connection.dialect.name == "sqlite":
-        # SQLite ends the transaction by itself after some errors, e.g. a full disk.
-        return bool(getattr(connection.connection.dbapi_connection, "in_transaction", False))
-    return bool(connection.info.get(_IN_TRANSACTION))
+    return backend_of(connection).is_in_transaction(connection)

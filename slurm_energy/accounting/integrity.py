@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sqlite3
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Final
 
 from sqlalchemy import Connection, inspect
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import DBAPIError
 
-from slurm_energy.accounting.engine import connect, error_reason
+from slurm_energy.accounting.engine import Database, Location, connect, error_reason
 from slurm_energy.accounting.migrations import schema_version, upgrade
 from slurm_energy.errors import EnergyError, UnavailableError
 from slurm_energy.quantities import shown
@@ -20,43 +20,60 @@ _MAX_ROWS: Final = 100
 
 
 class DamagedDatabaseError(EnergyError):
-    """The database file contains data that neither SQLite nor senergyctld wrote."""
+    """The database contains data that neither its program nor senergyctld wrote."""
 
 
-def verify(path: Path) -> None:
-    """Check the integrity of an existing database file.
+def verify(location: Location) -> None:
+    """Check the integrity of an existing database.
+
+    The pages and references of a SQLite file are checked. A server checks its own; only the tables and their
+    columns are checked.
 
     Raises:
         DamagedDatabaseError: names the first problems and the remedy.
-        UnavailableError: the file cannot be read, is not a database of slurm-energy, or was written by a
-            newer release.
+        UnavailableError: the database cannot be read, is not one of slurm-energy, or was written by a newer
+            release.
     """
+    database = Database(location, read_only=True)
     try:
-        with connect(path, read_only=True) as connection:
-            problems = _problems(connection, path)
-    except DatabaseError as error:
+        with database.connect() as connection:
+            problems = _problems(connection, database.name)
+    except DBAPIError as error:
         code = getattr(error.orig, "sqlite_errorcode", None)
-        if isinstance(error.orig, sqlite3.OperationalError) or code == sqlite3.SQLITE_NOTADB:
-            raise UnavailableError(f"database {path}", error_reason(error)) from None
+        damaged = isinstance(error.orig, sqlite3.DatabaseError) and code != sqlite3.SQLITE_NOTADB
+        if not damaged or isinstance(error.orig, sqlite3.OperationalError):
+            raise UnavailableError(f"database {database.name}", error_reason(error)) from None
         problems = [error_reason(error)]
-    if not problems:
-        return
+    finally:
+        database.close()
+    if problems:
+        raise _damaged(database, problems)
+
+
+def _damaged(database: Database, problems: Sequence[str]) -> DamagedDatabaseError:
     more = len(problems) - _MAX_PROBLEMS
     details = "; ".join(shown(problem, 120) for problem in problems[:_MAX_PROBLEMS])
-    name = shlex.quote(str(path))
-    raise DamagedDatabaseError(
-        f"database {path}",
+    todo = "stop senergyctld, then restore a backup"
+    if database.path is not None:
+        name = shlex.quote(str(database.path))
+        todo = (
+            "stop senergyctld, copy the file, then restore a backup "
+            f"or save what can be read: sqlite3 {name} .recover | sqlite3 {name}.new"
+        )
+    return DamagedDatabaseError(
+        f"database {database.name}",
         "damaged: " + details + (f"; and {more} more" if more > 0 else ""),
-        "stop senergyctld, copy the file, then restore a backup "
-        f"or save what can be read: sqlite3 {name} .recover | sqlite3 {name}.new",
+        todo,
     )
 
 
-def _problems(connection: Connection, path: Path) -> list[str]:
+def _problems(connection: Connection, name: str) -> list[str]:
+    if connection.dialect.name != "sqlite":
+        return _schema_problems(connection, schema_version(connection, name))
     pages = [row[0] for row in connection.exec_driver_sql(f"PRAGMA integrity_check({_MAX_ROWS})")]
     if pages != ["ok"]:
         return [line for text in pages for line in text.splitlines() if not line.startswith("***")] or pages
-    problems = _schema_problems(connection, schema_version(connection, str(path)))
+    problems = _schema_problems(connection, schema_version(connection, name))
     rows = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchmany(_MAX_ROWS)
     return problems + [
         f"row {row[1]} of {row[0]} refers to a row that {row[2]} does not have" for row in rows
@@ -65,6 +82,8 @@ def _problems(connection: Connection, path: Path) -> list[str]:
 
 def _schema_problems(connection: Connection, version: int) -> list[str]:
     """Return the tables and columns that the migrations up to `version` create and the database lacks."""
+    if version == 0:
+        return []
     with connect(":memory:") as model:
         upgrade(model, 0, version)
         expected = _columns(model)

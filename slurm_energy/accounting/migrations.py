@@ -16,14 +16,14 @@ import errno
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
-from sqlalchemy import URL, Column, Connection, Index, Table, inspect, text
+from sqlalchemy import Column, Connection, Index, Table, inspect, text
 from sqlalchemy.schema import CreateColumn
 
 from slurm_energy.accounting import tables
-from slurm_energy.accounting.engine import Database, explained, transaction
+from slurm_energy.accounting.backends import backend_of
+from slurm_energy.accounting.engine import Database, Location, explained, transaction
 from slurm_energy.accounting.sqlite_steps import SQLITE_STEPS
 from slurm_energy.errors import UnavailableError
 
@@ -35,13 +35,13 @@ STEPS: Final[tuple[Callable[[Connection], None], ...]] = ()
 SCHEMA_VERSION: Final = len(SQLITE_STEPS) + len(STEPS)
 
 
-def prepare(location: Path | URL | str) -> None:
+def prepare(location: Location) -> None:
     """Create the database, or migrate its schema to the current version.
 
     A new file is readable only by its owner, because its records show the activity of every user.
 
     Args:
-        location: path of a SQLite file, or URL of a database.
+        location: the database.
 
     Raises:
         UnavailableError: the directory is missing, permission is denied, the database is not one of
@@ -59,7 +59,7 @@ def prepare(location: Path | URL | str) -> None:
         database.close()
 
 
-def check(location: Path | URL | str) -> None:
+def check(location: Location) -> None:
     """Raise the error that `prepare` would raise, without creating or changing anything."""
     database = Database(location, read_only=True)
     try:
@@ -92,6 +92,9 @@ def schema_version(connection: Connection, name: str) -> int:
         existing = len(names)
         ours = tables.schema_version.name in names and names <= {*tables.metadata.tables}
     if not existing:
+        problem = backend_of(connection).problem(connection)
+        if problem:
+            raise UnavailableError(f"database {name}", problem)
         return 0
     if not ours:
         raise UnavailableError(f"database {name}", "a database of another program")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.config.budget_tables import BudgetTable
+from slurm_energy.config.database_location import DatabaseLocation, parse_database, without_password
 from slurm_energy.config.findings import Finding, InvalidConfigError, Severity, require_valid
 from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
 from slurm_energy.config.schema import SECTIONS, Config
@@ -344,8 +345,11 @@ def _config(reader: TableReader, data: dict[str, Any]) -> tuple[Config, list[Fin
 
 
 def _quoted(raw: Any) -> str:
-    """Return the text of a value for a message, cut to `_MAX_VALUE_LENGTH` characters."""
-    text = repr(raw)
+    """Return the text of a value for a message.
+
+    It has no password of a URL, and at most `_MAX_VALUE_LENGTH` characters.
+    """
+    text = without_password(repr(raw))
     return text if len(text) <= _MAX_VALUE_LENGTH else text[: _MAX_VALUE_LENGTH - 3] + "..."
 
 
@@ -385,9 +389,12 @@ def _item(raw: Any, hint: Any, whole: str) -> Any:
 def _convert_scalar(raw: Any, hint: Any) -> Any:
     if hint is float and is_number(raw):
         return float(raw)
+    if hint is DatabaseLocation and isinstance(raw, str):
+        return parse_database(raw)
     if hint is Path and isinstance(raw, str) and raw.startswith("/") and raw.isprintable():
         return Path(raw)
     if (hint in (int, bool, str) and type(raw) is hint) or (hint == dict[str, Any] and type(raw) is dict):
         return raw
     names = {float: "a finite number", int: "a whole number", bool: "true or false", str: "a string"}
+    names[DatabaseLocation] = "an absolute path or a URL"
     raise ValueError(f"must be {names.get(hint, 'an absolute path')}")

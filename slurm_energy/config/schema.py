@@ -12,6 +12,7 @@ from typing import Any
 
 from slurm_energy.config.addresses import parse_listen, parse_url
 from slurm_energy.config.budget_tables import BudgetConfig, BudgetTable
+from slurm_energy.config.database_location import DatabaseLocation, parse_database
 from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
 from slurm_energy.config.value_checks import (
     LOG_LEVELS,
@@ -58,6 +59,7 @@ class ClusterConfig:
     )
 
 
+_STATE_FOLDER = Path("/var/lib/senergyctld")
 RECORD_HOSTS = ("check", "strict", "off")
 
 
@@ -99,7 +101,22 @@ class ControllerConfig:
     """The controller, senergyctld."""
 
     listen: str = key("127.0.0.1:6828", "HOST:PORT to listen on.", parsed_by(parse_listen))
-    database: Path = key(Path("/var/lib/senergyctld/senergy.db"), "SQLite file; its directory must exist.")
+    database: DatabaseLocation = key(
+        parse_database("/var/lib/senergyctld/senergy.db"),
+        "SQLite file, whose directory must exist, or mariadb://USER@HOST/NAME or "
+        "postgresql://USER@HOST/NAME. See docs/accounting.md.",
+    )
+    database_password_file: Path | None = key(
+        None,
+        "File with the password for the database server, readable only by the user of senergyctld.",
+        show="/etc/slurm/senergy-database-password",
+    )
+    state_dir: Path | None = key(
+        None,
+        "Directory for other files of senergyctld. Default: the directory of the SQLite file, or "
+        "/var/lib/senergyctld with a database server.",
+        show="/var/lib/senergyctld",
+    )
     policy_file: Path = key(
         Path("/run/senergyctld/policies"),
         "File with policies and bounds for the SPANK plugin and job_submit.lua; rewritten on reload.",
@@ -143,6 +160,11 @@ class ControllerConfig:
         check=between(0, 36500),
     )
     log_level: str = key("info", "Minimum log level; --log-level overrides it.", one_of(*LOG_LEVELS))
+
+    @property
+    def state_folder(self) -> Path:
+        """Directory for files of senergyctld other than the database."""
+        return self.state_dir or (self.database.path.parent if self.database.path else _STATE_FOLDER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.config.budget_tables import BudgetTable
+from slurm_energy.config.database_location import DatabaseLocation
 from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
 from slurm_energy.config.schema import SECTIONS, Config
 
@@ -123,7 +124,9 @@ def _description(cls: type[Any]) -> list[str]:
 
 def _type_name(hint: Any) -> str:
     names: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", Path: "path"}
+    names[DatabaseLocation] = "path or URL"
     names[list[dict[str, Any]]] = "list of tables"
+    names[DatabaseLocation] = "path or URL"
     if hint in names:
         return names[hint]
     text = str(hint).replace("pathlib.", "").replace("Path", "path").replace("float", "number")

@@ -22,6 +22,7 @@ from slurm_energy import __version__, service_manager
 from slurm_energy.accounting import budgets, decisions, integrity, migrations, traces
 from slurm_energy.config import Config
 from slurm_energy.config.addresses import parse_listen
+from slurm_energy.config.database_password import configured_database
 from slurm_energy.controller.budget_loop import BudgetLoop
 from slurm_energy.controller.budget_routes import BudgetRoutes
 from slurm_energy.controller.enrichment import Enrichment
@@ -65,10 +66,10 @@ def check(config: Config) -> None:
     """
     if config.priority.mode != OFF:
         make_pipeline(config, None, None)
-    path = config.controller.database
-    if path.exists():
-        integrity.verify(path)
-    migrations.check(path)
+    location = configured_database(config.controller)
+    if location.path is None or location.path.exists():
+        integrity.verify(location)
+    migrations.check(location)
 
 
 def serve(
@@ -91,7 +92,7 @@ def serve(
     logging.getLogger("aiohttp.server").addFilter(_not_about_bad_requests)
     check(config)
     _raise_open_file_limit()
-    store = Store(config.controller.database)
+    store = Store(configured_database(config.controller))
     try:
         options = (argument, manager or service_manager.ServiceManager(), log_level)
         asyncio.run(_Daemon(config, store, *options).run())
@@ -254,7 +255,7 @@ class _Daemon:
             reason = os.strerror(error.errno) if error.errno else str(error)
             raise UnavailableError(subject, reason) from None
         addresses = _addresses(listener)
-        log.info("senergyctld %s listens on %s, database %s", __version__, addresses, self._store.path)
+        log.info("senergyctld %s listens on %s, database %s", __version__, addresses, self._store.name)
         return listener
 
     async def _work_until(self, stop: asyncio.Event) -> None:

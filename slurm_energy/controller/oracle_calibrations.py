@@ -19,8 +19,8 @@ log = logging.getLogger("senergyctld")
 
 
 def refit_folder(config: Config) -> Path:
-    """Return the directory of the refitted calibrations, beside the database."""
-    return config.controller.database.parent / _FOLDER
+    """Return the directory of the refitted calibrations."""
+    return config.controller.state_folder / _FOLDER
 
 
 def refit_file(config: Config, kind: str) -> Path:

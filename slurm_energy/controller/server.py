@@ -275,7 +275,7 @@ class ControllerServer:
             "cluster": self.config.cluster.name,
             "started": self._started,
             "uptime_s": time.time() - self._started,
-            "database": str(self._store.path),
+            "database": self._store.name,
             **figures,
             "nodes": nodes,
             **self._status(),

@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from slurm_energy.accounting import migrations
-from slurm_energy.accounting.engine import Database, error_reason, time_limit
+from slurm_energy.accounting.backends import backend_of
+from slurm_energy.accounting.engine import Database, Location, error_reason, explained
 from slurm_energy.errors import AlreadyRunningError, UnavailableError
 
 _READERS: Final = 8  # more than the concurrent requests of ordinary users
+_WRITE_LIMIT_S: Final = 60.0
+_IDLE_S: Final = 1.0  # since the last use of the writing connection, before it is tested
+_RETRY_S: Final = 2.0
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -26,28 +31,48 @@ R = TypeVar("R")
 class Store:
     """The database with its threads. They run functions of the package `accounting` on their connections.
 
-    A lock file beside the database prevents two controllers from sharing it.
+    Only one controller writes to a database. A SQLite file has a lock file beside it. On a server, the
+    writing thread's connection holds a lock; it is taken again with each new connection.
+
+    A server that does not answer is asked again after `_RETRY_S`; requests in between fail at once.
+
+    Args:
+        location: the database.
+
+    Attributes:
+        path: the SQLite file; None: a server.
+        name: the location for messages, without a password.
 
     Raises:
         UnavailableError: the database cannot be used, see `migrations.prepare`.
         AlreadyRunningError: another controller has locked it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, location: Location) -> None:
+        self._writable = Database(location, statement_limit_s=_WRITE_LIMIT_S)
+        self._readable = Database(location, read_only=True)
+        self.path, self.name = self._writable.path, self._writable.name
         self._lock = -1
-        if path.parent.is_dir():  # otherwise `prepare` reports the error
-            self._lock = _lock_file(path.with_name(path.name + ".lock"))
+        self._connection: Connection | None = None
+        self._used_s = 0.0
+        self._absence = _Absence(self.name)
         try:
-            migrations.prepare(path)
+            self._take(location)
         except BaseException:
             self._release()
             raise
         self._writer = ThreadPoolExecutor(1, "database-writer")
         self._readers = ThreadPoolExecutor(_READERS, "database-reader")
-        self._written, self._read = Database(path), Database(path, read_only=True)
-        self._connections = ExitStack()
-        self._connection: Connection | None = None
+
+    def _take(self, location: Location) -> None:
+        """Lock the database and bring its schema up to date."""
+        if self.path is not None:
+            if self.path.parent.is_dir():  # otherwise `prepare` reports the error
+                self._lock = _lock_file(self.path.with_name(self.path.name + ".lock"))
+        else:
+            with explained(self._writable):
+                self._connection = self._connect_writer()
+        migrations.prepare(location)
 
     async def write(
         self, function: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
@@ -73,7 +98,7 @@ class Store:
         """
 
         def call() -> R:
-            with self._read.connect() as connection:
+            with self._absence.noted(), self._readable.connect() as connection:
                 return function(connection, *args, **kwargs)
 
         return await self._run(self._readers, call)
@@ -94,7 +119,7 @@ class Store:
         """
 
         def bounded(connection: Connection) -> R:
-            with time_limit(connection, limit_s):
+            with backend_of(connection).time_limit(connection, limit_s):
                 return function(connection, *args, **kwargs)
 
         return await self.read(bounded)
@@ -102,28 +127,84 @@ class Store:
     def close(self) -> None:
         """Wait for running work to end and close all connections."""
         self._readers.shutdown(cancel_futures=True)
-        self._writer.submit(self._connections.close)
         self._writer.shutdown()
-        self._read.close()
-        self._written.close()
         self._release()
 
     async def _run(self, executor: ThreadPoolExecutor, call: Callable[[], R]) -> R:
         try:
             return await asyncio.get_running_loop().run_in_executor(executor, call)
         except SQLAlchemyError as error:
-            raise UnavailableError(f"database {self._written.name}", error_reason(error)) from error
+            raise UnavailableError(f"database {self.name}", error_reason(error)) from error
 
     def _writer_connection(self) -> Connection:
-        if self._connection is None or self._connection.invalidated:
-            self._connections.close()
-            self._connection = self._connections.enter_context(self._written.connect())
+        """Return the connection of the writing thread; open another one if the server has closed it."""
+        if self._connection is not None and not self._works(self._connection):
+            self._connection.close()
+            self._connection = None
+        if self._connection is None:
+            with self._absence.noted():
+                self._connection = self._connect_writer()
+        self._used_s = time.monotonic()
         return self._connection
 
+    def _works(self, connection: Connection) -> bool:
+        if connection.invalidated:
+            return False
+        if self.path is not None or time.monotonic() - self._used_s < _IDLE_S:
+            return True
+        try:
+            connection.exec_driver_sql("SELECT 1").close()
+        except SQLAlchemyError:
+            connection.invalidate()
+            return False
+        return True
+
+    def _connect_writer(self) -> Connection:
+        connection = self._writable.engine.connect()
+        try:
+            if not backend_of(connection).lock_writer(connection):
+                raise AlreadyRunningError(
+                    f"database {self.name}", "used by another senergyctld", "stop it or name another database"
+                )
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
     def _release(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._readable.close()
+        self._writable.close()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+class _Absence:
+    """A server that does not accept connections. Connecting fails at once until it is tried again.
+
+    Args:
+        name: name of the database for messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._until_s = 0.0
+        self._reason = ""
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note a failure to connect in the `with` block; raise an error at once if one was just noted."""
+        if self._reason and time.monotonic() < self._until_s:
+            raise UnavailableError(f"database {self._name}", self._reason)
+        try:
+            yield
+        except OperationalError as error:
+            if error.connection_invalidated or error.statement is None:
+                self._reason, self._until_s = error_reason(error), time.monotonic() + _RETRY_S
+            raise
+        self._reason = ""
 
 
 def _lock_file(path: Path) -> int:

@@ -11,11 +11,13 @@ from typing import Final
 
 from slurm_energy.config import ControllerConfig
 from slurm_energy.config.addresses import is_loopback, parse_url
+from slurm_energy.config.database_location import DatabaseLocation
 from slurm_energy.config.findings import Finding
 from slurm_energy.config.schema import TemplatesConfig
 from slurm_energy.errors import ConfigError
 from slurm_energy.trusted_files import check_folder, read_trusted
 from slurm_energy.validation.check_context import CheckContext, DaemonRole
+from slurm_energy.validation.database_server import check_database_server
 
 _CONTROLLER_FILES: Final = (
     ("controller", "database"),
@@ -23,7 +25,7 @@ _CONTROLLER_FILES: Final = (
     ("priority", "table"),
     ("priority", "queue_table"),
 )
-_MADE_BY_UNIT: Final = ControllerConfig().database.parent
+_MADE_BY_UNIT: Final = ControllerConfig().state_folder
 
 
 def check_controller(context: CheckContext) -> Iterator[Finding]:
@@ -120,7 +122,10 @@ def _check_agent_folder(context: CheckContext, key: str, folder: Path) -> Iterat
 def _check_distinct(context: CheckContext) -> Iterator[Finding]:
     first: dict[Path, str] = {}
     for section, key in _CONTROLLER_FILES:
-        path: Path = getattr(getattr(context.config, section), key)
+        path = getattr(getattr(context.config, section), key)
+        path = path.path if isinstance(path, DatabaseLocation) else path
+        if path is None:
+            continue
         if path in first:
             yield context.error(section, key, f"'{path}' is {first[path]} too", "name another file")
         first.setdefault(path, f"{section}.{key}")
@@ -140,17 +145,31 @@ def _not_the_controller(context: CheckContext) -> str:
 
 
 def _check_database(context: CheckContext) -> Iterator[Finding]:
-    path = context.config.controller.database
-    folder = path.parent
-    if path.is_dir():
+    settings = context.config.controller
+    path = settings.database.path
+    if path is None:
+        yield from check_database_server(context, _daemon_uids(context))
+    elif path.is_dir():
         yield context.error("controller", "database", f"{path} is a directory", "name a file in it")
-    elif folder.is_dir():
-        yield from _check_folder(context, "controller", "database", folder, refused_by_daemon=False)
+    elif settings.database_password_file is not None:
+        why = "has no effect: controller.database is a SQLite file"
+        yield context.warning("controller", "database_password_file", why)
+    key = "database" if path is not None and settings.state_dir is None else "state_dir"
+    folders = [(key, settings.state_folder)]
+    if path is not None and settings.state_dir is not None:
+        folders.append(("database", path.parent))
+    for key, folder in folders:
+        yield from _check_state_folder(context, key, folder)
+
+
+def _check_state_folder(context: CheckContext, key: str, folder: Path) -> Iterator[Finding]:
+    if folder.is_dir():
+        yield from _check_folder(context, "controller", key, folder, refused_by_daemon=False)
     elif folder == _MADE_BY_UNIT and context.role is None:
         why = f"{folder} does not exist; senergyctld.service creates it at start"
-        yield context.unchecked("controller", "database", why)
+        yield context.unchecked("controller", key, why)
     else:
-        yield _missing(context, "controller", "database", folder)
+        yield _missing(context, "controller", key, folder)
 
 
 def _missing(context: CheckContext, section: str, key: str, folder: Path) -> Finding:

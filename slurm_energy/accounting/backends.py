@@ -1,0 +1,287 @@
+"""The kinds of databases: SQLite, MariaDB and PostgreSQL, and what differs between them.
+
+Statements that run on all of them are in the other modules.
+"""
+
+from __future__ import annotations
+
+import abc
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import QueuePool
+
+from slurm_energy.errors import UnavailableError
+
+_BUSY_TIMEOUT_S: Final = 10.0
+_CONNECT_TIMEOUT_S: Final = 5
+_LOCK_TIMEOUT_S: Final = 20
+_DEAD_PEER_S: Final = 30
+_IDLE_WRITER_S: Final = 600
+_READ_TIMEOUT_S: Final = 600  # of a socket; statements have limits of their own
+_POOL_SIZE: Final = 8
+_STEPS_BETWEEN_CHECKS: Final = 10_000  # steps of SQLite's virtual machine, below a millisecond
+_WRITER_LOCK: Final = 0x53454E45  # "SENE"
+_STATEMENT_TIMEOUT: Final = 1969  # ER_STATEMENT_TIMEOUT of MariaDB
+_MODES: Final = "ANSI_QUOTES,PIPES_AS_CONCAT,STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
+
+
+class Backend(abc.ABC):
+    """A kind of database."""
+
+    begin: str = "START TRANSACTION"
+
+    @abc.abstractmethod
+    def engine(self, url: URL, read_only: bool, statement_limit_s: float | None) -> Engine:
+        """Return an engine; it opens connections on demand.
+
+        Args:
+            url: URL of the database.
+            read_only: reject every change on the connections.
+            statement_limit_s: maximum seconds of a statement on a server; None: no limit.
+        """
+
+    @abc.abstractmethod
+    def lock_writer(self, connection: Connection) -> bool:
+        """Take the lock of the only writer for the life of a connection; return False if another has it."""
+
+    @abc.abstractmethod
+    def size_bytes(self, connection: Connection) -> int:
+        """Return the size of the database."""
+
+    @abc.abstractmethod
+    def set_time_limit(self, connection: Connection, limit_s: float | None) -> None:
+        """Abort the next statements after `limit_s` seconds; None: restore the limit of the engine."""
+
+    @abc.abstractmethod
+    def is_timeout(self, error: DBAPIError) -> bool:
+        """Return whether a statement was aborted because of its time limit."""
+
+    def problem(self, connection: Connection) -> str:
+        """Return why the server cannot hold the database; empty: it can."""
+        return ""
+
+    def is_in_transaction(self, connection: Connection) -> bool:
+        """Return whether a transaction that was begun has not ended by an error; see `engine.transaction`."""
+        return True
+
+    def max_text_bytes(self, connection: Connection) -> int | None:
+        """Return the maximum length of a stored text in bytes; None: longer than any text."""
+        return None
+
+    @contextmanager
+    def time_limit(self, connection: Connection, limit_s: float) -> Iterator[None]:
+        """Abort statements in the `with` block that run at the end of `limit_s` seconds.
+
+        Raises:
+            UnavailableError: a statement was aborted.
+        """
+        self.set_time_limit(connection, limit_s)
+        try:
+            yield
+        except DBAPIError as error:
+            if not self.is_timeout(error):
+                raise
+            why = f"it takes longer than {limit_s:g} s"
+            raise UnavailableError("query", why, "ask for a shorter time or fewer jobs") from error
+        finally:
+            if not connection.invalidated:
+                self.set_time_limit(connection, None)
+
+
+class SqliteBackend(Backend):
+    """A SQLite file in WAL mode. A lock file beside it keeps a second controller away."""
+
+    # It takes the lock at once. Otherwise the first change would fail instead of waiting for the lock.
+    begin = "BEGIN IMMEDIATE"
+
+    def engine(self, url: URL, read_only: bool, statement_limit_s: float | None) -> Engine:
+        """Return an engine; see `Backend.engine`."""
+        arguments = {"timeout": _BUSY_TIMEOUT_S, "check_same_thread": False}
+        engine = _engine(url, {"connect_args": arguments})
+        # A commit must survive a power cut before a node deletes its copy of a record.
+        only = "ON" if read_only else "OFF"
+        pragmas = ("foreign_keys = ON", "synchronous = FULL", f"query_only = {only}")
+
+        @event.listens_for(engine, "connect")
+        def set_up(connection: sqlite3.Connection, _: Any) -> None:
+            for pragma in pragmas:
+                connection.execute(f"PRAGMA {pragma}")
+
+        return engine
+
+    def lock_writer(self, connection: Connection) -> bool:
+        """Take the lock of the only writer; see `Backend.lock_writer`."""
+        return True
+
+    def size_bytes(self, connection: Connection) -> int:
+        """Return the size of the database."""
+        sql = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+        return int(connection.exec_driver_sql(sql).scalar_one())
+
+    def set_time_limit(self, connection: Connection, limit_s: float | None) -> None:
+        """Limit the time of statements; see `Backend.set_time_limit`."""
+        sqlite = _sqlite(connection)
+        if limit_s is None:
+            sqlite.set_progress_handler(None, 0)
+        else:
+            end_s = time.monotonic() + limit_s
+            sqlite.set_progress_handler(lambda: time.monotonic() > end_s, _STEPS_BETWEEN_CHECKS)
+
+    def is_timeout(self, error: DBAPIError) -> bool:
+        """Return whether a statement was aborted because of its time limit."""
+        return getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
+
+    def is_in_transaction(self, connection: Connection) -> bool:
+        """Return whether the transaction still exists."""
+        # SQLite ends the transaction by itself after some errors, e.g. a full disk.
+        return _sqlite(connection).in_transaction
+
+
+class MariadbBackend(Backend):
+    """A database on a MariaDB server."""
+
+    def engine(self, url: URL, read_only: bool, statement_limit_s: float | None) -> Engine:
+        """Return an engine; see `Backend.engine`."""
+        settings = (
+            f"sql_mode='{_MODES}', max_statement_time={statement_limit_s or 0},"
+            f" innodb_lock_wait_timeout={_LOCK_TIMEOUT_S}, wait_timeout={_IDLE_WRITER_S}, time_zone='+00:00'"
+        )
+        arguments = {
+            "connect_timeout": _CONNECT_TIMEOUT_S,
+            "read_timeout": _READ_TIMEOUT_S,
+            "write_timeout": _READ_TIMEOUT_S,
+            "charset": "utf8mb4",
+            "init_command": f"SET SESSION {settings}",
+        }
+        options = {"connect_args": arguments, "pool_pre_ping": True, "pool_recycle": _IDLE_WRITER_S // 2}
+        engine = _engine(url.set(drivername="mariadb+pymysql"), options)
+
+        @event.listens_for(engine, "connect")
+        def set_up(connection: Any, _: Any) -> None:
+            with connection.cursor() as cursor:
+                if read_only:
+                    cursor.execute("SET SESSION TRANSACTION READ ONLY")
+
+        return engine
+
+    def lock_writer(self, connection: Connection) -> bool:
+        """Take the lock of the only writer; see `Backend.lock_writer`."""
+        name = "concat('slurm-energy.', md5(database()))"  # names are limited to 64 characters
+        return bool(connection.execute(text(f"SELECT get_lock({name}, 0)")).scalar_one() == 1)
+
+    def size_bytes(self, connection: Connection) -> int:
+        """Return the size of the database."""
+        sql = (
+            "SELECT coalesce(sum(data_length + index_length), 0) FROM information_schema.tables"
+            " WHERE table_schema = database()"
+        )
+        return int(connection.execute(text(sql)).scalar_one())
+
+    def set_time_limit(self, connection: Connection, limit_s: float | None) -> None:
+        """Limit the time of statements; see `Backend.set_time_limit`."""
+        value = "DEFAULT" if limit_s is None else f"{limit_s:.3f}"
+        connection.exec_driver_sql(f"SET SESSION max_statement_time = {value}")
+
+    def is_timeout(self, error: DBAPIError) -> bool:
+        """Return whether a statement was aborted because of its time limit."""
+        arguments = error.orig.args if error.orig else ()
+        return bool(arguments) and arguments[0] == _STATEMENT_TIMEOUT
+
+    def max_text_bytes(self, connection: Connection) -> int | None:
+        """Return the maximum length of a stored text in bytes."""
+        # Escaping may double the length of a text.
+        packet = connection.execute(text("SELECT @@max_allowed_packet")).scalar_one()
+        return (int(packet) - 65_536) // 2
+
+
+class PostgresqlBackend(Backend):
+    """A database on a PostgreSQL server."""
+
+    def engine(self, url: URL, read_only: bool, statement_limit_s: float | None) -> Engine:
+        """Return an engine; see `Backend.engine`."""
+        settings = {
+            "statement_timeout": round((statement_limit_s or 0) * 1000),
+            "lock_timeout": _LOCK_TIMEOUT_S * 1000,
+            "default_transaction_read_only": "on" if read_only else "off",
+            "timezone": "UTC",
+            # The server notices the loss of a controller's host, and releases the lock of the writer.
+            "tcp_keepalives_idle": _DEAD_PEER_S,
+            "tcp_keepalives_interval": 5,
+            "tcp_keepalives_count": 3,
+        }
+        arguments = {
+            "connect_timeout": _CONNECT_TIMEOUT_S,
+            "keepalives_idle": _DEAD_PEER_S,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": _DEAD_PEER_S * 1000,
+            "client_encoding": "utf8",
+            "options": " ".join(f"-c {name}={value}" for name, value in settings.items()),
+        }
+        options = {"connect_args": arguments, "pool_pre_ping": True}
+        return _engine(url.set(drivername="postgresql+psycopg"), options)
+
+    def lock_writer(self, connection: Connection) -> bool:
+        """Take the lock of the only writer; see `Backend.lock_writer`."""
+        return bool(connection.execute(text(f"SELECT pg_try_advisory_lock({_WRITER_LOCK})")).scalar_one())
+
+    def size_bytes(self, connection: Connection) -> int:
+        """Return the size of the database."""
+        return int(connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one())
+
+    def set_time_limit(self, connection: Connection, limit_s: float | None) -> None:
+        """Limit the time of statements; see `Backend.set_time_limit`."""
+        sql = (
+            "RESET statement_timeout" if limit_s is None else f"SET statement_timeout = {limit_s * 1000:.0f}"
+        )
+        connection.exec_driver_sql(sql)
+
+    def is_timeout(self, error: DBAPIError) -> bool:
+        """Return whether a statement was aborted because of its time limit."""
+        return getattr(error.orig, "sqlstate", None) == "57014"  # query_canceled
+
+    def problem(self, connection: Connection) -> str:
+        """Return why the server cannot hold the database; empty: it can."""
+        encoding = connection.execute(text("SHOW server_encoding")).scalar_one()
+        return "" if encoding == "UTF8" else f"its encoding is {encoding}; create it with ENCODING 'UTF8'"
+
+
+_BACKENDS: Final[dict[str, Backend]] = {
+    "sqlite": SqliteBackend(),
+    "mariadb": MariadbBackend(),
+    "postgresql": PostgresqlBackend(),
+}
+
+
+def backend_named(name: str) -> Backend:
+    """Return the backend `sqlite`, `mariadb` or `postgresql`."""
+    return _BACKENDS[name]
+
+
+def backend_of(connection: Connection) -> Backend:
+    """Return the backend of an open connection."""
+    return _BACKENDS[connection.dialect.name]
+
+
+def _engine(url: URL, options: dict[str, Any]) -> Engine:
+    # AUTOCOMMIT leaves the begin and the end of transactions to `engine.transaction`.
+    return create_engine(
+        url,
+        isolation_level="AUTOCOMMIT",
+        hide_parameters=True,
+        poolclass=QueuePool,
+        pool_size=_POOL_SIZE,
+        **options,
+    )
+
+
+def _sqlite(connection: Connection) -> sqlite3.Connection:
+    driver = connection.connection.dbapi_connection
+    assert isinstance(driver, sqlite3.Connection)
+    return driver
