@@ -91,7 +91,7 @@ class NodePeriod:
         late_seconds: maximum seconds before `start` whose energy may be in this period, because a meter
             reported it late.
         uncertain_seconds: seconds in which energy may be missing, because a counter was unreadable or may
-            have wrapped: the maximum of the components.
+            have wrapped, or because it will be reported late: the maximum of the components.
         period_id: unique id.
         extra: keys of a newer release that this release does not know.
     """

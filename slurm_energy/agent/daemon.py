@@ -16,7 +16,7 @@ from slurm_energy.agent.budget.poll_client import BudgetPollClient
 from slurm_energy.agent.jobs.job_manager import JobManager
 from slurm_energy.agent.sockets.server import AgentServer, refuse_if_served
 from slurm_energy.agent.state.deferred_messages import DeferredMessages
-from slurm_energy.agent.state.delivery import RecordDelivery
+from slurm_energy.agent.state.delivery import PERIOD_ROUTE, RecordDelivery
 from slurm_energy.agent.state.state_directory import StateDirectory, lock_file
 from slurm_energy.agent.tuning.advice_client import AdviceClient
 from slurm_energy.agent.tuning.group_client import GroupClient
@@ -92,7 +92,11 @@ class AgentDaemon:
         self._loop = asyncio.get_running_loop()
         try:
             jobs = self._jobs = await self._work(self._create_job_manager, state)
-            self._delivery = RecordDelivery(jobs.spool, self._config.cluster, lambda: jobs.node, self._work)
+            cluster = self._config.cluster
+            self._delivery = RecordDelivery(jobs.spool, cluster, lambda: jobs.node, self._work)
+            self._period_delivery = RecordDelivery(
+                jobs.period_spool, cluster, lambda: jobs.node, self._work, PERIOD_ROUTE
+            )
             self._advice = AdviceClient(jobs.tuners, lambda: self._config.cluster, self._work)
             self._groups = GroupClient(jobs.tuners, lambda: self._config.cluster, self._work)
             self._budget = BudgetPollClient(jobs, lambda: self._config.cluster, self._work)
@@ -127,6 +131,7 @@ class AgentDaemon:
         runs = (
             self._housekeeping,
             self._delivery.run,
+            self._period_delivery.run,
             self._advice.run,
             self._groups.run,
             self._budget.run,
@@ -227,6 +232,7 @@ class AgentDaemon:
                 self._failures.clear("agent.state_dir", "can be synced to disk again")
                 await self._work(self._jobs.flushed, flush)
             self._delivery.wake()
+            self._period_delivery.wake()
 
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -254,7 +260,7 @@ class AgentDaemon:
             log.warning("agent.socket and agent.state_dir take effect at the next start")
         self._config = new
         service_manager.set_log_level(self._log_level or new.agent.log_level)
-        self._delivery.cluster = new.cluster
+        self._delivery.cluster = self._period_delivery.cluster = new.cluster
         self._worker.submit(self._jobs.reconfigure, new)
         log.info("configuration reloaded from %s", new.path or "defaults")
 

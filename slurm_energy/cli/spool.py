@@ -18,15 +18,16 @@ from slurm_energy.errors import (
 )
 from slurm_energy.protocol import agent_socket
 
-HELP = "records of this node that wait for the controller or were rejected by it"
+HELP = "records and periods of this node that wait for the controller or were rejected by it"
 
 EPILOG = """\
 senergyd keeps each record until the controller confirms it. A record of a newer release waits until
 senergyctld is upgraded. A record that the controller rejects permanently is kept with its trace and the
 reason; rejected records use at most a quarter of agent.spool_limit_mb, and the oldest are deleted first.
 They are sent again when another release of senergyctld responds, or by `senergy spool resend`, for example
-after controller.max_watts was raised. A record is stored once, no matter how often it is sent. Run this
-command as root on the node. Exit code 6: no rejected record has the given id.
+after controller.max_watts was raised. A record is stored once, no matter how often it is sent. The same is
+true of the periods, which hold the energy of the node by time; they may use a sixteenth of that space in
+addition. Run this command as root on the node. Exit code 6: no rejected record or period has the given id.
 
 examples:
   senergy spool
@@ -40,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options to `senergy spool`."""
     parser.epilog = EPILOG
     parser.add_argument("action", nargs="?", choices=("list", "resend"), default="list", help="default: list")
-    parser.add_argument("record", nargs="*", help="resend: ids of rejected records (default: all)")
+    parser.add_argument("record", nargs="*", help="resend: ids of rejected records or periods (default: all)")
     parser.add_argument("--json", action="store_true", help="print the agent's response as JSON")
     connection.add_config_option(parser)
     parser.set_defaults(usage_error=parser.error)
@@ -61,7 +62,9 @@ def run(args: argparse.Namespace) -> int:
     elif args.action == "resend":
         emit([f"{answer.get('resent', 0)} records will be sent again; see `senergy spool`"])
     else:
-        emit(_lines(answer))
+        emit(_lines(answer, "records", "RECORD"))
+        if isinstance(periods := answer.get("periods"), dict):
+            emit(["", *_lines(periods, "periods of the node's energy", "PERIOD")])
     return EXIT_OK
 
 
@@ -70,22 +73,22 @@ def _error(answer: dict[str, Any]) -> EnergyError:
     return classes.get(answer.get("code", 0), EnergyError)(str(answer.get("error", "no response")))
 
 
-def _lines(answer: dict[str, Any]) -> list[str]:
-    lines = [f"spooled   {answer.get('spooled', '?')} records wait for the controller"]
+def _lines(answer: dict[str, Any], plural: str, heading: str) -> list[str]:
+    lines = [f"spooled   {answer.get('spooled', '?')} {plural} wait for the controller"]
     if answer.get("deferred"):
         lines.append(f"retried   {answer['deferred']} of them: {answer.get('deferred_reason')}")
     megabytes = [answer.get(key, 0) / 1e6 for key in ("rejected_bytes", "rejected_limit_bytes")]
     lines.append(
-        f"rejected  {answer.get('rejected', '?')} records, {megabytes[0]:.1f} of {megabytes[1]:.0f} MB, "
+        f"rejected  {answer.get('rejected', '?')} {plural}, {megabytes[0]:.1f} of {megabytes[1]:.0f} MB, "
         f"in {answer.get('rejected_folder')}"
     )
     if answer.get("rejected_dropped"):
         lines.append(
-            f"dropped   {answer['rejected_dropped']} rejected records since the start, for lack of space"
+            f"dropped   {answer['rejected_dropped']} rejected {plural} since the start, for lack of space"
         )
     records = answer.get("rejected_records", [])
     if records:
-        lines += ["", f"{'RECORD':<32}  {'ENDED':<19}  {'TRACE':<5}  REASON"]
+        lines += ["", f"{heading:<32}  {'ENDED':<19}  {'TRACE':<5}  REASON"]
     for record in records:
         ended = "unknown"
         if record.get("end") is not None:

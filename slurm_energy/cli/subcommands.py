@@ -25,7 +25,7 @@ BUILT_IN = {
     "budget": "power budgets: limits, power under them, changes, history, and why a job is limited",
     "policies": "energy policies, their users, and the bounds of their values",
     "status": "state of the controller and of the agent on this node",
-    "spool": "records of this node that wait for the controller or were rejected by it",
+    "spool": "records and periods of this node that wait for the controller or were rejected by it",
     "top": "live power of this node, its jobs and components, or of the cluster",
     "doctor": "devices and daemons of this host, the cost of each fault, and its remedy",
     "tune": "learned response of programs to settings, and operating points fixed by hand",

@@ -23,6 +23,7 @@ from slurm_energy.config.value_checks import (
     bmc_address,
     cluster_name,
     component_watts,
+    divisor_of_a_day,
     idle_watts,
     key,
     keyed_words,
@@ -82,6 +83,18 @@ class AgentConfig:
     )
     trace_retention_days: float = key(
         30.0, "Days to keep power traces that the controller has not confirmed.", check=between(0, 36500)
+    )
+    period_s: int = key(
+        3600,
+        "Seconds of a period, for which the node delivers its energy and that of its jobs; a divisor of a "
+        "day. Periods end at its multiples in UTC.",
+        check=divisor_of_a_day,
+    )
+    live_report_s: float = key(
+        30.0,
+        "Seconds between reports of the node's power and the energy of running jobs to senergyctld, which "
+        "may ask for longer ones. 0: none.",
+        check=between(0, 3600),
     )
     set_rapl_time_window_s: float = key(
         1.0, "Time window that is written with each RAPL power limit.", check=between(0.001, 64.0)

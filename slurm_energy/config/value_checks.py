@@ -42,6 +42,12 @@ def between(low: float, high: float) -> Check:
     return lambda value: None if low <= value <= high else f"must be from {low:g} to {high:g}"
 
 
+def divisor_of_a_day(value: int) -> str | None:
+    """Check a number of seconds that divides a day, and is at least a minute."""
+    good = 60 <= value <= 86400 and 86400 % value == 0
+    return None if good else "must be a divisor of 86400 from 60 to 86400, for example 900 or 3600"
+
+
 def parsed_by(parse: Callable[[str], object]) -> Check:
     """Return a check that accepts text for which `parse` raises no ValueError.
 

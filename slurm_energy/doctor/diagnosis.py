@@ -346,6 +346,13 @@ def _undelivered(answer: Mapping[str, Any]) -> list[CheckResult]:
         cost = "these are in no report; they are kept while there is space for them"
         fix = "senergy spool   (lists the reasons); then: senergy spool resend"
         checks.append(CheckResult("rejected records", CheckState.DEGRADED, what, cost, fix))
+    periods = answer.get("periods")
+    if rejected := periods.get("rejected") if isinstance(periods, dict) else 0:
+        what = f"the controller rejected {_number(rejected, 'period')} of the node's energy"
+        fix = "senergy spool   (lists the reasons); then: senergy spool resend"
+        checks.append(
+            CheckResult("rejected periods", CheckState.DEGRADED, what, "reports lack this energy", fix)
+        )
     return checks
 
 

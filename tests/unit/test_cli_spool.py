@@ -69,6 +69,16 @@ def test_listing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     assert "unknown" in lines[7] and lines[8] == "... and 1 more"
 
 
+def test_listing_of_periods(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    empty = {**LISTING, "deferred": 0, "rejected": 0, "rejected_dropped": 0, "rejected_records": []}
+    run(monkeypatch, {**empty, "periods": {**LISTING, "spooled": 7}})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3] == "spooled   7 periods of the node's energy wait for the controller"
+    assert lines[5].startswith("rejected  3 periods of the node's energy, 1.2 of 128 MB")
+    assert lines[8].startswith("PERIOD ")
+
+
 def test_resend(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     code, agent = run(monkeypatch, {"ok": True, "resent": 3}, "resend")
     assert (code, agent.asked) == (0, [{"op": "resend", "record_ids": None}])

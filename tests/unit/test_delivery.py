@@ -14,6 +14,7 @@ from typing import Any
 
 import open_munge
 import pytest
+from period_examples import HOUR_S, period
 from test_agent_daemon import TRACE, accept, record, work
 
 from slurm_energy.agent.sockets import responses
@@ -23,6 +24,7 @@ from slurm_energy.agent.state.delivery import RecordDelivery
 from slurm_energy.agent.state.spool import Spool
 from slurm_energy.config import ClusterConfig
 from slurm_energy.errors import EnergyError, NotFoundError, UnavailableError, UsageError
+from slurm_energy.node_period import NodePeriod
 
 
 class Controller:
@@ -532,3 +534,37 @@ def test_the_end_of_the_agent_does_not_wait_for_a_controller_that_hangs(
         asyncio.run(run(listening))  # waits for the threads
     assert len(held) == 1 and spool.count() == 1
     held[0].close()
+
+
+class PeriodController(Controller):
+    """A controller that knows periods; without `release` it is one that does not."""
+
+    release: str | None = "2.0"
+
+    def post(self, path: str, body: Any) -> Any:
+        if self.release is None:
+            self.posts.append([])
+            raise UnavailableError("controller http://c:1", "POST /v1/periods: not found")
+        assert path == "/v1/periods"
+        ids = [item["period"]["period_id"] for item in body["items"]]
+        self.posts.append(ids)
+        self.records |= {item["period"]["period_id"]: item["period"] for item in body["items"]}
+        return {"accepted": ids, "version": self.release, "schema": 1}
+
+
+def test_periods_wait_for_a_controller_that_knows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path, controller := PeriodController(), monkeypatch)
+    node.delivery = RecordDelivery(node.spool, ClusterConfig(), lambda: "n1", work, delivery.PERIOD_ROUTE)
+    made = [period(start=HOUR_S * n) for n in range(3)]
+    for one in made:
+        node.spool.add(one, None)
+    controller.release = None
+    with pytest.raises(UnavailableError):
+        node.deliver()
+    assert len(node.files()) == 3
+    controller.release = "2.0"
+    assert node.deliver() == 1
+    assert node.files() == []
+    assert [NodePeriod.from_json(controller.records[one.period_id]) for one in made] == made

@@ -25,7 +25,7 @@ from slurm_energy.agent.metering.node_meter import NodeEnergyMeter
 from slurm_energy.agent.metering.trace import TraceBuilder
 from slurm_energy.agent.sockets import responses
 from slurm_energy.agent.state.checkpoints import CheckpointWriter, UnsyncedFiles
-from slurm_energy.agent.state.spool import Spool
+from slurm_energy.agent.state.spool import PERIOD_SHARE, Spool
 from slurm_energy.agent.state.state_directory import StateDirectory
 from slurm_energy.agent.tuning.advice import AdviceCache
 from slurm_energy.agent.tuning.job_tuners import JobTuners
@@ -62,19 +62,18 @@ class JobManager:
         clock: Clock | None = None,
         on_written: Callable[[], None] | None = None,
     ) -> None:
-        self.config = config
-        self.node = this_node()
-        self.spool = Spool(state.spool_folder, config.agent.spool_limit_mb * 1_000_000)
+        self.config, self.node = config, this_node()
+        self.spool, self.period_spool = Spool(state.spool_folder, 0), Spool(state.period_folder, 0)
         self._devices = devices = planner.with_original_limits(devices, state.journal)
         self._state = state
         self._clock = clock or Clock()
         self._pending: set[tuple[int, int]] = set()
         self._sessions = SessionTable()
         self.progress = ProgressReports(self._sessions, self._clock)
-        self._meter = NodeEnergyMeter(devices, self._clock, self.node, config.agent.idle_watts)
+        self._meter = NodeEnergyMeter(devices, self._clock, self.node, config)
         self._settings = SettingsManager(devices, state.journal, self._allocations)
         self._checkpoints = CheckpointWriter(
-            state, self.spool, self._meter, self._sessions.values, on_written
+            state, (self.spool, self.period_spool), self._meter, self._sessions.values, on_written
         )
         self._finalizer = JobFinalizer(devices, self._settings, self._checkpoints)
         self._applier = SettingsApplier(devices, self._settings, self._checkpoints, self._current_config)
@@ -88,6 +87,7 @@ class JobManager:
             *(state.folder, self._clock, self._current_config),
         )
         query = partial(self._sample, SampleReason.QUERY)
+        self.reconfigure(config)
         self._queries = LiveQueries(devices, self._meter, self._clock, self._sessions, query, self.budget)
 
     @property
@@ -283,7 +283,7 @@ class JobManager:
         """
         return {
             **self._queries.status(self.node, self._finalizer.sessions, reader, self.tuners.phases()),
-            **self.spool.state(),
+            **self.spool.state() | {"periods": self.period_spool.state()},
             "sampling_hz": self.config.agent.sampling_hz,
             "unrestored": sorted(self._settings.unrestored),
         }
@@ -314,8 +314,9 @@ class JobManager:
 
     def reconfigure(self, config: Config) -> None:
         """Replace the configuration. Running jobs keep their settings."""
-        self.config = config
-        self.spool.limit_bytes = config.agent.spool_limit_mb * 1_000_000
+        self.config, limit_bytes = config, config.agent.spool_limit_mb * 1_000_000
+        self.spool.limit_bytes, self.period_spool.limit_bytes = limit_bytes, limit_bytes // PERIOD_SHARE
+        self._meter.periods.period_s = config.agent.period_s
 
     def finalize_jobs(self) -> UnsyncedFiles:
         """Write the records of ended jobs and return the files to sync; call `flushed` after the sync."""
@@ -328,9 +329,8 @@ class JobManager:
 
     def stop(self) -> None:
         """Write all state to disk. Settings of running jobs stay in force and in the settings journal."""
-        self.sample()
-        self._checkpoints.save_traces()
-        self._checkpoints.save_accounts()
+        self._meter.stop(s for s in self._sessions.values() if s.phase == OPEN)
+        self._checkpoints.save_all()
         self._finalizer.complete()
         self._checkpoints.flush()
         self._meter.close()

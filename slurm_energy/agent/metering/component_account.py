@@ -34,6 +34,7 @@ class ComponentAccount:
         jobs_uj, idle_uj, unattributed_uj: microjoules charged so far.
         measured_uj: the sum of these three. For the component `other` it is the energy of the node meter
             minus the energy of all other components.
+        uncertain_s: charged seconds in which energy may be missing, since the agent started.
     """
 
     keys: tuple[str, ...]
@@ -47,6 +48,7 @@ class ComponentAccount:
     idle_uj: int = 0
     unattributed_uj: int = 0
     measured_uj: int = 0
+    uncertain_s: float = 0.0
 
     def add_readings(self, interval: SampleInterval) -> bool:
         """Add the counter deltas of a sample interval.
@@ -135,7 +137,13 @@ class ComponentAccount:
         self.uncharged_uj, self.open_interval, self.uncertain_spans = 0, None, []
         self.late_since, self.excluded_until, self.lost_since = {}, {}, {}
 
-    def uncertain_s(self, job: str, since: float) -> float:
+    def settle(self) -> None:
+        """Mark all energy so far as charged."""
+        if self.uncertain_spans:
+            self.uncertain_s += sum(end - start for start, end in self.uncertain_spans)
+        self.uncharged_uj, self.uncertain_spans, self.lost_since = 0, [], {}
+
+    def job_uncertain_s(self, job: str, since: float) -> float:
         """Return for how many seconds of the uncharged time the energy of a job may be missing.
 
         Args:
@@ -155,8 +163,9 @@ class ComponentAccount:
         """Return the energy account as a dict that JSON can hold.
 
         `keys`, the keys of the counters, are left out, because they follow from the node's hardware.
+        `uncertain_s` is left out, because the open period has it.
         """
-        data = {name: getattr(self, name) for name in self.__slots__ if name != "keys"}
+        data = {name: getattr(self, name) for name in self.__slots__ if name not in ("keys", "uncertain_s")}
         return {**data, "open_interval": self.open_interval.dump() if self.open_interval else None}
 
     def load(self, data: Mapping[str, Any]) -> None:

@@ -48,9 +48,7 @@ _MAX_DEBT_S = 30.0
 
 
 class Ledger:
-    """The energy ledger of one node.
-
-    It has one energy account per component.
+    """The energy ledger of one node, with one energy account per component.
 
     Args:
         devices: the node's hardware.
@@ -139,11 +137,13 @@ class Ledger:
             self._dynamic = DynamicEnergy(jobs, self._dynamic.rest + self._dynamic.jobs[job])
         return lost
 
-    def totals(self) -> dict[str, dict[str, int]]:
-        """Return all energy charged so far in microjoules, by component and then by kind of charge.
+    @property
+    def accounts(self) -> Mapping[str, ComponentAccount]:
+        """Energy accounts by component."""
+        return self._accounts
 
-        The value `measured` is the sum of `jobs`, `idle` and `unattributed`.
-        """
+    def totals(self) -> dict[str, dict[str, int]]:
+        """Return all energy charged so far, by component and kind; `measured` is the sum of the kinds."""
         return {
             name: {
                 "measured": account.measured_uj,
@@ -216,7 +216,7 @@ class Ledger:
                 self.idle.observe(
                     open_time.length_s, {name: energy}, [name] if _is_quiet(name, open_time) else []
                 )
-            account.uncharged_uj, account.uncertain_spans, account.lost_since = 0, [], {}
+            account.settle()
         if OTHER in self._accounts and OTHER not in energy_uj:
             self._dynamic = result.dynamic
 
@@ -237,7 +237,7 @@ class Ledger:
             charges.charged_uj[name] = energy
             charges.uncertain_spans += account.uncertain_spans
             charges.add(sole, name, energy, open_time, account)
-            account.uncharged_uj, account.uncertain_spans, account.lost_since = 0, [], {}
+            account.settle()
         if OTHER in self._accounts and OTHER not in energy_uj:
             mine = self._dynamic.jobs.get(sole, 0) + sum(energy_uj.values())
             self._dynamic = DynamicEnergy({**self._dynamic.jobs, sole: mine}, self._dynamic.rest)
@@ -350,7 +350,7 @@ class _ChargeBuilder:
         since = max(open_time.start, open_time.since[job])
         if since < self._interval.start:
             self._since[job][name] = since
-        if account.uncertain_spans and (component_uncertain_s := account.uncertain_s(job, since)) > 0:
+        if account.uncertain_spans and (component_uncertain_s := account.job_uncertain_s(job, since)) > 0:
             self._uncertain[job][name] = component_uncertain_s
 
     def _is_unknown(self, name: str, job: str, open_time: OccupancyInterval) -> bool:

@@ -12,9 +12,13 @@ from slurm_energy.agent.metering.idle_power import IdlePower
 from slurm_energy.agent.metering.job_meter import JobMeter, PowerMonitor
 from slurm_energy.agent.metering.ledger import Ledger
 from slurm_energy.agent.metering.live_power import LivePower
+from slurm_energy.agent.metering.node_periods import NodePeriods
 from slurm_energy.agent.metering.occupancy import CpuTimeDelta
 from slurm_energy.agent.metering.sampler import SampleInterval, Sampler
+from slurm_energy.config import Config
 from slurm_energy.devices.discovery import NodeDevices
+
+_MIN_INTERVAL_S = 0.001
 
 
 class NodeEnergyMeter:
@@ -24,23 +28,25 @@ class NodeEnergyMeter:
         devices: the node's hardware.
         clock: the clock of the machine.
         node: Slurm's name of the node.
-        idle_watts: configured idle power in watts by component.
+        config: the configuration, for the idle power and the length of periods.
 
     Attributes:
         live: the node's current power.
+        periods: the node's energy in periods of time.
     """
 
-    def __init__(
-        self, devices: NodeDevices, clock: Clock, node: str, idle_watts: Mapping[str, float]
-    ) -> None:
+    def __init__(self, devices: NodeDevices, clock: Clock, node: str, config: Config) -> None:
         self._clock = clock
         self._counters = {c.key: c for c in (*devices.counters, *devices.node_counters)}
         self._sampler = Sampler(list(self._counters.values()), devices.throttle_sensors, clock)
         self._cpu_time = CpuTimeMeter(devices.root, node, devices.hardware.cpu_count)
-        self._ledger = Ledger(devices, IdlePower(configured_watts=dict(idle_watts)))
+        self._ledger = Ledger(devices, IdlePower(configured_watts=dict(config.agent.idle_watts)))
         self._sequence = 0
         self._earlier_readings: Mapping[str, Any] | None = None
         self.live = LivePower(devices)
+        self.periods = NodePeriods(
+            self._ledger.accounts, clock, node, config.cluster.name, config.agent.period_s
+        )
 
     @property
     def time(self) -> float | None:
@@ -51,9 +57,9 @@ class NodeEnergyMeter:
     def max_interval_s(self) -> float:
         """Maximum seconds between two samples.
 
-        With a longer interval a counter could wrap unnoticed.
+        With a longer interval a counter could wrap unnoticed, or a sample at the end of a period be missed.
         """
-        return self._sampler.max_interval_s
+        return min(self._sampler.max_interval_s, max(_MIN_INTERVAL_S, self.periods.seconds_left))
 
     @property
     def sampled_at(self) -> float:
@@ -72,6 +78,9 @@ class NodeEnergyMeter:
                 yet.
         """
         sessions = list(running)
+        closes = reason is SampleReason.PERIODIC and self.periods.seconds_left <= 0
+        if closes:
+            reason = SampleReason.FINAL
         interval = self._sampler.sample(due_only=reason in (SampleReason.PERIODIC, SampleReason.QUERY))
         cpu_time = self._read_cpu_time(sessions, reason)  # directly after the counters
         if interval is not None:
@@ -79,6 +88,14 @@ class NodeEnergyMeter:
             self._charge(
                 interval, sessions, cpu_time, at_boundary=reason in (SampleReason.FINAL, SampleReason.STEP)
             )
+        if closes:
+            self.periods.close(self.sampled_at, sessions, self._oldest_reading())
+
+    def stop(self, running: Iterable[Session]) -> None:
+        """Take the last sample of this run of the agent and close the period."""
+        sessions = list(running)
+        self.sample(sessions, SampleReason.FINAL)
+        self.periods.close(self.sampled_at, sessions, self._oldest_reading())
 
     def find_processes(self, session: Session) -> None:
         """Search for the control group of a job at once.
@@ -95,11 +112,13 @@ class NodeEnergyMeter:
         meter.
         """
         session.meter.add_uncertain(self._ledger.remove_job(session.owner, self.sampled_at))
+        self.periods.finish_job(session)
         self._cpu_time.forget(session.metered_job)
 
     def rename(self, node: str) -> None:
         """Change Slurm's name of this node to `node`."""
         self._cpu_time.rename(node)
+        self.periods.node = node
 
     def account_totals(self) -> dict[str, dict[str, int]]:
         """Return the microjoules charged so far by component.
@@ -121,6 +140,7 @@ class NodeEnergyMeter:
             running: sessions whose meters are included.
         """
         self._sequence += 1
+        self.periods.follow_clock()
         return {
             "sequence": self._sequence,
             "sampler": self._sampler.readings(),
@@ -130,6 +150,7 @@ class NodeEnergyMeter:
             "meters": {
                 s.owner: {"meter": s.meter.dump(), "power_monitor": s.power_monitor.dump()} for s in running
             },
+            "periods": self.periods.dump(),
         }
 
     def load(self, checkpoint: Mapping[str, Any], running: Iterable[Session]) -> None:
@@ -140,10 +161,13 @@ class NodeEnergyMeter:
             running: sessions that had not ended, as read from disk. A meter in the checkpoint may be newer
                 than the one in its session file and replaces it.
         """
+        sessions = list(running)
         self._sequence = int(checkpoint["sequence"])
         same_boot = checkpoint["sampler"]["boot_id"] == self._clock.boot_id
         self._ledger.load(checkpoint["ledger"], same_boot=same_boot)
-        self._restore_meters(checkpoint["meters"], running)
+        self._restore_meters(checkpoint["meters"], sessions)
+        if "periods" in checkpoint:  # absent in checkpoints of older releases
+            self.periods.load(checkpoint["periods"], sessions, same_boot=same_boot)
         if same_boot:
             for key, data in checkpoint["counters"].items():
                 if key in self._counters:
@@ -165,10 +189,18 @@ class NodeEnergyMeter:
         self._earlier_readings = None
         if gap is not None:
             self._charge(gap, sessions, cpu_time)
+        self.periods.begin(self.sampled_at, sessions, self._oldest_reading())
+        if self.periods.seconds_left <= 0:  # it ended while the agent was stopped
+            self.periods.close(self.sampled_at, sessions, self._oldest_reading())
 
     def close(self) -> None:
         """Close all file descriptors."""
         self._cpu_time.close()
+
+    def _oldest_reading(self) -> float | None:
+        """Return the oldest time of the last reading of a counter, in seconds since boot."""
+        readings = self._sampler.readings()["counters"]
+        return min((time for time, _ in readings.values()), default=None)
 
     def _read_cpu_time(self, sessions: list[Session], reason: SampleReason) -> CpuTimeDelta:
         if len(sessions) == 1 and sessions[0].whole_node:

@@ -95,9 +95,16 @@ def settings_summary(response: Mapping[str, Any]) -> str:
     return f"{response['applied']} settings, {response['failed']} failed"
 
 
-def spool_response(spool: Spool) -> dict[str, Any]:
-    """Return the response to `spool`: counts of records, and the oldest rejected records with reasons."""
+def spool_response(spool: Spool, period_spool: Spool | None = None) -> dict[str, Any]:
+    """Return the response to `spool`: counts of records, and the oldest rejected records with reasons.
+
+    Args:
+        spool: the spool.
+        period_spool: the spool of periods, whose response is in the key `periods`; None for none.
+    """
+    periods = {} if period_spool is None else {"periods": spool_response(period_spool)}
     return {
+        **periods,
         **spool.state(),
         "deferred_reason": spool.deferred.reason if len(spool.deferred) else None,
         "rejected_folder": str(spool.rejected.folder),
@@ -108,20 +115,24 @@ def spool_response(spool: Spool) -> dict[str, Any]:
     }
 
 
-def resend_response(spool: Spool, record_ids: Sequence[str] | None) -> dict[str, Any]:
+def resend_response(
+    spool: Spool, record_ids: Sequence[str] | None, period_spool: Spool | None = None
+) -> dict[str, Any]:
     """Move rejected records back into the spool and return the response to `resend`.
 
     Args:
         spool: the spool.
-        record_ids: ids of the records; None for all rejected records.
+        record_ids: ids of records and periods; None for all that were rejected.
+        period_spool: the spool of periods; None for none.
 
     Raises:
         NotFoundError: a record is not among the rejected records.
     """
+    spools = [spool] if period_spool is None else [spool, period_spool]
     for record_id in record_ids or ():
-        if not spool.rejected.has(record_id):
+        if not any(one.rejected.has(record_id) for one in spools):
             raise NotFoundError(f"record {shown(record_id)}", "not among the refused ones", "senergy spool")
-    return {"resent": spool.resend(record_ids)}
+    return {"resent": sum(one.resend(record_ids) for one in spools)}
 
 
 def _described(record: RejectedRecord) -> dict[str, Any]:

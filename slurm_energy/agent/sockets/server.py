@@ -144,9 +144,10 @@ class AgentServer:
         if operation == "step":
             return await self._step(message)
         if operation == "spool":
-            return dict(await self._work(responses.spool_response, jobs.spool))
+            return dict(await self._work(responses.spool_response, jobs.spool, jobs.period_spool))
         if operation == "resend":
-            response = await self._work(responses.resend_response, jobs.spool, messages.record_ids(message))
+            ids = messages.record_ids(message)
+            response = await self._work(responses.resend_response, jobs.spool, ids, jobs.period_spool)
             jobs.notify_written()
             return dict(response)
         return dict(await self._work(jobs.set_caps, messages.job_id(message), messages.caps(message)))

@@ -48,7 +48,7 @@ class CheckpointWriter:
 
     Args:
         state: the state directory.
-        spool: records that the controller does not have yet.
+        spools: records and periods that the controller does not have yet.
         meter: the node's energy meter, whose state is written.
         running: returns the sessions of the running jobs.
         on_written: called after each write that should be synced to disk or delivered; None for no call.
@@ -57,14 +57,14 @@ class CheckpointWriter:
     def __init__(
         self,
         state: StateDirectory,
-        spool: Spool,
+        spools: tuple[Spool, Spool],
         meter: NodeEnergyMeter,
         running: Callable[[], Iterable[Session]],
         on_written: Callable[[], None] | None = None,
     ) -> None:
         self._on_written = on_written
         self._state = state
-        self._spool = spool
+        self._spool, self._period_spool = spools
         self._meter = meter
         self._running = running
         self._unsynced: dict[str, bytes | None] = {}
@@ -86,6 +86,12 @@ class CheckpointWriter:
         """
         return self._write(self._save_accounts)
 
+    def save_all(self) -> None:
+        """Write the energy ledger, all traces and the closed periods."""
+        self.save_traces()
+        self.save_accounts()
+        self.spool_periods()
+
     def save_periodically(self) -> None:
         """Write the energy ledger and the traces that have grown.
 
@@ -96,6 +102,7 @@ class CheckpointWriter:
         """
         self.save_traces(grown=True)
         self._write(self._save_accounts, report=False)
+        self.spool_periods()
         self._unsynced_checkpoints += 1
         if self._unsynced_checkpoints >= _MAX_UNSYNCED_CHECKPOINTS:
             self.notify_written()
@@ -127,6 +134,25 @@ class CheckpointWriter:
         self._failures.clear("spool", "records can be stored again")
         self.notify_written()
         return True
+
+    def spool_periods(self) -> None:
+        """Store the closed periods of the node in their spool.
+
+        They are in a checkpoint before they are in the spool. After a crash in between they are stored again
+        with the same id.
+        """
+        closed = self._meter.periods.closed
+        if not closed or not self.save_accounts():
+            return
+        for period in list(closed):
+            try:
+                self._unsynced.update(self._period_spool.add(period, None))
+            except OSError as error:
+                self._failures.report("period spool", f"not stored, will be retried: {error}", logging.ERROR)
+                return
+            closed.remove(period)
+        self._failures.clear("period spool", "periods can be stored again")
+        self.notify_written()
 
     def remove_when_synced(self, sessions: Iterable[Session]) -> None:
         """Remove the session files of jobs with spooled records once these records are synced to disk."""
@@ -174,7 +200,8 @@ class CheckpointWriter:
             held += len(data or b"")
             if data is not None:
                 self._flushing[path] = data if held <= _MAX_HELD_BYTES else None
-                self._write(partial(self._spool.rewrite, path, data), report=False)
+                for spool in (self._spool, self._period_spool):
+                    self._write(partial(spool.rewrite, path, data), report=False)
 
     def notify_written(self) -> None:
         """Call the function `on_written`, if there is one."""

@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from slurm_energy.agent.state.spool import Spool, SpooledRecord
 from slurm_energy.config import ClusterConfig
@@ -38,6 +38,25 @@ _RESEND_PAUSE_S = 600.0
 _UNKNOWN_RELEASE = "unknown"
 _REQUEST_INTERVAL_S = 900.0
 """Interval of requests for the controller's release while only rejected records are left."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRoute:
+    """Route of the controller for one kind of spooled items.
+
+    Attributes:
+        path: path of the route.
+        key: key of an item's content in the request.
+        plural: what the items are, for messages.
+    """
+
+    path: str
+    key: str
+    plural: str
+
+
+RECORD_ROUTE: Final = DeliveryRoute("/v1/records", "record", "records")
+PERIOD_ROUTE: Final = DeliveryRoute("/v1/periods", "period", "periods of the node's energy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +137,8 @@ class RecordDelivery:
         cluster: configuration with the address of the controller.
         node: returns Slurm's name of this node.
         work: runs a function in the worker thread, which is the only thread that uses the spool.
+        route: where the records go. A controller of an older release does not know the route of periods; they
+            stay in the spool until it is upgraded.
     """
 
     def __init__(
@@ -126,8 +147,10 @@ class RecordDelivery:
         cluster: ClusterConfig,
         node: Callable[[], str],
         work: Callable[..., Awaitable[Any]],
+        route: DeliveryRoute = RECORD_ROUTE,
     ) -> None:
         self.cluster = cluster
+        self._route = route
         self._spool = spool
         self._node = node
         self._work = work
@@ -153,7 +176,7 @@ class RecordDelivery:
             try:
                 delivered = await self._deliver_some()
             except EnergyError as error:
-                self._failures.report(_SUBJECT, f"records stay in the spool: {error}")
+                self._failures.report(_SUBJECT, f"{self._route.plural} stay in the spool: {error}")
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _MAX_WAIT_S)
                 continue
@@ -253,13 +276,13 @@ class RecordDelivery:
     async def _post(self, client: ControllerClient, items: list[SpooledRecord]) -> dict[str, Any]:
         spooled, rejected = await self._work(self._counts)
         body = {
-            "items": [{"record": item.record, "trace": item.trace} for item in items],
+            "items": [{self._route.key: item.record, "trace": item.trace} for item in items],
             "node": self._node(),
             "spooled": max(0, spooled - len(items)),
             "rejected": rejected,
         }
         try:
-            response = await asyncio.to_thread(client.post, "/v1/records", body)
+            response = await asyncio.to_thread(client.post, self._route.path, body)
         except asyncio.CancelledError:
             client.cancel()  # otherwise the thread, and the stop of senergyd, would wait for the controller
             raise
@@ -284,7 +307,8 @@ class RecordDelivery:
         self._resent_for = release
         count = await self._work(self._spool.resend, None, release)
         if count:
-            log.info("%d rejected records are resent: the controller is now %s", count, release)
+            what = self._route.plural
+            log.info("%d rejected %s are resent: the controller is now %s", count, what, release)
             self.wake()
 
     async def _settle(self, items: list[SpooledRecord], response: dict[str, Any]) -> None:

@@ -16,13 +16,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from slurm_energy import atomic_file
 from slurm_energy.agent.state.deferred_records import DeferredRecords
 from slurm_energy.agent.state.rejected_records import TRACE_SUFFIX, RejectedRecords, file_sizes, trace_of
 from slurm_energy.log_once import RepeatedFailureLog
-from slurm_energy.records import EnergyRecord
 
 log = logging.getLogger(__name__)
 
@@ -31,11 +30,28 @@ _LIMIT, _DISK, _LOST = "spool at agent.spool_limit_mb", "spool's disk", "spool's
 _EXPIRY_PAUSE_S = 600.0
 _ROOM_FOR_TRACES = 16
 _RECORD = re.compile(r"\d{12}-[A-Za-z0-9_-]{1,64}\.json")
+PERIOD_SHARE = 16
+"""The spool of periods may use this fraction of the space of the records: a sixteenth."""
 _REJECTED = "rejected"
 _REJECTED_SHARE = 4
 """Rejected records may use this fraction of the spool's space: a quarter."""
 _MAX_FILE_BYTES = 15_000_000
 """A longer file could not be delivered: the controller accepts 16 MiB."""
+
+
+class SpoolableRecord(Protocol):
+    """A record of a job, or a period of the node's energy."""
+
+    @property
+    def record_id(self) -> str:
+        """Unique id."""
+
+    @property
+    def end(self) -> float:
+        """End in Unix seconds."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as JSON data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +119,7 @@ class Spool:
         self._limit_bytes = limit_bytes
         self.rejected.limit_bytes = limit_bytes // _REJECTED_SHARE
 
-    def add(self, record: EnergyRecord, trace: dict[str, Any] | None) -> dict[str, bytes]:
+    def add(self, record: SpoolableRecord, trace: dict[str, Any] | None) -> dict[str, bytes]:
         """Store a record, and its power trace if there is space for the trace.
 
         Args:

@@ -63,6 +63,11 @@ class StateDirectory:
         """Directory of undelivered energy records."""
         return self.folder / "spool"
 
+    @property
+    def period_folder(self) -> Path:
+        """Directory of undelivered periods of the node's energy."""
+        return self.folder / "periods"
+
     def save(self, session: Session, checkpoint: dict[str, Any]) -> str:
         """Write a session, together with a checkpoint of all energy charged so far.
 

@@ -1,0 +1,335 @@
+"""The energy of the node in periods of time, which end at fixed times of the day.
+
+A period is the difference between two states of the energy accounts and of the jobs' meters. It needs no work
+in each sample, and all energy that is charged between the two states is in exactly one period. The open
+period and the closed ones that are not in the spool yet are part of every checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from slurm_energy.agent.jobs.sessions import Session
+from slurm_energy.agent.metering.clock import Clock
+from slurm_energy.agent.metering.component_account import ComponentAccount
+from slurm_energy.errors import EnergyError
+from slurm_energy.node_period import NodePeriod, PeriodEnergy, PeriodJob
+
+log = logging.getLogger(__name__)
+
+_MAX_ENDED_JOBS: Final = 2000
+"""A period ends early when more jobs have ended in it. Other jobs run, so this is below `MAX_PERIOD_JOBS`."""
+_LATE_SAMPLE_S: Final = 2.0
+"""A sample that is late by at most this much after a full period still counts as taken at its end."""
+_CLOCK_STEP_S: Final = 5.0
+"""A larger difference between wall clock and boot clock is a step of the wall clock, not its drift."""
+_MAX_CLOSED: Final = 1000
+_MAX_STARTS: Final = 512
+_SLACK_S: Final = 1e-6
+
+
+@dataclass(slots=True)
+class OpenPeriod:
+    """The state of the energy accounts and of the jobs at the start of the current period.
+
+    Attributes:
+        start: start in Unix seconds.
+        start_boottime: the same instant in seconds since boot.
+        measured_uj, idle_uj: microjoules charged before the period by component.
+        uncertain_s: uncertain seconds before the period by component, see `ComponentAccount`.
+        meters_uj: microjoules by component that the jobs' meters showed at the start, by name of the job. A
+            job without an entry started in the period.
+        ended: energies of the jobs that ended in the period.
+        late_s: seconds before the start whose energy was not charged yet.
+        period_id: id of the period.
+    """
+
+    start: int
+    start_boottime: float
+    measured_uj: dict[str, int]
+    idle_uj: dict[str, int]
+    uncertain_s: dict[str, float]
+    meters_uj: dict[str, dict[str, int]]
+    late_s: float = 0.0
+    ended: list[PeriodJob] = field(default_factory=list)
+    period_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+class NodePeriods:
+    """The periods of one node.
+
+    Args:
+        accounts: energy accounts of the node by component.
+        clock: clock of the machine.
+        node: Slurm's name of the node.
+        cluster: name of the cluster until a job reports it.
+        period_s: length of a period in seconds; it divides a day.
+
+    Attributes:
+        node: Slurm's name of the node.
+        period_s: length of a period in seconds.
+        closed: closed periods that are not in the spool yet.
+    """
+
+    def __init__(
+        self,
+        accounts: Mapping[str, ComponentAccount],
+        clock: Clock,
+        node: str,
+        cluster: str,
+        period_s: int,
+    ) -> None:
+        self.node = node
+        self.period_s = period_s
+        self.closed: list[NodePeriod] = []
+        self._accounts = accounts
+        self._clock = clock
+        self._cluster = cluster
+        self._open: OpenPeriod | None = None
+        self._starts: list[int] = []
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the period should end; infinite before the first period."""
+        if self._open is None:
+            return math.inf
+        if len(self._open.ended) > _MAX_ENDED_JOBS:
+            return 0.0
+        return max(0.0, self._boundary(self._open.start) - self._clock.unix())
+
+    def begin(self, boottime: float, running: Iterable[Session], oldest_reading: float | None) -> None:
+        """Open the first period, unless the checkpoint had an open one.
+
+        Args:
+            boottime: time of the last sample in seconds since boot.
+            running: sessions of the running jobs.
+            oldest_reading: time of the oldest last reading of a counter in seconds since boot; None: unknown.
+        """
+        if self._open is None:
+            start = math.floor(self._unix_at(boottime))
+            self._open = self._opened(start, boottime, running, oldest_reading)
+
+    def close(self, boottime: float, running: Sequence[Session], oldest_reading: float | None) -> None:
+        """Close the period at the last sample and open the next one.
+
+        A period shorter than a second stays open, because periods start and end at whole seconds.
+
+        Args:
+            boottime: time of the last sample in seconds since boot.
+            running: sessions of the running jobs.
+            oldest_reading: as in `begin`.
+        """
+        if self._open is None:
+            return
+        self.follow_clock()
+        unix = self._unix_at(boottime)
+        end = self._boundary(self._open.start)
+        if not 0 <= unix - end <= _LATE_SAMPLE_S:
+            end = math.floor(unix)
+        if end > self._open.start:
+            self._store(self._open, end, running, boottime)
+            self._open = self._opened(end, boottime, running, oldest_reading)
+
+    def finish_job(self, session: Session) -> None:
+        """Add the energy of an ended job to the period. Call it after the job's last charge."""
+        if self._open is not None:
+            self._cluster = session.cluster
+            self._open.ended.append(_job_since(session, self._open.meters_uj.pop(session.owner, {})))
+
+    def follow_clock(self) -> None:
+        """Move the start of the period if the wall clock was set."""
+        if self._open is None:
+            return
+        elapsed_s = self._clock.boottime() - self._open.start_boottime
+        step_s = self._clock.unix() - (self._open.start + elapsed_s)
+        if abs(step_s) > _CLOCK_STEP_S:
+            start = self._unused(max(0, math.floor(self._clock.unix() - elapsed_s)))
+            log.warning("the clock was set by %.0f s: the period starts at %d", step_s, start)
+            self._open.start = start
+
+    def dump(self) -> dict[str, Any]:
+        """Return the periods as a dict that JSON can hold."""
+        opened = None
+        if self._open is not None:
+            opened = {name: getattr(self._open, name) for name in OpenPeriod.__slots__}
+            opened["uncertain_s"] = {
+                name: account.uncertain_s - self._open.uncertain_s.get(name, 0.0)
+                for name, account in self._accounts.items()
+            }
+            opened["ended"] = [(j.job_id, j.restart_count, j.uid, j.energy_uj) for j in self._open.ended]
+        return {
+            "open": opened,
+            "closed": [period.to_json() for period in self.closed],
+            "starts": self._starts,
+            "cluster": self._cluster,
+            "unix": self._clock.unix(),
+        }
+
+    def load(self, data: Mapping[str, Any], running: Sequence[Session], *, same_boot: bool) -> None:
+        """Restore the periods from the output of `dump`, after the energy accounts and the jobs' meters.
+
+        If the state is from before the last boot, the open period ends at the time of the checkpoint: the
+        energy until the boot is unknown.
+
+        Args:
+            data: output of `dump`.
+            running: sessions of the jobs that ran at the time of the checkpoint.
+            same_boot: whether the machine has not booted since.
+        """
+        try:
+            self.closed = [NodePeriod.from_json(period) for period in data["closed"]]
+            self._starts = [int(start) for start in data["starts"]]
+            self._cluster = str(data["cluster"])
+            opened = None if data["open"] is None else _loaded(data["open"])
+            unix = float(data["unix"])
+        except (EnergyError, LookupError, TypeError, ValueError, AttributeError) as error:
+            log.error("the energy of the current period is lost: its checkpoint cannot be read: %s", error)
+            return
+        self._open = opened
+        if opened is not None and not same_boot:
+            end = max(math.floor(unix), opened.start + 1)
+            boundary = self._boundary(opened.start)
+            self._store(opened, boundary if 0 <= unix - boundary <= _LATE_SAMPLE_S else end, running, None)
+            self._open = None
+
+    def _boundary(self, start: int) -> int:
+        return (start // self.period_s + 1) * self.period_s
+
+    def _unix_at(self, boottime: float) -> float:
+        return self._clock.unix() - (self._clock.boottime() - boottime)
+
+    def _unused(self, start: int) -> int:
+        """Return the first second from `start` on at which no earlier period started.
+
+        Two periods of a node cannot start at the same time. They would after the clock was set back.
+        """
+        while start in self._starts:
+            start += 1
+        return start
+
+    def _opened(
+        self, start: int, boottime: float, running: Iterable[Session], oldest_reading: float | None
+    ) -> OpenPeriod:
+        waiting = [a.open_interval.start for a in self._accounts.values() if a.open_interval is not None]
+        oldest = min([boottime, *waiting, *([] if oldest_reading is None else [oldest_reading])])
+        return OpenPeriod(
+            self._unused(start),
+            boottime,
+            {name: account.measured_uj for name, account in self._accounts.items()},
+            {name: account.idle_uj for name, account in self._accounts.items()},
+            {name: account.uncertain_s for name, account in self._accounts.items()},
+            {session.owner: dict(session.meter.energy_uj) for session in running},
+            late_s=boottime - oldest,
+        )
+
+    def _store(
+        self, opened: OpenPeriod, end: int, running: Sequence[Session], boottime: float | None
+    ) -> None:
+        """Add the period to the closed ones, unless no energy is known.
+
+        Args:
+            opened: the period.
+            end: end in Unix seconds.
+            running: sessions of the running jobs.
+            boottime: the end in seconds since boot; None: before the last boot.
+        """
+        for session in running:
+            self._cluster = session.cluster
+        current = [_job_since(s, opened.meters_uj.get(s.owner, {})) for s in running]
+        names = [name for name, account in self._accounts.items() if self._is_known(opened, name, account)]
+        if names:
+            jobs = _merged([*opened.ended, *current], names)
+            uncertain_s = max(self._uncertain_s(opened, name, boottime) for name in self._accounts)
+            self.closed.append(self._period(opened, end, names, jobs, uncertain_s))
+            self._starts = [*self._starts, opened.start][-_MAX_STARTS:]
+        if len(self.closed) > _MAX_CLOSED:
+            log.error("the oldest closed period is dropped: the spool cannot store them")
+            del self.closed[0]
+
+    def _uncertain_s(self, opened: OpenPeriod, name: str, boottime: float | None) -> float:
+        """Return the seconds of the period for which energy of a component may be missing.
+
+        They include the time whose energy is not charged yet and will be part of a later period.
+        """
+        account = self._accounts[name]
+        uncertain_s = account.uncertain_s - opened.uncertain_s.get(name, 0.0)
+        if boottime is not None and account.open_interval is not None:
+            uncertain_s += boottime - max(account.open_interval.start, opened.start_boottime)
+        return max(0.0, uncertain_s)
+
+    def _period(
+        self,
+        opened: OpenPeriod,
+        end: int,
+        names: Iterable[str],
+        jobs: tuple[PeriodJob, ...],
+        uncertain_s: float,
+    ) -> NodePeriod:
+        return NodePeriod(
+            self._cluster,
+            self.node,
+            opened.start,
+            end,
+            {name: self._energy(opened, name, jobs) for name in names},
+            jobs,
+            late_seconds=max(0.0, opened.late_s),
+            uncertain_seconds=uncertain_s,
+            period_id=opened.period_id,
+        )
+
+    def _energy(self, opened: OpenPeriod, name: str, jobs: Iterable[PeriodJob]) -> PeriodEnergy:
+        """Return the energy of a component; energy that belongs to no known job is unattributed."""
+        account = self._accounts[name]
+        jobs_uj = sum(job.energy_uj.get(name, 0) for job in jobs)
+        idle_uj = max(0, account.idle_uj - opened.idle_uj.get(name, 0))
+        measured_uj = max(account.measured_uj - opened.measured_uj.get(name, 0), jobs_uj + idle_uj)
+        return PeriodEnergy(measured_uj, jobs_uj, idle_uj, measured_uj - jobs_uj - idle_uj)
+
+    @staticmethod
+    def _is_known(opened: OpenPeriod, name: str, account: ComponentAccount) -> bool:
+        """Return whether energy of a component was charged in the period.
+
+        If its counters could not be read for the whole period, the energy of the period is unknown.
+        """
+        if account.measured_uj != opened.measured_uj.get(name, 0):
+            return True
+        waiting = account.open_interval
+        return waiting is None or waiting.start > opened.start_boottime + _SLACK_S
+
+
+def _loaded(data: Mapping[str, Any]) -> OpenPeriod:
+    """Return the open period from a checkpoint. The accounts count uncertain seconds from 0 again."""
+    ended = [
+        PeriodJob(job_id, restart_count, uid, dict(energy))
+        for job_id, restart_count, uid, energy in data["ended"]
+    ]
+    uncertain_s = {name: -seconds for name, seconds in data["uncertain_s"].items()}
+    return OpenPeriod(**{**data, "ended": ended, "uncertain_s": uncertain_s})
+
+
+def _job_since(session: Session, earlier_uj: Mapping[str, int]) -> PeriodJob:
+    """Return the energy of a job since its meter showed `earlier_uj`."""
+    energy = {name: uj - earlier_uj.get(name, 0) for name, uj in session.meter.energy_uj.items()}
+    return PeriodJob(session.job_id, session.restart_count, session.uid, energy)
+
+
+def _merged(jobs: Iterable[PeriodJob], names: Sequence[str]) -> tuple[PeriodJob, ...]:
+    """Return one entry for each run of a job, in order, with the given components only.
+
+    A run has several entries if its prolog ran again on the node.
+    """
+    merged: dict[tuple[int, int], PeriodJob] = {}
+    for job in jobs:
+        energy = {name: job.energy_uj[name] for name in names if name in job.energy_uj}
+        if not energy:
+            continue
+        earlier = merged.get((job.job_id, job.restart_count))
+        for name, uj in earlier.energy_uj.items() if earlier is not None else ():
+            energy[name] = energy.get(name, 0) + uj
+        merged[job.job_id, job.restart_count] = PeriodJob(job.job_id, job.restart_count, job.uid, energy)
+    return tuple(merged[key] for key in sorted(merged))
