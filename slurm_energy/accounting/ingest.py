@@ -34,7 +34,7 @@ _RESERVED_KEYS: Final = ("job", "trace")
 """Keys that senergyctld adds to a record in its responses."""
 _MAX_INTEGER: Final = 2**63 - 1  # in SQLite
 
-_VALUE_ERRORS: Final = (
+VALUE_ERRORS: Final = (
     DataError,
     IntegrityError,
     InterfaceError,
@@ -197,7 +197,7 @@ def _insert(connection: Connection, items: Sequence[DeliveredRecord], received: 
     try:
         with savepoint(connection, "items"):
             _insert_rows(connection, items, received)
-    except _VALUE_ERRORS as error:
+    except VALUE_ERRORS as error:
         if len(items) == 1:
             item = items[0]
             return [

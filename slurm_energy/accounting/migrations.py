@@ -29,8 +29,14 @@ from slurm_energy.errors import UnavailableError
 
 _APPLICATION_ID: Final = 0x53454E45  # "SENE"; identifies a SQLite file as a database of slurm-energy
 
+
+def _step_7(connection: Connection) -> None:
+    """Add the energy of nodes in periods of time."""
+    create_tables(connection, tables.node_periods, tables.periods)
+
+
 # Steps to the versions from len(SQLITE_STEPS) + 1 on. Append to it; see above.
-STEPS: Final[tuple[Callable[[Connection], None], ...]] = ()
+STEPS: Final[tuple[Callable[[Connection], None], ...]] = (_step_7,)
 
 SCHEMA_VERSION: Final = len(SQLITE_STEPS) + len(STEPS)
 

@@ -1,4 +1,4 @@
-"""Plausibility check of a record: its times, and its energy against the maximum power of the hardware.
+"""Plausibility check of records and periods: times, and energy against the maximum power of the hardware.
 
 Nodes are trusted to measure. A faulty or hostile node must nevertheless not distort the history and the sums
 of Slurm accounts. The check is a pure function.
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from slurm_energy.errors import EnergyError, UsageError
+from slurm_energy.node_period import NodePeriod
 from slurm_energy.records import EnergyRecord
 
 MAX_WATTS: Final[Mapping[str, float]] = {
@@ -29,6 +30,8 @@ CHARGE_DELAY_S: Final = 60.0
 """Seconds before the start of a job whose energy may be charged to the job because of a slow sensor."""
 MAX_ELAPSED_S: Final = 5 * 366 * 86400.0
 """Maximum duration of a record in seconds; a longer duration is due to a wrong clock."""
+MAX_PERIOD_S: Final = 366 * 86400.0
+"""Maximum duration of a period in seconds; it bounds the energy of one row."""
 CLOCK_TOLERANCE_S: Final = 600.0
 MAX_CLOCK_LEAD_S: Final = 86400.0
 """Maximum seconds between the controller's clock and a later end of a record.
@@ -43,8 +46,11 @@ _DURATIONS: Final = (
 )
 
 
+_RECORD, _PERIOD = "energy record", "energy period"
+
+
 class ClockAheadError(EnergyError):
-    """The record ends in the future by the controller's clock; it can be stored later."""
+    """The record or period ends in the future by the controller's clock; it can be stored later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,25 +94,54 @@ class PlausibilityCheck:
         if (record.peak_watts or 0.0) > 2 * node_watts:
             raise _implausible("peak_watts", f"{record.peak_watts:.4g} W", 2 * node_watts)
 
-    def _check_energy(self, what: str, joules: float | None, watts: float, measured_s: float) -> None:
+    def check_period(self, period: NodePeriod, now: float) -> None:
+        """Raise an error for an implausible period.
+
+        Args:
+            period: period whose end is after its start and whose energies add up.
+            now: current time, Unix seconds.
+
+        Raises:
+            ClockAheadError: the period ends up to one day in the future.
+            UsageError: names the implausible value and the bound.
+        """
+        elapsed_s = period.end - period.start
+        _check_lead(_PERIOD, period.end - now)
+        if max(elapsed_s, period.late_seconds) > MAX_PERIOD_S:
+            raise UsageError("energy period: implausible 'start'", f"{elapsed_s:.4g} s before its end")
+        measured_s = elapsed_s + period.late_seconds + CHARGE_DELAY_S
+        for name, energy in period.components.items():
+            watts = self.max_watts[name.partition("[")[0]]
+            self._check_energy(name, energy.measured_uj / 1e6, watts, measured_s, _PERIOD)
+        total = sum(energy.measured_uj for energy in period.components.values()) / 1e6
+        self._check_energy("the node", total, self.max_watts["node"], measured_s, _PERIOD)
+
+    def _check_energy(
+        self, what: str, joules: float | None, watts: float, measured_s: float, subject: str = _RECORD
+    ) -> None:
         if joules is not None and joules > watts * measured_s:
-            raise _implausible(what, f"{joules:.4g} J in {measured_s - CHARGE_DELAY_S:.4g} s", watts)
+            amount = f"{joules:.4g} J in {measured_s - CHARGE_DELAY_S:.4g} s"
+            raise _implausible(what, amount, watts, subject)
 
     def _check_times(self, record: EnergyRecord, now: float) -> None:
-        lead_s = record.end - now
-        if lead_s > MAX_CLOCK_LEAD_S:
-            raise UsageError(
-                "energy record: implausible 'end'", f"{lead_s:.4g} s in the future", "set the node's clock"
-            )
-        if lead_s > CLOCK_TOLERANCE_S:
-            why = f"it ends {lead_s:.0f} s in the future by the controller's clock"
-            raise ClockAheadError("energy record", why, "set the node's clock")
+        _check_lead(_RECORD, record.end - now)
         if record.elapsed_s > MAX_ELAPSED_S:
             raise UsageError("energy record: implausible 'start'", f"{record.elapsed_s:.4g} s before its end")
         for name in _DURATIONS:
             seconds = getattr(record, name)
             if seconds is not None and seconds > 2 * (record.elapsed_s + CHARGE_DELAY_S):
                 raise UsageError(f"energy record: implausible '{name}'", f"{seconds:.4g} s")
+
+
+def _check_lead(subject: str, lead_s: float) -> None:
+    """Raise an error if a record or period ends too far in the future, by `lead_s` seconds."""
+    if lead_s > MAX_CLOCK_LEAD_S:
+        raise UsageError(
+            f"{subject}: implausible 'end'", f"{lead_s:.4g} s in the future", "set the node's clock"
+        )
+    if lead_s > CLOCK_TOLERANCE_S:
+        why = f"it ends {lead_s:.0f} s in the future by the controller's clock"
+        raise ClockAheadError(subject, why, "set the node's clock")
 
 
 def _total(record: EnergyRecord) -> float | None:
@@ -123,9 +158,9 @@ def _sum(values: list[float]) -> float:
         return math.inf
 
 
-def _implausible(what: str, actual: str, watts: float) -> UsageError:
+def _implausible(what: str, actual: str, watts: float, subject: str = _RECORD) -> UsageError:
     return UsageError(
-        f"energy record: implausible energy of {what}",
+        f"{subject}: implausible energy of {what}",
         f"{actual} is more than {watts:.6g} W can use",
         "raise controller.max_watts if this hardware exists, then run: senergy spool resend",
     )

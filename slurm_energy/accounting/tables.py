@@ -308,3 +308,42 @@ budget_nodes: Final = _table(
     Column("body", long_text(), nullable=False),
     PrimaryKeyConstraint("cluster", "node"),
 )
+
+# The energy of a node in one period of time; see `slurm_energy.node_period`.
+node_periods: Final = _table(
+    "node_periods",
+    row_id(),
+    Column("period_id", name_text(), nullable=False, unique=True),
+    Column("cluster", name_text(MAX_CLUSTER), nullable=False),
+    Column("node", name_text(), nullable=False),
+    Column("start", INTEGER, nullable=False),
+    Column("end", INTEGER, nullable=False),
+    Column("late_seconds", REAL, nullable=False),
+    Column("uncertain_seconds", REAL, nullable=False),
+    Column("received", REAL, nullable=False),
+    Column("extra", long_text(), nullable=False),
+    UniqueConstraint("cluster", "node", "start"),
+    Index("node_periods_end", "end"),
+)
+
+# Its division: a row per job, and one each for idle and unattributed energy, with job and restart count 0.
+# NULL stands for unknown energy; `total_uj` is the sum of the others. The rows of a period add up to the
+# measured energy. A sum over many nodes and months may exceed 64 bits: add whole joules and remainders apart.
+periods: Final = _table(
+    "periods",
+    Column("cluster", name_text(MAX_CLUSTER), nullable=False),
+    Column("node", name_text(), nullable=False),
+    Column("start", INTEGER, nullable=False),
+    Column("end", INTEGER, nullable=False),
+    Column("kind", name_text(16), nullable=False),
+    Column("job_id", INTEGER, nullable=False),
+    Column("restart_count", INTEGER, nullable=False),
+    Column("uid", INTEGER),
+    Column("cpu_uj", INTEGER),
+    Column("dram_uj", INTEGER),
+    Column("gpu_uj", INTEGER),
+    Column("other_uj", INTEGER),
+    Column("total_uj", INTEGER, nullable=False),
+    PrimaryKeyConstraint("cluster", "node", "start", "kind", "job_id", "restart_count"),
+    Index("periods_job", "cluster", "job_id", "start"),
+)
