@@ -192,7 +192,7 @@ class MariadbServer(DatabaseServer):
 
     def admin_url(self, database: str | None = None) -> URL:
         """Return the URL of a database for the administrator over the Unix socket."""
-        query = {"unix_socket": str(self._socket), "charset": "utf8mb4"}
+        query = {"unix_socket": str(self._socket)}
         return URL.create("mysql+pymysql", "root", host="localhost", database=database, query=query)
 
     @property

@@ -55,6 +55,7 @@ class _DatabaseServers:
 
     def __init__(self) -> None:
         self._servers = {}
+        self._prepared = {}
         self._databases = itertools.count()
 
     def get(self, name):
@@ -79,6 +80,20 @@ class _DatabaseServers:
         finally:
             server.drop_database(database)
 
+    def empty_store(self, name):
+        """Return the URL of a store without rows, which the tests of a session use one after the other."""
+        from slurm_energy.accounting import engine, migrations, tables
+
+        if name not in self._prepared:
+            self._prepared[name] = self.get(name).create_database("senergy_prepared")
+            migrations.prepare(self._prepared[name])
+            return self._prepared[name]
+        with engine.connect(self._prepared[name]) as connection, engine.transaction(connection):
+            for table in reversed(tables.metadata.sorted_tables):
+                if table is not tables.schema_version:
+                    connection.execute(table.delete())
+        return self._prepared[name]
+
     def close(self):
         for server in self._servers.values():
             if not isinstance(server, str):
@@ -92,11 +107,25 @@ def database_servers():
     servers.close()
 
 
-@pytest.fixture(params=["sqlite", "mariadb", "postgresql"])
-def store_location(request, tmp_path, database_servers):
-    """Location of an empty store of each kind: a path for SQLite, otherwise a URL."""
+STORES = ("sqlite", "mariadb", "postgresql")
+
+
+@pytest.fixture(params=STORES)
+def empty_database(request, tmp_path, database_servers):
+    """Location of a database without tables: the path of a new SQLite file, or the URL of a new database."""
     if request.param == "sqlite":
         yield str(tmp_path / "senergy.db")
     else:
         with database_servers.database(request.param) as url:
             yield url
+
+
+@pytest.fixture(params=STORES)
+def store_location(request, tmp_path, database_servers):
+    """Location of a store without rows, of each kind: the path of a SQLite file, or a URL."""
+    if request.param != "sqlite":
+        return database_servers.empty_store(request.param)
+    from slurm_energy.accounting import migrations
+
+    migrations.prepare(tmp_path / "senergy.db")
+    return str(tmp_path / "senergy.db")

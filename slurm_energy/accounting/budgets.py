@@ -16,6 +16,7 @@ from typing import Any, Final
 from sqlalchemy import Column, Connection, Row, delete, func, insert, or_, select
 
 from slurm_energy.accounting.engine import transaction
+from slurm_energy.accounting.row_pages import read_pages
 from slurm_energy.accounting.tables import budget_changes as _changes
 from slurm_energy.accounting.tables import budget_nodes as _nodes
 from slurm_energy.accounting.tables import budget_overrides as _overrides
@@ -30,7 +31,7 @@ FINE_KEPT_S: Final = 7 * 86400.0
 MAX_SAMPLES: Final = 5000
 """Maximum number of samples per budget in a response."""
 _MERGED_AT_ONCE_S: Final = 86400.0
-_FETCH_ROWS: Final = 1000
+_PAGE_ROWS: Final = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +145,8 @@ def samples(
         select(*_SAMPLE_COLUMNS)
         .where(columns.cluster == cluster, columns.budget == budget)
         .where(columns.time >= begin, columns.time < end)
-        .order_by(columns.time)
-        .execution_options(yield_per=_FETCH_ROWS)
     )
-    stored = (BudgetSample(**row) for row in connection.execute(query).mappings())
+    stored = (BudgetSample(*row) for row in read_pages(connection, query, [columns.time], _PAGE_ROWS))
     groups = itertools.groupby(stored, lambda sample: sample.time // span_s)
     return [_merged([*group]) for _, group in groups]
 

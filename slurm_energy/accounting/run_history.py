@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, Row, Select, case, delete, func, insert, or_, select, text, update
 
 from slurm_energy.accounting.engine import transaction
+from slurm_energy.accounting.row_pages import read_pages
 from slurm_energy.accounting.tables import history as _history
 from slurm_energy.accounting.tables import jobs as _jobs
 from slurm_energy.accounting.tables import predictions as _predictions
@@ -37,7 +38,7 @@ MISSING_AFTER_S: Final = 3600.0
 """Seconds after which a run is stored although records of some nodes are missing; its energy is unknown."""
 
 BATCH: Final = 500
-_CHUNK: Final = 2000
+_PAGE_ROWS: Final = 2000
 
 _PENDING: Final = text("finished AND NOT learned")  # as in the condition of the index
 _JOB_COLUMNS: Final = _jobs.c[
@@ -134,9 +135,10 @@ def _complete_jobs(missing_since: float) -> Select[int]:
 
 def read_runs(connection: Connection) -> Iterator[FinishedRun]:
     """Yield all runs in the history in the order of their ends."""
-    query = select(_history.c.body).order_by(_history.c.end, _history.c.id)
-    for body in connection.execute(query.execution_options(yield_per=_CHUNK)).scalars():
-        yield FinishedRun(**json.loads(body))
+    columns = _history.c
+    query = select(columns.body, columns.end, columns.id)
+    for row in read_pages(connection, query, [columns.end, columns.id], _PAGE_ROWS):
+        yield FinishedRun(**json.loads(row.body))
 
 
 def delete_old_runs(connection: Connection, before: float) -> int:

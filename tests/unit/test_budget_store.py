@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection
 
-from slurm_energy.accounting import budgets, engine, migrations
+from slurm_energy.accounting import budgets, engine
 from slurm_energy.accounting.budgets import BudgetChange, BudgetSample, LimitOverride
 
 
 @pytest.fixture
-def connection(tmp_path: Path) -> Iterator[Connection]:
-    migrations.prepare(tmp_path / "db")
-    with engine.connect(tmp_path / "db") as opened:
+def connection(store_location: str) -> Iterator[Connection]:
+    with engine.connect(store_location) as opened:
         yield opened
 
 
