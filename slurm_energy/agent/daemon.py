@@ -14,6 +14,7 @@ from typing import Any
 from slurm_energy import atomic_file, service_manager
 from slurm_energy.agent.budget.poll_client import BudgetPollClient
 from slurm_energy.agent.jobs.job_manager import JobManager
+from slurm_energy.agent.node_metrics import NodeMetrics
 from slurm_energy.agent.sockets.server import AgentServer, refuse_if_served
 from slurm_energy.agent.state.deferred_messages import DeferredMessages
 from slurm_energy.agent.state.delivery import PERIOD_ROUTE, RecordDelivery
@@ -26,6 +27,7 @@ from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.node.power_options import node_power_options
 from slurm_energy.errors import EnergyError, UnavailableError
 from slurm_energy.log_once import RepeatedFailureLog, UnexpectedErrorLog
+from slurm_energy.openmetrics.listener import MetricsListener
 from slurm_energy.slurm.hook_environment import this_node
 from slurm_energy.trusted_files import check_folder
 from slurm_energy.validation import DaemonRole, load_for_daemon
@@ -114,7 +116,10 @@ class AgentDaemon:
             os.close(lock)
 
     def _create_job_manager(self, state: StateDirectory) -> JobManager:
-        return JobManager(self._config, self._discover(), state, on_written=self._notify_written)
+        devices = self._discover()
+        jobs = JobManager(self._config, devices, state, on_written=self._notify_written)
+        self._metrics = NodeMetrics(jobs, devices, state, self._work)
+        return jobs
 
     def _notify_written(self) -> None:
         self._loop.call_soon_threadsafe(self._written.set)
@@ -127,6 +132,10 @@ class AgentDaemon:
     async def _serve(self, jobs: JobManager, socket_path: Path) -> None:
         server = AgentServer(jobs, self._serve_work, self._deferred_messages.replay)
         await server.open(socket_path)
+        metrics = MetricsListener(
+            self._config.metrics.agent_listen, self._config.metrics, self._metrics.collect
+        )
+        await metrics.open()
         self._handle_signals()
         runs = (
             self._housekeeping,
@@ -151,6 +160,7 @@ class AgentDaemon:
         await self._stop.wait()
         self._manager.stopping()
         await server.close()
+        await metrics.close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -258,6 +268,8 @@ class AgentDaemon:
         old = self._config.agent
         if (new.agent.socket, new.agent.state_dir) != (old.socket, old.state_dir):
             log.warning("agent.socket and agent.state_dir take effect at the next start")
+        if new.metrics != self._config.metrics:
+            log.warning("section metrics takes effect at the next start, but metrics.jobs at once")
         self._config = new
         service_manager.set_log_level(self._log_level or new.agent.log_level)
         self._delivery.cluster = self._period_delivery.cluster = new.cluster

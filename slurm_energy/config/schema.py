@@ -13,6 +13,7 @@ from typing import Any
 from slurm_energy.config.addresses import parse_listen, parse_url
 from slurm_energy.config.budget_tables import BudgetConfig, BudgetTable
 from slurm_energy.config.database_location import DatabaseLocation, parse_database
+from slurm_energy.config.metrics_section import MetricsConfig
 from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
 from slurm_energy.config.value_checks import (
     LOG_LEVELS,
@@ -392,6 +393,7 @@ class Config:
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     oracle: OracleConfig = field(default_factory=OracleConfig)
     templates: TemplatesConfig = field(default_factory=TemplatesConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
     policies: dict[str, SitePolicy] = field(default_factory=dict)
     edp: tuple[EdpEntry, ...] = ()
     budgets: tuple[BudgetTable, ...] = ()
@@ -410,4 +412,5 @@ SECTIONS: dict[str, type[Any]] = {
     "priority": PriorityConfig,
     "budget": BudgetConfig,
     "oracle": OracleConfig,
+    "metrics": MetricsConfig,
 }

@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -19,7 +19,7 @@ from slurm_energy.accounting import budgets
 from slurm_energy.accounting.budgets import BudgetChange, LimitOverride
 from slurm_energy.budget.messages import NodeDecision, NodePoll
 from slurm_energy.config import Config
-from slurm_energy.controller.budget_facts import BudgetCycle
+from slurm_energy.controller.budget_facts import BudgetCycle, BudgetStatus
 from slurm_energy.controller.budget_recorder import BudgetRecorder
 from slurm_energy.controller.budget_signals import SignalReader
 from slurm_energy.controller.history_cache import HistoryCache
@@ -226,10 +226,14 @@ class BudgetLoop:
         cycle = self.cycle
         return None if cycle is None else await self._in_thread(lambda: function(cycle))
 
+    @property
+    def states(self) -> Sequence[BudgetStatus]:
+        """State of each budget after the last decision; empty before the first."""
+        return self.cycle.budgets if self.cycle is not None else ()
+
     def status(self) -> dict[str, Any]:
         """Return the entries about budgets on the status page."""
-        cycle = self.cycle
-        states = cycle.budgets if cycle is not None else ()
+        cycle, states = self.cycle, self.states
         return {
             "mode": self.config.budget.mode if self.config.budgets else OFF,
             "decided": self.decided_unix_s,

@@ -25,6 +25,7 @@ from slurm_energy.config.addresses import parse_listen
 from slurm_energy.config.database_password import configured_database
 from slurm_energy.controller.budget_loop import BudgetLoop
 from slurm_energy.controller.budget_routes import BudgetRoutes
+from slurm_energy.controller.cluster_metrics import ClusterMetrics
 from slurm_energy.controller.enrichment import Enrichment
 from slurm_energy.controller.history_cache import HistoryCache, training_model
 from slurm_energy.controller.identity import PrivilegedUsers
@@ -40,6 +41,7 @@ from slurm_energy.controller.tuning_advisor import TuningAdvisor, curve_oracle
 from slurm_energy.controller.tuning_learner import TuningLearner
 from slurm_energy.errors import AlreadyRunningError, EnergyError, UnavailableError
 from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.openmetrics.listener import MetricsListener
 from slurm_energy.policies.catalogue import policy_caps
 from slurm_energy.policies.policy_file import policy_file_text
 from slurm_energy.slurm.command import CommandRunner
@@ -195,6 +197,8 @@ class _Daemon:
             advisor=self._advisor,
             budget=BudgetRoutes(lambda: self._config, self._budget, store, self._hosts, self._squeue),
         )
+        metrics = ClusterMetrics(store, self._status, lambda: self._budget.states)
+        self._metrics = MetricsListener(config.metrics.controller_listen, config.metrics, metrics.collect)
 
     async def run(self) -> None:
         """Start server, signal handlers and periodic tasks; return when a signal ends the daemon."""
@@ -219,6 +223,7 @@ class _Daemon:
         try:
             # Bind the address first: a second controller must not change the first one's policy file.
             listener = await self._listen(runner)
+            await self._metrics.open()
             self._write_policies(self._config)
             self._manager.ready(f"Listening on {_addresses(listener)}")
             await self._work_until(stop)
@@ -230,6 +235,7 @@ class _Daemon:
             self._hosts.close()
             if listener is not None:
                 listener.close()
+            await self._metrics.close()
             await runner.cleanup()
             self._priority.close()
             self._budget.close()
@@ -324,6 +330,8 @@ class _Daemon:
         for key in ("listen", "database"):
             if getattr(config.controller, key) != getattr(self._config.controller, key):
                 log.warning("controller.%s: a new value takes effect at the next start", key)
+        if config.metrics != self._config.metrics:
+            log.warning("section metrics: new values take effect at the next start")
         self._config = config
         service_manager.set_log_level(self._log_level or config.controller.log_level)
         self._priority.adopt(priority)

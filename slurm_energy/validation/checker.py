@@ -15,6 +15,7 @@ from slurm_energy.trusted_files import MAX_FILE_BYTES
 from slurm_energy.validation import (
     budgets,
     controller_address,
+    metrics,
     node_power,
     oracle_files,
     paths,
@@ -38,6 +39,7 @@ CHECKS: tuple[tuple[Check, frozenset[DaemonRole]], ...] = (
     (policies.check_submission_file, _CONTROLLER),
     (tuning.check, _BOTH),
     (node_power.check, _NODE),
+    (metrics.check, _BOTH),
     (oracle_files.check, _CONTROLLER),
     (priority.check, _CONTROLLER),
     (budgets.check, _CONTROLLER),

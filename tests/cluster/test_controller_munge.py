@@ -48,6 +48,17 @@ def foreign_munged(place):
         yield munge_socket
 
 
+def test_metrics_are_served_at_the_configured_address(controller):
+    with reserved_port() as port:
+        controller.configure(f'[metrics]\ncontroller_listen = "127.0.0.1:{port}"\n')
+        controller.start()
+        controller.client().post("/v1/records", {"items": [entry(1)]})
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=TIMEOUT_S) as answer:
+            text = answer.read().decode()
+        assert 'slurm_energy_node_last_record_end_timestamp_seconds{cluster="c1",node="n1"} 200.0' in text
+        assert controller.stop() == 0
+
+
 class TestCredentials:
     @pytest.mark.parametrize("payload", [b"", b"x", b"\0\xff" * 5000])
     def test_credentials_identify_the_user_and_carry_bytes(self, munged, payload):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -129,6 +131,20 @@ def shared_agent() -> Iterator[Agent]:
     """Return one agent for all tests whose requests change nothing."""
     with started_agent() as agent:
         yield agent
+
+
+def test_metrics_are_served_at_the_configured_address(agent: Agent) -> None:
+    agent.stop()
+    agent.configure('[metrics]\nagent_listen = "127.0.0.1:0"\n')
+    agent.start()
+    port = eventually(lambda: re.search(r"metrics at 127.0.0.1 port (\d+)", agent.log.read_text()), "metrics")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    assert "\nslurm_energy_running_jobs{" in text and "slurm_energy_build_info{" in text
+    assert agent.stop() == 0
+    agent.configure('[metrics]\nagent_listen = "0.0.0.0:0"\n')
+    done = agent.run()
+    assert done.returncode == 3 and "agent_listen: 0.0.0.0:0 is not on the loopback interface" in done.stderr
 
 
 def test_a_job_over_the_socket(agent: Agent) -> None:

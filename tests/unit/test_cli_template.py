@@ -144,7 +144,11 @@ def test_every_variable_is_used_and_documented(name: str, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["nope"], 6, "template 'nope': not known: one of array, cpu, gpu, mpi, pytorch-ddp, plugstack.conf"),
+        (
+            ["nope"],
+            6,
+            "template 'nope': not known: one of array, cpu, gpu, mpi, pytorch-ddp, grafana-budgets.json",
+        ),
         (["gpu"], 2, "template gpu: key 'command' needs a value"),
         (["gpu", "command="], 2, "template gpu: key 'command' needs a value"),
         (

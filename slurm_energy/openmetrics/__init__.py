@@ -1,0 +1,1 @@
+"""Metrics of senergyd and senergyctld for Prometheus: exposition format and HTTP listener."""

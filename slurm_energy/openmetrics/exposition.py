@@ -1,0 +1,112 @@
+"""Families of metrics as text, in the OpenMetrics format or the older format of Prometheus.
+
+Needs the package prometheus-client (extra `metrics`); it is imported when the first text is made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from slurm_energy.errors import UnavailableError
+
+PREFIX: Final = "slurm_energy_"
+OPENMETRICS_TYPE: Final = "application/openmetrics-text"
+
+
+class MetricKind(StrEnum):
+    """Kind of a metric: a value that rises and falls, or a sum that only rises."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+
+
+@dataclass(slots=True)
+class MetricFamily:
+    """A metric with its samples.
+
+    Attributes:
+        name: name without the prefix `slurm_energy_`, and without `_total` for counters.
+        help: meaning in one sentence.
+        kind: gauge or counter.
+        labels: names of the labels.
+        samples: value of each sample by the values of its labels.
+    """
+
+    name: str
+    help: str
+    kind: MetricKind = MetricKind.GAUGE
+    labels: tuple[str, ...] = ()
+    samples: dict[tuple[str, ...], float] = field(default_factory=dict)
+
+    def add(self, value: float | None, *labels: str) -> None:
+        """Add a sample, or add the value to the sample with the same labels.
+
+        An unknown value (None or not finite) is left out, because it is not 0.
+        """
+        if value is not None and math.isfinite(value):
+            self.samples[labels] = self.samples.get(labels, 0.0) + value
+
+
+def version_family(version: str) -> MetricFamily:
+    """Return the metric that names the release of a daemon."""
+    family = MetricFamily("build_info", "Release of the daemon.", labels=("version",))
+    family.add(1.0, version)
+    return family
+
+
+def require_library() -> None:
+    """Raise an error if the package prometheus-client is missing.
+
+    Raises:
+        UnavailableError: it cannot be imported.
+    """
+    try:
+        import prometheus_client.openmetrics.exposition  # noqa: F401
+    except ImportError:
+        raise UnavailableError(
+            "metrics", "the package prometheus-client is missing", "pip install 'slurm-energy[metrics]'"
+        ) from None
+
+
+def render(families: Iterable[MetricFamily], accept: str) -> tuple[bytes, str]:
+    """Return families as text, and the content type of the text.
+
+    Args:
+        families: the metrics. Families without samples are left out.
+        accept: value of the Accept header of the request, which chooses the format.
+    """
+    from prometheus_client import exposition
+    from prometheus_client.openmetrics import exposition as openmetrics
+
+    collected: Any = _Collected([_library_family(family) for family in families if family.samples])
+    if OPENMETRICS_TYPE in accept:
+        text: bytes = openmetrics.generate_latest(collected)  # type: ignore[no-untyped-call]
+        return text, openmetrics.CONTENT_TYPE_LATEST
+    return exposition.generate_latest(collected), exposition.CONTENT_TYPE_LATEST
+
+
+class _Collected:
+    """Registry that yields given families; the library asks registries only for `collect`."""
+
+    def __init__(self, families: Sequence[Any]) -> None:
+        self._families = families
+
+    def collect(self) -> Sequence[Any]:
+        return self._families
+
+
+def _library_family(family: MetricFamily) -> Any:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    classes: Mapping[MetricKind, Any] = {
+        MetricKind.GAUGE: GaugeMetricFamily,
+        MetricKind.COUNTER: CounterMetricFamily,
+    }
+    made = classes[family.kind](PREFIX + family.name, family.help, labels=family.labels)
+    for labels, value in family.samples.items():
+        made.add_metric(labels, value)
+    return made

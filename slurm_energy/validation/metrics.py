@@ -1,0 +1,36 @@
+"""Checks of section `metrics`: the listeners for Prometheus and their files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slurm_energy.config.addresses import is_loopback, parse_listen
+from slurm_energy.config.findings import Finding
+from slurm_energy.validation.check_context import CheckContext, DaemonRole
+
+_LISTENERS = (("agent_listen", DaemonRole.NODE), ("controller_listen", DaemonRole.CONTROLLER))
+
+
+def check(context: CheckContext) -> Iterator[Finding]:
+    """Yield findings if a listener lacks its token or TLS, or if keys have no effect."""
+    settings = context.config.metrics
+    if (settings.tls_certificate is None) != (settings.tls_key is None):
+        missing = "tls_key" if settings.tls_key is None else "tls_certificate"
+        yield context.error("metrics", missing, "is missing", "set tls_certificate and tls_key")
+    is_protected = settings.token_file and settings.tls_certificate and settings.tls_key
+    for name, role in _LISTENERS:
+        address = getattr(settings, name)
+        if not address or context.role not in (None, role):
+            continue
+        if not is_loopback(parse_listen(address)[0]) and not is_protected:
+            yield context.error(
+                "metrics",
+                name,
+                f"{address} is not on the loopback interface",
+                "set token_file, tls_certificate and tls_key, or listen on 127.0.0.1",
+            )
+    if not settings.agent_listen and not settings.controller_listen:
+        for name in ("token_file", "tls_certificate", "tls_key", "jobs"):
+            if context.is_set("metrics", name):
+                yield context.warning("metrics", name, "has no effect without a listener", "set agent_listen")
+                return
