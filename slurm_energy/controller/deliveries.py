@@ -16,11 +16,11 @@ from slurm_energy.accounting import ingest
 from slurm_energy.accounting.ingest import DeliveredRecord, Refusal, RefusalOutcome
 from slurm_energy.accounting.plausibility import PlausibilityCheck
 from slurm_energy.config import Config
-from slurm_energy.controller.node_hosts import OFF, STRICT, NodeHosts, Sender, Verdict
+from slurm_energy.controller.node_hosts import NodeHosts, Sender
+from slurm_energy.controller.sender_check import ItemSource, refuse_foreign
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import UsageError
 from slurm_energy.log_once import RepeatedFailureLog
-from slurm_energy.quantities import shown
 from slurm_energy.records import SCHEMA_VERSION
 
 _READERS: Final = 2
@@ -94,31 +94,17 @@ class DeliveryReceiver:
         self._failures.clear("request")
         refusals = [*delivery.refusals, *foreign, *refused]
         self._note(delivery, sender, refusals)
-        return _response(accepted, refusals)
+        return delivery_response(accepted, refusals)
 
     async def _check_sender(
         self, items: Sequence[DeliveredRecord], sender: Sender
     ) -> tuple[list[DeliveredRecord], list[Refusal]]:
-        """Split records into those that the sender may deliver and refusals of the others.
-
-        A sender may deliver the records of a node if it runs on a host of that node.
-        """
+        """Split records into those that the sender may deliver and refusals of the others."""
+        sources = [ItemSource(item.index, item.record.record_id, item.record.node) for item in items]
         mode = self._config().controller.record_hosts
-        if self._hosts is None or mode == OFF:
-            return list(items), []
-        verdicts = await self._hosts.verdicts({item.record.node for item in items}, sender, mode)
-        pending_counts, refusals = [], []
-        for item in items:
-            verdict = verdicts[item.record.node]
-            if verdict is Verdict.REFUSED:
-                refusals.append(_foreign(item, sender, mode))
-            elif verdict is Verdict.ABSENT or (verdict is Verdict.UNKNOWN and mode == STRICT):
-                what = "has no node" if verdict is Verdict.ABSENT else "does not tell the addresses of node"
-                why = f"energy record: Slurm {what} {shown(item.record.node)} (controller.record_hosts)"
-                refusals.append(Refusal(item.index, item.record.record_id, why, RefusalOutcome.RETRY))
-            else:
-                pending_counts.append(item)
-        return pending_counts, refusals
+        refusals = await refuse_foreign(self._hosts, mode, sources, sender, "energy record")
+        refused = {refusal.index for refusal in refusals}
+        return [item for item in items if item.index not in refused], refusals
 
     def _note(self, delivery: _Delivery, sender: Sender, refusals: Sequence[Refusal]) -> None:
         if delivery.node is not None and (
@@ -170,17 +156,18 @@ def _is_name(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= 256 and value.isprintable()
 
 
-def _foreign(item: DeliveredRecord, sender: Sender, mode: str) -> Refusal:
-    why = f"energy record: {sender.peer} is not an address of node {shown(item.record.node)}"
-    if sender.origin is not None and mode != STRICT:
-        why += f", nor is {sender.origin}, which munge names"
-    todo = "correct NodeAddr in slurm.conf, or set controller.record_hosts, then run: senergy spool resend"
-    return Refusal(item.index, item.record.record_id, f"{why}: {todo}")
+def delivery_response(
+    accepted: Sequence[str], refusals: Sequence[Refusal], schema: int = SCHEMA_VERSION
+) -> dict[str, Any]:
+    """Return the response to a delivery.
 
-
-def _response(accepted: Sequence[str], refusals: Sequence[Refusal]) -> dict[str, Any]:
+    Args:
+        accepted: ids of the items that are in the database.
+        refusals: the other items.
+        schema: newest schema version of the items that this release reads.
+    """
     lists: dict[str, list[dict[str, Any]]] = {str(outcome): [] for outcome in RefusalOutcome}
     for refusal in refusals:
         entry = {"index": refusal.index, "record_id": refusal.record_id, "error": refusal.error}
         lists[refusal.outcome].append(entry)
-    return {"accepted": list(accepted), **lists, "version": __version__, "schema": SCHEMA_VERSION}
+    return {"accepted": list(accepted), **lists, "version": __version__, "schema": schema}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
 import json
 import logging
@@ -35,8 +34,10 @@ from slurm_energy.controller.history_cache import HistoryCache, read_requests
 from slurm_energy.controller.identity import Caller, PrivilegedUsers, Rights
 from slurm_energy.controller.name_check import NameCheck
 from slurm_energy.controller.node_hosts import NodeHosts, Sender
+from slurm_energy.controller.period_deliveries import PERIODS_PATH, PeriodReceiver
 from slurm_energy.controller.policy_file import policies_answer
 from slurm_energy.controller.priority_loop import PriorityLoop
+from slurm_energy.controller.record_visibility import restricted_selection
 from slurm_energy.controller.request_limiter import RequestLimiter
 from slurm_energy.controller.responses import Pieces
 from slurm_energy.controller.rights import RightsResolver, RoleCache
@@ -45,7 +46,6 @@ from slurm_energy.controller.tuning_advisor import TuningAdvisor
 from slurm_energy.controller.tuning_groups import TuningGroups, read_poll
 from slurm_energy.controller.tuning_routes import TuningRoutes
 from slurm_energy.errors import (
-    ForbiddenError,
     NotFoundError,
     UnavailableError,
     UsageError,
@@ -56,7 +56,6 @@ from slurm_energy.protocol import budget_requests
 from slurm_energy.protocol.tuning_advice import ADVICE_PATH
 from slurm_energy.slurm.roles import read_roles
 from slurm_energy.tuning.group.messages import GROUP_PATH
-from slurm_energy.user_lookup import uid_of
 
 MAX_DELIVERY_BYTES: Final = 16 << 20
 MAX_PREDICTION_BYTES: Final = 1 << 20
@@ -71,6 +70,7 @@ _TRACES_CHUNK: Final = 4  # responses about jobs contain traces of up to megabyt
 P = ParamSpec("P")
 R = TypeVar("R")
 Change = Callable[[dict[str, Any], Rights], Awaitable[Mapping[str, Any]]]
+Receiver = Callable[[bytes, Sender], Awaitable[dict[str, Any]]]
 Inquiry = Callable[[dict[str, str], Rights], Awaitable[Mapping[str, Any]]]
 log = logging.getLogger("senergyctld")
 
@@ -107,6 +107,7 @@ class ControllerServer:
         self._priority = priority
         self._started = time.time()
         self._deliveries = DeliveryReceiver(lambda: self.config, store, failures, hosts)
+        self._periods = PeriodReceiver(lambda: self.config, store, failures, hosts)
         self._names = NameCheck(lambda: self.config, store)
         self._tuning = TuningRoutes(store, advisor)
         self._groups = TuningGroups(lambda: self.config, advisor)
@@ -136,6 +137,7 @@ class ControllerServer:
         advice = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=8, trusted_waiting=960)
         groups = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=16, trusted_waiting=960)
         power = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=16, trusted_waiting=4000)
+
         application = web.Application(client_max_size=MAX_DELIVERY_BYTES, middlewares=[explain_errors])
         application.on_response_prepare.append(one_request_per_connection)
         gets = {
@@ -156,8 +158,19 @@ class ControllerServer:
             "/v1/records/search": Route(self._get_records, costly, MAX_SEARCH_BYTES),
             "/v1/priority/search": Route(self._get_priority, costly, MAX_SEARCH_BYTES),
             "/v1/predict": Route(self._post_predict, costly, MAX_PREDICTION_BYTES),
-            GROUP_PATH: Route(self._post_group, groups, MAX_GROUP_BYTES, for_agents=True),
-            BUDGET_PATH: Route(self._post_budget_poll, power, MAX_BUDGET_POLL_BYTES, for_agents=True),
+            PERIODS_PATH: Route(
+                self._reporting(self._periods.receive), ingest, MAX_DELIVERY_BYTES, for_agents=True
+            ),
+            GROUP_PATH: Route(
+                self._reporting(lambda body, sender: self._groups.poll(read_poll(body), sender)),
+                *(groups, MAX_GROUP_BYTES),
+                for_agents=True,
+            ),
+            BUDGET_PATH: Route(
+                self._reporting(lambda body, sender: self._budget.poll(read_poll(body), sender)),
+                *(power, MAX_BUDGET_POLL_BYTES),
+                for_agents=True,
+            ),
             budget_requests.SET_PATH: Route(self._changing(self._budget.set), light, MAX_TUNING_BYTES),
             **{
                 f"/v1/tuning/{name}": Route(self._changing(change), light, MAX_TUNING_BYTES)
@@ -184,9 +197,6 @@ class ControllerServer:
         self._statistics = None
         return answer
 
-    async def _post_group(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
-        return await self._groups.poll(read_poll(body), _sender(request, caller))
-
     async def _post_predict(self, _: web.Request, caller: Caller, body: bytes) -> ResponseContent:
         operator = caller.rights.everything
 
@@ -201,7 +211,7 @@ class ControllerServer:
 
     async def _get_records(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
         requested = RecordSelection.from_query(await _query(request, body))
-        selection = await asyncio.to_thread(self._restricted, caller, requested)
+        selection = await asyncio.to_thread(restricted_selection, caller, requested)
         ids = await self._read(caller, _find_records, selection)
         if selection.users and not selection.jobs and selection.visible is None:
             await self._store.read(record_queries.refuse_unknown_users, selection)
@@ -214,7 +224,7 @@ class ControllerServer:
         job = JobSelector.parse(request.match_info["id"])
         duplicates = RecordSelection.from_query(dict(request.query)).duplicates
         requested = RecordSelection(jobs=(job,), steps=True, duplicates=duplicates)
-        selection = await asyncio.to_thread(self._restricted, caller, requested)
+        selection = await asyncio.to_thread(restricted_selection, caller, requested)
         ids = await self._read(caller, _find_records, selection)
         if not len(ids):
             raise NotFoundError(f"job {job.text}", "no energy record", _why_not_found(job))
@@ -243,8 +253,14 @@ class ControllerServer:
     async def _get_advice(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
         return await self._tuning.advise(await _query(request, body), _sender(request, caller))
 
-    async def _post_budget_poll(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
-        return await self._budget.poll(read_poll(body), _sender(request, caller))
+    @staticmethod
+    def _reporting(receive: Receiver) -> CallerHandler:
+        """Return the handler of a request of an agent, which is answered from its body and its sender."""
+
+        async def handler(request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
+            return await receive(body, _sender(request, caller))
+
+        return handler
 
     @staticmethod
     def _asking(ask: Inquiry) -> CallerHandler:
@@ -294,27 +310,6 @@ class ControllerServer:
         except UnavailableError:
             self._statistics = None
             raise
-
-    def _restricted(self, caller: Caller, selection: RecordSelection) -> RecordSelection:
-        """Return a copy of a selection that is restricted to the records that the caller may see.
-
-        User names are replaced by uids; this lookup may query a directory service.
-
-        Raises:
-            ForbiddenError: the selection names other users.
-        """
-        if (visible := caller.rights.visibility) is None:
-            return _with_uids(selection)
-        if visible.accounts:
-            return dataclasses.replace(_with_uids(selection), visible=visible)
-        own = [name for name in selection.users if uid_of(name) == caller.uid]
-        others = [name for name in selection.users if name not in own]
-        others += [str(uid) for uid in selection.uids if uid != caller.uid]
-        if others:
-            raise ForbiddenError(
-                f"jobs of user {others[0]}", "you may read your own", "ask an operator (controller.operators)"
-            )
-        return dataclasses.replace(selection, users=(), uids=(), visible=visible)
 
     async def _read(
         self,
@@ -386,13 +381,3 @@ def _why_not_found(job: JobSelector) -> str:
     if job.task is not None or job.offset is not None:
         return "a record arrives when its job ends, and gets such an id a little later"
     return "a record arrives when its job ends"
-
-
-def _with_uids(selection: RecordSelection) -> RecordSelection:
-    """Return a copy of a selection in which uids replace user names; may query a directory service.
-
-    Names that the directory service does not know are looked up in the records.
-    """
-    uids = {name: uid for name in selection.users if (uid := uid_of(name)) is not None}
-    unknown = tuple(name for name in selection.users if name not in uids)
-    return dataclasses.replace(selection, users=unknown, uids=(*selection.uids, *uids.values()))
