@@ -7,13 +7,20 @@ One thread of one process, senergyctld, writes. Any number of threads read. A st
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import URL, Connection, make_url
-from sqlalchemy.exc import SQLAlchemyError, StatementError
+from sqlalchemy.exc import (
+    DataError,
+    IntegrityError,
+    InterfaceError,
+    ProgrammingError,
+    SQLAlchemyError,
+    StatementError,
+)
 
 from slurm_energy.accounting.backends import backend_named, backend_of
 from slurm_energy.config.database_location import DatabaseLocation, parse_database, without_password
@@ -116,18 +123,6 @@ def savepoint(connection: Connection, name: str) -> Iterator[None]:
             connection.exec_driver_sql(f"RELEASE SAVEPOINT {name}")
 
 
-def execute_many(connection: Connection, statement: str, rows: Sequence[Any]) -> None:
-    """Execute a statement once for each row of values; no rows: do nothing.
-
-    Args:
-        connection: connection to the database.
-        statement: SQL text with the placeholders of the driver.
-        rows: tuples of values.
-    """
-    if rows:
-        connection.exec_driver_sql(statement, list(rows))
-
-
 def database_location(location: Location) -> DatabaseLocation:
     """Return the location that a path or URL names.
 
@@ -153,6 +148,16 @@ def error_reason(error: BaseException) -> str:
     if len(error.args) > 1 and isinstance(error.args[1], str):  # number and text
         return " ".join(error.args[1].split())
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def value_errors(connection: Connection) -> tuple[type[Exception], ...]:
+    """Return the exceptions that a value of a row causes. Others, such as a full disk, concern the database.
+
+    The driver of SQLite raises `ProgrammingError` for values that it cannot bind. Servers raise it if a permission
+    or a table is missing.
+    """
+    errors = (DataError, IntegrityError, OverflowError, ValueError)
+    return (*errors, InterfaceError, ProgrammingError) if connection.dialect.name == "sqlite" else errors
 
 
 @contextmanager

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import Connection
-from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, ProgrammingError
+from sqlalchemy import Connection, String, select, tuple_
 
-from slurm_energy.accounting import traces
-from slurm_energy.accounting.engine import error_reason, execute_many, savepoint, transaction
+from slurm_energy.accounting import tables, traces
+from slurm_energy.accounting.engine import error_reason, savepoint, transaction, value_errors
 from slurm_energy.accounting.plausibility import ClockAheadError, PlausibilityCheck
+from slurm_energy.accounting.upserts import insert_missing, insert_or_replace
 from slurm_energy.errors import UsageError
 from slurm_energy.records import EnergyRecord, NewerSchemaError
 
@@ -32,31 +32,15 @@ MAX_DELIVERY_VALUES: Final = 64_000_000
 """Maximum number of trace values in a delivery; decompressing them takes about a second."""
 _RESERVED_KEYS: Final = ("job", "trace")
 """Keys that senergyctld adds to a record in its responses."""
-_MAX_INTEGER: Final = 2**63 - 1  # in SQLite
+_MAX_INTEGER: Final = 2**63 - 1
 
-VALUE_ERRORS: Final = (
-    DataError,
-    IntegrityError,
-    InterfaceError,
-    ProgrammingError,
-    OverflowError,
-    ValueError,
-)
-"""Exceptions caused by a value in a record. Other exceptions, such as a full disk, concern the database."""
-
-_INSERT_RECORD = """
-    INSERT INTO records (record_id, cluster, node, job_id, restart_count, step, start, "end", uid, user,
-        account, partition, policy, energy_joules, received, body)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
-"""
-_INSERT_TRACE = """
-    INSERT INTO traces (record, "end", body) SELECT id, ?, ? FROM records WHERE record_id = ?
-    ON CONFLICT DO NOTHING
-"""
-_NOTE_NODE = """
-    INSERT INTO nodes VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET
-        last_end = max(last_end, excluded.last_end), last_received = excluded.last_received
-"""
+_CHUNK: Final = 500  # values in a condition
+_MAX_LENGTHS: Final = {
+    name: column.type.length
+    for name, column in tables.records.columns.items()
+    if isinstance(column.type, String) and column.type.length
+}
+"""Maximum lengths of texts by the name of the column. SQLite itself has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,30 +181,52 @@ def _insert(connection: Connection, items: Sequence[DeliveredRecord], received: 
     try:
         with savepoint(connection, "items"):
             _insert_rows(connection, items, received)
-    except VALUE_ERRORS as error:
+    except value_errors(connection) as error:
         if len(items) == 1:
-            item = items[0]
-            return [
-                Refusal(
-                    item.index, item.record.record_id, f"energy record: not stored: {error_reason(error)}"
-                )
-            ]
+            reason = f"energy record: not stored: {error_reason(error)}"
+            return [Refusal(items[0].index, items[0].record.record_id, reason)]
         return [refusal for item in items for refusal in _insert(connection, [item], received)]
     return []
 
 
 def _insert_rows(connection: Connection, items: Sequence[DeliveredRecord], received: float) -> None:
+    insert_missing(connection, tables.records, [_row(item, received) for item in items])
+    _insert_traces(connection, [item for item in items if item.trace is not None])
+    _note_nodes(connection, items, received)
+
+
+def _insert_traces(connection: Connection, items: Sequence[DeliveredRecord]) -> None:
+    """Insert the traces of records that are stored under the delivered ids."""
+    records = tables.records.c
+    for first in range(0, len(items), _CHUNK):
+        some = {item.record.record_id: item for item in items[first : first + _CHUNK]}
+        rows = connection.execute(select(records.id, records.record_id).where(records.record_id.in_(some)))
+        values = [
+            {"record": row, "end": some[record_id].trace_end, "body": some[record_id].trace}
+            for row, record_id in rows
+        ]
+        insert_missing(connection, tables.traces, values)
+
+
+def _note_nodes(connection: Connection, items: Sequence[DeliveredRecord], received: float) -> None:
+    """Store the newest end of a record, and the time of arrival, of each node."""
     newest: dict[tuple[str, str], float] = {}
     for item in items:
         key = (item.record.cluster, item.record.node)
         newest[key] = max(newest.get(key, 0.0), item.record.end)
-    execute_many(connection, _INSERT_RECORD, [_row(item, received) for item in items])
-    execute_many(
-        connection,
-        _INSERT_TRACE,
-        [(i.trace_end, i.trace, i.record.record_id) for i in items if i.trace is not None],
-    )
-    execute_many(connection, _NOTE_NODE, [(*key, end, received) for key, end in newest.items()])
+    nodes, keys = tables.nodes.c, sorted(newest)
+    for first in range(0, len(keys), _CHUNK):
+        some = keys[first : first + _CHUNK]
+        stored = select(nodes.cluster, nodes.node, nodes.last_end)
+        for cluster, node, end in connection.execute(
+            stored.where(tuple_(nodes.cluster, nodes.node).in_(some))
+        ).all():
+            newest[cluster, node] = max(newest[cluster, node], end)
+    rows = [
+        {"cluster": cluster, "node": node, "last_end": newest[cluster, node], "last_received": received}
+        for cluster, node in keys
+    ]
+    insert_or_replace(connection, tables.nodes, rows)
 
 
 def _read_record(raw: Any) -> tuple[EnergyRecord, str]:
@@ -229,6 +235,9 @@ def _read_record(raw: Any) -> tuple[EnergyRecord, str]:
         raise UsageError("energy record: empty step or record_id")
     if max(record.job_id, record.restart_count) > _MAX_INTEGER:
         raise UsageError("energy record: a number beyond 63 bits")
+    for name, length in _MAX_LENGTHS.items():
+        if len(getattr(record, name, None) or "") > length:
+            raise UsageError(f"energy record: '{name}' is longer than {length} characters")
     for key in _RESERVED_KEYS:
         if key in raw:
             raise UsageError(f"energy record: key '{key}' is reserved for answers")
@@ -264,23 +273,23 @@ def _id_of(raw: Any) -> str | None:
     return record_id[:256] if isinstance(record_id, str) else None
 
 
-def _row(item: DeliveredRecord, received: float) -> tuple[Any, ...]:
+def _row(item: DeliveredRecord, received: float) -> dict[str, Any]:
     record = item.record
-    return (
-        record.record_id,
-        record.cluster,
-        record.node,
-        record.job_id,
-        record.restart_count,
-        record.step or "",
-        record.start,
-        record.end,
-        record.uid,
-        record.user,
-        None,  # the account comes later from Slurm's accounting
-        record.partition,
-        record.policy,
-        item.energy_joules,
-        received,
-        item.body,
-    )
+    return {
+        "record_id": record.record_id,
+        "cluster": record.cluster,
+        "node": record.node,
+        "job_id": record.job_id,
+        "restart_count": record.restart_count,
+        "step": record.step or "",
+        "start": record.start,
+        "end": record.end,
+        "uid": record.uid,
+        "user": record.user,
+        "account": None,  # it comes later from Slurm's accounting
+        "partition": record.partition,
+        "policy": record.policy,
+        "energy_joules": item.energy_joules,
+        "received": received,
+        "body": item.body,
+    }

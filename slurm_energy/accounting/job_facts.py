@@ -6,32 +6,20 @@ This module selects the jobs to look up in Slurm, stores the results and links r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, and_, insert, select, update
 
 from slurm_energy.accounting.engine import transaction
+from slurm_energy.accounting.tables import jobs, records
 from slurm_energy.slurm.job_accounting import JobFacts, choose_run
 
-_UPSERT = """
-    INSERT INTO jobs (cluster, job_id, submit, display_id, name, account, partition, user, state, start,
-        "end", elapsed_s, nodes, array_job_id, array_task_id, het_job_id, het_offset, time_limit_s, requested,
-        finished, updated)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT (cluster, job_id, submit) DO UPDATE SET
-        display_id = excluded.display_id, name = excluded.name, account = excluded.account,
-        partition = excluded.partition, user = excluded.user, state = excluded.state, start = excluded.start,
-        "end" = excluded."end", elapsed_s = excluded.elapsed_s, nodes = excluded.nodes,
-        array_job_id = excluded.array_job_id, array_task_id = excluded.array_task_id,
-        het_job_id = excluded.het_job_id, het_offset = excluded.het_offset,
-        time_limit_s = excluded.time_limit_s, requested = excluded.requested,
-        finished = excluded.finished, updated = excluded.updated
-    RETURNING id
-"""
-_LINK = """
-    UPDATE records SET job = ?, account = coalesce(?, account), partition = coalesce(?, partition),
-        user = coalesce(?, user) WHERE id = ?
-"""
+_COLUMNS: Final = (
+    *("display_id", "name", "account", "partition", "user", "state", "start", "end", "elapsed_s", "nodes"),
+    *("array_job_id", "array_task_id", "het_job_id", "het_offset", "time_limit_s", "requested"),
+)
+"""Columns of `jobs` that have the names of facts."""
+_KEY: Final = ("cluster", "job_id")
 SETTLED_AFTER_S = 10.0
 """Delay after the end of a job, in seconds, after which the job's facts count as final.
 
@@ -74,15 +62,13 @@ def pending_lookups(connection: Connection, since: float) -> list[JobLookup]:
         connection: connection to the database.
         since: Unix seconds. A job is left out if its records arrived, or its facts changed, before this time.
     """
-    new = connection.exec_driver_sql(
-        "SELECT DISTINCT cluster, job_id, 1 FROM records WHERE job IS NULL AND received >= ?", (since,)
-    )
-    lookups = [JobLookup(cluster, job_id, True) for cluster, job_id, _ in new]
+    without_facts = select(records.c.cluster, records.c.job_id).distinct().order_by(*_KEY)
+    without_facts = without_facts.where(records.c.job.is_(None), records.c.received >= since)
+    lookups = [JobLookup(cluster, job_id, True) for cluster, job_id in connection.execute(without_facts)]
     listed = {(job.cluster, job.job_id) for job in lookups}
-    unfinished = connection.exec_driver_sql(
-        "SELECT DISTINCT cluster, job_id FROM jobs WHERE NOT finished AND updated >= ?", (since,)
-    )
-    return lookups + [JobLookup(row[0], row[1], False) for row in unfinished if row not in listed]
+    unfinished = select(jobs.c.cluster, jobs.c.job_id).distinct().order_by(*_KEY)
+    rows = connection.execute(unfinished.where(~jobs.c.finished, jobs.c.updated >= since))
+    return lookups + [JobLookup(row[0], row[1], False) for row in rows if tuple(row) not in listed]
 
 
 def store(
@@ -112,25 +98,28 @@ def store(
 
 
 def _link(connection: Connection, job: JobLookup, runs: Sequence[JobFacts], now: float) -> int:
-    rows = connection.exec_driver_sql(
-        "SELECT id, restart_count, start FROM records WHERE cluster = ? AND job_id = ? AND job IS NULL",
-        (job.cluster, job.job_id),
-    ).fetchall()
+    query = select(records.c.id, records.c.restart_count, records.c.start).where(
+        records.c.cluster == job.cluster, records.c.job_id == job.job_id, records.c.job.is_(None)
+    )
+    rows = connection.execute(query.order_by(records.c.id)).all()
     linked = 0
     for row_id, restart_count, start in rows:
         facts = choose_run(runs, restart_count, start)
         if facts is None or (facts.start is None and not _is_settled(facts, now)):
             continue
         key = _store_facts(connection, job.cluster, facts, now)
-        connection.exec_driver_sql(_LINK, (key, facts.account, facts.partition, facts.user, row_id))
+        names = {"account": facts.account, "partition": facts.partition, "user": facts.user}
+        changed = {name: value for name, value in names.items() if value is not None}
+        connection.execute(update(records).where(records.c.id == row_id).values(job=key, **changed))
         linked += 1
     return linked
 
 
 def _refresh(connection: Connection, job: JobLookup, runs: Sequence[JobFacts], now: float) -> None:
-    rows = connection.exec_driver_sql(
-        "SELECT submit FROM jobs WHERE cluster = ? AND job_id = ? AND NOT finished", (job.cluster, job.job_id)
-    ).fetchall()
+    query = select(jobs.c.submit).where(
+        jobs.c.cluster == job.cluster, jobs.c.job_id == job.job_id, ~jobs.c.finished
+    )
+    rows = connection.execute(query).all()
     by_submit = {facts.submit or 0.0: facts for facts in runs}
     for (submit,) in rows:
         if submit in by_submit:
@@ -138,14 +127,17 @@ def _refresh(connection: Connection, job: JobLookup, runs: Sequence[JobFacts], n
 
 
 def _store_facts(connection: Connection, cluster: str, facts: JobFacts, now: float) -> int:
-    values = [
-        *(cluster, facts.job_id, facts.submit or 0.0, facts.display_id, facts.name, facts.account),
-        *(facts.partition, facts.user, facts.state, facts.start, facts.end, facts.elapsed_s, facts.nodes),
-        *(facts.array_job_id, facts.array_task_id, facts.het_job_id, facts.het_offset),
-        *(facts.time_limit_s, facts.requested),
-        *(facts.finished and _is_settled(facts, now), now),
-    ]
-    return int(connection.exec_driver_sql(_UPSERT, tuple(values)).scalar_one())
+    key = {"cluster": cluster, "job_id": facts.job_id, "submit": facts.submit or 0.0}
+    values = {name: getattr(facts, name) for name in _COLUMNS}
+    values |= {"finished": facts.finished and _is_settled(facts, now), "updated": now}
+    same = and_(*(jobs.c[name] == value for name, value in key.items()))
+    row = connection.execute(select(jobs.c.id).where(same)).scalar()
+    if row is None:
+        new = connection.execute(insert(jobs).values(**key, **values)).inserted_primary_key
+        assert new is not None
+        return int(new[0])
+    connection.execute(update(jobs).where(jobs.c.id == row).values(**values))
+    return int(row)
 
 
 def _is_settled(facts: JobFacts, now: float) -> bool:

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, select
 
-from slurm_energy.accounting.engine import error_reason, savepoint, transaction
-from slurm_energy.accounting.ingest import MAX_ITEMS, VALUE_ERRORS, Refusal, RefusalOutcome
+from slurm_energy.accounting.engine import error_reason, savepoint, transaction, value_errors
+from slurm_energy.accounting.ingest import MAX_ITEMS, Refusal, RefusalOutcome
 from slurm_energy.accounting.plausibility import ClockAheadError, PlausibilityCheck
 from slurm_energy.accounting.tables import node_periods, periods
 from slurm_energy.errors import UsageError
@@ -107,7 +107,7 @@ def _insert(connection: Connection, items: Sequence[DeliveredPeriod], received: 
     try:
         with savepoint(connection, "items"):
             _insert_rows(connection, _missing(connection, items), received)
-    except VALUE_ERRORS as error:
+    except value_errors(connection) as error:
         if len(items) == 1:
             reason = f"energy period: not stored: {error_reason(error)}"
             return [Refusal(items[0].index, items[0].period.period_id, reason)]

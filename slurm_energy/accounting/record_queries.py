@@ -1,8 +1,4 @@
-"""Queries of the database: records as JSON with job facts and traces, and statistics for `senergy status`.
-
-SQLite converts rows to JSON. A large response therefore takes little time in Python and is never in memory as
-a whole.
-"""
+"""Queries of the database: records as JSON with job facts and traces, and statistics for `senergy status`."""
 
 from __future__ import annotations
 
@@ -12,45 +8,32 @@ from array import array
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection, Row, func, literal, select, union_all
+from sqlalchemy.sql.selectable import CompoundSelect, Select
 
+from slurm_energy.accounting.backends import backend_of
+from slurm_energy.accounting.record_conditions import r, selected
 from slurm_energy.accounting.record_selection import JobSelector, RecordSelection, Visibility
+from slurm_energy.accounting.tables import jobs, nodes, records, traces
 from slurm_energy.errors import ForbiddenError, NotFoundError
 from slurm_energy.quantities import shown
 
 CHUNK: Final = 500  # records read at a time
 
-_JOB_JSON = """CASE WHEN j.id IS NULL THEN 'null' ELSE json_object(
-    'display_id', j.display_id, 'name', j.name, 'account', j.account, 'partition', j.partition,
-    'user', j.user, 'state', j.state, 'submit', j.submit, 'start', j.start, 'end', j."end",
-    'elapsed_s', j.elapsed_s,
-    'nodes', j.nodes, 'array_job_id', j.array_job_id, 'array_task_id', j.array_task_id,
-    'het_job_id', j.het_job_id, 'het_offset', j.het_offset, 'requested', j.requested) END"""
-# The stored body is a non-empty JSON object; further keys replace its closing brace.
-_RECORD_JSON = f"substr(r.body, 1, length(r.body) - 1) || ',\"job\":' || {_JOB_JSON}"
-
-_RECORDED: Final = {
-    "account": "SELECT value FROM json_each(?) WHERE EXISTS (SELECT 1 FROM records WHERE account = value)",
-    "partition": "SELECT DISTINCT partition FROM jobs WHERE partition IN (SELECT value FROM json_each(?))",
-}
-
-# Steps from uid to uid through the index instead of reading all records.
-_NAMES = """WITH RECURSIVE uids (uid) AS (
-    SELECT min(uid) FROM records
-    UNION ALL SELECT (SELECT min(uid) FROM records WHERE uid > uids.uid) FROM uids WHERE uids.uid IS NOT NULL)
-    SELECT (SELECT user FROM records r WHERE r.uid = uids.uid ORDER BY "end" LIMIT 1),
-        (SELECT user FROM records r WHERE r.uid = uids.uid ORDER BY "end" DESC LIMIT 1) FROM uids"""
+_FACTS: Final = (
+    *("display_id", "name", "account", "partition", "user", "state", "submit", "start", "end", "elapsed_s"),
+    *("nodes", "array_job_id", "array_task_id", "het_job_id", "het_offset", "requested"),
+)
+"""Columns of `jobs` in the value of the key `job`."""
+_NAMES_AT_ONCE: Final = 100
 
 
 def find_records(connection: Connection, selection: RecordSelection) -> array[int]:
-    """Return row ids of the selected records, ordered by job id, start, node and step."""
-    condition, values = selection.condition()
-    # The plus sign keeps SQLite from scanning the whole index of job ids to get the order.
-    rows = connection.exec_driver_sql(
-        f"SELECT r.id FROM records r WHERE {condition} ORDER BY +r.job_id, r.start, r.node, r.step",
-        tuple(values),
-    )
-    return array("q", (row[0] for row in rows))
+    """Return row ids of the selected records, ordered by job id, start, node, step and the other keys."""
+    # The sum keeps SQLite from scanning the whole index of job ids to get the order.
+    order = (r.c.job_id + 0, r.c.start, r.c.node, r.c.step, r.c.restart_count, r.c.cluster)
+    query = select(r.c.id).where(selected(selection)).order_by(*order)
+    return array("q", connection.execute(query).scalars())
 
 
 def records_json(connection: Connection, ids: Sequence[int], *, with_traces: bool = False) -> list[str]:
@@ -61,15 +44,23 @@ def records_json(connection: Connection, ids: Sequence[int], *, with_traces: boo
         ids: row ids, at most `CHUNK`; deleted records are left out.
         with_traces: also add the key `trace` (power trace or null).
     """
-    trace = "|| ',\"trace\":' || coalesce(t.body, 'null')" if with_traces else ""
-    join = "LEFT JOIN traces t ON t.record = r.id" if with_traces else ""
-    rows = connection.exec_driver_sql(
-        f"SELECT r.id, {_RECORD_JSON} {trace} || '}}' AS text FROM records r"
-        f" LEFT JOIN jobs j ON j.id = r.job {join} WHERE r.id IN ({','.join('?' * len(ids))})",
-        tuple(ids),
-    )
-    texts = {row.id: row.text for row in rows}
+    facts = [jobs.c[name].label(f"job_{name}") for name in _FACTS]
+    source = records.outerjoin(jobs, jobs.c.id == records.c.job)
+    columns: list[ColumnElement[Any]] = [records.c.id, records.c.body, jobs.c.id.label("job_row"), *facts]
+    if with_traces:
+        source = source.outerjoin(traces, traces.c.record == records.c.id)
+        columns.append(traces.c.body.label("trace"))
+    query = select(*columns).select_from(source).where(records.c.id.in_(ids))
+    texts = {row.id: _record_json(row, with_traces) for row in connection.execute(query)}
     return [texts[row_id] for row_id in ids if row_id in texts]
+
+
+def _record_json(row: Row[Any], with_traces: bool) -> str:
+    values: tuple[Any, ...] = tuple(row)
+    facts = None if values[2] is None else dict(zip(_FACTS, values[3:], strict=False))
+    # The stored body is a non-empty JSON object; further keys replace its closing brace.
+    text = f'{values[1][:-1]},"job":{json.dumps(facts, ensure_ascii=False, separators=(",", ":"))}'
+    return f'{text},"trace":{row.trace or "null"}}}' if with_traces else f"{text}}}"
 
 
 def refuse_jobs_of_others(connection: Connection, selection: RecordSelection) -> None:
@@ -95,7 +86,7 @@ def refuse_unknown_users(connection: Connection, selection: RecordSelection) -> 
     Raises:
         NotFoundError: names the first such user name.
     """
-    recorded = {name for pair in connection.exec_driver_sql(_NAMES) for name in pair}
+    recorded = _first_and_last_names(connection)
     for name in selection.users:
         if name not in recorded and not find_records(
             connection, dataclasses.replace(selection, users=(name,), uids=())
@@ -107,45 +98,59 @@ def refuse_unknown_users(connection: Connection, selection: RecordSelection) -> 
 def recorded_names(connection: Connection, kind: str, names: Collection[str]) -> frozenset[str]:
     """Return the members of `names` that occur in the database.
 
-    One query looks up any number of names. Accounts are looked up in an index. Partitions have no index and
-    need one scan of the jobs table, whose rows are short.
+    Accounts are looked up in an index. Partitions have no index and need scans of the jobs table, whose rows
+    are short.
 
     Args:
         connection: connection to the database.
         kind: `account` or `partition`.
         names: names of Slurm accounts or of partitions, according to `kind`.
     """
-    return frozenset(row[0] for row in connection.exec_driver_sql(_RECORDED[kind], (json.dumps([*names]),)))
+    recorded: set[str] = set()
+    ordered = sorted(names)
+    for first in range(0, len(ordered), _NAMES_AT_ONCE):
+        some = ordered[first : first + _NAMES_AT_ONCE]
+        recorded.update(connection.execute(_names_query(kind, some)).scalars())
+    return frozenset(recorded)
+
+
+def _names_query(kind: str, names: Sequence[str]) -> Select[str] | CompoundSelect[str]:
+    if kind == "partition":
+        return select(jobs.c.partition).where(jobs.c.partition.in_(names)).distinct()
+    # One look-up per name: all records of an account would be read otherwise.
+    of_name = {name: select(records.c.id).where(records.c.account == name) for name in names}
+    return union_all(*(select(literal(name)).where(query.exists()) for name, query in of_name.items()))
 
 
 def _exists(connection: Connection, job: JobSelector, visible: Visibility | None) -> bool:
     selection = RecordSelection(
         jobs=(dataclasses.replace(job, step=None),), steps=True, duplicates=True, visible=visible
     )
-    condition, values = selection.condition()
-    return bool(
-        connection.exec_driver_sql(
-            f"SELECT 1 FROM records r WHERE {condition} LIMIT 1", tuple(values)
-        ).first()
-    )
+    return connection.execute(select(r.c.id).where(selected(selection)).limit(1)).first() is not None
+
+
+def _first_and_last_names(connection: Connection) -> set[str | None]:
+    """Return the user names in the first and the last record of each uid."""
+    names: set[str | None] = set()
+    uid = connection.execute(select(func.min(records.c.uid))).scalar()
+    while uid is not None:  # through the index, instead of reading all records
+        of_user = select(records.c.user).where(records.c.uid == uid).limit(1)
+        names.update(connection.execute(of_user.order_by(records.c.end)).scalars())
+        names.update(connection.execute(of_user.order_by(records.c.end.desc())).scalars())
+        uid = connection.execute(select(func.min(records.c.uid)).where(records.c.uid > uid)).scalar()
+    return names
 
 
 def database_figures(connection: Connection) -> dict[str, Any]:
-    """Return database statistics for `senergy status`: counts, file size, and each node's last record."""
-    (records,) = connection.exec_driver_sql("SELECT count(*) FROM records").one()
-    (traces,) = connection.exec_driver_sql("SELECT count(*) FROM traces").one()
-    (without_job,) = connection.exec_driver_sql("SELECT count(*) FROM records WHERE job IS NULL").one()
-    (database_bytes,) = connection.exec_driver_sql(
-        "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
-    ).one()
-    nodes = connection.exec_driver_sql(
-        "SELECT cluster, node, last_end, last_received FROM nodes ORDER BY cluster, node"
-    )
+    """Return database statistics for `senergy status`: counts, size, and each node's last record."""
+    without_job = select(func.count()).select_from(records).where(records.c.job.is_(None))
     keys = ("cluster", "node", "last_record_end", "last_received")
+    last = select(nodes.c.cluster, nodes.c.node, nodes.c.last_end, nodes.c.last_received)
+    rows = connection.execute(last.order_by(nodes.c.cluster, nodes.c.node))
     return {
-        "records": records,
-        "records_without_job": without_job,
-        "traces": traces,
-        "database_bytes": database_bytes,
-        "nodes": [dict(zip(keys, row, strict=True)) for row in nodes],
+        "records": connection.execute(select(func.count()).select_from(records)).scalar_one(),
+        "records_without_job": connection.execute(without_job).scalar_one(),
+        "traces": connection.execute(select(func.count()).select_from(traces)).scalar_one(),
+        "database_bytes": backend_of(connection).size_bytes(connection),
+        "nodes": [dict(zip(keys, row, strict=True)) for row in rows],
     }

@@ -12,9 +12,10 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, delete, select
 
 from slurm_energy.accounting.engine import transaction
+from slurm_energy.accounting.tables import traces
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import is_number
 
@@ -132,14 +133,14 @@ def _column_length(name: str, text: Any, max_length: int, unpacked: int) -> int:
 def drop_old_traces(connection: Connection, before: float) -> int:
     """Delete at most `BATCH` traces that ended before `before` (Unix seconds); their records stay.
 
-    New traces reuse the space in the database file. Only `VACUUM` returns it to the file system.
+    New traces reuse the space of a SQLite file. Only `VACUUM` returns it to the file system.
 
     Returns:
         The number of deleted traces.
     """
     with transaction(connection):
-        done = connection.exec_driver_sql(
-            'DELETE FROM traces WHERE record IN (SELECT record FROM traces WHERE "end" < ? LIMIT ?)',
-            (before, BATCH),
-        )
-    return done.rowcount
+        old = select(traces.c.record).where(traces.c.end < before).order_by(traces.c.end).limit(BATCH)
+        rows = connection.execute(old).scalars().all()
+        if rows:
+            connection.execute(delete(traces).where(traces.c.record.in_(rows)))
+    return len(rows)
