@@ -153,8 +153,8 @@ def error_reason(error: BaseException) -> str:
 def value_errors(connection: Connection) -> tuple[type[Exception], ...]:
     """Return the exceptions that a value of a row causes. Others, such as a full disk, concern the database.
 
-    The driver of SQLite raises `ProgrammingError` for values that it cannot bind. Servers raise it if a permission
-    or a table is missing.
+    The driver of SQLite raises `ProgrammingError` for values that it cannot bind. Servers raise it if a
+    permission or a table is missing.
     """
     errors = (DataError, IntegrityError, OverflowError, ValueError)
     return (*errors, InterfaceError, ProgrammingError) if connection.dialect.name == "sqlite" else errors
