@@ -35,8 +35,13 @@ def _step_7(connection: Connection) -> None:
     create_tables(connection, tables.node_periods, tables.periods)
 
 
+def _step_8(connection: Connection) -> None:
+    """Add carbon intensities and prices of the grid, and quotas."""
+    create_tables(connection, tables.grid_series, tables.quotas, tables.quota_changes)
+
+
 # Steps to the versions from len(SQLITE_STEPS) + 1 on. Append to it; see above.
-STEPS: Final[tuple[Callable[[Connection], None], ...]] = (_step_7,)
+STEPS: Final[tuple[Callable[[Connection], None], ...]] = (_step_7, _step_8)
 
 SCHEMA_VERSION: Final = len(SQLITE_STEPS) + len(STEPS)
 

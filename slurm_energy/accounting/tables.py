@@ -347,3 +347,49 @@ periods: Final = _table(
     PrimaryKeyConstraint("cluster", "node", "start", "kind", "job_id", "restart_count"),
     Index("periods_job", "cluster", "job_id", "start"),
 )
+
+grid_series: Final = _table(
+    "grid_series",
+    Column("cluster", name_text(MAX_CLUSTER), nullable=False),
+    Column("quantity", name_text(16), nullable=False),
+    Column("provider", name_text(32), nullable=False),
+    Column("zone", name_text(64), nullable=False),
+    Column("unit", name_text(16), nullable=False),
+    Column("start", REAL, nullable=False),
+    Column("end", REAL, nullable=False),
+    Column("value", REAL, nullable=False),
+    Column("fetched", REAL, nullable=False),
+    PrimaryKeyConstraint("cluster", "quantity", "provider", "zone", "unit", "start"),
+    Index("grid_series_end", "quantity", "end"),
+)
+
+quotas: Final = _table(
+    "quotas",
+    Column("cluster", name_text(MAX_CLUSTER), nullable=False),
+    Column("account", name_text(), nullable=False),
+    Column("user", name_text(), nullable=False),
+    Column("resource", name_text(16), nullable=False),
+    Column("period", name_text(16), nullable=False),
+    Column("start", REAL),
+    Column("end", REAL),
+    Column("amount", REAL, nullable=False),
+    Column("unit", name_text(16), nullable=False),
+    Column("warn_percent", REAL),
+    Column("hold_percent", REAL),
+    Column("actor", name_text(), nullable=False),
+    Column("time", REAL, nullable=False),
+    Column("reason", long_text(), nullable=False),
+    PrimaryKeyConstraint("cluster", "account", "user", "resource", "period"),
+)
+
+quota_changes: Final = _table(
+    "quota_changes",
+    row_id(),
+    Column("cluster", name_text(MAX_CLUSTER), nullable=False),
+    Column("time", REAL, nullable=False),
+    Column("actor", name_text(), nullable=False),
+    Column("account", name_text(), nullable=False),
+    Column("user", name_text(), nullable=False),
+    Column("why", long_text(), nullable=False),
+    Index("quota_changes_time", "cluster", "time"),
+)

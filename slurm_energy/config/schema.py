@@ -13,6 +13,7 @@ from typing import Any
 from slurm_energy.config.addresses import parse_listen, parse_url
 from slurm_energy.config.budget_tables import BudgetConfig, BudgetTable
 from slurm_energy.config.database_location import DatabaseLocation, parse_database
+from slurm_energy.config.grid_tables import CarbonConfig, PriceConfig
 from slurm_energy.config.metrics_section import MetricsConfig
 from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
 from slurm_energy.config.value_checks import (
@@ -391,6 +392,8 @@ class Config:
     node_power: NodePowerConfig = field(default_factory=NodePowerConfig)
     priority: PriorityConfig = field(default_factory=PriorityConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
+    carbon: CarbonConfig = field(default_factory=CarbonConfig)
+    price: PriceConfig = field(default_factory=PriceConfig)
     oracle: OracleConfig = field(default_factory=OracleConfig)
     templates: TemplatesConfig = field(default_factory=TemplatesConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
@@ -411,6 +414,8 @@ SECTIONS: dict[str, type[Any]] = {
     "templates": TemplatesConfig,
     "priority": PriorityConfig,
     "budget": BudgetConfig,
+    "carbon": CarbonConfig,
+    "price": PriceConfig,
     "oracle": OracleConfig,
     "metrics": MetricsConfig,
 }

@@ -27,6 +27,9 @@ from slurm_energy.controller.budget_loop import BudgetLoop
 from slurm_energy.controller.budget_routes import BudgetRoutes
 from slurm_energy.controller.cluster_metrics import ClusterMetrics
 from slurm_energy.controller.enrichment import Enrichment
+from slurm_energy.controller.grid_fetcher import GridFetcher
+from slurm_energy.controller.grid_routes import GridRoutes
+from slurm_energy.controller.grid_source import GridFactorSource
 from slurm_energy.controller.history_cache import HistoryCache, training_model
 from slurm_energy.controller.identity import PrivilegedUsers
 from slurm_energy.controller.node_hosts import NodeHosts
@@ -183,6 +186,8 @@ class _Daemon:
         self._refit = OracleRefit(
             *(lambda: self._config, store, self._failures), self._is_trusted, self._use_calibrations
         )
+        self._grid = GridFetcher(lambda: self._config, store, self._failures)
+        factors = GridFactorSource(lambda: self._config, store)
         self._server = ControllerServer(
             *(
                 config,
@@ -196,6 +201,7 @@ class _Daemon:
             hosts=self._hosts,
             advisor=self._advisor,
             budget=BudgetRoutes(lambda: self._config, self._budget, store, self._hosts, self._squeue),
+            groups=[GridRoutes(lambda: self._config, factors, self._grid).routes],
         )
         metrics = ClusterMetrics(store, self._status, lambda: self._budget.states)
         self._metrics = MetricsListener(config.metrics.controller_listen, config.metrics, metrics.collect)
@@ -273,6 +279,7 @@ class _Daemon:
             self._refit.loop(),
             self._priority.loop(),
             self._budget.loop(),
+            self._grid.loop(),
             self._manager.keep_alive(),
             self._server.admission.loop(),
             self._server.roles.loop(),
@@ -298,6 +305,7 @@ class _Daemon:
                 kept_s = self._config.controller.history_days * 86400
                 await self._store.write(decisions.drop_before, time.time() - kept_s)
                 await self._drop_budget_history()
+                await self._grid.drop_old()
                 self._failures.clear("trace retention")
             except EnergyError as error:
                 self._failures.report("trace retention", str(error))
@@ -378,5 +386,6 @@ class _Daemon:
             "history": self._history.status(),
             "priority": self._priority.status(),
             "budget": self._budget.status(),
+            "grid": self._grid.status(),
             "tuning": self._learner.status(),
         }

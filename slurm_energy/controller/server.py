@@ -7,7 +7,7 @@ import functools
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from aiohttp import web
@@ -31,7 +31,7 @@ from slurm_energy.controller.dispatcher import (
     one_request_per_connection,
 )
 from slurm_energy.controller.history_cache import HistoryCache, read_requests
-from slurm_energy.controller.identity import Caller, PrivilegedUsers, Rights
+from slurm_energy.controller.identity import Caller, PrivilegedUsers
 from slurm_energy.controller.name_check import NameCheck
 from slurm_energy.controller.node_hosts import NodeHosts, Sender
 from slurm_energy.controller.period_deliveries import PERIODS_PATH, PeriodReceiver
@@ -41,6 +41,7 @@ from slurm_energy.controller.record_visibility import restricted_selection
 from slurm_energy.controller.request_limiter import RequestLimiter
 from slurm_energy.controller.responses import Pieces
 from slurm_energy.controller.rights import RightsResolver, RoleCache
+from slurm_energy.controller.route_group import Change, Inquiry, RouteGroup
 from slurm_energy.controller.store import Store
 from slurm_energy.controller.tuning_advisor import TuningAdvisor
 from slurm_energy.controller.tuning_groups import TuningGroups, read_poll
@@ -60,7 +61,7 @@ from slurm_energy.tuning.group.messages import GROUP_PATH
 MAX_DELIVERY_BYTES: Final = 16 << 20
 MAX_PREDICTION_BYTES: Final = 1 << 20
 MAX_SEARCH_BYTES: Final = 256 << 10
-MAX_TUNING_BYTES: Final = 16 << 10
+MAX_CHANGE_BYTES: Final = 16 << 10
 MAX_GROUP_BYTES: Final = 64 << 10
 MAX_BUDGET_POLL_BYTES: Final = 1 << 20
 _QUERY_TIMEOUT_S: Final = 20.0
@@ -69,9 +70,7 @@ _STATISTICS_AGE_S: Final = 1.0
 _TRACES_CHUNK: Final = 4  # responses about jobs contain traces of up to megabytes each
 P = ParamSpec("P")
 R = TypeVar("R")
-Change = Callable[[dict[str, Any], Rights], Awaitable[Mapping[str, Any]]]
 Receiver = Callable[[bytes, Sender], Awaitable[dict[str, Any]]]
-Inquiry = Callable[[dict[str, str], Rights], Awaitable[Mapping[str, Any]]]
 log = logging.getLogger("senergyctld")
 
 
@@ -97,6 +96,7 @@ class ControllerServer:
         hosts: NodeHosts | None = None,
         advisor: TuningAdvisor | None = None,
         budget: BudgetRoutes | None = None,
+        groups: Sequence[RouteGroup] = (),
     ) -> None:
         self.config = config
         self.access = access
@@ -110,6 +110,7 @@ class ControllerServer:
         self._periods = PeriodReceiver(lambda: self.config, store, failures, hosts)
         self._names = NameCheck(lambda: self.config, store)
         self._tuning = TuningRoutes(store, advisor)
+        self._route_groups = (self._tuning.routes, *groups)
         self._groups = TuningGroups(lambda: self.config, advisor)
         self._budget = budget or BudgetRoutes(lambda: self.config, None, store, hosts)
         self._statistics: tuple[float, asyncio.Task[dict[str, Any]]] | None = None
@@ -147,7 +148,6 @@ class ControllerServer:
             "/v1/priority": Route(self._get_priority, costly),
             "/v1/shares": Route(self._get_shares, costly),
             "/v1/status": Route(self._get_status, light),
-            "/v1/tuning": Route(self._asking(self._tuning.show), costly),
             ADVICE_PATH: Route(self._get_advice, advice, for_agents=True),
             budget_requests.STATUS_PATH: Route(self._asking(self._budget.show), light),
             budget_requests.HISTORY_PATH: Route(self._asking(self._budget.history), costly),
@@ -171,16 +171,13 @@ class ControllerServer:
                 *(power, MAX_BUDGET_POLL_BYTES),
                 for_agents=True,
             ),
-            budget_requests.SET_PATH: Route(self._changing(self._budget.set), light, MAX_TUNING_BYTES),
-            **{
-                f"/v1/tuning/{name}": Route(self._changing(change), light, MAX_TUNING_BYTES)
-                for name, change in (
-                    ("forget", self._tuning.forget),
-                    ("pin", self._tuning.pin),
-                    ("unpin", self._tuning.unpin),
-                )
-            },
+            budget_requests.SET_PATH: Route(self._changing(self._budget.set), light, MAX_CHANGE_BYTES),
         }
+        for group in self._route_groups:
+            gets |= {path: Route(self._asking(ask), light) for path, ask in group.light.items()}
+            gets |= {path: Route(self._asking(ask), costly) for path, ask in group.costly.items()}
+            for path, change in group.changes.items():
+                posts[path] = Route(self._changing(change), light, MAX_CHANGE_BYTES)
         for path, route in gets.items():
             application.router.add_get(path, self._dispatcher.handler(route), allow_head=False)
         for path, route in posts.items():

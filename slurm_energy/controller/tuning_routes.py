@@ -13,6 +13,7 @@ from slurm_energy.accounting.tuning_runs import SITE, StoredRun
 from slurm_energy.accounting.tuning_starts import Pin, Program
 from slurm_energy.controller.identity import Rights
 from slurm_energy.controller.node_hosts import Sender
+from slurm_energy.controller.route_group import RouteGroup
 from slurm_energy.controller.store import Store
 from slurm_energy.controller.tuning_advisor import TuningAdvisor, parse_run
 from slurm_energy.errors import ForbiddenError, NotFoundError, UnavailableError, UsageError
@@ -40,6 +41,15 @@ class TuningRoutes:
 
     def __init__(self, store: Store, advisor: TuningAdvisor | None = None) -> None:
         self._store, self._advisor = store, advisor
+
+    @property
+    def routes(self) -> RouteGroup:
+        """The routes except that for agents."""
+        changes = {"forget": self.forget, "pin": self.pin, "unpin": self.unpin}
+        return RouteGroup(
+            costly={"/v1/tuning": self.show},
+            changes={f"/v1/tuning/{name}": change for name, change in changes.items()},
+        )
 
     async def advise(self, query: Mapping[str, str], sender: Sender) -> dict[str, Any]:
         """Return the response to `GET /v1/tuning/advice`, see `TuningAdvisor.advise`."""

@@ -129,6 +129,10 @@ class GridFactor:
             parts.append(f"{_percent(1 - amount.known_share)} unknown")
         return ", ".join(parts)
 
+    def thinned(self, max_samples: int) -> GridFactor:
+        """Return the factor with at most about `max_samples` samples, as means."""
+        return GridFactor(None if self.series is None else self.series.thinned(max_samples), self.fallback)
+
     def to_json(self) -> dict[str, Any]:
         """Return the factor as a JSON object."""
         return {

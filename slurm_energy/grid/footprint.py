@@ -6,13 +6,16 @@ Source of the embodied share: profiling, section 7.2: SCI = (E x I) + M.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from slurm_energy.grid.factor import EnergyPart, GridAmount, GridFactor
 from slurm_energy.quantities import JOULES_PER_KWH
 
 DEFAULT_CURRENCY: Final = "EUR"
+MAX_SAMPLES: Final = 20_000
+"""Maximum number of samples of a series in a response."""
+
 SECONDS_PER_YEAR: Final = 365.25 * 86400.0
 _GRAMS_PER_KG: Final = 1000.0
 
@@ -191,6 +194,12 @@ class GridFactors:
             embodied_grams=embodied,
             factors=self,
         )
+
+    def thinned(self, max_samples: int = MAX_SAMPLES) -> GridFactors:
+        """Return the factors with at most about `max_samples` samples per series, as means."""
+        carbon = None if self.carbon is None else self.carbon.thinned(max_samples)
+        price = None if self.price is None else self.price.thinned(max_samples)
+        return replace(self, carbon=carbon, price=price)
 
     def to_json(self) -> dict[str, Any]:
         """Return the factors as a JSON object."""

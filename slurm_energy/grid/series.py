@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Final
@@ -67,7 +67,7 @@ class GridSeries:
     ) -> None:
         by_start = {start: (end, value) for start, end, value in samples}
         starts = sorted(by_start)
-        following = [*starts[1:], math.inf]
+        following = [*starts[1:], math.inf][: len(starts)]
         self.source = source
         self._starts: list[float] = starts
         self._ends = [min(by_start[start][0], after) for start, after in zip(starts, following, strict=True)]
@@ -127,6 +127,34 @@ class GridSeries:
             weighted, known_s = weighted - before[0], known_s - before[1]
         return SeriesIntegral(weighted, known_s)
 
+    def thinned(self, max_samples: int) -> GridSeries:
+        """Return the series with at most about `max_samples` samples, as means over longer steps.
+
+        Steps with a gap keep their samples, so that unknown times stay unknown.
+        """
+        if len(self._starts) <= max_samples:
+            return self
+        step_s = DEFAULT_STEP_S
+        while (self._ends[-1] - self._starts[0]) / step_s > max_samples:
+            step_s *= 2.0
+        return GridSeries(self.source, self._means(step_s), step_s)
+
+    def _means(self, step_s: float) -> Iterator[Sample]:
+        """Yield the mean of each step that is known as a whole, and the samples of the other steps."""
+        spans = zip(self._starts, self._ends, strict=True)
+        rows = {row for start, end in spans for row in range(int(start // step_s), int(end // step_s) + 1)}
+        for row in sorted(rows):
+            start_s, end_s = row * step_s, (row + 1) * step_s
+            integral = self.integrate(start_s, end_s)
+            if math.isclose(integral.known_s, step_s):
+                yield start_s, end_s, integral.value_seconds / step_s
+                continue
+            first = max(0, bisect_right(self._starts, start_s) - 1)
+            for sample in range(first, bisect_right(self._starts, end_s)):
+                begin, until = max(start_s, self._starts[sample]), min(end_s, self._ends[sample])
+                if begin < until:
+                    yield begin, until, self._values[sample]
+
     def _up_to(self, row: int, time_s: float) -> tuple[float, float]:
         """Return integral and known time from the first sample to a time in or after the sample `row`."""
         known_s = min(time_s, self._ends[row]) - self._starts[row]
@@ -153,7 +181,7 @@ def with_ends(points: Sequence[tuple[float, float | None]], max_age_s: float | N
     """
     if max_age_s is None:
         max_age_s = _AGE_STEPS * usual_step_s([time_s for time_s, _ in points])
-    following = [time_s for time_s, _ in points[1:]] + [math.inf]
+    following = [*(time_s for time_s, _ in points[1:]), math.inf][: len(points)]
     return [
         (time_s, min(time_s + max_age_s, after), value)
         for (time_s, value), after in zip(points, following, strict=True)

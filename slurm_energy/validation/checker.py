@@ -15,6 +15,7 @@ from slurm_energy.trusted_files import MAX_FILE_BYTES
 from slurm_energy.validation import (
     budgets,
     controller_address,
+    grid,
     metrics,
     node_power,
     oracle_files,
@@ -43,6 +44,7 @@ CHECKS: tuple[tuple[Check, frozenset[DaemonRole]], ...] = (
     (oracle_files.check, _CONTROLLER),
     (priority.check, _CONTROLLER),
     (budgets.check, _CONTROLLER),
+    (grid.check, _CONTROLLER),
     (paths.check_controller, _CONTROLLER),
     (paths.check_node, _NODE),
     (slurm_settings.check, _CONTROLLER),

@@ -159,6 +159,23 @@ def test_parts_add_up_and_survive_json(
     assert whole.carbon is not None and 0 <= whole.carbon.fallback_share <= 1
 
 
+def test_an_empty_series_knows_nothing() -> None:
+    factors = GridFactors(GridFactor(GridSeries(SOURCE, [])))
+    assert factors.footprint([(0.0, HOUR, KWH)]).grams is None
+    assert with_ends([]) == []
+
+
+@given(SAMPLES)
+def test_thinned_series_keep_their_integral(rows: list[tuple[int, int, int]]) -> None:
+    samples = [(a * 600.0, (a + n) * 600.0, float(v)) for a, n, v in rows]
+    series = GridSeries(SOURCE, samples)
+    thinned = series.thinned(3)
+    whole, mean = series.integrate(0.0, 6e5), thinned.integrate(0.0, 6e5)
+    assert mean.known_s == pytest.approx(whole.known_s)
+    assert mean.value_seconds == pytest.approx(whole.value_seconds, rel=1e-9, abs=1e-3)
+    assert series.thinned(10**6) is series
+
+
 def test_a_fallback_must_be_constant() -> None:
     with pytest.raises(ValueError, match="constant"):
         GridFactor(None, hourly(1.0, 2.0))

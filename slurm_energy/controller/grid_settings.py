@@ -1,0 +1,108 @@
+"""The settings of one source of carbon intensities or prices, alike for both quantities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_energy.accounting.grid_values import SeriesKey
+from slurm_energy.config import Config
+from slurm_energy.grid.providers import provider_of
+from slurm_energy.grid.providers.base import GridProvider
+from slurm_energy.grid.units import GridQuantity
+
+_DAY_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class GridSettings:
+    """Settings of a source.
+
+    Attributes:
+        quantity: carbon intensity or price.
+        cluster: Slurm's ClusterName.
+        provider_name: name of the source in the configuration.
+        zone: zone in the provider's notation; empty: none is configured, and the provider has no default.
+        other_zones: further zones to fetch.
+        unit: unit of the values, `g/kWh` or a currency per kWh.
+        constant: configured value per kWh; None: none.
+        file: CSV file.
+        max_age_s: time for which a value of the file holds if no other follows; None: twice the usual step.
+        base_url: base URL of the provider without a slash at the end.
+        user: user name for providers with a login.
+        token_file: file with token or password; None: none.
+        refresh_s: seconds between two queries.
+        backfill_s: seconds before now to fetch if they are missing.
+    """
+
+    quantity: GridQuantity
+    cluster: str
+    provider_name: str
+    zone: str
+    other_zones: tuple[str, ...]
+    unit: str
+    constant: float | None
+    file: Path | None
+    max_age_s: float | None
+    base_url: str
+    user: str
+    token_file: Path | None
+    refresh_s: float
+    backfill_s: float
+
+    @property
+    def provider(self) -> GridProvider | None:
+        """The provider to fetch from; None: the source is local."""
+        return provider_of(self.quantity, self.provider_name)
+
+    def key(self, zone: str = "") -> SeriesKey:
+        """Return the identity of a series in the database; without `zone` that of the site's zone."""
+        return SeriesKey(self.cluster, self.quantity, self.provider_name, zone or self.zone, self.unit)
+
+
+def carbon_settings(config: Config) -> GridSettings:
+    """Return the settings of the carbon intensity."""
+    table = config.carbon
+    provider = provider_of(GridQuantity.CARBON, table.provider)
+    return GridSettings(
+        quantity=GridQuantity.CARBON,
+        cluster=config.cluster.name,
+        provider_name=table.provider,
+        zone=table.zone or (provider.default_zone if provider else ""),
+        other_zones=tuple(table.other_zones),
+        unit="g/kWh",
+        constant=table.g_per_kwh,
+        file=table.file,
+        max_age_s=table.max_age_s,
+        base_url=_base_url(table.url, provider),
+        user=table.user,
+        token_file=table.token_file,
+        refresh_s=table.refresh_s,
+        backfill_s=table.backfill_days * _DAY_S,
+    )
+
+
+def price_settings(config: Config) -> GridSettings:
+    """Return the settings of the price."""
+    table = config.price
+    provider = provider_of(GridQuantity.PRICE, table.provider)
+    return GridSettings(
+        quantity=GridQuantity.PRICE,
+        cluster=config.cluster.name,
+        provider_name=table.provider,
+        zone=table.zone or (provider.default_zone if provider else ""),
+        other_zones=(),
+        unit=f"{table.currency}/kWh",
+        constant=table.per_kwh,
+        file=table.file,
+        max_age_s=table.max_age_s,
+        base_url=_base_url(table.url, provider),
+        user="",
+        token_file=table.token_file,
+        refresh_s=table.refresh_s,
+        backfill_s=table.backfill_days * _DAY_S,
+    )
+
+
+def _base_url(configured: str, provider: GridProvider | None) -> str:
+    return (configured or (provider.default_url if provider else "")).rstrip("/")
