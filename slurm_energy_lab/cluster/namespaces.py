@@ -28,7 +28,7 @@ REPLACED = (
     "proc/uptime",
 )
 """Paths that a node takes completely from its emulator."""
-ADDED = ("sys/cray", "sys/firmware/dmi")
+ADDED = ("sys/cray", "sys/firmware/dmi", "sys/fs/resctrl")
 """Directories that exist only in the emulator, mounted into directories of the host."""
 MIXED = ("sys/class", "sys/devices/virtual", "sys/fs/cgroup")
 """Directories of the host in which individual entries come from the emulator."""

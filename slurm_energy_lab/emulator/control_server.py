@@ -37,7 +37,7 @@ class _Connection:
 
     Attributes:
         peer: the socket.
-        uid: uid of the client, as reported by the kernel.
+        pid, uid: process id and uid of the client, as reported by the kernel.
         buffer: received bytes of lines that are not processed yet.
         run_id: run id of the kernel whose end the client awaits; None if there is none.
         reported_units: whole progress units that the client was told; None if it does not ask for them.
@@ -46,7 +46,7 @@ class _Connection:
     def __init__(self, peer: socket.socket) -> None:
         self.peer = peer
         credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        self.uid: int = _CREDENTIALS.unpack(credentials)[1]
+        self.pid, self.uid = _CREDENTIALS.unpack(credentials)[:2]
         self.buffer = b""
         self.run_id: int | None = None
         self.reported_units: float | None = None
@@ -249,7 +249,7 @@ class ControlServer:
         if not isinstance(message, dict):
             raise UsageError("message: not a JSON object")
         if message.get("op") == "kernel":
-            connection.run_id = self._requests.start_kernel(message)
+            connection.run_id = self._requests.start_kernel(message, connection.pid)
             connection.reported_units = 0.0 if message.get("progress") is True else None
             return None
         return self._requests.answer(message, connection.uid)

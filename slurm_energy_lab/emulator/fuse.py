@@ -1,7 +1,8 @@
 """FUSE server of an emulated file tree that behaves like sysfs and devtmpfs.
 
 The content of a file is generated when it is read at offset 0, and each write is passed to one store call.
-Clients cannot create, rename or remove entries. `slurm_energy_lab.tree` defines the files.
+Clients cannot create, rename or remove entries, except for monitoring groups. `slurm_energy_lab.tree` defines
+the files.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from slurm_energy_lab.tree.entries import (
     CharacterDevice,
     Directory,
     File,
+    GroupDirectory,
     Link,
     Tree,
     TreeEntry,
@@ -139,7 +141,7 @@ class TreeOperations(mfusepy.Operations):  # type: ignore[misc]
         if not isinstance(entry, File):
             refuse(errno.EISDIR)
         if offset == 0 or handle.content is None:
-            handle.content = entry.render()
+            handle.content = self._tree.texts.get(path) or entry.render()
         return handle.content[offset : offset + size]
 
     def write(self, path: str, data: bytes, offset: int, fh: int) -> int:
@@ -187,16 +189,22 @@ class TreeOperations(mfusepy.Operations):  # type: ignore[misc]
         refuse(errno.EACCES)
 
     def mkdir(self, path: str, mode: int) -> int:
-        """Refuse to create a directory."""
-        refuse(errno.EPERM)
+        """Create a directory where the emulated file system allows it."""
+        self._raise_fault(path)
+        parent, name = self._group_directory(path)
+        parent.create(name)
+        return 0
 
     def unlink(self, path: str) -> int:
         """Refuse to remove a file."""
         refuse(errno.EPERM)
 
     def rmdir(self, path: str) -> int:
-        """Refuse to remove a directory."""
-        refuse(errno.EPERM)
+        """Remove a directory where the emulated file system allows it."""
+        self._raise_fault(path)
+        parent, name = self._group_directory(path)
+        parent.discard(name)
+        return 0
 
     def rename(self, old: str, new: str) -> int:
         """Refuse to rename an entry."""
@@ -210,6 +218,18 @@ class TreeOperations(mfusepy.Operations):  # type: ignore[misc]
         """Refuse to create a hard link."""
         refuse(errno.EPERM)
 
+    def _group_directory(self, path: str) -> tuple[GroupDirectory, str]:
+        """Return the directory that contains `path`, and the last part of the path.
+
+        Raises:
+            OSError: EPERM if clients may not change the directory.
+        """
+        above, _, name = path.rpartition("/")
+        parent = self._tree.get(above or "/")
+        if not isinstance(parent, GroupDirectory):
+            refuse(errno.EPERM)
+        return parent, name
+
     def _entry(self, path: str) -> TreeEntry:
         entry = self._tree.get(path)
         if entry is None:
@@ -219,6 +239,11 @@ class TreeOperations(mfusepy.Operations):  # type: ignore[misc]
     def _raise_fault(self, path: str) -> None:
         if code := self._tree.fault(path):
             refuse(code)
+
+
+def calling_process() -> int:
+    """Return the id of the process whose request is served, in this process's namespace; 0 if not in it."""
+    return int(mfusepy.fuse_get_context()[2])
 
 
 def serve(operations: TreeOperations, mountpoint: str, name: str) -> None:

@@ -24,7 +24,7 @@ from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EnergyError, UnavailableE
 from slurm_energy_lab.emulator.control_server import ControlServer
 from slurm_energy_lab.emulator.cpu_cgroups import find_groups
 from slurm_energy_lab.emulator.cpu_throttle import DEFAULT_SHARE_CORES, CpuThrottle
-from slurm_energy_lab.emulator.fuse import TreeOperations, serve
+from slurm_energy_lab.emulator.fuse import TreeOperations, calling_process, serve
 from slurm_energy_lab.emulator.request_handler import EmulatorRequestHandler
 from slurm_energy_lab.model import load_profile
 from slurm_energy_lab.realtime_model import RealtimeModel
@@ -105,11 +105,13 @@ def _run(args: argparse.Namespace) -> int:
         args.pm_counters,
         args.counter_range,
     )
-    node = build_tree(realtime_model, firmware)
+    node = build_tree(realtime_model, firmware, caller=calling_process)
     groups, reason = find_groups(args.cgroup) if args.cgroup else (None, "no control group given")
     throttle = CpuThrottle(realtime_model, groups, reason, args.cpu_share)
     operations = TreeOperations(node.tree, _say_ready)
-    requests = EmulatorRequestHandler(args.name, realtime_model, throttle, node.groups, node.tree.faults)
+    requests = EmulatorRequestHandler(
+        args.name, realtime_model, throttle, node.groups, node.tree, node.resctrl
+    )
     server = ControlServer(args.socket, realtime_model, requests, throttle, node.meter)
     _prepare_process(f"emulator {args.name}")
     # Only the thread blocked in libfuse's read may receive these signals: in another they would not end it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import math
 import time
-from collections.abc import MutableMapping
+from pathlib import Path
 from typing import Any
 
 from slurm_energy.errors import ForbiddenError, UsageError
@@ -16,9 +16,13 @@ from slurm_energy_lab.emulator.cpu_throttle import CpuThrottle
 from slurm_energy_lab.model import KernelRequest, KernelResult, NodeModel, UsageByJob
 from slurm_energy_lab.realtime_model import RealtimeModel
 from slurm_energy_lab.tree.cpu_lists import parse_list
+from slurm_energy_lab.tree.entries import Tree
 from slurm_energy_lab.tree.job_cgroups import JobCgroups
+from slurm_energy_lab.tree.resctrl import ResctrlFiles
 
 Message = dict[str, Any]
+MAX_TEXT = 200
+"""Maximum number of characters of a file's content in a fault."""
 
 
 class EmulatorRequestHandler:
@@ -30,15 +34,18 @@ class EmulatorRequestHandler:
         realtime_model: RealtimeModel,
         throttle: CpuThrottle,
         groups: JobCgroups,
-        faults: MutableMapping[str, int],
+        tree: Tree,
+        resctrl: ResctrlFiles | None = None,
     ) -> None:
         self._node = node
         self._realtime_model = realtime_model
         self._throttle = throttle
         self._groups = groups
-        self._faults = faults
+        self._tree = tree
+        self._resctrl = resctrl
         self._started = time.time()
         self._running: set[int] = set()
+        self._counted_programs: set[int] = set()
 
     def answer(self, message: Message, uid: int) -> Message:
         """Execute any message except `kernel` and return the response.
@@ -62,8 +69,8 @@ class EmulatorRequestHandler:
             return self._job(message) if operation == "job" else self._fault(message)
         raise UsageError(f"op: unknown operation {str(operation)[:40]!r}")
 
-    def start_kernel(self, message: Message) -> int:
-        """Start the kernel that a message requests and return its run id.
+    def start_kernel(self, message: Message, pid: int) -> int:
+        """Start the kernel that a message of process `pid` requests, and return its run id.
 
         Raises:
             UsageError: the kernel or device is unknown, or a number is invalid.
@@ -72,6 +79,8 @@ class EmulatorRequestHandler:
         with self._realtime_model.modify() as model:
             run_id = model.submit(request, model.now_s)
         self._running.add(run_id)
+        if self._resctrl is not None:
+            self._resctrl.start_task(run_id, lambda: [pid])
         if request.job_id is not None:
             self._groups.create_group(request.job_id)
         return run_id
@@ -87,7 +96,7 @@ class EmulatorRequestHandler:
                 return None
             model.forget(run_id)
             unix_s = self._realtime_model.unix_s(result.end_s)
-        self._running.discard(run_id)
+        self._end_task(run_id)
         return _kernel_answer(result, unix_s)
 
     def progress_units(self, run_id: int) -> float:
@@ -98,9 +107,17 @@ class EmulatorRequestHandler:
 
     def cancel_kernel(self, run_id: int) -> None:
         """Cancel a kernel whose client has disconnected."""
-        self._running.discard(run_id)
         with self._realtime_model.modify() as model:
             model.forget(run_id)
+        self._end_task(run_id)
+
+    def _end_task(self, run_id: int) -> None:
+        self._running.discard(run_id)
+        if self._resctrl is not None:
+            self._resctrl.end_task(run_id)
+        with self._realtime_model.now() as model:
+            for counters in model.task_counters():
+                counters.forget(run_id)
 
     def remove_stale_groups(self) -> None:
         """Remove the emulated control groups of jobs that ended at least a minute ago."""
@@ -148,20 +165,37 @@ class EmulatorRequestHandler:
         with self._realtime_model.now() as model:
             model.usage().add_job(job_id, model.now_s)
         self._groups.create_group(job_id)
+        if self._resctrl is not None and procs and job_id not in self._counted_programs:
+            self._counted_programs.add(job_id)
+            self._resctrl.start_task(-job_id, lambda: _pids(procs[0]))
         return {"ok": True, "procs": procs}
 
     def _fault(self, message: Message) -> Message:
-        path, name = message.get("path"), message.get("errno")
+        """Let a file fail with an error number, or show another text; neither ends the fault."""
+        path, name, text = message.get("path"), message.get("errno"), message.get("text")
         if not isinstance(path, str) or not path.startswith("/"):
             raise UsageError("path: not an absolute path")
+        if text is not None and not (isinstance(text, str) and 0 < len(text) <= MAX_TEXT):
+            raise UsageError(f"text: not a text of 1 to {MAX_TEXT} characters")
+        self._tree.texts.pop(path, None)
+        self._tree.faults.pop(path, None)
+        if text is not None:
+            self._tree.texts[path] = text.encode() + b"\n"
         if name is None:
-            self._faults.pop(path, None)
             return {"ok": True}
         code = getattr(errno, name, None) if isinstance(name, str) and name.startswith("E") else None
         if not isinstance(code, int):
             raise UsageError(f"errno: {str(name)[:40]!r} is not the name of an error, such as EIO")
-        self._faults[path] = code
+        self._tree.faults[path] = code
         return {"ok": True}
+
+
+def _pids(path: str) -> list[int]:
+    """Return the processes of a control group; none if it has been removed."""
+    try:
+        return [int(word) for word in Path(path).read_text().split()]
+    except OSError:
+        return []
 
 
 def _kernel_request(message: Message) -> KernelRequest:

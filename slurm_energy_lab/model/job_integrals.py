@@ -50,6 +50,11 @@ class JobIntegrals:
         running = meter.integral_at(now_s) if meter else 0.0
         return self._closed.get(job, 0.0) + running
 
+    def forget(self, job: Job) -> None:
+        """Delete the integral of a job whose rate is 0."""
+        if job not in self._running:
+            self._closed.pop(job, None)
+
     def merge_into_no_job(self, job: Job, now_s: float) -> None:
         """Add the integral of a job to that of work outside all jobs, whose key is None.
 

@@ -15,6 +15,7 @@ from slurm_energy_lab.model.gpu_physics import GpuOperatingPoint, GpuPhysics
 from slurm_energy_lab.model.job_integrals import Job
 from slurm_energy_lab.model.kernel_run import KernelPart
 from slurm_energy_lab.model.kernels import REAL_ACTIVITY, REAL_BYTES_PER_CYCLE
+from slurm_energy_lab.model.task_counters import TaskShares
 
 
 @dataclass(slots=True)
@@ -65,6 +66,32 @@ def cpu_shares(
     active = len(fed) + sum(load.count * load.busy for load in loads)
     awake_watts = physics.cpu.awake_watts * min(1.0, active)
     return CpuShares(_with_shared_power(own, traffic, physics, awake_watts), traffic)
+
+
+def task_shares(
+    physics: CpuPhysics, loads: Iterable[CoreLoad], operation: CpuOperatingPoint, ceiling_khz: int
+) -> TaskShares:
+    """Return the memory traffic and the power of the cores of each task on a package.
+
+    Args:
+        physics: physics of the package.
+        loads: its busy cores.
+        operation: its operating point.
+        ceiling_khz: maximum frequency of every core.
+    """
+    shares = TaskShares()
+    for load in loads:
+        khz = min(load.khz, ceiling_khz)
+        for part in load.parts:
+            watts = physics.active_watts(operation.demands[part].activity, khz)
+            shares.add_core_watts(part.run_id, load.count * watts / len(load.parts))
+        for job, share in load.real_jobs:
+            task, cores = -(job or 0), load.count * share
+            shares.add_core_watts(task, cores * physics.active_watts(REAL_ACTIVITY, khz))
+            shares.add_traffic(task, cores * REAL_BYTES_PER_CYCLE * khz * 1e3)
+    for part, demand in operation.demands.items():
+        shares.add_traffic(part.run_id, part.task.bytes / demand.period_s)
+    return shares
 
 
 def _jobs(loads: Iterable[CoreLoad], fed: Iterable[FedGpu]) -> set[Job]:

@@ -44,6 +44,7 @@ class KernelPart:
         end_s: time at which the current phase ends at the current rates; infinity while all rates are 0.
         job: Slurm's job id of the job to which the kernel belongs; None for no job.
         host_khz: frequency of the core whose thread feeds the GPU; infinity until the node model sets it.
+        run_id: id of the kernel run.
     """
 
     __slots__ = (
@@ -58,10 +59,13 @@ class KernelPart:
         "end_s",
         "host_khz",
         "job",
+        "run_id",
         "task",
     )
 
-    def __init__(self, spec: KernelSpec, device: str, size: float, now_s: float, job: Job = None) -> None:
+    def __init__(
+        self, spec: KernelSpec, device: str, size: float, now_s: float, job: Job = None, run_id: int = 0
+    ) -> None:
         scale = spec.scale(size)
         cycles = max(1, math.ceil(size)) if spec.looped else 1
         self._tasks = tuple(
@@ -87,6 +91,7 @@ class KernelPart:
         self.end_s = math.inf
         self.host_khz = math.inf
         self.job = job
+        self.run_id = run_id
 
     def update_progress(self, now_s: float) -> None:
         """Subtract the progress up to time `now_s` from the remaining work of the current phase."""

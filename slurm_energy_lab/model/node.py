@@ -7,7 +7,7 @@ caller passes the time; the module reads no clock, does not sleep and does no I/
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from slurm_energy.errors import NotFoundError, UsageError
 from slurm_energy_lab.model.core_loads import Cores
@@ -25,6 +25,7 @@ from slurm_energy_lab.model.profile import NodeProfile
 from slurm_energy_lab.model.programs import workload_spec
 from slurm_energy_lab.model.readings import Readings
 from slurm_energy_lab.model.requests import FrequencyRequest, GpuState, KernelRequest, KernelResult
+from slurm_energy_lab.model.task_counters import TaskCounters
 
 
 class NodeModel:
@@ -71,6 +72,7 @@ class NodeModel:
             "gpu": [gpu.job_watts for gpu in self._gpus],
         }
         self._usage = UsageByJob(profile, self._occupancy, books, start_s)
+        self._task_counters = [package.task_counters for package in self._packages]
 
     @property
     def now_s(self) -> float:
@@ -231,8 +233,11 @@ class NodeModel:
         size = size_of(self.profile, request)
         part_placements = placements(self.profile, request)
         self.advance(now_s)
-        parts = [KernelPart(spec, request.device, size, self._now_s, request.job_id) for _ in part_placements]
         self._last_run_id += 1
+        parts = [
+            KernelPart(spec, request.device, size, self._now_s, request.job_id, self._last_run_id)
+            for _ in part_placements
+        ]
         run = KernelRun(
             run_id=self._last_run_id,
             kernel=request.kernel,
@@ -346,6 +351,11 @@ class NodeModel:
         """Return CPU time and energy by job. Its values are valid at time `now_s`."""
         self._operate()
         return self._usage
+
+    def task_counters(self) -> Sequence[TaskCounters]:
+        """Return the counters of the tasks on each package. Their values are valid at time `now_s`."""
+        self._operate()
+        return self._task_counters
 
     def cpu_utilisation(self, cpu: int) -> float:
         """Return the busy share of a CPU's core, 0 to 1.

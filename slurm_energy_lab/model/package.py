@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from slurm_energy_lab.model.cpu_physics import CoreLoad, CpuPhysics, FedGpu
 from slurm_energy_lab.model.integrator import Integrator
 from slurm_energy_lab.model.job_integrals import JobIntegrals
-from slurm_energy_lab.model.job_power import cpu_shares
+from slurm_energy_lab.model.job_power import cpu_shares, task_shares
 from slurm_energy_lab.model.kernel_run import KernelPart
 from slurm_energy_lab.model.power_limits import RunningAverageLimit
 from slurm_energy_lab.model.profile import Constraint, NodeProfile
+from slurm_energy_lab.model.task_counters import TaskCounters
 
 _HSMP_WINDOW_S = 0.1  # assumed: the firmware's own loop is fast and has no setting
 
@@ -31,6 +32,8 @@ class PackageModel:
         self.core_meter = Integrator(now_s, 0.0)
         self.dram_meter = Integrator(now_s, profile.memory.idle_watts)
         self.job_watts, self.dram_job_watts = JobIntegrals(), JobIntegrals()
+        self.task_counters = TaskCounters()
+        self._counts_tasks = profile.resctrl is not None
         self.throttle_meter = Integrator(now_s, 0.0)
         self.limits = self._power_on_limits(profile, now_s)
         self.ceiling_khz = physics.max_khz
@@ -98,6 +101,8 @@ class PackageModel:
         self.job_watts.set_rates(now_s, shares.watts)
         dram = self._memory.joules_per_byte
         self.dram_job_watts.set_rates(now_s, {job: dram * rate for job, rate in shares.bytes_per_s.items()})
+        if self._counts_tasks:
+            self.task_counters.set_rates(now_s, task_shares(self._physics, loads, operation, ceiling))
         for limit in self.limits.values():
             limit.set_power(operation.watts)
 

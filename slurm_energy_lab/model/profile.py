@@ -232,6 +232,25 @@ class MemoryProfile:
 
 
 @dataclass(frozen=True, slots=True)
+class ResctrlProfile:
+    """Monitoring of the processor's memory traffic by task, which the kernel offers through resctrl.
+
+    Attributes:
+        num_rmids: number of monitoring ids, one of which the root group has.
+        core_energy_rmids: number of monitoring ids of the energy of cores; 0 for none.
+        mounted: whether the file system is mounted.
+        limbo_s: time for which the id of a removed group cannot be used again.
+        closids: number of control groups, including the root group.
+    """
+
+    num_rmids: int
+    core_energy_rmids: int = 0
+    mounted: bool = True
+    limbo_s: float = 0.0
+    closids: int = 16
+
+
+@dataclass(frozen=True, slots=True)
 class PowerProfile:
     """A workload power profile that the GPUs offer, and what the firmware does while it is enforced.
 
@@ -318,7 +337,7 @@ class OtherProfile:
 class NodeProfile:
     """Hardware description of one type of node.
 
-    `gpu` is None for a node without GPUs.
+    `gpu` is None for a node without GPUs, `resctrl` for processors or kernels without monitoring by task.
     """
 
     name: str
@@ -329,6 +348,7 @@ class NodeProfile:
     memory: MemoryProfile
     gpu: GpuProfile | None
     other: OtherProfile
+    resctrl: ResctrlProfile | None = None
 
     @property
     def gpu_count(self) -> int:

@@ -117,6 +117,8 @@ def _path(name_or_path: str | Path) -> Path:
 
 def _override(path: Path, data: dict[str, Any], key: str, value: Any) -> None:
     *sections, last = key.split(".")
+    if sections == ["resctrl"]:  # no shipped profile has this section
+        data.setdefault("resctrl", {})
     table: Any = data
     for section in sections:
         table = table.get(section) if isinstance(table, dict) else None
@@ -221,6 +223,8 @@ def _faults(profile: NodeProfile) -> list[tuple[str, str]]:
     rules = _cpu_rules(profile.cpu, profile.cpufreq) + _rapl_rules(profile.rapl)
     meters = profile.other.power_meters in (None, "acpi", "grace", "none")
     rules.append(("other.power_meters", meters, "not acpi, grace or none"))
+    if profile.resctrl is not None:
+        rules.append(("resctrl.num_rmids", profile.resctrl.num_rmids > 0, "the root group needs one"))
     if profile.gpu is not None:
         rules += _gpu_rules(profile.gpu)
     return [(key, why) for key, holds, why in rules if not holds]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from slurm_energy_lab.model import CpuProfile
 from slurm_energy_lab.realtime_model import RealtimeModel
 from slurm_energy_lab.tree.entries import File, Tree
 
 PATH = "/proc/cpuinfo"
+_MONITORING_FLAGS = "cqm_llc cqm_occup_llc cqm_mbm_total cqm_mbm_local"
 
 
 def add_cpuinfo(tree: Tree, realtime_model: RealtimeModel) -> None:
@@ -15,6 +18,8 @@ def add_cpuinfo(tree: Tree, realtime_model: RealtimeModel) -> None:
     The `cpu MHz` in it is the current frequency of each core.
     """
     cpu = realtime_model.profile.cpu
+    if realtime_model.profile.resctrl is not None:
+        cpu = dataclasses.replace(cpu, flags=f"{cpu.flags} {_MONITORING_FLAGS}")
     base_khz = realtime_model.profile.cpufreq.base_khz
     parts = [_before_and_after_mhz(cpu, number, base_khz) for number in range(cpu.cpus)]
 

@@ -127,6 +127,22 @@ class Directory(TreeEntry):
         self.children: dict[str, TreeEntry] = {}
 
 
+class GroupDirectory(Directory):
+    """A directory in which clients create and remove subdirectories.
+
+    Attributes:
+        create: called with the name of a new subdirectory; raises OSError to refuse.
+        discard: called with the name of a subdirectory to remove; raises OSError to refuse.
+    """
+
+    __slots__ = ("create", "discard")
+
+    def __init__(self, create: Callable[[str], None], discard: Callable[[str], None]) -> None:
+        super().__init__()
+        self.create = create
+        self.discard = discard
+
+
 class Tree:
     """An emulated file tree: entries by absolute path.
 
@@ -137,6 +153,8 @@ class Tree:
         self._entries: dict[str, TreeEntry] = {"/": Directory()}
         self.faults: dict[str, int] = {}
         """Error numbers by path, to emulate broken hardware. A path that ends in `/` covers all below it."""
+        self.texts: dict[str, bytes] = {}
+        """Contents by path that replace those of files, for drivers that report a failure as text."""
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from slurm_energy_lab.realtime_model import RealtimeModel
@@ -18,7 +19,9 @@ from slurm_energy_lab.tree.nvidia import add_nvidia
 from slurm_energy_lab.tree.pm_counters import add_pm_counters
 from slurm_energy_lab.tree.powercap import add_powercap
 from slurm_energy_lab.tree.proc_stat import add_proc_stat
+from slurm_energy_lab.tree.process_groups import ProcessGroups
 from slurm_energy_lab.tree.rapl_registers import RaplRegisters
+from slurm_energy_lab.tree.resctrl import ResctrlFiles
 from slurm_energy_lab.tree.topology import add_topology
 
 
@@ -53,16 +56,30 @@ class NodeTree:
         cpufreq: the cpufreq files.
         meter: the ACPI power meter.
         groups: the control groups of jobs.
+        resctrl: the monitoring groups; None if the profile has none.
     """
 
     tree: Tree
     cpufreq: CpufreqFiles
     meter: AcpiPowerMeter
     groups: JobCgroups
+    resctrl: ResctrlFiles | None
 
 
-def build_tree(realtime_model: RealtimeModel, firmware: NodeOptions) -> NodeTree:
-    """Build the tree of all emulated files of a node."""
+def build_tree(
+    realtime_model: RealtimeModel,
+    firmware: NodeOptions,
+    processes: ProcessGroups | None = None,
+    caller: Callable[[], int] = lambda: 0,
+) -> NodeTree:
+    """Build the tree of all emulated files of a node.
+
+    Args:
+        realtime_model: the node's model.
+        firmware: properties of this node.
+        processes: monitoring groups of processes; None for those of this machine.
+        caller: returns the id of the process whose request is served; 0 if it is in this namespace.
+    """
     tree = Tree()
     add_topology(tree, realtime_model.profile)
     cpufreq = CpufreqFiles(tree, realtime_model)
@@ -85,6 +102,8 @@ def build_tree(realtime_model: RealtimeModel, firmware: NodeOptions) -> NodeTree
     add_nvidia(tree, realtime_model, firmware.node, firmware.gpu_persistence)
     add_cpuinfo(tree, realtime_model)
     add_proc_stat(tree, realtime_model)
-    return NodeTree(
-        tree, cpufreq, meter, JobCgroups(tree, realtime_model, firmware.node, realtime_model.clock)
-    )
+    resctrl = None
+    if realtime_model.profile.resctrl is not None:
+        resctrl = ResctrlFiles(tree, realtime_model, processes or ProcessGroups(), caller)
+    groups = JobCgroups(tree, realtime_model, firmware.node, realtime_model.clock)
+    return NodeTree(tree, cpufreq, meter, groups, resctrl)

@@ -55,10 +55,10 @@ class Node:
         self.clock = Clock()
         self.realtime_model = RealtimeModel(load_profile("epyc-7513-a100"), self.clock)
         self.throttle = CpuThrottle(self.realtime_model, None, "not in this test")
-        self.faults: dict[str, int] = {}
         self.tree = Tree()
+        self.faults = self.tree.faults
         groups = JobCgroups(self.tree, self.realtime_model, "n1", self.realtime_model.clock)
-        requests = EmulatorRequestHandler("n1", self.realtime_model, self.throttle, groups, self.faults)
+        requests = EmulatorRequestHandler("n1", self.realtime_model, self.throttle, groups, self.tree)
         self.server = ControlServer(
             path, self.realtime_model, requests, self.throttle, AcpiPowerMeter(self.realtime_model)
         )

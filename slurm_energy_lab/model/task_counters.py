@@ -1,0 +1,74 @@
+"""Exact memory traffic and core energy of the tasks on one package.
+
+A task is a kernel run, identified by its run id, or the programs of a job outside the model, identified by
+the negative job id (0: programs of no job).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from slurm_energy_lab.model.job_integrals import JobIntegrals
+
+Task = int
+
+
+@dataclass(slots=True)
+class TaskShares:
+    """Current memory traffic and core power of a package by task.
+
+    Attributes:
+        bytes_per_s: memory traffic.
+        core_watts: power of the busy cores, without the package's shared parts.
+    """
+
+    bytes_per_s: dict[int | None, float] = field(default_factory=dict)
+    core_watts: dict[int | None, float] = field(default_factory=dict)
+
+    def add_traffic(self, task: Task, bytes_per_s: float) -> None:
+        """Add memory traffic to a task."""
+        self.bytes_per_s[task] = self.bytes_per_s.get(task, 0.0) + bytes_per_s
+
+    def add_core_watts(self, task: Task, watts: float) -> None:
+        """Add power of cores to a task."""
+        self.core_watts[task] = self.core_watts.get(task, 0.0) + watts
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCount:
+    """What was counted on one package since the start of the model.
+
+    Attributes:
+        traffic_bytes: bytes to and from memory.
+        core_joules: energy of the cores.
+    """
+
+    traffic_bytes: float = 0.0
+    core_joules: float = 0.0
+
+    def plus(self, more: TaskCount, sign: int = 1) -> TaskCount:
+        """Return the sum; with `sign` -1 the difference."""
+        return TaskCount(
+            self.traffic_bytes + sign * more.traffic_bytes, self.core_joules + sign * more.core_joules
+        )
+
+
+class TaskCounters:
+    """Counters of all tasks on one package."""
+
+    def __init__(self) -> None:
+        self._traffic, self._energy = JobIntegrals(), JobIntegrals()
+
+    def set_rates(self, now_s: float, shares: TaskShares) -> None:
+        """Set the rates of all tasks from time `now_s` on."""
+        self._traffic.set_rates(now_s, shares.bytes_per_s)
+        self._energy.set_rates(now_s, shares.core_watts)
+
+    def count(self, task: Task, now_s: float) -> TaskCount:
+        """Return the counts of a task up to time `now_s`."""
+        return TaskCount(self._traffic.integral_at(task, now_s), self._energy.integral_at(task, now_s))
+
+    def forget(self, task: Task) -> None:
+        """Delete the counts of a kernel run that has ended."""
+        self._traffic.forget(task)
+        self._energy.forget(task)

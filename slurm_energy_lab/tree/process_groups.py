@@ -1,0 +1,182 @@
+"""Monitoring group of each process of this machine, which children inherit at their creation.
+
+The emulator keeps this state instead of the kernel. A process that a client moves belongs to its new group.
+Any other process belongs to the group that its parent had when the process was created. Orphans whose parent
+has ended belong to the root group, because their ancestry is unknown.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT_GROUP = ""
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_MAX_DEPTH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOrigin:
+    """Origin of a task (a thread).
+
+    Attributes:
+        parent: process that created the task.
+        start_s: start of the task in seconds since boot, at most one clock tick too early.
+    """
+
+    parent: int
+    start_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    start_s: float
+    time_s: float
+    group: str
+
+
+class ProcessGroups:
+    """Monitoring group of each process.
+
+    Args:
+        proc: the machine's /proc.
+        clock: clock in seconds since boot.
+    """
+
+    def __init__(
+        self,
+        proc: Path = Path("/proc"),
+        clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+    ) -> None:
+        self._proc = proc
+        self._clock = clock
+        self._moves: dict[int, list[_Move]] = {}
+
+    def move(self, tid: int, group: str) -> None:
+        """Move a task to a group.
+
+        Raises:
+            ProcessLookupError: the task does not exist.
+        """
+        origin = self._origin(tid)
+        if origin is None:
+            raise ProcessLookupError(tid)
+        moves = [move for move in self._moves.get(tid, []) if move.start_s == origin.start_s]
+        self._moves[tid] = [*moves, _Move(origin.start_s, self._clock(), group)]
+
+    def move_all(self, group: str, target: str) -> None:
+        """Move all tasks of a removed group to another one."""
+        for tid, moves in self._moves.items():
+            if moves[-1].group == group:
+                self._moves[tid] = [*moves, _Move(moves[-1].start_s, self._clock(), target)]
+
+    def group_of(self, tid: int) -> str:
+        """Return the group of a task."""
+        return self._group_at(tid, self._clock())
+
+    def members(self, group: str) -> list[int]:
+        """Return the tasks of a group."""
+        return sorted(tid for tid in self._all_tasks() if self.group_of(tid) == group)
+
+    def local_tid(self, number: int, caller: int) -> int | None:
+        """Return the id in this namespace of the task that has the id `number` in that of a process.
+
+        Args:
+            number: id in the namespace of `caller`.
+            caller: process id in this namespace; 0 if both are in one namespace.
+        """
+        if not caller or self._namespace(caller) == self._namespace(os.getpid()):
+            return number
+        return next((own for own, seen in self._seen_from(caller).items() if seen == number), None)
+
+    def numbers_for(self, tids: Iterable[int], caller: int) -> list[int]:
+        """Return the ids that tasks have in the namespace of the process `caller`; others are left out."""
+        if not caller or self._namespace(caller) == self._namespace(os.getpid()):
+            return list(tids)
+        seen = self._seen_from(caller)
+        return [seen[tid] for tid in tids if tid in seen]
+
+    def _group_at(self, tid: int, time_s: float) -> str:
+        for _ in range(_MAX_DEPTH):
+            origin = self._origin(tid)
+            if origin is None:
+                return ROOT_GROUP
+            moves = [
+                m for m in self._moves.get(tid, []) if m.start_s == origin.start_s and m.time_s <= time_s
+            ]
+            if moves:
+                return moves[-1].group
+            tid, time_s = origin.parent, origin.start_s + 1 / _TICKS_PER_S
+        return ROOT_GROUP
+
+    def _origin(self, tid: int) -> TaskOrigin | None:
+        """Return the origin of a task; None if the task does not exist."""
+        try:
+            fields = (self._proc / str(tid) / "stat").read_bytes().rpartition(b")")[2].split()
+            leader = _leader((self._proc / str(tid) / "status").read_text())
+        except (OSError, ValueError):
+            return None
+        start_s = int(fields[19]) / _TICKS_PER_S
+        return TaskOrigin(int(fields[1]) if leader == tid else leader, start_s)
+
+    def _all_tasks(self) -> list[int]:
+        pids = [int(path.name) for path in self._proc.iterdir() if path.name.isdecimal()]
+        return [tid for pid in pids for tid in self._threads(pid)]
+
+    def _threads(self, pid: int) -> list[int]:
+        try:
+            return [int(path.name) for path in (self._proc / str(pid) / "task").iterdir()]
+        except OSError:
+            return []
+
+    def _namespace(self, pid: int) -> str:
+        try:
+            return str((self._proc / str(pid) / "ns/pid").readlink())
+        except OSError:
+            return ""
+
+    def _seen_from(self, caller: int) -> Mapping[int, int]:
+        """Return the ids of tasks in the PID namespace of a process, by id in this namespace."""
+        depth = len(self._ids(caller))
+        numbers: dict[int, int] = {}
+        for tid in self._all_tasks():
+            ids = self._ids(tid)
+            if len(ids) >= depth and self._shares_namespace(tid, caller, ids, depth):
+                numbers[tid] = ids[depth - 1]
+        return numbers
+
+    def _shares_namespace(self, tid: int, caller: int, ids: list[int], depth: int) -> bool:
+        """Return whether a task is in the namespace of `caller` or in one below it.
+
+        A namespace below is accepted by its depth alone: nodes of a lab are namespaces side by side, and
+        their tasks have an ancestor in the namespace of their own node.
+        """
+        if len(ids) == depth:
+            return self._namespace(tid) == self._namespace(caller)
+        origin = self._origin(tid)
+        while origin is not None and len(self._ids(origin.parent)) > depth:
+            origin = self._origin(origin.parent)
+        return origin is not None and self._namespace(origin.parent) == self._namespace(caller)
+
+    def _ids(self, tid: int) -> list[int]:
+        try:
+            text = (self._proc / str(tid) / "status").read_text()
+        except OSError:
+            return []
+        line = next((line for line in text.splitlines() if line.startswith("NSpid:")), "NSpid:")
+        return [int(word) for word in line.split()[1:]]
+
+
+def _leader(status: str) -> int:
+    """Return the process id of a thread from /proc/TID/status.
+
+    Raises:
+        ValueError: the text does not contain it.
+    """
+    for line in status.splitlines():
+        if line.startswith("Tgid:"):
+            return int(line.split()[1])
+    raise ValueError("no Tgid")
