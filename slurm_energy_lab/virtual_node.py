@@ -13,7 +13,7 @@ import math
 import os
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,6 +23,7 @@ from slurm_energy.agent.sockets.messages import ProgressMessage
 from slurm_energy.agent.state.state_directory import StateDirectory
 from slurm_energy.budget.messages import NodePoll
 from slurm_energy.config import AgentConfig, BudgetConfig, Config
+from slurm_energy.devices.cpu.resctrl import MonitoringFiles, find_support
 from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob, WriteStage
 from slurm_energy.devices.hardware import GpuInfo
@@ -31,14 +32,17 @@ from slurm_energy.devices.source_priority import select_sources
 from slurm_energy.records import EnergyRecord
 from slurm_energy_lab.model import KernelRequest, KernelResult, NodeModel, load_profile
 from slurm_energy_lab.realtime_model import RealtimeModel
-from slurm_energy_lab.tree.entries import Directory, File, Link
+from slurm_energy_lab.tree.entries import Directory, File, GroupDirectory, Link, Tree
 from slurm_energy_lab.tree.node_tree import NodeOptions, build_tree
+from slurm_energy_lab.tree.process_groups import ProcessGroups
+from slurm_energy_lab.tree.resctrl import ROOT as RESCTRL_ROOT
 
 _DYNAMIC = ("/energy_uj", "/stat", "/cpu.stat")
 _GLOBAL = ("/boost", "/no_turbo")
 """Ends of the paths of settings that change those of every CPU."""
 _LOWER_CACHE = re.compile(r"/cache/index[012](/|$)")
 _START_S = 1000.0
+_FIRST_PID = 10_000
 
 
 class ModelClock:
@@ -147,6 +151,49 @@ class ModelGpuClocks(_GpuKnob):
 _GPU_KNOBS = (ModelGpuPersistence, ModelGpuLimit, ModelGpuClocks)
 
 
+class ModelMonitoring(MonitoringFiles):
+    """Monitoring groups of the emulator's file tree, without a file system."""
+
+    def __init__(self, root: Path, quantities: Iterable[str], tree: Tree) -> None:
+        super().__init__(root, quantities)
+        self._tree = tree
+
+    def entries(self, folder: str) -> list[str]:
+        """Return the directories in a directory."""
+        entry = self._tree.get(f"{RESCTRL_ROOT}/{folder}".rstrip("/"))
+        if not isinstance(entry, Directory):
+            raise DeviceError(folder, "missing")
+        return sorted(name for name, child in entry.children.items() if isinstance(child, Directory))
+
+    def text(self, path: str) -> str:
+        """Return the content of a file."""
+        path = f"{RESCTRL_ROOT}/{path}"
+        entry = self._tree.get(path)
+        if not isinstance(entry, File):
+            raise DeviceError(path, "missing")
+        return (self._tree.texts.get(path) or entry.render()).decode()
+
+    def make(self, folder: str, name: str) -> None:
+        """Create a directory."""
+        above = self._tree.get(f"{RESCTRL_ROOT}/{folder}".rstrip("/"))
+        assert isinstance(above, GroupDirectory)
+        above.create(name)
+
+    def discard(self, folder: str, name: str) -> None:
+        """Remove a directory."""
+        above = self._tree.get(f"{RESCTRL_ROOT}/{folder}".rstrip("/"))
+        assert isinstance(above, GroupDirectory)
+        above.discard(name)
+
+    def write_tasks(self, group: str, tids: Iterable[int]) -> None:
+        """Move tasks to a group."""
+        entry = self._tree.get(f"{RESCTRL_ROOT}/{group}/tasks")
+        assert isinstance(entry, File)
+        assert entry.store is not None
+        for tid in tids:
+            entry.store(str(tid).encode())
+
+
 class VirtualNode:
     """A node with an agent.
 
@@ -160,6 +207,7 @@ class VirtualNode:
             `manager.poll_budget` and applies decisions with `manager.budget.apply`.
         name: Slurm's name of the node.
         clock: clock of the model, which nodes may share; None creates one.
+        overrides: values that replace those of the profile, by dotted key.
     """
 
     def __init__(
@@ -173,12 +221,14 @@ class VirtualNode:
         budget_mode: str = "off",
         name: str = "n1",
         clock: ModelClock | None = None,
+        overrides: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name
         self.clock = clock or ModelClock()
-        self.model = RealtimeModel(load_profile(profile), self.clock)
-        self._tree = build_tree(self.model, NodeOptions(name))
+        self.model = RealtimeModel(load_profile(profile, overrides), self.clock)
         self._folder, self.root = folder, folder / "node"
+        self._processes = ProcessGroups(self.root / "proc", self.clock)
+        self._tree = build_tree(self.model, NodeOptions(name), self._processes)
         self._interval_s = 1.0 / sampling_hz
         self._last_job = 0
         self._agents = 0
@@ -240,7 +290,14 @@ class VirtualNode:
             hardware=dataclasses.replace(devices.hardware, gpus=gpus),
             counters=tuple(counters),
             knobs={**devices.knobs, **{knob.key: knob for knob in knobs}},
+            monitoring=self._monitoring(),
         )
+
+    def _monitoring(self) -> MonitoringFiles | None:
+        found = find_support(self.root)
+        if not found.quantities:
+            return None
+        return ModelMonitoring(self.root, found.quantities, self._tree.tree)
 
     def close(self) -> None:
         """Stop the agent."""
@@ -253,6 +310,19 @@ class VirtualNode:
         """Return a job id that no job of this node has had."""
         self._last_job += 1
         return self._last_job
+
+    def begin_step(self, job_id: int) -> None:
+        """Begin the batch step of a job, with a process that runs the job's kernels."""
+        self._refresh()
+        pid = _FIRST_PID + job_id
+        folder = self.root / f"proc/{pid}"
+        (folder / f"task/{pid}").mkdir(parents=True)
+        started = int(self.clock.now_s * os.sysconf("SC_CLK_TCK"))
+        fields = f"S 1 {' 0' * 9} 0 0 0 0 0 0 0 0 {started}"
+        (folder / "stat").write_text(f"{pid} (slurmstepd) {fields}\n")
+        (folder / "status").write_text(f"Name:\tslurmstepd\nTgid:\t{pid}\n")
+        (folder / "cmdline").write_text(f"slurmstepd: [{job_id}.batch]")
+        self.manager.step("start", job_id, "batch", pid=pid)
 
     def begin(self, job_id: int, cpus: int | None = None, **flags: str) -> None:
         """Begin a job; `cpus` is its allocation, all of them by default."""
@@ -290,6 +360,8 @@ class VirtualNode:
         request = KernelRequest(kernel, device, full_speed_s=seconds, job_id=job_id, **where)
         with self.model.modify() as model:
             run_id = model.submit(request, model.now_s)
+        if self._tree.resctrl is not None:
+            self._tree.resctrl.start_task(run_id, lambda: [_FIRST_PID + job_id])
         self._tree.groups.create_group(job_id)
         return run_id
 

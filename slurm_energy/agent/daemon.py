@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 import signal
@@ -23,7 +24,9 @@ from slurm_energy.agent.tuning.advice_client import AdviceClient
 from slurm_energy.agent.tuning.group_client import GroupClient
 from slurm_energy.agent.worker_thread import PeriodicTask, WorkerThread
 from slurm_energy.config import Config
+from slurm_energy.devices.cpu.resctrl import MonitoringFiles, open_monitoring
 from slurm_energy.devices.discovery import NodeDevices, discover
+from slurm_energy.devices.driver import DeviceError
 from slurm_energy.devices.node.power_options import node_power_options
 from slurm_energy.errors import EnergyError, UnavailableError
 from slurm_energy.log_once import RepeatedFailureLog, UnexpectedErrorLog
@@ -127,7 +130,15 @@ class AgentDaemon:
     def _discover(self) -> NodeDevices:
         devices = discover(node_power=node_power_options(self._config.node_power, this_node()))
         devices.wait_for_readings(_FIRST_READING_S)
-        return devices
+        return dataclasses.replace(devices, monitoring=self._open_monitoring(devices))
+
+    def _open_monitoring(self, devices: NodeDevices) -> MonitoringFiles | None:
+        components = {counter.component for counter in devices.counters}
+        try:
+            return open_monitoring(devices.root, self._config.agent.resctrl, components)
+        except DeviceError as error:
+            log.warning("agent.resctrl: %s; memory energy is divided by CPU time", error)
+            return None
 
     async def _serve(self, jobs: JobManager, socket_path: Path) -> None:
         server = AgentServer(jobs, self._serve_work, self._deferred_messages.replay)

@@ -108,6 +108,13 @@ class AgentConfig:
         idle_watts,
         show={"cpu": 90.0, "other": 110.0},
     )
+    resctrl: str = key(
+        "auto",
+        "Monitoring of each job's memory traffic through the kernel's resctrl file system, for attribution "
+        "on shared nodes. auto: if the file system is mounted; mount: mount it at the start if it is not; "
+        "off: divide by CPU time. Takes effect at the start of senergyd. See docs/attribution.md.",
+        one_of("auto", "mount", "off"),
+    )
     log_level: str = key("info", "Minimum log level; --log-level overrides it.", one_of(*LOG_LEVELS))
 
 

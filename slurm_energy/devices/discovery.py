@@ -11,6 +11,7 @@ from pathlib import Path
 
 from slurm_energy.devices import sources
 from slurm_energy.devices.cpu import cpufreq, topology
+from slurm_energy.devices.cpu.resctrl import MonitoringFiles
 from slurm_energy.devices.cpu.topology import CpuTopology
 from slurm_energy.devices.driver import (
     ActivitySensor,
@@ -47,6 +48,7 @@ class NodeDevices:
         unusable: why an interface cannot be used although its devices exist, by name of the interface.
         closers: functions that `close` calls, for example to close a library.
         root: directory that contains /sys, /proc and /dev.
+        monitoring: monitoring groups that divide energy among jobs; None if they are not used.
     """
 
     hardware: NodeHardware
@@ -60,6 +62,7 @@ class NodeDevices:
     activity_sensors: tuple[ActivitySensor, ...] = ()
     root: Path = Path("/")
     unusable: Mapping[str, str] = field(default_factory=dict)
+    monitoring: MonitoringFiles | None = None
 
     def close(self) -> None:
         """Close all counters with their file descriptors, and the vendor libraries of the GPUs."""

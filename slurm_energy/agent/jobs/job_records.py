@@ -8,7 +8,7 @@ from typing import Any
 
 from slurm_energy.agent.jobs.sessions import JobStep, Session
 from slurm_energy.agent.metering.attribution import BY_CPU_TIME, OTHER
-from slurm_energy.agent.metering.components import component_energies
+from slurm_energy.agent.metering.components import component_energies, division_notes
 from slurm_energy.control import knob_keys
 from slurm_energy.control.restore import RestoreResult
 from slurm_energy.control.transaction import SettingOutcome
@@ -49,7 +49,7 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
         throttled_seconds=session.meter.throttled_s,
         uncertain_seconds=session.meter.uncertain_s,
         tuning=_valid_tuning(session),
-        notes=tuple(session.notes),
+        notes=(*division_notes(session.meter), *session.notes),
         record_id=session.record_id,
     )
 
@@ -89,7 +89,7 @@ def step_record(session: Session, step: JobStep, end_unix: float) -> EnergyRecor
         mean_watts=_mean(energies, end - step.start_unix),
         throttled_seconds=meter.throttled_s,
         uncertain_seconds=meter.uncertain_s,
-        notes=("other steps ran at the same time",) if step.shared else (),
+        notes=(*division_notes(meter), *(["other steps ran at the same time"] if step.shared else [])),
         record_id=step.record_id,
     )
 

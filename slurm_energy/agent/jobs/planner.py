@@ -302,5 +302,5 @@ def _shared_note(cpus: int | None, cpu_count: int) -> str:
 
     `cpus` is the number of the job's CPUs (None if unknown), `cpu_count` the number of the node's CPUs.
     """
-    rule = "the job shares the node: energy by CPU time, and of the idle node by allocated CPUs"
+    rule = "the job shares the node: it is charged energy of the idle node by allocated CPUs"
     return f"{rule} ({cpus} of {cpu_count})" if cpus is not None else f"{rule}, which are unknown"

@@ -11,8 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from slurm_energy.devices.cpu.resctrl import CORE_ENERGY, TRAFFIC
+
 BY_CPU_TIME = ("cpu", "dram")
 OTHER = "other"
+CPU_TIME = "CPU time"
+MONITORED_QUANTITIES = {"cpu": CORE_ENERGY, "dram": TRAFFIC}
+"""Quantity by which the dynamic energy of a component is divided where the processor counts it by job."""
 _NONE = Fraction(0)
 
 
@@ -25,12 +30,15 @@ class JobResourceTime:
         held_ns: allocated CPU time in nanoseconds: logical CPUs times the time for which the job had them.
         cpu_time_ns: CPU time used in the interval, in nanoseconds; None if unknown.
         gpus: allocated share of each GPU by index: 1 for a whole GPU, less for a MIG instance or a shard.
+        monitored: use of monitored quantities, see `NodeMeasurement.monitored`. None if the use is unknown
+            and a part of the total; absent if the total does not contain it.
     """
 
     job: str
     held_ns: int
     cpu_time_ns: int | None = None
     gpus: Mapping[int, Fraction] = field(default_factory=dict)
+    monitored: Mapping[str, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,8 @@ class NodeMeasurement:
         dynamic: dynamic energy of components whose energy an earlier call of `split_energy` divided. The
             dynamic energy of `other` is divided in proportion to that of all other components.
         gpus: names of GPU components that the node has; those with energy need not be listed.
+        monitored: use of all processes by quantity that the processor counts by job: TRAFFIC in bytes,
+            CORE_ENERGY in microjoules. Unknown quantities are absent.
     """
 
     capacity_ns: int
@@ -66,6 +76,7 @@ class NodeMeasurement:
     static_uj: Mapping[str, int] = field(default_factory=dict)
     dynamic: DynamicEnergy = field(default_factory=DynamicEnergy)
     gpus: tuple[str, ...] = ()
+    monitored: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +89,15 @@ class EnergySplit:
         unattributed: dynamic energy that no job caused, for example of system processes.
         dynamic: dynamic energy of all components except `other`. It includes components whose energy an
             earlier call of `split_energy` divided.
+        methods: quantity by which the dynamic energy was divided, by component and job: CPU_TIME, TRAFFIC or
+            CORE_ENERGY. Components that are divided by other rules are absent.
     """
 
     jobs: Mapping[str, Mapping[str, int]]
     idle: Mapping[str, int]
     unattributed: Mapping[str, int]
     dynamic: DynamicEnergy
+    methods: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -153,6 +167,7 @@ def split_energy(interval: NodeMeasurement, claims: Iterable[JobResourceTime]) -
     jobs = sorted(claims, key=lambda claim: claim.job)
     held, used = _cpus_held(interval, jobs), _cpu_time(interval, jobs)
     pieces: dict[str, _Piece] = {}
+    methods: dict[str, dict[str, str]] = {}
     dynamic = _Piece([interval.dynamic.jobs.get(claim.job, 0) for claim in jobs])
     dynamic.unattributed = interval.dynamic.rest + sum(interval.dynamic.jobs.values()) - sum(dynamic.jobs)
     for name, energy_uj in interval.energy_uj.items():
@@ -160,7 +175,8 @@ def split_energy(interval: NodeMeasurement, claims: Iterable[JobResourceTime]) -
             continue
         static_uj = min(energy_uj, interval.static_uj.get(name, 0))
         if name in BY_CPU_TIME:
-            still, moved = _static(static_uj, held), _dynamic(energy_uj - static_uj, used)
+            still = _static(static_uj, held)
+            moved, methods[name] = _cpu_dynamic(name, energy_uj - static_uj, interval, jobs, used)
         else:
             gpu = _gpu_held(gpu_index(name), jobs)
             still, moved = _static(static_uj, gpu), _dynamic(energy_uj - static_uj, _Weights(gpu.jobs, 0))
@@ -176,6 +192,7 @@ def split_energy(interval: NodeMeasurement, claims: Iterable[JobResourceTime]) -
         dynamic=DynamicEnergy(
             dict(zip((c.job for c in jobs), dynamic.jobs, strict=True)), dynamic.unattributed
         ),
+        methods=methods,
     )
 
 
@@ -216,6 +233,66 @@ def _dynamic(energy_uj: int, used: _Weights) -> _Piece:
         return _Piece([0] * len(used.jobs), unattributed=energy_uj)
     *jobs, unattributed = apportion(energy_uj, [*used.jobs, used.rest])
     return _Piece(jobs, unattributed=unattributed)
+
+
+def _cpu_dynamic(
+    name: str, energy_uj: int, interval: NodeMeasurement, jobs: Sequence[JobResourceTime], used: _Weights
+) -> tuple[_Piece, dict[str, str]]:
+    """Divide the dynamic energy of `cpu` or `dram`.
+
+    Args:
+        name: the component.
+        energy_uj: its dynamic energy in microjoules.
+        interval: the measurement of the node.
+        jobs: the jobs.
+        used: CPU time by job.
+
+    Returns:
+        The division, and the quantity by which each job's part was determined, by job name.
+    """
+    quantity = MONITORED_QUANTITIES[name]
+    weights = _monitored_weights(quantity, interval, jobs, used)
+    if weights is None:
+        return _dynamic(energy_uj, used), {claim.job: CPU_TIME for claim in jobs}
+    methods = {c.job: CPU_TIME if c.monitored.get(quantity) is None else quantity for c in jobs}
+    if quantity != CORE_ENERGY:
+        return _dynamic(energy_uj, weights), methods
+    cores_uj = min(energy_uj, interval.monitored[quantity])
+    return _dynamic(cores_uj, weights).plus(_dynamic(energy_uj - cores_uj, used)), methods
+
+
+def _monitored_weights(
+    quantity: str, interval: NodeMeasurement, jobs: Sequence[JobResourceTime], used: _Weights
+) -> _Weights | None:
+    """Return the use of a monitored quantity by each job and by all other processes; None if unknown.
+
+    Where the use of some jobs is unknown, an assumption is made. The part of the total that is not known to
+    be another job's is divided among these jobs and the processes outside jobs in proportion to CPU time. A
+    job whose use the total does not contain is assumed to use as much per CPU time as all others together.
+    """
+    total = interval.monitored.get(quantity)
+    if total is None:
+        return None
+    known = sum(claim.monitored.get(quantity) or 0 for claim in jobs)
+    remaining = max(0, total - known)
+    guessed = [
+        time if quantity in c.monitored and c.monitored[quantity] is None else 0
+        for c, time in zip(jobs, used.jobs, strict=True)
+    ]
+    shared = [*guessed, used.rest if any(guessed) else 1]
+    *guesses, rest = apportion(remaining, shared)
+    counted_ns = used.rest + sum(
+        time for c, time in zip(jobs, used.jobs, strict=True) if quantity in c.monitored
+    )
+    if counted_ns == 0 and any(quantity not in c.monitored for c in jobs):
+        return None
+    weights = [
+        (c.monitored[quantity] or guess)
+        if quantity in c.monitored
+        else (known + remaining) * time // counted_ns
+        for c, guess, time in zip(jobs, guesses, used.jobs, strict=True)
+    ]
+    return _Weights(weights, rest) if sum(weights) + rest > 0 else None
 
 
 def _cpus_held(interval: NodeMeasurement, jobs: Sequence[JobResourceTime]) -> _Weights:

@@ -17,6 +17,9 @@ from slurm_energy.records import ComponentEnergy, Quality
 from slurm_energy.slurm.hook_environment import JobContext
 
 
+_MIN_NOTED_S = 0.05
+
+
 @dataclass(frozen=True, slots=True)
 class JobComponent:
     """A hardware component whose energy is recorded for a job.
@@ -115,6 +118,26 @@ def component_energies(
         quality = Quality.PARTIAL if uncertain else Quality.MEASURED
         energies.append(ComponentEnergy("node", total, source, quality))
     return tuple(energies)
+
+
+def division_notes(meter: JobMeter) -> tuple[str, ...]:
+    """Return notes that state by which quantities the dynamic energy of shared components was divided.
+
+    Where the quantity changed during the job, the note states the seconds of each.
+    """
+    by_component: dict[str, dict[str, float]] = {}
+    for key, seconds in meter.divided_s.items():
+        component, _, quantity = key.partition(":")
+        by_component.setdefault(component, {})[quantity] = seconds
+    by_text: dict[str, list[str]] = {}
+    for component, lengths_s in by_component.items():
+        parts = {name: s for name, s in lengths_s.items() if s >= _MIN_NOTED_S} or lengths_s
+        texts = [name if len(parts) == 1 else f"{name} for {parts[name]:.1f} s" for name in sorted(parts)]
+        by_text.setdefault(" and by ".join(texts), []).append(component)
+    return tuple(
+        f"dynamic energy of {' and '.join(sorted(names))} divided by {text}"
+        for text, names in by_text.items()
+    )
 
 
 def joules(meter: JobMeter) -> dict[str, float]:

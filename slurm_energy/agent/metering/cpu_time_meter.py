@@ -119,6 +119,10 @@ class CpuTimeMeter:
             self._due.pop(job.name, None)
             self._pause_s.pop(job.name, None)
 
+    def source(self, job_id: int) -> str | None:
+        """Return where a job's CPU time is read, as `JobCpuTimeReader.source`."""
+        return self._times.source(job_id)
+
     def pause(self) -> None:
         """Pause the measurement of the node's CPU time.
 

@@ -33,6 +33,7 @@ class Charge:
         assumed: components that other jobs also use, so that the job's share is an assumption.
         throttled_s: seconds of throttling by component.
         timing_uncertainty_s: uncertainty of `end` in seconds.
+        methods: quantity by which the dynamic energy was divided, by component, see `EnergySplit`.
     """
 
     start: float
@@ -44,6 +45,7 @@ class Charge:
     assumed: frozenset[str] = frozenset()
     throttled_s: Mapping[str, float] = field(default_factory=dict)
     timing_uncertainty_s: float = 0.0
+    methods: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def length_s(self) -> float:
@@ -63,6 +65,7 @@ class JobMeter:
             sum would count the same seconds several times.
         throttled_s: seconds of throttling; None until a throttle sensor was read.
         elapsed_s: charged seconds.
+        divided_s: seconds for which energy was divided, by component and quantity as `COMPONENT:QUANTITY`.
     """
 
     start: float
@@ -72,6 +75,7 @@ class JobMeter:
     uncertain_s: float = 0.0
     throttled_s: float | None = None
     elapsed_s: float = 0.0
+    divided_s: dict[str, float] = field(default_factory=dict)
 
     def add(self, charge: Charge, components: Iterable[str]) -> None:
         """Add a charge.
@@ -90,6 +94,10 @@ class JobMeter:
         for name in charge.assumed & counted:
             length_s = charge.end - charge.since.get(name, charge.start)
             self.assumed_s[name] = self.assumed_s.get(name, 0.0) + length_s
+        for name, method in charge.methods.items():
+            length_s = charge.end - charge.since.get(name, charge.start)
+            key = f"{name}:{method}"
+            self.divided_s[key] = self.divided_s.get(key, 0.0) + length_s
         throttled = [seconds for name, seconds in charge.throttled_s.items() if name in counted]
         if throttled:
             self.throttled_s = (self.throttled_s or 0.0) + max(throttled)
@@ -120,6 +128,7 @@ class JobMeter:
             uncertain_s=max(component_uncertain_s.values(), default=0.0),
             throttled_s=throttled,
             elapsed_s=self.elapsed_s - earlier.elapsed_s,
+            divided_s=_grown(self.divided_s, earlier.divided_s),
         )
 
     def dump(self) -> dict[str, Any]:

@@ -22,11 +22,14 @@ from slurm_energy.agent.metering.attribution import (
     split_energy,
 )
 from slurm_energy.agent.metering.component_account import MAX_WAIT_S, SLACK_S, ComponentAccount
-from slurm_energy.agent.metering.idle_power import QUIET_BUSY_SHARE, IdlePower
+from slurm_energy.agent.metering.component_rules import has_use, is_assumed, is_quiet
+from slurm_energy.agent.metering.idle_power import IdlePower
 from slurm_energy.agent.metering.job_meter import Charge
 from slurm_energy.agent.metering.occupancy import (
     GONE,
+    NOT_MONITORED,
     CpuTimeDelta,
+    MonitoredDelta,
     OccupancyInterval,
     Occupant,
     occupancy_of,
@@ -80,6 +83,7 @@ class Ledger:
         interval: SampleInterval,
         occupants: Sequence[Occupant],
         cpu_time: CpuTimeDelta,
+        monitored: MonitoredDelta = NOT_MONITORED,
         *,
         at_boundary: bool = False,
     ) -> dict[str, Charge]:
@@ -89,6 +93,7 @@ class Ledger:
             interval: counter deltas of the interval.
             occupants: the jobs that were on the node for the whole interval.
             cpu_time: CPU time used in the interval.
+            monitored: what the processor counted by job in the interval.
             at_boundary: whether a job or a Slurm step starts or ends at the end of the interval. If so,
                 everything that can be charged is charged now.
 
@@ -96,12 +101,13 @@ class Ledger:
             The charge of each occupant by job name.
         """
         self.idle.set_read_duration(interval.read_duration_s)
-        occupancy = occupancy_of(interval.start, interval.end, self._cpus, self._gpus, occupants, cpu_time)
+        used = cpu_time, monitored
+        occupancy = occupancy_of(interval.start, interval.end, self._cpus, self._gpus, occupants, *used)
         ready: dict[int, tuple[OccupancyInterval, list[str]]] = {}
         for name, account in self._accounts.items():
             if name == OTHER:
                 continue
-            if account.add_readings(interval) and (cpu_time.complete or name not in BY_CPU_TIME):
+            if account.add_readings(interval) and has_use(name, cpu_time, monitored):
                 open_time = account.close(occupancy)
                 ready.setdefault(id(open_time), (open_time, []))[1].append(name)
             else:
@@ -214,7 +220,7 @@ class Ledger:
             charges.add_split(name, open_time, account, result)
             if not account.uncertain_spans:
                 self.idle.observe(
-                    open_time.length_s, {name: energy}, [name] if _is_quiet(name, open_time) else []
+                    open_time.length_s, {name: energy}, [name] if is_quiet(name, open_time) else []
                 )
             account.settle()
         if OTHER in self._accounts and OTHER not in energy_uj:
@@ -250,6 +256,7 @@ class Ledger:
             static_uj=self.idle.static_uj(open_time.length_s, energy_uj),
             dynamic=self._dynamic,
             gpus=tuple(name for name in self._accounts if name.startswith("gpu[")),
+            monitored=open_time.monitored_totals(),
         )
         return split_energy(interval, open_time.resource_times())
 
@@ -313,6 +320,7 @@ class _ChargeBuilder:
         self._since: dict[str, dict[str, float]] = {occupant.job: {} for occupant in occupants}
         self._uncertain: dict[str, dict[str, float]] = {occupant.job: {} for occupant in occupants}
         self._assumed: dict[str, set[str]] = {occupant.job: set() for occupant in occupants}
+        self._methods: dict[str, dict[str, str]] = {occupant.job: {} for occupant in occupants}
         self.charged_uj: dict[str, int] = {}
         self.uncertain_spans: list[tuple[float, float]] = []
         self.waiting: frozenset[str] = frozenset()
@@ -329,8 +337,10 @@ class _ChargeBuilder:
             ):
                 continue
             self.add(job, name, result.jobs[job][name], open_time, account)
-            if _is_assumed(name, job, open_time):
+            if is_assumed(name, job, open_time):
                 self._assumed[job].add(name)
+            if method := result.methods.get(name, {}).get(job):
+                self._methods[job][name] = method
 
     def add(
         self, job: str, name: str, energy_uj: int, open_time: OccupancyInterval, account: ComponentAccount
@@ -375,26 +385,7 @@ class _ChargeBuilder:
                 frozenset(self._assumed[job]),
                 self._interval.throttled_s,
                 self._interval.read_duration_s / 2,
+                self._methods[job],
             )
             for job, energy in self._energy.items()
         }
-
-
-def _is_assumed(name: str, job: str, open_time: OccupancyInterval) -> bool:
-    """Return whether a job's share of a component is an assumption, because other jobs may use it too."""
-    if not name.startswith("gpu["):
-        return True
-    index = gpu_index(name)
-    share_ns = open_time.gpu_ns.get(job, {}).get(index, 0)
-    there_s = open_time.length_s - max(0.0, open_time.since[job] - open_time.start)
-    return share_ns > 0 and (len(open_time.holders(index)) > 1 or share_ns < 0.999e9 * there_s)
-
-
-def _is_quiet(name: str, open_time: OccupancyInterval) -> bool:
-    """Return whether no job used a component in an interval."""
-    if name.startswith("gpu["):
-        return not open_time.holders(gpu_index(name))
-    held = any(any(held.values()) for held in open_time.gpu_ns.values())
-    if open_time.busy_ns is None or (name == OTHER and held):
-        return False
-    return open_time.busy_ns <= QUIET_BUSY_SHARE * open_time.capacity_ns

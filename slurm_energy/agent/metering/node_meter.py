@@ -12,8 +12,9 @@ from slurm_energy.agent.metering.idle_power import IdlePower
 from slurm_energy.agent.metering.job_meter import JobMeter, PowerMonitor
 from slurm_energy.agent.metering.ledger import Ledger
 from slurm_energy.agent.metering.live_power import LivePower
+from slurm_energy.agent.metering.monitoring_groups import MonitoringGroups
 from slurm_energy.agent.metering.node_periods import NodePeriods
-from slurm_energy.agent.metering.occupancy import CpuTimeDelta
+from slurm_energy.agent.metering.occupancy import NOT_MONITORED, CpuTimeDelta, MonitoredDelta
 from slurm_energy.agent.metering.sampler import SampleInterval, Sampler
 from slurm_energy.config import Config
 from slurm_energy.devices.discovery import NodeDevices
@@ -40,6 +41,9 @@ class NodeEnergyMeter:
         self._counters = {c.key: c for c in (*devices.counters, *devices.node_counters)}
         self._sampler = Sampler(list(self._counters.values()), devices.throttle_sensors, clock)
         self._cpu_time = CpuTimeMeter(devices.root, node, devices.hardware.cpu_count)
+        self._monitoring = MonitoringGroups(
+            devices.monitoring, devices.root, self._cpu_time.source, clock.boottime
+        )
         self._ledger = Ledger(devices, IdlePower(configured_watts=dict(config.agent.idle_watts)))
         self._sequence = 0
         self._earlier_readings: Mapping[str, Any] | None = None
@@ -82,11 +86,11 @@ class NodeEnergyMeter:
         if closes:
             reason = SampleReason.FINAL
         interval = self._sampler.sample(due_only=reason in (SampleReason.PERIODIC, SampleReason.QUERY))
-        cpu_time = self._read_cpu_time(sessions, reason)  # directly after the counters
+        used = self._read_use(sessions, reason)  # directly after the counters
         if interval is not None:
             self.live.add(interval)
             self._charge(
-                interval, sessions, cpu_time, at_boundary=reason in (SampleReason.FINAL, SampleReason.STEP)
+                interval, sessions, *used, at_boundary=reason in (SampleReason.FINAL, SampleReason.STEP)
             )
         if closes:
             self.periods.close(self.sampled_at, sessions, self._oldest_reading())
@@ -98,12 +102,13 @@ class NodeEnergyMeter:
         self.periods.close(self.sampled_at, sessions, self._oldest_reading())
 
     def find_processes(self, session: Session) -> None:
-        """Search for the control group of a job at once.
+        """Search for the control group of a job at once, and monitor its memory traffic.
 
         Call it when one of the job's processes becomes known.
         """
         if not session.whole_node:
             self._cpu_time.find_processes(session.metered_job)
+            self._monitoring.add_processes(session.metered_job, self.sampled_at)
 
     def remove(self, session: Session) -> None:
         """Remove a job that ended with the last sample.
@@ -114,6 +119,7 @@ class NodeEnergyMeter:
         session.meter.add_uncertain(self._ledger.remove_job(session.owner, self.sampled_at))
         self.periods.finish_job(session)
         self._cpu_time.forget(session.metered_job)
+        self._monitoring.forget(session.metered_job)
 
     def rename(self, node: str) -> None:
         """Change Slurm's name of this node to `node`."""
@@ -146,6 +152,7 @@ class NodeEnergyMeter:
             "sampler": self._sampler.readings(),
             "counters": {key: data for key, c in self._counters.items() if (data := c.dump()) is not None},
             "cpu_time": self._cpu_time.dump(),
+            "monitoring": self._monitoring.dump(),
             "ledger": self._ledger.dump(),
             "meters": {
                 s.owner: {"meter": s.meter.dump(), "power_monitor": s.power_monitor.dump()} for s in running
@@ -173,6 +180,8 @@ class NodeEnergyMeter:
                 if key in self._counters:
                     self._counters[key].load(data)
             self._cpu_time.load(checkpoint["cpu_time"])
+            if "monitoring" in checkpoint:  # absent in checkpoints of earlier releases
+                self._monitoring.load(checkpoint["monitoring"])
             self._earlier_readings = checkpoint["sampler"]
 
     def resume(self, running: Iterable[Session]) -> None:
@@ -184,11 +193,12 @@ class NodeEnergyMeter:
         """
         sessions = list(running)
         self._sampler.sample()
-        cpu_time = self._read_cpu_time(sessions, SampleReason.PERIODIC)
+        self._monitoring.start(session.metered_job for session in sessions if not session.whole_node)
+        used = self._read_use(sessions, SampleReason.PERIODIC)
         gap = self._sampler.since(self._earlier_readings) if self._earlier_readings is not None else None
         self._earlier_readings = None
         if gap is not None:
-            self._charge(gap, sessions, cpu_time)
+            self._charge(gap, sessions, *used)
         self.periods.begin(self.sampled_at, sessions, self._oldest_reading())
         if self.periods.seconds_left <= 0:  # it ended while the agent was stopped
             self.periods.close(self.sampled_at, sessions, self._oldest_reading())
@@ -202,22 +212,30 @@ class NodeEnergyMeter:
         readings = self._sampler.readings()["counters"]
         return min((time for time, _ in readings.values()), default=None)
 
-    def _read_cpu_time(self, sessions: list[Session], reason: SampleReason) -> CpuTimeDelta:
+    def _read_use(self, sessions: list[Session], reason: SampleReason) -> tuple[CpuTimeDelta, MonitoredDelta]:
+        """Return the CPU time, and what the processor counted by job, since the last complete reading.
+
+        A job with the whole node is charged all energy, so its use is not read.
+        """
         if len(sessions) == 1 and sessions[0].whole_node:
             self._cpu_time.pause()
-            return CpuTimeDelta()
-        return self._cpu_time.read(self.sampled_at, (session.metered_job for session in sessions), reason)
+            self._monitoring.pause()
+            return CpuTimeDelta(), NOT_MONITORED
+        jobs = [session.metered_job for session in sessions]
+        cpu_time = self._cpu_time.read(self.sampled_at, jobs, reason)
+        return cpu_time, self._monitoring.read(self.sampled_at, jobs, reason)
 
     def _charge(
         self,
         interval: SampleInterval,
         sessions: list[Session],
         cpu_time: CpuTimeDelta,
+        monitored: MonitoredDelta,
         *,
         at_boundary: bool = False,
     ) -> None:
         occupants = [session.occupant for session in sessions]
-        charges = self._ledger.charge(interval, occupants, cpu_time, at_boundary=at_boundary)
+        charges = self._ledger.charge(interval, occupants, cpu_time, monitored, at_boundary=at_boundary)
         for session in sessions:
             session.add_charge(charges[session.owner])
 

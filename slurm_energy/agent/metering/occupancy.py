@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, TypeVar
@@ -49,6 +49,78 @@ class CpuTimeDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class MonitoredUse:
+    """Use of one quantity that the processor counts by group of tasks: bytes, or microjoules of cores.
+
+    Attributes:
+        total: use of all processes by package; None if unknown.
+        jobs: use by job and package; None if the job's use is unknown.
+        uncounted: jobs with unknown use that `total` does not contain, because the processor has not
+            counted it. The unknown use of other jobs is a part of `total`.
+    """
+
+    total: Mapping[int, int] | None
+    jobs: Mapping[str, Mapping[int, int] | None]
+    uncounted: frozenset[str] = frozenset()
+
+    def joined_with(self, later: MonitoredUse) -> MonitoredUse:
+        """Return the use in this interval and in that of `later`.
+
+        A job that is in one of them only used nothing in the other.
+        """
+        jobs = {
+            job: _total(self.jobs.get(job, {}), later.jobs.get(job, {}))
+            for job in {**self.jobs, **later.jobs}
+        }
+        return MonitoredUse(_total(self.total, later.total), jobs, self.uncounted | later.uncounted)
+
+    def without(self, job: str) -> MonitoredUse:
+        """Return a copy in which the use of `job` is listed under the name GONE."""
+        if job not in self.jobs:
+            return self
+        jobs = {name: used for name, used in self.jobs.items() if name != job}
+        jobs[GONE] = _total(jobs.get(GONE, {}), self.jobs[job])
+        uncounted = self.uncounted - {job} | ({GONE} if job in self.uncounted else set())
+        return MonitoredUse(self.total, jobs, uncounted)
+
+    def for_occupants(self, names: Iterable[str], *, complete: bool) -> MonitoredUse:
+        """Return the use with an entry for each job; before a complete reading its use so far is 0."""
+        missing: Mapping[int, int] | None = None if complete else {}
+        return replace(self, jobs={name: self.jobs.get(name, missing) for name in names})
+
+    def dump(self) -> dict[str, Any]:
+        """Return the use as a dict that JSON can hold."""
+        return {
+            "total": _items(self.total),
+            "jobs": {job: _items(used) for job, used in self.jobs.items()},
+            "uncounted": sorted(self.uncounted),
+        }
+
+    @classmethod
+    def load(cls, data: Mapping[str, Any]) -> MonitoredUse:
+        """Return the use that `dump` turned into `data`."""
+        jobs = {job: _from_items(items) for job, items in data["jobs"].items()}
+        return cls(_from_items(data["total"]), jobs, frozenset(data["uncounted"]))
+
+
+@dataclass(frozen=True, slots=True)
+class MonitoredDelta:
+    """What the processor counted in an interval.
+
+    Attributes:
+        uses: use by quantity; quantities that are not monitored are absent.
+        complete: False if the counts were not read at the end of this interval. The next reading then covers
+            this interval too.
+    """
+
+    uses: Mapping[str, MonitoredUse] = field(default_factory=dict)
+    complete: bool = True
+
+
+NOT_MONITORED = MonitoredDelta()
+
+
+@dataclass(frozen=True, slots=True)
 class OccupancyInterval:
     """A time interval with the resources that each job held and used.
 
@@ -63,6 +135,7 @@ class OccupancyInterval:
         cpu_ns: used CPU time by job; None if unknown.
         gpu_ns: allocated GPU time by job and GPU index: the time for which the job held the GPU, multiplied
             by the job's share of the GPU.
+        monitored: use of monitored quantities. A quantity that was not monitored all the time is absent.
     """
 
     start: float
@@ -74,6 +147,7 @@ class OccupancyInterval:
     held_ns: Mapping[str, int]
     cpu_ns: Mapping[str, int | None]
     gpu_ns: Mapping[str, Mapping[int, int]]
+    monitored: Mapping[str, MonitoredUse] = field(default_factory=dict)
 
     @property
     def length_s(self) -> float:
@@ -101,6 +175,11 @@ class OccupancyInterval:
                 for job in {**self.cpu_ns, **later.cpu_ns}
             },
             gpu_ns=gpus,
+            monitored={
+                quantity: use.joined_with(later.monitored[quantity])
+                for quantity, use in self.monitored.items()
+                if quantity in later.monitored
+            },
         )
 
     def without(self, job: str) -> OccupancyInterval:
@@ -124,14 +203,34 @@ class OccupancyInterval:
                 **{name: held for name, held in self.gpu_ns.items() if name != job},
                 GONE: _sum(self.gpu_ns.get(GONE, {}), self.gpu_ns.get(job, {})),
             },
+            monitored={quantity: use.without(job) for quantity, use in self.monitored.items()},
         )
 
     def resource_times(self) -> list[JobResourceTime]:
         """Return the resources that each job held and used, as `split_energy` takes them."""
         return [
-            JobResourceTime(job, held, self.cpu_ns.get(job), self._gpu_shares(job))
+            JobResourceTime(job, held, self.cpu_ns.get(job), self._gpu_shares(job), self._monitored_use(job))
             for job, held in self.held_ns.items()
         ]
+
+    def monitored_totals(self) -> dict[str, int]:
+        """Return the use of all processes by quantity; unknown totals are absent."""
+        return {
+            quantity: sum(use.total.values())
+            for quantity, use in self.monitored.items()
+            if use.total is not None
+        }
+
+    def _monitored_use(self, job: str) -> dict[str, int | None]:
+        """Return the use of a job by quantity; None if it is a part of the total, absent if it is not."""
+        uses: dict[str, int | None] = {}
+        for quantity, use in self.monitored.items():
+            used = use.jobs.get(job)
+            if used is not None:
+                uses[quantity] = sum(used.values())
+            elif job not in use.uncounted:
+                uses[quantity] = None
+        return uses
 
     def holders(self, gpu: int) -> set[str]:
         """Return the names of the jobs that held a share of the GPU with index `gpu`."""
@@ -145,12 +244,15 @@ class OccupancyInterval:
         """Return the interval as a dict that JSON can hold."""
         data: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
         data["gpu_ns"] = {job: list(held.items()) for job, held in self.gpu_ns.items()}
+        data["monitored"] = {quantity: use.dump() for quantity, use in self.monitored.items()}
         return data
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> OccupancyInterval:
         """Return the interval that `dump` turned into `data`."""
-        return cls(**{**data, "gpu_ns": {job: dict(held) for job, held in data["gpu_ns"].items()}})
+        gpu_ns = {job: dict(held) for job, held in data["gpu_ns"].items()}
+        monitored = {q: MonitoredUse.load(use) for q, use in data.get("monitored", {}).items()}
+        return cls(**{**data, "gpu_ns": gpu_ns, "monitored": monitored})
 
 
 def occupancy_of(
@@ -160,6 +262,7 @@ def occupancy_of(
     gpus: Iterable[int],
     occupants: Iterable[Occupant],
     used: CpuTimeDelta,
+    monitored: MonitoredDelta = NOT_MONITORED,
 ) -> OccupancyInterval:
     """Return the interval for jobs that were on the node from its start to its end.
 
@@ -170,6 +273,7 @@ def occupancy_of(
         gpus: indices of the node's GPUs.
         occupants: the jobs.
         used: CPU time used in the interval.
+        monitored: what the processor counted in the interval.
     """
     length_ns = round((end - start) * _NS)
     capacity_ns = cpus * length_ns
@@ -194,6 +298,10 @@ def occupancy_of(
             }
             for occupant in jobs
         },
+        {
+            quantity: use.for_occupants((occupant.job for occupant in jobs), complete=monitored.complete)
+            for quantity, use in monitored.uses.items()
+        },
     )
 
 
@@ -213,6 +321,19 @@ def _of_one(
 
 def _plus(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one + other
+
+
+def _total(one: Mapping[int, int] | None, other: Mapping[int, int] | None) -> Mapping[int, int] | None:
+    return None if one is None or other is None else _sum(one, other)
+
+
+def _items(used: Mapping[int, int] | None) -> list[tuple[int, int]] | None:
+    """Return a mapping as a list of pairs, because the keys of JSON objects are texts."""
+    return None if used is None else list(used.items())
+
+
+def _from_items(items: Iterable[Sequence[int]] | None) -> dict[int, int] | None:
+    return None if items is None else {int(package): int(amount) for package, amount in items}
 
 
 def _sum(one: Mapping[_K, int], other: Mapping[_K, int]) -> dict[_K, int]:

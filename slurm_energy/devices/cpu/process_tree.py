@@ -105,12 +105,30 @@ def read_job_cpu_times(root: Path, jobs: Mapping[int, tuple[int, ...]]) -> dict[
         CPU time by job id; None for a job without a living process.
     """
     processes = read_processes(root)
+    trees = _trees(root, jobs, processes)
+    return {job_id: _sum(processes, tree) for job_id, tree in trees.items()}
+
+
+def job_pids(root: Path, jobs: Mapping[int, tuple[int, ...]]) -> dict[int, set[int]]:
+    """Return the processes of jobs by job id.
+
+    Args:
+        root: directory that contains /proc.
+        jobs: process ids known to belong to each job. The job's slurmstepds are found even if they are not
+            listed.
+    """
+    return _trees(root, jobs, read_processes(root))
+
+
+def _trees(
+    root: Path, jobs: Mapping[int, tuple[int, ...]], processes: Mapping[int, ProcessStat]
+) -> dict[int, set[int]]:
     stepds = find_slurmstepds(root, processes)
     children: dict[int, list[int]] = {}
     for pid, process in processes.items():
         children.setdefault(process.parent, []).append(pid)
     return {
-        job_id: _sum(processes, _descendants(children, [*pids, *stepds.get(job_id, [])], processes))
+        job_id: _descendants(children, [*pids, *stepds.get(job_id, [])], processes)
         for job_id, pids in jobs.items()
     }
 

@@ -1,0 +1,317 @@
+"""Monitoring groups of the jobs: one group per job, and what the processor counted in it between samples.
+
+A group is created when the first process of a job is known, and removed at the end of the job. The tasks of
+the job are searched again at growing intervals, for tasks that are not in the group. Where a group cannot be
+created, because no monitoring id is free, the job's use is unknown for a while.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.agent.metering.cpu_time_meter import MeteredJob, SampleReason
+from slurm_energy.agent.metering.group_counts import CountsBetweenReadings, GroupReadings
+from slurm_energy.agent.metering.occupancy import NOT_MONITORED, MonitoredDelta, MonitoredUse
+from slurm_energy.devices.cpu import job_tasks
+from slurm_energy.devices.cpu.resctrl import ROOT_GROUP, MonitoringFiles, control_of
+from slurm_energy.devices.driver import DeviceError
+from slurm_energy.log_once import RepeatedFailureLog
+
+log = logging.getLogger(__name__)
+
+PREFIX = "senergy-"
+"""Beginning of the names of our groups. Groups with other names belong to others and stay untouched."""
+_MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.95, 10.0
+_MAX_READING_SHARE = 0.01
+"""Maximum share of the time that is spent on reading; many groups are therefore read less often."""
+_FIRST_SEARCH_S, _MAX_SEARCH_S = 0.9, 15.0
+_RETRY_S = 30.0
+_MONITORING = "monitoring of memory traffic (resctrl)"
+_EXHAUSTED = (errno.ENOSPC, errno.EBUSY)
+
+
+@dataclass(slots=True)
+class _MonitoredJob:
+    """Monitoring of one job.
+
+    Attributes:
+        job: the job, with the processes that are known now.
+        pids: known processes that have been moved to the groups.
+        groups: the job's groups by control group.
+        has_tasks: whether a task of the job was known at any time.
+        is_unknown: whether a part of the job's use since the last reading was not counted in its groups.
+        search_at: time of the next search for the job's tasks, in seconds since boot.
+        pause_s: seconds between this search and the one after it.
+        retry_at: time before which no group is created, in seconds since boot.
+    """
+
+    job: MeteredJob
+    pids: set[int] = field(default_factory=set)
+    groups: dict[str, str] = field(default_factory=dict)
+    has_tasks: bool = False
+    is_unknown: bool = False
+    search_at: float = 0.0
+    pause_s: float = _FIRST_SEARCH_S
+    retry_at: float = 0.0
+
+
+class MonitoringGroups:
+    """The monitoring groups of the jobs of one node.
+
+    Args:
+        files: the groups of the kernel; None if the node offers none or they are not to be used.
+        root: directory that contains /sys and /proc.
+        source: returns the source of a job's CPU time by job id, as `JobCpuTimeReader.source`.
+        clock: clock in seconds since boot.
+    """
+
+    def __init__(
+        self,
+        files: MonitoringFiles | None,
+        root: Path,
+        source: Callable[[int], str | None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._files = files
+        self._root = root
+        self._source = source
+        self._clock = clock
+        self._jobs: dict[str, _MonitoredJob] = {}
+        self._counts = CountsBetweenReadings(files.quantities if files else ())
+        self._adopted: dict[str, dict[str, str]] = {}
+        self._due_at = 0.0
+        self._failures = RepeatedFailureLog(log)
+
+    def start(self, running: Iterable[MeteredJob]) -> None:
+        """Remove the groups that an earlier run of the agent left, except for those of running jobs.
+
+        Args:
+            running: the running jobs, whose groups are used again.
+        """
+        if self._files is None:
+            return
+        names = {PREFIX + job.name: job.name for job in running}
+        for group in self._all_groups():
+            name = group.rpartition("/")[2]
+            if name in names:
+                self._adopted.setdefault(names[name], {})[control_of(group)] = group
+            elif name.startswith(PREFIX):
+                self._remove(group)
+
+    def read(self, now: float, jobs: Iterable[MeteredJob], reason: SampleReason) -> MonitoredDelta:
+        """Return what was counted since the last complete reading.
+
+        Args:
+            now: time in seconds since boot.
+            jobs: the jobs on the node.
+            reason: why the sample is taken. Only periodic samples that are due, and samples at which a
+                job or a record ends, read the counts; the result of others has `complete=False`.
+        """
+        if self._files is None:
+            return NOT_MONITORED
+        for job in jobs:
+            self._monitored(job).job = job
+        if reason is SampleReason.PERIODIC:
+            self._search(now)
+        waits = reason in (SampleReason.HOOK, SampleReason.QUERY)
+        if (waits or (reason is SampleReason.PERIODIC and now < self._due_at)) and self._has_groups():
+            nothing = MonitoredUse({}, {})
+            return MonitoredDelta(dict.fromkeys(self._files.quantities, nothing), complete=False)
+        return self._read_groups(now)
+
+    def pause(self) -> None:
+        """Pause the readings. The next one starts a new interval."""
+        self._counts.forget()
+
+    def _has_groups(self) -> bool:
+        return any(state.groups for state in self._jobs.values())
+
+    def add_processes(self, job: MeteredJob, now: float) -> None:
+        """Move the known processes of a job to its group, before they create other processes.
+
+        Call it when a process of the job becomes known, at the time `now` in seconds since boot.
+        """
+        if self._files is None:
+            return
+        state = self._monitored(job)
+        state.job = job
+        new = set(job.processes.pids) - state.pids
+        if not new or now < state.retry_at:
+            return
+        is_first = not state.groups
+        self._move(state, job_tasks.threads_of(self._root, new))
+        state.pids |= new
+        if is_first and job.start is None:
+            state.is_unknown = True
+        state.search_at, state.pause_s = now + _FIRST_SEARCH_S, _FIRST_SEARCH_S
+
+    def forget(self, job: MeteredJob) -> None:
+        """Remove the groups of a finished job."""
+        state = self._jobs.pop(job.name, None)
+        if state is not None:
+            self._release(state)
+
+    def dump(self) -> dict[str, Any]:
+        """Return the last readings as a dict that JSON can hold."""
+        return {"counts": self._counts.dump()}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Restore the last readings of an earlier run of the agent during the same boot from its `dump`."""
+        if self._files is not None:
+            self._counts.load(data["counts"])
+
+    def _monitored(self, job: MeteredJob) -> _MonitoredJob:
+        state = self._jobs.get(job.name)
+        if state is None:
+            state = self._jobs[job.name] = _MonitoredJob(job, groups=self._adopted.pop(job.name, {}))
+        return state
+
+    def _read_groups(self, now: float) -> MonitoredDelta:
+        assert self._files is not None
+        before = self._clock()
+        readings: GroupReadings = {}
+        try:
+            controls = self._files.control_groups()
+            for group in [*controls, *(g for s in self._jobs.values() for g in s.groups.values())]:
+                try:
+                    readings[group] = self._files.read(group)
+                except DeviceError as error:
+                    if group == ROOT_GROUP:
+                        raise
+                    self._lose(group, error)
+        except DeviceError as error:
+            self._failures.report("resctrl", f"not readable, memory energy is divided by CPU time: {error}")
+            self._counts.forget()
+            return NOT_MONITORED
+        self._failures.clear("resctrl", "readable again")
+        duration_s = self._clock() - before
+        interval_s = min(max(_MIN_INTERVAL_S, duration_s / _MAX_READING_SHARE), _MAX_INTERVAL_S)
+        self._due_at = now + interval_s
+        groups = {name: list(state.groups.values()) for name, state in self._jobs.items()}
+        unknown = {name for name, state in self._jobs.items() if state.is_unknown or not _is_counted(state)}
+        uses = self._counts.since_last(now, readings, groups, unknown)
+        for state in self._jobs.values():
+            state.is_unknown = False
+        return MonitoredDelta(uses)
+
+    def _search(self, now: float) -> None:
+        """Search for the tasks of the jobs for which a search is due, and move them to the jobs' groups."""
+        due = [s for s in self._jobs.values() if now >= s.search_at and now >= s.retry_at]
+        if not due:
+            return
+        for state in due:
+            state.search_at = now + state.pause_s
+            state.pause_s = min(2 * state.pause_s, _MAX_SEARCH_S)
+        sources = {s.job.processes: self._source(s.job.processes.job_id) for s in due}
+        tasks = job_tasks.job_tasks(self._root, sources)
+        for state in due:
+            missing = tasks.get(state.job.processes.job_id, set()) - self._grouped(state)
+            if missing:
+                self._move(state, missing)
+                state.is_unknown = True
+
+    def _grouped(self, state: _MonitoredJob) -> set[int]:
+        assert self._files is not None
+        tids: set[int] = set()
+        for group in list(state.groups.values()):
+            try:
+                tids |= self._files.tasks(group)
+            except DeviceError as error:
+                self._lose(group, error)
+        return tids
+
+    def _move(self, state: _MonitoredJob, tids: set[int]) -> None:
+        """Move tasks of a job to its group below their control group.
+
+        If others monitor one of the tasks, the task stays where it is, and the job is not monitored.
+        """
+        assert self._files is not None
+        state.has_tasks = True
+        try:
+            by_control, foreign = self._located(tids)
+            if foreign:
+                self._give_up(state, "others monitor its tasks")
+                return
+            for control, members in by_control.items():
+                group = state.groups.get(control)
+                if group is None:
+                    group = state.groups[control] = self._files.create(control, PREFIX + state.job.name)
+                self._files.add_tasks(group, members)
+            self._failures.clear(_MONITORING, "every job is monitored again")
+        except DeviceError as error:
+            self._give_up(state, str(error))
+        except OSError as error:
+            exhausted = error.errno in _EXHAUSTED
+            reason = "no monitoring id is free" if exhausted else error.strerror or str(error)
+            self._give_up(state, reason)
+
+    def _located(self, tids: set[int]) -> tuple[dict[str, set[int]], bool]:
+        """Return tasks by control group, and whether one of them is in a monitoring group of others.
+
+        Raises:
+            DeviceError: the groups cannot be read.
+        """
+        assert self._files is not None
+        by_control: dict[str, set[int]] = {}
+        rest = set(tids)
+        for control in self._files.control_groups():
+            for group in self._files.monitoring_groups(control):
+                if not group.rpartition("/")[2].startswith(PREFIX) and self._files.tasks(group) & tids:
+                    return {}, True
+            if control != ROOT_GROUP and (members := self._files.tasks(control) & rest):
+                by_control[control] = members
+                rest -= members
+        return {**by_control, ROOT_GROUP: rest} if rest else by_control, False
+
+    def _give_up(self, state: _MonitoredJob, reason: str) -> None:
+        """Stop the monitoring of a job and try again later."""
+        self._failures.report(
+            _MONITORING, f"not possible for every job, which is charged otherwise: {reason}"
+        )
+        self._release(state)
+        state.retry_at = self._clock() + _RETRY_S
+
+    def _release(self, state: _MonitoredJob) -> None:
+        for group in state.groups.values():
+            self._remove(group)
+            self._counts.remove_group(group)
+        state.groups, state.pids = {}, set()
+
+    def _lose(self, group: str, error: DeviceError) -> None:
+        """Forget a group that was removed by others. The job's tasks are searched again."""
+        log.info("monitoring group %s is gone: %s", group, error)
+        self._counts.remove_group(group)
+        for state in self._jobs.values():
+            if group in state.groups.values():
+                state.groups = {c: name for c, name in state.groups.items() if name != group}
+                state.is_unknown = True
+                state.search_at = 0.0
+
+    def _remove(self, group: str) -> None:
+        assert self._files is not None
+        try:
+            self._files.remove(group)
+        except OSError as error:
+            log.warning("monitoring group %s: not removed: %s", group, error.strerror or error)
+
+    def _all_groups(self) -> list[str]:
+        assert self._files is not None
+        try:
+            controls = self._files.control_groups()
+            return [group for control in controls for group in self._files.monitoring_groups(control)]
+        except DeviceError as error:
+            log.warning("monitoring groups of earlier jobs are not removed: %s", error)
+            return []
+
+
+def _is_counted(state: _MonitoredJob) -> bool:
+    """Return whether all use of a job is counted in its groups.
+
+    A job that has begun but has no task yet uses nothing.
+    """
+    return bool(state.groups) if state.has_tasks else state.job.start is not None
