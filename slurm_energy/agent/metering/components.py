@@ -16,7 +16,6 @@ from slurm_energy.devices.hardware import GpuInfo
 from slurm_energy.records import ComponentEnergy, Quality
 from slurm_energy.slurm.hook_environment import JobContext
 
-
 _MIN_NOTED_S = 0.05
 
 
