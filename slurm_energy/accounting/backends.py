@@ -35,6 +35,7 @@ class Backend(abc.ABC):
     """A kind of database."""
 
     begin: str = "START TRANSACTION"
+    begin_snapshot: str = "START TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
     @abc.abstractmethod
     def engine(self, url: URL, read_only: bool, statement_limit_s: float | None) -> Engine:
@@ -99,6 +100,7 @@ class SqliteBackend(Backend):
 
     # It takes the lock at once. Otherwise the first change would fail instead of waiting for the lock.
     begin = "BEGIN IMMEDIATE"
+    begin_snapshot = "BEGIN"
 
     def engine(self, url: URL, read_only: bool, statement_limit_s: float | None) -> Engine:
         """Return an engine; see `Backend.engine`."""
@@ -145,6 +147,8 @@ class SqliteBackend(Backend):
 
 class MariadbBackend(Backend):
     """A database on a MariaDB server."""
+
+    begin_snapshot = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
 
     def engine(self, url: URL, read_only: bool, statement_limit_s: float | None) -> Engine:
         """Return an engine; see `Backend.engine`."""

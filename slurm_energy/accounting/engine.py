@@ -87,14 +87,19 @@ def connect(location: Location, *, read_only: bool = False) -> Iterator[Connecti
 
 
 @contextmanager
-def transaction(connection: Connection) -> Iterator[None]:
+def transaction(connection: Connection, *, snapshot: bool = False) -> Iterator[None]:
     """Run the `with` block in a transaction that is committed at its end, or rolled back on any exception.
 
     Transactions cannot be nested; use `savepoint` inside of one.
+
+    Args:
+        connection: connection to the database.
+        snapshot: only read, and see the state of one moment. No writer waits for such a transaction.
     """
     if connection.info.get(_IN_TRANSACTION):
         raise RuntimeError("a transaction inside of a transaction")
-    connection.exec_driver_sql(backend_of(connection).begin)
+    backend = backend_of(connection)
+    connection.exec_driver_sql(backend.begin_snapshot if snapshot else backend.begin)
     connection.info[_IN_TRANSACTION] = True
     try:
         yield

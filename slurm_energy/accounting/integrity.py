@@ -69,18 +69,18 @@ def _damaged(database: Database, problems: Sequence[str]) -> DamagedDatabaseErro
 
 def _problems(connection: Connection, name: str) -> list[str]:
     if connection.dialect.name != "sqlite":
-        return _schema_problems(connection, schema_version(connection, name))
+        return schema_problems(connection, schema_version(connection, name))
     pages = [row[0] for row in connection.exec_driver_sql(f"PRAGMA integrity_check({_MAX_ROWS})")]
     if pages != ["ok"]:
         return [line for text in pages for line in text.splitlines() if not line.startswith("***")] or pages
-    problems = _schema_problems(connection, schema_version(connection, name))
+    problems = schema_problems(connection, schema_version(connection, name))
     rows = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchmany(_MAX_ROWS)
     return problems + [
         f"row {row[1]} of {row[0]} refers to a row that {row[2]} does not have" for row in rows
     ]
 
 
-def _schema_problems(connection: Connection, version: int) -> list[str]:
+def schema_problems(connection: Connection, version: int) -> list[str]:
     """Return the tables and columns that the migrations up to `version` create and the database lacks."""
     if version == 0:
         return []

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
@@ -18,7 +16,8 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from slurm_energy.accounting import migrations
 from slurm_energy.accounting.backends import backend_of
 from slurm_energy.accounting.engine import Database, Location, error_reason, explained
-from slurm_energy.errors import AlreadyRunningError, UnavailableError
+from slurm_energy.accounting.writer_lock import lock_connection, lock_file
+from slurm_energy.errors import UnavailableError
 
 _READERS: Final = 8  # more than the concurrent requests of ordinary users
 _WRITE_LIMIT_S: Final = 60.0
@@ -68,7 +67,7 @@ class Store:
         """Lock the database and bring its schema up to date."""
         if self.path is not None:
             if self.path.parent.is_dir():  # otherwise `prepare` reports the error
-                self._lock = _lock_file(self.path.with_name(self.path.name + ".lock"))
+                self._lock = lock_file(self.path)
         else:
             with explained(self._writable):
                 self._connection = self._connect_writer()
@@ -162,10 +161,7 @@ class Store:
     def _connect_writer(self) -> Connection:
         connection = self._writable.engine.connect()
         try:
-            if not backend_of(connection).lock_writer(connection):
-                raise AlreadyRunningError(
-                    f"database {self.name}", "used by another senergyctld", "stop it or name another database"
-                )
+            lock_connection(connection, self.name)
         except BaseException:
             connection.close()
             raise
@@ -205,23 +201,3 @@ class _Absence:
                 self._reason, self._until_s = error_reason(error), time.monotonic() + _RETRY_S
             raise
         self._reason = ""
-
-
-def _lock_file(path: Path) -> int:
-    """Create a lock file, lock it and return its descriptor.
-
-    It is separate from the database, because closing any descriptor of the database would drop SQLite's
-    locks.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise UnavailableError(f"database lock {path}", error.strerror or str(error)) from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise AlreadyRunningError(
-            f"database lock {path}", "held by another senergyctld", "stop it or name another database"
-        ) from None
-    return descriptor

@@ -1,0 +1,94 @@
+"""The lock of the only writer of a database: senergyctld, or a command that replaces or upgrades it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from slurm_energy.accounting.backends import backend_of
+from slurm_energy.accounting.engine import Database, explained
+from slurm_energy.errors import AlreadyRunningError, UnavailableError
+
+
+@contextmanager
+def writer_lock(database: Database) -> Iterator[None]:
+    """Context manager that holds the lock of the only writer.
+
+    Raises:
+        AlreadyRunningError: senergyctld, or another command, holds the lock.
+        UnavailableError: the database or its lock file cannot be opened.
+    """
+    if database.path is not None:
+        descriptor = lock_file(database.path)
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+        return
+    with contextlib.ExitStack() as stack:
+        with explained(database):
+            connection = stack.enter_context(database.connect())
+        lock_connection(connection, database.name)
+        yield
+
+
+def lock_file(path: Path) -> int:
+    """Create and lock the lock file of a SQLite file, and return its descriptor; closing it unlocks.
+
+    It is separate from the database, because closing any descriptor of the database would drop SQLite's
+    locks.
+
+    Args:
+        path: the SQLite file.
+
+    Raises:
+        AlreadyRunningError: another process holds the lock.
+        UnavailableError: the lock file cannot be opened.
+    """
+    lock = path.with_name(path.name + ".lock")
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        adopt_owner(lock)
+    except OSError as error:
+        raise UnavailableError(f"database lock {lock}", error.strerror or str(error)) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise AlreadyRunningError(
+            f"database lock {lock}", "held by another senergyctld", "stop it or name another database"
+        ) from None
+    return descriptor
+
+
+def lock_connection(connection: Connection, name: str) -> None:
+    """Take the lock of a database on a server for the life of a connection.
+
+    Args:
+        connection: connection to the database.
+        name: location of the database, for the error message.
+
+    Raises:
+        AlreadyRunningError: another connection holds the lock.
+    """
+    if not backend_of(connection).lock_writer(connection):
+        raise AlreadyRunningError(
+            f"database {name}", "used by another senergyctld", "stop it or name another database"
+        )
+
+
+def adopt_owner(path: Path) -> None:
+    """Give a file that root created to the owner of its directory, who runs senergyctld.
+
+    Raises:
+        OSError: the file or directory does not exist.
+    """
+    if os.geteuid() == 0:
+        owner = path.parent.stat()
+        os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)

@@ -1,0 +1,31 @@
+"""Databases with older schemas, as earlier releases have written them; see `write_schema`."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from pathlib import Path
+
+SCHEMAS = Path(__file__).parent / "schemas"
+VERSIONS = sorted(int(path.stem) for path in SCHEMAS.glob("*.sql"))
+
+
+def load_schema(version, path):
+    """Create the SQLite file `path` with the content of an earlier release."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript((SCHEMAS / f"{version}.sql").read_text())
+        connection.execute("PRAGMA journal_mode = WAL")
+
+
+def rows_of(path):
+    """Return the rows of each table of a SQLite file as sets of (column, value)."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.row_factory = sqlite3.Row
+        names = [
+            name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
+        return {
+            name: [dict(row) for row in connection.execute(f'SELECT * FROM "{name}"')]
+            for name in names
+            if name != "schema_version"
+        }
