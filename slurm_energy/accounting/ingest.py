@@ -22,6 +22,7 @@ from slurm_energy.accounting import tables, traces
 from slurm_energy.accounting.engine import error_reason, savepoint, transaction, value_errors
 from slurm_energy.accounting.plausibility import ClockAheadError, PlausibilityCheck
 from slurm_energy.accounting.upserts import insert_missing, insert_or_replace
+from slurm_energy.accounting.usage_rollup import note_changed_jobs
 from slurm_energy.errors import UsageError
 from slurm_energy.records import EnergyRecord, NewerSchemaError
 
@@ -169,7 +170,9 @@ def store(
     """
     with transaction(connection):
         refusals = _insert(connection, items, received)
-    refused = {refusal.index for refusal in refusals}
+        refused = {refusal.index for refusal in refusals}
+        stored = [item.record for item in items if item.index not in refused]
+        note_changed_jobs(connection, ((one.cluster, one.job_id) for one in stored if one.step is None))
     return [item.record.record_id for item in items if item.index not in refused], refusals
 
 

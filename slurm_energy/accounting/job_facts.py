@@ -10,13 +10,16 @@ from typing import Final, NamedTuple
 
 from sqlalchemy import Connection, and_, insert, select, update
 
+from slurm_energy.accounting import usage_tables
 from slurm_energy.accounting.engine import transaction
 from slurm_energy.accounting.tables import jobs, records
-from slurm_energy.slurm.job_accounting import JobFacts, choose_run
+from slurm_energy.accounting.usage_rollup import note_changed_jobs
+from slurm_energy.slurm.job_accounting import JobFacts, choose_run, overlaps
 
 _COLUMNS: Final = (
     *("display_id", "name", "account", "partition", "user", "state", "start", "end", "elapsed_s", "nodes"),
     *("array_job_id", "array_task_id", "het_job_id", "het_offset", "time_limit_s", "requested"),
+    *("allocated", "qos"),
 )
 """Columns of `jobs` that have the names of facts."""
 _KEY: Final = ("cluster", "job_id")
@@ -34,8 +37,8 @@ class JobLookup(NamedTuple):
     Attributes:
         cluster: Slurm's ClusterName.
         job_id: Slurm's job id.
-        new: True if the job has records that are not linked to facts. False if its facts are stored but not
-            final.
+        new: True if the job has records or energy that are not linked to facts. False if its facts are
+            stored but not final.
     """
 
     cluster: str
@@ -56,7 +59,7 @@ class StoredFacts(NamedTuple):
 
 
 def pending_lookups(connection: Connection, since: float) -> list[JobLookup]:
-    """Return the jobs that have records without facts, and the jobs whose facts are not final.
+    """Return the jobs that have records or energy periods without facts, and jobs whose facts are not final.
 
     Args:
         connection: connection to the database.
@@ -66,6 +69,12 @@ def pending_lookups(connection: Connection, since: float) -> list[JobLookup]:
     without_facts = without_facts.where(records.c.job.is_(None), records.c.received >= since)
     lookups = [JobLookup(cluster, job_id, True) for cluster, job_id in connection.execute(without_facts)]
     listed = {(job.cluster, job.job_id) for job in lookups}
+    unknown = usage_tables.usage_unknown_jobs.c
+    running = select(unknown.cluster, unknown.job_id).distinct().order_by(*_KEY)
+    for cluster, job_id in connection.execute(running.where(unknown.since >= since)):
+        if (cluster, job_id) not in listed:
+            lookups.append(JobLookup(cluster, job_id, True))
+            listed.add((cluster, job_id))
     unfinished = select(jobs.c.cluster, jobs.c.job_id).distinct().order_by(*_KEY)
     rows = connection.execute(unfinished.where(~jobs.c.finished, jobs.c.updated >= since))
     return lookups + [JobLookup(row[0], row[1], False) for row in rows if tuple(row) not in listed]
@@ -93,7 +102,9 @@ def store(
             others |= {facts.cluster for facts in runs if facts.cluster not in (None, job.cluster)}
             if fitting:
                 linked += _link(connection, job, fitting, now)
+                _store_running(connection, job, fitting, now)
                 _refresh(connection, job, fitting, now)
+                note_changed_jobs(connection, [(job.cluster, job.job_id)])
     return StoredFacts(linked, frozenset(name for name in others if name))
 
 
@@ -113,6 +124,17 @@ def _link(connection: Connection, job: JobLookup, runs: Sequence[JobFacts], now:
         connection.execute(update(records).where(records.c.id == row_id).values(job=key, **changed))
         linked += 1
     return linked
+
+
+def _store_running(connection: Connection, job: JobLookup, runs: Sequence[JobFacts], now: float) -> None:
+    """Store the facts of runs that used energy in a period, but that have no record yet."""
+    unknown = usage_tables.usage_unknown_jobs.c
+    spans = connection.execute(
+        select(unknown.start, unknown.end).where(unknown.cluster == job.cluster, unknown.job_id == job.job_id)
+    ).all()
+    for facts in runs:
+        if facts.start is not None and any(overlaps(facts, start, end) for start, end in spans):
+            _store_facts(connection, job.cluster, facts, now)
 
 
 def _refresh(connection: Connection, job: JobLookup, runs: Sequence[JobFacts], now: float) -> None:

@@ -18,10 +18,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from sqlalchemy import Column, Connection, Index, Table, inspect, text
+from sqlalchemy import Column, Connection, Index, Table, inspect, select, text
 from sqlalchemy.schema import CreateColumn
 
-from slurm_energy.accounting import tables
+from slurm_energy.accounting import tables, usage_tables
 from slurm_energy.accounting.backends import backend_of
 from slurm_energy.accounting.engine import Database, Location, explained, transaction
 from slurm_energy.accounting.sqlite_steps import SQLITE_STEPS
@@ -40,8 +40,19 @@ def _step_8(connection: Connection) -> None:
     create_tables(connection, tables.grid_series, tables.quotas, tables.quota_changes)
 
 
+def _step_9(connection: Connection) -> None:
+    """Add the sums of `senergy report`, and the facts about jobs by which it groups."""
+    add_columns(connection, tables.jobs.c.qos, tables.jobs.c.allocated, tables.periods.c.usage_group)
+    create_tables(connection, *usage_tables.ALL)
+    # Jobs from before this step are grouped like jobs whose facts have changed.
+    jobs, changed = tables.jobs.c, usage_tables.usage_changed_jobs
+    connection.execute(changed.delete())
+    known = select(jobs.cluster, jobs.job_id).distinct()
+    connection.execute(changed.insert().from_select(["cluster", "job_id"], known))
+
+
 # Steps to the versions from len(SQLITE_STEPS) + 1 on. Append to it; see above.
-STEPS: Final[tuple[Callable[[Connection], None], ...]] = (_step_7, _step_8)
+STEPS: Final[tuple[Callable[[Connection], None], ...]] = (_step_7, _step_8, _step_9)
 
 SCHEMA_VERSION: Final = len(SQLITE_STEPS) + len(STEPS)
 

@@ -82,7 +82,8 @@ def partial_index(name: str, *columns: str, where: str) -> Index:
     return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
 
 
-def _table(name: str, *items: Any) -> Table:
+def define_table(name: str, *items: Any) -> Table:
+    """Add a table to the schema."""
     return Table(
         name,
         metadata,
@@ -93,11 +94,11 @@ def _table(name: str, *items: Any) -> Table:
     )
 
 
-schema_version: Final = _table(
+schema_version: Final = define_table(
     "schema_version", Column("version", Integer, nullable=False), Column("applied", REAL, nullable=False)
 )
 
-jobs: Final = _table(
+jobs: Final = define_table(
     "jobs",
     row_id(),
     Column("cluster", name_text(MAX_CLUSTER), nullable=False),
@@ -123,6 +124,8 @@ jobs: Final = _table(
     Column("requested", long_text()),
     Column("learned", Boolean, nullable=False, server_default=text("false")),
     Column("tuning_learned", Boolean, nullable=False, server_default=text("false")),
+    Column("qos", name_text()),
+    Column("allocated", long_text()),
     UniqueConstraint("cluster", "job_id", "submit"),
     partial_index("jobs_array", "array_job_id", where="array_job_id IS NOT NULL"),
     partial_index("jobs_het", "het_job_id", where="het_job_id IS NOT NULL"),
@@ -131,7 +134,7 @@ jobs: Final = _table(
     partial_index("jobs_tuning_unlearned", "updated", where="learned AND NOT tuning_learned"),
 )
 
-records: Final = _table(
+records: Final = define_table(
     "records",
     row_id(),
     Column("record_id", name_text(), nullable=False, unique=True),
@@ -160,7 +163,7 @@ records: Final = _table(
     partial_index("records_without_job", "received", "cluster", "job_id", where="job IS NULL"),
 )
 
-traces: Final = _table(
+traces: Final = define_table(
     "traces",
     Column(
         "record", INTEGER, ForeignKey("records.id", ondelete="CASCADE"), primary_key=True, autoincrement=False
@@ -170,7 +173,7 @@ traces: Final = _table(
     Index("traces_end", "end"),
 )
 
-nodes: Final = _table(
+nodes: Final = define_table(
     "nodes",
     Column("cluster", name_text(MAX_CLUSTER), nullable=False),
     Column("node", name_text(), nullable=False),
@@ -179,7 +182,7 @@ nodes: Final = _table(
     PrimaryKeyConstraint("cluster", "node"),
 )
 
-history: Final = _table(
+history: Final = define_table(
     "history",
     row_id(),
     Column("kind", LargeBinary(8).with_variant(mysql.VARBINARY(8), "mysql", "mariadb"), nullable=False),
@@ -191,7 +194,7 @@ history: Final = _table(
     Index("history_user", "user", "end"),
 )
 
-decisions: Final = _table(
+decisions: Final = define_table(
     "decisions",
     row_id(),
     Column("cluster", name_text(MAX_CLUSTER), nullable=False),
@@ -205,7 +208,7 @@ decisions: Final = _table(
     Index("decisions_time", "time"),
 )
 
-predictions: Final = _table(
+predictions: Final = define_table(
     "predictions",
     Column("cluster", name_text(MAX_CLUSTER), nullable=False),
     Column("job_id", INTEGER, nullable=False),
@@ -215,7 +218,7 @@ predictions: Final = _table(
     Index("predictions_start", "start"),
 )
 
-tuning_runs: Final = _table(
+tuning_runs: Final = define_table(
     "tuning_runs",
     row_id(),
     Column("job", INTEGER, ForeignKey("jobs.id"), nullable=False, unique=True),
@@ -231,7 +234,7 @@ tuning_runs: Final = _table(
     Index("tuning_runs_end", "end"),
 )
 
-tuning_pins: Final = _table(
+tuning_pins: Final = define_table(
     "tuning_pins",
     Column("owner", name_text(), nullable=False),
     Column("workload", name_text(), nullable=False),
@@ -242,7 +245,7 @@ tuning_pins: Final = _table(
     PrimaryKeyConstraint("owner", "workload", "hardware"),
 )
 
-tuning_starts: Final = _table(
+tuning_starts: Final = define_table(
     "tuning_starts",
     Column("cluster", name_text(MAX_CLUSTER), nullable=False),
     Column("job_id", INTEGER, nullable=False),
@@ -258,7 +261,7 @@ tuning_starts: Final = _table(
     Index("tuning_starts_time", "time"),
 )
 
-budget_samples: Final = _table(
+budget_samples: Final = define_table(
     "budget_samples",
     Column("cluster", name_text(MAX_CLUSTER), nullable=False),
     Column("budget", name_text(), nullable=False),
@@ -275,7 +278,7 @@ budget_samples: Final = _table(
     Index("budget_samples_time", "time"),
 )
 
-budget_changes: Final = _table(
+budget_changes: Final = define_table(
     "budget_changes",
     row_id(),
     Column("cluster", name_text(MAX_CLUSTER), nullable=False),
@@ -288,7 +291,7 @@ budget_changes: Final = _table(
     Index("budget_changes_time", "cluster", "time"),
 )
 
-budget_overrides: Final = _table(
+budget_overrides: Final = define_table(
     "budget_overrides",
     Column("cluster", name_text(MAX_CLUSTER), nullable=False),
     Column("budget", name_text(), nullable=False),
@@ -300,7 +303,7 @@ budget_overrides: Final = _table(
     PrimaryKeyConstraint("cluster", "budget"),
 )
 
-budget_nodes: Final = _table(
+budget_nodes: Final = define_table(
     "budget_nodes",
     Column("cluster", name_text(MAX_CLUSTER), nullable=False),
     Column("node", name_text(), nullable=False),
@@ -310,7 +313,7 @@ budget_nodes: Final = _table(
 )
 
 # The energy of a node in one period of time; see `slurm_energy.node_period`.
-node_periods: Final = _table(
+node_periods: Final = define_table(
     "node_periods",
     row_id(),
     Column("period_id", name_text(), nullable=False, unique=True),
@@ -329,7 +332,7 @@ node_periods: Final = _table(
 # Its division: a row per job, and one each for idle and unattributed energy, with job and restart count 0.
 # NULL stands for unknown energy; `total_uj` is the sum of the others. The rows of a period add up to the
 # measured energy. A sum over many nodes and months may exceed 64 bits: add whole joules and remainders apart.
-periods: Final = _table(
+periods: Final = define_table(
     "periods",
     Column("cluster", name_text(MAX_CLUSTER), nullable=False),
     Column("node", name_text(), nullable=False),
@@ -344,11 +347,12 @@ periods: Final = _table(
     Column("gpu_uj", INTEGER),
     Column("other_uj", INTEGER),
     Column("total_uj", INTEGER, nullable=False),
+    Column("usage_group", INTEGER),
     PrimaryKeyConstraint("cluster", "node", "start", "kind", "job_id", "restart_count"),
     Index("periods_job", "cluster", "job_id", "start"),
 )
 
-grid_series: Final = _table(
+grid_series: Final = define_table(
     "grid_series",
     Column("cluster", name_text(MAX_CLUSTER), nullable=False),
     Column("quantity", name_text(16), nullable=False),
@@ -363,7 +367,7 @@ grid_series: Final = _table(
     Index("grid_series_end", "quantity", "end"),
 )
 
-quotas: Final = _table(
+quotas: Final = define_table(
     "quotas",
     Column("cluster", name_text(MAX_CLUSTER), nullable=False),
     Column("account", name_text(), nullable=False),
@@ -382,7 +386,7 @@ quotas: Final = _table(
     PrimaryKeyConstraint("cluster", "account", "user", "resource", "period"),
 )
 
-quota_changes: Final = _table(
+quota_changes: Final = define_table(
     "quota_changes",
     row_id(),
     Column("cluster", name_text(MAX_CLUSTER), nullable=False),

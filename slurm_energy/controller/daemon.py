@@ -42,6 +42,7 @@ from slurm_energy.controller.server import ControllerServer
 from slurm_energy.controller.store import Store
 from slurm_energy.controller.tuning_advisor import TuningAdvisor, curve_oracle
 from slurm_energy.controller.tuning_learner import TuningLearner
+from slurm_energy.controller.usage_loop import UsageLoop
 from slurm_energy.errors import AlreadyRunningError, EnergyError, UnavailableError
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.openmetrics.listener import MetricsListener
@@ -183,6 +184,7 @@ class _Daemon:
             oracle=lambda: self._advisor.oracle,
             on_policy_lines=lambda: self._write_policies(self._config),
         )
+        self._usage = UsageLoop(store, self._failures)
         self._refit = OracleRefit(
             *(lambda: self._config, store, self._failures), self._is_trusted, self._use_calibrations
         )
@@ -277,6 +279,7 @@ class _Daemon:
             self._history.loop(lambda: self._config.controller.enrich_interval_s),
             self._learner.loop(lambda: self._config.controller.enrich_interval_s),
             self._refit.loop(),
+            self._usage.loop(),
             self._priority.loop(),
             self._budget.loop(),
             self._grid.loop(),

@@ -30,13 +30,14 @@ _SACCT: Final = FixedWidth(
         **dict.fromkeys(("Cluster", "Account", "Partition", "User"), 256),
         "State": 64,
         **dict.fromkeys(("Submit", "Start", "End", "ElapsedRaw", "NNodes", "TimelimitRaw"), 24),
-        "ReqTRES": 1024,
+        **dict.fromkeys(("ReqTRES", "AllocTRES"), 1024),
+        "QOS": 256,
         "JobName": 256,
     }
 )
 _SQUEUE_OPTIONS: Final = ("-a", "-h", "-t", "all")
 _SQUEUE_FIELDS: Final = (
-    *("%A", "%i", "", "%a", "%P", "%u", "%T", "%V", "%S", "%e", "%M", "%D", "%l", "", "%j"),
+    *("%A", "%i", "", "%a", "%P", "%u", "%T", "%V", "%S", "%e", "%M", "%D", "%l", "", "%C", "%q", "%j"),
 )
 _CUT_OFF: Final = "+"
 _ACCOUNTING_OFF = "accounting storage is disabled"
@@ -57,6 +58,8 @@ class JobFacts:
         time_limit_s: time limit in seconds; None also if there is no limit.
         requested: list of requested TRES as sacct prints it (`cpu=4,gres/gpu=2,node=1`); squeue does not show
             it.
+        allocated: list of allocated TRES in the same form; from squeue the CPUs only.
+        qos: quality of service.
     """
 
     job_id: int
@@ -74,6 +77,8 @@ class JobFacts:
     nodes: int | None
     time_limit_s: float | None = None
     requested: str | None = None
+    allocated: str | None = None
+    qos: str | None = None
 
     @property
     def finished(self) -> bool:
@@ -154,6 +159,15 @@ def choose_run(runs: Sequence[JobFacts], restart_count: int, start: float) -> Jo
     return min(near, key=lambda facts: _preference(facts, start), default=None)
 
 
+def overlaps(facts: JobFacts, start: float, end: float) -> bool:
+    """Return whether a run may have run at some time from `start` to `end`, in Unix seconds.
+
+    The clocks may differ by 5 minutes.
+    """
+    began = facts.start if facts.start is not None else facts.submit or 0.0
+    return began - _CLOCK_SKEW_S < end and (facts.end is None or facts.end + _CLOCK_SKEW_S > start)
+
+
 def _query(job_ids: Sequence[int], run: Runner) -> Iterator[JobFacts]:
     for first in range(0, len(job_ids), IDS_PER_QUERY):
         ids = ",".join(map(str, job_ids[first : first + IDS_PER_QUERY]))
@@ -183,6 +197,7 @@ def _from_squeue(run: Runner) -> Iterator[JobFacts]:
         row[10] = _clock_seconds(row[10])
         limit = _clock_seconds(row[12])
         row[12] = str(int(limit) // 60) if limit else ""
+        row[14] = f"cpu={row[14]}" if state != "PENDING" and row[14].isdecimal() else ""
         yield _facts(row)
 
 
@@ -190,7 +205,7 @@ def _facts(row: Sequence[str]) -> JobFacts:
     job_id, display_id, cluster, account, partition, user, state, submit, start, end, elapsed, nodes = row[
         :12
     ]
-    minutes, requested, name = row[12:]
+    minutes, requested, allocated, qos, name = row[12:]
     if not job_id.isdecimal():
         raise UnavailableError("Slurm", f"'{job_id[:40]}' is not a job id")
     return JobFacts(
@@ -209,6 +224,8 @@ def _facts(row: Sequence[str]) -> JobFacts:
         nodes=int(nodes) if nodes.isdecimal() else None,
         time_limit_s=int(minutes) * 60.0 if minutes.isdecimal() else None,
         requested=_text(requested) if not requested.endswith(_CUT_OFF) else None,
+        allocated=_text(allocated) if not allocated.endswith(_CUT_OFF) else None,
+        qos=_text(qos),
     )
 
 

@@ -800,6 +800,8 @@ class TestEnrichment:
         "1",
         "60",
         "cpu=1",
+        "cpu=2",
+        "normal",
         "name",
     )
 

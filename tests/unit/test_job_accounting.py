@@ -20,6 +20,8 @@ from slurm_energy.slurm.release import release
 
 RECORDED = Path(__file__).parent / "slurm_outputs"
 COLUMNS = 15
+ADDED = {"sacct": ("cpu=2,mem=1M,node=1", "normal"), "squeue": ("2", "normal")}
+"""Columns before the name that were not yet queried when the output was recorded."""
 SUBMITTED = 1795236334.0
 
 
@@ -35,7 +37,7 @@ class FakeSlurm:
         answer = self.answers[argv[0]]
         if isinstance(answer, Exception):
             raise answer
-        rows = recorded_rows(answer, COLUMNS)
+        rows = [[*row[:-1], *ADDED[argv[0]], row[-1]] for row in recorded_rows(answer, COLUMNS)]
         return (fixed_width_text if argv[0] == "sacct" else squeue_text)(argv, rows)
 
 
@@ -70,8 +72,17 @@ def test_plain_job(sacct):
         nodes=1,
         time_limit_s=600.0,
         requested="cpu=1,mem=1M,node=1",
+        allocated="cpu=2,mem=1M,node=1",
+        qos="normal",
     )
     assert facts.finished
+
+
+def test_squeue_shows_the_cpus_of_jobs_that_have_begun(squeue):
+    runs = [facts for runs in read_job_facts(range(1, 16), squeue).values() for facts in runs]
+    assert {facts.allocated for facts in runs if facts.state == "PENDING"} <= {None}
+    assert {facts.allocated for facts in runs if facts.state != "PENDING"} == {"cpu=2"}
+    assert {facts.qos for facts in runs} == {"normal"}
 
 
 @pytest.mark.parametrize("source", ["sacct", "squeue"])

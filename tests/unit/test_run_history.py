@@ -10,7 +10,7 @@ import time
 from collections import Counter
 
 import pytest
-from store_examples import NOW, Accounting, item, job
+from store_examples import NOW, Accounting, item, job, record
 
 from slurm_energy.accounting import engine, migrations, run_history, start_predictions
 from slurm_energy.slurm.tres import RequestedResources, parse_tres
@@ -156,9 +156,11 @@ def test_the_history_includes_runs_of_an_older_release(tmp_path, monkeypatch):
             "INSERT INTO jobs VALUES (1, 'c1', 7, 900, '7', 'old', 'physics', 'cpu', 'alice', 'COMPLETED', "
             "1000, 1100, 100, 1, NULL, NULL, NULL, NULL, 1, 1100)"
         )
-    store.deliver(item(job_id=7))
-    with engine.connect(store.path) as connection:
-        connection.exec_driver_sql("UPDATE records SET job = 1")
+        connection.exec_driver_sql(
+            "INSERT INTO records VALUES (1, 'r1', 'c1', 'n1', 7, 0, '', 1000, 1100, 1000, NULL, NULL, NULL, "
+            "'edp', 50, 1200, 1, ?)",
+            (json.dumps(record(job_id=7)),),
+        )
     monkeypatch.undo()
     migrations.prepare(store.path)
     assert [(run.name, run.nodes, run.gpus) for run in learn(store)] == [("old", 1, 0)]

@@ -1,0 +1,275 @@
+"""Sums of energy, time and jobs in a window, by group: the figures of `senergy report`.
+
+Sums of periods inside the window are exact. A period that reaches beyond an edge of the window contributes in
+proportion to its time inside, rounded so that adjacent windows add up to the whole period.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, func, select
+
+from slurm_energy.accounting import tables, usage_tables
+from slurm_energy.accounting.record_selection import Visibility
+from slurm_energy.accounting.usage_groups import COVERAGE, JOB, GroupKey
+from slurm_energy.accounting.usage_rollup import SUM_COLUMNS, longest_period_s
+
+_IDS_AT_ONCE: Final = 500
+_MICRO: Final = 1_000_000
+_COMPONENTS: Final = ("cpu", "dram", "gpu", "other")
+_ENERGY_COLUMNS: Final = ("total_uj", *(f"{name}_uj" for name in _COMPONENTS))
+_TABLE: Final = usage_tables.usage_sums
+_SUMS: Final = _TABLE.c
+
+GroupSums = dict[int, list[int]]
+"""Sums by row id of the group, in the order of `SUM_COLUMNS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageQuery:
+    """A question about usage.
+
+    Attributes:
+        edges: ascending Unix seconds: the window, and the edges of the intervals inside it.
+        clusters: names; empty: all.
+        nodes: count the energy on these nodes only; empty: all nodes. CPU and GPU time are then unknown.
+        by_period: return energy by period as well, from which emissions are computed.
+        count_jobs: also count the jobs that ran.
+    """
+
+    edges: tuple[int, ...]
+    clusters: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    by_period: bool = False
+    count_jobs: bool = False
+
+    @property
+    def intervals(self) -> list[tuple[int, int]]:
+        """Start and end of each interval."""
+        return list(zip(self.edges, self.edges[1:], strict=False))
+
+
+@dataclass(slots=True)
+class IntervalUsage:
+    """Sums in one interval.
+
+    Attributes:
+        start, end: Unix seconds.
+        sums: by group.
+        jobs: number of jobs by group, if the query counts them.
+        energies: by group, energy in microjoules by start and end of the part of a period in the interval, if
+            the query asks for them.
+        prorated: whether energy of a period was divided at an edge of the interval.
+    """
+
+    start: int
+    end: int
+    sums: GroupSums = field(default_factory=dict)
+    jobs: dict[int, int] = field(default_factory=dict)
+    energies: dict[int, dict[tuple[int, int], int]] = field(default_factory=dict)
+    prorated: bool = False
+
+    def add(self, group: int, values: Sequence[int], span: tuple[int, int] | None) -> None:
+        """Add sums of a group, and their energy at the time `span` if it is given."""
+        sums = self.sums.setdefault(group, [0] * len(SUM_COLUMNS))
+        for index, value in enumerate(values):
+            sums[index] += value
+        if span is not None and values[_TOTAL]:
+            parts = self.energies.setdefault(group, {})
+            parts[span] = parts.get(span, 0) + values[_TOTAL]
+
+
+_TOTAL: Final = SUM_COLUMNS.index("total_uj")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCoverage:
+    """First and last time of a node for which energy was delivered, in Unix seconds."""
+
+    cluster: str
+    node: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowUsage:
+    """The answer to a question about usage.
+
+    Attributes:
+        intervals: sums by interval.
+        groups: the groups of the sums, by row id.
+        nodes: nodes that delivered energy at any time.
+    """
+
+    intervals: list[IntervalUsage]
+    groups: Mapping[int, GroupKey]
+    nodes: list[NodeCoverage]
+
+
+def read_usage(connection: Connection, query: UsageQuery) -> WindowUsage:
+    """Return the sums of a window."""
+    longest_s = longest_period_s(connection)
+    intervals = []
+    for start, end in query.intervals:
+        interval = IntervalUsage(start, end)
+        if query.nodes:
+            _add_rows(interval, _rows_of_nodes(connection, query, start, end, longest_s), query.by_period)
+        else:
+            _add_whole_periods(connection, interval, query.by_period)
+            _add_rows(interval, _rows_at_edges(connection, start, end, longest_s), query.by_period)
+        if query.count_jobs:
+            interval.jobs.update(_job_counts(connection, start, end))
+        intervals.append(interval)
+    ids = {group for interval in intervals for group in (*interval.sums, *interval.jobs)}
+    groups = _groups(connection, ids, query.clusters)
+    return WindowUsage(intervals, groups, _node_coverage(connection, query.clusters))
+
+
+def visible_groups(
+    groups: Mapping[int, GroupKey], visible: Visibility | None, name: str | None, *, with_meter: bool
+) -> dict[int, GroupKey]:
+    """Return the groups that a caller may see.
+
+    Args:
+        groups: groups by row id.
+        visible: whose jobs the caller may see; None: those of all users.
+        name: login name of the caller; None: unknown.
+        with_meter: whether the caller may see idle and unattributed energy.
+    """
+
+    def may_see(key: GroupKey) -> bool:
+        if key.kind != JOB:
+            return with_meter
+        if visible is None or key.account in visible.accounts:
+            return True
+        return key.uid == visible.uid if key.uid is not None else bool(name) and key.user == name
+
+    return {row_id: key for row_id, key in groups.items() if may_see(key)}
+
+
+def missing_node_seconds(usage: WindowUsage, interval: IntervalUsage) -> dict[str, int]:
+    """Return by cluster the seconds of nodes in an interval for which no energy was delivered.
+
+    A node counts from its first energy on, and only in windows in which it delivered or could still deliver.
+    """
+    newest = max((node.end for node in usage.nodes), default=0)
+    expected: dict[str, int] = {}
+    for node in usage.nodes:
+        if node.end > interval.start:
+            span = min(interval.end, newest) - max(interval.start, node.start)
+            expected[node.cluster] = expected.get(node.cluster, 0) + max(0, span)
+    index = SUM_COLUMNS.index("node_seconds")
+    covered: dict[str, int] = {}
+    for row_id, sums in interval.sums.items():
+        key = usage.groups.get(row_id)
+        if key is not None and key.kind == COVERAGE:
+            covered[key.cluster] = covered.get(key.cluster, 0) + sums[index]
+    return {name: max(0, seconds - covered.get(name, 0)) for name, seconds in expected.items()}
+
+
+def _add_whole_periods(connection: Connection, interval: IntervalUsage, by_period: bool) -> None:
+    # Joules and remainders are added apart: sums of microjoules exceed the 64 bits of SQLite at 2.6 GWh.
+    split = connection.dialect.name == "sqlite"
+    columns: list[ColumnElement[Any]] = []
+    for name in SUM_COLUMNS:
+        if split and name in _ENERGY_COLUMNS:
+            columns += [func.sum(_SUMS[name] // _MICRO), func.sum(_SUMS[name] % _MICRO)]
+        else:
+            columns.append(func.sum(_SUMS[name]))
+    keys = [_SUMS.usage_group, *((_SUMS.start, _SUMS.end) if by_period else ())]
+    rows = connection.execute(
+        select(*keys, *columns)
+        .where(_SUMS.start >= interval.start, _SUMS.start < interval.end, _SUMS.end <= interval.end)
+        .group_by(*keys)
+        .order_by(*keys)
+    )
+    for row in rows:
+        values = iter(row[len(keys) :])
+        sums = []
+        for name in SUM_COLUMNS:
+            value = int(next(values))
+            if split and name in _ENERGY_COLUMNS:
+                value = value * _MICRO + int(next(values))
+            sums.append(value)
+        interval.add(row[0], sums, (row[1], row[2]) if by_period else None)
+
+
+def _rows_at_edges(connection: Connection, start: int, end: int, longest_s: int) -> Iterator[Sequence[Any]]:
+    """Yield start, end, group and sums of the periods that reach beyond an edge of an interval."""
+    columns = [_SUMS.start, _SUMS.end, _SUMS.usage_group, *(_SUMS[name] for name in SUM_COLUMNS)]
+    across_start = [_SUMS.start > start - longest_s, _SUMS.start < start, _SUMS.end > start]
+    inside_to_end = [_SUMS.start >= max(start, end - longest_s), _SUMS.start < end, _SUMS.end > end]
+    for condition in (across_start, inside_to_end):
+        yield from connection.execute(
+            select(*columns).where(*condition).order_by(_SUMS.start, _SUMS.end, _SUMS.usage_group)
+        )
+
+
+def _rows_of_nodes(
+    connection: Connection, query: UsageQuery, start: int, end: int, longest_s: int
+) -> Iterator[Sequence[Any]]:
+    """Yield start, end, group and sums of the periods of the query's nodes."""
+    rows = tables.periods.c
+    sums: list[ColumnElement[Any]] = [func.sum(rows[name]) for name in _ENERGY_COLUMNS]
+    sums += [func.count(rows[f"{name}_uj"]) for name in _COMPONENTS]
+    keys = (rows.start, rows.end, rows.usage_group)
+    for first in range(0, len(query.nodes), _IDS_AT_ONCE):
+        condition = [
+            rows.node.in_(query.nodes[first : first + _IDS_AT_ONCE]),
+            *(rows.start > start - longest_s, rows.start < end, rows.end > start),
+            rows.usage_group.is_not(None),
+        ]
+        if query.clusters:
+            condition.append(rows.cluster.in_(query.clusters))
+        for row in connection.execute(select(*keys, *sums).where(*condition).group_by(*keys).order_by(*keys)):
+            values = [int(value or 0) for value in row[3:]]
+            yield *row[:3], *values, *([0] * (len(SUM_COLUMNS) - len(values)))
+
+
+def _add_rows(interval: IntervalUsage, rows: Iterable[Sequence[Any]], by_period: bool) -> None:
+    """Add rows of sums to an interval, in proportion to their time inside."""
+    for start, end, group, *values in rows:
+        inside = (max(start, interval.start), min(end, interval.end))
+        parts = [_part(int(value), start, end, *inside) for value in values]
+        interval.prorated |= inside != (start, end) and any(values)
+        interval.add(group, parts, inside if by_period else None)
+
+
+def _part(value: int, start: int, end: int, inside_start: int, inside_end: int) -> int:
+    length = end - start
+    return value * (inside_end - start) // length - value * (inside_start - start) // length
+
+
+def _job_counts(connection: Connection, start: int, end: int) -> dict[int, int]:
+    runs = usage_tables.usage_runs.c
+    rows = connection.execute(
+        select(runs.usage_group, func.count())
+        .where(runs.end > start, runs.start < end)
+        .group_by(runs.usage_group)
+    )
+    return {row[0]: int(row[1]) for row in rows}
+
+
+def _groups(connection: Connection, ids: Collection[int], clusters: Collection[str]) -> dict[int, GroupKey]:
+    table = usage_tables.usage_groups
+    columns = [table.c.id, *(table.c[name] for name in GroupKey._fields)]
+    ordered, groups = sorted(ids), {}
+    for first in range(0, len(ordered), _IDS_AT_ONCE):
+        condition = table.c.id.in_(ordered[first : first + _IDS_AT_ONCE])
+        for row in connection.execute(select(*columns).where(condition)):
+            key = GroupKey(*row[1:])
+            if not clusters or key.cluster in clusters:
+                groups[row[0]] = key
+    return groups
+
+
+def _node_coverage(connection: Connection, clusters: Collection[str]) -> list[NodeCoverage]:
+    nodes = usage_tables.usage_nodes.c
+    rows = connection.execute(
+        select(nodes.cluster, nodes.node, nodes.start, nodes.end).order_by(nodes.cluster, nodes.node)
+    )
+    return [NodeCoverage(*row) for row in rows if not clusters or row[0] in clusters]

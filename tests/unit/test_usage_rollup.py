@@ -1,0 +1,347 @@
+"""The sums of `senergy report` equal direct sums over periods, records and facts, in any order of arrival."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import period_examples as periods
+import pytest
+import store_examples as stored
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from slurm_energy.accounting import ingest, job_facts, migrations, tables, usage_tables
+from slurm_energy.accounting.engine import connect
+from slurm_energy.accounting.job_facts import JobLookup
+from slurm_energy.accounting.periods import DeliveredPeriod, store_periods
+from slurm_energy.accounting.record_selection import Visibility
+from slurm_energy.accounting.usage_groups import IDLE, JOB, UNATTRIBUTED, GroupKey
+from slurm_energy.accounting.usage_queries import (
+    UsageQuery,
+    WindowUsage,
+    missing_node_seconds,
+    read_usage,
+    visible_groups,
+)
+from slurm_energy.accounting.usage_rollup import SUM_COLUMNS, UsageRollup, uncounted_periods
+from slurm_energy.slurm.job_accounting import JobFacts
+
+HOUR = 3600
+T0 = 1_699_999_200  # a full hour
+END = T0 + 6 * HOUR
+TOTAL = SUM_COLUMNS.index("total_uj")
+CPU_SECONDS = SUM_COLUMNS.index("cpu_seconds")
+
+
+class Rollup:
+    """A database with the rollup, used as the controller uses it."""
+
+    def __init__(self, path: Path) -> None:
+        migrations.prepare(path)
+        self._stack = ExitStack()
+        self.connection = self._stack.enter_context(connect(path))
+        self._rollup = UsageRollup()
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def deliver_record(self, **more: Any) -> None:
+        items, refusals = ingest.read_items([stored.item(**more)])
+        assert not refusals
+        ingest.store(self.connection, items, stored.NOW)
+
+    def deliver_period(self, **more: Any) -> None:
+        period = DeliveredPeriod(0, periods.period(**more), "{}")
+        _, refusals = store_periods(self.connection, [period], stored.NOW)
+        assert not refusals
+
+    def learn(self, *facts: JobFacts, now: float = stored.NOW) -> None:
+        answer: dict[int, list[JobFacts]] = {}
+        for one in facts:
+            answer.setdefault(one.job_id, []).append(one)
+        job_facts.store(self.connection, answer, self.lookups(), now)
+
+    def lookups(self) -> list[JobLookup]:
+        return job_facts.pending_lookups(self.connection, 0.0)
+
+    def advance(self) -> None:
+        while self._rollup.advance(self.connection, stored.NOW):
+            pass
+        assert uncounted_periods(self.connection) == 0
+
+    def usage(self, *edges: int, **more: Any) -> WindowUsage:
+        return read_usage(self.connection, UsageQuery(edges or (T0, END), **more))
+
+    def sums(self, *edges: int, **more: Any) -> dict[GroupKey, tuple[int, ...]]:
+        usage = self.usage(*edges, **more)
+        return {usage.groups[key]: tuple(sums) for key, sums in usage.intervals[0].sums.items()}
+
+    def energies(self, *edges: int, **more: Any) -> dict[tuple[str, str, str], int]:
+        """Return microjoules by kind, account and user."""
+        result: dict[tuple[str, str, str], int] = {}
+        for key, sums in self.sums(*edges, **more).items():
+            if sums[TOTAL]:
+                name = (key.kind, key.account, key.user)
+                result[name] = result.get(name, 0) + sums[TOTAL]
+        return result
+
+    def cpu_seconds(self, *edges: int) -> dict[str, int]:
+        result: dict[str, int] = {}
+        for key, sums in self.sums(*edges).items():
+            if sums[CPU_SECONDS]:
+                result[key.account] = result.get(key.account, 0) + sums[CPU_SECONDS]
+        return result
+
+
+@pytest.fixture
+def rollup(tmp_path: Path) -> Iterator[Rollup]:
+    rollup = Rollup(tmp_path / "a.db")
+    yield rollup
+    rollup.close()
+
+
+def facts(job_id: int = 1, start: float = T0 + 600, end: float | None = T0 + 4200, **more: Any) -> JobFacts:
+    state = "RUNNING" if end is None else "COMPLETED"
+    return stored.job(
+        job_id,
+        submit=start - 10,
+        start=start,
+        end=end,
+        **{"state": state, "allocated": "cpu=4,node=1"} | more,
+    )
+
+
+def test_idle_jobs_and_unattributed_energy_add_up_to_the_meter(rollup: Rollup) -> None:
+    rollup.deliver_period(start=T0, jobs={(1, 0): {"cpu": 5_000_000}}, unattributed={"cpu": 700})
+    rollup.advance()
+    assert rollup.energies() == {
+        (JOB, "", ""): 5_000_000,
+        (IDLE, "", ""): 1_000_000,
+        (UNATTRIBUTED, "", ""): 700,
+    }
+
+
+def test_late_facts_move_the_energy_to_the_account(rollup: Rollup) -> None:
+    rollup.deliver_period(start=T0)
+    rollup.deliver_period(start=T0 + HOUR)
+    rollup.advance()
+    assert rollup.energies(T0, T0 + HOUR)[JOB, "", ""] == 3_000_000
+    rollup.deliver_record(start=T0 + 600.5, end=T0 + 4200.5, tag="t", user="alice")
+    rollup.advance()
+    assert rollup.energies()[JOB, "", "alice"] == 6_000_000
+    rollup.learn(facts())
+    rollup.advance()
+    assert rollup.energies()[JOB, "physics", "alice"] == 6_000_000
+    assert rollup.cpu_seconds(T0, T0 + HOUR) == {"physics": 4 * 3000}
+    assert rollup.cpu_seconds(T0 + HOUR, END) == {"physics": 4 * 600}
+    (key,) = [key for key in rollup.sums() if key.kind == JOB]
+    assert (key.policy, key.tag, key.partition, key.cpus, key.uid) == ("edp", "t", "cpu", 4, 1000)
+
+
+def test_slurm_is_asked_about_running_jobs(rollup: Rollup) -> None:
+    rollup.deliver_period(start=T0, jobs={(7, 0): {"cpu": 5}})
+    rollup.advance()
+    assert rollup.lookups() == [JobLookup("c1", 7, True)]
+    rollup.learn(facts(7, T0 + 10, None), now=T0 + HOUR + 100)
+    rollup.advance()
+    assert rollup.energies()[JOB, "physics", "alice"] == 5
+    assert rollup.cpu_seconds() == {"physics": 4 * (HOUR + 90)}
+    assert rollup.lookups() == [JobLookup("c1", 7, False)]  # now as a job that has not finished
+
+
+def test_a_reused_job_id_belongs_to_the_job_of_that_time(rollup: Rollup) -> None:
+    year = T0 + 366 * 24 * HOUR
+    for start, account in ((T0, "old"), (year, "new")):
+        rollup.deliver_period(start=start)
+        rollup.deliver_record(start=start + 100.0, end=start + 200.0)
+        rollup.learn(facts(1, start + 100, start + 200, account=account))
+    rollup.advance()
+    assert rollup.energies()[JOB, "old", "alice"] == 3_000_000
+    assert rollup.energies(year, year + HOUR)[JOB, "new", "alice"] == 3_000_000
+
+
+def test_edges_inside_a_period_divide_it_without_loss(rollup: Rollup) -> None:
+    rollup.deliver_period(start=T0, jobs={}, idle={"cpu": 1_000_003})
+    rollup.advance()
+    edges = (T0 - 50, T0 + 7, T0 + 1800, T0 + 3599, T0 + HOUR + 9)
+    usage = rollup.usage(*edges)
+    parts = [sum(sums[TOTAL] for sums in interval.sums.values()) for interval in usage.intervals]
+    assert sum(parts) == 1_000_003
+    assert parts[1] == 1_000_003 * 1800 // HOUR - 1_000_003 * 7 // HOUR
+    assert [interval.prorated for interval in usage.intervals] == [True] * 4
+    assert not rollup.usage(T0, T0 + HOUR).intervals[0].prorated
+
+
+def test_a_period_of_many_hours_is_divided(rollup: Rollup) -> None:
+    rollup.deliver_period(start=T0, end=T0 + 50 * HOUR, jobs={}, idle={"cpu": 50_000})
+    rollup.advance()
+    assert rollup.energies(T0 + 30 * HOUR, T0 + 31 * HOUR) == {(IDLE, "", ""): 1000}
+
+
+def test_unknown_components_stay_unknown(rollup: Rollup) -> None:
+    rollup.deliver_period(start=T0, jobs={}, idle={"cpu": 3, "gpu[1]": 0})
+    rollup.advance()
+    sums = next(sums for key, sums in rollup.sums().items() if key.kind == IDLE)
+    known = dict(zip(SUM_COLUMNS, sums, strict=True))
+    assert (known["cpu_rows"], known["gpu_rows"], known["dram_rows"], known["other_rows"]) == (1, 1, 0, 0)
+
+
+def test_sums_beyond_64_bits(rollup: Rollup) -> None:
+    for node in range(5):
+        rollup.deliver_period(start=T0, node=f"n{node}", jobs={}, idle={"cpu": 2**61 + 1})
+        rollup.advance()  # each below the bound of a sum of one hour
+        rollup.connection.exec_driver_sql('UPDATE usage_sums SET start = start - 3600, "end" = "end" - 3600')
+    assert rollup.energies(T0 - 10 * HOUR, END) == {(IDLE, "", ""): 5 * (2**61 + 1)}
+
+
+def test_hours_without_energy_are_missing(rollup: Rollup) -> None:
+    for node, hours in (("n1", (0, 1, 2, 3)), ("n2", (1, 3))):
+        for hour in hours:
+            rollup.deliver_period(start=T0 + hour * HOUR, node=node)
+    rollup.advance()
+    usage = rollup.usage(T0, T0 + 2 * HOUR, T0 + 4 * HOUR, END)
+    missing = [missing_node_seconds(usage, interval) for interval in usage.intervals]
+    assert missing == [{"c1": 0}, {"c1": HOUR}, {}]
+
+
+def test_users_see_their_own_groups(rollup: Rollup) -> None:
+    rollup.deliver_period(start=T0, jobs={(1, 0): {"cpu": 1}}, uid=1000)
+    rollup.deliver_period(start=T0, node="n2", jobs={(2, 0): {"cpu": 2}}, uid=1001)
+    rollup.deliver_record(job_id=2, start=T0 + 1.0, end=T0 + 2.0, uid=1001, user="bob")
+    rollup.learn(facts(2, T0 + 1, T0 + 2, user="bob", account="biology"))
+    rollup.advance()
+    groups = rollup.usage().groups
+
+    def seen(visible: Visibility | None, meter: bool = False) -> set[tuple[str, int | None]]:
+        keys = visible_groups(groups, visible, "x", with_meter=meter).values()
+        return {(key.kind, key.uid) for key in keys}
+
+    assert seen(Visibility(1000)) == {(JOB, 1000)}
+    assert seen(Visibility(1000, frozenset({"biology"}))) == {(JOB, 1000), (JOB, 1001)}
+    assert seen(Visibility(7)) == set()
+    assert {kind for kind, _ in seen(None, True)} > {JOB, IDLE}
+
+
+ACCOUNTS = ("physics", "biology")
+NODES = ("n1", "n2")
+
+
+def _actions() -> list[Callable[[Rollup], None]]:
+    """Return everything that arrives about three jobs, of which one is requeued."""
+    actions: list[Callable[[Rollup], None]] = []
+
+    def period(hour: int, node: str, jobs: dict[tuple[int, int], dict[str, int]]) -> None:
+        start = T0 + hour * HOUR
+        actions.append(
+            lambda rollup: rollup.deliver_period(start=start, node=node, jobs=jobs, unattributed={"cpu": 3})
+        )
+
+    def record(job_id: int, node: str, start: float, end: float, **more: Any) -> None:
+        actions.append(
+            lambda rollup: rollup.deliver_record(job_id=job_id, node=node, start=start, end=end, **more)
+        )
+
+    for hour in range(4):
+        period(hour, "n1", {(1, 0): {"cpu": 100 + hour}, **({(3, 1): {"cpu": 7}} if hour == 3 else {})})
+        period(hour, "n2", {(2, 0): {"cpu": 50}} if hour < 2 else {(1, 0): {"cpu": 9}})
+    record(1, "n1", T0 + 10.0, T0 + 4 * HOUR - 5.0, tag="a", user="alice")
+    record(1, "n2", T0 + 10.0, T0 + 4 * HOUR - 5.0, tag="a", user="alice")
+    record(2, "n2", T0 + 20.0, T0 + 2 * HOUR - 9.0, user="bob")
+    record(3, "n1", T0 + 3 * HOUR + 5.0, T0 + 3 * HOUR + 95.0, user="bob", restart_count=1)
+    running = facts(1, T0 + 10, None)
+    for known in (
+        [running],
+        [facts(1, T0 + 10, T0 + 4 * HOUR - 5, account="biology")],
+        [facts(2, T0 + 20, T0 + 2 * HOUR - 9, user="bob")],
+        [facts(3, T0 + 3 * HOUR + 5, T0 + 3 * HOUR + 95, user="bob")],
+    ):
+        actions.append(lambda rollup, known=known: rollup.learn(*known, now=T0 + 5 * HOUR))
+    return actions
+
+
+def direct_energies(rollup: Rollup, start: int, end: int) -> dict[tuple[str, str, str], Fraction]:
+    """Return energies by kind, account and user, computed from the rows of periods, records and facts."""
+    rows = rollup.connection.execute(select(tables.periods)).mappings().all()
+    records = rollup.connection.execute(select(tables.records)).mappings().all()
+    known = {row["id"]: row for row in rollup.connection.execute(select(tables.jobs)).mappings()}
+    result: dict[tuple[str, str, str], Fraction] = {}
+    for row in rows:
+        account = user = ""
+        if row["kind"] == JOB:
+            own = [
+                one
+                for one in records
+                if (one["job_id"], one["restart_count"]) == (row["job_id"], row["restart_count"])
+            ]
+            own.sort(key=lambda one: one["node"])
+            linked = [known[one["job"]] for one in own if one["job"] is not None]
+            taken = {one["job"] for one in records}
+            # A record links the job; before it, facts that no record has.
+            free = [
+                one for one in known.values() if one["job_id"] == row["job_id"] and one["id"] not in taken
+            ]
+            source = linked[0] if linked else own[0] if own else free[0] if free else None
+            if source is not None:
+                account, user = source["account"] or "", source["user"] or ""
+        inside = min(end, row["end"]) - max(start, row["start"])
+        if inside > 0 and row["total_uj"]:
+            key = (row["kind"], account, user)
+            part = Fraction(row["total_uj"] * inside, row["end"] - row["start"])
+            result[key] = result.get(key, Fraction(0)) + part
+    return result
+
+
+@given(
+    order=st.permutations(range(len(_actions()))),
+    advances=st.sets(st.integers(0, 20)),
+    stop=st.integers(1, len(_actions())),
+)
+@settings(max_examples=10, deadline=None)
+def test_sums_equal_direct_sums_in_any_order(
+    tmp_path_factory: pytest.TempPathFactory, order: list[int], advances: set[int], stop: int
+) -> None:
+    rollup = Rollup(tmp_path_factory.mktemp("rollup") / "a.db")
+    actions = _actions()
+    for place, index in enumerate(order[:stop]):
+        actions[index](rollup)
+        if place in advances:
+            rollup.advance()
+    rollup.advance()
+    for hour in range(4):
+        edges = (T0 + hour * HOUR, T0 + (hour + 1) * HOUR)
+        assert rollup.energies(*edges) == direct_energies(rollup, *edges)
+    counted = rollup.connection.execute(select(usage_tables.usage_runs)).all()
+    seconds = sum(run.cpus * (run.end - run.start) for run in counted)
+    assert sum(rollup.cpu_seconds(T0 - HOUR, END).values()) == seconds
+    rollup.close()
+
+
+@given(order=st.permutations(range(len(_actions()))), advances=st.sets(st.integers(0, 20)))
+@settings(max_examples=6, deadline=None)
+def test_the_last_state_does_not_depend_on_the_order(
+    tmp_path_factory: pytest.TempPathFactory, order: list[int], advances: set[int]
+) -> None:
+    rollup = Rollup(tmp_path_factory.mktemp("rollup") / "a.db")
+    actions = _actions()
+    for place, index in enumerate(order):
+        actions[index](rollup)
+        if place in advances:
+            rollup.advance()
+    # Slurm is asked again until the facts are final.
+    for index in range(len(actions) - 3, len(actions)):
+        actions[index](rollup)
+    rollup.advance()
+    energies = {
+        (account, user): value for (kind, account, user), value in rollup.energies().items() if kind == JOB
+    }
+    assert energies == {("biology", "alice"): 406 + 18, ("physics", "bob"): 107}
+    assert rollup.cpu_seconds() == {
+        "biology": 4 * (4 * HOUR - 15),
+        "physics": 4 * (2 * HOUR - 29) + 4 * 90,
+    }
+    rollup.close()
