@@ -20,7 +20,9 @@ from slurm_energy.errors import UnavailableError
 
 _BUSY_TIMEOUT_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 5
-_LOCK_TIMEOUT_S: Final = 20
+LOCK_WAIT_S: Final = 5
+_LOCK_POLL_S: Final = 0.2
+_LOCK_TIMEOUT_S: Final = 20  # of rows and tables
 _DEAD_PEER_S: Final = 30
 _IDLE_WRITER_S: Final = 600
 _READ_TIMEOUT_S: Final = 600  # of a socket; statements have limits of their own
@@ -49,7 +51,13 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def lock_writer(self, connection: Connection) -> bool:
-        """Take the lock of the only writer for the life of a connection; return False if another has it."""
+        """Take the lock of the only writer for the life of a connection.
+
+        The server may notice the end of an earlier writer late; the lock is awaited for `LOCK_WAIT_S`.
+
+        Returns:
+            False if another writer has the lock.
+        """
 
     @abc.abstractmethod
     def size_bytes(self, connection: Connection) -> int:
@@ -177,7 +185,7 @@ class MariadbBackend(Backend):
     def lock_writer(self, connection: Connection) -> bool:
         """Take the lock of the only writer; see `Backend.lock_writer`."""
         name = "concat('slurm-energy.', md5(database()))"  # names are limited to 64 characters
-        return bool(connection.execute(text(f"SELECT get_lock({name}, 0)")).scalar_one() == 1)
+        return bool(connection.execute(text(f"SELECT get_lock({name}, {LOCK_WAIT_S})")).scalar_one() == 1)
 
     def size_bytes(self, connection: Connection) -> int:
         """Return the size of the database."""
@@ -233,7 +241,13 @@ class PostgresqlBackend(Backend):
 
     def lock_writer(self, connection: Connection) -> bool:
         """Take the lock of the only writer; see `Backend.lock_writer`."""
-        return bool(connection.execute(text(f"SELECT pg_try_advisory_lock({_WRITER_LOCK})")).scalar_one())
+        lock = text(f"SELECT pg_try_advisory_lock({_WRITER_LOCK})")
+        end_s = time.monotonic() + LOCK_WAIT_S
+        while not connection.execute(lock).scalar_one():
+            if time.monotonic() > end_s:
+                return False
+            time.sleep(_LOCK_POLL_S)
+        return True
 
     def size_bytes(self, connection: Connection) -> int:
         """Return the size of the database."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import uuid
 from pathlib import Path
@@ -52,17 +54,38 @@ def job(job_id, display_id=None, submit=900.0, start=1000.0, end=1100.0, **more)
     )
 
 
-class Accounting:
-    """A database in a directory, used as the controller uses it."""
+@functools.cache
+def _pool(location, read_only):
+    return engine.Database(location, read_only=read_only)
 
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / "senergy.db"
-        migrations.prepare(self.path)
+
+class Accounting:
+    """A database, used as the controller uses it.
+
+    Args:
+        location: directory of a new SQLite file, or location of a store without rows.
+    """
+
+    def __init__(self, location: Path | str) -> None:
+        self.path = location
+        if isinstance(location, Path):
+            self.path = location / "senergy.db"
+            migrations.prepare(self.path)
+
+    @contextlib.contextmanager
+    def connect(self, *, read_only=False):
+        """Open a connection to a file; take one from a pool to a server."""
+        if "://" not in str(self.path):
+            with engine.connect(self.path, read_only=read_only) as connection:
+                yield connection
+        else:
+            with _pool(self.path, read_only).connect() as connection:
+                yield connection
 
     def deliver(self, *entries, now=NOW):
         items, refusals = ingest.read_items(list(entries))
         assert not refusals, refusals
-        with engine.connect(self.path) as connection:
+        with self.connect() as connection:
             accepted, refusals = ingest.store(connection, items, now)
         assert not refusals, refusals
         return accepted
@@ -71,12 +94,12 @@ class Accounting:
         answer = {}
         for one in known:
             answer.setdefault(one.job_id, []).append(one)
-        with engine.connect(self.path) as connection:
+        with self.connect() as connection:
             return job_facts.store(connection, answer, job_facts.pending_lookups(connection, 0.0), now)
 
     def find(self, selection=None, *, with_traces=False, **query):
         selection = selection or RecordSelection.from_query(query)
-        with engine.connect(self.path, read_only=True) as connection:
+        with self.connect(read_only=True) as connection:
             record_queries.refuse_jobs_of_others(connection, selection)
             ids = record_queries.find_records(connection, selection)
             return [
@@ -88,5 +111,5 @@ class Accounting:
         return [found["job_id"] for found in self.find(selection, **query)]
 
     def rows(self, sql, *values):
-        with engine.connect(self.path) as connection:
+        with self.connect() as connection:
             return connection.exec_driver_sql(sql, values).fetchall()

@@ -8,7 +8,7 @@ import sqlite3
 import stat
 
 import pytest
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 from store_examples import NOW, Accounting, item, job, record
 
 from slurm_energy.accounting import engine, integrity, job_facts, migrations, record_queries, traces
@@ -19,8 +19,8 @@ from slurm_energy.reports.trace import encode_trace
 
 
 @pytest.fixture
-def accounting(tmp_path):
-    return Accounting(tmp_path)
+def accounting(store_location):
+    return Accounting(store_location)
 
 
 class TestFile:
@@ -69,8 +69,8 @@ class TestFile:
 
     def test_reading_connections_cannot_write(self, accounting):
         with (
-            engine.connect(accounting.path, read_only=True) as connection,
-            pytest.raises(OperationalError),
+            accounting.connect(read_only=True) as connection,
+            pytest.raises(DBAPIError),
         ):
             connection.exec_driver_sql("DELETE FROM records")
 
@@ -299,15 +299,15 @@ class TestFacts:
 
     def test_open_until_the_state_is_final(self, accounting):
         accounting.deliver(item())
-        with engine.connect(accounting.path) as connection:
+        with accounting.connect() as connection:
             assert job_facts.pending_lookups(connection, NOW - 5) == [job_facts.JobLookup("c1", 1, True)]
             assert job_facts.pending_lookups(connection, NOW + 5) == []
         accounting.learn(job(1, state="RUNNING", end=None))
-        with engine.connect(accounting.path) as connection:
+        with accounting.connect() as connection:
             assert job_facts.pending_lookups(connection, NOW - 5) == [job_facts.JobLookup("c1", 1, False)]
             assert job_facts.pending_lookups(connection, NOW + 5) == []
         accounting.learn(job(1, state="COMPLETED"))
-        with engine.connect(accounting.path) as connection:
+        with accounting.connect() as connection:
             assert job_facts.pending_lookups(connection, 0) == []
         assert accounting.find()[0]["job"]["state"] == "COMPLETED"
         assert accounting.rows("SELECT count(*) FROM jobs") == [(1,)]
@@ -315,10 +315,10 @@ class TestFacts:
     def test_what_slurm_says_right_after_the_end_is_asked_for_again(self, accounting):
         accounting.deliver(item())
         accounting.learn(job(1, state="COMPLETED", name="allocation", end=1100.0), now=1105.0)
-        with engine.connect(accounting.path) as connection:
+        with accounting.connect() as connection:
             assert job_facts.pending_lookups(connection, 0) == [job_facts.JobLookup("c1", 1, False)]
         accounting.learn(job(1, display_id="7_1", state="COMPLETED", name="train", end=1100.0), now=1111.0)
-        with engine.connect(accounting.path) as connection:
+        with accounting.connect() as connection:
             assert job_facts.pending_lookups(connection, 0) == []
         assert accounting.find()[0]["job"]["display_id"] == "7_1"
 
@@ -353,7 +353,7 @@ def test_retention_drops_traces_and_keeps_records(accounting):
     old = encode_trace(100.0, 1.0, {"cpu": [1.0, 2.0]})
     new = encode_trace(5000.0, 1.0, {"cpu": [1.0, 2.0]})
     accounting.deliver(item(job_id=1, trace=old), item(job_id=2, trace=new))
-    with engine.connect(accounting.path) as connection:
+    with accounting.connect() as connection:
         assert traces.drop_old_traces(connection, 102.0) == 0
         assert traces.drop_old_traces(connection, 103.0) == 1
         assert traces.drop_old_traces(connection, 103.0) == 0
@@ -364,7 +364,7 @@ def test_figures(accounting):
     accounting.deliver(item(job_id=1, end=1200.0), item(job_id=2, node="n2"), now=NOW)
     accounting.deliver(item(job_id=3, end=1150.0), now=NOW + 9)
     accounting.learn(job(1))
-    with engine.connect(accounting.path, read_only=True) as connection:
+    with accounting.connect(read_only=True) as connection:
         figures = record_queries.database_figures(connection)
     assert figures.pop("database_bytes") > 0
     assert figures == {
