@@ -135,6 +135,11 @@ def _configure_up(up: argparse.ArgumentParser) -> None:
         default="off",
         help="what orders the queue: Slurm (off, default), slurmctld's plugin, or senergyctld with scontrol",
     )
+    up.add_argument(
+        "--slurm-energy",
+        action="store_true",
+        help="Slurm loads our energy plugin, so that sacct, sstat and scontrol show energy",
+    )
     up.add_argument("--no-accounting", action="store_true", help="no slurmdbd and database")
     up.add_argument("--no-energy", action="store_true", help="Slurm alone, on the same emulated nodes")
 
@@ -200,6 +205,7 @@ def _up(args: argparse.Namespace) -> int:
         accounting=not args.no_accounting,
         product=not args.no_energy,
         priority=args.priority,
+        slurm_energy=args.slurm_energy,
         cpu_share=args.cpu_share,
         **chosen,
     )

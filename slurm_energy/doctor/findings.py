@@ -84,6 +84,7 @@ class FileUse(StrEnum):
     JOB_SUBMIT = "job_submit.lua"
     CHECK_MODULE = "module of job_submit.lua"
     SITE_FACTOR = "site factor plugin"
+    ENERGY_PLUGIN = "energy plugin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,29 @@ class FileFault:
     why: str
     todo: str
     use: FileUse
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmEnergyFindings:
+    """The settings of slurm.conf that decide which energy Slurm's own accounting shows.
+
+    Attributes:
+        plugins: value of AcctGatherEnergyType; empty if not set.
+        ours: whether acct_gather_energy/senergy is among `plugins`.
+        stale: why slurm-energy.conf does not name the plugin although it was once enabled; empty otherwise.
+        from_include: whether slurm-energy.conf names the plugin, as far as `ours` holds.
+        contain: whether PrologFlags has Contain or X11, so that the extern step holds a job's energy.
+        gathers: whether JobAcctGatherType is set, without which no step has energy.
+        node_interval_s: AcctGatherNodeFreq; 0 if not set.
+    """
+
+    plugins: str = ""
+    ours: bool = False
+    stale: str = ""
+    from_include: bool = False
+    contain: bool = False
+    gathers: bool = False
+    node_interval_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +148,7 @@ class SlurmFileFindings:
         release: installed Slurm release; empty if unknown.
         is_compute_node: whether slurm.conf lists this host as a node; None if unknown.
         is_controller: whether slurm.conf lists this host as a host of slurmctld.
+        energy: settings for energy in Slurm's own accounting.
     """
 
     conf: str = ""
@@ -141,6 +166,7 @@ class SlurmFileFindings:
     release: str = ""
     is_compute_node: bool | None = None
     is_controller: bool = False
+    energy: SlurmEnergyFindings = field(default_factory=SlurmEnergyFindings)
 
 
 @dataclass(frozen=True, slots=True)

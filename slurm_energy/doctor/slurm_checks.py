@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from slurm_energy.doctor.findings import FileFault, FileUse, SlurmFileFindings
+from slurm_energy.doctor.slurm_energy_settings import energy_checks
 from slurm_energy.doctor.verdict import CheckResult, CheckState
 
 _DRAINS: Final = "Slurm cancels or requeues jobs here and drains this node"
@@ -16,6 +17,7 @@ _COSTS: Final = {
     FileUse.JOB_SUBMIT: "slurmctld does not start, or not without our module",
     FileUse.CHECK_MODULE: "slurmctld does not check energy flags",
     FileUse.SITE_FACTOR: "slurmctld does not load it: the computed order of the queue has no effect",
+    FileUse.ENERGY_PLUGIN: "slurmctld and slurmd do not start",
 }
 _ON_NODES: Final = (FileUse.PROLOG, FileUse.EPILOG)
 _ON_CONTROLLER: Final = (FileUse.JOB_SUBMIT, FileUse.CHECK_MODULE, FileUse.SITE_FACTOR)
@@ -38,7 +40,7 @@ def slurm_checks(slurm: SlurmFileFindings) -> list[CheckResult]:
         checks.append(_spank(slurm))
     if slurm.is_controller:
         checks.append(_job_submit(slurm))
-    return checks
+    return [*checks, *energy_checks(slurm.energy)]
 
 
 def _hooks(slurm: SlurmFileFindings) -> list[CheckResult]:

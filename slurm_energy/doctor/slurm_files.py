@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from slurm_energy.doctor.findings import FileFault, FileUse, SlurmFileFindings
+from slurm_energy.doctor.slurm_energy_settings import energy_settings
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.slurm import conf_files, installation
+from slurm_energy.slurm.energy_plugin import ENERGY_PLUGIN
 from slurm_energy.slurm.hostlist import node_position
 from slurm_energy.slurm.plugin_version import installed_release, plugin_release
 from slurm_energy.slurm.release import Release
@@ -27,6 +29,10 @@ TRUSTED_UIDS: Final = {0}
 
 _MODULE_FOLDER: Final = re.compile(r"[\"']([^\"';]+)/\?\.lua")
 _LARGEST_SCRIPT_BYTES: Final = 1 << 20
+_REBUILD: Final = {
+    FileUse.SITE_FACTOR: "senergy build-plugins, see docs/priority-plugin.md",
+    FileUse.ENERGY_PLUGIN: "senergy build-plugins --enable, see docs/slurm-energy-plugin.md",
+}
 
 Settings = Mapping[str, list[str]]
 
@@ -58,6 +64,9 @@ def inspect_slurm_files(conf: Path | None, names: Iterable[str] | None = None) -
     for line in lines:
         faults += _plugin_faults(line, directories, release)
     faults += _site_factor_faults(settings, directories, release)
+    energy = energy_settings(conf, settings)
+    if energy.ours:
+        faults += _exact_plugin_faults(ENERGY_PLUGIN, FileUse.ENERGY_PLUGIN, directories, release)
     return SlurmFileFindings(
         conf=str(conf),
         prolog=_ours(prologs),
@@ -73,6 +82,7 @@ def inspect_slurm_files(conf: Path | None, names: Iterable[str] | None = None) -
         release=str(release or ""),
         is_compute_node=_is_compute_node(settings, called),
         is_controller=_is_controller(settings, called),
+        energy=energy,
     )
 
 
@@ -150,15 +160,27 @@ def _site_factor_faults(
     """Yield the faults of the site factor plugin, which must be built for exactly the installed Slurm."""
     if "site_factor/energy" not in settings.get("prioritysitefactorplugin", [])[-1:]:
         return
-    path = _in_one_of(directories, Path("site_factor_energy.so"))
-    faults = list(_file_faults(path, FileUse.SITE_FACTOR, executable=False, ours=True))
+    yield from _exact_plugin_faults("site_factor_energy.so", FileUse.SITE_FACTOR, directories, release)
+
+
+def _exact_plugin_faults(
+    name: str, use: FileUse, directories: Iterable[Path], release: Release | None
+) -> Iterator[FileFault]:
+    """Yield the faults of a plugin that must be built for exactly the installed Slurm.
+
+    Args:
+        name: file name of the plugin.
+        use: how Slurm uses the plugin.
+        directories: directories that may hold Slurm's plugins.
+        release: the installed Slurm; None if unknown.
+    """
+    path = _in_one_of(directories, Path(name))
+    faults = list(_file_faults(path, use, executable=False, ours=True))
     yield from faults
     built = None if faults else plugin_release(path)
     if built and release and built != release:
         why = f"was built for Slurm {built}, installed is {release}"
-        yield FileFault(
-            str(path), why, "senergy build-plugins, see docs/priority-plugin.md", FileUse.SITE_FACTOR
-        )
+        yield FileFault(str(path), why, _REBUILD[use], use)
 
 
 def _in_one_of(directories: Iterable[Path], name: Path) -> Path:

@@ -1,4 +1,4 @@
-"""The Slurm installation of this host: prefix, slurmctld and plugin directory."""
+"""The Slurm installation of this host: prefix, daemon and plugin directory."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from slurm_energy.slurm.release import Release, parse_release
 
 _SBIN: Final = "/usr/sbin:/usr/local/sbin"
 _CLIENTS: Final = ("scontrol", "srun")
+_DAEMONS: Final = ("slurmctld", "slurmd")
 _PROBE: Final = "priority_multifactor.so"
 _PLUGIN_DIR: Final = re.compile(r"^PluginDir\s*=\s*(\S+)", re.MULTILINE)
 _BELOW_PREFIX: Final = ("lib/slurm", "lib64/slurm", "lib/*/slurm", "lib/*/slurm-wlm", "lib/slurm-wlm")
@@ -28,11 +29,11 @@ class Installation:
 
     Attributes:
         prefix: directory with `bin` and `sbin`.
-        slurmctld: path of the program slurmctld.
+        daemon: path of the program slurmctld, or of slurmd on a host without slurmctld.
     """
 
     prefix: Path
-    slurmctld: Path
+    daemon: Path
 
     @property
     def is_packaged(self) -> bool:
@@ -40,12 +41,12 @@ class Installation:
         return self.prefix == Path("/usr")
 
     def release(self, run: Runner = run_command) -> Release:
-        """Return the release of slurmctld. Neither a running daemon nor slurm.conf is needed.
+        """Return the release of the daemon's program. Neither a running daemon nor slurm.conf is needed.
 
         Raises:
-            UnavailableError: `slurmctld -V` cannot be executed, or prints no version.
+            UnavailableError: the program cannot be executed with `-V`, or prints no version.
         """
-        return parse_release(run([str(self.slurmctld), "-V"]), f"{self.slurmctld} -V")
+        return parse_release(run([str(self.daemon), "-V"]), f"{self.daemon} -V")
 
     def plugin_directory(self, run: Runner | None = run_command) -> Path:
         """Return the directory with Slurm's own plugins.
@@ -89,12 +90,13 @@ def find(prefix: Path | None = None, environment: Mapping[str, str] = os.environ
     """Return the Slurm installation of this host.
 
     Args:
-        prefix: prefix of the installation; None: that of scontrol or srun on PATH, else that of slurmctld.
+        prefix: prefix of the installation; None: that of scontrol or srun on PATH, else that of slurmctld or
+            slurmd.
         environment: environment variables with PATH.
 
     Raises:
-        UsageError: the given prefix has no slurmctld.
-        UnavailableError: this host has no slurmctld.
+        UsageError: the given prefix has neither slurmctld nor slurmd.
+        UnavailableError: this host has neither slurmctld nor slurmd.
     """
     if prefix is not None:
         return _below(prefix)
@@ -102,21 +104,25 @@ def find(prefix: Path | None = None, environment: Mapping[str, str] = os.environ
     for client in _CLIENTS:
         if program := shutil.which(client, path=path):
             own_prefix = Path(program).resolve().parent.parent
-            if (own_prefix / "sbin/slurmctld").exists():
-                return Installation(own_prefix, own_prefix / "sbin/slurmctld")
-    program = shutil.which("slurmctld", path=f"{path}:{_SBIN}")
-    if program is None:
-        todo = "build on the host that runs slurmctld, or give --slurm-prefix DIR"
-        raise UnavailableError("slurmctld", "not found", todo)
-    return Installation(Path(program).resolve().parent.parent, Path(program))
+            for daemon in _DAEMONS:
+                if (own_prefix / "sbin" / daemon).exists():
+                    return Installation(own_prefix, own_prefix / "sbin" / daemon)
+    for daemon in _DAEMONS:
+        if program := shutil.which(daemon, path=f"{path}:{_SBIN}"):
+            return Installation(Path(program).resolve().parent.parent, Path(program))
+    todo = "build on a host that runs slurmctld or slurmd, or give --slurm-prefix DIR"
+    raise UnavailableError("slurmctld, slurmd", "not found", todo)
 
 
 def _below(prefix: Path) -> Installation:
     prefix = prefix.absolute()
-    for folder in ("sbin", "bin"):
-        if (program := prefix / folder / "slurmctld").exists():
-            return Installation(prefix, program)
-    raise UsageError(f"--slurm-prefix {prefix}", "no sbin/slurmctld there", "name the prefix of Slurm")
+    for daemon in _DAEMONS:
+        for folder in ("sbin", "bin"):
+            if (program := prefix / folder / daemon).exists():
+                return Installation(prefix, program)
+    raise UsageError(
+        f"--slurm-prefix {prefix}", "no sbin/slurmctld or sbin/slurmd there", "name the prefix of Slurm"
+    )
 
 
 def _paths(text: str) -> list[Path]:

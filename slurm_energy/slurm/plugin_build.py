@@ -1,4 +1,4 @@
-"""Build of the plugins that must be compiled with the source of slurmctld's exact release.
+"""Build of site_factor/energy, which must be compiled with the source of slurmctld's exact release.
 
 The build finds or downloads the source, configures it and runs `make` in plugins/.
 """
@@ -86,7 +86,7 @@ def build(
     say: Say = lambda text: None,
     slurm: Installation | None = None,
 ) -> tuple[Path, Release]:
-    """Build the plugins for an installed slurmctld.
+    """Build the plugin for an installed slurmctld.
 
     Args:
         output: directory for the plugin; None: plugins/.
@@ -116,7 +116,7 @@ def build(
     if (tree_release := source_release(tree)) != release:
         raise UsageError(
             f"{tree} is Slurm {tree_release}",
-            f"{slurm.slurmctld} is {release}",
+            f"{slurm.daemon} is {release}",
             "Slurm loads plugins of its own release only",
         )
     if not (tree / "config.h").exists():
@@ -160,7 +160,7 @@ def _source_tree(cache: Path, slurm: Installation, release: Release, say: Say) -
         say: receives a line of text before the download.
     """
     if not slurm.is_packaged:
-        why = f"{slurm.slurmctld} is not from a package of the distribution"
+        why = f"{slurm.daemon} is not from a package of the distribution"
         raise UnavailableError(f"source of Slurm {release}", why, "give --slurm-source DIR")
     name, version = debian_source.source_package()
     folder = cache / f"{name}_{version.replace(':', '_')}"
@@ -186,7 +186,7 @@ def _compile(plugins: Path, tree: Path, target: Path, release: Release) -> Path:
         Path of the plugin.
     """
     with tempfile.TemporaryDirectory(prefix=".build-", dir=target) as folder:
-        command = ["make", "--no-print-directory", f"SLURM_SRC={tree}", f"OUTPUT={folder}"]
+        command = ["make", "--no-print-directory", "site-factor", f"SLURM_SRC={tree}", f"OUTPUT={folder}"]
         run_tool(command, plugins, PLUGIN, EnergyError)
         built = Path(folder) / PLUGIN
         if built_release(built) != release:

@@ -151,7 +151,8 @@ def render(
         "ports": ports,
         "accounting": spec.accounting,
         "priority": spec.priority,
-        "slurm_plugins": installation.find().plugin_directory() if spec.priority == "plugin" else None,
+        "slurm_energy": spec.slurm_energy,
+        "slurm_plugins": _slurm_plugins(spec),
         "nodes": nodes,
         "gres_directory": GRES_DIRECTORY,
         "partitions": {
@@ -185,6 +186,13 @@ def render(
     texts[layout.energy_toml] = toml_document(energy)
     config.parse(texts[layout.energy_toml], layout.energy_toml)
     return texts
+
+
+def _slurm_plugins(spec: LabSpec) -> Path | None:
+    """Return the directory of Slurm's own plugins; None if the lab adds no plugin to them."""
+    if spec.priority != "plugin" and not spec.slurm_energy:
+        return None
+    return installation.find().plugin_directory(run=None)
 
 
 def write(texts: Mapping[Path, str]) -> None:

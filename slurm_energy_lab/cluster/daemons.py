@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_energy.config.schema_document import toml
+from slurm_energy.slurm import installation
 from slurm_energy.slurm.plugin_build import PLUGIN, plugin_sources
 from slurm_energy_lab.cluster import processes
 from slurm_energy_lab.cluster.artifacts import Artifacts
@@ -56,6 +57,8 @@ def steps(plan: DaemonPlan) -> list[StartupStep]:
         all_steps += _accounting(plan)
     if plan.spec.priority == "plugin":
         all_steps.append(_priority_plugin(plan))
+    if plan.spec.slurm_energy:
+        all_steps.append(_energy_plugin(plan))
     all_steps.append(_slurmctld(plan))
     if plan.parts.controller:
         all_steps.append(_senergyctld(plan, plan.parts.controller))
@@ -153,11 +156,20 @@ def _priority_plugin(plan: DaemonPlan) -> StartupStep:
     return StartupStep("priority plugin", plan.log("priority-plugin"), argv)
 
 
+def _energy_plugin(plan: DaemonPlan) -> StartupStep:
+    """Return the startup step that builds the energy plugin for the installed Slurm."""
+    build = 'mkdir -p "$2" && exec make --no-print-directory -C "$1" energy OUTPUT="$2" SLURM_PREFIX="$3"'
+    argv = ["sh", "-ec", build, "sh", str(plugin_sources()), str(plan.layout.slurm_plugins)]
+    argv.append(str(installation.find().prefix))
+    return StartupStep("energy plugin", plan.log("energy-plugin"), argv, env=_compiling(plan), timeout_s=60)
+
+
 def _slurmctld(plan: DaemonPlan) -> StartupStep:
     """Return the startup step of slurmctld, which registers the cluster with a slurmdbd that already runs."""
     needs = ["munged", "task plugin"]
     needs += ["slurmdbd"] if plan.spec.accounting else []
     needs += ["priority plugin"] if plan.spec.priority == "plugin" else []
+    needs += ["energy plugin"] if plan.spec.slurm_energy else []
     return StartupStep(
         "slurmctld",
         plan.log("slurmctld"),

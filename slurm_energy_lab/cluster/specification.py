@@ -26,6 +26,7 @@ class LabSpec:
         accounting: whether slurmdbd and its database run.
         priority: component that orders the queue. `off`: Slurm. `plugin`: slurmctld's plugin with
             senergyctld's table. `portable`: senergyctld through scontrol.
+        slurm_energy: whether Slurm loads acct_gather_energy/senergy, so that its own accounting has energy.
         product: whether slurm-energy runs. Without it the lab is Slurm on emulated hardware.
         cpu_share: real cores for all emulated CPUs of a node together; None for the emulator's default.
         users: raw shares of the users that have a Slurm account, in addition to root. They must be users of
@@ -38,6 +39,7 @@ class LabSpec:
     accounting: bool = True
     product: bool = True
     priority: str = "off"
+    slurm_energy: bool = False
     cpu_share: float | None = None
     users: Mapping[str, int] = field(default_factory=lambda: {"nobody": 1})
 

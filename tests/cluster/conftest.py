@@ -18,7 +18,7 @@ from slurm_energy_lab.cluster.startup import StepError
 
 
 def pytest_configure(config):
-    line = "lab(profiles, overrides, slurm, energy, accounting, product, users): the lab to use"
+    line = "lab(profiles, overrides, slurm, energy, accounting, product, users, slurm_energy): the lab to use"
     config.addinivalue_line("markers", line)
 
 

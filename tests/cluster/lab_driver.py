@@ -41,6 +41,7 @@ class LabRequest:
     product: bool = True
     users: Mapping[str, int] = field(default_factory=lambda: {"nobody": 1})
     priority: str = "off"
+    slurm_energy: bool = False
 
     @classmethod
     def from_marker(cls, arguments: Mapping[str, Any]) -> LabRequest:
@@ -49,7 +50,7 @@ class LabRequest:
 
     def spec(self) -> LabSpec:
         nodes = tuple(replace(n, overrides=self.overrides) for n in nodes_file.from_profiles(self.profiles))
-        more = {"users": self.users, "priority": self.priority}
+        more = {"users": self.users, "priority": self.priority, "slurm_energy": self.slurm_energy}
         return LabSpec(nodes, self.slurm, self.energy, self.accounting, self.product, **more)
 
 

@@ -53,7 +53,7 @@ def test_the_slurm_of_a_prefix_and_of_path(slurm):
 
 
 def test_a_prefix_without_slurm_is_one_line(tmp_path, capsys):
-    with pytest.raises(UsageError, match="no sbin/slurmctld there"):
+    with pytest.raises(UsageError, match="no sbin/slurmctld or sbin/slurmd there"):
         installation.find(tmp_path)
     assert main(["build-plugins", "--slurm-prefix", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1

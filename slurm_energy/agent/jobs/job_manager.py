@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from slurm_energy.agent.budget.node_budget import NodeBudget
 from slurm_energy.agent.jobs import job_records, planner, recovery
+from slurm_energy.agent.jobs.acct_gather import AcctGatherQueries
 from slurm_energy.agent.jobs.finalizer import JobFinalizer
 from slurm_energy.agent.jobs.live_queries import LiveQueries
 from slurm_energy.agent.jobs.progress_reports import ProgressReports
@@ -86,9 +86,10 @@ class JobManager:
             *(devices, self._settings, self._sessions.values, self._meter.live),
             *(state.folder, self._clock, self._current_config),
         )
-        query = partial(self._sample, SampleReason.QUERY)
         self.reconfigure(config)
-        self._queries = LiveQueries(devices, self._meter, self._clock, self._sessions, query, self.budget)
+        queried = devices, self._meter, self._clock, self._sessions, self._sample
+        self.acct_gather = AcctGatherQueries(*queried)
+        self._queries = LiveQueries(*queried, self.budget)
 
     @property
     def active(self) -> bool:
@@ -98,9 +99,8 @@ class JobManager:
     @property
     def sampling_interval_s(self) -> float:
         """Seconds between periodic samples: more without jobs, but few enough to notice each counter wrap."""
-        idle_s = 0.0 if self.active else _IDLE_INTERVAL_S
-        maxima_s = self._meter.max_interval_s, self.tuners.max_interval_s, self.budget.max_interval_s
-        return min(max(1 / self.config.agent.sampling_hz, idle_s), *maxima_s)
+        wanted_s = max(1 / self.config.agent.sampling_hz, 0.0 if self.active else _IDLE_INTERVAL_S)
+        return min(wanted_s, *(part.max_interval_s for part in (self._meter, self.tuners, self.budget)))
 
     def start(self) -> None:
         """Recover an earlier run: finalize ended jobs, resume running jobs, restore all other settings."""

@@ -8,6 +8,7 @@ from typing import Any
 from slurm_energy.agent.budget.node_budget import NodeBudget
 from slurm_energy.agent.jobs.sessions import Session, SessionTable
 from slurm_energy.agent.metering.clock import Clock
+from slurm_energy.agent.metering.cpu_time_meter import SampleReason
 from slurm_energy.agent.metering.live_power import MIN_WINDOW_S
 from slurm_energy.agent.metering.node_meter import NodeEnergyMeter
 from slurm_energy.agent.sockets import responses
@@ -30,7 +31,7 @@ class LiveQueries:
         meter: the node's energy meter.
         clock: the machine's clock.
         running: sessions of the running jobs.
-        sample: takes a sample for a waiting client.
+        sample: takes a sample.
         budget: power budget of the node.
     """
 
@@ -40,7 +41,7 @@ class LiveQueries:
         meter: NodeEnergyMeter,
         clock: Clock,
         running: SessionTable,
-        sample: Callable[[], None],
+        sample: Callable[[SampleReason], None],
         budget: NodeBudget,
     ) -> None:
         self._devices = devices
@@ -69,7 +70,7 @@ class LiveQueries:
         now = self._clock.boottime()
         oldest_s = _MIN_SAMPLE_AGE_S if fresh and self._fresh.try_take(session.uid, now) else _SAMPLE_AGE_S
         if now - self._meter.sampled_at > oldest_s:
-            self._sample()
+            self._sample(SampleReason.QUERY)
         sampled_s = self._meter.sampled_at
         age_s = max(0.0, self._clock.boottime() - sampled_s)
         return session.uid, {**responses.energy_response(session), "age_s": age_s, "sampled_s": sampled_s}
@@ -88,7 +89,7 @@ class LiveQueries:
         """
         now, last = self._clock.boottime(), self._meter.time
         if not self._running and (last is None or now - last > MIN_WINDOW_S):
-            self._sample()  # samples are rare without jobs
+            self._sample(SampleReason.QUERY)  # samples are rare without jobs
         live, sessions = self._meter.live, [*self._running.values(), *ended]
         response = {
             **responses.status_response(node, sessions, self._devices, reader, tuning),

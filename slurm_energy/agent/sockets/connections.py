@@ -44,7 +44,7 @@ _PEER = struct.Struct("3i")
 
 log = logging.getLogger(__name__)
 
-Responder = Callable[[bytes, int, bool], Awaitable[dict[str, Any]]]
+Responder = Callable[[bytes, int, bool, int], Awaitable[dict[str, Any]]]
 
 
 def privileged(uid: int) -> bool:
@@ -54,8 +54,13 @@ def privileged(uid: int) -> bool:
 
 def peer_uid(connection: socket.socket) -> int:
     """Return the uid of the process at the other end of a connection, as reported by the kernel."""
-    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    return int(_PEER.unpack(data)[1])
+    return _peer(connection)[1]
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """Return the process id and the uid of the process at the other end of a connection."""
+    pid, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return pid, uid
 
 
 def refusal(error: EnergyError) -> dict[str, Any]:
@@ -67,8 +72,8 @@ class ConnectionPool:
     """All open connections of the agent's sockets.
 
     Args:
-        respond: returns the response to a message, given the line, the sender's uid and whether the sender
-            has disconnected.
+        respond: returns the response to a message, given the line, the sender's uid, whether the sender has
+            disconnected, and the sender's process id.
     """
 
     def __init__(self, respond: Responder) -> None:
@@ -85,14 +90,14 @@ class ConnectionPool:
         If its user has too many connections, close it and return False.
         """
         try:
-            uid = peer_uid(connection)
+            pid, uid = _peer(connection)
         except OSError:
             connection.close()
             return False
         if not self._has_capacity(uid):
             connection.close()
             return False
-        task = asyncio.ensure_future(self._serve(connection, uid))
+        task = asyncio.ensure_future(self._serve(connection, pid, uid))
         self._count_by_uid[uid] += 1
         self._keep(task)
         return True
@@ -140,11 +145,11 @@ class ConnectionPool:
         self._keep(asyncio.ensure_future(self._work(connection, line)))
 
     async def _work(self, connection: _Connection, line: bytes) -> None:
-        connection.send(await self._respond(line, connection.uid, connection.has_hung_up()))
+        connection.send(await self._respond(line, connection.uid, connection.has_hung_up(), connection.pid))
 
-    async def _serve(self, connection: socket.socket, uid: int) -> None:
+    async def _serve(self, connection: socket.socket, pid: int, uid: int) -> None:
         loop = asyncio.get_running_loop()
-        protocol = _Connection(self, uid, loop)
+        protocol = _Connection(self, pid, uid, loop)
         self._open.add(protocol)
         self._opened.set()
         try:
@@ -175,11 +180,14 @@ class _Connection(asyncio.BufferedProtocol):
     It reads a line, sends the response, and only then reads the next line.
 
     Attributes:
+        pid: process id of the peer when it connected, as reported by the kernel; 0 if the peer is in
+            another process namespace.
         uid: uid of the peer, as reported by the kernel.
         deadline: time of the event loop in seconds after which the connection is closed.
     """
 
-    def __init__(self, owner: ConnectionPool, uid: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, owner: ConnectionPool, pid: int, uid: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.pid = pid
         self.uid = uid
         self.deadline = loop.time() + _IDLE_S
         self._owner = owner

@@ -40,7 +40,8 @@ __all__ = ["LINE_LIMIT", "AgentServer", "peer_uid", "privileged", "refuse_if_ser
 
 log = logging.getLogger(__name__)
 
-_OPERATIONS = ("begin", "end", "step", "set", "energy", "progress", "status", "spool", "resend")
+_ACCT_GATHER = "acct_gather_energy"
+_OPERATIONS = ("begin", "end", "step", "set", "energy", _ACCT_GATHER, "progress", "status", "spool", "resend")
 
 Work = Callable[..., Awaitable[Any]]
 
@@ -93,30 +94,31 @@ class AgentServer:
                 await self._sweeping
         await self._connections.close()
 
-    async def respond(self, line: bytes, uid: int, gone: bool = False) -> dict[str, Any]:
+    async def respond(self, line: bytes, uid: int, gone: bool = False, pid: int = 0) -> dict[str, Any]:
         """Return the response to one message.
 
         Args:
             line: the message.
             uid: uid of the sender.
             gone: whether the sender has disconnected.
+            pid: process id of the sender; 0 if unknown.
         """
-        response = await self._respond(line, uid, gone)
+        response = await self._respond(line, uid, gone, pid)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("uid %d: %.120r: %s", uid, line, "ok" if response["ok"] else repr(response["error"]))
         return response
 
-    async def _respond(self, line: bytes, uid: int, gone: bool) -> dict[str, Any]:
+    async def _respond(self, line: bytes, uid: int, gone: bool, pid: int) -> dict[str, Any]:
         try:
             message = messages.parse(line)
             if gone and message.get("op") == "begin":  # its hook has deferred it
                 raise UsageError("begin: the hook no longer waits for the response")
             if privileged(uid):
-                return {"ok": True, **await self._dispatch(message, uid)}
+                return {"ok": True, **await self._dispatch(message, uid, pid)}
             # One request of all users at a time waits for the worker thread, so that root's request
             # never waits for more than that one.
             async with self._users:
-                return {"ok": True, **await self._dispatch(message, uid)}
+                return {"ok": True, **await self._dispatch(message, uid, pid)}
         except EnergyError as error:
             return refusal(error)
         except Exception as error:
@@ -124,7 +126,7 @@ class AgentServer:
             self._errors.report(error, summary)
             return {"ok": False, "error": "internal error, see the agent's log", "code": EXIT_FAILURE}
 
-    async def _dispatch(self, message: Mapping[str, Any], uid: int) -> dict[str, Any]:
+    async def _dispatch(self, message: Mapping[str, Any], uid: int, pid: int) -> dict[str, Any]:
         operation = messages.operation(message, _OPERATIONS)
         jobs = self._jobs
         if operation == "status":
@@ -135,6 +137,8 @@ class AgentServer:
             return dict(await self._work(jobs.progress.receive, messages.progress(message), _reader(uid)))
         if not privileged(uid):
             raise ForbiddenError(f"{operation}: uid {uid} may not", todo="root only")
+        if operation == _ACCT_GATHER:
+            return dict(await self._work(jobs.acct_gather.answer, pid, jobs.acct_gather.now()))
         if operation in ("begin", "end"):
             await self._replay_deferred()
         if operation == "begin":

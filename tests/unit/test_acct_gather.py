@@ -1,0 +1,154 @@
+"""Answers to Slurm's energy plugin: each step its own counter, extern the job's, slurmd the node's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+from shared_node import SharedNode
+
+from slurm_energy.agent.sockets.server import AgentServer
+
+SLURMD, EXTERN, BATCH, STEP, OTHER_STEP = 100, 200, 201, 202, 203
+
+
+@pytest.fixture
+def node(tmp_path):
+    node = SharedNode(tmp_path, ("cpu", "dram", "gpu[0]", "gpu[1]", "node"))
+    title(node, SLURMD, "/usr/sbin/slurmd")
+    return node
+
+
+def title(node: SharedNode, pid: int, text: str) -> None:
+    folder = node.tree.root / "proc" / str(pid)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cmdline").write_bytes(text.encode() + b"\0")
+
+
+def stepd(node: SharedNode, pid: int, job: int, step: str) -> None:
+    title(node, pid, f"slurmstepd: [{job}.{step}]")
+
+
+def ask(node: SharedNode, pid: int) -> dict:
+    return node.manager.acct_gather.answer(pid, node.clock.boottime())
+
+
+def joules(node: SharedNode, pid: int) -> int:
+    return ask(node, pid)["joules"]
+
+
+def test_extern_has_the_whole_job_and_a_step_what_was_used_since_its_start(node):
+    node.begin(1, None, exclusive=True)
+    stepd(node, EXTERN, 1, "extern")
+    stepd(node, STEP, 1, "0")
+    node.manager.step("start", 1, "extern", pid=EXTERN)
+    node.use(2.0, {"cpu": 100.0, "dram": 10.0, "other": 20.0})
+    node.manager.step("start", 1, "0", pid=STEP)
+    assert joules(node, STEP) == 0
+    node.use(3.0, {"cpu": 200.0, "dram": 10.0, "other": 20.0})
+    assert joules(node, STEP) == 3 * 230
+    assert joules(node, EXTERN) == 2 * 130 + 3 * 230
+
+
+def test_a_request_takes_a_sample_and_a_second_one_at_the_same_time_does_not(node):
+    node.begin(1, None, exclusive=True)
+    stepd(node, EXTERN, 1, "extern")
+    ask(node, EXTERN)
+    node.use(1.0, {"cpu": 100.0}, ticks=False)
+    arrived = node.clock.boottime()
+    assert joules(node, EXTERN) == 100
+    node.use(1.0, {"cpu": 100.0}, ticks=False)
+    assert node.manager.acct_gather.answer(EXTERN, arrived)["joules"] == 100
+    assert joules(node, EXTERN) == 200
+
+
+def test_jobs_that_share_a_node_have_their_own_shares(node):
+    for job, pid in ((1, EXTERN), (2, OTHER_STEP)):
+        node.begin(job, 4, gpus=str(job - 1))
+        stepd(node, pid, job, "extern")
+    watts = {"cpu": 400.0, "dram": 40.0, "gpu[0]": 300.0, "gpu[1]": 50.0}
+    node.use(20.0, watts, {1: 3, 2: 1})
+    shares = [joules(node, pid) for pid in (EXTERN, OTHER_STEP)]
+    assert shares == [20 * (330 + 300), 20 * (110 + 50)]
+
+
+def test_slurmd_gets_the_node_with_its_idle_energy(node):
+    before = joules(node, SLURMD)
+    node.use(10.0, {"cpu": 100.0, "dram": 20.0, "other": 30.0})
+    answer = ask(node, SLURMD)
+    assert answer["joules"] - before == 1500
+    assert answer["watts"] == pytest.approx(150.0)
+
+
+def test_a_restart_of_the_agent_keeps_the_counter(node):
+    node.begin(1, None, exclusive=True)
+    stepd(node, EXTERN, 1, "extern")
+    stepd(node, STEP, 1, "0")
+    node.manager.step("start", 1, "0", pid=STEP)
+    node.use(2.0, {"cpu": 100.0})
+    first = ask(node, STEP), ask(node, EXTERN)
+    node.die()
+    node.use(3.0, {"cpu": 100.0}, ticks=False)
+    node.manager = node.start()
+    later = ask(node, STEP), ask(node, EXTERN)
+    assert [answer["epoch"] for answer in later] == [answer["epoch"] for answer in first]
+    assert [answer["joules"] for answer in first] == [200, 200]
+    assert [answer["joules"] for answer in later] == [500, 500]
+
+
+def test_a_step_that_was_not_announced_counts_from_its_first_request(node):
+    node.begin(1, None, exclusive=True)
+    node.use(2.0, {"cpu": 100.0})
+    stepd(node, BATCH, 1, "batch")
+    first = ask(node, BATCH)
+    node.use(1.0, {"cpu": 100.0})
+    later = ask(node, BATCH)
+    assert (first["joules"], later["joules"], later["epoch"]) == (0, 100, first["epoch"])
+
+
+def test_a_requeued_job_starts_at_zero_under_another_epoch(node):
+    node.begin(1, None, exclusive=True)
+    stepd(node, EXTERN, 1, "extern")
+    node.use(2.0, {"cpu": 100.0})
+    first = ask(node, EXTERN)
+    node.end(1)
+    assert ask(node, EXTERN) == {"known": False}
+    node.manager.begin(node.env(1, None, exclusive=True) | {"SLURM_RESTART_COUNT": "1"})
+    assert ask(node, EXTERN) == {"known": False}  # nothing is measured yet
+    node.use(1.0, {"cpu": 100.0})
+    later = ask(node, EXTERN)
+    assert later["joules"] == 100 and later["epoch"] != first["epoch"]
+
+
+def test_an_unknown_job_or_step_has_no_value(node):
+    stepd(node, EXTERN, 77, "extern")
+    assert ask(node, EXTERN) == {"known": False}
+    title(node, STEP, "/usr/sbin/slurmstepd")
+    assert ask(node, STEP) == {"known": False}
+
+
+def test_only_root_may_ask_and_is_identified_by_the_kernel(node):
+    """The peer of a socket is this process, which is no slurmstepd: root's answer is the node's."""
+
+    async def work(function, *arguments):
+        return function(*arguments)
+
+    server = AgentServer(node.manager, work)
+    line = b'{"op":"acct_gather_energy"}'
+    refused = asyncio.run(server.respond(line, 4242, False, SLURMD))
+    assert (refused["ok"], refused["code"]) == (False, 5)
+
+    async def through_a_socket(path: Path) -> dict:
+        await server.open(path)
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(b'{"op":"acct_gather_energy"}\n')
+        answer = json.loads(await reader.readline())
+        writer.close()
+        await server.close()
+        return answer
+
+    stepd(node, os.getpid(), 5, "extern")  # the title that the kernel's pid leads to
+    assert asyncio.run(through_a_socket(node.folder / "agent.sock")) == {"ok": True, "known": False}

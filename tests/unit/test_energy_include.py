@@ -1,0 +1,188 @@
+"""slurm.conf never names an energy plugin that the installed Slurm cannot load."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from slurm_energy.cli.main import main
+from slurm_energy.doctor.slurm_energy_settings import energy_checks
+from slurm_energy.doctor.slurm_files import inspect_slurm_files
+from slurm_energy.doctor.verdict import CheckState
+from slurm_energy.errors import UnavailableError
+from slurm_energy.slurm import conf_files, energy_include, installation
+from slurm_energy.slurm.energy_plugin import ENERGY_PLUGIN
+
+pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
+SETTINGS = "Include slurm-energy.conf\nPrologFlags=Alloc,Contain\nJobAcctGatherType=jobacct_gather/linux\n"
+HEADERS = (
+    "#define SLURM_VERSION_NUMBER {:#08x}\n"
+    "#define SLURM_VERSION_NUM(a,b,c) (((a) << 16) + ((b) << 8) + (c))\n"
+)
+needs_headers = pytest.mark.skipif(
+    not Path("/usr/include/slurm/slurm.h").exists(), reason="Slurm's headers are not installed"
+)
+
+
+class Host:
+    """A Slurm below a prefix, its slurm.conf, and the energy plugin for any release."""
+
+    def __init__(self, folder: Path) -> None:
+        self.prefix = folder / "slurm"
+        self.plugins = self.prefix / "lib/slurm"
+        for directory in ("bin", "sbin", "include/slurm", "etc", "lib/slurm"):
+            (self.prefix / directory).mkdir(parents=True)
+        (self.plugins / "priority_multifactor.so").touch()
+        self.conf = self.prefix / "etc/slurm.conf"
+        self.conf.write_text(SETTINGS + f"PluginDir={self.plugins}\nAcctGatherNodeFreq=60\n")
+        self.install_slurm("22.05.8")
+
+    def install_slurm(self, release: str) -> None:
+        """Install or upgrade Slurm: its daemons and its headers."""
+        for program in ("sbin/slurmctld", "sbin/slurmd", "bin/scontrol"):
+            (self.prefix / program).write_text(f"#!/bin/sh\necho slurm {release}\n")
+            (self.prefix / program).chmod(0o755)
+        major, minor, micro = (int(part) for part in release.split("."))
+        source = Path("/usr/include/slurm")
+        for header in source.glob("*.h"):
+            shutil.copy(header, self.prefix / "include/slurm")
+        version = self.prefix / "include/slurm/slurm_version.h"
+        version.write_text(HEADERS.format(major << 16 | minor << 8 | micro))
+        self.plugin_for(f"{major << 16 | minor << 8 | micro:#x}", "auth_none.so")
+
+    def plugin_for(self, version: str, name: str = ENERGY_PLUGIN) -> None:
+        source = self.prefix / "plugin.c"
+        source.write_text(f"const unsigned int plugin_version = {version};\n")
+        subprocess.run(["gcc", "-shared", "-fPIC", "-o", self.plugins / name, source], check=True, timeout=60)
+
+    def run(self, *options: str) -> int:
+        return main(["build-plugins", "--slurm-prefix", str(self.prefix), "--conf", str(self.conf), *options])
+
+    @property
+    def state(self) -> energy_include.PluginState:
+        return energy_include.plugin_state(installation.find(self.prefix), self.conf)
+
+    @property
+    def named(self) -> list[str]:
+        """Values of AcctGatherEnergyType as Slurm would read them; Slurm fails on a missing include."""
+        return conf_files.read_settings(self.conf, strict=True).get("acctgatherenergytype", [])
+
+
+@pytest.fixture
+def host(tmp_path):
+    return Host(tmp_path)
+
+
+def test_check_removes_a_stale_plugin_and_enable_returns_it(host, capsys):
+    host.plugin_for("0x160508")
+    energy_include.enable(host.state)
+    assert host.named == ["acct_gather_energy/senergy"]
+    assert host.run("--check") == 0
+    host.install_slurm("22.05.9")
+    assert host.run("--check") == 1
+    assert host.named == []
+    assert "was built for Slurm 22.05.8, installed is 22.05.9" in capsys.readouterr().out
+    assert host.run("--check") == 0  # already out of use
+    host.plugin_for("0x160509")
+    energy_include.enable(host.state)
+    assert host.named == ["acct_gather_energy/senergy"]
+
+
+@pytest.mark.parametrize("fault", ["missing", "other release", "no plugin"])
+def test_a_plugin_that_does_not_fit_is_never_named(host, fault):
+    if fault == "other release":
+        host.plugin_for("0x180b05")
+    elif fault == "no plugin":
+        (host.plugins / ENERGY_PLUGIN).write_text("text")
+    with pytest.raises(UnavailableError, match=r"not installed|was built for Slurm 24\.11\.5|not a plugin"):
+        energy_include.enable(host.state)
+    assert not host.state.include.exists()
+    host.state.include.write_text("AcctGatherEnergyType=acct_gather_energy/senergy\n")  # by hand
+    assert host.run("--check") == 1
+    assert host.named == []
+
+
+def test_disable_leaves_an_empty_file_that_slurm_conf_can_include(host, capsys):
+    host.plugin_for("0x160508")
+    energy_include.enable(host.state)
+    assert host.run("--disable", "--json") == 0
+    assert host.named == []
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["enabled"], answer["included"], answer["fault"]) == (False, True, None)
+
+
+def test_a_missing_include_line_is_reported(host, capsys):
+    host.conf.write_text(f"PluginDir={host.plugins}\n")
+    host.plugin_for("0x160508")
+    assert host.run("--check") == 0
+    assert "add the line: Include slurm-energy.conf" in capsys.readouterr().out
+
+
+@needs_headers
+def test_enable_builds_installs_and_names_the_plugin(host, capsys):
+    assert host.run("--enable", "--output", str(host.prefix / "build")) == 0
+    assert host.named == ["acct_gather_energy/senergy"]
+    assert (host.plugins / ENERGY_PLUGIN).stat().st_mode & 0o777 == 0o755
+    host.install_slurm("22.05.9")
+    assert host.run("--check") == 1
+    assert host.run("--enable", "--output", str(host.prefix / "build")) == 0
+    assert host.run("--check") == 0
+    assert host.named == ["acct_gather_energy/senergy"]
+
+
+@needs_headers
+def test_headers_of_another_micro_release_are_refused(host, capsys):
+    (host.prefix / "include/slurm/slurm_version.h").write_text(HEADERS.format(0x160507))
+    assert host.run("--enable", "--output", str(host.prefix / "build")) == 1
+    assert "is Slurm 22.05.7, not 22.05.8" in capsys.readouterr().err
+    assert not (host.plugins / ENERGY_PLUGIN).exists()
+    assert host.run("--only", "energy", "--output", str(host.prefix / "build")) == 1
+
+
+@needs_headers
+def test_a_missing_source_does_not_fail_the_other_plugin(host, capsys):
+    code = host.run("--output", str(host.prefix / "build"), "--json")
+    out, err = capsys.readouterr()
+    assert code == 4
+    assert "give --slurm-source DIR" in err
+    assert list(json.loads(out)["plugins"]) == ["energy"]
+    assert (host.prefix / "build" / ENERGY_PLUGIN).exists()
+
+
+def checks(host: Host) -> dict[str, CheckState]:
+    return {check.name: check.state for check in energy_checks(inspect_slurm_files(host.conf).energy)}
+
+
+def test_doctor_tells_what_is_missing_for_energy_in_slurm(host):
+    host.state.include.write_text("")
+    assert checks(host) == {"Slurm energy": CheckState.ABSENT}
+    host.plugin_for("0x160508")
+    energy_include.enable(host.state)
+    assert checks(host) == {"Slurm energy": CheckState.OK}
+    host.conf.write_text(f"Include slurm-energy.conf\nPluginDir={host.plugins}\nPrologFlags=Alloc\n")
+    degraded = dict.fromkeys(("energy of jobs", "energy of steps", "watts of nodes"), CheckState.DEGRADED)
+    assert checks(host) == {"Slurm energy": CheckState.OK, **degraded}
+
+
+def test_doctor_finds_a_stale_suspended_doubled_or_unprotected_plugin(host):
+    host.plugin_for("0x160507")
+    host.state.include.write_text("AcctGatherEnergyType=acct_gather_energy/senergy\n")
+    (fault,) = inspect_slurm_files(host.conf).faults
+    assert fault.why == "was built for Slurm 22.05.7, installed is 22.05.8"
+    assert "--enable" in fault.todo
+    host.run("--check")
+    side = inspect_slurm_files(host.conf)
+    assert side.faults == ()
+    (check,) = energy_checks(side.energy)
+    assert check.state is CheckState.DEGRADED and "22.05.7" in check.finding
+    host.conf.write_text(host.conf.read_text() + "AcctGatherEnergyType=acct_gather_energy/senergy\n")
+    assert checks(host)["Slurm energy"] is CheckState.DEGRADED
+    host.conf.write_text(
+        f"{SETTINGS}PluginDir={host.plugins}\nAcctGatherNodeFreq=1\n"
+        "AcctGatherEnergyType=acct_gather_energy/rapl,acct_gather_energy/senergy\n"
+    )
+    assert checks(host)["Slurm energy"] is CheckState.DEGRADED

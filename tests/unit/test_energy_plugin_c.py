@@ -1,0 +1,243 @@
+"""Slurm's energy plugin under sanitizers, called as Slurm calls it, with an agent that the test controls."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+from property_examples import examples
+
+ROOT = Path(__file__).resolve().parents[2]
+PLUGINS, SPANK = ROOT / "plugins", ROOT / "spank"
+DRIVER = Path(__file__).parent / "native" / "energy_plugin_driver.c"
+HEADERS = Path("/usr/include/slurm/slurm.h")
+NODE, STEP = 6, 7
+NO_VAL = 0xFFFFFFFE
+ANSWERED, KNOWS_NOTHING, FAILED = "0", "1", "2"
+pytestmark = [
+    pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed"),
+    pytest.mark.skipif(not HEADERS.exists(), reason="Slurm's headers are not installed"),
+]
+ANYTHING = examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> Path:
+    program = tmp_path_factory.mktemp("energy") / "driver"
+    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]
+    flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-pthread"]
+    names = ("acct_gather_energy_senergy.c", "agent_reading.c", "energy_counter.c")
+    sources = [*(PLUGINS / name for name in names), SPANK / "exchange.c", DRIVER]
+    command = ["gcc", *flags, f"-I{PLUGINS}", f"-I{SPANK}", "-o", program, *sources]
+    subprocess.run(command, check=True, timeout=60)
+    return program
+
+
+class Agent:
+    """An agent that gives the same answer to every request until the test changes it; None: it is silent."""
+
+    def __init__(self, path: Path) -> None:
+        self.answer: str | None = '{"ok":true,"known":false}'
+        self.requests: list[dict] = []
+        self.silent: list[socket.socket] = []
+        self.path = path
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(path))
+        self.listener.listen(8)
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def tell(self, joules: float, epoch: str = "a", watts: float | None = None) -> None:
+        self.answer = json.dumps(
+            {"ok": True, "epoch": epoch, "joules": joules, "watts": watts}, separators=(",", ":")
+        )
+
+    def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.thread.join(10)
+        self.path.unlink()
+        for connection in self.silent:
+            connection.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            with connection.makefile("r") as lines:
+                self.requests.append(json.loads(lines.readline()))
+            if self.answer is None:
+                self.silent.append(connection)
+                continue
+            connection.sendall(self.answer.encode() + b"\n")
+            connection.close()
+
+
+class Plugin:
+    """A process that has loaded the plugin."""
+
+    def __init__(self, program: Path, socket_path: Path) -> None:
+        self.process = subprocess.Popen(
+            [program],
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={"SENERGY_SOCKET": str(socket_path)},
+        )
+
+    def __call__(self, command: str) -> list[str]:
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().split()
+
+    def joules(self, kind: int = STEP, hint: int = 0) -> int:
+        return int(self(f"poll {kind} {hint}")[1])
+
+    def logged(self) -> int:
+        return int(self("logged")[0])
+
+    def close(self) -> str:
+        _, errors = self.process.communicate(timeout=20)
+        assert self.process.returncode == 0, errors
+        return errors
+
+
+@pytest.fixture
+def agent(tmp_path):
+    agent = Agent(tmp_path / "agent.sock")
+    yield agent
+    if agent.listener.fileno() >= 0:
+        agent.close()
+
+
+@pytest.fixture
+def plugin(program, tmp_path):
+    plugin = Plugin(program, tmp_path / "agent.sock")
+    yield plugin
+    plugin.close()
+
+
+def test_the_value_is_cumulative_whatever_the_struct_holds(agent, plugin):
+    """Slurm passes the zeroed struct of another task when the first one ends."""
+    agent.tell(1000)
+    assert plugin.joules() == 1000
+    agent.tell(1500)
+    assert plugin.joules(hint=1000) == 1500
+    assert plugin.joules(hint=0) == 1500
+    assert plugin.joules(hint=10**18) == 1500
+    assert {request["op"] for request in agent.requests} == {"acct_gather_energy"}
+
+
+def test_slurmd_gets_watts_and_unknown_watts_are_no_val(agent, plugin):
+    agent.tell(10, watts=123.6)
+    assert plugin("update") == ["0"]
+    assert plugin(f"poll {NODE}")[:3] == ["0", "10", "124"]
+    agent.tell(20, watts=None)
+    assert plugin(f"poll {NODE}")[:3] == ["0", "20", str(NO_VAL)]
+    assert plugin("sensors") == ["1"]
+
+
+def test_without_an_agent_there_are_0_joules_one_message_and_no_failure(plugin):
+    for _ in range(5):
+        assert plugin(f"poll {NODE}") == ["0", "0", str(NO_VAL), str(NO_VAL)]
+    assert plugin.logged() == 1
+
+
+def test_the_value_stays_while_the_agent_is_away_and_when_it_lost_its_state(agent, plugin, tmp_path):
+    agent.tell(500)
+    assert plugin.joules() == 500
+    agent.close()
+    assert plugin.joules() == 500
+    again = Agent(tmp_path / "agent.sock")
+    again.tell(700)  # the state was restored
+    assert plugin.joules() == 700
+    again.tell(690)  # the time of its absence was divided a little differently
+    assert plugin.joules() == 700
+    again.tell(5, epoch="b")  # the state was lost
+    assert plugin.joules() == 700
+    again.tell(30, epoch="b")
+    assert plugin.joules() == 725
+    assert plugin.logged() == 2  # absent, and back
+    again.close()
+
+
+@ANYTHING
+@given(
+    readings=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2**63 - 1)), min_size=1, max_size=20)
+)
+def test_the_value_never_falls_and_never_exceeds_what_was_reported(agent, program, tmp_path, readings):
+    plugin = Plugin(program, tmp_path / "agent.sock")
+    last = 0
+    for epoch, reading in readings:
+        agent.tell(reading, epoch)
+        value = plugin.joules()
+        assert value >= last
+        assert value >= reading or value > 2**62
+        last = value
+    assert last <= sum(reading for _, reading in readings)
+    plugin.close()
+
+
+def test_a_silent_agent_is_not_waited_for_again_at_once(agent, plugin):
+    agent.tell(100)
+    assert plugin.joules() == 100
+    agent.answer = None
+    for _ in range(20):
+        assert plugin.joules() == 100
+    assert len(agent.requests) < 12  # the pauses double: ten more requests would take minutes
+    assert plugin.logged() == 1
+
+
+def test_a_refusal_and_garbage_change_nothing(agent, plugin):
+    agent.tell(100)
+    assert plugin.joules() == 100
+    for answer in (
+        '{"ok":false,"error":"\\"epoch\\":\\"x\\",\\"joules\\":999,","code":5}',
+        "",
+        "x" * 3000,
+        '{"ok":true,"epoch":"a","joules":-5,"watts":1}',
+        '{"ok":true,"epoch":"a","joules":1e30,"watts":1}',
+        '{"ok":true,"epoch":"a","joules":99999999999999999999,"watts":1}',
+        '{"ok":true,"epoch":"","joules":500,"watts":1}',
+        f'{{"ok":true,"epoch":"{"e" * 80}","joules":500,"watts":1}}',
+        '{"ok":true,"joules":500}',
+        '{"ok":true,"known":false}',
+    ):
+        agent.answer = answer
+        assert plugin.joules() == 100
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_moment_of_lowered_rights_is_not_reported(agent, plugin, tmp_path):
+    tmp_path.joinpath("agent.sock").chmod(0o600)
+    agent.tell(100)
+    assert plugin.joules() == 100
+    assert plugin("drop 65534") == ["0"]
+    assert plugin.joules() == 100
+    assert plugin("regain") == ["0"]
+    assert plugin.logged() == 0
+
+
+@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(st.characters(codec="latin-1", exclude_characters="\n\r\0"), max_size=300))
+def test_any_answer_is_parsed_without_harm(plugin, text):
+    for answer in (text, '{"ok":true' + text, '{"ok":true,"epoch":"a","joules":' + text):
+        assert plugin("parse " + answer)[0] in (ANSWERED, KNOWS_NOTHING, FAILED)
+
+
+def test_a_whole_answer_is_parsed(plugin):
+    answer = '{"ok":true,"epoch":"f00","joules":42,"watts":12.5}'
+    assert plugin("parse " + answer) == [ANSWERED, "f00", "42", "13"]
+    assert plugin("parse " + answer.replace("12.5", "null")) == [ANSWERED, "f00", "42", "unknown0"]
