@@ -15,6 +15,7 @@ from typing import Any
 from slurm_energy import atomic_file, service_manager
 from slurm_energy.agent.budget.poll_client import BudgetPollClient
 from slurm_energy.agent.jobs.job_manager import JobManager
+from slurm_energy.agent.live_report_client import LiveReportClient
 from slurm_energy.agent.node_metrics import NodeMetrics
 from slurm_energy.agent.sockets.server import AgentServer, refuse_if_served
 from slurm_energy.agent.state.deferred_messages import DeferredMessages
@@ -104,6 +105,7 @@ class AgentDaemon:
             )
             self._advice = AdviceClient(jobs.tuners, lambda: self._config.cluster, self._work)
             self._groups = GroupClient(jobs.tuners, lambda: self._config.cluster, self._work)
+            self._live = LiveReportClient(jobs, lambda: self._config, self._work)
             self._budget = BudgetPollClient(jobs, lambda: self._config.cluster, self._work)
             self._manager.status("Restoring settings of ended jobs")
             await self._work(jobs.start)
@@ -155,6 +157,7 @@ class AgentDaemon:
             self._advice.run,
             self._groups.run,
             self._budget.run,
+            self._live.run,
             self._flush,
             self._apply_pending_settings,
         )

@@ -32,6 +32,7 @@ from slurm_energy.controller.grid_routes import GridRoutes
 from slurm_energy.controller.grid_source import GridFactorSource
 from slurm_energy.controller.history_cache import HistoryCache, training_model
 from slurm_energy.controller.identity import PrivilegedUsers
+from slurm_energy.controller.live_reports import LiveReports
 from slurm_energy.controller.node_hosts import NodeHosts
 from slurm_energy.controller.oracle_refit import OracleRefit
 from slurm_energy.controller.policy_file import write_policy_file
@@ -202,6 +203,7 @@ class _Daemon:
             ),
             hosts=self._hosts,
             advisor=self._advisor,
+            live=LiveReports(lambda: self._config, self._hosts, running),
             budget=BudgetRoutes(lambda: self._config, self._budget, store, self._hosts, self._squeue),
             groups=[GridRoutes(lambda: self._config, factors, self._grid).routes],
         )

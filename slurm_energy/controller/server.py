@@ -32,6 +32,7 @@ from slurm_energy.controller.dispatcher import (
 )
 from slurm_energy.controller.history_cache import HistoryCache, read_requests
 from slurm_energy.controller.identity import Caller, PrivilegedUsers
+from slurm_energy.controller.live_reports import LiveReports
 from slurm_energy.controller.name_check import NameCheck
 from slurm_energy.controller.node_hosts import NodeHosts, Sender
 from slurm_energy.controller.period_deliveries import PERIODS_PATH, PeriodReceiver
@@ -54,6 +55,7 @@ from slurm_energy.errors import (
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.oracle.prediction import PredictionRequest
 from slurm_energy.protocol import budget_requests
+from slurm_energy.protocol.live_reports import LIVE_PATH, MAX_LIVE_BYTES, RUNNING_PATH
 from slurm_energy.protocol.tuning_advice import ADVICE_PATH
 from slurm_energy.slurm.roles import read_roles
 from slurm_energy.tuning.group.messages import GROUP_PATH
@@ -97,6 +99,7 @@ class ControllerServer:
         advisor: TuningAdvisor | None = None,
         budget: BudgetRoutes | None = None,
         groups: Sequence[RouteGroup] = (),
+        live: LiveReports | None = None,
     ) -> None:
         self.config = config
         self.access = access
@@ -107,6 +110,7 @@ class ControllerServer:
         self._priority = priority
         self._started = time.time()
         self._deliveries = DeliveryReceiver(lambda: self.config, store, failures, hosts)
+        self._live = live or LiveReports(lambda: self.config, hosts)
         self._periods = PeriodReceiver(lambda: self.config, store, failures, hosts)
         self._names = NameCheck(lambda: self.config, store)
         self._tuning = TuningRoutes(store, advisor)
@@ -138,7 +142,7 @@ class ControllerServer:
         advice = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=8, trusted_waiting=960)
         groups = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=16, trusted_waiting=960)
         power = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=16, trusted_waiting=4000)
-
+        live = RequestLimiter(concurrent=0, waiting=0, shared=0, trusted_concurrent=4, trusted_waiting=4000)
         application = web.Application(client_max_size=MAX_DELIVERY_BYTES, middlewares=[explain_errors])
         application.on_response_prepare.append(one_request_per_connection)
         gets = {
@@ -148,6 +152,7 @@ class ControllerServer:
             "/v1/priority": Route(self._get_priority, costly),
             "/v1/shares": Route(self._get_shares, costly),
             "/v1/status": Route(self._get_status, light),
+            RUNNING_PATH: Route(self._get_running, light),
             ADVICE_PATH: Route(self._get_advice, advice, for_agents=True),
             budget_requests.STATUS_PATH: Route(self._asking(self._budget.show), light),
             budget_requests.HISTORY_PATH: Route(self._asking(self._budget.history), costly),
@@ -157,10 +162,12 @@ class ControllerServer:
             "/v1/records": Route(self._post_records, ingest, MAX_DELIVERY_BYTES, for_agents=True),
             "/v1/records/search": Route(self._get_records, costly, MAX_SEARCH_BYTES),
             "/v1/priority/search": Route(self._get_priority, costly, MAX_SEARCH_BYTES),
+            f"{RUNNING_PATH}/search": Route(self._get_running, light, MAX_SEARCH_BYTES),
             "/v1/predict": Route(self._post_predict, costly, MAX_PREDICTION_BYTES),
             PERIODS_PATH: Route(
                 self._reporting(self._periods.receive), ingest, MAX_DELIVERY_BYTES, for_agents=True
             ),
+            LIVE_PATH: Route(self._reporting(self._live.receive), live, MAX_LIVE_BYTES, for_agents=True),
             GROUP_PATH: Route(
                 self._reporting(lambda body, sender: self._groups.poll(read_poll(body), sender)),
                 *(groups, MAX_GROUP_BYTES),
@@ -246,6 +253,9 @@ class ControllerServer:
         if self._priority is None:
             raise UnavailableError("priority", "this controller does not rank the queue")
         return self._priority
+
+    async def _get_running(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
+        return _piecewise_in_threads(await self._live.running(await _query(request, body), caller.rights))
 
     async def _get_advice(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
         return await self._tuning.advise(await _query(request, body), _sender(request, caller))

@@ -89,7 +89,7 @@ class JobManager:
         self.reconfigure(config)
         queried = devices, self._meter, self._clock, self._sessions, self._sample
         self.acct_gather = AcctGatherQueries(*queried)
-        self._queries = LiveQueries(*queried, self.budget)
+        self.queries = LiveQueries(*queried, self.budget)
 
     @property
     def active(self) -> bool:
@@ -273,7 +273,7 @@ class JobManager:
         self, job_id: int, *, reader: int | None = None, fresh: bool = False
     ) -> tuple[int, dict[str, Any]]:
         """Return the owner's uid and the energy of a job so far, see `LiveQueries.energy`."""
-        return self._queries.energy(job_id, reader, fresh=fresh)
+        return self.queries.energy(job_id, reader, fresh=fresh)
 
     def status(self, reader: int | None = None) -> dict[str, Any]:
         """Return the public state of this agent, and the energy and power of the jobs of `reader`.
@@ -282,7 +282,7 @@ class JobManager:
             reader: uid of the requesting user; None for a user who may read everything.
         """
         return {
-            **self._queries.status(self.node, self._finalizer.sessions, reader, self.tuners.phases()),
+            **self.queries.status(self.node, self._finalizer.sessions, reader, self.tuners.phases()),
             **self.spool.state() | {"periods": self.period_spool.state()},
             "sampling_hz": self.config.agent.sampling_hz,
             "unrestored": sorted(self._settings.unrestored),

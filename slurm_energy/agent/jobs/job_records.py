@@ -54,6 +54,37 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
     )
 
 
+def running_records(session: Session, now: float) -> list[EnergyRecord]:
+    """Return records of a running job and of its running steps, which end now.
+
+    Each has the key `watts`: the job's mean power by component in the last window. Nothing is changed.
+
+    Args:
+        session: the job.
+        now: Unix time in seconds.
+    """
+    end = max(session.start_unix, now)
+    energies = component_energies(
+        session.job_components,
+        session.meter,
+        whole_node=session.whole_node,
+        partial=session.partial_components,
+    )
+    record = EnergyRecord(
+        **_common_fields(session),
+        start=session.start_unix,
+        end=end,
+        components=energies,
+        cpus=session.cpus,
+        mean_watts=_mean(energies, end - session.start_unix),
+        peak_watts=_peak(session.power_monitor.peak_watts, energies, end - session.start_unix),
+        uncertain_seconds=session.meter.uncertain_s,
+        record_id=session.record_id,
+        extra=(("watts", {name: session.power_monitor.watts.get(name) for name in session.components}),),
+    )
+    return [record, *(step_record(session, step, end) for step in session.steps.values())]
+
+
 def _valid_tuning(session: Session) -> dict[str, Any] | None:
     """Return `tuning` for the record of a job; None, with a note in the record, if it is malformed."""
     try:

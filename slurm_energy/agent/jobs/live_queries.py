@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from slurm_energy.agent.budget.node_budget import NodeBudget
-from slurm_energy.agent.jobs.sessions import Session, SessionTable
+from slurm_energy.agent.jobs.job_records import running_records
+from slurm_energy.agent.jobs.sessions import OPEN, Session, SessionTable
 from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.metering.cpu_time_meter import SampleReason
 from slurm_energy.agent.metering.live_power import MIN_WINDOW_S
@@ -15,6 +16,7 @@ from slurm_energy.agent.sockets import responses
 from slurm_energy.agent.sockets.rate_limit import UserTokenBuckets
 from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.errors import ForbiddenError
+from slurm_energy.protocol.live_reports import MAX_LIVE_RECORDS, LiveReport
 
 _SAMPLE_AGE_S = 0.1
 _MIN_SAMPLE_AGE_S = 0.001
@@ -74,6 +76,27 @@ class LiveQueries:
         sampled_s = self._meter.sampled_at
         age_s = max(0.0, self._clock.boottime() - sampled_s)
         return session.uid, {**responses.energy_response(session), "age_s": age_s, "sampled_s": sampled_s}
+
+    def report(self, node: str, cluster: str) -> LiveReport:
+        """Return the present power of the node and the energy so far of its running jobs.
+
+        No sample is taken: with jobs the last one is at most a sampling interval old.
+
+        Args:
+            node: Slurm's name of the node.
+            cluster: name of the cluster, if no job reports it.
+        """
+        now = self._clock.unix()
+        sessions = [session for session in self._running.values() if session.phase == OPEN]
+        records = [record for session in sessions for record in running_records(session, now)]
+        records.sort(key=lambda record: record.step is not None)  # the jobs first, if there are too many
+        return LiveReport(
+            next((session.cluster for session in sessions), cluster),
+            node,
+            now,
+            self._meter.live.watts(self._clock.boottime()),
+            tuple(record for record in records if record.node == node)[:MAX_LIVE_RECORDS],
+        )
 
     def status(
         self, node: str, ended: Iterable[Session], reader: int | None, tuning: Mapping[str, str]

@@ -1,0 +1,70 @@
+"""Client that reports the power of the node and the energy of its running jobs to the controller.
+
+Nothing waits for it. A report that fails is not repeated; the next one replaces it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from slurm_energy.agent.controller_request import request_controller
+from slurm_energy.agent.jobs.job_manager import JobManager
+from slurm_energy.config import Config
+from slurm_energy.errors import EnergyError
+from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.protocol.live_reports import LIVE_PATH, MAX_INTERVAL_S, LiveReport
+from slurm_energy.quantities import is_number
+
+log = logging.getLogger(__name__)
+
+_OFF_PAUSE_S: Final = 10.0
+_MAX_RETRY_S: Final = 600.0
+_SUBJECT: Final = "live reports"
+
+
+class LiveReportClient:
+    """Sends a report every `agent.live_report_s` seconds, or less often if the controller requests it.
+
+    Args:
+        jobs: the job manager, which makes the reports.
+        config: returns the current configuration.
+        work: runs a function in the worker thread.
+    """
+
+    def __init__(
+        self, jobs: JobManager, config: Callable[[], Config], work: Callable[..., Awaitable[Any]]
+    ) -> None:
+        self._jobs, self._config, self._work = jobs, config, work
+        self._failures = RepeatedFailureLog(log)
+        self._failed = 0
+
+    async def run(self) -> None:
+        """Report until the task is cancelled. The first pause is random, so that nodes spread over time."""
+        await asyncio.sleep(random.uniform(0.0, self._config().agent.live_report_s))
+        while True:
+            interval_s = self._config().agent.live_report_s
+            pause_s = await self._report(interval_s) if interval_s > 0 else _OFF_PAUSE_S
+            await asyncio.sleep(pause_s)
+
+    async def _report(self, interval_s: float) -> float:
+        """Send a report and return the seconds until the next one."""
+        cluster = self._config().cluster
+        report: LiveReport = await self._work(self._jobs.queries.report, self._jobs.node, cluster.name)
+        try:
+            answer = await request_controller(
+                cluster, lambda client: client.post(LIVE_PATH, report.to_json())
+            )
+        except EnergyError as error:
+            self._failures.report(_SUBJECT, f"not accepted, later ones may be: {error}", logging.INFO)
+            self._failed += 1
+            return min(max(_MAX_RETRY_S, interval_s), interval_s * 2.0 ** min(self._failed, 10))
+        self._failures.clear(_SUBJECT, "accepted again")
+        self._failed = 0
+        requested_s = answer.get("interval_s")
+        if not is_number(requested_s):
+            return interval_s
+        return max(interval_s, min(float(str(requested_s)), MAX_INTERVAL_S))

@@ -1,0 +1,234 @@
+"""The last live report of each node, in memory only, and the answer to `GET /v1/running` from them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from slurm_energy.accounting.plausibility import PlausibilityCheck
+from slurm_energy.config import Config
+from slurm_energy.controller.deliveries import read_object
+from slurm_energy.controller.identity import Rights
+from slurm_energy.controller.node_hosts import NodeHosts, Sender, check_sender
+from slurm_energy.controller.running_jobs import RunningJobCache
+from slurm_energy.errors import EnergyError, UnavailableError, UsageError
+from slurm_energy.protocol.live_reports import MAX_INTERVAL_S, LiveReport
+from slurm_energy.protocol.query_parameters import refuse_unknown, words
+from slurm_energy.quantities import shown
+from slurm_energy.records import EnergyRecord
+
+MAX_REPORTS_PER_S: Final = 50.0
+"""With more nodes the reports are less frequent."""
+MAX_NODES: Final = 100_000
+MAX_BYTES: Final = 256 << 20
+"""Bound on the size of all reports together."""
+MIN_EXPIRY_S: Final = 120.0
+_EXPIRY_INTERVALS: Final = 4.0
+_JOBS_AGE_S: Final = 30.0
+_PARAMETERS: Final = ("job", "node")
+
+
+@dataclass(frozen=True, slots=True)
+class RunningRecord:
+    """A running job or step in a report.
+
+    Attributes:
+        job_id, restart_count, uid: the run of the job, and its owner.
+        text: its record as JSON, without the last brace.
+    """
+
+    job_id: int
+    restart_count: int
+    uid: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """The last report of a node.
+
+    Attributes:
+        cluster, node: Slurm's names.
+        time: time of the report by the node's clock, in Unix seconds.
+        received_s: monotonic time of its arrival.
+        interval_s: interval of the reports at that time.
+        watts: power of the node by component; None: unknown.
+        records: running jobs and steps.
+        size_bytes: size of the report.
+    """
+
+    cluster: str
+    node: str
+    time: float
+    received_s: float
+    interval_s: float
+    watts: Mapping[str, float | None]
+    records: tuple[RunningRecord, ...]
+    size_bytes: int
+
+
+class LiveReports:
+    """Receives live reports and answers from the last one of each node.
+
+    Args:
+        config: returns the current configuration.
+        hosts: addresses of nodes; None: any agent may report for any node.
+        running: the running jobs in Slurm, for the accounts of jobs; None: accounts are unknown.
+        clock: returns monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        config: Callable[[], Config],
+        hosts: NodeHosts | None = None,
+        running: RunningJobCache | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config, self._hosts, self._running, self._clock = config, hosts, running, clock
+        self._nodes: dict[tuple[str, str], NodeState] = {}
+        self._bytes = 0
+        self._expired_s = clock()
+
+    @property
+    def interval_s(self) -> float:
+        """Minimum interval of the reports of a node that keeps within `MAX_REPORTS_PER_S`."""
+        return min(len(self._nodes) / MAX_REPORTS_PER_S, MAX_INTERVAL_S)
+
+    def nodes(self) -> list[NodeState]:
+        """Return the last report of each node that still reports, in the order of clusters and nodes."""
+        now_s = self._clock()
+        return [state for _, state in sorted(self._nodes.items()) if not _is_expired(state, now_s)]
+
+    async def receive(self, body: bytes, sender: Sender) -> dict[str, Any]:
+        """Keep a report and return the response.
+
+        Raises:
+            ForbiddenError: the sender does not run on the node.
+            NotFoundError: Slurm has no such node.
+            UnavailableError: there is no room for the report.
+            UsageError: the report is malformed or implausible.
+        """
+        controller = self._config().controller
+        check = PlausibilityCheck.with_site_values(controller.max_watts)
+        report = await asyncio.to_thread(_read, body, check)
+        await check_sender(self._hosts, report.node, sender, controller.record_hosts)
+        self._put(report, await asyncio.to_thread(_running_records, report), len(body))
+        return {"interval_s": self.interval_s}
+
+    async def running(self, query: Mapping[str, str], rights: Rights) -> Iterator[str]:
+        """Return the response to `GET /v1/running` as JSON text in pieces, without its last brace.
+
+        Everyone may see the power of nodes. Jobs are visible as their records are.
+
+        Raises:
+            UsageError: bad parameters.
+        """
+        refuse_unknown(query, _PARAMETERS)
+        jobs, nodes = _job_ids(words(query, "job")), frozenset(words(query, "node"))
+        in_accounts = await self._jobs_in(rights.accounts)
+        states = [state for state in self.nodes() if not nodes or state.node in nodes]
+        head = {**rights.described(), "nodes": [self._node_object(state) for state in states]}
+
+        def is_visible(record: RunningRecord) -> bool:
+            own = rights.everything or record.uid == rights.uid
+            return own or (record.job_id, record.restart_count) in in_accounts
+
+        def pieces() -> Iterator[str]:
+            text, separator = f'{json.dumps(head)[:-1]},"records":[', "\n"
+            for state in states:
+                age = f',"age_s":{self._age_s(state):.3f},"state":"RUNNING","job":null}}'
+                for record in state.records:
+                    if (not jobs or record.job_id in jobs) and is_visible(record):
+                        text += f"{separator}{record.text}{age}"
+                        separator = ",\n"
+                yield text
+                text = ""
+            yield f"{text}\n]"
+
+        return pieces()
+
+    async def _jobs_in(self, accounts: frozenset[str]) -> frozenset[tuple[int, int]]:
+        """Return the running jobs (id, restart count) under some Slurm accounts."""
+        if not accounts or self._running is None:
+            return frozenset()
+        try:
+            jobs = await self._running.read(_JOBS_AGE_S)
+        except EnergyError:  # the coordinator sees only the own jobs meanwhile
+            return frozenset()
+        return frozenset((job.job_id, job.restart_count) for job in jobs.values() if job.account in accounts)
+
+    def _node_object(self, state: NodeState) -> dict[str, Any]:
+        return {
+            "cluster": state.cluster,
+            "node": state.node,
+            "time": state.time,
+            "age_s": round(self._age_s(state), 3),
+            "watts": dict(state.watts),
+        }
+
+    def _age_s(self, state: NodeState) -> float:
+        return max(0.0, self._clock() - state.received_s)
+
+    def _put(self, report: LiveReport, records: tuple[RunningRecord, ...], size_bytes: int) -> None:
+        self._drop_expired()
+        key = report.cluster, report.node
+        earlier = self._nodes.get(key)
+        more_bytes = size_bytes - (earlier.size_bytes if earlier is not None else 0)
+        if (earlier is None and len(self._nodes) >= MAX_NODES) or self._bytes + more_bytes > MAX_BYTES:
+            raise UnavailableError("live reports", "no room for more")
+        interval_s = max(self.interval_s, self._config().agent.live_report_s)
+        self._bytes += more_bytes
+        self._nodes[key] = NodeState(
+            *(report.cluster, report.node, report.time, self._clock(), interval_s),
+            *(report.watts, records, size_bytes),
+        )
+
+    def _drop_expired(self) -> None:
+        now_s = self._clock()
+        if now_s - self._expired_s < MIN_EXPIRY_S / 2:
+            return
+        self._expired_s = now_s
+        for key in [key for key, state in self._nodes.items() if _is_expired(state, now_s)]:
+            self._bytes -= self._nodes.pop(key).size_bytes
+
+
+def _is_expired(state: NodeState, now_s: float) -> bool:
+    return now_s - state.received_s > max(MIN_EXPIRY_S, _EXPIRY_INTERVALS * state.interval_s)
+
+
+def _read(body: bytes, check: PlausibilityCheck) -> LiveReport:
+    report = LiveReport.from_json(read_object(body))
+    now = time.time()
+    try:
+        for record in report.records:
+            check.check(record, now)
+    except UsageError:
+        raise
+    except EnergyError as error:  # a clock that is ahead
+        raise UsageError(str(error)) from None
+    return report
+
+
+def _running_records(report: LiveReport) -> tuple[RunningRecord, ...]:
+    return tuple(
+        RunningRecord(record.job_id, record.restart_count, record.uid, _text(record))
+        for record in report.records
+    )
+
+
+def _text(record: EnergyRecord) -> str:
+    data = record.to_json()
+    for key in ("age_s", "state", "job"):  # keys of the response
+        data.pop(key, None)
+    return json.dumps(data, separators=(",", ":"))[:-1]
+
+
+def _job_ids(names: tuple[str, ...]) -> frozenset[int]:
+    for name in names:
+        if not (name.isascii() and name.isdecimal() and len(name) <= 18):
+            raise UsageError(f"job: '{shown(name)}' is not a job id")
+    return frozenset(map(int, names))

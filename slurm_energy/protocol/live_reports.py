@@ -1,0 +1,99 @@
+"""Live reports from senergyd to senergyctld: the power of a node and the energy so far of its running jobs.
+
+A running job or step is described by an energy record whose `end` is the time of the report. It has the key
+`watts` in addition: the present power of the job by component.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import is_number, shown
+from slurm_energy.records import EnergyRecord, is_name
+
+LIVE_PATH: Final = "/v1/live"
+RUNNING_PATH: Final = "/v1/running"
+MAX_LIVE_RECORDS: Final = 4096
+MAX_LIVE_BYTES: Final = 4 << 20
+MAX_INTERVAL_S: Final = 3600.0
+"""Maximum interval of reports that senergyctld may request."""
+WATTS: Final = "watts"
+"""Key of a running record with its present power."""
+_MAX_COMPONENTS: Final = 1024
+_MAX_NAME: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class LiveReport:
+    """The present state of one node.
+
+    Attributes:
+        cluster, node: Slurm's names.
+        time: time of the report in Unix seconds.
+        watts: power of the node by component, with `node` for the whole node if it has a meter; None:
+            unknown.
+        records: the running jobs, and their running steps.
+    """
+
+    cluster: str
+    node: str
+    time: float
+    watts: Mapping[str, float | None] = field(default_factory=dict)
+    records: tuple[EnergyRecord, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as a dict for JSON."""
+        return {
+            "cluster": self.cluster,
+            "node": self.node,
+            "time": self.time,
+            "watts": dict(self.watts),
+            "records": [record.to_json() for record in self.records],
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> LiveReport:
+        """Build a report from a dict that `to_json` returned. Unknown keys are ignored.
+
+        Raises:
+            UsageError: a key is missing or has a bad value, or a record is about another node.
+        """
+        if not isinstance(data, dict):
+            raise UsageError("live report: not a JSON object")
+        cluster, node, time = (data.get(key) for key in ("cluster", "node", "time"))
+        if not (_is_short_name(cluster) and _is_short_name(node)):
+            raise UsageError("live report: bad cluster or node")
+        if not is_number(time) or not 0 <= float(str(time)) < math.inf:
+            raise UsageError(f"live report: bad time {shown(str(time))}")
+        items = data.get("records")
+        if not isinstance(items, list) or len(items) > MAX_LIVE_RECORDS:
+            raise UsageError(f"live report: 'records' is not a list of at most {MAX_LIVE_RECORDS} records")
+        records = tuple(EnergyRecord.from_json(item) for item in items)
+        for record in records:
+            if (record.cluster, record.node) != (cluster, node):
+                raise UsageError(f"live report: job {record.job_id} is on another node")
+            check_watts(dict(record.extra).get(WATTS, {}))
+        return cls(str(cluster), str(node), float(str(time)), check_watts(data.get("watts")), records)
+
+
+def check_watts(data: Any) -> dict[str, float | None]:
+    """Return powers in watts by component; None: unknown.
+
+    Raises:
+        UsageError: not an object of powers.
+    """
+    if not isinstance(data, dict) or len(data) > _MAX_COMPONENTS:
+        raise UsageError("live report: 'watts' is not an object")
+    for name, watts in data.items():
+        good = watts is None or (is_number(watts) and watts >= 0)
+        if not (good and _is_short_name(name)):
+            raise UsageError(f"live report: bad power of {shown(name)}")
+    return data
+
+
+def _is_short_name(value: Any) -> bool:
+    return value != "" and is_name(value, _MAX_NAME)

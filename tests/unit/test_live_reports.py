@@ -1,0 +1,308 @@
+"""Live reports: what a node sends about its jobs, and who sees which running job on the controller."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import open_munge
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
+from shared_node import SharedNode
+from store_examples import record
+from test_controller import ALICE, BOB, OPERATOR, Controller, refused
+
+from slurm_energy.agent import live_report_client
+from slurm_energy.agent.live_report_client import LiveReportClient
+from slurm_energy.config import AgentConfig, Config
+from slurm_energy.controller import live_reports
+from slurm_energy.controller.identity import Rights
+from slurm_energy.controller.live_reports import LiveReports
+from slurm_energy.controller.node_hosts import Sender
+from slurm_energy.errors import UnavailableError, UsageError
+from slurm_energy.protocol.live_reports import LIVE_PATH, MAX_LIVE_RECORDS, RUNNING_PATH, LiveReport
+from slurm_energy.records import EnergyRecord
+from slurm_energy.slurm.roles import Roles
+
+POWER = {"cpu": 90.0, "dram": 11.0, "other": 33.0}
+
+
+def report(node: str = "n1", *jobs: int, uid: int = ALICE, **more: Any) -> dict[str, Any]:
+    """Return a report about jobs of a user, as JSON data."""
+    records = [record(job_id=job, node=node, uid=uid) | {"watts": {"cpu": 7.0}} for job in jobs]
+    return {
+        "cluster": "c1",
+        "node": node,
+        "time": 1100.0,
+        "watts": {"cpu": 50.0, "dram": None},
+        "records": records,
+    } | more
+
+
+class TestAgent:
+    def test_a_report_has_the_energy_so_far_and_changes_nothing(self, tmp_path: Path) -> None:
+        node = SharedNode(tmp_path)
+        node.begin(1, 4)
+        node.begin(2, 2)
+        node.manager.step("start", 1, "0")
+        node.use(20, POWER, {1: 3, 2: 1})
+        node.manager.step("end", 1, "0")
+        node.manager.step("start", 1, "1")
+        node.use(10, POWER, {1: 3, 2: 1})
+        before = json.dumps(node.manager._sessions[1, 0].dump(), default=str)
+        made = node.manager.queries.report("n1", "other")
+        assert json.dumps(node.manager._sessions[1, 0].dump(), default=str) == before
+        assert LiveReport.from_json(json.loads(json.dumps(made.to_json()))) == made
+        assert (made.cluster, made.node, made.time) == ("lab", "n1", node.clock.unix())
+        assert made.watts == pytest.approx({**POWER, "node": sum(POWER.values())})
+        assert [(r.job_id, r.step) for r in made.records] == [(1, None), (2, None), (1, "1")]
+        whole, step = made.records[0], made.records[2]
+        assert whole.elapsed_s == pytest.approx(30) and step.elapsed_s == pytest.approx(10)
+        assert whole.energy_joules and step.energy_joules
+        assert step.energy_joules < whole.energy_joules / 2
+        assert dict(whole.extra)["watts"]["cpu"] > 0
+        node.end(1)
+        final = node.records()[1]
+        assert (final.record_id, final.start, final.uid) == (whole.record_id, whole.start, whole.uid)
+        assert final.energy_joules == pytest.approx(whole.energy_joules)
+
+    def test_an_idle_node_reports_its_power(self, tmp_path: Path) -> None:
+        node = SharedNode(tmp_path)
+        node.use(20, POWER)
+        made = node.manager.queries.report("n1", "c9")
+        assert (made.cluster, made.records) == ("c9", ())
+        assert made.watts["cpu"] == pytest.approx(90)
+
+    def test_there_is_a_bound_on_records_and_jobs_come_first(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("slurm_energy.agent.jobs.live_queries.MAX_LIVE_RECORDS", 3)
+        node = SharedNode(tmp_path)
+        for job in (1, 2):
+            node.begin(job, 2)
+            for step in ("batch", "0"):
+                node.manager.step("start", job, step)
+        made = node.manager.queries.report("n1", "c1")
+        assert [(r.job_id, r.step) for r in made.records] == [(1, None), (2, None), (1, "batch")]
+
+
+class TestClient:
+    def client(self, monkeypatch: pytest.MonkeyPatch, answers: list[Any], **agent: Any) -> LiveReportClient:
+        self.sent: list[Any] = []
+
+        async def request(_: Any, send: Any) -> Any:
+            def post(path: str, body: Any) -> Any:
+                self.sent.append((path, body))
+                answer = answers.pop(0)
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
+
+            return send(SimpleNamespace(post=post))
+
+        async def work(function: Any, *arguments: Any) -> Any:
+            return function(*arguments)
+
+        made = LiveReport("c1", "n1", 5.0)
+        jobs: Any = SimpleNamespace(queries=SimpleNamespace(report=lambda *_: made), node="n1")
+        monkeypatch.setattr(live_report_client, "request_controller", request)
+        return LiveReportClient(jobs, lambda: Config(agent=AgentConfig(**agent)), work)
+
+    def test_the_controller_may_stretch_the_interval_within_bounds(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        answers = [{"interval_s": s} for s in (1.0, 77, 10**400, -5, True, None)] + [{}]
+        client = self.client(monkeypatch, answers)
+        pauses = [asyncio.run(client._report(30.0)) for _ in range(7)]
+        assert pauses == [30.0, 77.0, 30.0, 30.0, 30.0, 30.0, 30.0]
+        assert self.sent[0] == (LIVE_PATH, LiveReport("c1", "n1", 5.0).to_json())
+
+    def test_failures_are_logged_once_and_slow_it_down(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        client = self.client(monkeypatch, [UnavailableError("c", "gone")] * 8 + [{"interval_s": 0}])
+        pauses = [asyncio.run(client._report(30.0)) for _ in range(9)]
+        assert pauses == [60.0, 120.0, 240.0, 480.0, 600.0, 600.0, 600.0, 600.0, 30.0]
+        assert caplog.text.count("gone") == 1
+
+    def test_zero_turns_reports_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        client = self.client(monkeypatch, [], live_report_s=0.0)
+
+        async def sleep(seconds: float) -> None:
+            if seconds:
+                raise asyncio.CancelledError
+
+        monkeypatch.setattr(live_report_client.asyncio, "sleep", sleep)
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(client.run())
+        assert self.sent == []
+
+
+class TestMessage:
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            None,
+            [],
+            report() | {"node": ""},
+            report() | {"cluster": "a\x1b"},
+            report() | {"time": True},
+            report() | {"time": 10**400},
+            report() | {"watts": []},
+            report() | {"watts": {"cpu": -1.0}},
+            report() | {"watts": {"": 1.0}},
+            report() | {"watts": {"cpu": "1"}},
+            report() | {"records": None},
+            report() | {"records": [1]},
+            report() | {"records": [None] * (MAX_LIVE_RECORDS + 1)},
+            report("n1", 1) | {"node": "n2"},
+            report() | {"records": [record() | {"watts": 5}]},
+        ],
+    )
+    def test_bad_reports(self, bad: Any) -> None:
+        with pytest.raises(UsageError):
+            LiveReport.from_json(bad)
+
+    @given(st.recursive(st.none() | st.floats() | st.integers() | st.text(), st.lists))
+    @examples(50)
+    def test_no_value_causes_another_error(self, value: Any) -> None:
+        for key in report():
+            try:
+                LiveReport.from_json(report("n1", 1) | {key: value})
+            except UsageError:
+                continue
+
+
+@pytest.fixture
+def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Controller:
+    open_munge.install(monkeypatch)
+    return Controller(tmp_path)
+
+
+class TestController:
+    @staticmethod
+    async def seen(c: Controller, uid: int, query: str = "") -> tuple[str, list[int]]:
+        status, answer = await c.get(RUNNING_PATH + query, uid)
+        assert status == 200
+        return answer["scope"], [one["job_id"] for one in answer["records"]]
+
+    def test_owners_and_operators_see_running_jobs(self, controller: Controller) -> None:
+        async def story(c: Controller) -> None:
+            assert (await c.post(report("n1", 1, 2), target=LIVE_PATH))[1] == {"interval_s": 0.02}
+            await c.post(report("n2", 3, uid=BOB), target=LIVE_PATH)
+            assert await self.seen(c, OPERATOR) == ("all", [1, 2, 3])
+            assert await self.seen(c, ALICE) == ("own", [1, 2])
+            assert await self.seen(c, BOB) == ("own", [3])
+            assert await self.seen(c, 64099) == ("own", [])
+            assert await self.seen(c, OPERATOR, "?job=3,1") == ("all", [1, 3])
+            assert await self.seen(c, OPERATOR, "?node=n2") == ("all", [3])
+            assert refused(await c.get(f"{RUNNING_PATH}?job=1_2"), 400, 2)
+            assert refused(await c.get(f"{RUNNING_PATH}?nodes=n1"), 400, 2)
+            _, answer = await c.get(f"{RUNNING_PATH}?job=1", ALICE)
+            (one,) = answer["records"]
+            assert EnergyRecord.from_json(one).energy_joules == 50.0
+            assert (one["watts"], one["state"], one["job"]) == ({"cpu": 7.0}, "RUNNING", None)
+            assert one["age_s"] < 60
+            assert [(n["node"], n["watts"]) for n in answer["nodes"]] == [
+                (name, {"cpu": 50.0, "dram": None}) for name in ("n1", "n2")
+            ]
+
+        controller.session(story)
+
+    def test_the_last_report_of_a_node_counts(self, controller: Controller) -> None:
+        async def story(c: Controller) -> None:
+            for jobs in ((1, 2), (2,), ()):
+                await c.post(report("n1", *jobs), target=LIVE_PATH)
+                assert await self.seen(c, OPERATOR) == ("all", list(jobs))
+
+        controller.session(story)
+
+    def test_users_and_false_energies_are_refused(self, controller: Controller) -> None:
+        hot = report("n1", 1)
+        hot["records"][0]["components"][0]["energy_joules"] = 1e12
+
+        async def story(c: Controller) -> None:
+            assert refused(await c.post(report(), ALICE, LIVE_PATH), 403, 5)
+            assert refused(await c.post(hot, target=LIVE_PATH), 400, 2, "implausible")
+            assert refused(await c.post(b"[]", target=LIVE_PATH), 400, 2)
+            assert await self.seen(c, OPERATOR) == ("all", [])
+
+        controller.session(story)
+
+    def test_coordinators_see_jobs_of_their_accounts(self, controller: Controller) -> None:
+        job = SimpleNamespace(job_id=3, restart_count=0, account="physics")
+        other = SimpleNamespace(job_id=4, restart_count=1, account="physics")
+
+        class Running:
+            async def read(self, _: float) -> Any:
+                if failing:
+                    raise UnavailableError("squeue", "no answer")
+                return {3: job, 4: other}
+
+        failing: list[bool] = []
+        controller.server._live._running = Running()
+        controller.server.roles._roles = Roles(accounts={"bob": frozenset({"physics"})})
+
+        async def story() -> None:
+            live = controller.server._live
+            for name, jobs in (("n1", (3, 4)), ("n2", (5,))):
+                await live.receive(json.dumps(report(name, *jobs)).encode(), Sender())
+            rights = Rights(BOB, "bob", accounts=frozenset({"physics"}))
+            for expected in ([3], []):  # of job 4 another run is in the account
+                text = "".join(await live.running({}, rights)) + "}"
+                answer = json.loads(text)
+                assert (answer["scope"], answer["accounts"]) == ("accounts", ["physics"])
+                assert [one["job_id"] for one in answer["records"]] == expected
+                failing.append(True)
+
+        asyncio.run(story())
+        controller.store.close()
+
+
+class TestBounds:
+    def make(self) -> tuple[LiveReports, list[float]]:
+        now = [0.0]
+        return LiveReports(Config, clock=lambda: now[0]), now
+
+    def put(self, live: LiveReports, body: dict[str, Any]) -> None:
+        asyncio.run(live.receive(json.dumps(body).encode(), Sender()))
+
+    def test_silent_nodes_expire(self) -> None:
+        live, now = self.make()
+        self.put(live, report("n1", 1))
+        now[0] = 119.0
+        self.put(live, report("n2", 2))
+        assert [state.node for state in live.nodes()] == ["n1", "n2"]
+        now[0] = 121.0
+        assert [state.node for state in live.nodes()] == ["n2"]
+        now[0] = 200.0
+        self.put(live, report("n3"))
+        assert [node for _, node in live._nodes] == ["n2", "n3"]
+
+    def test_bounded_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        live, _ = self.make()
+        monkeypatch.setattr(live_reports, "MAX_NODES", 2)
+        for node in ("n1", "n2", "n1"):
+            self.put(live, report(node, 1))
+        with pytest.raises(UnavailableError):
+            self.put(live, report("n3"))
+        monkeypatch.setattr(live_reports, "MAX_BYTES", 1000)
+        with pytest.raises(UnavailableError):
+            self.put(live, report("n1", *range(1, 10)))
+        self.put(live, report("n1"))
+
+    def test_many_nodes_report_less_often(self) -> None:
+        live, _ = self.make()
+        self.put(live, report("n1"))
+        state = live.nodes()[0]
+        for number in range(6000):
+            live._nodes["c1", f"m{number}"] = replace(state, node=f"m{number}")
+        assert live.interval_s == pytest.approx(120, rel=0.01)
