@@ -10,8 +10,9 @@ from typing import Final
 from slurm_energy.errors import UnavailableError
 from slurm_energy.reports.usage import AccountedRecord, JobUsage, summarise
 from slurm_energy.slurm.job_state import JobStatus
+from slurm_energy.slurm.sbatch import RefusedError
 from slurm_energy.sweep.state import SweepState
-from slurm_energy.sweep.submission import RefusedError, deferred_interrupt
+from slurm_energy.sweep.submission import deferred_interrupt
 from slurm_energy.tuning.sweep.design import SweepPoint
 from slurm_energy.tuning.sweep.runs import RunStatus, SweepRun, SweepSchedule, schedule_runs
 

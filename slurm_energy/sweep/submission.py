@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from slurm_energy.errors import UnavailableError, UsageError
-from slurm_energy.quantities import shown
+from slurm_energy.errors import UsageError
 from slurm_energy.slurm.batch_script import effective_options
+from slurm_energy.slurm.sbatch import run_sbatch
 from slurm_energy.slurm.sbatch_options import LONG
 from slurm_energy.sweep.state import SweepState, variant_tag
 from slurm_energy.tuning.sweep.design import SweepPoint
 from slurm_energy.tuning.sweep.factors import LIMITS, option_of, variable_of
 
-_TIMEOUT_S: Final = 60.0
-_HINT: Final = 'Try "sbatch --help"'
-"""Part of the last line that sbatch prints after an unknown option."""
-_JOB_ID = re.compile(r"(\d{1,18})(?:;\S*)?\s*", re.ASCII)
 _UNSUPPORTED: Final = {
     "array": "each run is a job of its own: submit the sweep without --array",
     "energy-tag": "the sweep sets it: choose --name instead",
@@ -36,12 +30,6 @@ _UNSUPPORTED: Final = {
 
 
 _EMPTY_SCRIPT: Final = b"#!/bin/sh\n"
-_IGNORED_VARIABLES: Final = ("SBATCH_ARRAY_INX", "SBATCH_WAIT", "SBATCH_HOLD", "SBATCH_TEST_ONLY")
-"""Variables that would set options of sbatch which a sweep does not support."""
-
-
-class RefusedError(UsageError):
-    """sbatch refused a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +78,7 @@ class Submitter:
             RefusedError: sbatch refused the job.
             UnavailableError: sbatch is missing, timed out, or cannot reach slurmctld.
         """
-        return _run_sbatch(self.command(point, job_name), self.environment(point))
+        return run_sbatch(self.command(point, job_name), self.environment(point))
 
     def _tag(self, point: SweepPoint) -> str:
         reference = self.state.points[0]
@@ -140,38 +128,6 @@ def read_given_options(
     if has_variables and (given.get("export") or "").upper() in ("NONE", "NIL"):
         raise UsageError(f"--export={given['export']}", "would keep the factors from the job", "leave it out")
     return given
-
-
-def _run_sbatch(command: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Run sbatch in a session of its own, because a terminal interrupts all processes of its session."""
-    try:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={name: value for name, value in os.environ.items() if name not in _IGNORED_VARIABLES}
-            | dict(variables),
-            start_new_session=True,
-        )
-    except OSError as error:
-        why = "not found" if isinstance(error, FileNotFoundError) else str(error)
-        raise UnavailableError("sbatch", why, "a sweep needs Slurm's client commands") from None
-    try:
-        output, errors = child.communicate(timeout=_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.communicate()
-        raise UnavailableError("sbatch", f"no answer within {_TIMEOUT_S:g} s") from None
-    match = _JOB_ID.fullmatch(output.decode("utf-8", "replace"))
-    if child.returncode == 0 and match:
-        return int(match[1])
-    lines = errors.decode("utf-8", "replace").strip().splitlines()
-    reasons = [line for line in lines if _HINT not in line] or [f"exit status {child.returncode}"]
-    why = shown(reasons[-1].removeprefix("sbatch: ").removeprefix("error: "), 300)
-    if any(text in why for text in ("Unable to contact", "Socket timed out", "Connection refused")):
-        raise UnavailableError("sbatch", why)
-    raise RefusedError("sbatch", why)
 
 
 @contextlib.contextmanager

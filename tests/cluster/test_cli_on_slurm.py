@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -85,3 +86,23 @@ def test_shadow_mode_sets_nothing(lab: LabDriver, queued: tuple[int, list[int]])
         text = lab.run("scontrol", "show", "job", str(job)).stdout
         assert "AdminComment" not in text
         assert "energy-flags" not in text
+
+
+def test_python_submits_a_job_and_gets_its_record(lab: LabDriver) -> None:
+    code = """
+from slurm_energy import frames, jobs
+job = jobs.submit(["sleep", "1"], policy="powersave", tag="from-python", options={"exclusive": True})
+assert job.wait(300) == "COMPLETED", job.state
+record = job.record(300)
+assert (record["policy"], record["tag"], record["state"]) == ("powersave", "from-python", "COMPLETED")
+assert record["energy_joules"] > 0
+frame = frames.jobs(job.job_id)
+assert frame.energy_joules.tolist() == [record["energy_joules"]]
+assert len(frames.steps(job.job_id)) >= 1 and len(job.trace()) >= 1
+try:
+    jobs.submit(["true"], policy="fast")
+except jobs.RefusedError as error:
+    print(error)
+"""
+    done = lab.run(sys.executable, "-c", code, check=False)
+    assert done.returncode == 0 and "fast" in done.stdout, done

@@ -12,9 +12,10 @@ from slurm_energy.errors import AlreadyRunningError, UnavailableError, UsageErro
 from slurm_energy.records import ComponentEnergy, EnergyRecord
 from slurm_energy.reports.usage import AccountedRecord
 from slurm_energy.slurm.job_state import JobStatus, find_own_jobs, read_job_states
+from slurm_energy.slurm.sbatch import RefusedError
 from slurm_energy.sweep import state as states
 from slurm_energy.sweep.runner import RECORD_WAIT_S, SweepCluster, SweepLimits, SweepRunner
-from slurm_energy.sweep.submission import RefusedError, Submitter, read_given_options
+from slurm_energy.sweep.submission import Submitter, read_given_options
 from slurm_energy.tuning.sweep.design import build_points
 from slurm_energy.tuning.sweep.factors import make_factor, parse_factor, parse_variable, read_factors
 from slurm_energy.tuning.sweep.result import sweep_result

@@ -1,0 +1,79 @@
+"""Results of `senergy simulate` and `senergy sweep` in files, as data frames."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from slurm_energy.errors import NotFoundError, UsageError
+from slurm_energy.frames.typed_frame import pandas_module
+from slurm_energy.sweep.data_frame import read_sweep
+
+_TABLES: Final = ("jobs", "power", "summary")
+
+
+def simulation(folder: str | Path, table: str = "summary") -> Any:
+    """Return one table of the results that `senergy simulate --out DIR` wrote.
+
+    Args:
+        folder: the directory; with several variants of a scenario, the directory of one variant.
+        table: `summary` (one row per policy and seed), `jobs` or `power`. Jobs and power of all policies are
+            in one frame, with the column `policy`.
+
+    Returns:
+        Data frame with the columns of the files; names contain units (`time_s`, `energy_joules`).
+
+    Raises:
+        NotFoundError: there are no such files.
+        UsageError: the table is unknown, or a file cannot be parsed.
+        UnavailableError: pandas, or pyarrow for Parquet files, is not installed.
+    """
+    pandas = pandas_module()
+    if table not in _TABLES:
+        raise UsageError(f"table: '{table}' is unknown", todo=f"one of {', '.join(_TABLES)}")
+    pattern = "summary.*" if table == "summary" else f"{table}-*.*"
+    paths = [path for path in sorted(Path(folder).glob(pattern)) if path.suffix in _readers(pandas)]
+    if not paths:
+        raise NotFoundError(f"{folder}", f"no file {pattern} of senergy simulate --out")
+    frames = []
+    for path in paths:
+        try:
+            frame = _readers(pandas)[path.suffix](path)
+        except (ValueError, OSError) as error:
+            raise UsageError(f"{path}", f"cannot be read: {error}") from None
+        if table != "summary":
+            frame.insert(0, "policy", path.stem.removeprefix(f"{table}-"))
+        frames.append(frame)
+    return pandas.concat(frames, ignore_index=True)
+
+
+def _readers(pandas: Any) -> Mapping[str, Callable[[Path], Any]]:
+    return {
+        ".csv": pandas.read_csv,
+        ".parquet": pandas.read_parquet,
+        ".json": lambda path: pandas.DataFrame(json.loads(path.read_text())),
+    }
+
+
+def sweep(path: str | Path) -> Any:
+    """Return the points of a sweep, one row per point; row 0 is the reference.
+
+    Args:
+        path: state file of `senergy sweep`, or a directory with exactly one.
+
+    Raises:
+        NotFoundError: there is no such file.
+        UsageError: the file is not the state of a sweep, or the directory has several.
+        UnavailableError: pandas is not installed.
+    """
+    place = Path(path)
+    if place.is_dir():
+        files = sorted(place.glob("senergy-sweep-*.json"))
+        if len(files) > 1:
+            raise UsageError(f"{path}", f"{len(files)} sweeps", f"name one, such as {files[0].name}")
+        if not files:
+            raise NotFoundError(f"{path}", "no senergy-sweep-*.json in this directory")
+        place = files[0]
+    return read_sweep(place)

@@ -1,0 +1,72 @@
+"""Data frames with declared columns: name, type, unit and meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from slurm_energy.errors import UnavailableError, install_extra
+
+
+class ColumnType(StrEnum):
+    """Type of a column, as pandas names it."""
+
+    NUMBER = "float64"
+    COUNT = "Int64"
+    TEXT = "string"
+    TIME = "datetime64[us, UTC]"
+    CHOICE = "category"
+
+
+@dataclass(frozen=True, slots=True)
+class FrameColumn:
+    """A column of a data frame.
+
+    Attributes:
+        name: name, which contains the unit of a quantity.
+        type: type of the values.
+        unit: unit of the values; empty for text and counts.
+        doc: meaning.
+    """
+
+    name: str
+    type: ColumnType
+    unit: str = ""
+    doc: str = ""
+
+
+def pandas_module() -> Any:
+    """Return the package pandas.
+
+    Raises:
+        UnavailableError: it is not installed.
+    """
+    try:
+        import pandas
+    except ImportError:
+        raise UnavailableError("data frames", "pandas is not installed", install_extra("analysis")) from None
+    return pandas
+
+
+def typed_frame(columns: Sequence[FrameColumn], rows: Iterable[Mapping[str, Any]]) -> Any:
+    """Return a data frame with exactly these columns, also if there are no rows.
+
+    Args:
+        columns: the columns in order.
+        rows: values by column name; a missing value or None is unknown. Times are Unix seconds.
+    """
+    pandas = pandas_module()
+    listed = list(rows)
+    data = {}
+    for column in columns:
+        values = [row.get(column.name) for row in listed]
+        if column.type is ColumnType.TIME:
+            times = pandas.to_datetime(pandas.Series(values, dtype="float64"), unit="s", utc=True)
+            data[column.name] = times.astype(ColumnType.TIME.value)
+        else:
+            data[column.name] = pandas.Series(values, dtype=column.type.value)
+    frame = pandas.DataFrame(data)
+    frame.attrs["units"] = {column.name: column.unit for column in columns if column.unit}
+    return frame

@@ -1,0 +1,143 @@
+"""A submitted job: its state in Slurm, and its energy record and power trace in senergyctld."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from slurm_energy.errors import NotFoundError
+from slurm_energy.frames import controller_frames
+from slurm_energy.protocol.controller_client import ControllerClient
+from slurm_energy.reports.json_view import job_object
+from slurm_energy.reports.usage import AccountedRecord, JobUsage, summarise
+from slurm_energy.slurm.command import CommandRunner
+from slurm_energy.slurm.job_state import read_job_states
+
+_FIRST_PAUSE_S: Final = 0.5
+_MAX_PAUSE_S: Final = 30.0
+_PAUSE_FACTOR: Final = 1.5
+RECORD_TIMEOUT_S: Final = 120.0
+"""Time in which nodes deliver the records of an ended job, and Slurm's accounting knows its end."""
+
+
+class EnergyJob:
+    """A job in Slurm.
+
+    Args:
+        job_id: Slurm's job id.
+        controller: the controller that `record` and `trace` ask; None: the configured one.
+
+    Attributes:
+        job_id: Slurm's job id.
+    """
+
+    def __init__(self, job_id: int, controller: ControllerClient | None = None) -> None:
+        self.job_id = job_id
+        self._controller = controller
+
+    def __repr__(self) -> str:
+        return f"EnergyJob({self.job_id})"
+
+    @property
+    def state(self) -> str:
+        """State as Slurm writes it, such as `RUNNING`.
+
+        Raises:
+            NotFoundError: Slurm does not know the job.
+            UnavailableError: slurmctld does not answer.
+        """
+        status = read_job_states([self.job_id]).get(self.job_id)
+        if status is None:
+            raise NotFoundError(f"job {self.job_id}", "Slurm does not know it")
+        return status.state
+
+    def wait(self, timeout_s: float | None = None) -> str:
+        """Wait for the end of the job and return its state. The pauses between queries grow to 30 s.
+
+        Args:
+            timeout_s: maximum time to wait in seconds; None: unlimited.
+
+        Raises:
+            TimeoutError: the job has not ended in this time.
+            NotFoundError: Slurm does not know the job.
+            UnavailableError: slurmctld does not answer.
+        """
+        for _ in _pauses(timeout_s):
+            status = read_job_states([self.job_id]).get(self.job_id)
+            if status is None:
+                raise NotFoundError(f"job {self.job_id}", "Slurm does not know it")
+            if not status.is_active:
+                return status.state
+        raise TimeoutError(f"job {self.job_id} has not ended within {timeout_s:g} s")
+
+    def record(self, timeout_s: float = RECORD_TIMEOUT_S) -> dict[str, Any]:
+        """Return energy, power, settings and steps of the ended job.
+
+        Args:
+            timeout_s: maximum time to wait for the records of all nodes, in seconds.
+
+        Returns:
+            The job as in `senergy acct --json`, see docs/reference/json.md.
+
+        Raises:
+            NotFoundError: senergyctld has no complete record after this time.
+            ForbiddenError: the job belongs to somebody else.
+            UnavailableError: senergyctld does not answer.
+        """
+        return job_object(self._usage(timeout_s))
+
+    def trace(self, timeout_s: float = RECORD_TIMEOUT_S) -> Any:
+        """Return the power trace of the ended job as a data frame; see `frames.trace` for the columns.
+
+        Args:
+            timeout_s: maximum time to wait for the records of all nodes, in seconds.
+
+        Raises:
+            NotFoundError: senergyctld has no complete record after this time, or no trace.
+            ForbiddenError: the job belongs to somebody else.
+            UnavailableError: senergyctld does not answer, or pandas is missing.
+        """
+        self._usage(timeout_s)
+        return controller_frames.trace(self.job_id, controller=self._client())
+
+    def cancel(self) -> None:
+        """Cancel the job. An ended job stays as it is.
+
+        Raises:
+            UnavailableError: scancel failed.
+        """
+        CommandRunner(timeout_s=60.0)(["scancel", str(self.job_id)])
+
+    def _client(self) -> ControllerClient:
+        if self._controller is None:
+            self._controller = controller_frames.client()
+        return self._controller
+
+    def _usage(self, timeout_s: float) -> JobUsage:
+        reason = "senergyctld has no record of it"
+        for _ in _pauses(timeout_s):
+            try:
+                answer = self._client().get(f"/v1/jobs/{self.job_id}")
+            except NotFoundError:
+                continue
+            usages = summarise(AccountedRecord.from_json(item) for item in answer.get("records", []))
+            if usages and usages[-1].missing_nodes == 0:
+                return usages[-1]
+            reason = "records of some nodes, or facts of Slurm's accounting, are missing"
+        raise NotFoundError(f"job {self.job_id}", f"{reason} after {timeout_s:g} s")
+
+
+def _pauses(timeout_s: float | None) -> Iterator[None]:
+    """Yield at once, and again after growing pauses until the time is over."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        yield
+        if deadline is not None:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return
+            pause_s = min(pause_s, left_s)
+        time.sleep(pause_s)
+        pause_s = min(_MAX_PAUSE_S, max(pause_s, _FIRST_PAUSE_S) * _PAUSE_FACTOR)
