@@ -30,6 +30,8 @@ _POOL_SIZE: Final = 8
 _STEPS_BETWEEN_CHECKS: Final = 10_000  # steps of SQLite's virtual machine, below a millisecond
 _WRITER_LOCK: Final = 0x53454E45  # "SENE"
 _STATEMENT_TIMEOUT: Final = 1969  # ER_STATEMENT_TIMEOUT of MariaDB
+_MIN_PACKET_BYTES: Final = 4 << 20  # a record of 1 MiB, of which each character is escaped
+_STATEMENT_BYTES: Final = 65_536  # a statement without its texts
 _MODES: Final = "ANSI_QUOTES,PIPES_AS_CONCAT,STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
 
 
@@ -207,9 +209,17 @@ class MariadbBackend(Backend):
 
     def max_text_bytes(self, connection: Connection) -> int | None:
         """Return the maximum length of a stored text in bytes."""
-        # Escaping may double the length of a text.
-        packet = connection.execute(text("SELECT @@max_allowed_packet")).scalar_one()
-        return (int(packet) - 65_536) // 2
+        return self._packet_bytes(connection) - _STATEMENT_BYTES
+
+    def problem(self, connection: Connection) -> str:
+        """Return why the server cannot hold the database; empty: it can."""
+        packet_bytes = self._packet_bytes(connection)
+        if packet_bytes >= _MIN_PACKET_BYTES:
+            return ""
+        return f"max_allowed_packet is {packet_bytes}: set at least {_MIN_PACKET_BYTES}, better 16777216"
+
+    def _packet_bytes(self, connection: Connection) -> int:
+        return int(connection.execute(text("SELECT @@max_allowed_packet")).scalar_one())
 
 
 class PostgresqlBackend(Backend):

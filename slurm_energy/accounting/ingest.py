@@ -9,6 +9,7 @@ record that was not stored, and whether it is rejected permanently or must be se
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, String, select, tuple_
 
 from slurm_energy.accounting import tables, traces
+from slurm_energy.accounting.backends import backend_of
 from slurm_energy.accounting.engine import error_reason, savepoint, transaction, value_errors
 from slurm_energy.accounting.plausibility import ClockAheadError, PlausibilityCheck
 from slurm_energy.accounting.upserts import insert_missing, insert_or_replace
@@ -168,12 +170,33 @@ def store(
         The ids of all given records that are now in the database, including those that were stored before,
         and the records that the database rejected.
     """
+    items, traces_refused = _without_long_traces(connection, items)
     with transaction(connection):
         refusals = _insert(connection, items, received)
         refused = {refusal.index for refusal in refusals}
         stored = [item.record for item in items if item.index not in refused]
         note_changed_jobs(connection, ((one.cluster, one.job_id) for one in stored if one.step is None))
-    return [item.record.record_id for item in items if item.index not in refused], refusals
+    accepted = [item.record.record_id for item in items if item.index not in refused]
+    return accepted, [*traces_refused, *refusals]
+
+
+def _without_long_traces(
+    connection: Connection, items: Sequence[DeliveredRecord]
+) -> tuple[list[DeliveredRecord], list[Refusal]]:
+    """Remove the traces that the server cannot take; return the records and the refusals of the traces."""
+    max_bytes = backend_of(connection).max_text_bytes(connection) if any(i.trace for i in items) else None
+    if max_bytes is None:
+        return list(items), []
+    kept, refusals = [], []
+    for item in items:
+        # The driver escapes quotes and backslashes.
+        size = len(item.trace.encode()) + sum(map(item.trace.count, "'\"\\")) if item.trace else 0
+        if size > max_bytes:
+            why = f"power trace: {size} bytes, more than the database server takes (max_allowed_packet)"
+            refusals.append(Refusal(item.index, item.record.record_id, why, RefusalOutcome.TRACE_REJECTED))
+            item = dataclasses.replace(item, trace=None, trace_end=None)
+        kept.append(item)
+    return kept, refusals
 
 
 def _insert(connection: Connection, items: Sequence[DeliveredRecord], received: float) -> list[Refusal]:

@@ -113,10 +113,9 @@ def schema_version(connection: Connection, name: str) -> int:
         names = set(inspect(connection).get_table_names())
         existing = len(names)
         ours = tables.schema_version.name in names and names <= {*tables.metadata.tables}
+    if problem := backend_of(connection).problem(connection):
+        raise UnavailableError(f"database {name}", problem)
     if not existing:
-        problem = backend_of(connection).problem(connection)
-        if problem:
-            raise UnavailableError(f"database {name}", problem)
         return 0
     if not ours:
         raise UnavailableError(f"database {name}", "a database of another program")

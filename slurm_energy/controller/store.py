@@ -17,7 +17,7 @@ from slurm_energy.accounting import migrations
 from slurm_energy.accounting.backends import backend_of
 from slurm_energy.accounting.engine import Database, Location, error_reason, explained
 from slurm_energy.accounting.writer_lock import lock_connection, lock_file
-from slurm_energy.errors import UnavailableError
+from slurm_energy.errors import AlreadyRunningError, UnavailableError
 
 _READERS: Final = 8  # more than the concurrent requests of ordinary users
 _WRITE_LIMIT_S: Final = 60.0
@@ -141,8 +141,11 @@ class Store:
             self._connection.close()
             self._connection = None
         if self._connection is None:
-            with self._absence.noted():
-                self._connection = self._connect_writer()
+            try:
+                with self._absence.noted():
+                    self._connection = self._connect_writer()
+            except AlreadyRunningError as error:
+                raise UnavailableError(error.what, error.why, error.todo) from None
         self._used_s = time.monotonic()
         return self._connection
 

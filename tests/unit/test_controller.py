@@ -60,9 +60,9 @@ cap_watts = 300
 class Controller:
     """A server on a free port. Credentials are `uid:` and the payload, decoded without munged."""
 
-    def __init__(self, directory: Path, text: str = CONFIG) -> None:
+    def __init__(self, directory: Path, text: str = CONFIG, location: str = "") -> None:
         self.config = configuration.parse(text)
-        self.store = Store(directory / "senergy.db")
+        self.store = Store(location or directory / "senergy.db")
         access, _ = PrivilegedUsers.from_config(self.config.controller)
         failures = RepeatedFailureLog(logging.getLogger("test"), ignore_numbers=True)
         self.memory = HistoryCache(self.store, failures, retention_days=365.0)

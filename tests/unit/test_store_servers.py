@@ -1,0 +1,190 @@
+"""The store on a database server: one writer, absence of the server, limits of time and size, passwords."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+
+import open_munge
+import pytest
+import sqlalchemy
+from sqlalchemy import select
+from store_examples import Accounting, item
+from test_controller import Controller, refused
+
+from slurm_energy.accounting import engine, ingest, integrity, tables
+from slurm_energy.controller import store as store_module
+from slurm_energy.controller.store import Store
+from slurm_energy.errors import AlreadyRunningError, UnavailableError
+from slurm_energy.records import MAX_SETTING_TEXT
+from slurm_energy.reports.trace import encode_trace
+
+pytestmark = pytest.mark.slow
+SERVERS = ("mariadb", "postgresql")
+SLEEP = {"mariadb": "SELECT sleep(60)", "postgresql": "SELECT pg_sleep(60)"}
+
+
+@pytest.fixture(params=SERVERS)
+def server(request, database_servers):
+    return database_servers.get(request.param)
+
+
+@pytest.fixture
+def location(server, database_servers):
+    return database_servers.empty_store(server.name)
+
+
+@pytest.fixture
+def open_store():
+    """Function that opens a store; they are closed after the test."""
+    opened = []
+
+    def opener(location):
+        opened.append(Store(location))
+        return opened[-1]
+
+    yield opener
+    for store in opened:
+        store.close()
+
+
+def test_a_second_controller_is_refused_until_the_first_ends(location, monkeypatch):
+    monkeypatch.setattr("slurm_energy.accounting.backends.LOCK_WAIT_S", 0)
+    first = Store(location)
+    with pytest.raises(AlreadyRunningError, match="used by another senergyctld") as refusal:
+        Store(location)
+    assert refusal.value.exit_code == 7
+    first.close()
+    Store(location).close()
+
+
+def test_a_writer_that_lost_its_lock_writes_no_more(location, open_store, monkeypatch):
+    """After a loss of the connection, another controller may have taken the database."""
+    monkeypatch.setattr("slurm_energy.accounting.backends.LOCK_WAIT_S", 0)
+    monkeypatch.setattr(store_module, "_IDLE_S", 0.0)
+    monkeypatch.setattr(store_module, "_RETRY_S", 0.0)
+    first = open_store(location)
+
+    def disconnect(connection):
+        connection.invalidate()
+
+    async def story():
+        await first.write(disconnect)
+        second = open_store(location)
+        items, _ = ingest.read_items([item()])
+        with pytest.raises(UnavailableError, match="used by another senergyctld"):
+            await first.write(ingest.store, items, 1.0)
+        second.close()
+        return await first.write(ingest.store, items, 1.0)
+
+    assert len(asyncio.run(story())[0]) == 1
+
+
+def test_records_wait_for_a_server_that_is_away(server, location, tmp_path, monkeypatch, caplog):
+    """The controller refuses deliveries while the server is stopped, and recovers without a restart."""
+    open_munge.install(monkeypatch)
+    monkeypatch.setattr(store_module, "_RETRY_S", 0.1)
+    controller = Controller(tmp_path, location=location)
+    caplog.set_level(logging.INFO)
+
+    async def story(c):
+        assert (await c.post({"items": [item(job_id=1)]}))[0] == 200
+        await asyncio.to_thread(server.stop)
+        waiting = {"items": [item(job_id=2, trace=encode_trace(1000.0, 1.0, {"cpu": [5.0]}))]}
+        for _ in range(20):
+            assert refused(await c.post(waiting), 503, 4, "database")
+            assert refused(await c.get("/v1/records"), 503, 4, "database")
+        server.start()
+        await asyncio.sleep(0.2)
+        status, answer = await c.post(waiting)
+        assert (status, len(answer["accepted"])) == (200, 1)
+        assert (await c.post(waiting))[1] == answer
+        found = (await c.get("/v1/records"))[1]["records"]
+        assert [r["job_id"] for r in found] == [1, 2]
+        return True
+
+    assert controller.session(story)
+    outage = [r for r in caplog.records if r.levelno >= logging.WARNING and r.name == "test"]
+    assert 1 <= len(outage) <= 2
+
+
+def test_a_server_killed_amid_a_transaction_keeps_all_or_nothing(server, location, open_store, monkeypatch):
+    monkeypatch.setattr(store_module, "_RETRY_S", 0.0)
+    store, items = open_store(location), ingest.read_items([item(job_id=n) for n in range(5)])[0]
+
+    def store_and_crash(connection, items):
+        with engine.transaction(connection):
+            ingest._insert(connection, items, 1.0)
+            server.kill()
+
+    async def story():
+        with pytest.raises(UnavailableError):
+            await store.write(store_and_crash, items)
+        server.start()
+        assert await store.read(lambda c: c.execute(select(tables.records.c.id)).all()) == []
+        return await store.write(ingest.store, items, 1.0)
+
+    assert len(asyncio.run(story())[0]) == 5
+
+
+def test_an_endless_query_is_aborted(server, location, open_store):
+    store = open_store(location)
+
+    async def story():
+        with pytest.raises(UnavailableError, match=r"longer than 0\.2 s: ask for a shorter time"):
+            await store.read_within(0.2, lambda c: c.exec_driver_sql(SLEEP[server.name]).fetchall())
+        return await store.read_within(30, lambda c: c.exec_driver_sql("SELECT 5").scalar())
+
+    assert asyncio.run(story()) == 5
+
+
+def test_a_missing_permission_rejects_no_record(server, location):
+    """The records stay in the agents' spools until the permission is granted."""
+    url = sqlalchemy.make_url(location)
+    tables_of_store = "ALL TABLES IN SCHEMA public" if server.name == "postgresql" else "*.*"
+    server.execute(f"CREATE USER reader; GRANT SELECT ON {tables_of_store} TO reader", url.database)
+    items, _ = ingest.read_items([item()])
+    try:
+        with (
+            engine.connect(url.set(username="reader").render_as_string(False)) as connection,
+            pytest.raises(sqlalchemy.exc.DBAPIError),
+        ):
+            ingest.store(connection, items, 1.0)
+    finally:
+        if server.name == "postgresql":
+            server.execute("DROP OWNED BY reader", url.database)
+        server.execute("DROP USER reader", url.database)
+
+
+def test_a_trace_that_the_server_cannot_take_does_not_block_its_record(location, monkeypatch):
+    """MariaDB would close the connection (max_allowed_packet), and the agent would send it forever."""
+    monkeypatch.setattr(ingest, "backend_of", lambda _: SimpleNamespace(max_text_bytes=lambda _: 500))
+    accounting = Accounting(location)
+    traces = [encode_trace(1000.0, 1.0, {f"gpu[{n}]": [1.0] * 9 for n in range(gpus)}) for gpus in (1, 50)]
+    items, _ = ingest.read_items([item(job_id=n, trace=trace) for n, trace in enumerate(traces)])
+    with accounting.connect() as connection:
+        accepted, refusals = ingest.store(connection, items, 1.0)
+    assert len(accepted) == 2
+    assert [(r.index, r.outcome) for r in refusals] == [(1, ingest.RefusalOutcome.TRACE_REJECTED)]
+    assert [bool(r["trace"]) for r in accounting.find(with_traces=True)] == [True, False]
+
+
+def test_the_largest_record_and_trace_fit(location):
+    accounting = Accounting(location)
+    trace = encode_trace(1000.0, 1.0, {"cpu": [1.0]}) | {"more": '"' * (3 << 20)}
+    notes = ("'" * MAX_SETTING_TEXT,) * (ingest.MAX_RECORD_BYTES // MAX_SETTING_TEXT - 1)
+    accounting.deliver(item(notes=notes), item(job_id=2, trace=trace))
+    assert [r["job_id"] for r in accounting.find()] == [1, 2]
+
+
+def test_missing_columns_are_named(location):
+    integrity.verify(location)
+    with engine.connect(location) as connection:
+        connection.exec_driver_sql("ALTER TABLE nodes RENAME COLUMN last_end TO last")
+    try:
+        with pytest.raises(integrity.DamagedDatabaseError, match=r"column nodes\.last_end is missing"):
+            integrity.verify(location)
+    finally:
+        with engine.connect(location) as connection:
+            connection.exec_driver_sql("ALTER TABLE nodes RENAME COLUMN last TO last_end")
