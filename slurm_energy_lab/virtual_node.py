@@ -351,18 +351,26 @@ class VirtualNode:
         }
 
     @property
+    def files(self) -> Tree:
+        """The emulator's file tree."""
+        return self._tree.tree
+
+    @property
     def settings(self) -> dict[str, bytes]:
         """Contents of all files that take settings, by path."""
         return dict(self._settings)
 
-    def submit(self, kernel: str, device: str, seconds: float | None, job_id: int, **where: Any) -> int:
-        """Start a kernel that takes `seconds` at full speed; return its run id."""
+    def submit(
+        self, kernel: str, device: str, seconds: float | None, job_id: int | None, **where: Any
+    ) -> int:
+        """Start a kernel that takes `seconds` at full speed; return its run id. `job_id` None: no job."""
         request = KernelRequest(kernel, device, full_speed_s=seconds, job_id=job_id, **where)
         with self.model.modify() as model:
             run_id = model.submit(request, model.now_s)
         if self._tree.resctrl is not None:
-            self._tree.resctrl.start_task(run_id, lambda: [_FIRST_PID + job_id])
-        self._tree.groups.create_group(job_id)
+            self._tree.resctrl.start_task(run_id, lambda: [] if job_id is None else [_FIRST_PID + job_id])
+        if job_id is not None:
+            self._tree.groups.create_group(job_id)
         return run_id
 
     def run(self, kernel: str, device: str, seconds: float, job_id: int, **where: Any) -> KernelResult:

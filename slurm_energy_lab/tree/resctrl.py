@@ -132,12 +132,23 @@ class ResctrlFiles:
         with self._model.now() as model:
             return [counters.count(task, model.now_s) for counters in model.task_counters()]
 
-    def _count(self, name: str, package: int) -> TaskCount:
-        """Return what a group has counted on a package, for a control group with its monitoring groups."""
+    def _count(self, name: str, package: int, file: str) -> TaskCount:
+        """Return what a group has counted on a package.
+
+        The count of a control group includes its monitoring groups, except for those whose own file reports a
+        failure, as in the kernel's mon_event_count.
+
+        Args:
+            name: the group.
+            package: number of the package.
+            file: path of the counter below the directory of the group.
+        """
         total = TaskCount()
         with self._lock:
             self._settle()
-            for group in (self._groups[one] for one in [name, *self._monitors_of(name)]):
+            below = (one for one in self._monitors_of(name) if f"{ROOT}/{one}/{file}" not in self._tree.texts)
+            names = [name, *below]
+            for group in (self._groups[one] for one in names):
                 total = total.plus(group.ended[package])
                 for task, counted in group.tasks.items():
                     total = total.plus(self._counts(task)[package]).plus(counted.base[package], -1)
@@ -178,25 +189,24 @@ class ResctrlFiles:
     def _add_counters(self, base: str, name: str, package: int) -> None:
         domains = l3_domains(self._model.profile, package)
         for domain in domains:
-            folder = f"{base}/mon_data/mon_L3_{domain:02d}"
-            traffic = self._traffic_file(name, package, len(domains))
-            self._tree.text(f"{folder}/llc_occupancy", "0")
-            self._tree.add(f"{folder}/mbm_total_bytes", traffic)
-            self._tree.add(f"{folder}/mbm_local_bytes", traffic)
+            folder = f"mon_data/mon_L3_{domain:02d}"
+            self._tree.text(f"{base}/{folder}/llc_occupancy", "0")
+            for file in (f"{folder}/mbm_total_bytes", f"{folder}/mbm_local_bytes"):
+                self._tree.add(f"{base}/{file}", self._traffic_file(name, package, file, len(domains)))
         if self._profile.core_energy_rmids:
-            path = f"{base}/mon_data/mon_PERF_PKG_{package:02d}/core_energy"
-            self._tree.add(path, self._energy_file(name, package))
+            file = f"mon_data/mon_PERF_PKG_{package:02d}/core_energy"
+            self._tree.add(f"{base}/{file}", self._energy_file(name, package, file))
 
-    def _traffic_file(self, name: str, package: int, domains: int) -> File:
+    def _traffic_file(self, name: str, package: int, file: str, domains: int) -> File:
         def render() -> bytes:
-            count = int(self._count(name, package).traffic_bytes / domains)
+            count = int(self._count(name, package, file).traffic_bytes / domains)
             return b"%d\n" % (count - count % _BYTES_UNIT)
 
         return File(render, size=0)
 
-    def _energy_file(self, name: str, package: int) -> File:
+    def _energy_file(self, name: str, package: int, file: str) -> File:
         def render() -> bytes:
-            return f"{self._count(name, package).core_joules:.6f}\n".encode()
+            return f"{self._count(name, package, file).core_joules:.6f}\n".encode()
 
         return File(render, size=0)
 

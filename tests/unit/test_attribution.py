@@ -19,6 +19,7 @@ from slurm_energy.agent.metering.attribution import (
     split_energy,
 )
 from slurm_energy.agent.metering.idle_power import IdlePower
+from slurm_energy.devices.cpu.resctrl import CORE_ENERGY, TRAFFIC
 
 DOCUMENT = Path(__file__).parents[2] / "docs/attribution.md"
 SECOND = 10**9
@@ -56,6 +57,9 @@ CLAIMS = st.lists(
         held_ns=st.integers(0, 64 * 10**10),
         cpu_time_ns=st.none() | st.integers(0, 10**12),
         gpus=SHARES,
+        monitored=st.dictionaries(
+            st.sampled_from([TRAFFIC, CORE_ENERGY]), st.none() | st.integers(0, 10**13)
+        ),
     ),
     max_size=5,
     unique_by=lambda claim: claim.job,
@@ -69,6 +73,7 @@ INTERVALS = st.builds(
     busy_ns=st.none() | st.integers(0, 10**13),
     energy_uj=ENERGY,
     static_uj=ENERGY,
+    monitored=st.dictionaries(st.sampled_from([TRAFFIC, CORE_ENERGY]), st.integers(0, 10**13)),
 )
 
 
@@ -126,6 +131,60 @@ def test_without_jobs_no_energy_is_charged_to_jobs(
     for component, energy_uj in interval.energy_uj.items():
         static = min(energy_uj, interval.static_uj.get(component, 0))
         assert (result.idle[component], result.unattributed[component]) == (static, energy_uj - static)
+
+
+def shared(
+    energy_uj: int, quantity: str, total: int | None, *jobs: tuple[int, int | str | None]
+) -> tuple[list[int], int, list[str]]:
+    """Divide dynamic energy among jobs given by CPU seconds and use; "uncounted" is not in the total."""
+    component = {TRAFFIC: "dram", CORE_ENERGY: "cpu"}[quantity]
+    claims = [
+        JobResourceTime(
+            str(i), SECOND, seconds * SECOND, monitored={} if use == "uncounted" else {quantity: use}
+        )  # type: ignore[dict-item]
+        for i, (seconds, use) in enumerate(jobs)
+    ]
+    busy_ns = 100 * SECOND
+    result = split_energy(
+        NodeMeasurement(
+            10**12, busy_ns, {component: energy_uj}, monitored={} if total is None else {quantity: total}
+        ),
+        claims,
+    )
+    parts = [result.jobs[claim.job][component] for claim in claims]
+    return parts, result.unattributed[component], [result.methods[component][c.job] for c in claims]
+
+
+def test_memory_energy_is_divided_by_traffic_and_the_rest_of_it_is_unattributed() -> None:
+    assert shared(1000, TRAFFIC, 100, (50, 30), (30, 60)) == ([300, 600], 100, [TRAFFIC, TRAFFIC])
+
+
+def test_a_job_with_unknown_traffic_shares_the_rest_with_processes_outside_jobs() -> None:
+    """Of the 40 bytes that are not known to be the first job's, 60 of 80 CPU seconds are the second's."""
+    parts, rest, methods = shared(1000, TRAFFIC, 100, (20, 60), (60, None))
+    assert (parts, rest, methods) == ([600, 300], 100, [TRAFFIC, "CPU time"])
+
+
+def test_a_job_whose_traffic_was_not_counted_gets_its_share_of_the_cpu_time() -> None:
+    parts, rest, methods = shared(1000, TRAFFIC, 90, (10, 60), (50, "uncounted"))
+    assert (parts, rest) == ([333, 500], 167)
+    assert methods == [TRAFFIC, "CPU time"]
+
+
+def test_without_a_total_or_any_traffic_memory_energy_is_divided_by_cpu_time() -> None:
+    for total in (None, 0):
+        use = None if total is None else 0
+        assert shared(1000, TRAFFIC, total, (30, use), (60, use))[:2] == ([300, 600], 100)
+
+
+def test_core_energy_is_charged_as_counted_and_the_rest_of_the_package_by_cpu_time() -> None:
+    """Of 1000 microjoules the cores used 800; the other 200 are divided by 30, 60 and 10 CPU seconds."""
+    parts, rest, methods = shared(1000, CORE_ENERGY, 800, (30, 500), (60, 200))
+    assert (parts, rest, methods) == ([560, 320], 120, [CORE_ENERGY, CORE_ENERGY])
+
+
+def test_core_energy_above_the_measured_energy_divides_all_of_it() -> None:
+    assert shared(1000, CORE_ENERGY, 2000, (30, 1500), (60, 500))[:2] == ([750, 250], 0)
 
 
 def node(**more: object) -> NodeMeasurement:

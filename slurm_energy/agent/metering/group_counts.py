@@ -13,7 +13,8 @@ GroupReadings = dict[str, Counts]
 """Counts by group. A control group's counts include those of its monitoring groups."""
 
 _MAX_PER_S = {TRAFFIC: 10**14, CORE_ENERGY: 10**11}
-"""Maximum plausible use of a package per second: 100 TB, and 100 kJ in microjoules."""
+"""Maximum plausible use of a node per second: 100 TB, and 100 kJ in microjoules."""
+_NO_DOMAIN = -1
 _TOLERANCE = 0.02
 """Files are read one after the other, so the counts of a control group may lag those of its groups."""
 
@@ -23,15 +24,21 @@ class _QuantityCounts:
     """The last reading of one quantity.
 
     Attributes:
-        groups: counts by group and package; groups without a count are absent.
-        own: counts of each control group's own tasks by package, which are the counts of the control group
-            minus those of our groups below it.
-        uncounted: groups without a count.
+        groups: counts by group and domain (L3 cache or package).
+        uncounted: group and domain of counts that were unknown.
+        own: counts of each control group's own tasks by domain, which are the counts of the control group
+            minus those of our groups below it. Unknown counts are absent.
+        is_own_known: whether no count of a control group was unknown.
     """
 
-    groups: dict[str, Mapping[int, int]] = field(default_factory=dict)
-    uncounted: set[str] = field(default_factory=set)
-    own: dict[str, Mapping[int, int]] = field(default_factory=dict)
+    groups: dict[str, dict[int, int]] = field(default_factory=dict)
+    uncounted: set[tuple[str, int]] = field(default_factory=set)
+    own: dict[str, dict[int, int]] = field(default_factory=dict)
+    is_own_known: bool = True
+
+    def counted(self) -> set[tuple[str, int]]:
+        """Return group and domain of all counts."""
+        return {(group, domain) for group, counts in self.groups.items() for domain in counts}
 
 
 class CountsBetweenReadings:
@@ -54,7 +61,7 @@ class CountsBetweenReadings:
         """Forget a group that has been removed. Its counts disappear from those of the control group, too."""
         for counts in self._last.values():
             counts.groups.pop(group, None)
-            counts.uncounted.discard(group)
+            counts.uncounted = {place for place in counts.uncounted if place[0] != group}
 
     def since_last(
         self,
@@ -83,6 +90,7 @@ class CountsBetweenReadings:
                 quantity: {
                     "groups": _dumped(counts.groups),
                     "own": _dumped(counts.own),
+                    "is_own_known": counts.is_own_known,
                     "uncounted": sorted(counts.uncounted),
                 }
                 for quantity, counts in self._last.items()
@@ -94,8 +102,9 @@ class CountsBetweenReadings:
         self._time = data["time"]
         for quantity, counts in data["quantities"].items():
             if quantity in self._last:
-                loaded = _QuantityCounts(_loaded(counts["groups"]), set(counts["uncounted"]))
-                loaded.own = _loaded(counts["own"])
+                loaded = _QuantityCounts(_loaded(counts["groups"]))
+                loaded.uncounted = {(group, domain) for group, domain in counts["uncounted"]}
+                loaded.own, loaded.is_own_known = _loaded(counts["own"]), bool(counts["is_own_known"])
                 self._last[quantity] = loaded
 
     def _use(
@@ -106,102 +115,99 @@ class CountsBetweenReadings:
         groups: Mapping[str, Iterable[str]],
         unknown: set[str],
     ) -> MonitoredUse:
-        last, now = self._last[quantity], _QuantityCounts()
-        for group, counts in readings.items():
-            count = counts.get(quantity)
-            if is_control_group(group):
-                continue
-            if count is None:
-                now.uncounted.add(group)
-            else:
-                now.groups[group] = count
-        now.own = _own_counts(quantity, readings, now.groups)
+        last, now = self._last[quantity], _counts(quantity, readings)
         self._last[quantity] = now
-        # A count that comes or goes also changes that of the control group.
-        steady = not (last.groups.keys() & now.uncounted or last.uncounted & now.groups.keys())
+        flipped = last.counted() & now.uncounted | last.uncounted & now.counted()
+        uncounted_groups = {group for group, _ in now.uncounted | last.uncounted}
         deltas = {
             group: delta
-            for group, count in now.groups.items()
-            if group not in last.uncounted
-            and _is_plausible(quantity, delta := _grown(last.groups.get(group, {}), count), length_s)
+            for group, counts in now.groups.items()
+            if group not in uncounted_groups
+            and _is_plausible(
+                quantity, delta := sum(_grown(last.groups.get(group, {}), counts).values()), length_s
+            )
         }
-        jobs: dict[str, Mapping[int, int] | None] = {}
-        uncounted = set()
+        jobs: dict[str, int | None] = {}
         for job, names in groups.items():
             parts = [deltas.get(name) for name in names]
-            is_counted = None not in parts and job not in unknown
-            jobs[job] = _summed(part for part in parts if part is not None) if is_counted else None
-            if now.uncounted.intersection(names):
-                uncounted.add(job)
+            amounts = [part for part in parts if part is not None]
+            is_counted = len(amounts) == len(parts) and job not in unknown
+            jobs[job] = sum(amounts) if is_counted else None
+        uncounted = {job for job, names in groups.items() if uncounted_groups.intersection(names)}
         total = None
-        if length_s is not None and steady and len(deltas) == len(now.groups):
-            total = _total(quantity, last.own, now.own, deltas, length_s)
+        # A count that comes or goes also changes that of the control group.
+        comparable = length_s is not None and last.is_own_known and now.is_own_known and not flipped
+        if comparable and now.groups.keys() - uncounted_groups == deltas.keys():
+            own = _own_growth(quantity, last.own, now.own, sum(deltas.values()), length_s or 0.0)
+            total = None if own is None else own + sum(deltas.values())
         return MonitoredUse(total, jobs, frozenset(uncounted))
 
 
-def _own_counts(
-    quantity: str, readings: GroupReadings, groups: Mapping[str, Mapping[int, int]]
-) -> dict[str, Mapping[int, int]]:
-    """Return the counts of each control group without those of our groups below it."""
-    own: dict[str, Mapping[int, int]] = {}
-    for control, counts in readings.items():
-        count = counts.get(quantity)
-        if not is_control_group(control) or count is None:
+def _counts(quantity: str, readings: GroupReadings) -> _QuantityCounts:
+    """Return the counts of one quantity in a reading of all control groups and our monitoring groups."""
+    counts = _QuantityCounts()
+    below: dict[str, dict[int, int]] = {}
+    for group, by_quantity in readings.items():
+        by_domain = by_quantity.get(quantity, {})
+        if is_control_group(group):
             continue
-        below = _summed(part for group, part in groups.items() if control_of(group) == control)
-        own[control] = {package: amount - below.get(package, 0) for package, amount in count.items()}
-    return own
+        counts.groups[group] = {}
+        if not by_domain:
+            counts.uncounted.add((group, _NO_DOMAIN))
+        for domain, amount in by_domain.items():
+            if amount is None:
+                counts.uncounted.add((group, domain))
+                continue
+            counts.groups[group][domain] = amount
+            sums = below.setdefault(control_of(group), {})
+            sums[domain] = sums.get(domain, 0) + amount
+    for control, by_quantity in readings.items():
+        if is_control_group(control):
+            by_domain, sums = by_quantity.get(quantity, {}), below.get(control, {})
+            known = {d: amount - sums.get(d, 0) for d, amount in by_domain.items() if amount is not None}
+            counts.own[control] = known
+            counts.is_own_known = counts.is_own_known and len(known) == len(by_domain) > 0
+    return counts
 
 
-def _total(
+def _own_growth(
     quantity: str,
     last: Mapping[str, Mapping[int, int]],
     now: Mapping[str, Mapping[int, int]],
-    deltas: Mapping[str, Mapping[int, int]],
+    grouped: int,
     length_s: float,
-) -> dict[int, int] | None:
-    """Return the use of all processes by package; None if the counts of a control group are not comparable.
+) -> int | None:
+    """Return the use of all tasks in none of our groups; None if the readings are not comparable.
 
     Args:
         quantity: the quantity.
-        last: counts of the control groups' own tasks at the last reading.
+        last: counts of the control groups' own tasks at the last reading, by domain.
         now: the same at this reading.
-        deltas: use by group.
+        grouped: use of the tasks in our groups.
         length_s: seconds between the readings.
     """
-    if not now or last.keys() != now.keys():
+    if not now or {c: set(d) for c, d in last.items()} != {c: set(d) for c, d in now.items()}:
         return None
-    total = _summed(deltas.values())
-    tolerance = _TOLERANCE * sum(total.values())
+    total = 0
     for control, counts in now.items():
-        for package, amount in counts.items():
-            grown = amount - last[control].get(package, 0)
-            if grown < -tolerance or grown > _MAX_PER_S[quantity] * max(1.0, length_s):
+        for amount in _grown(last[control], counts).values():
+            if amount < -_TOLERANCE * grouped or amount > _MAX_PER_S[quantity] * max(1.0, length_s):
                 return None
-            total[package] = total.get(package, 0) + max(0, grown)
+            total += max(0, amount)
     return total
 
 
-def _is_plausible(quantity: str, delta: Mapping[int, int], length_s: float | None) -> bool:
-    limit = _MAX_PER_S[quantity] * max(1.0, length_s or 1.0)
-    return all(0 <= amount <= limit for amount in delta.values())
+def _is_plausible(quantity: str, delta: int, length_s: float | None) -> bool:
+    return 0 <= delta <= _MAX_PER_S[quantity] * max(1.0, length_s or 1.0)
 
 
 def _grown(last: Mapping[int, int], now: Mapping[int, int]) -> dict[int, int]:
-    return {package: amount - last.get(package, 0) for package, amount in now.items()}
-
-
-def _summed(parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
-    total: dict[int, int] = {}
-    for part in parts:
-        for package, amount in part.items():
-            total[package] = total.get(package, 0) + amount
-    return total
+    return {domain: amount - last.get(domain, 0) for domain, amount in now.items()}
 
 
 def _dumped(counts: Mapping[str, Mapping[int, int]]) -> dict[str, list[tuple[int, int]]]:
     return {group: list(count.items()) for group, count in counts.items()}
 
 
-def _loaded(data: Mapping[str, Any]) -> dict[str, Mapping[int, int]]:
-    return {group: {int(package): int(amount) for package, amount in items} for group, items in data.items()}
+def _loaded(data: Mapping[str, Any]) -> dict[str, dict[int, int]]:
+    return {group: {int(domain): int(amount) for domain, amount in items} for group, items in data.items()}

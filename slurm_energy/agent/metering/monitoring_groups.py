@@ -120,7 +120,7 @@ class MonitoringGroups:
             self._search(now)
         waits = reason in (SampleReason.HOOK, SampleReason.QUERY)
         if (waits or (reason is SampleReason.PERIODIC and now < self._due_at)) and self._has_groups():
-            nothing = MonitoredUse({}, {})
+            nothing = MonitoredUse(0, {})
             return MonitoredDelta(dict.fromkeys(self._files.quantities, nothing), complete=False)
         return self._read_groups(now)
 

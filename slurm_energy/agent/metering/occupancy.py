@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, TypeVar
@@ -53,14 +53,14 @@ class MonitoredUse:
     """Use of one quantity that the processor counts by group of tasks: bytes, or microjoules of cores.
 
     Attributes:
-        total: use of all processes by package; None if unknown.
-        jobs: use by job and package; None if the job's use is unknown.
-        uncounted: jobs with unknown use that `total` does not contain, because the processor has not
-            counted it. The unknown use of other jobs is a part of `total`.
+        total: use of all processes, except for the jobs in `uncounted`; None if unknown.
+        jobs: use by job; None if unknown.
+        uncounted: jobs whose use the processor has not counted. The unknown use of other jobs is a part of
+            `total`.
     """
 
-    total: Mapping[int, int] | None
-    jobs: Mapping[str, Mapping[int, int] | None]
+    total: int | None
+    jobs: Mapping[str, int | None]
     uncounted: frozenset[str] = frozenset()
 
     def joined_with(self, later: MonitoredUse) -> MonitoredUse:
@@ -69,38 +69,32 @@ class MonitoredUse:
         A job that is in one of them only used nothing in the other.
         """
         jobs = {
-            job: _total(self.jobs.get(job, {}), later.jobs.get(job, {}))
-            for job in {**self.jobs, **later.jobs}
+            job: _plus(self.jobs.get(job, 0), later.jobs.get(job, 0)) for job in {**self.jobs, **later.jobs}
         }
-        return MonitoredUse(_total(self.total, later.total), jobs, self.uncounted | later.uncounted)
+        return MonitoredUse(_plus(self.total, later.total), jobs, self.uncounted | later.uncounted)
 
     def without(self, job: str) -> MonitoredUse:
         """Return a copy in which the use of `job` is listed under the name GONE."""
         if job not in self.jobs:
             return self
         jobs = {name: used for name, used in self.jobs.items() if name != job}
-        jobs[GONE] = _total(jobs.get(GONE, {}), self.jobs[job])
+        jobs[GONE] = _plus(jobs.get(GONE, 0), self.jobs[job])
         uncounted = self.uncounted - {job} | ({GONE} if job in self.uncounted else set())
         return MonitoredUse(self.total, jobs, uncounted)
 
     def for_occupants(self, names: Iterable[str], *, complete: bool) -> MonitoredUse:
         """Return the use with an entry for each job; before a complete reading its use so far is 0."""
-        missing: Mapping[int, int] | None = None if complete else {}
+        missing = None if complete else 0
         return replace(self, jobs={name: self.jobs.get(name, missing) for name in names})
 
     def dump(self) -> dict[str, Any]:
         """Return the use as a dict that JSON can hold."""
-        return {
-            "total": _items(self.total),
-            "jobs": {job: _items(used) for job, used in self.jobs.items()},
-            "uncounted": sorted(self.uncounted),
-        }
+        return {"total": self.total, "jobs": dict(self.jobs), "uncounted": sorted(self.uncounted)}
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> MonitoredUse:
         """Return the use that `dump` turned into `data`."""
-        jobs = {job: _from_items(items) for job, items in data["jobs"].items()}
-        return cls(_from_items(data["total"]), jobs, frozenset(data["uncounted"]))
+        return cls(data["total"], dict(data["jobs"]), frozenset(data["uncounted"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,22 +209,15 @@ class OccupancyInterval:
 
     def monitored_totals(self) -> dict[str, int]:
         """Return the use of all processes by quantity; unknown totals are absent."""
-        return {
-            quantity: sum(use.total.values())
-            for quantity, use in self.monitored.items()
-            if use.total is not None
-        }
+        return {quantity: use.total for quantity, use in self.monitored.items() if use.total is not None}
 
     def _monitored_use(self, job: str) -> dict[str, int | None]:
         """Return the use of a job by quantity; None if it is a part of the total, absent if it is not."""
-        uses: dict[str, int | None] = {}
-        for quantity, use in self.monitored.items():
-            used = use.jobs.get(job)
-            if used is not None:
-                uses[quantity] = sum(used.values())
-            elif job not in use.uncounted:
-                uses[quantity] = None
-        return uses
+        return {
+            quantity: use.jobs.get(job)
+            for quantity, use in self.monitored.items()
+            if job not in use.uncounted
+        }
 
     def holders(self, gpu: int) -> set[str]:
         """Return the names of the jobs that held a share of the GPU with index `gpu`."""
@@ -321,19 +308,6 @@ def _of_one(
 
 def _plus(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one + other
-
-
-def _total(one: Mapping[int, int] | None, other: Mapping[int, int] | None) -> Mapping[int, int] | None:
-    return None if one is None or other is None else _sum(one, other)
-
-
-def _items(used: Mapping[int, int] | None) -> list[tuple[int, int]] | None:
-    """Return a mapping as a list of pairs, because the keys of JSON objects are texts."""
-    return None if used is None else list(used.items())
-
-
-def _from_items(items: Iterable[Sequence[int]] | None) -> dict[int, int] | None:
-    return None if items is None else {int(package): int(amount) for package, amount in items}
 
 
 def _sum(one: Mapping[_K, int], other: Mapping[_K, int]) -> dict[_K, int]:

@@ -16,9 +16,8 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_energy.devices.cpu import topology
 from slurm_energy.devices.driver import DeviceError
-from slurm_energy.devices.sysfs import error_reason, read_number, read_optional
+from slurm_energy.devices.sysfs import error_reason, read_optional
 
 MOUNT_POINT = "sys/fs/resctrl"
 ROOT_GROUP = ""
@@ -34,8 +33,10 @@ _COUNT = re.compile(r"(\d{1,20})(?:\.(\d{1,18}))?")
 _DIVIDES = {TRAFFIC: "dram", CORE_ENERGY: "cpu"}
 """Component whose energy is divided by a quantity."""
 
-Counts = Mapping[str, Mapping[int, int] | None]
-"""Counts of a group by quantity and package: bytes, or microjoules. None if a file had no number."""
+Counts = Mapping[str, Mapping[int, int | None]]
+"""Counts of a group, in bytes or microjoules, by quantity and number of the L3 cache or package.
+
+None if the file has no number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,6 @@ class MonitoringFiles:
     def __init__(self, root: Path, quantities: Iterable[str]) -> None:
         self._mount_point = root / MOUNT_POINT
         self.quantities = tuple(quantities)
-        self._packages = _packages_of_caches(root)
 
     def control_groups(self) -> list[str]:
         """Return the control groups that can have monitoring groups.
@@ -206,22 +206,17 @@ class MonitoringFiles:
             DeviceError: the group has been removed.
         """
         folder = _joined(group, "mon_data")
-        counts: dict[str, dict[int, int] | None] = {quantity: {} for quantity in self.quantities}
+        counts: dict[str, dict[int, int | None]] = {quantity: {} for quantity in self.quantities}
         for entry in self.entries(folder):
             match = _DOMAIN.fullmatch(entry)
             quantity, file = _FILES[match[1]] if match else ("", "")
-            amounts = counts.get(quantity)
-            if match is None or amounts is None:
+            if match is None or quantity not in counts:
                 continue
             count = self._count(f"{folder}/{entry}/{file}")
-            if count is None:
-                counts[quantity] = None
-                continue
-            number = int(match[2])
-            package = self._packages.get(number, 0) if match[1] == "L3" else number
-            amount = count // _MILLION if quantity == TRAFFIC else count
-            amounts[package] = amounts.get(package, 0) + amount
-        return {quantity: amounts or None for quantity, amounts in counts.items()}
+            if count is not None and quantity == TRAFFIC:
+                count //= _MILLION
+            counts[quantity][int(match[2])] = count
+        return counts
 
     def entries(self, folder: str) -> list[str]:
         """Return the names of the directories in a directory below the mount point.
@@ -302,15 +297,3 @@ def control_of(group: str) -> str:
 
 def _joined(above: str, name: str) -> str:
     return f"{above}/{name}" if above else name
-
-
-def _packages_of_caches(root: Path) -> dict[int, int]:
-    """Return the package of each L3 cache by the number of the cache."""
-    packages: dict[int, int] = {}
-    for cpu in topology.online_cpus(root):
-        folder = root / f"sys/devices/system/cpu/cpu{cpu}"
-        number = read_number(folder / "cache/index3/id")
-        package = read_number(folder / "topology/physical_package_id")
-        if number is not None and package is not None:
-            packages[number] = package
-    return packages
