@@ -23,7 +23,7 @@ from sqlalchemy.exc import (
 )
 
 from slurm_energy.accounting.backends import backend_named, backend_of
-from slurm_energy.config.database_location import DatabaseLocation, parse_database, without_password
+from slurm_energy.config.database_location import DatabaseLocation, parse_database
 from slurm_energy.errors import UnavailableError
 
 _IN_TRANSACTION: Final = "slurm_energy.in_transaction"
@@ -141,7 +141,7 @@ def database_location(location: Location) -> DatabaseLocation:
     try:
         return parse_database(location)
     except ValueError as error:
-        raise UnavailableError(f"database {without_password(location)}", str(error)) from None
+        raise UnavailableError("database", str(error)) from None
 
 
 def error_reason(error: BaseException) -> str:

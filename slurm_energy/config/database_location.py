@@ -36,7 +36,6 @@ PARAMETERS: Final = {
 }
 """Parameters of a URL by kind of database; the driver gets them unchanged."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_$-]{1,63}")
-_PASSWORD: Final = re.compile(r"(://[^:/@\s]*):.*@")
 
 
 class DatabaseLocation:
@@ -103,6 +102,8 @@ def parse_database(text: str) -> DatabaseLocation:
         if not text.startswith("/") or not text.isprintable():
             raise ValueError("must be an absolute path or a URL")
         return DatabaseLocation("sqlite", Path(text), f"sqlite:///{text}")
+    if not text.isprintable() or "#" in text:
+        raise ValueError("must be a URL without '#' and control characters (write %23 in a password)")
     try:
         parts = urlsplit(text)
         parts.port  # noqa: B018 - raises an error for an invalid port
@@ -111,8 +112,6 @@ def parse_database(text: str) -> DatabaseLocation:
     backend = _BACKENDS.get(parts.scheme)
     if backend is None:
         raise ValueError("must be an absolute path, or begin with sqlite://, mariadb:// or postgresql://")
-    if not text.isprintable() or parts.fragment:
-        raise ValueError("must be a URL without '#' and control characters (write %23 in a password)")
     if backend == "sqlite":
         return _sqlite(parts)
     if not _NAME.fullmatch(parts.path.removeprefix("/")):
@@ -124,13 +123,9 @@ def parse_database(text: str) -> DatabaseLocation:
         raise ValueError(f"must not have the parameter '{unknown[0]}'; allowed: {_allowed(backend)}")
     user, at, host = parts.netloc.rpartition("@")
     user, colon, password = user.partition(":")
-    url = parts._replace(scheme=backend, netloc=f"{user}{at}{host}").geturl()
+    query = f"?{parts.query}" if parts.query else ""
+    url = f"{backend}://{user}{at}{host}{parts.path}{query}"
     return DatabaseLocation(backend, None, url, unquote(password) if colon else None)
-
-
-def without_password(text: str) -> str:
-    """Return a text in which the password of a URL is replaced by `***`."""
-    return _PASSWORD.sub(r"\1:***@", text)
 
 
 def _sqlite(parts: SplitResult) -> DatabaseLocation:

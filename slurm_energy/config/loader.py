@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.config.budget_tables import BudgetTable
-from slurm_energy.config.database_location import DatabaseLocation, parse_database, without_password
+from slurm_energy.config.database_location import DatabaseLocation, parse_database
 from slurm_energy.config.findings import Finding, InvalidConfigError, Severity, require_valid
 from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
 from slurm_energy.config.schema import SECTIONS, Config
@@ -298,7 +298,9 @@ class TableReader:
             except ValueError as error:
                 problem = str(error)
             if problem:
-                findings.append(self.finding(name, key, f"{problem}, not {_quoted(raw)}"))
+                # The location of a database may contain a password, wherever it is wrong.
+                value_text = "" if hints[key] is DatabaseLocation else f", not {_quoted(raw)}"
+                findings.append(self.finding(name, key, problem + value_text))
             else:
                 values[key] = value
         return cls(**values), findings
@@ -345,11 +347,8 @@ def _config(reader: TableReader, data: dict[str, Any]) -> tuple[Config, list[Fin
 
 
 def _quoted(raw: Any) -> str:
-    """Return the text of a value for a message.
-
-    It has no password of a URL, and at most `_MAX_VALUE_LENGTH` characters.
-    """
-    text = without_password(repr(raw))
+    """Return the text of a value for a message, cut to `_MAX_VALUE_LENGTH` characters."""
+    text = repr(raw)
     return text if len(text) <= _MAX_VALUE_LENGTH else text[: _MAX_VALUE_LENGTH - 3] + "..."
 
 

@@ -340,7 +340,7 @@ class _Daemon:
             for line in error.lines:
                 log.error("reload refused, the configuration stays as it was: %s", line)
             return
-        for key in ("listen", "database"):
+        for key in ("listen", "database", "database_password_file", "state_dir"):
             if getattr(config.controller, key) != getattr(self._config.controller, key):
                 log.warning("controller.%s: a new value takes effect at the next start", key)
         if config.metrics != self._config.metrics:
