@@ -19,6 +19,7 @@ ENTRY_POINT_GROUP = "slurm_energy.subcommands"
 BUILT_IN = {
     "acct": "energy of finished jobs, modelled on sacct",
     "job": "energy label of a job, or a comparison of several jobs",
+    "label": "energy label of a job for papers and model cards, as text, JSON or SVG",
     "experiment": "throughput, completion times, energy and EDP of the jobs of a time window",
     "prio": "order of the queue: place, score and prediction of each job, modelled on sprio",
     "share": "shares and used energy of accounts and users, modelled on sshare",
