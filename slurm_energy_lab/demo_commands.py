@@ -134,8 +134,9 @@ def records(shell: Shell, ids: list[int]) -> list[dict[str, Any]]:
     selection = ",".join(str(number) for number in ids)
     for _ in range(60):
         jobs = json.loads(shell("senergy", "acct", "--json", "-X", "-j", selection))["jobs"]
-        if len(jobs) == len(ids) and all(job["name"] for job in jobs):
-            return list(jobs)
+        recorded = [{**job, **job["energy"]} for job in jobs if job["energy"]]
+        if len(recorded) == len(ids) and all(job["missing_nodes"] == 0 for job in recorded):
+            return recorded
         time.sleep(1)
     print("senergy: demo: not every record has arrived after 60 s", file=sys.stderr)
-    return list(jobs)
+    return recorded

@@ -123,8 +123,9 @@ class LiveCluster:
         result: list[Json] = []
         for _ in range(90):
             result = json.loads(self.call("senergy", "acct", "--json", "-X", "-j", ids))["jobs"]
-            if len(result) == len(sent) and all(job["state"] == "COMPLETED" for job in result):
-                return sorted(result, key=lambda job: int(job["job_id"]))
+            recorded = [{**job, **job["energy"]} for job in result if job["energy"]]
+            if len(recorded) == len(sent) and all("COMPLETED" in job["state"]["current"] for job in recorded):
+                return sorted(recorded, key=lambda job: int(job["job_id"]))
             time.sleep(1)
         states = sorted({str(job["state"]) for job in result})
         raise SystemExit(f"live_energy.py: {len(result)} of {len(sent)} records came, of jobs {states}")

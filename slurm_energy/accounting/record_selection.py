@@ -17,7 +17,10 @@ _JOB = re.compile(
     r"(?P<base>\d{1,18})(?:_(?P<task>\d{1,18})|\+(?P<offset>\d{1,18}))?(?:\.(?P<step>[A-Za-z0-9_+]{1,64}))?"
 )
 _SECONDS = re.compile(r"\d{1,12}(?:\.\d{1,9})?")
-_KEYS = ("job", "user", "account", "partition", "node", "start", "end", "steps", "duplicates")
+_KEYS = (
+    *("job", "user", "account", "partition", "node", "start", "end"),
+    *("steps", "duplicates", "omit_others"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ class RecordSelection:
             False.
         duplicates: include earlier runs of requeued jobs, and earlier jobs whose id was reused.
         visible: limits the records to those that the caller may see; None: no limit.
+        omit_others: leave out selected jobs that the caller may not see, instead of refusing the request.
     """
 
     jobs: tuple[JobSelector, ...] = ()
@@ -95,6 +99,7 @@ class RecordSelection:
     steps: bool = False
     duplicates: bool = False
     visible: Visibility | None = None
+    omit_others: bool = False
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> RecordSelection:
@@ -118,6 +123,7 @@ class RecordSelection:
             end=_seconds(query, "end"),
             steps=switch(query, "steps"),
             duplicates=switch(query, "duplicates"),
+            omit_others=switch(query, "omit_others"),
         )
 
 

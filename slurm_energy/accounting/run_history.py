@@ -22,7 +22,7 @@ from slurm_energy.accounting.tables import jobs as _jobs
 from slurm_energy.accounting.tables import predictions as _predictions
 from slurm_energy.accounting.tables import records as _records
 from slurm_energy.accounting.upserts import delete_selected
-from slurm_energy.slurm.tres import parse_tres
+from slurm_energy.slurm.tres import gpus_of_run, parse_tres
 from slurm_energy.user_quota import fair_quota
 
 RUNS_PER_KIND: Final = 64
@@ -217,7 +217,7 @@ def _read_run(connection: Connection, key: int, policy_caps: PolicyCaps) -> Fini
         fingerprint=records.fingerprint,
         nodes=requested.nodes or job.nodes,
         cpus=requested.cpus,
-        gpus=_gpus(requested.gpus, job.requested, records.gpus),
+        gpus=gpus_of_run(job.requested, records.gpus),
         gpu_kind=requested.gpu_kind,
         policy=records.policy,
         cap_watts=_watts(records.requested.get("cap_watts")) or policy_cap,
@@ -289,19 +289,6 @@ def _duration(start: float | None, end: float | None, elapsed_s: float | None, m
     if elapsed_s is None:
         elapsed_s = end - start if start is not None and end is not None else measured_s
     return min(max(measured_s, elapsed_s - 1), elapsed_s + 1)
-
-
-def _gpus(requested: int | None, tres: str | None, recorded: int | None) -> int:
-    """Return the number of GPUs of a run.
-
-    Args:
-        requested: requested GPUs in Slurm's accounting; None: not listed there.
-        tres: TRES request of the job. If it lists any GRES but no GPUs, the job has none.
-        recorded: number of GPUs in the run's records, used if Slurm does not account for GPUs; None: unknown.
-    """
-    if requested is not None:
-        return requested
-    return 0 if tres and "gres/" in tres else recorded or 0
 
 
 def _watts(text: str | float | None) -> float | None:

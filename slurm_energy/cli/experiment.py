@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurm_energy.cli import acct, connection
+from slurm_energy.cli import connection, record_query
 from slurm_energy.cli.output import add_parsable_options, emit, emit_json
 from slurm_energy.errors import EXIT_OK
 
@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options to `senergy experiment`."""
     parser.epilog = EPILOG
     select = parser.add_argument_group("job selection")
-    acct.add_selection(select)
+    record_query.add_selection(select)
     select.add_argument(
         "--tag", metavar="TAG,...", help="jobs with these --energy-tag texts; * and ? are wildcards"
     )
@@ -77,10 +77,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Request the records from the controller, compute the totals and print the report."""
-    query = acct.query(args, datetime.now())
+    query = record_query.query(args, datetime.now())
     controller = connection.connect(args)
     answer = controller.get("/v1/records", query)
-    acct.note_hidden(answer, query)
+    record_query.note_hidden(answer, query)
     records = answer.get("records", [])
     records += _earlier_runs(controller, query, records)
     from slurm_energy.reports import summary_page

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.acct import job_ids
 from slurm_energy.cli.output import emit, emit_json, note
 from slurm_energy.cli.output_files import write_file
+from slurm_energy.cli.record_query import job_ids
 from slurm_energy.errors import EXIT_OK, EnergyError, NotFoundError, UnavailableError, UsageError
 from slurm_energy.protocol import agent_socket
 

@@ -96,10 +96,23 @@ def add_parsable_options(group: argparse._ArgumentGroup) -> None:
         )
 
 
-def add_field_options(group: argparse._ArgumentGroup, *, short: bool = True) -> None:
-    """Add --helpformat and -v; if `short` is True, also add -e as in sacct."""
-    names = ("-e", "--helpformat") if short else ("--helpformat",)
-    group.add_argument(*names, action="store_true", help="list the fields; with -v also their meaning")
+def add_field_options(
+    group: argparse._ArgumentGroup,
+    *,
+    short: bool = True,
+    more_names: tuple[str, ...] = (),
+    verbose: str = "with --helpformat: the meaning of the fields",
+) -> None:
+    """Add --helpformat and -v.
+
+    Args:
+        group: the group of options.
+        short: also add -e as in sacct.
+        more_names: further spellings of --helpformat.
+        verbose: help of -v.
+    """
+    names = (*(["-e"] if short else []), "--helpformat", *more_names)
     group.add_argument(
-        "-v", "--verbose", action="store_true", help="with --helpformat: the meaning of the fields"
+        *names, dest="helpformat", action="store_true", help="list the fields; with -v also their meaning"
     )
+    group.add_argument("-v", "--verbose", action="store_true", help=verbose)

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from slurm_energy.cli.main import EPILOG
 from slurm_energy.cli.parser import CommandParser
 from slurm_energy.cli.subcommands import BUILT_IN, EXTRAS, module_of
-from slurm_energy.reports.fields import FIELDS
+from slurm_energy.reports.acct_fields import catalogue
+from slurm_energy.slurm.sacct_fields import NEWEST, SACCT_FIELDS, SacctField
+from slurm_energy.slurm.sacct_options import SACCT_OPTIONS
 
 COMMANDS = (*BUILT_IN, *EXTRAS)
 
@@ -31,7 +33,7 @@ def page() -> str:
     for command in COMMANDS:
         lines += [f"## senergy {command}", "", *_command(parser_of(command))]
         if command == "acct":
-            lines += _fields()
+            lines += [*_sacct_options(), *_fields()]
     return "\n".join([*lines, "## Exit codes", "", " ".join(EPILOG.removeprefix("exit codes: ").split()), ""])
 
 
@@ -41,15 +43,19 @@ def _command(parser: argparse.ArgumentParser) -> Iterator[str]:
         "",
     )
     subcommands = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
-    options = [a for a in parser._actions if a not in subcommands and "--help" not in a.option_strings]
+    options = [a for a in parser._actions if a not in subcommands and _is_listed(a)]
     yield from _options(options)
     for action in subcommands:
         helps = {choice.dest: choice.help for choice in action._choices_actions}
         for name, child in action.choices.items():
             yield from (f"### {parser.prog} {name}", "", f"{helps[name]}", "")
-            yield from _options([a for a in child._actions if "--help" not in a.option_strings])
+            yield from _options([a for a in child._actions if _is_listed(a)])
     if parser.epilog:
         yield from ("```", *parser.epilog.strip().splitlines(), "```", "")
+
+
+def _is_listed(action: argparse.Action) -> bool:
+    return "--help" not in action.option_strings and action.help != argparse.SUPPRESS
 
 
 def _options(actions: list[argparse.Action]) -> Iterator[str]:
@@ -59,6 +65,8 @@ def _options(actions: list[argparse.Action]) -> Iterator[str]:
     for action in actions:
         choices = "{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest.upper()
         value = "" if action.nargs == 0 else f" {action.metavar or choices}"
+        if action.nargs == "?" and action.option_strings:
+            value = f"[={value.strip()}]"
         names = ", ".join(action.option_strings) + value if action.option_strings else value.strip()
         meaning = (action.help or "").replace("%%", "%")
         yield f"| `{_cell(names)}` | {_cell(meaning)} |"
@@ -69,9 +77,41 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+def _sacct_options() -> list[str]:
+    """Return the table of all options of sacct, with the treatment of each."""
+    said = {"rows": "passed on to sacct", "output": "same meaning", "refused": "refused"}
+    rows = []
+    for option in SACCT_OPTIONS:
+        names = ", ".join(option.names) + (f" {option.value}" if option.value else "")
+        reason = option.doc.replace("%%", "%")
+        since = "" if option.since <= (22, 5) else _release(option.since)
+        rows.append(f"| `{_cell(names)}` | {since} | {said[option.treatment]} | {_cell(reason)} |")
+    head = ["### Options of sacct", "", "| option of sacct | from Slurm | here | meaning, or reason |"]
+    return [*head, "|---|---|---|---|", *rows, ""]
+
+
+def _release(release: tuple[int, int]) -> str:
+    return f"{release[0]}.{release[1]:02d}"
+
+
 def _fields() -> list[str]:
-    rows = [f"| {field.name} | {field.width} | {_cell(field.doc)} |" for field in FIELDS]
-    return ["### Fields", "", "| field | width | meaning |", "|---|---|---|", *rows, ""]
+    """Return the tables of the fields of this product, and of those of sacct."""
+    ours = {field.name: field for field in catalogue(NEWEST) if not field.slurm}
+    rows = [f"| {field.name} | {field.width} | {_cell(field.doc)} |" for field in ours.values()]
+    theirs = [
+        f"| {field.name} | {abs(field.width)} | {_in_releases(field)} | {_cell(field.doc)} |"
+        for field in SACCT_FIELDS
+        if field.name not in ours
+    ]
+    return [
+        *("### Fields of energy", "", "| field | width | meaning |", "|---|---|---|", *rows, ""),
+        *("### Fields of sacct", "", "| field | width | Slurm | meaning |", "|---|---|---|---|", *theirs, ""),
+    ]
+
+
+def _in_releases(field: SacctField) -> str:
+    since = f"from {_release(field.since)}" if field.since > (22, 5) else ""
+    return since if field.before is None else f"before {_release(field.before)}"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from slurm_energy.accounting import decisions, record_queries
 from slurm_energy.accounting.record_selection import JobSelector, RecordSelection
 from slurm_energy.budget.messages import BUDGET_PATH
 from slurm_energy.config import Config
-from slurm_energy.controller import priority_routes
+from slurm_energy.controller import priority_routes, untuned_routes
 from slurm_energy.controller.budget_routes import BudgetRoutes
 from slurm_energy.controller.connection_admission import ConnectionAdmission
 from slurm_energy.controller.deliveries import DeliveryReceiver, read_object
@@ -57,6 +57,7 @@ from slurm_energy.oracle.prediction import PredictionRequest
 from slurm_energy.protocol import budget_requests
 from slurm_energy.protocol.live_reports import LIVE_PATH, MAX_LIVE_BYTES, RUNNING_PATH
 from slurm_energy.protocol.tuning_advice import ADVICE_PATH
+from slurm_energy.protocol.untuned_runs import UNTUNED_PATH
 from slurm_energy.slurm.roles import read_roles
 from slurm_energy.tuning.group.messages import GROUP_PATH
 
@@ -164,6 +165,7 @@ class ControllerServer:
             "/v1/priority/search": Route(self._get_priority, costly, MAX_SEARCH_BYTES),
             f"{RUNNING_PATH}/search": Route(self._get_running, light, MAX_SEARCH_BYTES),
             "/v1/predict": Route(self._post_predict, costly, MAX_PREDICTION_BYTES),
+            UNTUNED_PATH: Route(self._post_untuned_runs, costly, MAX_PREDICTION_BYTES),
             PERIODS_PATH: Route(
                 self._reporting(self._periods.receive), ingest, MAX_DELIVERY_BYTES, for_agents=True
             ),
@@ -212,6 +214,9 @@ class ControllerServer:
             raise UnavailableError("history", "this controller has no history")
         predictions = await self._history.predict(to_predict, not operator)
         return {"scope": "all" if operator else "own", "predictions": predictions}
+
+    async def _post_untuned_runs(self, _: web.Request, caller: Caller, body: bytes) -> ResponseContent:
+        return await untuned_routes.find(body, caller.rights, functools.partial(self._read, caller))
 
     async def _get_records(self, request: web.Request, caller: Caller, body: bytes) -> ResponseContent:
         requested = RecordSelection.from_query(await _query(request, body))
@@ -380,7 +385,8 @@ def _sender(request: web.Request, caller: Caller) -> Sender:
 
 
 def _find_records(connection: Connection, selection: RecordSelection) -> Sequence[int]:
-    record_queries.refuse_jobs_of_others(connection, selection)
+    if not selection.omit_others:
+        record_queries.refuse_jobs_of_others(connection, selection)
     return record_queries.find_records(connection, selection)
 
 

@@ -18,9 +18,9 @@ from slurm_energy.slurm.hostlist import fold_hostlist
 from slurm_energy.spelling import suggestion
 
 Value = str | float | None
-ValueFormat = Literal["text", "scaled", "number", "figure", "duration", "time"]
+ValueFormat = Literal["text", "scaled", "number", "figure", "duration", "time", "slurm_time"]
+Overflow = Literal["cut", "widen", "date"]
 Row = TypeVar("Row")
-LISTING = "senergy acct --helpformat lists all"
 UNKNOWN = "unknown"
 PLAIN = DisplayUnits(convert=False)
 
@@ -68,7 +68,7 @@ class Field(Generic[Row]):
         name: name in CamelCase, which is also the header.
         width: default number of characters.
         value_format: how the value is written. `scaled` values get a decimal prefix in tables; `number` and
-            `figure` values never do.
+            `figure` values never do. A `slurm_time` is a text of Unix seconds or a word of sacct.
         value: function that returns the value of a row (a job or Slurm step); None: unknown.
         doc: meaning, for users.
         left: whether the column is left-justified by default.
@@ -76,6 +76,11 @@ class Field(Generic[Row]):
         unit: unit of the value, without a prefix.
         expected: function that returns whether a row should have a value. If it should, None means unknown;
             otherwise None means that the column does not apply to the row.
+        overflow: treatment of a text that is longer than the column. `cut`: its end is replaced by `+`;
+            `widen`: the row becomes wider; `date`: the end is dropped, in output for programs too.
+        slurm: whether this is a column of sacct. Its header is cut to the width, as in sacct.
+        total: function that returns the text below all rows if that is not their sum; None: the sum of an
+            additive column, else nothing.
     """
 
     name: str
@@ -87,6 +92,9 @@ class Field(Generic[Row]):
     additive: bool = False
     unit: str = ""
     expected: Callable[[Row], bool] = never
+    overflow: Overflow = "cut"
+    slurm: bool = False
+    total: Callable[[Sequence[Row]], str] | None = None
 
     def header(self, style: Style) -> str:
         """Return the name of the column, with the unit if the values do not include it."""
@@ -101,6 +109,8 @@ class Field(Generic[Row]):
 
     def write(self, value: Value, style: Style) -> str:
         """Return a value of this field as text; empty for None."""
+        if self.value_format == "slurm_time" and isinstance(value, str) and value.isdecimal():
+            return format_time(float(value), style.time_format, style.now)
         if value is None or isinstance(value, str):
             return value or ""
         if self.value_format == "scaled":
@@ -328,29 +338,6 @@ FIELDS: tuple[Field[JobUsage], ...] = (
     ),
     Field("User", 9, "text", _job_only(lambda u: u.job.user or u.first.user), "owner"),
 )
-
-DEFAULT_FORMAT = (
-    "JobID,JobName%9,Policy,Applied,State,Elapsed,"
-    "ConsumedEnergy,CPUEnergy%9,GPUEnergy%9,AvePower%8,EDP,Quality"
-)
-LONG_FORMAT = (
-    "JobID,JobName%20,User,Account,Partition,Policy,Settings,State,NNodes,NodeList,Submit,Start,End,Elapsed,"
-    "ConsumedEnergy,CPUEnergy,DRAMEnergy,GPUEnergy,OtherEnergy,AvePower,PeakPower,EDP,TimeAboveCap,Throttled,"
-    "Quality,Source"
-)
-
-
-def find_field(name: str, flag: str = "--format") -> Field[JobUsage]:
-    """Return the column of jobs and steps with a name, or the first one whose name starts with it.
-
-    Args:
-        name: text given by the user; case is ignored.
-        flag: option that contained the text, for the error message.
-
-    Raises:
-        UsageError: the name of no column starts with `name`.
-    """
-    return find_in(FIELDS, name, flag, LISTING)
 
 
 def find_in(fields: Sequence[Field[Row]], name: str, flag: str, listing: str) -> Field[Row]:

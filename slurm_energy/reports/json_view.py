@@ -1,4 +1,4 @@
-"""JSON output of `senergy acct` and `senergy job`: one object per job with its nodes and steps.
+"""JSON output of `senergy job`: one object per job with its nodes and steps.
 
 Key names contain the units, and unknown values are null. New releases only add keys. docs/reference/json.md
 documents the format.
@@ -22,7 +22,7 @@ def document(
     decisions: Mapping[int, Sequence[Mapping[str, Any]]] | None = None,
     scope: str | None = None,
 ) -> dict[str, Any]:
-    """Return the JSON document of `senergy acct --json` or `senergy job --json`.
+    """Return the JSON document of `senergy job --json`.
 
     Args:
         jobs: the jobs.
@@ -63,18 +63,19 @@ def job_object(job: JobUsage) -> dict[str, Any]:
         "requested": dict(first.requested),
         "model": first.model,
         "tag": first.tag,
-        **_figures(job),
+        **figures(job),
         "allocated_nodes": job.job.nodes,
         "missing_nodes": job.missing_nodes,
-        "nodes": [_node_object(record) for record in job.records],
+        "nodes": [node_object(record) for record in job.records],
         "steps": [
-            {"step": step.first.step, **_figures(step), "nodes": [_node_object(r) for r in step.records]}
+            {"step": step.first.step, **figures(step), "nodes": [node_object(r) for r in step.records]}
             for step in job.steps
         ],
     }
 
 
-def _figures(usage: JobUsage) -> dict[str, Any]:
+def figures(usage: JobUsage) -> dict[str, Any]:
+    """Return the times, energies and powers of a job or step."""
     return {
         "start": usage.start,
         "end": usage.end,
@@ -99,7 +100,8 @@ def _figures(usage: JobUsage) -> dict[str, Any]:
     }
 
 
-def _node_object(record: EnergyRecord) -> dict[str, Any]:
+def node_object(record: EnergyRecord) -> dict[str, Any]:
+    """Return the record of one node."""
     return {
         **dict(record.extra),
         "node": record.node,

@@ -7,18 +7,17 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Generic
 
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
-from slurm_energy.records import Quality
-from slurm_energy.reports.fields import FIELDS, LISTING, Field, Row, Style, find_in
-from slurm_energy.reports.usage import JobUsage, worst_quality
-from slurm_energy.safe_text import display_width, escape_controls
+from slurm_energy.reports.fields import Field, Row, Style, find_in
+from slurm_energy.safe_text import display_width, escape_controls, escape_csv
 
 MAX_WIDTH = 4096
 ALL = "all"
 """The word for all fields, in any case of letters, as in sacct."""
+_CSV_DELIMITERS = (",", ";", "\t")
 _ITEM = re.compile(r"(?P<name>[A-Za-z0-9]+)(?:%(?P<left>-)?(?P<width>\d{1,5}))?", re.ASCII)
 
 
@@ -39,8 +38,38 @@ class Column(Generic[Row]):
     fixed: bool = False
 
     def widened(self, header: str) -> Column[Row]:
-        """Return a copy of the column at least as wide as its header, unless the user requested its width."""
-        return self if self.fixed else dataclasses.replace(self, width=max(self.width, len(header)))
+        """Return a copy of the column at least as wide as its header.
+
+        The width of a column of sacct, and a width that the user requested, do not change.
+        """
+        if self.fixed or self.field.slurm:
+            return self
+        return dataclasses.replace(self, width=max(self.width, len(header)))
+
+    def title(self, header: str) -> str:
+        """Return the header as a cell."""
+        return self.cell(header[: self.width] if self.field.slurm else header)
+
+    def cell(self, text: str) -> str:
+        """Return a text padded to the width of the column, or shortened if the field requires it."""
+        text = escape_controls(text)
+        width = self.width or display_width(text)
+        if self.field.overflow == "date":
+            text = text[:width]
+        if self.field.overflow != "widen" or display_width(text) < width:
+            return fit(text, width, self.left)
+        return text
+
+    def raw(self, text: str, delimiter: str) -> str:
+        """Return a text for output for programs.
+
+        With a delimiter of CSV files, no spreadsheet takes the text for a formula.
+        """
+        if self.field.overflow == "date" and self.width:
+            text = text[: self.width]
+        if delimiter in _CSV_DELIMITERS and self.field.value_format == "text":
+            return str(escape_csv(text))
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +87,6 @@ class TableLayout:
     delimiter: str | None = None
     trailing: bool = False
     rule: bool = True
-
-
-def parse_format(text: str, flag: str = "--format") -> list[Column[JobUsage]]:
-    """Return the columns that a list such as `JobID%-20,State` names, for tables of jobs and steps.
-
-    The rules are those of `parse_columns`.
-    """
-    return parse_columns(FIELDS, text, flag, LISTING)
 
 
 def parse_columns(fields: Sequence[Field[Row]], text: str, flag: str, listing: str) -> list[Column[Row]]:
@@ -123,7 +144,7 @@ def table_lines(
     columns = [column.widened(name) for column, name in zip(columns, names, strict=True)]
     rule = " ".join("-" * column.width for column in columns)
     if layout.header:
-        yield _line(names, columns, layout)
+        yield _header(names, columns, layout)
         if layout.delimiter is None and layout.rule:
             yield rule
     for row in rows:
@@ -134,7 +155,7 @@ def table_lines(
         yield _line(_totals(total_of, columns, style), columns, layout)
 
 
-def _totals(rows: Sequence[Any], columns: list[Column[Row]], style: Style) -> list[str]:
+def _totals(rows: Sequence[Row], columns: list[Column[Row]], style: Style) -> list[str]:
     values = []
     for column in columns:
         numbers = [column.field.value(row) for row in rows] if column.field.additive else []
@@ -142,29 +163,25 @@ def _totals(rows: Sequence[Any], columns: list[Column[Row]], style: Style) -> li
         expected = column.field.additive and any(map(column.field.expected, rows))
         unknown = style.unknown if expected else ""
         values.append(column.field.write(math.fsum(known_values), style) if known_values else unknown)
-        if column.field.name == "Quality" and rows:
-            values[-1] = _total_quality(rows)
+        if column.field.total is not None:
+            values[-1] = column.field.total(rows)
     if not columns[0].field.additive:
         values[0] = f"{len(rows)} job{'' if len(rows) == 1 else 's'}"
     return values
 
 
-def _total_quality(rows: Sequence[JobUsage]) -> str:
-    """Return the quality of the sum of the rows' energies.
-
-    It is partial if the energy of a row is unknown.
-    """
-    return str(worst_quality(row.quality or Quality.PARTIAL for row in rows))
+def _header(names: Sequence[str], columns: Sequence[Column[Row]], layout: TableLayout) -> str:
+    if layout.delimiter is not None:
+        return delimited(names, layout.delimiter) + (layout.delimiter if layout.trailing else "")
+    return " ".join(column.title(name) for name, column in zip(names, columns, strict=True)).rstrip()
 
 
 def _line(values: Sequence[str], columns: Sequence[Column[Row]], layout: TableLayout) -> str:
-    if layout.delimiter is not None:
-        return delimited(values, layout.delimiter) + (layout.delimiter if layout.trailing else "")
-    cells = (
-        fit(value, column.width or display_width(escape_controls(value)), column.left)
-        for value, column in zip(values, columns, strict=True)
-    )
-    return " ".join(cells).rstrip()
+    cells = zip(columns, values, strict=True)
+    if layout.delimiter is None:
+        return " ".join(column.cell(value) for column, value in cells).rstrip()
+    texts = [column.raw(value, layout.delimiter) for column, value in cells]
+    return delimited(texts, layout.delimiter) + (layout.delimiter if layout.trailing else "")
 
 
 def delimited(values: Sequence[str], delimiter: str) -> str:

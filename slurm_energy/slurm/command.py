@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import selectors
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import IO, Final, cast
 
 from slurm_energy.errors import UnavailableError
 
@@ -16,6 +18,22 @@ BYTE_PER_CHARACTER: Final = "latin-1"
 # Variables that would change output formats or filters; SLURM_CLUSTERS would address other clusters.
 _USER_VARIABLES = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SLURM_CLUSTERS")
 TIMEOUT_S = 30.0  # squeue itself gives up on an absent slurmctld after about 9 s
+MAX_OUTPUT_BYTES: Final = 1 << 30
+"""Maximum size of a command's output. `sacct -o ALL` prints about 2 kB per row."""
+_MAX_ERROR_BYTES: Final = 1 << 16
+_READ_BYTES: Final = 1 << 16
+
+
+class CommandFailedError(UnavailableError):
+    """A command ended with an exit status other than 0.
+
+    Attributes:
+        messages: lines that the command printed to standard error, without its name.
+    """
+
+    def __init__(self, name: str, messages: Sequence[str], status: int) -> None:
+        super().__init__(name, messages[-1] if messages else f"exit status {status}")
+        self.messages = tuple(messages)
 
 
 class Command(list[str]):
@@ -47,10 +65,11 @@ class CommandRunner:
 
     Args:
         timeout_s: maximum duration of a command in seconds.
+        max_output_bytes: maximum size of the standard output of a command.
     """
 
-    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self, timeout_s: float = TIMEOUT_S, max_output_bytes: int = MAX_OUTPUT_BYTES) -> None:
+        self._timeout_s, self._max_output_bytes = timeout_s, max_output_bytes
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
         self._stopped = False
@@ -65,23 +84,56 @@ class CommandRunner:
             argv: program and arguments, or a `Command`.
 
         Raises:
-            UnavailableError: the command is not installed, failed, timed out or was stopped. If it failed,
-                the reason is the last line that it printed to standard error.
+            CommandFailedError: the command failed. The reason is the last line that it printed to standard
+                error.
+            UnavailableError: the command is not installed, timed out, printed too much, or was stopped.
         """
         name = argv[0]
         encoding = argv.encoding if isinstance(argv, Command) else "utf-8"
         child = self._start(argv)
         try:
-            output, errors = child.communicate(timeout=self._timeout_s)
-        except subprocess.TimeoutExpired:
-            raise UnavailableError(name, f"no answer within {self._timeout_s:g} s") from None
+            output, errors = self._read(child, name)
         finally:
             self._end(child)
         if child.returncode != 0:
             lines = errors.decode("utf-8", "replace").strip().splitlines()
-            why = lines[-1].removeprefix(f"{name}: ") if lines else f"exit status {child.returncode}"
-            raise UnavailableError(name, why)
+            messages = [line.removeprefix(f"{name}: ") for line in lines]
+            raise CommandFailedError(name, messages, child.returncode)
         return output.decode(encoding, "replace")
+
+    def _read(self, child: subprocess.Popen[bytes], name: str) -> tuple[bytes, bytes]:
+        """Return the standard output and the first part of the standard error of a command that has ended.
+
+        Raises:
+            UnavailableError: the time limit or the limit of the output was exceeded.
+        """
+        assert child.stdout is not None and child.stderr is not None
+        limits = {child.stdout: self._max_output_bytes, child.stderr: _MAX_ERROR_BYTES}
+        texts: dict[IO[bytes], bytearray] = {stream: bytearray() for stream in limits}
+        until_s = time.monotonic() + self._timeout_s
+        late = UnavailableError(name, f"no answer within {self._timeout_s:g} s")
+        with selectors.DefaultSelector() as selector:
+            for stream in texts:
+                selector.register(stream, selectors.EVENT_READ)
+            while selector.get_map():
+                ready = selector.select(max(0.0, until_s - time.monotonic()))
+                if not ready and time.monotonic() >= until_s:
+                    raise late
+                for key, _ in ready:
+                    stream = cast("IO[bytes]", key.fileobj)
+                    part = os.read(key.fd, _READ_BYTES)
+                    if not part:
+                        selector.unregister(stream)
+                    elif len(texts[stream]) < limits[stream]:
+                        texts[stream] += part
+                    elif stream is child.stdout:
+                        limit = f"more than {self._max_output_bytes >> 20} MiB of output"
+                        raise UnavailableError(name, limit, "select fewer rows")
+        try:
+            child.wait(max(0.0, until_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise late from None
+        return bytes(texts[child.stdout]), bytes(texts[child.stderr])
 
     def stop(self) -> None:
         """Kill the running command, if any, and refuse further commands."""
@@ -116,7 +168,10 @@ class CommandRunner:
             self._child = None
         if child.poll() is None:
             child.kill()
-            child.communicate()
+            child.wait()
+        for stream in (child.stdout, child.stderr):
+            if stream is not None:
+                stream.close()
 
 
 def run_command(argv: Sequence[str]) -> str:

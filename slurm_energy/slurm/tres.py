@@ -47,6 +47,19 @@ def parse_tres(text: str | None) -> RequestedResources:
     return RequestedResources(counts.get("node"), counts.get("cpu"), gpus, min(by_kind, default=None))
 
 
+def gpus_of_run(tres: str | None, recorded: int | None) -> int:
+    """Return the number of GPUs of a run.
+
+    Args:
+        tres: TRES request of the job; None: unknown. If it lists any GRES but no GPUs, the job has none.
+        recorded: number of GPUs in the run's records, used if Slurm does not account for GPUs; None: unknown.
+    """
+    requested = parse_tres(tres).gpus
+    if requested is not None:
+        return requested
+    return 0 if tres and "gres/" in tres else recorded or 0
+
+
 def parse_gpu_request(text: str) -> RequestedResources:
     """Return the GPUs in a request per job, node, socket or task; `gpus` is 0 if the request has none.
 

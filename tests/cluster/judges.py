@@ -95,9 +95,10 @@ def acct(lab: LabDriver, *jobs: int, steps: bool = False) -> list[dict]:
     deadline = time.monotonic() + 120  # senergyd's pauses grow to a minute while senergyctld is away
     while True:
         argv = ["senergy", "acct", "--json", "-j", selection, *([] if steps else ["-X"])]
-        found = json.loads(lab.run(*argv).stdout)["jobs"]
-        known = {job["job_id"] for job in found if job["name"] and not job["missing_nodes"]}
+        printed = json.loads(lab.run(*argv).stdout)["jobs"]
+        found = [{**job, **job["energy"]} for job in printed if job["energy"]]
+        known = {job["job_id"] for job in found if job["missing_nodes"] == 0}
         if known >= set(jobs):
             return found
-        assert time.monotonic() < deadline, found
+        assert time.monotonic() < deadline, printed
         time.sleep(0.5)

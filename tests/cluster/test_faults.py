@@ -37,7 +37,8 @@ def _record(lab: LabDriver, job: int) -> dict[str, Any]:
     """Return the only record of a job on its only node, with energy and policy from its label."""
     judges.acct(lab, job)
     done = lab.run("senergy", "acct", "--json", "-X", "-D", "-j", str(job))
-    (label,) = json.loads(done.stdout)["jobs"]
+    (job,) = json.loads(done.stdout)["jobs"]
+    label = {**job, **job["energy"]}
     (node,) = label["nodes"]
     return {**label, "settings": node["settings"]}
 

@@ -129,7 +129,8 @@ def energies(lab, jobs):
 
     def complete():
         answer = lab.run("senergy", "acct", "--json", "-X", "-j", ",".join(map(str, jobs))).stdout
-        found.update({job["job_id"]: job["energy_joules"] for job in json.loads(answer)["jobs"]})
+        printed = json.loads(answer)["jobs"]
+        found.update({job["job_id"]: job["energy"]["energy_joules"] for job in printed if job["energy"]})
         return len(found) == len(jobs) and None not in found.values()
 
     until(complete, f"records of {len(jobs)} jobs")

@@ -20,7 +20,8 @@ SCRIPT = "#!/bin/sh\n" + "".join(f"#SBATCH {flag}\n" for flag in FLAGS) + "sleep
 def _records(lab: LabDriver, *jobs: int, duplicates: bool = False) -> list[dict]:
     judges.acct(lab, *jobs)
     argv = ["senergy", "acct", "--json", "-X", "-j", ",".join(map(str, jobs))]
-    return json.loads(lab.run(*argv, *(["-D"] if duplicates else [])).stdout)["jobs"]
+    printed = json.loads(lab.run(*argv, *(["-D"] if duplicates else [])).stdout)["jobs"]
+    return [{**job, **job["energy"]} for job in printed]
 
 
 def _submit(lab: LabDriver, how: str) -> int:

@@ -43,29 +43,31 @@ def jobs(lab):
 
 
 def accounts(lab):
-    answer = json.loads(lab.run("senergy", "acct", "-a", "-X", "--json").stdout)
-    return {job["account"] for job in answer["jobs"]}
+    jobs = json.loads(lab.run("senergy", "acct", "-a", "-X", "--json").stdout)["jobs"]
+    return {job["account"] for job in jobs if job["energy"] and job["energy"]["missing_nodes"] == 0}
 
 
 def seen(lab, user, *options):
-    """Return scope and job ids that a user can see, with the notes."""
+    """Return the scope and the ids of the jobs whose energy a user can see, with the notes."""
     done = lab.run("senergy", "acct", "-X", "--json", *options, user=user)
     answer = json.loads(done.stdout)
-    return answer["scope"], {job["job_id"] for job in answer["jobs"]}, done.stderr
+    visible = {job["job_id"] for job in answer["jobs"] if job["energy"]}
+    return answer["meta"]["senergy"]["scope"], visible, done.stderr
 
 
 def test_roles_in_slurm_count(lab, jobs):
     theirs, others = jobs["mail"], jobs["games"]
     wait_until(lambda: seen(lab, "nobody", "-a")[0] == "accounts", "the coordinator's role")
     scope, ids, noted = seen(lab, "nobody", "-A", "theory")
-    assert (scope, ids) == ("accounts", {theirs})  # theory is below phys
-    assert "except in the accounts that you coordinate: phys, theory" in noted
+    assert (scope, ids, noted) == ("accounts", {theirs}, "")  # theory is below phys
+    scope, ids, noted = seen(lab, "nobody", "-a")
+    assert (scope, ids) == ("accounts", {theirs}) and "of users outside your accounts is not shown" in noted
     assert "Energy" in lab.run("senergy", "job", str(theirs), user="nobody").stdout
     refused = lab.run("senergy", "job", str(others), user="nobody", check=False)
     assert refused.returncode == 5 and "another user" in refused.stderr
     assert seen(lab, "news", "-a") == ("all", {theirs, others}, "")
     scope, ids, noted = seen(lab, "mail", "-a")
-    assert (scope, ids) == ("own", {theirs}) and noted.count("jobs of other users are not shown") == 1
+    assert (scope, ids) == ("own", {theirs}) and noted.count("of other users is not shown") == 1
     for command in ("experiment", "prio", "share"):
         options = ["-a"] if command != "prio" else []
         assert (

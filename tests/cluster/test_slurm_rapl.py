@@ -72,7 +72,9 @@ def _run(lab: LabDriver) -> Run:
         250 < watts < CAP_WATTS
     )  # the power that Slurm measures on a node that is capped including its DRAM
     (label,) = judges.acct(lab, job, steps=True)
-    step = next(step for step in label["steps"] if step["step"] == "0")
+    step = next(
+        step["energy"] for step in label["steps"] if step["step"]["name"] != "batch" and step["energy"]
+    )
     truth = [sum(recorder.joules(c, r["start"], r["end"]) for c in ("cpu", "dram")) for r in (step, label)]
     late_joules = CAP_WATTS * recorder.stalled_s(label["start"], label["end"])
     ours = _rapl_joules(step), _rapl_joules(label)

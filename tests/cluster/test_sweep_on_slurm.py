@@ -26,7 +26,8 @@ def test_a_sweep_of_gpu_caps(lab: LabDriver, tmp_path: Path) -> None:
     assert capped["mean_watts"] < 0.7 * reference["mean_watts"]
     runs = json.loads((tmp_path / "senergy-sweep-train.json").read_text())["runs"]
     jobs = ",".join(str(run["job_id"]) for run in runs)
-    (first, second) = json.loads(lab.run("senergy", "acct", "-X", "--json", "-j", jobs).stdout)["jobs"]
+    printed = json.loads(lab.run("senergy", "acct", "-X", "--json", "-j", jobs).stdout)["jobs"]
+    first, second = (job["energy"] for job in printed)
     assert {first["tag"], second["tag"]} == {"senergy-sweep/train"}
     assert second["energy_joules"] == pytest.approx(capped["energy_joules"])
     again = lab.run(*command, timeout=60, cwd=tmp_path)

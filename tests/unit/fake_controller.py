@@ -12,6 +12,9 @@ import pytest
 from slurm_energy.cli import connection
 from slurm_energy.errors import EnergyError
 
+DEFAULTS: dict[str, dict[str, Any]] = {"/v1/running": {"scope": "all", "nodes": [], "records": []}}
+"""Answers about a cluster on which no job runs."""
+
 
 class FakeController:
     def __init__(self, answers: Mapping[str, dict[str, Any] | EnergyError]) -> None:
@@ -28,7 +31,7 @@ class FakeController:
         return self._answer(path)
 
     def _answer(self, path: str) -> dict[str, Any]:
-        answer = self.answers[path]
+        answer = self.answers.get(path) or DEFAULTS[path]
         if isinstance(answer, EnergyError):
             raise answer
         return answer

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.slow
 EXTRAS = ("numpy", "scipy", "numba", "matplotlib", "pyarrow", "mfusepy", "pyghmi", "amdsmi", "torch")
 ANSWERS: dict[str, Any] = {
     "/v1/records": {"scope": "all", "records": examples.everything()},
+    "/v1/running": {"scope": "all", "nodes": [], "records": []},
     "/v1/jobs/11": {"decisions": [], "records": examples.cpu_job()},
     "/v1/jobs/12_3": {"decisions": [], "records": examples.gpu_job()},
     "/v1/priority": queue_answers.priority(*queue_answers.queue()),
@@ -42,6 +43,9 @@ acct -j 11 -u alice -A physics -r cpu -N n1 -X -D -o jobid -n -p --delimiter ;
 acct {WINDOW} -P --units K --total
 acct {WINDOW} --noconvert
 acct {WINDOW} --json
+acct {WINDOW} --yaml
+acct {WINDOW} -b
+acct --usage
 acct -e -v
 acct {WINDOW} -l -s completed --name gemm
 acct --config energy.toml --version
@@ -150,6 +154,15 @@ doctor --quiet
 doctor --json --config energy.toml
 build-plugins --slurm-source /nonexistent --output out --cache cache --json
 build-plugins --slurm-prefix /nonexistent
+acct --array -x 1 -M c -L -C f --expand-patterns --federation -F x -g g --local -I 1 -i 1 -q q -R r
+acct -K 1 -k 1 -T --use-local-uid -W w --whole-hetjob
+acct --autocomplete x
+acct -B
+acct -c
+acct --env-vars
+acct -f x
+acct --helpreason
+acct --helpstate
 """
 ABSENT = ("lab",)
 """Commands that are missing in the environment."""

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.accounting.record_selection import RecordSelection
-from slurm_energy.cli import acct
+from slurm_energy.cli import acct, acct_options, acct_query, record_query
 from slurm_energy.cli.main import main
 from slurm_energy.errors import EnergyError, ForbiddenError, UnavailableError, UsageError
 
@@ -31,6 +31,8 @@ ME = str(os.geteuid())
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("SENERGY_ACCT_FORMAT", "SLURM_TIME_FORMAT", "SENERGY_CONFIG"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(acct_query, "installed_release", lambda: None)
     with fake_controller.timezone("UTC"):
         yield
 
@@ -39,6 +41,10 @@ def options(*arguments: str) -> Any:
     parser = ArgumentParser()
     acct.configure(parser)
     return parser.parse_args(arguments)
+
+
+def selection(args: Any) -> Any:
+    return acct_options.record_selection(args, "no slurmdbd")
 
 
 def show(
@@ -80,7 +86,7 @@ def test_json_matches_golden_file(
 ) -> None:
     text = show(monkeypatch, capsys, "-j", "11,12_3,16", "--json")
     golden_files.compare("acct.json", text)
-    joules = [job["energy_joules"] for job in json.loads(text)["jobs"]]
+    joules = [job["energy"]["energy_joules"] for job in json.loads(text)["jobs"]]
     assert joules == [17600.0, 110000.0, None]
 
 
@@ -107,10 +113,12 @@ def test_note_states_that_jobs_of_others_are_hidden(monkeypatch, capsys, command
         output = capsys.readouterr()
         assert ("senergy: note: jobs of other users are not shown" in output.err) is noted
         assert output.err.count("\n") == int(noted)
-    assert json.loads(output.out)["scope"] == scope
+    printed = json.loads(output.out)
+    assert (printed["meta"]["senergy"]["scope"] if command == "acct" else printed["scope"]) == scope
     assert ("user" in fake.asked[0][1]) is ("-u" in options)
     main([command])  # the caller's own jobs
-    assert fake.asked[-1][1]["user"] == "64001" and capsys.readouterr().err == ""
+    asked = [parameters for path, parameters in fake.asked if path == "/v1/records"]
+    assert asked[-1]["user"] == "64001" and capsys.readouterr().err == ""
 
 
 def test_every_key_of_the_json_is_documented(
@@ -126,7 +134,9 @@ def test_every_key_of_the_json_is_documented(
         inner = [v for k, v in value.items() if k not in ("components", "component_joules", "requested")]
         return set(value) | set().union(*map(keys, inner))
 
-    found = keys(json.loads(show(monkeypatch, capsys, "--json")))
+    jobs = json.loads(show(monkeypatch, capsys, "--json"))["jobs"]
+    found = keys([item["energy"] for job in jobs for item in (job, *job["steps"])])
+    assert found >= {"energy_joules", "untuned_runs", "nodes"}
     assert {key for key in found if f"`{key}`" not in page and f'"{key}"' not in page} == set()
 
 
@@ -186,7 +196,7 @@ def test_options_become_the_controllers_query(
     arguments: tuple[str, ...], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    query = acct.query(options(*arguments), NOW)
+    query = record_query.query(selection(options(*arguments)), NOW)
     assert query == {"steps": "1", "duplicates": "0"} | expected
     assert RecordSelection.from_query(query).steps == (query["steps"] == "1")  # the controller understands it
 
@@ -198,7 +208,7 @@ def test_the_default_is_the_callers_own_jobs(
     arguments: tuple[str, ...], user: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1001)
-    assert acct.query(options(*arguments), NOW).get("user") == user
+    assert record_query.query(selection(options(*arguments)), NOW).get("user") == user
 
 
 @pytest.mark.parametrize(
@@ -241,7 +251,7 @@ def test_the_controllers_errors_keep_their_exit_codes(
 @given(st.text(max_size=40))
 def test_any_job_list_is_ids_or_a_usage_error(text: str) -> None:
     try:
-        assert acct.job_ids(text)
+        assert record_query.job_ids(text)
     except UsageError as error:
         assert "\n" not in str(error)
 

@@ -26,7 +26,7 @@ from slurm_energy.spelling import suggestion
         ("--vresion", "unknown option '--vresion': did you mean --version?"),
         ("acct --formatt=x", "senergy acct: unknown option '--formatt': did you mean --format?"),
         ("acct jobs", "senergy acct: unexpected argument 'jobs': see senergy acct --help"),
-        ("acct -o", "senergy acct: -o/--format: expected one argument: see senergy acct --help"),
+        ("acct -o", "senergy acct: -o/--format/--fields: expected one argument: see senergy acct --help"),
         ("template lst", "senergy template: 'lst' is not one of list, show, render: did you mean list?"),
         ("prio --\x1b[2J", "senergy prio: unknown option '--\\x1b[2J': see senergy prio --help"),
     ],
@@ -39,7 +39,7 @@ def test_a_wrong_argument_is_one_line(arguments: str, said: str, capsys: pytest.
 
 @pytest.mark.parametrize("option", ["-M", "--clusters"])
 def test_slurm_only_options_name_the_alternative(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["acct", option, "west"]) == 2
+    assert main(["prio", option, "west"]) == 2
     assert capsys.readouterr().err.endswith("select another one's configuration with --config\n")
 
 

@@ -10,16 +10,24 @@ from report_examples import answer, governor, record, usages
 
 from slurm_energy.errors import UsageError
 from slurm_energy.records import AppliedSetting, EnergyRecord
-from slurm_energy.reports.fields import DEFAULT_FORMAT, FIELDS, Field, Style, find_field
+from slurm_energy.reports.acct_fields import LISTING, catalogue, default_columns
+from slurm_energy.reports.acct_fields import parse_format as parse_acct_format
+from slurm_energy.reports.fields import FIELDS, Field, Style, find_in
 from slurm_energy.reports.figure_format import DisplayUnits, with_unit
 from slurm_energy.reports.json_view import job_object
 from slurm_energy.reports.label import policy_text
 from slurm_energy.reports.settings import short_settings
-from slurm_energy.reports.table import TableLayout, delimited, fit, parse_format, table_lines
+from slurm_energy.reports.table import TableLayout, delimited, fit, parse_columns, table_lines
 from slurm_energy.reports.usage import AccountedRecord, JobUsage, summarise
 from slurm_energy.safe_text import display_width
 
-NAMES = [field.name for field in FIELDS]
+NAMES = [field.name for field in catalogue(None)]
+
+
+def find_field(name: str) -> Field[JobUsage]:
+    return find_in(FIELDS, name, "--format", LISTING)
+
+
 WIDTHS = st.none() | st.tuples(st.booleans(), st.integers(1, 4096))
 
 
@@ -31,7 +39,7 @@ def test_reads_every_format_that_can_be_written(
     for name, width, lower in items:
         suffix = "" if width is None else f"%{'-' if width[0] else ''}{width[1]}"
         words.append((name.lower() if lower else name) + suffix)
-    columns = parse_format(",".join(words))
+    columns = parse_acct_format(",".join(words), None)
     assert [column.field.name for column in columns] == [name for name, _, _ in items]
     for column, (_, width, _) in zip(columns, items, strict=True):
         assert (column.left, column.width) == (width or (column.field.left, column.field.width))
@@ -40,7 +48,7 @@ def test_reads_every_format_that_can_be_written(
 @given(st.text(max_size=30))
 def test_any_text_is_a_format_or_a_usage_error(text: str) -> None:
     try:
-        assert parse_format(text)
+        assert parse_acct_format(text, None)
     except UsageError as error:
         assert "\n" not in str(error)
 
@@ -59,7 +67,7 @@ def test_any_text_is_a_format_or_a_usage_error(text: str) -> None:
 )
 def test_says_what_is_wrong_with_a_format(text: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parse_format(text)
+        parse_acct_format(text, None)
     assert str(caught.value) == said
 
 
@@ -69,9 +77,18 @@ def test_the_beginning_of_a_name_is_enough_and_the_exact_name_goes_first() -> No
     assert find_field("edpr").name == "EDPRaw"
 
 
-def test_the_default_table_fits_128_columns() -> None:
-    columns = parse_format(DEFAULT_FORMAT)
-    assert sum(column.width for column in columns) + len(columns) - 1 <= 128
+@pytest.mark.parametrize("width", [20, 78, 80, 100, 132, 200])
+def test_the_default_table_fits_the_terminal(width: int) -> None:
+    columns = default_columns(None, width)
+    used = sum(column.widened(column.field.name).width for column in columns) + len(columns) - 1
+    assert used <= max(width, 21)
+    names = [column.field.name for column in columns]
+    assert (
+        names[:7]
+        == [*("JobID", "JobName", "Policy", "State", "Elapsed", "ConsumedEnergy", "Quality")][: len(names)]
+    )
+    assert width < 78 or len(names) >= 7
+    assert len(default_columns(None, None)) >= len(names)
 
 
 def test_every_scaled_field_has_a_raw_twin_in_the_base_unit() -> None:
@@ -160,7 +177,7 @@ def test_control_characters_in_names_do_not_reach_the_terminal() -> None:
     info = examples.job_info(1, name="a\x1b[31m\nb|c")
     rows = usages([examples.answer(examples.record(1), info)])
     for layout, delimiter in ((TableLayout(False), "|"), (TableLayout(False, "|"), r"\x7c")):
-        (line,) = table_lines(rows, parse_format("JobName%30"), Style(), layout)
+        (line,) = table_lines(rows, parse_columns(FIELDS, "JobName%30", "--format", LISTING), Style(), layout)
         assert line.strip() == rf"a\x1b[31m\nb{delimiter}c"
 
 

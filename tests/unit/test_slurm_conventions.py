@@ -12,13 +12,15 @@ import report_examples as examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_energy.cli import acct_query
 from slurm_energy.cli.main import main
 from slurm_energy.errors import UsageError
 from slurm_energy.reports import sprio_format
-from slurm_energy.reports.fields import FIELDS
+from slurm_energy.reports.acct_fields import catalogue
 from slurm_energy.reports.job_filter import STATES, job_states
 from slurm_energy.reports.queue_fields import FIELDS as QUEUE_FIELDS
 
+FIELDS = catalogue(None)
 PRIO_LISTING = "senergy prio --helpformat lists all"
 
 
@@ -31,7 +33,9 @@ def controller(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "/v1/priority": queue_answers.priority(*queue_answers.queue()),
         "/v1/shares": queue_answers.shares(),
     }
+    answers["/v1/untuned-runs"] = {"untuned_runs": [None]}
     fake_controller.install(monkeypatch, answers)
+    monkeypatch.setattr(acct_query, "installed_release", lambda: None)
     with fake_controller.timezone("UTC"):
         yield
 

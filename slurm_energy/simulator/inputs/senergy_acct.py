@@ -1,4 +1,4 @@
-"""Reader of the JSON document that `senergy acct --json` prints. It contains measured energies."""
+"""Reader of the JSON of `senergy acct --json` and `senergy job --json`. It contains measured energies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slurm_energy.simulator.inputs.workload_rows import Line
 
 
 def is_ours(document: object) -> bool:
-    """Return whether a JSON document was printed by `senergy acct --json`."""
+    """Return whether a JSON document was printed by `senergy acct --json` or `senergy job --json`."""
     return isinstance(document, Mapping) and "senergy" in (document.get("meta") or {})
 
 
@@ -23,7 +23,30 @@ def lines(document: Mapping[str, Any], units: str) -> Sequence[Line]:
     Raises:
         KeyError, TypeError, AttributeError: the document has another structure.
     """
-    return [(number, _line(job, units)) for number, job in enumerate(document["jobs"], 1)]
+    return [(number, _line(_of_acct(job), units)) for number, job in enumerate(document["jobs"], 1)]
+
+
+def _of_acct(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a job of `senergy acct --json` with the keys of `senergy job --json`.
+
+    The keys of Slurm contain times and names, and the key `energy` the measured values.
+    """
+    if "energy" not in job:
+        return job
+    times, energy = job["time"], job["energy"] or {}
+    return {
+        "job_id": job["job_id"],
+        "user": job["user"],
+        "name": job["name"],
+        "submit": times["submission"],
+        "allocated_nodes": job["allocation_nodes"],
+        "start": times["start"],
+        "elapsed_s": times["elapsed"],
+        "energy_joules": None,
+        "cpus": None,
+        "nodes": [],
+        **energy,
+    }
 
 
 def _line(job: Mapping[str, Any], units: str) -> dict[str, Any]:

@@ -1,0 +1,217 @@
+"""The queries of `senergy acct`: rows from sacct, energy from senergyctld, and their join."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from slurm_energy.cli import acct_options, connection
+from slurm_energy.cli.output import note
+from slurm_energy.errors import UnavailableError
+from slurm_energy.protocol.live_reports import RUNNING_PATH
+from slurm_energy.protocol.untuned_runs import (
+    MAX_PROGRAMS,
+    UNTUNED_PATH,
+    ComparableProgram,
+    UntunedRuns,
+    read_response,
+    request_body,
+)
+from slurm_energy.quantities import shown
+from slurm_energy.records import EnergyRecord
+from slurm_energy.reports import acct_fields
+from slurm_energy.reports.acct_rows import AcctRow, VisibleJobs, joined, program_of
+from slurm_energy.reports.usage import AccountedRecord, JobInfo, JobUsage, summarise
+from slurm_energy.slurm import sacct
+from slurm_energy.slurm.release import Release
+
+if TYPE_CHECKING:
+    from slurm_energy.protocol.controller_client import ControllerClient
+    from slurm_energy.reports.table import Column
+
+_MAX_IDS: Final = 5000
+_WINDOW_MARGIN_S: Final = 3600.0
+_RUNNING_KEYS: Final = ("job", "user", "partition", "node")
+
+
+def installed_release() -> Release | None:
+    """Return the release of the installed sacct; None: there is none."""
+    try:
+        return sacct.read_sacct_release()
+    except UnavailableError:
+        return None
+
+
+def read_rows(
+    args: argparse.Namespace, columns: Sequence[Column[AcctRow]], release: Release | None
+) -> tuple[list[AcctRow], Release | None]:
+    """Return the selected rows with their energy, and the release of the sacct that supplied them.
+
+    The release is None if the rows come from energy records, because Slurm's accounting is not in use or does
+    not answer. In the second case a note says so.
+
+    Raises:
+        EnergyError: bad options, or the controller does not answer.
+    """
+    cells, why = _sacct_rows(args, columns, release)
+    client = connection.connect(args)
+    if cells is None:
+        rows = acct_fields.rows_of_records(jobs_of_records(args, client, why)[0])
+        return with_untuned_runs(rows, client) if acct_fields.needs_baseline(columns) else rows, None
+    usages, visible = read_energy(args, client, cells)
+    rows = joined(cells, usages, visible)
+    note_hidden(rows, visible)
+    if acct_fields.needs_baseline(columns):
+        rows = with_untuned_runs(rows, client)
+    if args.verbose:
+        note(f"{len(rows)} rows of sacct {release}, energy records of {len(usages)} runs")
+    return rows, release
+
+
+def _sacct_rows(
+    args: argparse.Namespace, columns: Sequence[Column[AcctRow]], release: Release | None
+) -> tuple[list[dict[str, str]] | None, str]:
+    """Return the rows of sacct; None, and the reason: Slurm's accounting does not supply rows."""
+    if release is None:
+        return None, "sacct is not installed here"
+    arguments = acct_options.sacct_arguments(args, release)
+    if args.verbose:
+        note(f"sacct {shown(' '.join(arguments), 400)}")
+    try:
+        return sacct.read_rows(arguments, acct_fields.sacct_names(columns)), ""
+    except sacct.NoAccountingError as error:
+        return None, error.why
+    except UnavailableError as error:
+        note(f"{error}; the rows are those of energy records")
+        return None, error.why
+
+
+def jobs_of_records(
+    args: argparse.Namespace, client: ControllerClient, why: str
+) -> tuple[list[JobUsage], Mapping[str, Any]]:
+    """Return the selected jobs from energy records alone, and the response of the controller.
+
+    Args:
+        args: parsed options.
+        client: client of the controller.
+        why: why Slurm's accounting does not supply the rows.
+    """
+    from slurm_energy.cli import record_query
+    from slurm_energy.reports.job_filter import filter_jobs, job_states
+
+    selection = acct_options.record_selection(args, why)
+    states = job_states(selection.state) if selection.state else None
+    parameters = record_query.query(selection, datetime.now())
+    answer = client.get("/v1/records", parameters)
+    records = [AccountedRecord.from_json(item) for item in answer.get("records", [])]
+    if not parameters.keys() & {"account", "end"} and not selection.name:  # unknown while a job runs
+        records += _selected_running(_running_records(client, records), parameters)
+    record_query.note_hidden(answer, parameters)
+    return filter_jobs(summarise(records, duplicates=args.duplicates), states, selection.name), answer
+
+
+def _selected_running(
+    records: Sequence[AccountedRecord], parameters: Mapping[str, str]
+) -> list[AccountedRecord]:
+    """Return the records so far that the parameters of a request for records select, as RUNNING."""
+    jobs, users, partitions, nodes = (
+        frozenset(filter(None, parameters.get(key, "").split(","))) for key in _RUNNING_KEYS
+    )
+    job_ids = {word.partition(".")[0] for word in jobs}
+
+    def is_selected(record: EnergyRecord) -> bool:
+        return (
+            (not job_ids or str(record.job_id) in job_ids)
+            and (not users or bool(users & {record.user, str(record.uid)}))
+            and (not partitions or record.partition in partitions)
+            and (not nodes or record.node in nodes)
+            and (record.step is None or parameters.get("steps") == "1")
+        )
+
+    job = JobInfo(state="RUNNING")
+    return [replace(item, job=job) for item in records if is_selected(item.record)]
+
+
+def read_energy(
+    args: argparse.Namespace, client: ControllerClient, cells: Sequence[Mapping[str, str]]
+) -> tuple[list[JobUsage], VisibleJobs]:
+    """Return the energy records of all runs of the jobs in some rows, and the jobs that the caller may see.
+
+    Args:
+        args: parsed options.
+        client: client of the controller.
+        cells: rows with `sacct.IDENTITY_FIELDS`.
+    """
+    parameters = {"steps": "0" if args.allocations else "1", "duplicates": "1", "omit_others": "1"}
+    ids = sorted({row["JobIDRaw"].partition(".")[0] for row in cells}, key=int)
+    if len(ids) <= _MAX_IDS:
+        parameters["job"] = ",".join(ids)
+    else:
+        parameters |= _window(cells)
+    answer: Mapping[str, Any] = client.get("/v1/records", parameters) if ids else {}
+    records = [AccountedRecord.from_json(item) for item in answer.get("records", [])]
+    running = {row["JobIDRaw"].partition(".")[0] for row in cells if AcctRow(row).running}
+    if running:
+        records += _running_records(client, records, sorted(running, key=int))
+    usages = summarise(records, duplicates=True)
+    return usages, VisibleJobs.from_response(answer, os.geteuid())
+
+
+def _running_records(
+    client: ControllerClient, records: Sequence[AccountedRecord], ids: Sequence[str] = ()
+) -> list[AccountedRecord]:
+    """Return the records so far of running jobs and steps.
+
+    Args:
+        client: client of the controller.
+        records: final records, which replace those so far.
+        ids: job ids; empty, or more than `_MAX_IDS`: all.
+    """
+    parameters = {"job": ",".join(ids)} if 0 < len(ids) <= _MAX_IDS else {}
+    response = client.get(RUNNING_PATH, parameters)
+    final = {_identity(item) for item in records}
+    running = [AccountedRecord.from_json(item) for item in response.get("records", [])]
+    return [item for item in running if _identity(item) not in final]
+
+
+def _identity(item: AccountedRecord) -> tuple[str, str, int, int, str | None]:
+    record = item.record
+    return record.cluster, record.node, record.job_id, record.restart_count, record.step
+
+
+def with_untuned_runs(rows: Sequence[AcctRow], client: ControllerClient) -> list[AcctRow]:
+    """Return the rows with the untuned runs of their programs."""
+    programs = [program_of(row.usage) for row in rows]
+    distinct = [program for program in dict.fromkeys(programs) if program is not None]
+    runs: dict[ComparableProgram | None, UntunedRuns | None] = {}
+    for first in range(0, len(distinct), MAX_PROGRAMS):
+        some = distinct[first : first + MAX_PROGRAMS]
+        response = client.post(UNTUNED_PATH, request_body(some))
+        runs |= zip(some, read_response(response), strict=True)
+    return [replace(row, baseline=runs.get(program)) for row, program in zip(rows, programs, strict=True)]
+
+
+def _window(cells: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return the parameters for a time window that contains all rows."""
+    starts = [start for row in cells if (start := sacct.seconds_of(row, "Start")) is not None]
+    ends = [sacct.seconds_of(row, "End") for row in cells]
+    window = {"start": f"{min(starts, default=0.0) - _WINDOW_MARGIN_S:.0f}".lstrip("-")}
+    if starts and None not in ends:
+        window["end"] = f"{max(end for end in ends if end is not None) + _WINDOW_MARGIN_S:.0f}"
+    return window
+
+
+def note_hidden(rows: Sequence[AcctRow], visible: VisibleJobs) -> list[str]:
+    """Print a note if rows of other users are shown without their energy, and return the notes."""
+    count = len({row.cells["DBIndex"] for row in rows if row.hidden and not row.is_step})
+    if not count:
+        return []
+    jobs = "1 job" if count == 1 else f"{count} jobs"
+    who = "users outside your accounts" if visible.scope == "accounts" else "other users"
+    text = f"the energy of {jobs} of {who} is not shown: only operators see it (controller.operators)"
+    note(text)
+    return [text]

@@ -1,0 +1,99 @@
+"""Request for the untuned runs of programs, with which `senergy acct` compares jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import shown
+
+UNTUNED_PATH: Final = "/v1/untuned-runs"
+MAX_PROGRAMS: Final = 1000
+"""Maximum number of programs in a request."""
+_MAX_TEXT: Final = 1024
+_MAX_COUNT: Final = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class ComparableProgram:
+    """A program of one user on certain resources. Its runs are comparable.
+
+    Attributes:
+        user: login name.
+        fingerprint: digest of the batch script and its arguments.
+        name: name of the job; None: it has none.
+        nodes, cpus, gpus: requested numbers; None: unknown.
+        gpu_kind: Slurm's GRES type of the GPUs; None: not requested.
+    """
+
+    user: str
+    fingerprint: str
+    name: str | None = None
+    nodes: int | None = None
+    cpus: int | None = None
+    gpus: int | None = None
+    gpu_kind: str | None = None
+
+    @classmethod
+    def from_json(cls, data: Any) -> ComparableProgram:
+        """Return the program in an element of a request.
+
+        Raises:
+            UsageError: the element is malformed.
+        """
+        if not isinstance(data, dict):
+            raise UsageError("program: not a JSON object")
+        for key, value in data.items():
+            if key in ("nodes", "cpus", "gpus"):
+                good = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_COUNT
+            else:
+                good = key in _TEXTS and isinstance(value, str) and len(value) <= _MAX_TEXT
+            if not good and not (value is None and key not in _REQUIRED):
+                raise UsageError(f"program: bad value for '{shown(str(key))}'")
+        if not all(data.get(key) for key in _REQUIRED):
+            raise UsageError("program: 'user' or 'fingerprint' is missing")
+        return cls(**data)
+
+
+_REQUIRED: Final = ("user", "fingerprint")
+_TEXTS: Final = (*_REQUIRED, "name", "gpu_kind")
+
+
+@dataclass(frozen=True, slots=True)
+class UntunedRuns:
+    """Completed runs of a program without power settings.
+
+    Attributes:
+        runs: number of runs.
+        energy_joules: mean energy of a run on all its nodes.
+        elapsed_s: mean duration of a run in seconds.
+    """
+
+    runs: int
+    energy_joules: float
+    elapsed_s: float
+
+
+def request_body(programs: Sequence[ComparableProgram]) -> dict[str, Any]:
+    """Return the body of a request."""
+    return {"programs": [asdict(program) for program in programs]}
+
+
+def read_programs(body: Mapping[str, Any]) -> list[ComparableProgram]:
+    """Return the programs in the body of a request.
+
+    Raises:
+        UsageError: the body is malformed.
+    """
+    items = body.get("programs")
+    if set(body) != {"programs"} or not isinstance(items, list) or len(items) > MAX_PROGRAMS:
+        raise UsageError(f"'programs' is not a list of at most {MAX_PROGRAMS}")
+    return [ComparableProgram.from_json(item) for item in items]
+
+
+def read_response(response: Mapping[str, Any]) -> list[UntunedRuns | None]:
+    """Return the runs by program in a response of the controller; None: there are none."""
+    items = response.get("untuned_runs")
+    return [None if item is None else UntunedRuns(**item) for item in items or []]
