@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from slurm_energy.config.value_checks import between, key, one_of
+from slurm_energy.config.value_checks import between, key, one_of, time_zone
 from slurm_energy.config.weekly_schedule import MAX_LIMIT_WATTS, MIN_LIMIT_WATTS, check_schedule
 
 BUDGET_MODES: Final = ("off", "observe", "enforce")
@@ -44,17 +44,6 @@ def _slurm_name(value: str) -> str | None:
 
 def _node_list(value: str) -> str | None:
     return None if value.strip() else "must be a node list such as n[1-16]"
-
-
-def _time_zone(value: str) -> str | None:
-    if value:
-        from zoneinfo import ZoneInfo  # slow to import, and few commands check a time zone
-
-        try:
-            ZoneInfo(value)
-        except (OSError, ValueError, LookupError):
-            return "must be a time zone of this host such as 'Europe/Berlin'"
-    return None
 
 
 def _signal(value: str) -> str | None:
@@ -144,7 +133,7 @@ class BudgetConfig:
     timezone: str = key(
         "",
         "Time zone of schedules, and of calendar times without one. Empty: the zone of senergyctld's host.",
-        _time_zone,
+        time_zone,
         show="Europe/Berlin",
     )
     history_days: float = key(365.0, "Days to keep the power history of budgets.", between(1, 36500))

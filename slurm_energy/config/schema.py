@@ -16,6 +16,7 @@ from slurm_energy.config.database_location import DatabaseLocation, parse_databa
 from slurm_energy.config.grid_tables import CarbonConfig, PriceConfig
 from slurm_energy.config.metrics_section import MetricsConfig
 from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
+from slurm_energy.config.quota_section import QuotaConfig
 from slurm_energy.config.value_checks import (
     LOG_LEVELS,
     ROOT_SOCKET_SUFFIX,
@@ -401,6 +402,7 @@ class Config:
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     carbon: CarbonConfig = field(default_factory=CarbonConfig)
     price: PriceConfig = field(default_factory=PriceConfig)
+    quota: QuotaConfig = field(default_factory=QuotaConfig)
     oracle: OracleConfig = field(default_factory=OracleConfig)
     templates: TemplatesConfig = field(default_factory=TemplatesConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
@@ -423,6 +425,7 @@ SECTIONS: dict[str, type[Any]] = {
     "budget": BudgetConfig,
     "carbon": CarbonConfig,
     "price": PriceConfig,
+    "quota": QuotaConfig,
     "oracle": OracleConfig,
     "metrics": MetricsConfig,
 }

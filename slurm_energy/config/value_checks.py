@@ -194,3 +194,15 @@ def product_name(value: str) -> str | None:
     """
     named = not value or any(character.isalnum() for character in value)
     return None if named else "must have a letter or a digit"
+
+
+def time_zone(value: str) -> str | None:
+    """Check the name of a time zone, which may be empty: return None, or the fault."""
+    if value:
+        from zoneinfo import ZoneInfo  # slow to import, and few commands check a time zone
+
+        try:
+            ZoneInfo(value)
+        except (OSError, ValueError, LookupError):
+            return "must be a time zone of this host such as 'Europe/Berlin'"
+    return None

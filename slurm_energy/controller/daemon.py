@@ -37,6 +37,8 @@ from slurm_energy.controller.node_hosts import NodeHosts
 from slurm_energy.controller.oracle_refit import OracleRefit
 from slurm_energy.controller.policy_file import write_policy_file
 from slurm_energy.controller.priority_loop import OFF, PriorityLoop, make_pipeline
+from slurm_energy.controller.quota_routes import QuotaRoutes
+from slurm_energy.controller.quota_watch import QuotaWatch
 from slurm_energy.controller.request_head import MAX_HEAD_BYTES
 from slurm_energy.controller.running_jobs import RunningJobCache
 from slurm_energy.controller.server import ControllerServer
@@ -191,6 +193,10 @@ class _Daemon:
         )
         self._grid = GridFetcher(lambda: self._config, store, self._failures)
         factors = GridFactorSource(lambda: self._config, store)
+        self._quotas = QuotaWatch(lambda: self._config, store, factors, self._failures)
+        self._priority.quotas = lambda: self._quotas.standings
+        grid_routes = GridRoutes(lambda: self._config, factors, self._grid)
+        quota_routes = QuotaRoutes(lambda: self._config, store, self._quotas)
         self._server = ControllerServer(
             *(
                 config,
@@ -205,7 +211,7 @@ class _Daemon:
             advisor=self._advisor,
             live=LiveReports(lambda: self._config, self._hosts, running),
             budget=BudgetRoutes(lambda: self._config, self._budget, store, self._hosts, self._squeue),
-            groups=[GridRoutes(lambda: self._config, factors, self._grid).routes],
+            groups=[grid_routes.routes, quota_routes.routes],
         )
         metrics = ClusterMetrics(store, self._status, lambda: self._budget.states)
         self._metrics = MetricsListener(config.metrics.controller_listen, config.metrics, metrics.collect)
@@ -285,6 +291,7 @@ class _Daemon:
             self._priority.loop(),
             self._budget.loop(),
             self._grid.loop(),
+            self._quotas.loop(),
             self._manager.keep_alive(),
             self._server.admission.loop(),
             self._server.roles.loop(),
@@ -392,5 +399,6 @@ class _Daemon:
             "priority": self._priority.status(),
             "budget": self._budget.status(),
             "grid": self._grid.status(),
+            "quotas": self._quotas.status(),
             "tuning": self._learner.status(),
         }

@@ -20,6 +20,7 @@ from slurm_energy.controller.history_cache import HistoryCache
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import ConfigError, EnergyError, install_extra
 from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.priority.quota_levels import QuotaStandings
 from slurm_energy.quantities import shown
 
 if TYPE_CHECKING:
@@ -76,6 +77,11 @@ class PriorityLoop:
         failures: log of failures; a repeated one is logged once.
         make: creates the priority pipeline.
 
+    Attributes:
+        snapshot: result of the last cycle; None: there was none.
+        quotas: returns the use of quotas, which the order takes into account.
+        config: the configuration.
+
     Raises:
         ConfigError: the configuration cannot be used.
     """
@@ -99,6 +105,7 @@ class PriorityLoop:
         self._error: str | None = None
         self._correlation: dict[str, Any] | None = None
         self.snapshot: Snapshot | None = None
+        self.quotas: Callable[[], QuotaStandings] = QuotaStandings
         self.config = config
         self.adopt(self.prepare(config))
 
@@ -223,6 +230,7 @@ class PriorityLoop:
             usage.add_records(await self._store.read(consumption.reread_consumption, again), now)
         # Taken before the queue is read: any later write triggers another cycle.
         self._signature = pipeline.signature()
+        pipeline.state.quotas = self.quotas()
         self.snapshot = await run(self._thread, pipeline.rank)
         await self._save_predictions(pipeline)
         self._cycle_s = time.monotonic() - self._began_s

@@ -1,8 +1,4 @@
-"""Holds pending jobs that must not start under a budget, by their begin time.
-
-The begin time is moved ahead again and again. When senergyctld stops, the begin times pass and the jobs
-start: our absence never blocks the queue.
-"""
+"""Holds pending jobs that must not start under a power budget."""
 
 from __future__ import annotations
 
@@ -12,16 +8,14 @@ from typing import Final, Protocol
 import numpy as np
 
 from slurm_energy.budget.start_order import PowerRequest, StartOrder, order_starts
+from slurm_energy.controller.begin_holds import BeginTimeHolds, pending_name
 from slurm_energy.scheduling.queue import Ints
 from slurm_energy.slurm.queue.columns import PENDING, QueueColumns
 from slurm_energy.slurm.queue.job_update import JobUpdater
 
-HOLD_S: Final = 300.0
-"""Time by which the begin of a job is moved; jobs wait at most this long after senergyctld has stopped."""
 MAX_DELAYING: Final = 200
 """Maximum number of jobs that are held because they would delay another one."""
 _SOON_S: Final = 60.0  # jobs that may start so soon are considered, too
-_SHOWN: Final = 3
 
 
 class HeldBudget(Protocol):
@@ -54,9 +48,7 @@ class StartHolds:
     """
 
     def __init__(self, updater: JobUpdater) -> None:
-        self._updater = updater
-        self._original_s: dict[int, float] = {}  # begin time that the user requested, by held job
-        self._names: dict[int, str] = {}
+        self._holds = BeginTimeHolds(updater)
         self.max_headroom_watts: dict[str, float] = {}
 
     def apply(
@@ -95,17 +87,8 @@ class StartHolds:
             first = budgets[decision.waiting[decision.first]].name
             self.max_headroom_watts[first] = max(0.0, decision.spare_watts)
         begin_s = dict(zip(queue.job_id.tolist(), queue.eligible_s.tolist(), strict=True))
-        present = {request.job_id for request in pending}
-        self._original_s = {job: begin for job, begin in self._original_s.items() if job in present}
-        self._names = {job: name for job, name in self._names.items() if job in present}
-        # Users may have moved the begin back.
-        late = [
-            request.job_id
-            for request in pending
-            if request.job_id in held and not begin_s[request.job_id] > now_unix_s + HOLD_S / 2
-        ]
-        problems = self._hold(late, now_unix_s, begin_s)
-        problems += self._release([job for job in self._original_s if job not in held], now_unix_s)
+        ordered = [request.job_id for request in pending if request.job_id in held]
+        problems = self._holds.hold(ordered, begin_s, now_unix_s)
         sentences = {
             request.job_id: _sentence(request, decision, budgets, headroom)
             for request in pending
@@ -115,7 +98,7 @@ class StartHolds:
 
     def release_all(self, now_unix_s: float) -> None:
         """Release every job that this object holds."""
-        self._release(list(self._original_s), now_unix_s)
+        self._holds.release(None, now_unix_s)
 
     def _requests(
         self,
@@ -127,6 +110,7 @@ class StartHolds:
     ) -> tuple[list[PowerRequest], list[PowerRequest], list[float]]:
         """Return running jobs, pending jobs by priority, and the headroom without jobs not counted yet."""
         running, pending = [], []
+        names: dict[int, str] = {}
         headroom = [budget.headroom_watts for budget in budgets]
         for row in np.lexsort((queue.job_id, -queue.priority)).tolist():
             request = _request(queue, watts, row, budgets, now_unix_s)
@@ -136,27 +120,11 @@ class StartHolds:
                     headroom[budget] -= request.watts
                 continue
             is_ready = not queue.dependent[row] or queue.eligible_s[row] <= now_unix_s + _SOON_S
-            if not queue.held[row] and (is_ready or request.job_id in self._original_s):
+            if not queue.held[row] and (is_ready or request.job_id in self._holds.jobs):
                 pending.append(request)
-                self._names[request.job_id] = _name(queue, row)
+                names[request.job_id] = pending_name(queue, row)
+        self._holds.set_names(names)
         return running, pending, headroom
-
-    def _hold(self, jobs: Sequence[int], now_unix_s: float, begin_s: dict[int, float]) -> tuple[str, ...]:
-        result = self._updater.set_begin(jobs, self._names, int(now_unix_s + HOLD_S))
-        for job in result.done:
-            self._original_s.setdefault(job, begin_s[job])
-        return tuple(f"job {job} cannot be held: {why}" for job, why in list(result.refused.items())[:_SHOWN])
-
-    def _release(self, jobs: Sequence[int], now_unix_s: float) -> tuple[str, ...]:
-        problems: tuple[str, ...] = ()
-        for job in jobs:
-            original = self._original_s[job]
-            begin = int(original) if original > now_unix_s else None
-            result = self._updater.set_begin([job], self._names, begin)
-            for done in (*result.done, *result.gone):
-                self._original_s.pop(done, None)
-            problems += tuple(f"job {job} cannot be released: {why}" for why in result.refused.values())
-        return problems[:_SHOWN]
 
 
 def _sentence(
@@ -173,13 +141,6 @@ def _sentence(
         f"held by senergyctld: it adds {request.watts:.0f} W, and {free:.0f} W are free under budget "
         f"'{budgets[number].name}'"
     )
-
-
-def _name(queue: QueueColumns, row: int) -> str:
-    tasks, array = queue.array_tasks[row], int(queue.array_job_id[row])
-    if array and int(queue.array_task_id[row]) < 0 and tasks:
-        return f"{array}_[{tasks}]"
-    return queue.scontrol_name(row)
 
 
 def _request(

@@ -17,6 +17,8 @@ from slurm_energy.config import Config
 from slurm_energy.priority.interventions import InterventionState
 from slurm_energy.priority.prediction import HistoryPredictor, QueuePredictions, QueuePredictor
 from slurm_energy.priority.prediction_guard import Mispredictions, PredictionGuard
+from slurm_energy.priority.quota_levels import QuotaStandings
+from slurm_energy.priority.quota_tiers import demoted, limiting_quotas
 from slurm_energy.priority.running_usage import UnrecordedRuns
 from slurm_energy.priority.scheduling_tables import (
     RequestedShapeProvider,
@@ -76,6 +78,7 @@ class EngineState:
         mispredictions: predictions of jobs that have started.
         aged_starts: jobs that started after waiting past the bound.
         unrecorded_runs: running jobs, and ended jobs whose energy record has not arrived.
+        quotas: use of quotas of energy, cost and carbon.
     """
 
     usage: DecayedUsage
@@ -87,6 +90,7 @@ class EngineState:
     mispredictions: Mispredictions = field(default_factory=Mispredictions)
     aged_starts: AgedStarts = field(default_factory=AgedStarts)
     unrecorded_runs: UnrecordedRuns = field(default_factory=UnrecordedRuns)
+    quotas: QuotaStandings = field(default_factory=QuotaStandings)
 
     def shares(self) -> Mapping[Association, float]:
         """Return the normalised fair share of each association.
@@ -160,7 +164,9 @@ class PriorityEngine:
         aged_starts = self._state.aged_starts.by_user(queue, now_s, self.options.wait_bound_s)
         table = job_table(queue, rows, association[rows], now_s, aged_starts)
         scheduled = Queue(now_s, table, shapes.table, users)
-        ranking = self.policy.rank(scheduled, self.options)
+        who = [(queue.account[row], queue.user[row]) for row in rows.tolist()]
+        limiting = limiting_quotas(self._state.quotas, who)
+        ranking = demoted(self.policy.rank(scheduled, self.options), limiting)
         order = ranking.order(table.job_id)
         place, site_factors, new_rows = self._places(queue, rows, leader, order)
         return Snapshot(
@@ -175,6 +181,7 @@ class PriorityEngine:
             scheduled=scheduled,
             shapes=shapes,
             ranking=ranking,
+            quotas=limiting,
             order=order,
             place=place,
             site_factors=site_factors,

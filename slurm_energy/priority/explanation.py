@@ -12,16 +12,16 @@ from typing import Any, Final
 import numpy as np
 
 from slurm_energy.priority.prediction import SOURCES, QueuePredictions
+from slurm_energy.priority.quota_tiers import HOLD_OFFSET, TIER_NAMES
 from slurm_energy.priority.snapshot import Snapshot
 from slurm_energy.quantities import format_duration, shown
 from slurm_energy.reports.figure_format import figure, with_unit
 from slurm_energy.scheduling import Ranking
 from slurm_energy.scheduling.queue import Bools
-from slurm_energy.scheduling.ranking import AGED, URGENT, Term
+from slurm_energy.scheduling.ranking import AGED, NORMAL, URGENT, Term
 from slurm_energy.slurm.queue.columns import PENDING
 
 _SHOWN_RATIO: Final = 1.01
-_TIERS: Final = ("aged", "urgent", "normal")
 _WORDS: Final = {
     "age": "age",
     "ageing": "waiting",
@@ -109,7 +109,8 @@ class Explainer:
             "wait_s": self._wait_s(row, at),
             "place": place or None,
             "ranked_jobs": len(snapshot.order),
-            "tier": None if at is None else _TIERS[int(snapshot.ranking.tier[at])],
+            "tier": None if at is None else TIER_NAMES[int(snapshot.ranking.tier[at])],
+            "quota": self._quota(at),
             "score": None if at is None else json_number(snapshot.ranking.score[at]),
             "site_factor": number or None,
             "priority": int(queue.priority[row]),
@@ -165,6 +166,9 @@ class Explainer:
         if snapshot.ranking.choice[at] < 0:
             return "none of its shapes can run now"
         figures = _figures(*self._best(row))
+        if tier > NORMAL:
+            order = "goes after the jobs of others" if tier < HOLD_OFFSET else "goes last"
+            figures = f"{snapshot.quotas[at].sentence}, so it {order}; {figures}"
         if float(self._waited_s[at]) >= snapshot.options.wait_bound_s:
             most = snapshot.options.aged_jobs_per_user
             figures = f"it is past the bound on waiting, but {most} jobs of its user go before, and {figures}"
@@ -173,6 +177,17 @@ class Explainer:
             when = f"is in {format_duration(left_s)}" if left_s > 0 else "is over"
             figures = f"its deadline {when}, and {figures}"
         return figures + self._neighbours(row, at)
+
+    def _quota(self, at: int | None) -> dict[str, Any] | None:
+        """Return the quota that limits a ranked job; None: none does.
+
+        Other users of the account must not learn more than their use together.
+        """
+        use = None if at is None else self._snapshot.quotas.get(at)
+        if use is None:
+            return None
+        keys = ("account", "user", "resource", "period", "used_percent", "level")
+        return {key: value for key, value in use.to_json().items() if key in keys}
 
     def _best(self, row: int) -> tuple[QueuePredictions, int]:
         """Return predictions, and the row in them, for the GPU shape by which the policy ranks the job."""
@@ -288,6 +303,8 @@ def order_reason(ranking: Ranking, first: int, second: int) -> str:
     """
     tier = int(ranking.tier[first])
     if tier != ranking.tier[second]:
+        if int(ranking.tier[second]) > NORMAL:
+            return "as the other is over a level of its quota"
         return _FIRST_BY_TIER.get(tier, "by its tier")
     if not math.isfinite(ranking.score[second]) and math.isfinite(ranking.score[first]):
         return "as the other cannot run now"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from slurm_energy.priority.prediction import QueuePredictions
+from slurm_energy.priority.quota_levels import QuotaUse
 from slurm_energy.priority.rank_correlation import RankCorrelation, rank_correlation
 from slurm_energy.priority.scheduling_tables import ShapeTable, startable_rows
 from slurm_energy.priority.usage import Association
@@ -32,7 +34,8 @@ class Snapshot:
         rows: rows of the queue that were ranked, shape (r,).
         scheduled: input of `scheduling`; its jobs are `rows`.
         shapes: alternatives in that input, with GPU types and sources.
-        ranking: output of `scheduling`.
+        ranking: output of `scheduling`, with jobs over a level of a quota in tiers behind the others.
+        quotas: the quota that limits a ranked job, by index into `rows`; jobs without one are left out.
         order: indices into `rows`, first to start first, shape (r,).
         place: place in the queue, 1 for the first to start; 0: not ranked. Shape (n,).
         site_factors: site factors; 0: none of ours. Shape (n,).
@@ -57,6 +60,7 @@ class Snapshot:
     scheduled: Queue
     shapes: ShapeTable
     ranking: Ranking
+    quotas: Mapping[int, QuotaUse]
     order: Ints
     place: Ints
     site_factors: Ints

@@ -100,7 +100,12 @@ FIELDS: Final[tuple[Field[Job], ...]] = (
     _field("SOURCETIME", 11, "duration", _predicted("source_time_s"), "run time before LOWBOUND and MISPRED"),
     _text_field("STATE", 9, state, "ready, held, dependent or fixed (priority set by an administrator)"),
     _field("SUBMITTED", 19, "time", _key("submit"), "time of submission"),
-    _text_field("TIER", 6, _key("tier"), "tier of the order: aged and urgent jobs precede normal jobs"),
+    _text_field(
+        "TIER",
+        6,
+        _key("tier"),
+        "aged, urgent, normal; after them warned and spent: over the warning or hold level of a quota",
+    ),
     _text_field("USER", 8, _key("user"), "owner"),
     _field("WAITED", 11, "duration", _key("wait_s"), "time since submission"),
     _prediction_field("WATTS", 8, "number", _predicted("power_watts"), "predicted power, W"),

@@ -1,0 +1,207 @@
+"""Quotas of accounts and users in the database, with an audit trail of their changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sqlalchemy import Connection, and_, select
+from sqlalchemy.sql import ColumnElement
+
+from slurm_energy.accounting.engine import transaction
+from slurm_energy.accounting.tables import quota_changes, quotas
+
+
+class QuotaResource(StrEnum):
+    """What a quota limits: energy in joules, cost in the currency, or carbon in grams of CO2 equivalents."""
+
+    ENERGY = "energy"
+    COST = "cost"
+    CARBON = "carbon"
+
+
+class QuotaPeriod(StrEnum):
+    """Time for which the amount of a quota is granted: a calendar period, or a fixed start and end."""
+
+    MONTH = "month"
+    QUARTER = "quarter"
+    YEAR = "year"
+    CUSTOM = "custom"
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """An allowance of an account, or of a user within an account.
+
+    Attributes:
+        account: Slurm account; accounts below it count too.
+        user: login name; empty: all users of the account together.
+        resource: what is limited.
+        period: time for which the amount is granted.
+        amount: joules, units of the currency, or grams of CO2 equivalents.
+        unit: `J`, the currency, or `g`.
+        warn_percent: part of the amount from which jobs rank lower; None: never.
+        hold_percent: part of the amount from which jobs are held or rank last; None: never.
+        start: start of a custom period in Unix time; None: a calendar period.
+        end: end of a custom period; None: a calendar period.
+        actor: administrator who set the quota.
+        time: Unix time at which it was set.
+        reason: text of the administrator; may be empty.
+    """
+
+    account: str
+    user: str
+    resource: QuotaResource
+    period: QuotaPeriod
+    amount: float
+    unit: str
+    warn_percent: float | None = None
+    hold_percent: float | None = None
+    start: float | None = None
+    end: float | None = None
+    actor: str = ""
+    time: float = 0.0
+    reason: str = ""
+
+    @property
+    def subject(self) -> str:
+        """The account, or the user within it, for messages."""
+        return f"user {self.user} in account {self.account}" if self.user else f"account {self.account}"
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaChange:
+    """A change of a quota, for the audit trail.
+
+    Attributes:
+        time: Unix time.
+        actor: administrator.
+        account: account of the quota.
+        user: user of the quota; empty: the whole account.
+        why: the change in one line.
+    """
+
+    time: float
+    actor: str
+    account: str
+    user: str
+    why: str
+
+
+def read_quotas(connection: Connection, cluster: str) -> list[Quota]:
+    """Return all quotas of a cluster by account, user, resource and period."""
+    table = quotas
+    rows = connection.execute(
+        select(table)
+        .where(table.c.cluster == cluster)
+        .order_by(table.c.account, table.c.user, table.c.resource, table.c.period)
+    ).mappings()
+    return [
+        Quota(
+            row["account"],
+            row["user"],
+            QuotaResource(row["resource"]),
+            QuotaPeriod(row["period"]),
+            row["amount"],
+            row["unit"],
+            row["warn_percent"],
+            row["hold_percent"],
+            row["start"],
+            row["end"],
+            row["actor"],
+            row["time"],
+            row["reason"],
+        )
+        for row in rows
+    ]
+
+
+def set_quota(connection: Connection, cluster: str, quota: Quota, why: str) -> None:
+    """Store a quota in place of the one of the same account, user, resource and period, and note the change.
+
+    Args:
+        connection: connection of the writing thread.
+        cluster: Slurm's ClusterName.
+        quota: the quota.
+        why: the change in one line, for the audit trail.
+    """
+    with transaction(connection):
+        connection.execute(quotas.delete().where(_same(cluster, quota)))
+        connection.execute(
+            quotas.insert().values(
+                {
+                    "cluster": cluster,
+                    "account": quota.account,
+                    "user": quota.user,
+                    "resource": str(quota.resource),
+                    "period": str(quota.period),
+                    "start": quota.start,
+                    "end": quota.end,
+                    "amount": quota.amount,
+                    "unit": quota.unit,
+                    "warn_percent": quota.warn_percent,
+                    "hold_percent": quota.hold_percent,
+                    "actor": quota.actor,
+                    "time": quota.time,
+                    "reason": quota.reason,
+                }
+            )
+        )
+        change = QuotaChange(quota.time, quota.actor, quota.account, quota.user, why)
+        _note_change(connection, cluster, change)
+
+
+def remove_quota(connection: Connection, cluster: str, quota: Quota, change: QuotaChange) -> bool:
+    """Delete a quota, note the change, and return whether it existed."""
+    with transaction(connection):
+        existed = bool(connection.execute(quotas.delete().where(_same(cluster, quota))).rowcount)
+        if existed:
+            _note_change(connection, cluster, change)
+    return existed
+
+
+def changes(
+    connection: Connection, cluster: str, begin: float, end: float, accounts: Sequence[str] | None = None
+) -> list[QuotaChange]:
+    """Return the changes of quotas in a window of Unix time, oldest first.
+
+    Args:
+        connection: connection to the database.
+        cluster: Slurm's ClusterName.
+        begin: start of the window.
+        end: end of the window; changes at that time are not included.
+        accounts: accounts whose changes to return; None: all.
+    """
+    table = quota_changes
+    query = select(table).where(table.c.cluster == cluster, table.c.time >= begin, table.c.time < end)
+    if accounts is not None:
+        query = query.where(table.c.account.in_(accounts))
+    rows = connection.execute(query.order_by(table.c.time, table.c.id)).mappings()
+    return [QuotaChange(row["time"], row["actor"], row["account"], row["user"], row["why"]) for row in rows]
+
+
+def _note_change(connection: Connection, cluster: str, change: QuotaChange) -> None:
+    connection.execute(
+        quota_changes.insert().values(
+            {
+                "cluster": cluster,
+                "time": change.time,
+                "actor": change.actor,
+                "account": change.account,
+                "user": change.user,
+                "why": change.why,
+            }
+        )
+    )
+
+
+def _same(cluster: str, quota: Quota) -> ColumnElement[bool]:
+    table = quotas
+    return and_(
+        table.c.cluster == cluster,
+        table.c.account == quota.account,
+        table.c.user == quota.user,
+        table.c.resource == str(quota.resource),
+        table.c.period == str(quota.period),
+    )

@@ -1,0 +1,180 @@
+"""Use of quotas: calendar periods, levels, and the level that applies to the jobs of a user. No numpy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, tzinfo
+from enum import IntEnum
+from typing import Any, Final
+
+from slurm_energy.accounting.quotas import Quota, QuotaPeriod, QuotaResource
+from slurm_energy.grid.amount_text import cost_text, grams_text
+from slurm_energy.quantities import JOULES_PER_KWH
+
+_MONTHS: Final = {QuotaPeriod.MONTH: 1, QuotaPeriod.QUARTER: 3, QuotaPeriod.YEAR: 12}
+
+
+class QuotaLevel(IntEnum):
+    """How much of a quota is used: jobs over the warning level rank lower, those over the hold level last."""
+
+    WITHIN = 0
+    WARNING = 1
+    HOLD = 2
+
+
+LEVEL_NAMES: Final = ("within", "warning", "hold")
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaUse:
+    """A quota with its use in the current period.
+
+    Attributes:
+        quota: the quota.
+        start: start of the period in Unix time.
+        end: end of the period.
+        used: amount used in the unit of the quota; None: unknown, and the quota then has no effect.
+        basis: provider, zone, resolution and PUE of cost or carbon; empty: energy.
+        accounts: the account and those below it.
+    """
+
+    quota: Quota
+    start: float
+    end: float
+    used: float | None
+    basis: str = ""
+    accounts: frozenset[str] = frozenset()
+
+    @property
+    def percent(self) -> float | None:
+        """Used part of the amount in percent; None: unknown."""
+        return None if self.used is None else 100.0 * self.used / self.quota.amount
+
+    @property
+    def level(self) -> QuotaLevel:
+        """Level of the quota. Unknown use is within the quota."""
+        percent, quota = self.percent, self.quota
+        if percent is None:
+            return QuotaLevel.WITHIN
+        if quota.hold_percent is not None and percent >= quota.hold_percent:
+            return QuotaLevel.HOLD
+        if quota.warn_percent is not None and percent >= quota.warn_percent:
+            return QuotaLevel.WARNING
+        return QuotaLevel.WITHIN
+
+    def covers(self, account: str, user: str) -> bool:
+        """Return whether jobs of a user in an account count towards the quota."""
+        return account in self.accounts and self.quota.user in ("", user)
+
+    @property
+    def sentence(self) -> str:
+        """The use in words, such as `account physics has used 93 % of 500 kWh of energy of this month`."""
+        quota = self.quota
+        percent = percent_text(self.percent) or "an unknown part"
+        amount = amount_text(quota.resource, quota.amount, quota.unit)
+        when = "its period" if quota.period is QuotaPeriod.CUSTOM else f"this {quota.period}"
+        return f"{quota.subject} has used {percent} of its {quota.resource} quota of {amount} for {when}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the use as a JSON object."""
+        quota = self.quota
+        return {
+            "account": quota.account,
+            "user": quota.user or None,
+            "resource": str(quota.resource),
+            "period": str(quota.period),
+            "start": self.start,
+            "end": self.end,
+            "amount": quota.amount,
+            "used": self.used,
+            "unit": quota.unit,
+            "used_percent": self.percent,
+            "warn_percent": quota.warn_percent,
+            "hold_percent": quota.hold_percent,
+            "level": LEVEL_NAMES[self.level],
+            "basis": self.basis,
+            "set_by": quota.actor,
+            "set_unix_s": quota.time,
+            "reason": quota.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaStandings:
+    """Use of all quotas at one time.
+
+    Attributes:
+        uses: the quotas with their use.
+    """
+
+    uses: tuple[QuotaUse, ...] = ()
+    _known: dict[tuple[str, str], QuotaUse | None] = field(default_factory=dict, compare=False)
+
+    def limiting(self, account: str, user: str) -> QuotaUse | None:
+        """Return the quota over its warning or hold level that limits a user's jobs most; None: none.
+
+        Of several at the same level it is the one with the highest used part.
+        """
+        key = (account, user)
+        if key not in self._known:
+            over = [use for use in self.uses if use.level and use.covers(account, user)]
+            self._known[key] = max(over, key=lambda use: (use.level, use.percent or 0.0), default=None)
+        return self._known[key]
+
+    @property
+    def has_holds(self) -> bool:
+        """Whether a quota is over its hold level."""
+        return any(use.level is QuotaLevel.HOLD for use in self.uses)
+
+
+def period_window(quota: Quota, now: float, zone: tzinfo | None) -> tuple[float, float] | None:
+    """Return start and end in Unix time of the period that contains a time; None: the time lies outside.
+
+    Args:
+        quota: the quota.
+        now: the time in Unix time.
+        zone: time zone of calendar periods; None: that of this host.
+    """
+    months = _MONTHS.get(quota.period)
+    if months is None:
+        if quota.start is None or quota.end is None or not quota.start <= now < quota.end:
+            return None
+        return quota.start, quota.end
+    today = datetime.fromtimestamp(now, zone)
+    first = (today.month - 1) // months * months
+    start = datetime(today.year, first + 1, 1, tzinfo=zone)
+    after = first + months
+    end = datetime(today.year + after // 12, after % 12 + 1, 1, tzinfo=zone)
+    return start.timestamp(), end.timestamp()
+
+
+def accounts_below(account: str, parents: Mapping[str, str]) -> frozenset[str]:
+    """Return an account and all accounts below it.
+
+    Args:
+        account: the account.
+        parents: parent of each account; empty: unknown.
+    """
+    names = {account}
+    while more := {name for name, parent in parents.items() if parent in names} - names:
+        names |= more
+    return frozenset(names)
+
+
+def amount_text(resource: QuotaResource, amount: float | None, unit: str) -> str:
+    """Return an amount with its unit for people: `500 kWh`, `12.5 kg CO2e`, `80.00 EUR`; empty: unknown."""
+    if amount is None:
+        return ""
+    if resource is QuotaResource.ENERGY:
+        kilowatt_hours = amount / JOULES_PER_KWH
+        return f"{kilowatt_hours:.0f} kWh" if kilowatt_hours >= 1000 else f"{kilowatt_hours:.4g} kWh"
+    if resource is QuotaResource.CARBON:
+        return f"{grams_text(amount)} CO2e"
+    return cost_text(amount, unit)
+
+
+def percent_text(percent: float | None) -> str:
+    """Return a used part for people, rounded down, so that 100 % means all of it; empty: unknown."""
+    return "" if percent is None else f"{math.floor(percent * 10.0 + 1e-6) / 10.0:.10g} %"
