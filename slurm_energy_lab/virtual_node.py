@@ -231,7 +231,7 @@ class VirtualNode:
         self._tree = build_tree(self.model, NodeOptions(name), self._processes)
         self._interval_s = 1.0 / sampling_hz
         self._last_job = 0
-        self._agents = 0
+        self._agents = self._boots = 0
         self._settings: dict[str, bytes] = {}
         self._dynamic: dict[str, tuple[File, BinaryIO]] = {}
         self._entry_count = 0
@@ -250,7 +250,9 @@ class VirtualNode:
 
     def _start_on_state(self) -> None:
         self.state = StateDirectory(self._folder / f"state{self._agents}")
-        self.manager = JobManager(self._config, self._devices(), self.state, VirtualClock(self.clock))
+        clock = VirtualClock(self.clock)
+        clock.boot_id = f"{self.name}-{self._boots}"
+        self.manager = JobManager(self._config, self._devices(), self.state, clock)
         self.manager._set_node_name(self.name)  # before the first job; several nodes share this host's name
         self.manager.start()
 
@@ -264,6 +266,11 @@ class VirtualNode:
         self.manager._meter.close()
         self.manager._devices.close()
         self.state.close()
+
+    def reboot(self) -> None:
+        """Boot the node after `kill_agent` and start its agent. The counters continue, unlike real ones."""
+        self._boots += 1
+        self.start_agent()
 
     def start_agent(self) -> None:
         """Start an agent after `kill_agent`."""
@@ -301,6 +308,7 @@ class VirtualNode:
 
     def close(self) -> None:
         """Stop the agent."""
+        self._refresh()
         self.manager.stop()
         for _, file in self._dynamic.values():
             file.close()

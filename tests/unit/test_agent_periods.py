@@ -281,6 +281,22 @@ class TestFaults:
         assert measured_uj([before]) == {name: round(w * 100e6) for name, w in POWER.items()}
         assert job_uj([before]) == record_uj(node.all_records())
 
+    def test_energy_that_was_read_before_a_reboot_and_not_divided_is_unattributed(
+        self, tmp_path: Path
+    ) -> None:
+        node = SharedNode(tmp_path)
+        for job in (1, 2):
+            node.begin(job, 4)
+        node.use(7, POWER, {1: 3, 2: 1})  # `other` is divided after ten seconds
+        node.manager.housekeeping()
+        assert node.accounts()["other"]["measured"] == 0
+        node.die()
+        node.clock.boot_id = "another"
+        node.manager = node.start()
+        account = node.accounts()["other"]
+        assert account["measured"] == account["unattributed"] == round(POWER["other"] * 7e6)
+        assert measured_uj(periods(node)) == {name: round(w * 7e6) for name, w in POWER.items()}
+
     def test_the_energy_while_the_agent_was_stopped_is_in_one_long_period(self, tmp_path: Path) -> None:
         node = SharedNode(tmp_path)
         use(node, 100, POWER)

@@ -129,11 +129,14 @@ class ComponentAccount:
         whole, self.open_interval = self._with(interval), None
         return whole
 
-    def forget_open_time(self) -> None:
-        """Discard everything that is not charged yet.
+    def unattribute_open_time(self, energy_uj: int) -> None:
+        """End the time that is not charged yet, after a reboot, when the counters start from 0.
 
-        Call it after a reboot, when the counters start from 0.
+        Args:
+            energy_uj: microjoules of this time; they become unattributed.
         """
+        self.measured_uj += energy_uj
+        self.unattributed_uj += energy_uj
         self.uncharged_uj, self.open_interval, self.uncertain_spans = 0, None, []
         self.late_since, self.excluded_until, self.lost_since = {}, {}, {}
 

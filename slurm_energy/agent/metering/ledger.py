@@ -184,18 +184,26 @@ class Ledger:
     def load(self, data: Mapping[str, Any], *, same_boot: bool) -> None:
         """Restore the state of the ledger from the output of `dump`.
 
-        If the state is from before the last boot (`same_boot` is False), only the charges and the learned
-        idle power are restored. Uncharged time is discarded, because the counters started again from 0.
+        If the state is from before the last boot (`same_boot` is False), energy that was read and not divided
+        yet becomes unattributed, because the counters started again from 0.
         """
         for name, account in self._accounts.items():
             if name in data["accounts"]:
                 account.load(data["accounts"][name])
-            if not same_boot:
-                account.forget_open_time()
-        if same_boot:
+        if not same_boot:
+            self._unattribute_open_time(data["node_parts_uj"], data["debt_uj"])
+        else:
             self._node_parts_uj, self._debt_uj = data["node_parts_uj"], data["debt_uj"]
             self._dynamic = DynamicEnergy(data["dynamic"]["jobs"], data["dynamic"]["rest"])
         self.idle.learned_watts.update(data["idle"])
+
+    def _unattribute_open_time(self, node_parts_uj: int, debt_uj: int) -> None:
+        for name, account in self._accounts.items():
+            if name != OTHER:
+                node_parts_uj += account.uncharged_uj if name in self._node_parts else 0
+                account.unattribute_open_time(account.uncharged_uj)
+        if (other := self._accounts.get(OTHER)) is not None:
+            other.unattribute_open_time(rest_of_node(other.uncharged_uj, node_parts_uj, debt_uj)[0])
 
     def _charge_split(
         self, open_time: OccupancyInterval, energy_uj: Mapping[str, int], charges: _ChargeBuilder

@@ -157,7 +157,7 @@ class NodeEnergyMeter:
             "meters": {
                 s.owner: {"meter": s.meter.dump(), "power_monitor": s.power_monitor.dump()} for s in running
             },
-            "periods": self.periods.dump(),
+            "periods": self.periods.dump(self.sampled_at),
         }
 
     def load(self, checkpoint: Mapping[str, Any], running: Iterable[Session]) -> None:

@@ -152,8 +152,12 @@ class NodePeriods:
             log.warning("the clock was set by %.0f s: the period starts at %d", step_s, start)
             self._open.start = start
 
-    def dump(self) -> dict[str, Any]:
-        """Return the periods as a dict that JSON can hold."""
+    def dump(self, boottime: float) -> dict[str, Any]:
+        """Return the periods as a dict that JSON can hold.
+
+        Args:
+            boottime: time of the last sample in seconds since boot, up to which energy is charged.
+        """
         opened = None
         if self._open is not None:
             opened = {name: getattr(self._open, name) for name in OpenPeriod.__slots__}
@@ -167,14 +171,14 @@ class NodePeriods:
             "closed": [period.to_json() for period in self.closed],
             "starts": self._starts,
             "cluster": self._cluster,
-            "unix": self._clock.unix(),
+            "unix": self._unix_at(boottime),
         }
 
     def load(self, data: Mapping[str, Any], running: Sequence[Session], *, same_boot: bool) -> None:
         """Restore the periods from the output of `dump`, after the energy accounts and the jobs' meters.
 
-        If the state is from before the last boot, the open period ends at the time of the checkpoint: the
-        energy until the boot is unknown.
+        If the state is from before the last boot, the open period ends at the last sample before the
+        checkpoint: the energy until the boot is unknown.
 
         Args:
             data: output of `dump`.

@@ -1,0 +1,338 @@
+"""Jobs that share virtual nodes, with cancelled and requeued jobs, arrays, dead agents and failed nodes.
+
+The nodes have agents. The energy of the emulator's components is noted at every second, so that the periods
+and records of the agents can be compared with it.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from slurm_energy_lab.virtual_node import ModelClock, VirtualNode
+
+BLOCKS: Final = 8
+"""Equal parts of the CPUs of a node, in which jobs are allocated."""
+PROFILES: Final = ("xeon-8358", "xeon-4210-rtx6000", "xeon-h100")
+_KERNELS: Final = ("gemm", "triad", "spmv", "stencil")
+_HOUSEKEEPING_S: Final = 10
+_QUEUE_DEPTH: Final = 10
+_ARRAY_TASKS: Final = 5
+_CANCELLED, _REQUEUED = 0.15, 0.1
+"""Shares of the jobs that are cancelled and requeued."""
+
+
+@dataclass(slots=True)
+class SharedJob:
+    """A job on one node.
+
+    Attributes:
+        job_id: Slurm's job id.
+        blocks: number of blocks of CPUs.
+        kernel, seconds: kernel that it runs, and its time at full speed.
+        stop_s: seconds after which the job is cancelled or requeued; None: it runs to its end.
+        requeues: number of times that it is requeued instead of cancelled.
+        restart_count: number of earlier requeues.
+        uid: owner.
+    """
+
+    job_id: int
+    blocks: int
+    kernel: str
+    seconds: float
+    stop_s: float | None = None
+    requeues: int = 0
+    restart_count: int = 0
+    uid: int = 1001
+
+
+@dataclass(slots=True)
+class RunningJob:
+    """A job that runs on a node.
+
+    Attributes:
+        job: the job.
+        start_s: time of its start.
+        blocks: indices of its blocks.
+        run_id: id of its kernel.
+    """
+
+    job: SharedJob
+    start_s: float
+    blocks: tuple[int, ...]
+    run_id: int
+
+
+@dataclass(slots=True)
+class NodeHistory:
+    """True energy of one node at every second.
+
+    Attributes:
+        first_s: Unix time of the first value.
+        joules: energy of the measured components since the start of the model.
+        failures: number of failures of the node.
+        down_s: seconds for which it was down.
+    """
+
+    first_s: int
+    joules: array[float] = field(default_factory=lambda: array("d"))
+    failures: int = 0
+    down_s: int = 0
+
+    def between(self, start: int, end: int) -> float:
+        """Return the joules from one Unix second to another."""
+        return self.joules[end - self.first_s] - self.joules[start - self.first_s]
+
+
+class SharedNode:
+    """A virtual node with its jobs.
+
+    Args:
+        folder: for the files of the node.
+        name: Slurm's name of the node.
+        profile: name of the hardware profile.
+        clock: clock of all nodes.
+        period_s: length of periods.
+    """
+
+    def __init__(self, folder: Path, name: str, profile: str, clock: ModelClock, period_s: int) -> None:
+        folder.mkdir()
+        meter = profile != "xeon-8358"
+        agent = {"period_s": period_s}
+        self.name, self.clock, self._has_meter = name, clock, meter
+        self.node = VirtualNode(folder, profile, 1.0, agent, node_meter=meter, name=name, clock=clock)
+        self.history = NodeHistory(round(self.unix()))
+        self.running: list[RunningJob] = []
+        self._ended: list[SharedJob] = []
+        self._due_s = 0.0
+        self.agent_runs = self.up = True
+
+    def unix(self) -> float:
+        """Return the Unix time of the nodes' clocks."""
+        return 1_700_000_000 + self.clock.now_s
+
+    def note(self) -> None:
+        """Note the true energy. Without a meter of the node only its components are measured."""
+        joules = self.node.energy_joules()
+        parts = [joules[name] for name in ("cpu", "dram", "gpu") if name in joules]
+        self.history.joules.append(joules["node"] if self._has_meter else sum(parts))
+
+    def tick(self) -> list[SharedJob]:
+        """Let the agent sample if it is due; return the jobs that left the node and have to run again."""
+        self.note()
+        self.history.down_s += not self.up
+        if self.agent_runs and self.clock.now_s >= self._due_s - 1e-6:
+            self.node.sample()
+            self._due_s = self.clock.now_s + max(1.0, round(self.node.manager.sampling_interval_s))
+        again = [job for running in list(self.running) if (job := self._check(running)) is not None]
+        if self.agent_runs and round(self.clock.now_s) % _HOUSEKEEPING_S == 0:
+            self.node.manager.finalize_jobs()
+            self.node.manager.housekeeping()
+        return again
+
+    def _check(self, running: RunningJob) -> SharedJob | None:
+        """End a job whose time has come; return it if it is requeued."""
+        job = running.job
+        stopped = job.stop_s is not None and self.clock.now_s - running.start_s >= job.stop_s
+        if not stopped and not self.node.finished(running.run_id):
+            return None
+        self._end(running)
+        if not stopped or not job.requeues:
+            return None
+        return _requeued(job)
+
+    def _end(self, running: RunningJob) -> None:
+        with self.node.model.modify() as model:
+            model.forget(running.run_id)
+        self.running.remove(running)
+        if self.agent_runs:
+            self._end_at_agent(running.job)
+        else:
+            self._ended.append(running.job)
+
+    def _end_at_agent(self, job: SharedJob) -> None:
+        self.node._refresh()
+        self.node.manager.end(self._env(job))
+
+    def free_blocks(self) -> list[int]:
+        """Return the blocks that no job has."""
+        used = {block for running in self.running for block in running.blocks}
+        return [block for block in range(BLOCKS) if block not in used]
+
+    def begin(self, job: SharedJob) -> bool:
+        """Start a job if it fits; a node without an agent takes none."""
+        free = self.free_blocks()
+        if not self.agent_runs or len(free) < job.blocks:
+            return False
+        blocks = tuple(free[: job.blocks])
+        self.node._refresh()
+        self.node.manager.begin(self._env(job))
+        cpus = self.node.model.profile.cpu.cpus
+        size = cpus // BLOCKS
+        own = tuple(cpu for block in blocks for cpu in range(block * size, (block + 1) * size))
+        share = job.blocks / BLOCKS  # `seconds` are those of the whole node
+        run_id = self.node.submit(job.kernel, "cpu", job.seconds * share, job.job_id, cpus=own)
+        self.running.append(RunningJob(job, self.clock.now_s, blocks, run_id))
+        self._due_s = self.clock.now_s + 1.0
+        return True
+
+    def _env(self, job: SharedJob) -> dict[str, str]:
+        cpus = self.node.model.profile.cpu.cpus // BLOCKS * job.blocks
+        env = self.node.env(job.job_id, None if job.blocks == BLOCKS else cpus)
+        return {
+            **env,
+            "SLURM_JOB_UID": str(job.uid),
+            "SLURM_JOB_RESTART_COUNT": str(job.restart_count),
+        }
+
+    def fail(self) -> list[SharedJob]:
+        """Let the node fail; return its jobs, which Slurm requeues."""
+        if self.agent_runs:
+            self.node.kill_agent()
+        self.history.failures += self.up
+        self.agent_runs = self.up = False
+        jobs = [running.job for running in self.running]
+        for running in self.running:
+            with self.node.model.modify() as model:
+                model.forget(running.run_id)
+        self.running, self._ended = [], []
+        return [_requeued(job) for job in jobs]
+
+    def kill_agent(self) -> None:
+        """Kill the agent; jobs continue."""
+        if self.agent_runs:
+            self.node.kill_agent()
+            self.agent_runs = False
+
+    def start_agent(self) -> None:
+        """Start the agent again, after a boot if the node failed."""
+        if self.agent_runs:
+            return
+        if self.up:
+            self.node.start_agent()
+        else:
+            self.node.reboot()
+        self.agent_runs = self.up = True
+        for job in self._ended:
+            self._end_at_agent(job)
+        self._ended = []
+        self._due_s = self.clock.now_s + 1.0
+
+
+def _requeued(job: SharedJob) -> SharedJob:
+    return SharedJob(
+        *(job.job_id, job.blocks, job.kernel, job.seconds, job.stop_s, max(0, job.requeues - 1)),
+        *(job.restart_count + 1, job.uid),
+    )
+
+
+class SharedNodes:
+    """Nodes, a queue of jobs and faults on one clock.
+
+    Args:
+        folder: for the files of the nodes.
+        node_count: number of nodes, with the hardware of `PROFILES` in turn.
+        seconds: seconds in which jobs arrive and faults happen; the run lasts until the last job has ended.
+        jobs: jobs in the order of their submission.
+        period_s: length of periods.
+        faults: number of deaths of agents and of failures of nodes, each.
+        seed: of the random numbers.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        node_count: int,
+        seconds: int,
+        jobs: Sequence[SharedJob],
+        *,
+        period_s: int,
+        faults: int,
+        seed: int,
+    ) -> None:
+        self.clock = ModelClock()
+        self.nodes = [
+            SharedNode(folder / f"n{n}", f"n{n}", PROFILES[n % len(PROFILES)], self.clock, period_s)
+            for n in range(node_count)
+        ]
+        self.seconds = seconds
+        self._queue = list(jobs)
+        self._arrivals_per_s = len(jobs) / seconds
+        self._faults = self._draw_faults(random.Random(seed), faults)
+        self.started = 0
+
+    def _draw_faults(self, numbers: random.Random, count: int) -> dict[int, list[tuple[str, int]]]:
+        """Return actions (name, node) by second: deaths of agents and failures of nodes, with their ends."""
+        actions: dict[int, list[tuple[str, int]]] = {}
+        for action, longest_s in (("kill_agent", 120), ("fail", min(400, self.seconds // 4))) * count:
+            node = numbers.randrange(len(self.nodes))
+            begin = numbers.randrange(30, self.seconds)
+            end = begin + numbers.randrange(2, longest_s)
+            actions.setdefault(begin, []).append((action, node))
+            actions.setdefault(end, []).append(("start_agent", node))
+        return actions
+
+    def run(self) -> None:
+        """Run until all jobs have ended."""
+        for node in self.nodes:
+            node.note()
+        second = 0
+        while second < self.seconds or self._queue or any(node.running for node in self.nodes):
+            second += 1
+            self.clock.now_s += 1.0
+            again = [job for node in self.nodes for job in node.tick()]
+            for action, index in self._faults.get(second, []):
+                again += getattr(self.nodes[index], action)() or []
+            self._queue[:0] = again
+            self._start_jobs(second)
+        for node in self.nodes:
+            node.start_agent()
+            node.node.manager.finalize_jobs()
+
+    def _start_jobs(self, second: int) -> None:
+        """Start waiting jobs that fit, at most as many as have arrived."""
+        arrived = second * self._arrivals_per_s
+        for job in list(self._queue[:_QUEUE_DEPTH]):
+            if job.restart_count == 0 and self.started >= arrived:
+                break
+            nodes = sorted(self.nodes, key=lambda node: -len(node.free_blocks()))
+            if any(node.begin(job) for node in nodes):
+                self._queue.remove(job)
+                self.started += job.restart_count == 0
+
+    def spooled(self) -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
+        """Yield records and periods of each node as its agent would deliver them; this stops the agent."""
+        for node in self.nodes:
+            manager = node.node.manager
+            node.node.close()
+            records = [{"record": item.record} for item in manager.spool.items(10**10, 10**6)]
+            periods = [{"period": item.record} for item in manager.period_spool.items(10**10, 10**6)]
+            yield records, periods
+
+
+def draw_shared_jobs(count: int, seed: int, longest_s: float = 500.0) -> list[SharedJob]:
+    """Return jobs of all sizes: arrays of equal tasks, cancelled, requeued and exclusive ones.
+
+    Args:
+        count: number of jobs.
+        seed: of the random numbers.
+        longest_s: maximum seconds of a kernel at full speed.
+    """
+    numbers = random.Random(seed)
+    jobs: list[SharedJob] = []
+    while len(jobs) < count:
+        tasks = _ARRAY_TASKS if numbers.random() < 0.1 else 1
+        blocks = BLOCKS if numbers.random() < 0.1 else numbers.randint(1, 4)
+        kernel, seconds = numbers.choice(_KERNELS), numbers.uniform(0.04 * longest_s, longest_s)
+        for _ in range(tasks):
+            chance = numbers.random()
+            stopped = chance < _CANCELLED + _REQUEUED
+            stop_s = numbers.uniform(5.0, seconds) if stopped else None
+            requeues = 1 if _CANCELLED <= chance < _CANCELLED + _REQUEUED else 0
+            uid = numbers.randint(1001, 1005)
+            jobs.append(SharedJob(len(jobs) + 1, blocks, kernel, seconds, stop_s, requeues, uid=uid))
+    return jobs[:count]
