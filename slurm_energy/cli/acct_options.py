@@ -110,10 +110,20 @@ def sacct_arguments(args: argparse.Namespace, release: Release) -> list[str]:
     for option, value in _given(args):
         option.check(release)
         values = value if isinstance(value, list) else [value]
+        if option.key == "jobs":
+            values = [_with_array_tasks(item) for item in values]
         arguments += [option.long_name if item is True else f"{option.long_name}={item}" for item in values]
     if args.units:
         arguments.append(f"--units={args.units}")
     return [*arguments, "--noconvert"] if args.noconvert else arguments
+
+
+def _with_array_tasks(text: str) -> str:
+    if "[" not in text:
+        return text
+    from slurm_energy.cli.record_query import expand_array_tasks
+
+    return ",".join(expand_array_tasks(text))
 
 
 def record_selection(args: argparse.Namespace, why: str) -> argparse.Namespace:

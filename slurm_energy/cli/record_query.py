@@ -112,13 +112,7 @@ def job_ids(text: str, name: str = "--jobs") -> list[str]:
     Raises:
         UsageError: the text is not a list of ids, or has more than 5000 of them.
     """
-    ids: list[str] = []
-    for item in re.split(r",(?![^\[]*\])", text):
-        if match := _BRACKETS.fullmatch(item.strip()):
-            tasks = expand_hostlist(f"t[{match['tasks']}]", name)
-            ids += [f"{match['base']}_{int(task[1:])}{match['step'] or ''}" for task in tasks]
-        elif item.strip():
-            ids.append(item.strip())
+    ids = expand_array_tasks(text, name)
     for item in ids:
         if not re.fullmatch(r"\d{1,18}([_+]\d{1,18})?(\.\w{1,64})?", item, re.ASCII):
             raise UsageError(
@@ -126,4 +120,19 @@ def job_ids(text: str, name: str = "--jobs") -> list[str]:
             )
     if not 0 < len(ids) <= MAX_JOBS:
         raise UsageError(f"{name}: {len(ids)} job ids", todo=f"give 1 to {MAX_JOBS}")
+    return ids
+
+
+def expand_array_tasks(text: str, name: str = "--jobs") -> list[str]:
+    """Split a list of job ids, and replace `12_[1-3,7]` by one id per array task, which sacct does not.
+
+    Other items are not checked.
+    """
+    ids: list[str] = []
+    for item in re.split(r",(?![^\[]*\])", text):
+        if match := _BRACKETS.fullmatch(item.strip()):
+            tasks = expand_hostlist(f"t[{match['tasks']}]", name)
+            ids += [f"{match['base']}_{int(task[1:])}{match['step'] or ''}" for task in tasks]
+        elif item.strip():
+            ids.append(item.strip())
     return ids

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 
 from lab_driver import LabDriver
 
@@ -36,37 +38,35 @@ def submit(lab: LabDriver) -> dict[str, int]:
     }
     jobs |= {name: lab.sbatch("true", "-n1", f"--job-name={name}") for name in HOSTILE_NAMES}
     lab.run("scancel", str(jobs["dropped"]))
-    wanted = {"cancelled": "RUNNING", "running": "RUNNING"}
-    _until(lab, lambda states: all(states.get(name) == state for name, state in wanted.items()))
+    _until(lab, lambda states: states[jobs["cancelled"]] == states[jobs["running"]] == "RUNNING")
     lab.run("scancel", str(jobs["cancelled"]))
-    lasting = ("running", "held", "begin", "requeued")  # Slurm starts a requeued job after two minutes
+    # Slurm starts a requeued job after two minutes.
+    lasting = {jobs[name] for name in ("running", "held", "begin", "requeued")}
     _until(
         lab,
         lambda states: (
             not any(
-                state.partition(" ")[0] in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED")
-                for name, state in states.items()
-                if name not in lasting
+                state in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED")
+                for job_id, state in states.items()
+                if job_id not in lasting
             )
-            and {*jobs} - {"held", "dropped", "wckey"} <= {*states}
             and lab.job(jobs["requeued"])["Restarts"] == "1"
-            and states["requeued"] != "RUNNING"
+            and states[jobs["requeued"]] == "PENDING"
         ),
     )
     return jobs
 
 
-def _until(lab: LabDriver, done) -> None:
+def _until(lab: LabDriver, done: Callable[[Mapping[int, str]], bool]) -> None:
     deadline = time.monotonic() + 90
     while not done(states := _states(lab)):
         assert time.monotonic() < deadline, states
         time.sleep(0.2)
 
 
-def _states(lab: LabDriver) -> dict[str, str]:
-    """Return the state by job name in slurmdbd."""
-    delimiter = "<<#>>"
-    argv = ["sacct", "-aXnp", "-Snow-1hour", "-Enow+2hours", f"--delimiter={delimiter}", "-ojobname,state"]
-    fields = lab.run(*argv).stdout.split(delimiter)
-    rows = zip(fields[:-1:2], fields[1::2], strict=True)
-    return {name.removeprefix("\n"): state for name, state in rows}
+def _states(lab: LabDriver) -> Mapping[int, str]:
+    """Return the state by job id in slurmdbd; empty for unknown jobs."""
+    rows = lab.run("sacct", "-aXnP", "-Snow-1hour", "-Enow+2hours", "-ojobidraw,state").stdout.split("\n")
+    pairs = (row.split("|") for row in rows if row)
+    states = {int(job_id): state.partition(" ")[0] for job_id, state in pairs}
+    return defaultdict(str, states)

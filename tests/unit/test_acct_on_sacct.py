@@ -106,6 +106,8 @@ def test_each_option_for_rows_reaches_sacct_unchanged(
         for name in option.names:
             show(capsys, name, *([value] if given_value else []))
             assert fake.selection == [option.long_name + expected]
+    show(capsys, "-j", "12_[1-3,7].batch,12")  # sacct has no brackets
+    assert fake.selection == ["--jobs=12_1.batch,12_2.batch,12_3.batch,12_7.batch,12"]
     show(capsys, "-Aa", "-A", "b", "--units=K", "--noconvert", "-u", "-1")
     assert fake.selection == ["--accounts=a", "--accounts=b", "--user=-1", "--units=K", "--noconvert"]
 

@@ -1,0 +1,180 @@
+"""`senergy acct` beside the real sacct over the same jobs: rows, widths, states, times, JSON, access."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import varied_jobs
+from lab_driver import LabDriver
+from sacct_cases import CASES
+
+from slurm_energy.cli.main import main
+from slurm_energy.slurm.sacct_options import SACCT_OPTIONS
+
+DOCS = Path(__file__).parents[2] / "docs"
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.root,
+    pytest.mark.lab(profiles=["xeon-8358", "xeon-8358"], energy={"agent": {"live_report_s": 1.0}}),
+]
+
+
+@pytest.fixture
+def login(lab: LabDriver, monkeypatch: pytest.MonkeyPatch) -> LabDriver:
+    """Return the lab; commands of this process run as on its login node."""
+    for name in ("SENERGY_ACCT_FORMAT", "SLURM_TIME_FORMAT", "SLURM_BITSTR_LEN", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in lab.lab.environment().items():
+        monkeypatch.setenv(name, value)
+    return lab
+
+
+def test_both_commands_over_the_same_jobs(login: LabDriver) -> None:
+    """The jobs are submitted once: a new test would cancel those that wait and run."""
+    jobs = varied_jobs.submit(login)
+    both_print_the_same_rows(login, jobs)
+    default_long_and_brief_tables_have_the_same_rows(login)
+    names_chosen_by_users_break_no_row(login, jobs)
+    the_document_has_the_keys_and_types_of_sacct(login, jobs)
+    a_running_job_shows_its_energy_so_far(jobs)
+    energy_of_foreign_jobs_is_hidden(login, jobs)
+
+
+def acct(*arguments: str) -> str:
+    """Return the output of `senergy acct`, run in this process to save the starts of 60 interpreters."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(["acct", *arguments])
+    assert code == 0, (arguments, err.getvalue())
+    return out.getvalue()
+
+
+def stripped(text: str) -> list[str]:
+    """Return the lines without the blanks at their ends, which sacct prints."""
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def both_print_the_same_rows(lab: LabDriver, jobs: dict[str, int]) -> None:
+    differing = []
+    table = []
+    for case in CASES:
+        arguments = re.sub(r"\{(\w+)\}", lambda match: str(jobs[match[1]]), case).split(" ")
+        # A running job becomes older between the two calls.
+        for _ in range(3):
+            theirs, ours = lab.run("sacct", *arguments).stdout, acct(*arguments)
+            if stripped(theirs) == stripped(ours):
+                break
+        equal = stripped(theirs) == stripped(ours)
+        rows = len(stripped(ours)) - (0 if "-n" in arguments else 1 if {"-p", "-P"} & {*arguments} else 2)
+        table.append((case, rows, equal))
+        if not equal:
+            differing.append((case, theirs, ours))
+    assert not differing, differing[:2]
+    with_rows = [case for case, rows, _ in table if rows]
+    assert len(table) >= 60 and len(with_rows) >= 55, [case for case, rows, _ in table if not rows]
+    if os.environ.get("UPDATE_GOLDEN"):
+        _record(lab, table)
+
+
+def _record(lab: LabDriver, table: list[tuple[str, int, bool]]) -> None:
+    release = lab.run("sacct", "-V").stdout.split()[-1]
+    lines = [f"| `{case}` | {rows} | {'yes' if equal else 'no'} |" for case, rows, equal in table]
+    page = DOCS / "sacct-comparison.md"
+    text = page.read_text()
+    head = text.partition("<!-- table -->")[0]
+    page.write_text(
+        f"{head}<!-- table -->\nSlurm {release}, {len(table)} combinations.\n\n"
+        "| options | rows | equal |\n|---|---|---|\n" + "\n".join(lines) + "\n"
+    )
+
+
+def test_the_recorded_table_is_that_of_the_cases() -> None:
+    text = (DOCS / "sacct-comparison.md").read_text()
+    assert re.findall(r"^\| `(.*)` \| \d+ \| yes \|$", text, re.MULTILINE) == list(CASES)
+
+
+def default_long_and_brief_tables_have_the_same_rows(lab: LabDriver) -> None:
+    names = "--name=plain,array,failed,two,het,cancelled"
+    for option in ([], ["-l"], ["-b"]):
+        theirs = lab.run("sacct", names, "-n", "-P", "-o", "jobid").stdout.split()
+        ours = [line.split()[0] for line in acct(names, "-n", *option).splitlines()]
+        assert ours == theirs
+    brief = stripped(lab.run("sacct", names, "-b").stdout)
+    assert [
+        line[: len("JobID             State ExitCode")].rstrip() for line in acct(names, "-b").splitlines()
+    ] == brief
+
+
+def names_chosen_by_users_break_no_row(lab: LabDriver, jobs: dict[str, int]) -> None:
+    ids = [str(jobs[name]) for name in varied_jobs.HOSTILE_NAMES]
+    printed = acct("-X", "-nP", "-j", ",".join(ids), "-o", "jobid,jobname,state")
+    rows = [line.split("|") for line in printed.splitlines()]
+    assert {row[0] for row in rows} == set(ids) and all(len(row) == 3 for row in rows)
+    assert all(line.isprintable() for line in printed.splitlines())
+    ours, theirs = (
+        json.loads(text)["jobs"]
+        for text in (
+            acct("-X", "--json", "-j", ",".join(ids)),
+            lab.run("sacct", "-X", "--json", "-j", ",".join(ids)).stdout,
+        )
+    )
+    assert [job["name"] for job in ours] == [job["name"] for job in theirs]
+
+
+def test_every_option_of_the_installed_sacct_is_known(lab: LabDriver) -> None:
+    known = {name for option in SACCT_OPTIONS for name in option.names}
+    page = lab.run("sacct", "--help").stdout
+    heads = re.findall(r"^ {5,9}(-\S.*?)(?::|$)", page, re.MULTILINE)
+    printed = {name for head in heads for name in re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", head)}
+    assert len(printed) > 60 and printed <= known, printed - known
+
+
+def the_document_has_the_keys_and_types_of_sacct(lab: LabDriver, jobs: dict[str, int]) -> None:
+    ids = ",".join(str(jobs[name]) for name in ("plain", "array", "requeued", "running"))
+    theirs = json.loads(lab.run("sacct", "--json", "-j", ids).stdout)
+    ours = json.loads(acct("--json", "-j", ids))
+    extra = [job.pop("energy") for job in ours["jobs"]]
+    extra += [step.pop("energy") for job in ours["jobs"] for step in job["steps"]]
+    assert all(item is None or item["energy_joules"] is not None for item in extra) and any(extra)
+    assert ours["meta"].pop("senergy") == {"format": 2, "version": "0.1.0", "scope": "all"}
+    assert ours.pop("warnings") == []
+    assert shape(ours) == shape(theirs)
+    yaml = pytest.importorskip("yaml")
+    assert yaml.safe_load(acct("--yaml", "-X", "-j", str(jobs["plain"]))) == json.loads(
+        acct("--json", "-X", "-j", str(jobs["plain"]))
+    )
+
+
+def shape(value: Any) -> Any:
+    """Return a document with types instead of values, which change while a job runs."""
+    if isinstance(value, dict):
+        return {key: shape(item) for key, item in value.items()}
+    return [shape(item) for item in value] if isinstance(value, list) else type(value).__name__
+
+
+def a_running_job_shows_its_energy_so_far(jobs: dict[str, int]) -> None:
+    arguments = ("-j", str(jobs["running"]), "-X", "-nP", "-o", "state,consumedenergyraw")
+    deadline = time.monotonic() + 60
+    while (row := acct(*arguments).strip().split("|"))[1] in ("", "0"):
+        assert time.monotonic() < deadline, row
+        time.sleep(0.3)
+    assert row[0] == "RUNNING" and float(row[1]) > 0
+
+
+def energy_of_foreign_jobs_is_hidden(lab: LabDriver, jobs: dict[str, int]) -> None:
+    command = ("senergy", "acct", "-aX", "-nP", "-o", "jobid,user,consumedenergyraw,quality")
+    done = lab.run(*command, user="nobody")
+    rows = [line.split("|") for line in done.stdout.splitlines()]
+    assert [row[0] for row in rows] == lab.run("sacct", "-aXnPojobid", user="nobody").stdout.split()
+    assert all(row[2:] == ["", ""] for row in rows if row[1] == "root")
+    assert "jobs of other users is not shown" in done.stderr
+    own = lab.run("senergy", "acct", "-X", "-nP", "-o", "jobid", user="nobody")
+    assert own.stdout.split() == [str(jobs["nobody"])] and own.stderr == ""
