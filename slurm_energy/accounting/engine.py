@@ -170,6 +170,8 @@ def explained(database: Database) -> Iterator[None]:
     """Raise errors of the database and of files in the `with` block as UnavailableError."""
     try:
         yield
+    except BrokenPipeError:  # of the output, not of the database
+        raise
     except (OSError, SQLAlchemyError) as error:
         raise UnavailableError(f"database {database.name}", error_reason(error)) from None
 

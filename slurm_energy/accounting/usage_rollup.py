@@ -38,7 +38,8 @@ _PERIODS_AT_ONCE: Final = 100
 _JOBS_AT_ONCE: Final = 20
 _BUCKETS_AT_ONCE: Final = 200
 _ENERGIES: Final = ("cpu", "dram", "gpu", "other")
-_LAST_PERIOD: Final = "node_period"
+LAST_PERIOD: Final = "node_period"
+"""Name of the row of `usage_state` with the id of the last counted row of `node_periods`."""
 _LONGEST: Final = "longest_s"
 
 SUM_COLUMNS: Final = tuple(
@@ -72,7 +73,7 @@ class UsageRollup:
         return more_jobs or more_periods
 
     def _count_periods(self, connection: Connection, now: float) -> bool:
-        last = _state(connection, _LAST_PERIOD)
+        last = _state(connection, LAST_PERIOD)
         nodes, rows = tables.node_periods.c, tables.periods.c
         new = connection.execute(
             select(nodes.id, nodes.cluster, nodes.node, nodes.start, nodes.end)
@@ -96,7 +97,7 @@ class UsageRollup:
             deltas.add((period.start, period.end, group), {"node_seconds": period.end - period.start})
             _note_node(connection, period)
         deltas.apply(connection)
-        _set_state(connection, _LAST_PERIOD, new[-1].id)
+        _set_state(connection, LAST_PERIOD, new[-1].id)
         longest = max(period.end - period.start for period in new)
         if longest > _state(connection, _LONGEST):
             _set_state(connection, _LONGEST, longest)
@@ -231,7 +232,7 @@ def longest_period_s(connection: Connection) -> int:
 def uncounted_periods(connection: Connection) -> int:
     """Return the number of node periods that are not counted yet."""
     nodes = tables.node_periods.c
-    statement = select(func.count()).where(nodes.id > _state(connection, _LAST_PERIOD))
+    statement = select(func.count()).where(nodes.id > _state(connection, LAST_PERIOD))
     return int(connection.execute(statement).scalar_one())
 
 

@@ -18,7 +18,16 @@ def configured_database(controller: ControllerConfig) -> DatabaseLocation:
     Raises:
         ConfigError: the file is missing, readable by others, or has no password.
     """
-    location, path = controller.database, controller.database_password_file
+    return with_password_file(controller.database, controller)
+
+
+def with_password_file(location: DatabaseLocation, controller: ControllerConfig) -> DatabaseLocation:
+    """Return a location with the password of `database_password_file`, if one is named and it is on a server.
+
+    Raises:
+        ConfigError: the file is missing, readable by others, or has no password.
+    """
+    path = controller.database_password_file
     if path is None or location.path is not None:
         return location
     try:

@@ -89,6 +89,7 @@ policies --config energy.toml
 policies --json
 status --config energy.toml
 status --json
+db export records --columns
 config check energy.toml
 config check --json --strict
 config show --config energy.toml
@@ -136,6 +137,13 @@ NO_DAEMON = """
 top --once --ascii --interval 1 --config energy.toml
 top --json
 spool list --json --config energy.toml
+db check --content --json --database /nonexistent/senergy.db --config energy.toml
+db check --backup energy.toml
+db backup b.gz --copy --force --database /nonexistent/senergy.db
+db restore energy.toml --force --database new.db
+db upgrade --backup b.gz --dry-run --database /nonexistent/senergy.db
+db prune traces --before now --cluster c --dry-run --database /nonexistent/senergy.db
+db export jobs --format csv -o j.csv --since now-1days --until now --cluster c --force --database /nonexistent
 budget set site 5kW --until now+2hours --reason x
 budget set site --configured
 tune forget --all

@@ -1,0 +1,254 @@
+"""`senergy db`: check, backup, restore, upgrade, prune and export, as an administrator runs them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+from store_examples import Accounting, item, record
+from stored_schemas import VERSIONS, load_schema, rows_of
+
+from slurm_energy.accounting import engine, export, migrations, restore, retention, tables
+from slurm_energy.accounting.writer_lock import writer_lock
+from slurm_energy.cli import db, main
+
+NEWEST = VERSIONS[-1]
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    """The configured SQLite file, with content."""
+    path = tmp_path / "senergy.db"
+    load_schema(NEWEST, path)
+    migrations.prepare(path)
+    config = tmp_path / "energy.toml"
+    config.write_text(f'[cluster]\nname = "c1"\n[controller]\ndatabase = "{path}"\n')
+    monkeypatch.setenv("SENERGY_CONFIG", str(config))
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+@pytest.fixture
+def filled(path, store_location, tmp_path):
+    """Location of each kind of store with the content of `path`."""
+    if store_location.startswith("/"):
+        return str(path)
+    database = engine.Database(store_location)
+    restore.restore(path, database, lambda done, total: None)
+    database.close()
+    return store_location
+
+
+def run(capsys, *arguments):
+    code = main.main(["db", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def location(text):
+    return ["--database", text]
+
+
+def test_the_choices_are_those_of_the_store():
+    assert tuple(retention.CATEGORIES) == db.PRUNABLE
+    assert tuple(export.EXPORTS) == db.EXPORTABLE
+
+
+def test_check_counts_rows_of_each_store(filled, capsys):
+    code, out, _ = run(capsys, "check", "--content", "--json", *location(filled))
+    assert code == 0
+    figures = json.loads(out)
+    assert figures["rows"]["records"] == figures["records_checked"] == 33
+    assert figures["rows"]["budget_samples"] == 40
+    assert figures["schema"] == migrations.SCHEMA_VERSION
+    assert figures["size_bytes"] > 0
+    assert run(capsys, "check", *location(filled))[1].splitlines()[-1] == "ok"
+
+
+def test_check_finds_a_record_that_differs_from_its_columns(filled, capsys):
+    with engine.connect(filled) as connection:
+        connection.execute(tables.records.update().where(tables.records.c.job_id == 103).values(uid=77))
+    assert run(capsys, "check", *location(filled))[0] == 0
+    code, _, err = run(capsys, "check", "--content", *location(filled))
+    assert code == 1
+    assert "uid differ from its text" in err
+
+
+def test_check_of_a_missing_database_creates_nothing(path, capsys):
+    code, _, err = run(capsys, "check", "--database", path.with_name("other.db"))
+    assert (code, path.with_name("other.db").exists()) == (4, False)
+    assert "no such file" in err
+
+
+def test_check_of_an_emptied_file_fails(path, capsys):
+    path.with_name("empty.db").touch()
+    code, _, err = run(capsys, "check", "--database", path.with_name("empty.db"))
+    assert code == 4
+    assert "has no tables" in err
+
+
+def test_no_message_shows_a_password(path, capsys):
+    code, _, err = run(capsys, "check", "--database", "postgresql://u:secret@127.0.0.1:1/x")
+    assert code == 4
+    code, _, other = run(capsys, "check", "--database", "oracle://u:secret@h/x")
+    assert code == 2
+    assert "secret" not in err + other
+
+
+def test_a_backup_moves_a_site_to_a_server(path, store_location, tmp_path, capsys):
+    assert run(capsys, "backup", "b.gz")[0] == 0
+    assert run(capsys, "backup", "b.gz")[0] == 1
+    assert run(capsys, "check", "--backup", "b.gz")[0] == 0
+    if store_location.startswith("/"):
+        store_location = str(tmp_path / "moved.db")
+    code, out, _ = run(capsys, "restore", "b.gz", "--json", *location(store_location))
+    assert (code, json.loads(out)["rows"]["records"]) == (0, 33)
+    code, _, err = run(capsys, "restore", "b.gz", *location(store_location))
+    assert code == 1
+    assert "--force" in err
+    assert run(capsys, "restore", "--force", "b.gz", *location(store_location))[0] == 0
+
+
+def test_restore_and_upgrade_refuse_while_senergyctld_runs(path, capsys):
+    run(capsys, "backup", "b.gz")
+    database = engine.Database(path)
+    with writer_lock(database):
+        assert run(capsys, "restore", "--force", "b.gz")[0] == 7
+        assert run(capsys, "upgrade")[0] == 7
+        assert run(capsys, "backup", "c.gz")[0] == 0
+        assert run(capsys, "check")[0] == 0
+        assert run(capsys, "prune", "traces", "--before", "now")[0] == 0
+    database.close()
+
+
+def test_a_restored_file_belongs_to_the_owner_of_the_directory(path, tmp_path, capsys):
+    if os.geteuid() != 0:
+        pytest.skip("needs root: only root changes owners")
+    run(capsys, "backup", "b.gz")
+    tmp_path.chmod(0o755)
+    os.chown(tmp_path, 65534, 65534)
+    assert run(capsys, "restore", "--force", "b.gz")[0] == 0
+    for name in ("senergy.db", "senergy.db.lock"):
+        assert (tmp_path / name).stat().st_uid == 65534
+    assert (tmp_path / "senergy.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_upgrade_saves_the_old_schema_first(tmp_path, path, capsys):
+    old = tmp_path / "old.db"
+    load_schema(1, old)
+    _code, out, _ = run(capsys, "upgrade", "--dry-run", "--database", old)
+    assert "would be upgraded from schema 1" in out
+    assert run(capsys, "upgrade", "--backup", "before.gz", "--database", old)[0] == 0
+    assert run(capsys, "check", "--content", "--database", old)[0] == 0
+    assert "already" in run(capsys, "upgrade", "--database", old)[1]
+    assert run(capsys, "restore", "before.gz", "--database", tmp_path / "again.db")[0] == 0
+    again, upgraded = rows_of(tmp_path / "again.db"), rows_of(old)
+    assert again["records"] == upgraded["records"]
+
+
+def test_prune_deletes_what_it_counts(filled, capsys):
+    options = [*("--before", "1970-01-02"), *location(filled)]
+    code, out, _err = run(capsys, "prune", *db.PRUNABLE, "--dry-run", "--json", *options)
+    counts = json.loads(out)["rows"]
+    assert code == 0
+    assert counts["traces"] == 4
+    assert counts["records"] == 33
+    assert run(capsys, "prune", "traces", "--cluster", "other", *options)[0] == 0
+    before = json.loads(run(capsys, "check", "--json", *location(filled))[1])["rows"]
+    assert before["traces"] == 4
+    code, out, _ = run(capsys, "prune", *db.PRUNABLE, "--json", *options)
+    assert json.loads(out)["rows"] == counts
+    after = json.loads(run(capsys, "check", "--json", *location(filled))[1])["rows"]
+    assert {name: before[name] - after[name] for name in counts} == counts
+    assert after["jobs"] == before["jobs"]
+
+
+def test_prune_keeps_what_nodes_may_deliver_again(path, capsys):
+    code, _, err = run(capsys, "prune", "records", "--before", "now-1days")
+    assert code == 2
+    assert "7 days" in err
+    assert run(capsys, "prune", "traces", "--before", "2999-01-01")[0] == 2
+
+
+def test_exports_of_all_stores_are_equal(path, filled, capsys):
+    for table in db.EXPORTABLE:
+        for form in ("csv", "jsonl"):
+            expected = run(capsys, "export", table, "--format", form)
+            assert run(capsys, "export", table, "--format", form, *location(filled)) == expected
+            assert expected[0] == 0
+
+
+def test_export_in_all_formats_has_the_same_values(path, capsys):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    for name in ("r.csv", "r.jsonl", "r.parquet"):
+        code, out, _ = run(capsys, "export", "records", "-o", name, "--json")
+        assert (code, json.loads(out)["rows"]) == (0, 33)
+    lines = [json.loads(line) for line in path.with_name("r.jsonl").read_text().splitlines()]
+    assert parquet.read_table(path.with_name("r.parquet")).to_pylist() == lines
+    with path.with_name("r.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["energy_joules"] for row in rows] == [str(line["energy_joules"] or "") for line in lines]
+    by_id = {line["record_id"]: line for line in lines}
+    gpu_unknown = by_id[f"{7:032x}"]
+    assert gpu_unknown["gpu_joules"] is None
+    assert gpu_unknown["dram_joules"] == 250.25 * 7
+
+
+def test_no_cell_of_a_csv_file_is_a_formula(path, capsys):
+    _, out, _ = run(capsys, "export", "jobs")
+    names = [row["name"] for row in csv.DictReader(io.StringIO(out))]
+    assert any(name.startswith("'=cmd|") for name in names)
+    assert not any(name.startswith(("=", "+", "-", "@")) for name in names)
+
+
+def test_export_selects_by_time_and_cluster(path, capsys):
+    def count(*options):
+        return len(run(capsys, "export", "records", *options)[1].splitlines()) - 1
+
+    assert count("--until", "uts0036000") + count("--since", "uts0036000") == 33
+    assert count("--cluster", "other") == 0
+    assert run(capsys, "export", "records", "--since", "now", "--until", "now-1days")[0] == 2
+    assert run(capsys, "export", "records", "--format", "parquet")[0] == 2
+    (path.with_name("x.csv")).write_text("")
+    assert run(capsys, "export", "records", "-o", "x.csv")[0] == 1
+
+
+def test_columns_of_an_export_end_with_their_unit():
+    for table in export.EXPORTS.values():
+        for column in table.columns:
+            if column.kind == "number":
+                assert column.name.endswith(("_s", "_joules", "_watts", "_unix_s")), column.name
+
+
+def test_damaged_pages_are_found_and_recovered_by_the_documented_steps(path, tmp_path, capsys):
+    accounting = Accounting(tmp_path)
+    for number in range(400):
+        accounting.deliver(item(record(job_id=500 + number, record_id=f"d{number:031x}")))
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        for page in range(60, 70):
+            file.seek(page * 4096 + 8)
+            file.write(os.urandom(2000))
+    assert path.stat().st_size == size
+    code, _, err = run(capsys, "check")
+    assert code == 1
+    assert "damaged" in err
+    code, _, err = run(capsys, "backup", "--copy", "copy.db")
+    assert (code, path.with_name("copy.db").exists()) == (1, False)
+
+
+def test_help_does_not_import_sqlalchemy():
+    code = "import sys, atexit; atexit.register(lambda: print('IMPORTED', 'sqlalchemy' in sys.modules))\n"
+    code += "from slurm_energy.cli import main; main.main(['db', 'prune', '--help'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "IMPORTED False" in done.stdout
+    assert "CATEGORY" in done.stdout
