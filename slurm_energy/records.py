@@ -11,6 +11,7 @@ reject the record with `NewerSchemaError`, and the sender stores it for later.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 import uuid
@@ -260,9 +261,16 @@ def _check_schema(schema: Any) -> None:
 
 def _split(data: Mapping[str, Any], cls: type[Any]) -> tuple[dict[str, Any], Extra]:
     """Split a JSON object into (values of the fields of the data class `cls`, keys that are not fields)."""
-    fields = {f.name for f in dataclasses.fields(cls)} - {"extra"}
+    fields = _field_names(cls)
     values = {key: value for key, value in data.items() if key in fields}
+    if len(values) == len(data):
+        return values, ()
     return values, tuple((key, value) for key, value in data.items() if key not in fields)
+
+
+@functools.cache
+def _field_names(cls: type[Any]) -> frozenset[str]:
+    return frozenset(f.name for f in dataclasses.fields(cls)) - {"extra"}
 
 
 def _with_extra(data: dict[str, Any]) -> dict[str, Any]:

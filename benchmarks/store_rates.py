@@ -1,0 +1,111 @@
+"""Rates of the record store on SQLite, MariaDB and PostgreSQL: deliveries stored, and records read.
+
+The servers write each commit to the disk. A delivery has 500 records of a node with four GPUs. CPU is that of
+the controller, without the server's.
+
+Prints a line per store, and `CLAIM ingest_STORE ratio=... target=>=1 holds=yes|no`: records stored per second
+of the controller's CPU, over 10,000.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from claims import at_least, publish
+
+from slurm_energy.accounting import ingest, migrations, record_queries
+from slurm_energy.accounting.engine import Database
+from slurm_energy.accounting.record_selection import RecordSelection
+from slurm_energy.errors import UnavailableError
+from slurm_energy.records import ComponentEnergy, EnergyRecord
+from slurm_energy_lab.database_servers import SERVERS
+
+TARGET = 10_000
+BATCH = 500
+NOW = 1_800_000_000.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--records", type=int, default=100_000, help="records to store (default 100,000)")
+    parser.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
+    arguments = parser.parse_args()
+    claims = []
+    for name in ("sqlite", *SERVERS):
+        try:
+            with location(name) as place:
+                rates = measure(place, arguments.records)
+        except UnavailableError as error:
+            print(f"{name}: {error}")
+            continue
+        print(f"{name}: " + ", ".join(f"{key} {value:.4g}" for key, value in rates.items()))
+        claims.append(at_least(f"ingest_{name}", rates["stored/CPU s"] / TARGET, 1.0))
+    return publish(claims, arguments.json)
+
+
+@contextlib.contextmanager
+def location(name: str) -> Iterator[str]:
+    """Context manager that returns the location of an empty database."""
+    if name == "sqlite":
+        with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+            yield str(Path(folder) / "senergy.db")
+    else:
+        with SERVERS[name](durable=True) as server:
+            yield server.create_database("senergy")
+
+
+def measure(place: str, records: int) -> dict[str, float]:
+    """Return records per second: stored per second of time and of CPU, selected, and read as JSON."""
+    migrations.prepare(place)
+    writer, reader = Database(place), Database(place, read_only=True)
+    wall_s = cpu_s = 0.0
+    with writer.connect() as connection:
+        for first in range(0, records, BATCH):
+            delivery = [{"record": record(first + n)} for n in range(BATCH)]
+            start_s, start_cpu_s = time.perf_counter(), time.process_time()
+            items, _ = ingest.read_items(delivery)
+            accepted, refusals = ingest.store(connection, items, NOW)
+            wall_s += time.perf_counter() - start_s
+            cpu_s += time.process_time() - start_cpu_s
+            assert len(accepted) == BATCH and not refusals
+    with reader.connect() as connection:
+        start_s = time.perf_counter()
+        ids = record_queries.find_records(connection, RecordSelection())
+        found_s = time.perf_counter() - start_s
+        for first in range(0, len(ids), record_queries.CHUNK):
+            record_queries.records_json(connection, ids[first : first + record_queries.CHUNK])
+        read_s = time.perf_counter() - start_s - found_s
+    writer.close()
+    reader.close()
+    count = len(ids)
+    rates = {"stored/s": records / wall_s, "stored/CPU s": records / cpu_s}
+    return rates | {"selected/s": count / found_s, "read/s": count / read_s}
+
+
+def record(number: int) -> dict[str, Any]:
+    """Return a record as JSON data; the number makes it unique."""
+    names = ("cpu", "dram", *(f"gpu[{n}]" for n in range(4)))
+    start = 1_700_000_000.0 + number
+    return EnergyRecord(
+        cluster="c1",
+        node=f"n{number // BATCH % 1000}",
+        job_id=number,
+        uid=1000 + number % 97,
+        policy="edp",
+        start=start,
+        end=start + 3600.0,
+        components=tuple(ComponentEnergy(name, 1e5 + number, f"source:{name}") for name in names),
+        record_id=f"{number:032x}",
+        user=f"user{number % 97}",
+        gpus=(0, 1, 2, 3),
+    ).to_json()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
