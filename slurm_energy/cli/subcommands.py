@@ -24,6 +24,8 @@ BUILT_IN = {
     "prio": "order of the queue: place, score and prediction of each job, modelled on sprio",
     "share": "shares and used energy of accounts and users, modelled on sshare",
     "budget": "power budgets: limits, power under them, changes, history, and why a job is limited",
+    "grid": "carbon intensity and price of electricity, by which energy becomes emissions and cost",
+    "quota": "allowances of energy, cost or carbon by account, their use, and changes",
     "policies": "energy policies, their users, and the bounds of their values",
     "status": "state of the controller and of the agent on this node",
     "spool": "records and periods of this node that wait for the controller or were rejected by it",

@@ -15,7 +15,7 @@ from slurm_energy.controller.quota_watch import QuotaWatch, visible_uses
 from slurm_energy.controller.route_group import RouteGroup
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import ForbiddenError, NotFoundError, UsageError
-from slurm_energy.priority.quota_levels import amount_text
+from slurm_energy.grid.amount_text import resource_text
 from slurm_energy.protocol.query_parameters import refuse_unknown
 from slurm_energy.protocol.quota_requests import (
     CHANGES_PATH,
@@ -207,6 +207,6 @@ def _text(quota: Quota) -> str:
         for name, percent in (("warning", quota.warn_percent), ("hold", quota.hold_percent))
         if percent is not None
     ]
-    amount = amount_text(quota.resource, quota.amount, quota.unit)
+    amount = resource_text(quota.resource, quota.amount, quota.unit)
     text = f"{quota.subject}: {quota.resource} quota of {amount} per {quota.period}, {', '.join(levels)}"
     return f"{text} ({quota.reason})" if quota.reason else text

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+from slurm_energy.quantities import JOULES_PER_KWH
+
 
 def grams_text(grams: float | None) -> str:
     """Return emissions with unit: `0 g`, `420 mg`, `12.3 g`, `1.24 kg`, `3.40 t`; empty: unknown."""
@@ -29,6 +33,27 @@ def cost_text(amount: float | None, currency: str) -> str:
         return f"{amount:.2f} {currency}"
     text = f"{amount:.2g}"
     return f"{float(text):.10f}".rstrip("0") + f" {currency}" if "e" in text else f"{text} {currency}"
+
+
+def resource_text(resource: str, amount: float | None, unit: str) -> str:
+    """Return an amount of a quota for people: `500 kWh`, `12.5 kg CO2e`, `80.00 EUR`; empty: unknown.
+
+    Args:
+        resource: `energy` in joules, `carbon` in grams, or `cost`.
+        amount: the amount.
+        unit: currency of a cost.
+    """
+    if amount is None:
+        return ""
+    if resource == "energy":
+        kilowatt_hours = amount / JOULES_PER_KWH
+        return f"{kilowatt_hours:.0f} kWh" if kilowatt_hours >= 1000 else f"{kilowatt_hours:.4g} kWh"
+    return f"{grams_text(amount)} CO2e" if resource == "carbon" else cost_text(amount, unit)
+
+
+def percent_text(percent: float | None) -> str:
+    """Return a used part for people, rounded down, so that 100 % means all of it; empty: unknown."""
+    return "" if percent is None else f"{math.floor(percent * 10.0 + 1e-6) / 10.0:.10g} %"
 
 
 def _three_digits(value: float) -> str:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from enum import IntEnum
 from typing import Any, Final
 
-from slurm_energy.accounting.quotas import Quota, QuotaPeriod, QuotaResource
-from slurm_energy.grid.amount_text import cost_text, grams_text
-from slurm_energy.quantities import JOULES_PER_KWH
+from slurm_energy.accounting.quotas import Quota, QuotaPeriod
+from slurm_energy.grid.amount_text import percent_text, resource_text
 
 _MONTHS: Final = {QuotaPeriod.MONTH: 1, QuotaPeriod.QUARTER: 3, QuotaPeriod.YEAR: 12}
 
@@ -73,7 +71,7 @@ class QuotaUse:
         """The use in words, such as `account physics has used 93 % of 500 kWh of energy of this month`."""
         quota = self.quota
         percent = percent_text(self.percent) or "an unknown part"
-        amount = amount_text(quota.resource, quota.amount, quota.unit)
+        amount = resource_text(quota.resource, quota.amount, quota.unit)
         when = "its period" if quota.period is QuotaPeriod.CUSTOM else f"this {quota.period}"
         return f"{quota.subject} has used {percent} of its {quota.resource} quota of {amount} for {when}"
 
@@ -161,20 +159,3 @@ def accounts_below(account: str, parents: Mapping[str, str]) -> frozenset[str]:
     while more := {name for name, parent in parents.items() if parent in names} - names:
         names |= more
     return frozenset(names)
-
-
-def amount_text(resource: QuotaResource, amount: float | None, unit: str) -> str:
-    """Return an amount with its unit for people: `500 kWh`, `12.5 kg CO2e`, `80.00 EUR`; empty: unknown."""
-    if amount is None:
-        return ""
-    if resource is QuotaResource.ENERGY:
-        kilowatt_hours = amount / JOULES_PER_KWH
-        return f"{kilowatt_hours:.0f} kWh" if kilowatt_hours >= 1000 else f"{kilowatt_hours:.4g} kWh"
-    if resource is QuotaResource.CARBON:
-        return f"{grams_text(amount)} CO2e"
-    return cost_text(amount, unit)
-
-
-def percent_text(percent: float | None) -> str:
-    """Return a used part for people, rounded down, so that 100 % means all of it; empty: unknown."""
-    return "" if percent is None else f"{math.floor(percent * 10.0 + 1e-6) / 10.0:.10g} %"

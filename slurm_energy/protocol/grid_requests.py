@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.grid.footprint import GridFactors
@@ -70,7 +70,15 @@ def grid_factors(client: ControllerClient, start_s: float, end_s: float, zone: s
     Raises:
         UnavailableError: the controller does not answer, or not as documented.
     """
-    answer = client.get(GRID_PATH, GridQuery(start_s, end_s, zone).parameters())
+    return factors_of(client.get(GRID_PATH, GridQuery(start_s, end_s, zone).parameters()))
+
+
+def factors_of(answer: dict[str, Any]) -> GridFactors:
+    """Return the factors in the response to `GET /v1/grid`.
+
+    Raises:
+        UnavailableError: the response is malformed.
+    """
     try:
         return GridFactors.from_json(answer)
     except (KeyError, TypeError, ValueError):

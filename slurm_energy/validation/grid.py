@@ -99,7 +99,7 @@ def _check_carbon(context: CheckContext, config: Config) -> Iterator[Finding]:
             "carbon",
             "country",
             f"'{carbon.country}' has no yearly factor",
-            "list them: senergy carbon factors",
+            "list them: senergy grid factors",
         )
     if carbon.provider == "watttime" and not carbon.user and not context.is_set("carbon", "user"):
         yield context.error("carbon", "user", "is missing: 'watttime' needs it")
