@@ -1,7 +1,7 @@
 """Live reports from senergyd to senergyctld: the power of a node and the energy so far of its running jobs.
 
-A running job or step is described by an energy record whose `end` is the time of the report. It has the key
-`watts` in addition: the present power of the job by component.
+A running job or step is described by an energy record whose `end` is the time of the report. The record of a
+job has the key `watts` in addition: its present power by component.
 """
 
 from __future__ import annotations

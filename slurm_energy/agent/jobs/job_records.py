@@ -57,7 +57,7 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
 def running_records(session: Session, now: float) -> list[EnergyRecord]:
     """Return records of a running job and of its running steps, which end now.
 
-    Each has the key `watts`: the job's mean power by component in the last window. Nothing is changed.
+    The first, of the job, has the key `watts`: its mean power by component in the last window.
 
     Args:
         session: the job.
