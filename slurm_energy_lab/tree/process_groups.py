@@ -75,11 +75,12 @@ class ProcessGroups:
 
     def group_of(self, tid: int) -> str:
         """Return the group of a task."""
-        return self._group_at(tid, self._clock())
+        return self._group_at(tid, self._clock(), {})
 
     def members(self, group: str) -> list[int]:
         """Return the tasks of a group."""
-        return sorted(tid for tid in self._all_tasks() if self.group_of(tid) == group)
+        now_s, origins = self._clock(), dict[int, TaskOrigin | None]()
+        return sorted(tid for tid in self._all_tasks() if self._group_at(tid, now_s, origins) == group)
 
     def local_tid(self, number: int, caller: int) -> int | None:
         """Return the id in this namespace of the task that has the id `number` in that of a process.
@@ -90,18 +91,22 @@ class ProcessGroups:
         """
         if not caller or self._namespace(caller) == self._namespace(os.getpid()):
             return number
-        return next((own for own, seen in self._seen_from(caller).items() if seen == number), None)
+        seen = self._seen_from(caller, self._all_tasks())
+        return next((own for own, local in seen.items() if local == number), None)
 
     def numbers_for(self, tids: Iterable[int], caller: int) -> list[int]:
         """Return the ids that tasks have in the namespace of the process `caller`; others are left out."""
         if not caller or self._namespace(caller) == self._namespace(os.getpid()):
             return list(tids)
-        seen = self._seen_from(caller)
+        seen = self._seen_from(caller, tids)
         return [seen[tid] for tid in tids if tid in seen]
 
-    def _group_at(self, tid: int, time_s: float) -> str:
+    def _group_at(self, tid: int, time_s: float, origins: dict[int, TaskOrigin | None]) -> str:
+        """Return the group of a task at a time in seconds since boot; `origins` caches the files of tasks."""
         for _ in range(_MAX_DEPTH):
-            origin = self._origin(tid)
+            if tid not in origins:
+                origins[tid] = self._origin(tid)
+            origin = origins[tid]
             if origin is None:
                 return ROOT_GROUP
             moves = [
@@ -138,11 +143,11 @@ class ProcessGroups:
         except OSError:
             return ""
 
-    def _seen_from(self, caller: int) -> Mapping[int, int]:
+    def _seen_from(self, caller: int, tids: Iterable[int]) -> Mapping[int, int]:
         """Return the ids of tasks in the PID namespace of a process, by id in this namespace."""
         depth = len(self._ids(caller))
         numbers: dict[int, int] = {}
-        for tid in self._all_tasks():
+        for tid in tids:
             ids = self._ids(tid)
             if len(ids) >= depth and self._shares_namespace(tid, caller, ids, depth):
                 numbers[tid] = ids[depth - 1]

@@ -276,7 +276,7 @@ def test_tasks_that_others_monitor_stay_in_their_group(lab: Lab) -> None:
     assert lab.groups() == {"site-tool"}
     lab.end(job)
     assert lab.groups() == {"site-tool"}
-    assert "dynamic energy of cpu and dram divided by CPU time" in lab.record(job).notes
+    assert "by CPU time for 9" in note_of(lab.record(job), "dram")
     lab.node.files.get(f"{RESCTRL}/mon_groups").discard("site-tool")
 
 

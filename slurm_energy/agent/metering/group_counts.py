@@ -52,6 +52,10 @@ class CountsBetweenReadings:
         self._last = {quantity: _QuantityCounts() for quantity in quantities}
         self._time: float | None = None
 
+    def age_s(self, now: float) -> float:
+        """Return the seconds since the last reading at the time `now`; 0 if there is none."""
+        return 0.0 if self._time is None else now - self._time
+
     def forget(self) -> None:
         """Forget the last reading, so that the next one starts a new interval."""
         self._last = {quantity: _QuantityCounts() for quantity in self._last}

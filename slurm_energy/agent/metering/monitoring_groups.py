@@ -29,6 +29,10 @@ PREFIX = "senergy-"
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.95, 10.0
 _MAX_READING_SHARE = 0.01
 """Maximum share of the time that is spent on reading; many groups are therefore read less often."""
+_MAX_LAG_SHARE = 0.05
+"""Maximum delay of a periodic reading after the energy counters, as share of the time since the last reading.
+
+A later reading is discarded, because its counts belong to another time than the energy."""
 _FIRST_SEARCH_S, _MAX_SEARCH_S = 0.9, 15.0
 _RETRY_S = 30.0
 _MONITORING = "monitoring of memory traffic (resctrl)"
@@ -116,13 +120,27 @@ class MonitoringGroups:
             return NOT_MONITORED
         for job in jobs:
             self._monitored(job).job = job
-        if reason is SampleReason.PERIODIC:
-            self._search(now)
         waits = reason in (SampleReason.HOOK, SampleReason.QUERY)
-        if (waits or (reason is SampleReason.PERIODIC and now < self._due_at)) and self._has_groups():
-            nothing = MonitoredUse(0, {})
-            return MonitoredDelta(dict.fromkeys(self._files.quantities, nothing), complete=False)
-        return self._read_groups(now)
+        periodic = reason is SampleReason.PERIODIC
+        if (waits or (periodic and now < self._due_at)) and self._has_groups():
+            return self._nothing_yet()
+        try:
+            readings = self._read_groups()
+        except DeviceError as error:
+            self._failures.report("resctrl", f"not readable, memory energy is divided by CPU time: {error}")
+            self._counts.forget()
+            return NOT_MONITORED
+        self._failures.clear("resctrl", "readable again")
+        lag_s, age_s = self._clock() - now, self._counts.age_s(now)
+        if periodic and self._has_groups() and age_s < _MAX_INTERVAL_S and lag_s > _MAX_LAG_SHARE * age_s > 0:
+            return self._nothing_yet()
+        self._due_at = now + min(max(_MIN_INTERVAL_S, lag_s / _MAX_READING_SHARE), _MAX_INTERVAL_S)
+        return MonitoredDelta(self._uses(now, readings))
+
+    def _nothing_yet(self) -> MonitoredDelta:
+        """Return the result for an interval that the next reading covers."""
+        assert self._files is not None
+        return MonitoredDelta(dict.fromkeys(self._files.quantities, MonitoredUse(0, {})), complete=False)
 
     def pause(self) -> None:
         """Pause the readings. The next one starts a new interval."""
@@ -171,36 +189,40 @@ class MonitoringGroups:
             state = self._jobs[job.name] = _MonitoredJob(job, groups=self._adopted.pop(job.name, {}))
         return state
 
-    def _read_groups(self, now: float) -> MonitoredDelta:
+    def _read_groups(self) -> GroupReadings:
+        """Read the control groups and the jobs' groups. A job's group that is gone is forgotten.
+
+        Raises:
+            DeviceError: the file system is no longer mounted.
+        """
         assert self._files is not None
-        before = self._clock()
         readings: GroupReadings = {}
-        try:
-            controls = self._files.control_groups()
-            for group in [*controls, *(g for s in self._jobs.values() for g in s.groups.values())]:
-                try:
-                    readings[group] = self._files.read(group)
-                except DeviceError as error:
-                    if group == ROOT_GROUP:
-                        raise
-                    self._lose(group, error)
-        except DeviceError as error:
-            self._failures.report("resctrl", f"not readable, memory energy is divided by CPU time: {error}")
-            self._counts.forget()
-            return NOT_MONITORED
-        self._failures.clear("resctrl", "readable again")
-        duration_s = self._clock() - before
-        interval_s = min(max(_MIN_INTERVAL_S, duration_s / _MAX_READING_SHARE), _MAX_INTERVAL_S)
-        self._due_at = now + interval_s
+        controls = self._files.control_groups()
+        for group in [*controls, *(g for s in self._jobs.values() for g in s.groups.values())]:
+            try:
+                readings[group] = self._files.read(group)
+            except DeviceError as error:
+                if group == ROOT_GROUP:
+                    raise
+                self._lose(group, error)
+        return readings
+
+    def _uses(self, now: float, readings: GroupReadings) -> dict[str, MonitoredUse]:
         groups = {name: list(state.groups.values()) for name, state in self._jobs.items()}
         unknown = {name for name, state in self._jobs.items() if state.is_unknown or not _is_counted(state)}
         uses = self._counts.since_last(now, readings, groups, unknown)
         for state in self._jobs.values():
             state.is_unknown = False
-        return MonitoredDelta(uses)
+        return uses
 
-    def _search(self, now: float) -> None:
-        """Search for the tasks of the jobs for which a search is due, and move them to the jobs' groups."""
+    def search(self, now: float) -> None:
+        """Search for the tasks of the jobs for which a search is due, and move them to the jobs' groups.
+
+        This is slow. Call it after the readings of a periodic sample, at the time `now` in seconds since
+        boot.
+        """
+        if self._files is None:
+            return
         due = [s for s in self._jobs.values() if now >= s.search_at and now >= s.retry_at]
         if not due:
             return

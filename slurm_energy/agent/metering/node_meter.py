@@ -222,8 +222,11 @@ class NodeEnergyMeter:
             self._monitoring.pause()
             return CpuTimeDelta(), NOT_MONITORED
         jobs = [session.metered_job for session in sessions]
+        monitored = self._monitoring.read(self.sampled_at, jobs, reason)
         cpu_time = self._cpu_time.read(self.sampled_at, jobs, reason)
-        return cpu_time, self._monitoring.read(self.sampled_at, jobs, reason)
+        if reason is SampleReason.PERIODIC:
+            self._monitoring.search(self.sampled_at)
+        return cpu_time, monitored
 
     def _charge(
         self,
