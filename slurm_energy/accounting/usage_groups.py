@@ -58,7 +58,7 @@ class GroupKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class JobRun:
+class GroupedRun:
     """One run of a job.
 
     Attributes:
@@ -85,7 +85,7 @@ class JobRun:
         return min(until, end) - max(self.start - _CLOCK_SKEW_S, start)
 
 
-def choose_run(runs: Iterable[JobRun], restart_count: int, start: int, end: int) -> JobRun | None:
+def choose_run(runs: Iterable[GroupedRun], restart_count: int, start: int, end: int) -> GroupedRun | None:
     """Return the run to which the energy of a job in a period belongs; None: none is known.
 
     A job id may occur again after Slurm's ids restarted, so the times must agree.
@@ -103,7 +103,7 @@ def choose_run(runs: Iterable[JobRun], restart_count: int, start: int, end: int)
     return max(candidates, key=lambda run: (run.overlap_s(start, end), run.start), default=None)
 
 
-def runs_of(connection: Connection, cluster: str, job_id: int) -> list[JobRun]:
+def runs_of(connection: Connection, cluster: str, job_id: int) -> list[GroupedRun]:
     """Return the runs of a job that are known from its records and facts, in a fixed order."""
     facts = {row["id"]: row for row in _rows(connection, _FACTS, cluster, job_id)}
     records = _rows(connection, _RECORDS, cluster, job_id)
@@ -155,7 +155,9 @@ def _by_run(records: Sequence[RowMapping]) -> list[list[RowMapping]]:
     return groups
 
 
-def _recorded_run(connection: Connection, records: Sequence[RowMapping], facts: RowMapping | None) -> JobRun:
+def _recorded_run(
+    connection: Connection, records: Sequence[RowMapping], facts: RowMapping | None
+) -> GroupedRun:
     first = min(records, key=lambda record: (record["node"], record["start"]))
     body = json.loads(
         connection.execute(select(_records.body).where(_records.id == first["id"])).scalar_one()
@@ -184,10 +186,10 @@ def _recorded_run(connection: Connection, records: Sequence[RowMapping], facts: 
         allocated.cpus,
     )
     start, end = min(one["start"] for one in records), max(one["end"] for one in records)
-    return JobRun(key, first["restart_count"], start, end, facts["id"] if facts else None, gpus)
+    return GroupedRun(key, first["restart_count"], start, end, facts["id"] if facts else None, gpus)
 
 
-def _run_of_facts(facts: RowMapping) -> JobRun:
+def _run_of_facts(facts: RowMapping) -> GroupedRun:
     allocated = parse_tres(facts["allocated"])
     key = GroupKey(
         facts["cluster"],
@@ -199,7 +201,7 @@ def _run_of_facts(facts: RowMapping) -> JobRun:
         cpus=allocated.cpus,
     )
     start = float("inf") if facts["start"] is None else facts["start"]
-    return JobRun(key, None, start, facts["end"], facts["id"], allocated.gpus or 0)
+    return GroupedRun(key, None, start, facts["end"], facts["id"], allocated.gpus or 0)
 
 
 def _of(facts: RowMapping | None, name: str) -> str | None:

@@ -6,6 +6,7 @@ proportion to its time inside, rounded so that adjacent windows add up to the wh
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -49,7 +50,7 @@ class UsageQuery:
     @property
     def intervals(self) -> list[tuple[int, int]]:
         """Start and end of each interval."""
-        return list(zip(self.edges, self.edges[1:], strict=False))
+        return list(itertools.pairwise(self.edges))
 
 
 @dataclass(slots=True)

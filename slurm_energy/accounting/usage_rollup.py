@@ -24,9 +24,9 @@ from slurm_energy.accounting.upserts import insert_missing
 from slurm_energy.accounting.usage_groups import (
     COVERAGE,
     JOB,
+    GroupedRun,
     GroupIds,
     GroupKey,
-    JobRun,
     choose_run,
     runs_of,
 )
@@ -106,7 +106,7 @@ class UsageRollup:
     def _count_energies(
         self, connection: Connection, rows: Sequence[Row[Any]], deltas: _Deltas, now: float
     ) -> None:
-        runs: dict[tuple[str, int], list[JobRun]] = {}
+        runs: dict[tuple[str, int], list[GroupedRun]] = {}
         for row in rows:
             if row.kind == JOB:
                 job = (row.cluster, row.job_id)
@@ -143,7 +143,7 @@ class UsageRollup:
         return len(jobs) == _JOBS_AT_ONCE or buckets > _BUCKETS_AT_ONCE
 
     def _move_energies(
-        self, connection: Connection, cluster: str, job_id: int, runs: Sequence[JobRun], deltas: _Deltas
+        self, connection: Connection, cluster: str, job_id: int, runs: Sequence[GroupedRun], deltas: _Deltas
     ) -> int:
         """Move the counted energy of a job to its present groups; return the number of sums that changed."""
         moved, unknown = 0, False
@@ -172,7 +172,7 @@ class UsageRollup:
             connection.execute(delete(known).where(same))
         return moved
 
-    def _move_times(self, connection: Connection, runs: Sequence[JobRun], deltas: _Deltas) -> None:
+    def _move_times(self, connection: Connection, runs: Sequence[GroupedRun], deltas: _Deltas) -> None:
         """Move the counted CPU and GPU time of a job's runs to the present groups and hours."""
         table = usage_tables.usage_runs
         for job, run in {run.job: run for run in reversed(runs) if run.job is not None}.items():
@@ -193,7 +193,7 @@ class UsageRollup:
                 connection.execute(table.insert().values(job=job, **dict(zip(names, after, strict=True))))
 
     def _time_of(
-        self, connection: Connection, job: int, run: JobRun
+        self, connection: Connection, job: int, run: GroupedRun
     ) -> tuple[int, int, int, int, int] | None:
         """Return group, start, end, CPUs and GPUs of a run; None: it has not begun, or its times are wrong.
 
@@ -264,7 +264,7 @@ class _Deltas:
                 connection.execute(delete(table).where(same, empty))
 
 
-def _key_of(run: JobRun | None, cluster: str, uid: int) -> GroupKey:
+def _key_of(run: GroupedRun | None, cluster: str, uid: int) -> GroupKey:
     return GroupKey(cluster, JOB, uid=uid) if run is None else run.key._replace(uid=uid)
 
 

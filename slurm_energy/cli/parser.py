@@ -32,10 +32,12 @@ class CommandParser(argparse.ArgumentParser):
         dashed_values: options whose value may begin with a dash, such as `-S -y` of sprio.
         rest_dest: attribute of the namespace that receives the list of all arguments after the first `--`;
             empty: argparse treats `--` as usual.
+        intermixed: whether options may stand between positional arguments, as in Slurm's commands.
     """
 
     dashed_values: tuple[str, ...] = ()
     rest_dest: str = ""
+    intermixed: bool = False
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -59,10 +61,14 @@ class CommandParser(argparse.ArgumentParser):
         Raises:
             UsageError: an argument is wrong, missing or unknown.
         """
-        namespace, extra = self.parse_known_args(args, namespace)
+        if self.intermixed:
+            parsed, extra = self.parse_known_intermixed_args(args, namespace)
+            assert parsed is not None
+        else:
+            parsed, extra = self.parse_known_args(args, namespace)
         if extra:
             raise self._unknown(extra[0])
-        return namespace
+        return parsed
 
     def explain_actions(self) -> None:
         """Add to the help of each action, such as `config check`, the examples that concern this action."""

@@ -20,6 +20,7 @@ BUILT_IN = {
     "acct": "energy of finished jobs, modelled on sacct",
     "job": "energy label of a job, or a comparison of several jobs",
     "label": "energy label of a job for papers and model cards, as text, JSON or SVG",
+    "report": "energy, emissions and cost by account, user, policy and time, modelled on sreport",
     "experiment": "throughput, completion times, energy and EDP of the jobs of a time window",
     "prio": "order of the queue: place, score and prediction of each job, modelled on sprio",
     "share": "shares and used energy of accounts and users, modelled on sshare",

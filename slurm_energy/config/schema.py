@@ -171,6 +171,11 @@ class ControllerConfig:
         "Use the roles in Slurm's database: coordinators may read the jobs of their accounts, and users with "
         "AdminLevel Operator or Administrator all jobs.",
     )
+    public_meter: bool = key(
+        False,
+        "Show idle and unattributed energy, and the total of the meters, to all users in senergy report; "
+        "otherwise to operators only.",
+    )
     enrich_interval_s: float = key(
         15.0,
         "Seconds between queries to Slurm for account, name and state of the jobs of new records.",

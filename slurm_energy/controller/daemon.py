@@ -46,6 +46,7 @@ from slurm_energy.controller.store import Store
 from slurm_energy.controller.tuning_advisor import TuningAdvisor, curve_oracle
 from slurm_energy.controller.tuning_learner import TuningLearner
 from slurm_energy.controller.usage_loop import UsageLoop
+from slurm_energy.controller.usage_routes import UsageRoutes
 from slurm_energy.errors import AlreadyRunningError, EnergyError, UnavailableError
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.openmetrics.listener import MetricsListener
@@ -197,21 +198,15 @@ class _Daemon:
         self._priority.quotas = lambda: self._quotas.standings
         grid_routes = GridRoutes(lambda: self._config, factors, self._grid)
         quota_routes = QuotaRoutes(lambda: self._config, store, self._quotas)
+        usage_routes = UsageRoutes(lambda: self._config, store, self._usage, factors, self._commands)
         self._server = ControllerServer(
-            *(
-                config,
-                self._access(config),
-                store,
-                self._failures,
-                self._status,
-                self._history,
-                self._priority,
-            ),
+            *(config, self._access(config), store, self._failures, self._status, self._history),
+            priority=self._priority,
             hosts=self._hosts,
             advisor=self._advisor,
             live=LiveReports(lambda: self._config, self._hosts, running),
             budget=BudgetRoutes(lambda: self._config, self._budget, store, self._hosts, self._squeue),
-            groups=[grid_routes.routes, quota_routes.routes],
+            groups=[grid_routes.routes, quota_routes.routes, usage_routes.routes],
         )
         metrics = ClusterMetrics(store, self._status, lambda: self._budget.states)
         self._metrics = MetricsListener(config.metrics.controller_listen, config.metrics, metrics.collect)

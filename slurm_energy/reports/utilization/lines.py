@@ -1,0 +1,358 @@
+"""Lines of each report of `senergy report`: groups, sums over the account hierarchy, and their order."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from slurm_energy.reports.utilization.grammar import ReportKind, ReportRequest
+from slurm_energy.reports.utilization.usage import (
+    IDLE,
+    JOB,
+    UNATTRIBUTED,
+    Amounts,
+    UsageDocument,
+    UsageRow,
+    group_amounts,
+    total,
+)
+
+TOTAL: Final = "total"
+UNKNOWN_NAME: Final = "(unknown)"
+NO_NAME: Final = "(none)"
+_METER_LABELS: Final = {IDLE: "(idle)", UNATTRIBUTED: "(unattributed)", TOTAL: "(total)"}
+_DIMENSION_OF: Final = {
+    ReportKind.BY_PARTITION: "partition",
+    ReportKind.BY_POLICY: "policy",
+    ReportKind.BY_TAG: "tag",
+    ReportKind.BY_GPU_KIND: "gpu_kind",
+}
+_EMPTY_NAMES: Final = {"tag": NO_NAME, "gpu_kind": NO_NAME}
+_ACCOUNT_USER: Final = ("account", "user")
+
+
+class SortOrder(StrEnum):
+    """Order of the lines of users and of other groups."""
+
+    NAME = "Name"
+    TIME = "Time"
+    ENERGY = "Energy"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a report.
+
+    Attributes:
+        cluster: name of the cluster.
+        interval: index of the interval.
+        kind: `job`, `idle`, `unattributed` or `total`.
+        names: values of the columns of names.
+        amounts: amounts of the line.
+        whole: amounts of which percentages are taken: of the cluster in the interval.
+        depth: depth of the account in the hierarchy.
+        parts: amounts by size class, or of jobs, idle and unattributed energy in `Utilization`.
+    """
+
+    cluster: str
+    interval: int
+    kind: str
+    names: Mapping[str, str]
+    amounts: Amounts
+    whole: Amounts
+    depth: int = 0
+    parts: Sequence[Amounts] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class SizeClass:
+    """A class of jobs by number of CPUs, from `low` to `high`; None: no upper bound."""
+
+    low: int
+    high: int | None
+
+    @property
+    def title(self) -> str:
+        """Header of the column, as in sreport."""
+        if self.high is None:
+            return f">= {self.low} CPUs"
+        return f"{self.low} CPUs" if self.low == self.high else f"{self.low}-{self.high} CPUs"
+
+
+def dimensions(request: ReportRequest) -> tuple[str, ...]:
+    """Return the dimensions by which senergyctld has to group for a report and its conditions."""
+    by: dict[str, None] = {}
+    if request.kind in _DIMENSION_OF:
+        by[_DIMENSION_OF[request.kind]] = None
+    if request.kind in (ReportKind.ACCOUNT_BY_USER, ReportKind.USER_BY_ACCOUNT, ReportKind.TOP_USAGE):
+        by |= {"account": None, "user": None}
+    if request.kind is ReportKind.ACCOUNT_BY_QOS:
+        by |= {"account": None, "qos": None}
+    if request.kind is ReportKind.SIZES_BY_ACCOUNT:
+        by |= {"account": None, "cpus": None}
+    for name, values in (
+        ("account", request.accounts),
+        ("user", request.users),
+        ("partition", request.partitions),
+    ):
+        if values:
+            by[name] = None
+    return tuple(by)
+
+
+def size_classes(request: ReportRequest, document: UsageDocument) -> list[SizeClass]:
+    """Return the size classes of SizesByAccount."""
+    if not request.sizes:
+        sizes = sorted({row.cpus for row in document.rows if row.kind == JOB and row.cpus is not None})
+        return [SizeClass(size, size) for size in sizes]
+    lows = (0, *request.sizes)
+    highs = (*(size - 1 for size in request.sizes), None)
+    return [SizeClass(low, high) for low, high in zip(lows, highs, strict=True)]
+
+
+def report_lines(
+    request: ReportRequest, document: UsageDocument, sort: SortOrder | None = None, *, with_meter: bool = True
+) -> list[Line]:
+    """Return the lines of a report in their order.
+
+    Args:
+        request: the report.
+        document: response of senergyctld, grouped by `dimensions(request)`.
+        sort: order of users and of other groups; None: by CPU time as in sreport, or by energy.
+        with_meter: whether idle and unattributed energy and the total are lines of their own.
+    """
+    lines: list[Line] = []
+    filtered = bool(request.accounts or request.users or request.partitions)
+    classes = size_classes(request, document)
+    for interval in range(len(document.intervals)):
+        for cluster in document.clusters:
+            rows = [row for row in document.rows if (row.cluster, row.interval) == (cluster, interval)]
+            if not rows:
+                continue
+            parents = document.parents.get(cluster, {})
+            block = _Block(request, cluster, interval, rows, parents, sort, classes)
+            lines += block.lines()
+            shown = with_meter and document.meter_visible and not (filtered or request.jobs_only)
+            if shown and request.kind in _WITH_METER:
+                lines += block.meter_lines()
+    return lines
+
+
+_WITH_METER: Final = frozenset(ReportKind) - {
+    ReportKind.UTILIZATION,
+    ReportKind.SIZES_BY_ACCOUNT,
+    ReportKind.TOP_USAGE,
+}
+Order = Callable[[Line], tuple[float | str, ...]]
+
+
+class _Block:
+    """The lines of one cluster in one interval."""
+
+    def __init__(
+        self,
+        request: ReportRequest,
+        cluster: str,
+        interval: int,
+        rows: Sequence[UsageRow],
+        parents: Mapping[str, str],
+        sort: SortOrder | None,
+        classes: Sequence[SizeClass],
+    ) -> None:
+        self._request, self._cluster, self._interval = request, cluster, interval
+        self._classes = classes
+        self._rows, self._parents, self._sort = rows, parents, sort
+        self._whole = total(row.amounts for row in rows)
+        self._jobs = [row for row in rows if row.kind == JOB and self._is_selected(row)]
+
+    def lines(self) -> Iterable[Line]:
+        """Return the lines of jobs."""
+        kind = self._request.kind
+        if kind is ReportKind.UTILIZATION:
+            return self._utilization()
+        if kind is ReportKind.ACCOUNT_BY_USER:
+            return self._users() if self._request.users else self._account_tree()
+        if kind in (ReportKind.USER_BY_ACCOUNT, ReportKind.TOP_USAGE):
+            return self._users_by_usage()
+        if kind is ReportKind.ACCOUNT_BY_QOS:
+            return self._by(("account", "qos"), lambda line: (*line.names.values(),))
+        if kind is ReportKind.SIZES_BY_ACCOUNT:
+            return self._sizes()
+        return self._by((_DIMENSION_OF[kind],), self._order(SortOrder.ENERGY))
+
+    def meter_lines(self) -> Iterator[Line]:
+        """Yield the idle and unattributed energy and the total of the meters."""
+        by_kind = group_amounts(self._rows, lambda row: row.kind)
+        for kind in (IDLE, UNATTRIBUTED):
+            yield self._line(kind, {}, by_kind.get(kind, Amounts()))
+        yield self._line(TOTAL, {}, self._whole)
+
+    def _line(self, kind: str, names: Mapping[str, str], amounts: Amounts, depth: int = 0) -> Line:
+        if kind != JOB:
+            names = dict.fromkeys(("account", *_DIMENSION_OF.values()), _METER_LABELS[kind])
+        return Line(self._cluster, self._interval, kind, names, amounts, self._whole, depth)
+
+    def _is_selected(self, row: UsageRow) -> bool:
+        request = self._request
+        users = [name.lower() for name in request.users]
+        if users and (row.names.get("user") or "").lower() not in users:
+            return False
+        if request.partitions and row.names.get("partition") not in request.partitions:
+            return False
+        return request.kind is ReportKind.SIZES_BY_ACCOUNT or self._is_in_accounts(row)
+
+    def _is_in_accounts(self, row: UsageRow) -> bool:
+        """Return whether the account of a row is requested; AccountUtilizationByUser includes those below."""
+        wanted = {name.lower() for name in self._request.accounts}
+        account = (row.names.get("account") or "").lower()
+        if not wanted or account in wanted:
+            return True
+        if self._request.kind is not ReportKind.ACCOUNT_BY_USER:
+            return False
+        return not wanted.isdisjoint(name.lower() for name in self._ancestors(account))
+
+    def _ancestors(self, account: str) -> list[str]:
+        """Return an account and the accounts above it."""
+        names = [account]
+        while (above := self._parents.get(names[-1], "")) and above not in names:
+            names.append(above)
+        return names
+
+    def _utilization(self) -> Iterator[Line]:
+        by_kind = group_amounts(self._rows, lambda row: row.kind)
+        parts = [by_kind.get(kind, Amounts()) for kind in (JOB, IDLE, UNATTRIBUTED)]
+        yield Line(self._cluster, self._interval, TOTAL, {}, self._whole, self._whole, parts=parts)
+
+    def _by(self, names: Sequence[str], order: Order) -> list[Line]:
+        def key(row: UsageRow) -> tuple[str, ...]:
+            return tuple(_shown_name(name, row.names.get(name)) for name in names)
+
+        lines = [
+            self._line(JOB, dict(zip(names, values, strict=True)), amounts)
+            for values, amounts in group_amounts(self._jobs, key).items()
+        ]
+        return sorted(lines, key=order)
+
+    def _order(self, default: SortOrder) -> Order:
+        sort = self._sort or default
+
+        def order(line: Line) -> tuple[float | str, ...]:
+            names = (*line.names.values(),)
+            if sort is SortOrder.NAME:
+                return names
+            used = line.amounts.cpu_seconds if sort is SortOrder.TIME else line.amounts.energy_uj
+            return -(used or 0), *names
+
+        return order
+
+    def _users(self) -> list[Line]:
+        return self._by(("user", "account"), lambda line: (*line.names.values(),))
+
+    def _users_by_usage(self) -> list[Line]:
+        request = self._request
+        lines = self._by(("user", "account"), self._order(SortOrder.TIME))
+        if request.group:
+            grouped: dict[str, list[Line]] = {}
+            for line in lines:
+                grouped.setdefault(line.names["user"], []).append(line)
+            lines = [
+                self._line(
+                    JOB,
+                    {"user": user, "account": ", ".join(sorted(line.names["account"] for line in own))},
+                    total(line.amounts for line in own),
+                )
+                for user, own in grouped.items()
+            ]
+            lines.sort(key=self._order(SortOrder.TIME))
+        return lines[: request.top_count] if request.kind is ReportKind.TOP_USAGE else lines
+
+    def _account_tree(self) -> Iterator[Line]:
+        """Yield each account, its users and the accounts below it, each level in alphabetical order."""
+        users: dict[str, list[tuple[str, Amounts]]] = {}
+        by_user = group_amounts(
+            self._jobs, lambda row: tuple(_shown_name(name, row.names.get(name)) for name in _ACCOUNT_USER)
+        )
+        for (account, user), amounts in by_user.items():
+            users.setdefault(account, []).append((user, amounts))
+        allowed = {name.lower() for name in self._request.accounts}
+        below: dict[str, set[str]] = {}
+        tops = set()
+        for account in users:
+            chain = self._ancestors(account)
+            if allowed:  # the accounts above the requested ones are not shown
+                places = [place for place, name in enumerate(chain) if name.lower() in allowed]
+                chain = chain[: places[-1] + 1]
+            for name, above in itertools.pairwise(chain):
+                below.setdefault(above, set()).add(name)
+            tops.add(chain[-1])
+        for account in sorted(tops, key=lambda name: (name == UNKNOWN_NAME, name not in below, name)):
+            yield from self._account(account, users, below, 0)
+
+    def _account(
+        self,
+        account: str,
+        users: Mapping[str, list[tuple[str, Amounts]]],
+        below: Mapping[str, set[str]],
+        depth: int,
+    ) -> list[Line]:
+        own = sorted(users.get(account, ()), key=lambda item: item[0])
+        lines = [self._line(JOB, {"account": account, "user": user}, sums, depth + 1) for user, sums in own]
+        sums = [line.amounts for line in lines]
+        for child in sorted(below.get(account, ())):
+            children = self._account(child, users, below, depth + 1)
+            sums.append(children[0].amounts)
+            lines += children
+        return [self._line(JOB, {"account": account, "user": ""}, total(sums), depth), *lines]
+
+    def _sizes(self) -> list[Line]:
+        rows: dict[str, list[UsageRow]] = {}
+        for row in self._jobs:
+            shown = self._size_account(row.names.get("account") or "")
+            if shown is not None:
+                rows.setdefault(_shown_name("account", shown), []).append(row)
+        whole = total(row.amounts for own in rows.values() for row in own)
+        return [
+            Line(
+                *(self._cluster, self._interval, JOB, {"account": account}),
+                *(total(row.amounts for row in own), whole),
+                parts=_by_size(own, self._classes),
+            )
+            for account, own in sorted(rows.items())
+        ]
+
+    def _size_account(self, account: str) -> str | None:
+        """Return the account in whose line a job of an account counts; None: in none."""
+        request = self._request
+        wanted = {name.lower() for name in request.accounts}
+        chain = self._ancestors(account)
+        if request.flat_view or not self._parents:
+            return account if not wanted or account.lower() in wanted else None
+        if request.account_as_parent:
+            parents = wanted or {chain[-1].lower()}
+            shown = [name for name, above in itertools.pairwise(chain) if above.lower() in parents]
+            return shown[-1] if shown else None
+        if not wanted:
+            return chain[-1]
+        shown = [name for name in chain if name.lower() in wanted]
+        return shown[-1] if shown else None
+
+
+def _shown_name(dimension: str, name: str | None) -> str:
+    """Return a name for people. A name that users chose cannot imitate a line such as `(total)`."""
+    if not name:
+        return _EMPTY_NAMES.get(dimension, UNKNOWN_NAME)
+    return f"\\{name}" if name.startswith("(") else name
+
+
+def _by_size(rows: Sequence[UsageRow], classes: Sequence[SizeClass]) -> list[Amounts]:
+    return [
+        total(
+            row.amounts
+            for row in rows
+            if row.cpus is not None and row.cpus >= one.low and (one.high is None or row.cpus <= one.high)
+        )
+        for one in classes
+    ]

@@ -1,0 +1,260 @@
+"""The cells of a report as text: names, and amounts in the units of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from slurm_energy.reports.utilization.columns import (
+    ReportColumn,
+    Source,
+    Tres,
+    header_of,
+    used_width,
+)
+from slurm_energy.reports.utilization.lines import Line, SizeClass
+from slurm_energy.reports.utilization.units import (
+    PercentMode,
+    ReportUnits,
+    energy_decimals,
+    exact_energy,
+    percent_text,
+    scaled_text,
+)
+from slurm_energy.reports.utilization.usage import JOB, Amounts
+from slurm_energy.safe_text import display_width, escape_controls
+
+UNKNOWN: Final = "unknown"
+_GRAMS_PER_KG: Final = 1000.0
+_SIZE_WIDTH, _SIZE_WIDTH_PERCENT, _CLUSTER_SHARE_WIDTH = 13, 20, 12
+
+
+@dataclass(frozen=True, slots=True)
+class CellStyle:
+    """How cells are written.
+
+    Attributes:
+        units: units of time and energy.
+        exact: whether amounts are written for programs: exact, and empty if unknown.
+        currency: currency of the cost.
+        time_text: writes a Unix time.
+        proper_name: returns the real name of a user; empty: unknown.
+    """
+
+    units: ReportUnits
+    exact: bool
+    currency: str
+    time_text: Callable[[float], str]
+    proper_name: Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTable:
+    """The texts of a report.
+
+    Attributes:
+        headers: header of each column.
+        widths: width of each column.
+        left: whether each column is left-justified.
+        rows: texts by row and column.
+        text_columns: whether each column has names, which users choose.
+    """
+
+    headers: Sequence[str]
+    widths: Sequence[int]
+    left: Sequence[bool]
+    rows: Sequence[Sequence[str]]
+    text_columns: Sequence[bool]
+
+
+def report_table(
+    lines: Sequence[Line],
+    columns: Sequence[ReportColumn],
+    intervals: Sequence[tuple[float, float]],
+    tres: Sequence[Tres],
+    style: CellStyle,
+    *,
+    tree: bool = False,
+) -> ReportTable:
+    """Return the table of a report.
+
+    Args:
+        lines: lines of the report.
+        columns: its columns.
+        intervals: start and end of each interval.
+        tres: the quantities of -T, one row for each; empty: one row per line.
+        style: how cells are written.
+        tree: indent accounts by their depth.
+    """
+    records = [(line, quantity) for line, quantity in _records(lines, tres)]
+    cells = [_Cells(column, records, intervals, style, tree=tree) for column in columns]
+    return ReportTable(
+        [one.header for one in cells],
+        [one.width for one in cells],
+        [column.left for column in columns],
+        [list(row) for row in zip(*(one.texts for one in cells), strict=True)] if cells else [],
+        [not column.is_number for column in columns],
+    )
+
+
+def size_table(
+    lines: Sequence[Line],
+    columns: Sequence[ReportColumn],
+    intervals: Sequence[tuple[float, float]],
+    classes: Sequence[SizeClass],
+    tres: Tres | None,
+    style: CellStyle,
+) -> ReportTable:
+    """Return the table of a report about job sizes.
+
+    Args:
+        lines: lines of the report, with an amount per class.
+        columns: columns of names.
+        intervals: start and end of each interval.
+        classes: size classes.
+        tres: the quantity; None: number of jobs.
+        style: how cells are written.
+    """
+    head = report_table(lines, columns, intervals, (), style)
+    width = _SIZE_WIDTH_PERCENT if style.units.percent is PercentMode.BOTH else _SIZE_WIDTH
+    rows = [list(row) for row in head.rows]
+    values = [[_value(part, tres) for part in line.parts] for line in lines]
+    decimals = energy_decimals((int(v) for row in values for v in row if v is not None), style.units.energy)
+    for row, line in zip(rows, lines, strict=True):
+        whole = _value(line.amounts, tres)
+        row += [_size_text(_value(part, tres), whole, tres, style, decimals) for part in line.parts]
+        row.append(percent_text(whole or 0, _value(line.whole, tres) or 0))
+    count = len(classes)
+    first = len(head.headers)
+    widths = [max([width, *(len(row[first + i]) for row in rows)]) for i in range(count)]
+    return ReportTable(
+        [*head.headers, *(one.title for one in classes), "% of cluster"],
+        [*head.widths, *widths, _CLUSTER_SHARE_WIDTH],
+        [*head.left, *[False] * (count + 1)],
+        rows,
+        [*head.text_columns, *[False] * (count + 1)],
+    )
+
+
+def _records(lines: Sequence[Line], tres: Sequence[Tres]) -> Iterator[tuple[Line, Tres | None]]:
+    for line in lines:
+        if not tres:
+            yield line, None
+        for quantity in tres:
+            # Nodes, not jobs, use idle energy: there is no CPU time of it.
+            if line.kind == JOB or not quantity.is_time:
+                yield line, quantity
+
+
+class _Cells:
+    """The texts of one column."""
+
+    def __init__(
+        self,
+        column: ReportColumn,
+        records: Sequence[tuple[Line, Tres | None]],
+        intervals: Sequence[tuple[float, float]],
+        style: CellStyle,
+        *,
+        tree: bool,
+    ) -> None:
+        self._column, self._intervals, self._style, self._tree = column, intervals, style, tree
+        energies = (self._amount(line, tres) for line, tres in records if self._tres(tres).is_energy)
+        self._decimals = energy_decimals((int(v) for v in energies if v is not None), style.units.energy)
+        self.header = header_of(column, style.units, style.currency)
+        if column.source == Source.AMOUNT and any(tres is not None for _, tres in records):
+            self.header = header_of(column, style.units, style.currency)
+        self.texts = [self._text(line, tres) for line, tres in records]
+        self.width = self._width(records)
+
+    def _width(self, records: Sequence[tuple[Line, Tres | None]]) -> int:
+        column = self._column
+        if column.fixed or not column.is_number:
+            return column.width
+        widest = max((display_width(escape_controls(text)) for text in self.texts), default=0)
+        if column.source == Source.USED:
+            times = (line.amounts.cpu_seconds or 0 for line, tres in records if self._tres(tres) is Tres.CPU)
+            return max(used_width(max(times, default=0), self._style.units.percent), widest)
+        return max(column.width, len(self.header), widest)
+
+    def _tres(self, tres: Tres | None) -> Tres:
+        """Return the quantity of the column in a row: that of the row if the column has no own."""
+        own = self._column.tres or Tres.CPU
+        return tres if tres is not None and self._column.source in (Source.USED, Source.PART) else own
+
+    def _amount(self, line: Line, tres: Tres | None) -> float | None:
+        column = self._column
+        amounts = line.amounts if column.part is None else line.parts[column.part]
+        return self._tres(tres).amount(amounts)
+
+    def _text(self, line: Line, tres: Tres | None) -> str:
+        column, style = self._column, self._style
+        if column.source == Source.CLUSTER:
+            return line.cluster
+        if column.source == Source.START:
+            return style.time_text(self._intervals[line.interval][0])
+        if column.source == Source.TRES_NAME:
+            return str(tres or Tres.CPU)
+        if column.source == Source.PROPER:
+            return style.proper_name(line.names["user"]) if line.names.get("user") else ""
+        if not column.is_number:
+            indent = " " * line.depth if self._tree and column.source == "account" else ""
+            return indent + line.names.get(column.source, "")
+        if column.source == Source.JOBS:
+            return "" if line.kind != JOB else _count_text(line.amounts.jobs, style)
+        if column.source == Source.SHARE:
+            return percent_text(line.amounts.energy_uj, line.whole.energy_uj).removesuffix("%")
+        quantity = self._tres(tres)
+        if line.kind != JOB and quantity.is_time:
+            return ""
+        whole = quantity.amount(line.whole)
+        return amount_text(quantity, self._amount(line, tres), whole, style, self._decimals)
+
+
+def amount_text(tres: Tres, value: float | None, whole: float | None, style: CellStyle, decimals: int) -> str:
+    """Return an amount as text, with or as a percentage if the units say so.
+
+    Args:
+        tres: the quantity.
+        value: microjoules, seconds, grams or currency units; None: unknown.
+        whole: amount of which percentages are taken.
+        style: how cells are written.
+        decimals: decimals of energies, unless they are exact.
+    """
+    if value is None or (style.units.percent is not PercentMode.NONE and whole is None):
+        return "" if style.exact else UNKNOWN
+    percent = percent_text(value, whole or 0)
+    if style.units.percent is PercentMode.ONLY:
+        return percent
+    text = _plain(tres, value, style, decimals)
+    return f"{text}({percent})" if style.units.percent is PercentMode.BOTH else text
+
+
+def _plain(tres: Tres, value: float, style: CellStyle, decimals: int) -> str:
+    if tres.is_time:
+        return f"{value / style.units.time.seconds:.0f}"
+    if tres.is_energy:
+        if style.exact:
+            return exact_energy(int(value), style.units.energy)
+        return scaled_text(int(value), style.units.energy.microjoules, decimals)
+    value = value / _GRAMS_PER_KG if tres is Tres.CO2E else value
+    if style.exact:
+        return f"{value:.9f}".rstrip("0").rstrip(".")
+    return f"{value:.3f}" if tres is Tres.CO2E else f"{value:.2f}"
+
+
+def _count_text(count: int | None, style: CellStyle) -> str:
+    return str(count) if count is not None else "" if style.exact else UNKNOWN
+
+
+def _value(amounts: Amounts, tres: Tres | None) -> float | None:
+    return amounts.jobs if tres is None else tres.amount(amounts)
+
+
+def _size_text(
+    value: float | None, whole: float | None, tres: Tres | None, style: CellStyle, decimals: int
+) -> str:
+    if tres is None:
+        return _count_text(None if value is None else int(value), style)
+    return amount_text(tres, value, whole, style, decimals)

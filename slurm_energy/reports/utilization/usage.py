@@ -1,0 +1,187 @@
+"""The response to `GET /v1/usage`: amounts of energy, time, emissions and cost by group and interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from slurm_energy.errors import UsageError
+
+JOB: Final = "job"
+IDLE: Final = "idle"
+UNATTRIBUTED: Final = "unattributed"
+COMPONENTS: Final = ("cpu", "dram", "gpu", "other")
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """Sums over jobs or nodes.
+
+    Attributes:
+        energy_uj: energy in microjoules.
+        component_uj: energy by component in microjoules; a component without a meter is missing.
+        cpu_seconds, gpu_seconds: allocated CPU and GPU time; None: unknown.
+        jobs: number of jobs that ran; None: unknown.
+        co2e_grams: emissions; None: unknown.
+        cost: cost in the currency of the response; None: unknown.
+    """
+
+    energy_uj: int = 0
+    component_uj: Mapping[str, int] = field(default_factory=dict)
+    cpu_seconds: float | None = 0.0
+    gpu_seconds: float | None = 0.0
+    jobs: int | None = 0
+    co2e_grams: float | None = 0.0
+    cost: float | None = 0.0
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Amounts:
+        """Return the amounts of a row of the response."""
+        components = {name: row.get(f"{name}_microjoules") for name in COMPONENTS}
+        return cls(
+            int(row["energy_microjoules"]),
+            {name: int(value) for name, value in components.items() if value is not None},
+            row.get("cpu_seconds"),
+            row.get("gpu_seconds"),
+            row.get("jobs"),
+            row.get("co2e_grams"),
+            row.get("cost"),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the amounts as a dict with the keys of the response."""
+        return {
+            "energy_microjoules": self.energy_uj,
+            **{f"{name}_microjoules": self.component_uj.get(name) for name in COMPONENTS},
+            "cpu_seconds": self.cpu_seconds,
+            "gpu_seconds": self.gpu_seconds,
+            "jobs": self.jobs,
+            "co2e_grams": self.co2e_grams,
+            "cost": self.cost,
+        }
+
+
+def total(amounts: Iterable[Amounts]) -> Amounts:
+    """Return the sum of amounts. A figure is unknown if that of one summand is unknown."""
+    summands = list(amounts)
+    components: dict[str, int] = {}
+    for one in summands:
+        for name, value in one.component_uj.items():
+            components[name] = components.get(name, 0) + value
+    return Amounts(
+        sum(one.energy_uj for one in summands),
+        components,
+        _sum_or_none([one.cpu_seconds for one in summands]),
+        _sum_or_none([one.gpu_seconds for one in summands]),
+        None if any(one.jobs is None for one in summands) else sum(one.jobs or 0 for one in summands),
+        _sum_or_none([one.co2e_grams for one in summands]),
+        _sum_or_none([one.cost for one in summands]),
+    )
+
+
+def _sum_or_none(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) if len(known) == len(values) else None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """Amounts of one group in one interval.
+
+    Attributes:
+        cluster: name of the cluster.
+        interval: index of the interval.
+        kind: `job`, `idle` or `unattributed`.
+        names: by dimension (`account`, `user`, ...), the value of the group; None: unknown or none.
+        cpus: number of CPUs of the jobs, if the request groups by size; None: unknown.
+        amounts: the sums.
+    """
+
+    cluster: str
+    interval: int
+    kind: str
+    names: Mapping[str, str | None]
+    cpus: int | None
+    amounts: Amounts
+
+
+@dataclass(frozen=True, slots=True)
+class UsageDocument:
+    """The response to `GET /v1/usage`.
+
+    Attributes:
+        start, end: window in Unix seconds.
+        intervals: start and end of each interval of the window.
+        rows: amounts by group.
+        parents: by cluster, the parent of each Slurm account; empty: unknown.
+        meter_visible: whether the response contains idle and unattributed energy.
+        scope: whose jobs the response covers: `all`, `accounts` or `own`.
+        currency: currency of the cost; empty: cost is unknown.
+        has_carbon: whether emissions are computed.
+        notes: remarks for the reader, one line each.
+        data: the response itself.
+    """
+
+    start: float
+    end: float
+    intervals: Sequence[tuple[float, float]]
+    rows: Sequence[UsageRow]
+    parents: Mapping[str, Mapping[str, str]]
+    meter_visible: bool
+    scope: str
+    currency: str
+    has_carbon: bool
+    notes: Sequence[str]
+    data: Mapping[str, Any]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> UsageDocument:
+        """Return the document of a response.
+
+        Raises:
+            UsageError: the response has another form, for example that of a newer release.
+        """
+        try:
+            return cls(
+                float(data["window"]["start"]),
+                float(data["window"]["end"]),
+                tuple((float(start), float(end)) for start, end in data["intervals"]),
+                tuple(_row(row) for row in data["rows"]),
+                {name: dict(parents) for name, parents in (data.get("parents") or {}).items()},
+                bool(data.get("meter_visible")),
+                str(data.get("scope", "all")),
+                str(data.get("currency") or ""),
+                bool(data.get("has_carbon")),
+                tuple(str(note) for note in data.get("notes", ())),
+                data,
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UsageError("controller's answer", f"not a usage document: {error!r}"[:120]) from None
+
+    @property
+    def clusters(self) -> list[str]:
+        """Names of the clusters with rows, sorted."""
+        return sorted({row.cluster for row in self.rows})
+
+
+def _row(data: Mapping[str, Any]) -> UsageRow:
+    names = {key: data.get(key) for key in NAMES if key in data}
+    return UsageRow(
+        str(data["cluster"]), int(data["interval"]), str(data["kind"]), names, data.get("cpus"),
+        Amounts.from_json(data),
+    )  # fmt: skip
+
+
+NAMES: Final = ("account", "user", "qos", "partition", "policy", "tag", "gpu_kind")
+"""Dimensions of groups whose values are names."""
+
+
+def group_amounts(rows: Iterable[UsageRow], key: Callable[[UsageRow], Key]) -> dict[Key, Amounts]:
+    """Return the sums of rows by key, in the order of the first row of each key."""
+    groups: dict[Key, list[Amounts]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row.amounts)
+    return {name: total(amounts) for name, amounts in groups.items()}

@@ -1,0 +1,200 @@
+"""`GET /v1/usage`: who sees what, emissions and cost over time, and parameters that are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import period_examples as periods
+import pytest
+import store_examples as stored
+
+from slurm_energy.accounting import ingest, job_facts
+from slurm_energy.accounting.periods import DeliveredPeriod, store_periods
+from slurm_energy.config import Config
+from slurm_energy.controller.grid_source import GridFactorSource
+from slurm_energy.controller.identity import Rights
+from slurm_energy.controller.store import Store
+from slurm_energy.controller.usage_loop import UsageLoop
+from slurm_energy.controller.usage_routes import UsageRoutes
+from slurm_energy.errors import UnavailableError, UsageError
+from slurm_energy.grid.factor import GridFactor
+from slurm_energy.grid.footprint import GridFactors
+from slurm_energy.grid.series import GridSeries, SeriesSource
+from slurm_energy.log_once import RepeatedFailureLog
+from slurm_energy.protocol.usage_requests import UsageRequest
+
+HOUR = 3600
+T0 = 1_699_999_200
+OPERATOR = Rights(0, "root", everything=True)
+ALICE, BOB = Rights(1000, "alice"), Rights(1001, "bob")
+COORDINATOR = Rights(7, "carol", accounts=frozenset({"biology"}))
+DAY = {"edges": f"{T0},{T0 + 2 * HOUR}", "by": "account,user", "cluster": "c1"}
+
+
+class Grid(GridFactorSource):
+    """Factors that are given."""
+
+    def __init__(self, factors: GridFactors) -> None:
+        self.given = factors
+
+    async def factors(self, start_s: float, end_s: float, zone: str = "") -> GridFactors:
+        return self.given
+
+
+def no_slurm(_: Any) -> str:
+    raise UnavailableError("sacctmgr", "not found")
+
+
+def fill(store: Store) -> None:
+    """Store two hours of two nodes with a job of alice and one of bob, who changed his account."""
+
+    async def write() -> None:
+        for hour in range(2):
+            for node, uid, job_id in (("n1", 1000, 1), ("n2", 1001, 2)):
+                period = periods.period(
+                    T0 + hour * HOUR,
+                    node=node,
+                    jobs={(job_id, 0): {"cpu": 3_600_000_000_000 * job_id}},
+                    idle={"cpu": 1_800_000_000_000},
+                    uid=uid,
+                )
+                item = DeliveredPeriod(0, period, "{}")
+                await store.write(store_periods, [item], stored.NOW)
+        for job_id, uid, user, account in ((1, 1000, "alice", "physics"), (2, 1001, "bob", "biology")):
+            times = {"start": T0 + 1.0, "end": T0 + 2 * HOUR - 1.0}
+            data = stored.item(job_id=job_id, uid=uid, user=user, node=f"n{job_id}", **times)
+            items, _ = ingest.read_items([data])
+            await store.write(ingest.store, items, stored.NOW)
+            facts = stored.job(job_id, account=account, user=user, allocated="cpu=2", **times)
+            lookups = await store.read(job_facts.pending_lookups, 0.0)
+            await store.write(job_facts.store, {job_id: [facts]}, lookups, stored.NOW)
+
+    asyncio.run(write())
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    store = Store(tmp_path_factory.mktemp("usage") / "a.db")
+    fill(store)
+    yield store
+    store.close()
+
+
+def ask(
+    store: Store,
+    rights: Rights,
+    query: Mapping[str, str] = DAY,
+    factors: GridFactors | None = None,
+    *,
+    public_meter: bool = False,
+) -> dict[str, Any]:
+    config = Config()
+    config = dataclasses.replace(
+        config, controller=dataclasses.replace(config.controller, public_meter=public_meter)
+    )
+    usage = UsageLoop(store, RepeatedFailureLog(logging.getLogger("test")))
+    routes = UsageRoutes(lambda: config, store, usage, Grid(factors or GridFactors()), no_slurm)
+    return asyncio.run(routes.report(query, rights))
+
+
+def energies(response: Mapping[str, Any]) -> dict[str, int]:
+    return {row.get("user") or row["kind"]: row["energy_microjoules"] // 10**6 for row in response["rows"]}
+
+
+def test_everyone_sees_what_he_may(store: Store) -> None:
+    everything = {"alice": 7_200_000, "bob": 14_400_000, "idle": 7_200_000, "unattributed": 0}
+    assert energies(ask(store, OPERATOR)) == everything
+    assert energies(ask(store, ALICE)) == {"alice": 7_200_000}
+    assert energies(ask(store, COORDINATOR)) == {"bob": 14_400_000}
+    assert energies(ask(store, Rights(5, "eve"))) == {}
+    shared = ask(store, BOB, public_meter=True)
+    assert energies(shared) == {key: everything[key] for key in ("bob", "idle", "unattributed")}
+    assert shared["meter_visible"] and not ask(store, BOB)["meter_visible"]
+    assert ask(store, BOB)["scope"] == "own" and ask(store, COORDINATOR)["accounts"] == ["biology"]
+
+
+def test_users_do_not_see_missing_hours_of_nodes(store: Store) -> None:
+    query = DAY | {"edges": f"{T0 - HOUR},{T0 + 2 * HOUR}"}
+    assert ask(store, ALICE, query)["missing_node_seconds"] is None
+    assert not any("node-hours" in note for note in ask(store, ALICE, query)["notes"])
+
+
+def test_emissions_follow_the_intensity_of_each_hour(store: Store) -> None:
+    source = SeriesSource("csv", "DE", "")
+    carbon = GridSeries(source, [(T0, T0 + HOUR, 100.0), (T0 + HOUR, T0 + 2 * HOUR, 500.0)])
+    price = GridSeries.constant(SeriesSource("constant", "", "configured"), 0.25)
+    factors = GridFactors(GridFactor(carbon), GridFactor(price), pue=1.5)
+    response = ask(store, OPERATOR, factors=factors)
+    rows = {row.get("user") or row["kind"]: row for row in response["rows"]}
+    # 1 kWh in each hour: (100 + 500) g, 2 x 0.25 EUR, times the PUE.
+    assert rows["alice"]["co2e_grams"] == pytest.approx(900)
+    assert rows["alice"]["cost"] == pytest.approx(0.75)
+    assert rows["idle"]["co2e_grams"] == pytest.approx(900)
+    assert response["currency"] == "EUR" and "DE" in response["basis"] and "PUE 1.5" in response["basis"]
+    hours = ask(store, OPERATOR, DAY | {"edges": f"{T0},{T0 + HOUR},{T0 + 2 * HOUR}"}, factors)
+    grams = [row["co2e_grams"] for row in hours["rows"] if row.get("user") == "bob"]
+    assert grams == [pytest.approx(300), pytest.approx(1500)]
+
+
+def test_emissions_are_unknown_where_the_intensity_is(store: Store) -> None:
+    carbon = GridSeries(SeriesSource("csv", "DE", ""), [(T0, T0 + HOUR, 100.0)])
+    response = ask(store, OPERATOR, factors=GridFactors(GridFactor(carbon)))
+    rows = {row.get("user") or row["kind"]: row["co2e_grams"] for row in response["rows"]}
+    assert rows["alice"] is None
+    assert response["currency"] == ""
+
+
+def test_energy_of_chosen_nodes(store: Store) -> None:
+    response = ask(store, OPERATOR, DAY | {"node": "n1,n9"})
+    assert energies(response) == {"alice": 7_200_000, "idle": 3_600_000, "unattributed": 0}
+    assert {row["cpu_seconds"] for row in response["rows"]} == {None}
+
+
+def test_cpu_time_and_jobs_are_counted(store: Store) -> None:
+    query = DAY | {"by": "cpus", "jobs": "1"}
+    rows = [row for row in ask(store, OPERATOR, query)["rows"] if row["kind"] == "job"]
+    assert [(row["cpus"], row["cpu_seconds"], row["jobs"]) for row in rows] == [(2, 4 * (2 * HOUR - 2), 2)]
+
+
+def test_edges_inside_a_period_are_noted(store: Store) -> None:
+    response = ask(store, OPERATOR, DAY | {"edges": f"{T0 + 1800},{T0 + HOUR}"})
+    assert energies(response)["alice"] == 1_800_000
+    assert any("in proportion to time" in note for note in response["notes"])
+
+
+def test_other_clusters_are_left_out(store: Store) -> None:
+    assert ask(store, OPERATOR, DAY | {"cluster": "c2"})["rows"] == []
+    everywhere = {key: value for key, value in DAY.items() if key != "cluster"} | {"all_clusters": "1"}
+    assert energies(ask(store, OPERATOR, everywhere))["alice"] == 7_200_000
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {},
+        {"edges": "5"},
+        {"edges": "5,5"},
+        {"edges": "6,5"},
+        {"edges": "-1,5"},
+        {"edges": "1.5,5"},
+        {"edges": "1,999999999999"},
+        {"edges": ",".join(map(str, range(600)))},
+        {"edges": "1,2", "by": "node; DROP TABLE jobs"},
+        {"edges": "1,2", "jobs": "yes"},
+        {"edges": "1,2", "user": "alice"},
+    ],
+)
+def test_bad_parameters_are_refused(query: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        UsageRequest.from_query(query)
+
+
+def test_parameters_survive() -> None:
+    request = UsageRequest((1, 2, 3), ("account", "cpus"), ("c1", "c2"), True, ("n1",), True)
+    assert UsageRequest.from_query(request.parameters()) == request
+    assert UsageRequest.from_query(UsageRequest((1, 2)).parameters()) == UsageRequest((1, 2))
