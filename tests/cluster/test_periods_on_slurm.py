@@ -1,0 +1,45 @@
+"""Periods of a node's energy from real daemons: a stopped agent delivers, and they equal the job's record."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import time
+from typing import Any
+
+import judges
+import pytest
+from lab_driver import LabDriver
+
+pytestmark = [pytest.mark.cluster, pytest.mark.root]
+
+NODE = "n1"
+
+
+def rows(lab: LabDriver, statement: str, *values: Any) -> list[Any]:
+    path = lab.layout.state / "senergyctld/senergy.db"
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30) as connection:
+        return connection.execute(statement, values).fetchall()
+
+
+def test_a_stopped_agent_delivers_the_periods_of_its_jobs(lab: LabDriver) -> None:
+    job = lab.sbatch("sleep 3", f"-w{NODE}")
+    assert lab.wait(job) == "COMPLETED"
+    record = judges.acct(lab, job)[0]["nodes"][0]
+    joules = sum(part["energy_joules"] for name, part in record["components"].items() if name != "node")
+    lab.kill("senergyd", NODE, signal.SIGTERM)
+    lab.start("senergyd", NODE)
+    deadline = time.monotonic() + 120
+    query = "SELECT start FROM periods WHERE kind = 'job' AND job_id = ? AND node = ?"
+    while not (starts := rows(lab, query, job, NODE)):
+        assert time.monotonic() < deadline, lab.log(f"{NODE}-senergyd")
+        time.sleep(0.5)
+    of_job = rows(lab, "SELECT sum(total_uj) FROM periods WHERE kind = 'job' AND job_id = ?", job)[0][0]
+    assert of_job == round(joules * 1e6)
+    for (start,) in starts:
+        kinds = rows(lab, "SELECT DISTINCT kind FROM periods WHERE node = ? AND start = ?", NODE, start)
+        assert {kind for (kind,) in kinds} == {"job", "idle", "unattributed"}
+        ((begin, end),) = rows(
+            lab, "SELECT start, end FROM node_periods WHERE node = ? AND start = ?", NODE, start
+        )
+        assert begin < end <= time.time() + 2
