@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import resource
 import shutil
 import signal
 import socket
 import subprocess
 import threading
-import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -249,32 +247,6 @@ class TestLife:
         wait_for(lambda: "reload refused" in controller.log.read_text())
         assert controller.policies.read_bytes() == good
         assert "day" in [p["name"] for p in controller.client().get("/v1/policies")["policies"]]
-
-    def test_kill_9_while_agents_deliver(self, controller):
-        chance = random.Random(4)
-        spool = {e["record"]["record_id"]: e for e in (entry(n) for n in range(300))}
-        everything, acknowledged = set(spool), set()
-        for round_number in range(5):
-            controller.start()
-            if round_number < 4:
-                killer = threading.Timer(chance.uniform(0.0, 0.15), controller.process.kill)
-                killer.start()
-            deadline = time.monotonic() + 60
-            while spool and (round_number == 4 or controller.process.poll() is None):
-                assert time.monotonic() < deadline
-                with contextlib.suppress(UnavailableError):
-                    batch = [spool[key] for key in list(spool)[:3]]
-                    for key in controller.client().post("/v1/records", {"items": batch})["accepted"]:
-                        acknowledged.add(key)
-                        # A response can be lost too; the agent then sends the record again.
-                        if chance.random() < 0.8 or round_number == 4:
-                            del spool[key]
-            if round_number < 4:
-                killer.join()
-                controller.stop(signal.SIGKILL)
-        assert acknowledged == everything
-        records = controller.client().get("/v1/records", {"duplicates": "1"})["records"]
-        assert sorted(r["record_id"] for r in records) == sorted(everything)
 
 
 def test_help_and_version(controller):
