@@ -26,10 +26,13 @@ SPANK_PLUGIN(senergy, 1)
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define NOTIFY_TIMEOUT_MS 50
 #define CPUS_MAX 4096 /* characters of a list of cores; a longer list is not sent */
+#define REPLY_MAX 512 /* bytes of a response of senergyd; agent/jobs/output_line.py keeps its line shorter   \
+                       */
 
 /* Slurm's numbers of the steps that have names (slurm.h; unchanged since 22.05). */
 #define STEP_BATCH 0xfffffffbu
@@ -218,10 +221,31 @@ static void print_fingerprint(spank_t spank, uint32_t step, char text[FINGERPRIN
         snprintf(text, FINGERPRINT_SIZE + 2, "\"%s\"", digest);
 }
 
+/*
+ * Writes the line about energy in senergyd's response to the job's standard error, which is slurmstepd's own
+ * in the batch step. The line has neither quotes nor backslashes. Nothing is written if the user has set
+ * SENERGY_OUTPUT_LINE=0, or if the output is not a file: a full pipe would block slurmstepd.
+ */
+static void print_output_line(spank_t spank, const char *reply) {
+    static const char key[] = "\"line\":\"";
+    char choice[8], line[REPLY_MAX + 1];
+    const char *begin = strstr(reply, key), *end = begin ? strchr(begin + sizeof(key) - 1, '"') : NULL;
+    struct stat status;
+    if (!end || fstat(STDERR_FILENO, &status) != 0 || !S_ISREG(status.st_mode))
+        return;
+    if (spank_getenv(spank, "SENERGY_OUTPUT_LINE", choice, sizeof(choice)) == ESPANK_SUCCESS &&
+        strcmp(choice, "0") == 0)
+        return;
+    begin += sizeof(key) - 1;
+    int length = snprintf(line, sizeof(line), "%.*s\n", (int)(end - begin), begin);
+    if (write(STDERR_FILENO, line, (size_t)length) < 0)
+        slurm_debug("senergy: output line: %m");
+}
+
 /* Notifies senergyd that this step starts or ends. Without senergyd the step is not listed separately. */
 static void notify(spank_t spank, const char *event) {
     uint32_t job_id, step_id;
-    char step[16], cpus[CPUS_MAX + 3], job_cpus[CPUS_MAX + 3], message[2 * CPUS_MAX + 256], reply[512];
+    char step[16], cpus[CPUS_MAX + 3], job_cpus[CPUS_MAX + 3], message[2 * CPUS_MAX + 256], reply[REPLY_MAX];
     char script[FINGERPRINT_SIZE + 2];
     if (spank_get_item(spank, S_JOB_ID, &job_id) != ESPANK_SUCCESS ||
         spank_get_item(spank, S_JOB_STEPID, &step_id) != ESPANK_SUCCESS)
@@ -237,6 +261,8 @@ static void notify(spank_t spank, const char *event) {
     const char *problem = exchange(socket_path, message, (size_t)length, NOTIFY_TIMEOUT_MS, NOTIFY_TIMEOUT_MS,
                                    reply, sizeof(reply));
     slurm_debug("senergy: step %s: %s: %s", event, socket_path, problem ? problem : reply);
+    if (!problem && step_id == STEP_BATCH && strcmp(event, "end") == 0)
+        print_output_line(spank, reply);
 }
 
 int slurm_spank_init(spank_t spank, int count, char *arguments[]) {

@@ -15,6 +15,7 @@ from slurm_energy.agent.controller_request import request_controller
 from slurm_energy.agent.jobs.job_manager import JobManager
 from slurm_energy.config import Config
 from slurm_energy.errors import EnergyError
+from slurm_energy.grid.present_factors import PresentFactors
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.protocol.live_reports import LIVE_PATH, MAX_INTERVAL_S, LiveReport
 from slurm_energy.quantities import is_number
@@ -64,6 +65,7 @@ class LiveReportClient:
             return min(max(_MAX_RETRY_S, interval_s), interval_s * 2.0 ** min(self._failed, 10))
         self._failures.clear(_SUBJECT, "accepted again")
         self._failed = 0
+        self._jobs.output_line.factors = PresentFactors.from_json(answer.get("grid"))
         requested_s = answer.get("interval_s")
         if not is_number(requested_s):
             return interval_s

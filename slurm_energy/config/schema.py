@@ -116,6 +116,11 @@ class AgentConfig:
         "off: divide by CPU time. Takes effect at the start of senergyd. See docs/attribution.md.",
         one_of("auto", "mount", "off"),
     )
+    output_line: bool = key(
+        True,
+        "Write a line about energy, emissions and cost at the end of the output of batch jobs. Users switch "
+        "it off with SENERGY_OUTPUT_LINE=0 in the environment of sbatch.",
+    )
     log_level: str = key("info", "Minimum log level; --log-level overrides it.", one_of(*LOG_LEVELS))
 
 

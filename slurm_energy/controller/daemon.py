@@ -36,6 +36,7 @@ from slurm_energy.controller.live_reports import LiveReports
 from slurm_energy.controller.node_hosts import NodeHosts
 from slurm_energy.controller.oracle_refit import OracleRefit
 from slurm_energy.controller.policy_file import write_policy_file
+from slurm_energy.controller.present_grid import PresentGrid
 from slurm_energy.controller.priority_loop import OFF, PriorityLoop, make_pipeline
 from slurm_energy.controller.quota_routes import QuotaRoutes
 from slurm_energy.controller.quota_watch import QuotaWatch
@@ -204,7 +205,9 @@ class _Daemon:
             priority=self._priority,
             hosts=self._hosts,
             advisor=self._advisor,
-            live=LiveReports(lambda: self._config, self._hosts, running),
+            live=LiveReports(
+                lambda: self._config, self._hosts, running, factors=PresentGrid(factors).current
+            ),
             budget=BudgetRoutes(lambda: self._config, self._budget, store, self._hosts, self._squeue),
             groups=[grid_routes.routes, quota_routes.routes, usage_routes.routes],
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from slurm_energy.controller.identity import Rights
 from slurm_energy.controller.node_hosts import NodeHosts, Sender, check_sender
 from slurm_energy.controller.running_jobs import RunningJobCache
 from slurm_energy.errors import EnergyError, UnavailableError, UsageError
+from slurm_energy.grid.present_factors import PresentFactors
 from slurm_energy.protocol.live_reports import MAX_INTERVAL_S, LiveReport
 from slurm_energy.protocol.query_parameters import refuse_unknown, words
 from slurm_energy.quantities import shown
@@ -79,6 +80,7 @@ class LiveReports:
         hosts: addresses of nodes; None: any agent may report for any node.
         running: the running jobs in Slurm, for the accounts of jobs; None: accounts are unknown.
         clock: returns monotonic seconds.
+        factors: returns the present carbon intensity and price, for the nodes; None: they are unknown.
     """
 
     def __init__(
@@ -87,8 +89,10 @@ class LiveReports:
         hosts: NodeHosts | None = None,
         running: RunningJobCache | None = None,
         clock: Callable[[], float] = time.monotonic,
+        factors: Callable[[], Awaitable[PresentFactors]] | None = None,
     ) -> None:
         self._config, self._hosts, self._running, self._clock = config, hosts, running, clock
+        self._factors = factors or _unknown_factors
         self._nodes: dict[tuple[str, str], NodeState] = {}
         self._bytes = 0
         self._expired_s = clock()
@@ -117,7 +121,7 @@ class LiveReports:
         report = await asyncio.to_thread(_read, body, check)
         await check_sender(self._hosts, report.node, sender, controller.record_hosts)
         self._put(report, await asyncio.to_thread(_running_records, report), len(body))
-        return {"interval_s": self.interval_s}
+        return {"interval_s": self.interval_s, "grid": (await self._factors()).to_json()}
 
     async def running(self, query: Mapping[str, str], rights: Rights) -> Iterator[str]:
         """Return the response to `GET /v1/running` as JSON text in pieces, without its last brace.
@@ -194,6 +198,10 @@ class LiveReports:
         self._expired_s = now_s
         for key in [key for key, state in self._nodes.items() if _is_expired(state, now_s)]:
             self._bytes -= self._nodes.pop(key).size_bytes
+
+
+async def _unknown_factors() -> PresentFactors:
+    return PresentFactors()
 
 
 def _is_expired(state: NodeState, now_s: float) -> bool:

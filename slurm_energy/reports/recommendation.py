@@ -39,7 +39,7 @@ def recommendations(job: JobUsage, config: Config) -> Iterator[Note]:
     """
     if job.elapsed_s <= 0 or job.energy_joules is None or job.first.policy not in UNTUNED_POLICIES:
         return
-    note = _predicted_cap(job, config) or _edp(job, config)
+    note = _predicted_cap(job, config) or measured_recommendation(job, config)
     if note is not None:
         yield note
 
@@ -141,7 +141,10 @@ def _search(
     return before, best, cap
 
 
-def _edp(job: JobUsage, config: Config) -> Note | None:
+def measured_recommendation(job: JobUsage, config: Config) -> Note | None:
+    """Return the energy policy `edp` as a recommendation, if its settings were measured on these devices."""
+    if job.elapsed_s <= 0 or job.energy_joules is None or job.first.policy not in UNTUNED_POLICIES:
+        return None
     policy = catalogue(config)["edp"]
     if policy.base != "edp" or not policy.allows(job.job.user or job.first.user):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -106,3 +107,24 @@ except jobs.RefusedError as error:
 """
     done = lab.run(sys.executable, "-c", code, check=False)
     assert done.returncode == 0 and "fast" in done.stdout, done
+
+
+def test_a_line_about_energy_ends_the_output_of_batch_jobs(lab: LabDriver) -> None:
+    files = {}
+    for name, options, environment in (
+        ("on", (), {}),
+        ("off", (), {"SENERGY_OUTPUT_LINE": "0"}),
+        ("apart", ("--error=apart.err",), {}),
+        ("discarded", ("--error=/dev/null",), {}),
+    ):
+        path = lab.layout.root / f"{name}.out"
+        words = ("--exclusive", f"--output={path}", f"--chdir={lab.layout.root}", *options)
+        files[name] = path, lab.sbatch("echo first; srun true; sleep 1; echo last", *words, env=environment)
+    for _, job in files.values():
+        lab.wait(job)
+    texts = {name: path.read_text() for name, (path, _) in files.items()}
+    assert texts["off"] == texts["apart"] == texts["discarded"] == "first\nlast\n"
+    first, last, line = texts["on"].splitlines()
+    assert (first, last) == ("first", "last")
+    assert re.fullmatch(r"senergy: [\d.]+ [kM]?J in 00:00:\d\d on n1, mean [\d.]+ k?W", line), line
+    assert (lab.layout.root / "apart.err").read_text().startswith("senergy: ")

@@ -27,6 +27,7 @@ from slurm_energy.controller.identity import Rights
 from slurm_energy.controller.live_reports import LiveReports
 from slurm_energy.controller.node_hosts import Sender
 from slurm_energy.errors import UnavailableError, UsageError
+from slurm_energy.grid.present_factors import PresentFactors
 from slurm_energy.protocol.live_reports import LIVE_PATH, MAX_LIVE_RECORDS, RUNNING_PATH, LiveReport
 from slurm_energy.records import EnergyRecord
 from slurm_energy.slurm.roles import Roles
@@ -111,7 +112,9 @@ class TestClient:
             return function(*arguments)
 
         made = LiveReport("c1", "n1", 5.0)
-        jobs: Any = SimpleNamespace(queries=SimpleNamespace(report=lambda *_: made), node="n1")
+        jobs: Any = SimpleNamespace(
+            queries=SimpleNamespace(report=lambda *_: made), node="n1", output_line=SimpleNamespace()
+        )
         monkeypatch.setattr(live_report_client, "request_controller", request)
         return LiveReportClient(jobs, lambda: Config(agent=AgentConfig(**agent)), work)
 
@@ -196,7 +199,8 @@ class TestController:
 
     def test_owners_and_operators_see_running_jobs(self, controller: Controller) -> None:
         async def story(c: Controller) -> None:
-            assert (await c.post(report("n1", 1, 2), target=LIVE_PATH))[1] == {"interval_s": 0.02}
+            answer = (await c.post(report("n1", 1, 2), target=LIVE_PATH))[1]
+            assert answer == {"interval_s": 0.02, "grid": PresentFactors().to_json()}
             await c.post(report("n2", 3, uid=BOB), target=LIVE_PATH)
             assert await self.seen(c, OPERATOR) == ("all", [1, 2, 3])
             assert await self.seen(c, ALICE) == ("own", [1, 2])

@@ -14,6 +14,7 @@ from slurm_energy.agent.jobs import job_records, planner, recovery
 from slurm_energy.agent.jobs.acct_gather import AcctGatherQueries
 from slurm_energy.agent.jobs.finalizer import JobFinalizer
 from slurm_energy.agent.jobs.live_queries import LiveQueries
+from slurm_energy.agent.jobs.output_line import OutputLine
 from slurm_energy.agent.jobs.progress_reports import ProgressReports
 from slurm_energy.agent.jobs.sessions import CLOSING, OPEN, STARTING, Session, SessionTable
 from slurm_energy.agent.jobs.settings_applier import SettingsApplier
@@ -22,7 +23,6 @@ from slurm_energy.agent.metering import components
 from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.metering.cpu_time_meter import SampleReason
 from slurm_energy.agent.metering.node_meter import NodeEnergyMeter
-from slurm_energy.agent.metering.trace import TraceBuilder
 from slurm_energy.agent.sockets import responses
 from slurm_energy.agent.state.checkpoints import CheckpointWriter, UnsyncedFiles
 from slurm_energy.agent.state.spool import PERIOD_SHARE, Spool
@@ -68,7 +68,7 @@ class JobManager:
         self._state = state
         self._clock = clock or Clock()
         self._pending: set[tuple[int, int]] = set()
-        self._sessions = SessionTable()
+        self._sessions, self.output_line = SessionTable(), OutputLine(self._current_config)
         self.progress = ProgressReports(self._sessions, self._clock)
         self._meter = NodeEnergyMeter(devices, self._clock, self.node, config)
         self._settings = SettingsManager(devices, state.journal, self._allocations)
@@ -239,7 +239,7 @@ class JobManager:
             if step.is_container:
                 session.steps_ended_at = self._clock.boottime()
         self._checkpoints.save(session)
-        return {"known": True}
+        return self.output_line.response(event, session, name, self._meter.sampled_at)
 
     @property
     def has_pending_settings(self) -> bool:
@@ -361,9 +361,7 @@ class JobManager:
             session.phase = OPEN
         if session.cpu_list is not None:  # the CPUs are known, but perhaps not used for settings yet
             self._pending.add(session.key)
-        if session.trace is None:
-            interval_s = 1 / self.config.agent.sampling_hz
-            session.trace = TraceBuilder(self._meter.sampled_at, interval_s, session.components)
+        session.resume_trace(self._meter.sampled_at, 1 / self.config.agent.sampling_hz)
         self.tuners.resume(session)
         log.info("job %s continues", session.owner)
 

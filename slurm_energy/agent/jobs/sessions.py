@@ -178,6 +178,11 @@ class Session:
         start = None if self.late else self.meter.start
         return MeteredJob(self.owner, start, JobProcesses(self.job_id, self.sluid, pids))
 
+    def resume_trace(self, sampled_s: float, interval_s: float) -> None:
+        """Begin a power trace at the last sample, in seconds since boot, if the job has none yet."""
+        if self.trace is None:
+            self.trace = TraceBuilder(sampled_s, interval_s, self.components)
+
     def unix_at(self, boottime: float) -> float:
         """Convert a time in seconds since boot to Unix time in seconds.
 
