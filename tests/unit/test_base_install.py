@@ -18,6 +18,7 @@ import report_examples as examples
 from base_install import Outcome
 
 from slurm_energy.cli.reference import COMMANDS, parser_of
+from slurm_energy.grid.footprint import GridFactors
 
 pytestmark = pytest.mark.slow
 EXTRAS = ("numpy", "scipy", "numba", "matplotlib", "pyarrow", "mfusepy", "pyghmi", "amdsmi", "torch")
@@ -27,6 +28,7 @@ ANSWERS: dict[str, Any] = {
     "/v1/jobs/11": {"decisions": [], "records": examples.cpu_job()},
     "/v1/jobs/12_3": {"decisions": [], "records": examples.gpu_job()},
     "/v1/priority": queue_answers.priority(*queue_answers.queue()),
+    "/v1/grid": GridFactors().to_json(),
     "/v1/shares": queue_answers.shares(),
     "/v1/policies": {"policies": [], "bounds": {}, "defaults": {"policy": "monitor"}},
     "/v1/tuning": {"scope": "all", "programs": [{"workload": "bert-base", "runs": 1}]},
@@ -55,6 +57,9 @@ job 11 --json
 job 11 --html label.html --title T --note N
 job 11 12_3 --html comparison.html
 job 11 --html budget.html --budget site
+label 11 --work 5 --unit image --config energy.toml
+label 11 --json
+label 12_3 --svg label.svg
 experiment {WINDOW}
 experiment {WINDOW} --by user -n -P
 experiment {WINDOW} -p
