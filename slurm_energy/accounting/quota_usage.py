@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from sqlalchemy import Connection, and_, func, select
+from sqlalchemy import Connection, func, select
 
-from slurm_energy.accounting.tables import jobs, periods
+from slurm_energy.accounting.tables import jobs
+from slurm_energy.accounting.usage_groups import JOB
+from slurm_energy.accounting.usage_rollup import longest_period_s
+from slurm_energy.accounting.usage_tables import usage_groups, usage_sums
 from slurm_energy.grid.factor import EnergyPart
 
 _JOULES_PER_MICROJOULE: Final = 1e-6
-_JOB: Final = "job"
 
 
 def energy_parts(
@@ -29,35 +31,23 @@ def energy_parts(
         start: start of the window in Unix time.
         end: end of the window.
     """
-    later = jobs.alias("later")
-    # A job id may be used again: the latest job of this id that was submitted before the period ended counts.
-    latest = (
-        select(func.max(later.c.submit))
-        .where(
-            later.c.cluster == periods.c.cluster,
-            later.c.job_id == periods.c.job_id,
-            later.c.submit < periods.c.end,
-        )
-        .scalar_subquery()
-    )
-    same = and_(
-        jobs.c.cluster == periods.c.cluster, jobs.c.job_id == periods.c.job_id, jobs.c.submit == latest
-    )
-    query = (
-        select(periods.c.start, periods.c.end, func.sum(periods.c.total_uj))
-        .select_from(periods.join(jobs, same))
-        .where(
-            periods.c.cluster == cluster,
-            periods.c.kind == _JOB,
-            periods.c.start < end,
-            periods.c.end > start,
-            jobs.c.account.in_(sorted(accounts)),
-        )
-        .group_by(periods.c.start, periods.c.end)
-        .order_by(periods.c.start, periods.c.end)
+    sums, groups = usage_sums.c, usage_groups.c
+    members = select(groups.id).where(
+        groups.cluster == cluster, groups.kind == JOB, groups.account.in_(sorted(accounts))
     )
     if user:
-        query = query.where(jobs.c.user == user)
+        members = members.where(groups.user == user)
+    query = (
+        select(sums.start, sums.end, func.sum(sums.total_uj))
+        .where(
+            sums.usage_group.in_(members),
+            sums.start > start - longest_period_s(connection),
+            sums.start < end,
+            sums.end > start,
+        )
+        .group_by(sums.start, sums.end)
+        .order_by(sums.start, sums.end)
+    )
     return [_inside(*row, start, end) for row in connection.execute(query)]
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from slurm_energy.controller.quota_holds import QuotaHolds
 
 _ACCOUNTS_AGE_S: Final = 600.0
+_PAUSE_FACTOR: Final = 20.0  # times the duration of a computation: the database is used for 5 % at most
 _UPDATES_PER_S: Final = 50.0
 _BATCH_S: Final = 10.0
 
@@ -84,10 +85,12 @@ class QuotaWatch:
         """Compute the use and apply it periodically until cancelled."""
         try:
             while True:
+                began_s = time.monotonic()
                 await self.update()
                 await self._apply_holds()
+                pause_s = _PAUSE_FACTOR * (time.monotonic() - began_s)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._config().quota.interval_s):
+                    async with asyncio.timeout(max(self._config().quota.interval_s, pause_s)):
                         await self._due.wait()
                 self._due.clear()
         finally:

@@ -16,7 +16,7 @@ from period_examples import period
 from queue_examples import NOW, Source, queue, running
 from store_examples import job
 
-from slurm_energy.accounting import engine, periods, quota_usage, tables
+from slurm_energy.accounting import engine, periods, quota_usage, tables, usage_rollup
 from slurm_energy.accounting.quotas import Quota, QuotaPeriod, QuotaResource
 from slurm_energy.config.loader import parse
 from slurm_energy.controller.begin_holds import HOLD_S
@@ -45,6 +45,7 @@ from slurm_energy.slurm.queue.job_update import JobUpdater, UpdateResult
 KWH = 3.6e6
 HOUR = 3600
 MARCH = datetime(2026, 3, 10, 12, tzinfo=UTC).timestamp()
+END = int(datetime(2026, 3, 1, 2, tzinfo=UTC).timestamp())
 FIRST = int(datetime(2026, 3, 1, tzinfo=UTC).timestamp())
 ENERGY, COST, CARBON = QuotaResource.ENERGY, QuotaResource.COST, QuotaResource.CARBON
 OPERATOR, ALICE, BOB = Rights(0, "root", True), Rights(1000, "alice", False), Rights(1001, "bob", False)
@@ -278,6 +279,9 @@ def store_periods(path: Path, *delivered: object) -> None:
     items = [periods.DeliveredPeriod(i, one, "{}") for i, one in enumerate(delivered)]  # type: ignore[arg-type]
     with engine.connect(path) as connection:
         assert not periods.store_periods(connection, items, MARCH)[1]
+        rollup = usage_rollup.UsageRollup()
+        while rollup.advance(connection, MARCH):
+            pass
 
 
 def store_jobs(path: Path, *facts: object) -> None:
@@ -325,9 +329,9 @@ def month_of_jobs(path: Path) -> None:
     """Store 4 kWh of alice in physics, 2 of bob in optics below it, 8 of carol in biology, in two hours."""
     store_jobs(
         path,
-        job(1, account="physics", user="alice", submit=FIRST),
-        job(2, account="optics", user="bob", submit=FIRST),
-        job(3, account="biology", user="carol", submit=FIRST),
+        job(1, account="physics", user="alice", submit=FIRST, start=FIRST, end=END),
+        job(2, account="optics", user="bob", submit=FIRST, start=FIRST, end=END),
+        job(3, account="biology", user="carol", submit=FIRST, start=FIRST, end=END),
         job(1, account="biology", user="carol", submit=FIRST - 90 * 86400),  # an earlier job of the same id
     )
     for hour in (0, 1):
