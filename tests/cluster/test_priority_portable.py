@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +18,11 @@ import pytest
 from small_cluster import SmallCluster, marks, wait_until
 
 from slurm_energy import config as configuration
+from slurm_energy.accounting.quotas import Quota, QuotaPeriod, QuotaResource
 from slurm_energy.controller import priority_pipeline
+from slurm_energy.controller.quota_holds import QuotaHolds
 from slurm_energy.errors import ConfigError, UnavailableError
+from slurm_energy.priority.quota_levels import QuotaStandings, QuotaUse
 from slurm_energy.slurm.command import CommandRunner
 from slurm_energy.slurm.queue.gpu_request import read_gpu_request
 from slurm_energy.slurm.queue.job_update import JobUpdater
@@ -122,6 +126,33 @@ def test_jobs_start_in_the_order_of_scheduling(cluster, sbatch, busy, policy):
     cluster.run("scancel", str(busy))
     wait_until(lambda: len(starts.read_text().split()) == JOBS, "all jobs", cluster, 100 + 2 * JOBS)
     assert [int(word) for word in starts.read_text().split()] == expected
+
+
+def quotas(percent):
+    """Return the use of a monthly energy quota of account physics."""
+    quota = Quota("physics", "", QuotaResource.ENERGY, QuotaPeriod.MONTH, 3.6e6, "J", 80.0, 100.0)
+    return QuotaStandings((QuotaUse(quota, 0.0, 1.0, 3.6e4 * percent, "", frozenset({"physics"})),))
+
+
+def test_quotas_move_and_hold_jobs(cluster, sbatch, busy):
+    """Over the warning level a job goes after a later one; over the hold level it is held, then released."""
+    first, second = sbatch(*BUSY, "-Aphysics"), sbatch(*BUSY, "-Abiology")
+    pipeline = engine("fcfs")
+    assert pipeline.publish(pipeline.rank()) is None
+    queue = SqueueSource().read()
+    assert row_of(queue, first)["priority"] > row_of(queue, second)["priority"]
+    pipeline.state.quotas = quotas(90.0)
+    assert pipeline.publish(pipeline.rank()) is None
+    queue = SqueueSource().read()
+    assert row_of(queue, first)["priority"] < row_of(queue, second)["priority"]
+    holds = QuotaHolds(SqueueSource(), JobUpdater(100.0))
+    assert holds.apply(quotas(100.0), time.time()) == ()
+    queue = SqueueSource().read()
+    assert row_of(queue, first)["dependent"] and row_of(queue, first)["eligible_s"] > time.time()
+    assert not row_of(queue, second)["dependent"] and holds.count == 1
+    assert holds.apply(quotas(50.0), time.time()) == ()
+    assert row_of(SqueueSource().read(), first)["eligible_s"] <= time.time() + 1.0
+    assert holds.count == 0
 
 
 def test_the_queue_is_read_exactly(sbatch, busy):
