@@ -269,7 +269,7 @@ def _split(data: Mapping[str, Any], cls: type[Any]) -> tuple[dict[str, Any], Ext
 
 
 @functools.cache
-def _field_names(cls: type[Any]) -> frozenset[str]:
+def _field_names(cls: Any) -> frozenset[str]:
     return frozenset(f.name for f in dataclasses.fields(cls)) - {"extra"}
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
@@ -26,14 +28,14 @@ _RETRY_S: Final = 2.0
 P = ParamSpec("P")
 R = TypeVar("R")
 
+log = logging.getLogger("senergyctld")
+
 
 class Store:
     """The database with its threads. They run functions of the package `accounting` on their connections.
 
     Only one controller writes to a database. A SQLite file has a lock file beside it. On a server, the
     writing thread's connection holds a lock; it is taken again with each new connection.
-
-    A server that does not answer is asked again after `_RETRY_S`; requests in between fail at once.
 
     Args:
         location: the database.
@@ -54,7 +56,7 @@ class Store:
         self._lock = -1
         self._connection: Connection | None = None
         self._used_s = 0.0
-        self._absence = _Absence(self.name)
+        self._absence = _Absence(self.name) if self.path is None else _NoAbsence()
         try:
             self._take(location)
         except BaseException:
@@ -83,7 +85,12 @@ class Store:
         Raises:
             UnavailableError: the database refused, e.g. no space; nothing was changed.
         """
-        return await self._run(self._writer, lambda: function(self._writer_connection(), *args, **kwargs))
+
+        def call() -> R:
+            with self._absence.noted():
+                return function(self._writer_connection(), *args, **kwargs)
+
+        return await self._run(self._writer, call)
 
     async def read(
         self, function: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
@@ -142,8 +149,7 @@ class Store:
             self._connection = None
         if self._connection is None:
             try:
-                with self._absence.noted():
-                    self._connection = self._connect_writer()
+                self._connection = self._connect_writer()
             except AlreadyRunningError as error:
                 raise UnavailableError(error.what, error.why, error.todo) from None
         self._used_s = time.monotonic()
@@ -180,27 +186,54 @@ class Store:
             self._lock = -1
 
 
+class _NoAbsence:
+    """A SQLite file, which needs no server."""
+
+    def noted(self) -> AbstractContextManager[None]:
+        """Context manager without effect."""
+        return nullcontext()
+
+
 class _Absence:
-    """A server that does not accept connections. Connecting fails at once until it is tried again.
+    """The times in which a server does not answer. They are logged once.
+
+    Requests fail at once until the server is tried again.
 
     Args:
         name: name of the database for messages.
     """
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._until_s = 0.0
-        self._reason = ""
+        self._what = f"database {name}"
+        self._retry_s = 0.0
+        self._absent = False
+        self._lock = threading.Lock()
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note a failure to connect in the `with` block; raise an error at once if one was just noted."""
-        if self._reason and time.monotonic() < self._until_s:
-            raise UnavailableError(f"database {self._name}", self._reason)
+        """Note whether the server answers in the `with` block.
+
+        Raises:
+            UnavailableError: it does not answer, or did not shortly before.
+        """
+        if self._absent and time.monotonic() < self._retry_s:
+            raise self._error()
         try:
             yield
         except OperationalError as error:
-            if error.connection_invalidated or error.statement is None:
-                self._reason, self._until_s = error_reason(error), time.monotonic() + _RETRY_S
-            raise
-        self._reason = ""
+            # Without a statement, the connection was refused.
+            if not error.connection_invalidated and error.statement is not None:
+                raise
+            self._retry_s = time.monotonic() + _RETRY_S
+            self._change(True, logging.WARNING, error_reason(error))
+            raise self._error() from error
+        self._change(False, logging.INFO, "answers again")
+
+    def _error(self) -> UnavailableError:
+        return UnavailableError(self._what, "the server does not answer", "see the log of senergyctld")
+
+    def _change(self, absent: bool, level: int, reason: str) -> None:
+        with self._lock:
+            if absent is not self._absent:
+                self._absent = absent
+                log.log(level, "%s: %s", self._what, reason)
