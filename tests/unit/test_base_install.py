@@ -216,7 +216,7 @@ def test_commands_work_without_any_extra(outcomes: dict[str, list[Outcome]]) -> 
     for command, outcome in zip(COMMAND_LINES["works"], outcomes["works"], strict=True):
         assert "Traceback" not in outcome.err, command
         assert outcome.code == 0, (command, outcome.err)
-        assert outcome.out or {"-o", "--html", "--quiet"} & {*command}, command
+        assert outcome.out or {"-o", "--html", "--quiet", "--svg"} & {*command}, command
 
 
 @pytest.mark.parametrize("extra", NEEDS)
