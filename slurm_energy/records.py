@@ -11,7 +11,6 @@ reject the record with `NewerSchemaError`, and the sender stores it for later.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import re
 import uuid
@@ -268,9 +267,15 @@ def _split(data: Mapping[str, Any], cls: type[Any]) -> tuple[dict[str, Any], Ext
     return values, tuple((key, value) for key, value in data.items() if key not in fields)
 
 
-@functools.cache
-def _field_names(cls: Any) -> frozenset[str]:
-    return frozenset(f.name for f in dataclasses.fields(cls)) - {"extra"}
+def _field_names(cls: type[Any]) -> frozenset[str]:
+    names = _FIELD_NAMES.get(cls)
+    if names is None:
+        names = _FIELD_NAMES[cls] = frozenset(f.name for f in dataclasses.fields(cls)) - {"extra"}
+    return names
+
+
+_FIELD_NAMES: Final[dict[type[Any], frozenset[str]]] = {}
+"""Names of the fields of data classes, computed once per class."""
 
 
 def _with_extra(data: dict[str, Any]) -> dict[str, Any]:
