@@ -17,7 +17,8 @@ from slurm_energy.records import EnergyRecord, is_name
 
 LIVE_PATH: Final = "/v1/live"
 RUNNING_PATH: Final = "/v1/running"
-MAX_LIVE_RECORDS: Final = 4096
+MAX_LIVE_RECORDS: Final = 1024
+"""Maximum number of records in a report. Hooks wait while senergyd builds it, so it is short."""
 MAX_LIVE_BYTES: Final = 4 << 20
 MAX_INTERVAL_S: Final = 3600.0
 """Maximum interval of reports that senergyctld may request."""

@@ -326,6 +326,29 @@ class TestFaults:
             watts = period.components["cpu"].measured_uj / 1e6 / (period.end - period.start)
             assert watts == pytest.approx(90, rel=0.02), (period.start, period.end)
 
+    def test_a_component_that_vanishes_with_a_restart(self, tmp_path: Path) -> None:
+        node = SharedNode(tmp_path, components=("cpu", "gpu[0]"))
+        power = {"cpu": 90.0, "gpu[0]": 50.0}
+        node.begin(1, 4, gpus="0")
+        use(node, 100, power, {1: 4})
+        node.manager.housekeeping()
+        node.die()
+        gpu = node.counters.pop("gpu[0]")
+        use_unseen(node, 30, {"cpu": 90.0}, {1: 4})
+        node.manager = node.start()
+        use(node, 50, {"cpu": 90.0}, {1: 4})
+        node.die()
+        node.counters["gpu[0]"] = gpu
+        node.manager = node.start()
+        use(node, 20, power, {1: 4})
+        node.end(1)
+        records = node.all_records()
+        made = stop(node)
+        expected = {"cpu": round(90e6 * 200), "gpu[0]": round(50e6 * 120)}
+        assert measured_uj(made) == expected
+        assert job_uj(made) == record_uj(records)
+        assert [list(p.components) for p in made] == [["cpu", "gpu[0]"], ["cpu", "gpu[0]"]]
+
     def test_a_checkpoint_of_an_older_release(self, tmp_path: Path) -> None:
         node = SharedNode(tmp_path)
         node.begin(1, 4)

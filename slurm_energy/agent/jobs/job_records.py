@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from slurm_energy.agent.jobs.sessions import JobStep, Session
@@ -54,23 +54,30 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
     )
 
 
-def running_records(session: Session, now: float) -> list[EnergyRecord]:
-    """Return records of a running job and of its running steps, which end now.
-
-    The first, of the job, has the key `watts`: its mean power by component in the last window.
+def running_records(sessions: Iterable[Session], now: float) -> Iterator[EnergyRecord]:
+    """Yield records of running jobs, then of their running steps; all of them end now. Nothing is changed.
 
     Args:
-        session: the job.
+        sessions: the jobs.
         now: Unix time in seconds.
     """
-    end = max(session.start_unix, now)
+    ends = [(session, max(session.start_unix, now)) for session in sessions]
+    for session, end in ends:
+        yield _running_record(session, end)
+    for session, end in ends:
+        for step in session.steps.values():
+            yield step_record(session, step, end)
+
+
+def _running_record(session: Session, end: float) -> EnergyRecord:
+    """Return the record of a running job. It has the key `watts`: its mean power in the last window."""
     energies = component_energies(
         session.job_components,
         session.meter,
         whole_node=session.whole_node,
         partial=session.partial_components,
     )
-    record = EnergyRecord(
+    return EnergyRecord(
         **_common_fields(session),
         start=session.start_unix,
         end=end,
@@ -82,7 +89,6 @@ def running_records(session: Session, now: float) -> list[EnergyRecord]:
         record_id=session.record_id,
         extra=(("watts", {name: session.power_monitor.watts.get(name) for name in session.components}),),
     )
-    return [record, *(step_record(session, step, end) for step in session.steps.values())]
 
 
 def _valid_tuning(session: Session) -> dict[str, Any] | None:

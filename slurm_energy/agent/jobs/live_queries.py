@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -88,14 +89,13 @@ class LiveQueries:
         """
         now = self._clock.unix()
         sessions = [session for session in self._running.values() if session.phase == OPEN]
-        records = [record for session in sessions for record in running_records(session, now)]
-        records.sort(key=lambda record: record.step is not None)  # the jobs first, if there are too many
+        records = running_records((session for session in sessions if session.node == node), now)
         return LiveReport(
             next((session.cluster for session in sessions), cluster),
             node,
             now,
             self._meter.live.watts(self._clock.boottime()),
-            tuple(record for record in records if record.node == node)[:MAX_LIVE_RECORDS],
+            tuple(itertools.islice(records, MAX_LIVE_RECORDS)),
         )
 
     def status(

@@ -20,6 +20,8 @@ from slurm_energy.config import Config
 from slurm_energy.devices.discovery import NodeDevices
 
 _MIN_INTERVAL_S = 0.001
+_OVERDUE_INTERVAL_S = 0.1
+"""Interval of samples while a period should have ended: not shorter, in case samples fail."""
 
 
 class NodeEnergyMeter:
@@ -63,7 +65,9 @@ class NodeEnergyMeter:
 
         With a longer interval a counter could wrap unnoticed, or a sample at the end of a period be missed.
         """
-        return min(self._sampler.max_interval_s, max(_MIN_INTERVAL_S, self.periods.seconds_left))
+        left_s = self.periods.seconds_left
+        until_end_s = max(_MIN_INTERVAL_S, left_s) if left_s > 0 else _OVERDUE_INTERVAL_S
+        return min(self._sampler.max_interval_s, until_end_s)
 
     @property
     def sampled_at(self) -> float:
@@ -174,7 +178,12 @@ class NodeEnergyMeter:
         self._ledger.load(checkpoint["ledger"], same_boot=same_boot)
         self._restore_meters(checkpoint["meters"], sessions)
         if "periods" in checkpoint:  # absent in checkpoints of older releases
-            self.periods.load(checkpoint["periods"], sessions, same_boot=same_boot)
+            self.periods.load(
+                checkpoint["periods"],
+                sessions,
+                checkpoint["ledger"]["accounts"],
+                checkpoint["sampler"]["time"] if same_boot else None,
+            )
         if same_boot:
             for key, data in checkpoint["counters"].items():
                 if key in self._counters:

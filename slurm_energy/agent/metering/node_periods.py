@@ -174,16 +174,23 @@ class NodePeriods:
             "unix": self._unix_at(boottime),
         }
 
-    def load(self, data: Mapping[str, Any], running: Sequence[Session], *, same_boot: bool) -> None:
+    def load(
+        self,
+        data: Mapping[str, Any],
+        running: Sequence[Session],
+        earlier_accounts: Mapping[str, Any],
+        boottime: float | None,
+    ) -> None:
         """Restore the periods from the output of `dump`, after the energy accounts and the jobs' meters.
 
-        If the state is from before the last boot, the open period ends at the last sample before the
-        checkpoint: the energy until the boot is unknown.
+        The open period ends at the last sample before the checkpoint if the machine has booted since, because
+        the energy until the boot is unknown. It also ends there if a component has vanished since.
 
         Args:
             data: output of `dump`.
             running: sessions of the jobs that ran at the time of the checkpoint.
-            same_boot: whether the machine has not booted since.
+            earlier_accounts: energy accounts of that time by component, as dicts.
+            boottime: time of that sample in seconds since boot; None: before the last boot.
         """
         try:
             self.closed = [NodePeriod.from_json(period) for period in data["closed"]]
@@ -195,11 +202,17 @@ class NodePeriods:
             log.error("the energy of the current period is lost: its checkpoint cannot be read: %s", error)
             return
         self._open = opened
-        if opened is not None and not same_boot:
-            end = max(math.floor(unix), opened.start + 1)
-            boundary = self._boundary(opened.start)
-            self._store(opened, boundary if 0 <= unix - boundary <= _LATE_SAMPLE_S else end, running, None)
-            self._open = None
+        if opened is None:
+            return
+        current, vanished = self._accounts, _accounts_without(earlier_accounts, self._accounts)
+        if boottime is None or vanished:
+            end = self._boundary(opened.start)
+            if not 0 <= unix - end <= _LATE_SAMPLE_S:
+                end = max(math.floor(unix), opened.start + 1)
+            self._accounts = {**current, **vanished}
+            self._store(opened, end, running, None)
+            self._accounts = current
+            self._open = None if boottime is None else self._opened(end, boottime, running, None)
 
     def _boundary(self, start: int) -> int:
         return (start // self.period_s + 1) * self.period_s
@@ -304,6 +317,18 @@ class NodePeriods:
             return True
         waiting = account.open_interval
         return waiting is None or waiting.start > opened.start_boottime + _SLACK_S
+
+
+def _accounts_without(
+    earlier: Mapping[str, Any], current: Mapping[str, ComponentAccount]
+) -> dict[str, ComponentAccount]:
+    """Return the accounts of components in `earlier`, a part of a checkpoint, that no longer exist."""
+    vanished = {}
+    for name, data in earlier.items():
+        if name not in current:
+            vanished[name] = ComponentAccount(())
+            vanished[name].load(data)
+    return vanished
 
 
 def _loaded(data: Mapping[str, Any]) -> OpenPeriod:
