@@ -61,16 +61,24 @@ def running_records(sessions: Iterable[Session], now: float) -> Iterator[EnergyR
         sessions: the jobs.
         now: Unix time in seconds.
     """
-    ends = [(session, max(session.start_unix, now)) for session in sessions]
-    for session, end in ends:
-        yield _running_record(session, end)
-    for session, end in ends:
+    jobs = list(sessions)
+    for session in jobs:
+        yield running_record(session, now)
+    for session in jobs:
         for step in session.steps.values():
-            yield step_record(session, step, end)
+            yield step_record(session, step, now)
 
 
-def _running_record(session: Session, end: float) -> EnergyRecord:
-    """Return the record of a running job. It has the key `watts`: its mean power in the last window."""
+def running_record(session: Session, now: float) -> EnergyRecord:
+    """Return a record of a running job that ends now. Nothing is changed.
+
+    It has the key `watts`: the mean power of the job by component in the last window.
+
+    Args:
+        session: the job.
+        now: Unix time in seconds.
+    """
+    end = max(session.start_unix, now)
     energies = component_energies(
         session.job_components,
         session.meter,

@@ -52,7 +52,7 @@ class OutputLine:
         config = self._config()
         if event != "end" or step != BATCH or not config.agent.output_line:
             return {"known": True}
-        record = job_records.running_records(session, session.unix_at(sampled_s))[0]
+        record = job_records.running_record(session, session.unix_at(sampled_s))
         record = dataclasses.replace(record, devices=session.devices)
         text = _text(JobUsage((record,), JobInfo()), config, self.factors)
         return {"known": True} | ({"line": _plain(text)} if text else {})
