@@ -45,6 +45,16 @@ def step_of_process(root: Path, pid: int) -> StepProcess | None:
     return StepProcess(None, "")
 
 
+def has_children(root: Path, pid: int) -> bool:
+    """Return whether a process has children. A slurmstepd has none before its first and after its last task.
+
+    Args:
+        root: directory that contains `proc`.
+        pid: process id.
+    """
+    return any(_head(path) for path in (root / "proc" / str(pid) / "task").glob("*/children"))
+
+
 def _head(path: Path) -> bytes:
     try:
         with path.open("rb", buffering=0) as file:

@@ -65,6 +65,22 @@ def test_a_request_takes_a_sample_and_a_second_one_at_the_same_time_does_not(nod
     assert joules(node, EXTERN) == 200
 
 
+def test_the_last_request_of_a_step_gets_what_otherwise_waits(node):
+    """The rest of a shared node is charged every ten seconds; Slurm polls no more after the last task."""
+    for job, pid in ((1, EXTERN), (2, OTHER_STEP)):
+        node.begin(job, 4)
+        stepd(node, pid, job, "extern")
+        children = node.tree.root / "proc" / str(pid) / "task" / str(pid) / "children"
+        children.parent.mkdir(parents=True)
+        children.write_text("4712 ")
+    node.use(12.0, {"cpu": 100.0, "other": 50.0}, {1: 2, 2: 2})
+    node.use(3.0, {"cpu": 100.0, "other": 50.0}, {1: 2, 2: 2})
+    assert joules(node, EXTERN) < 15 * 75
+    (node.tree.root / "proc" / str(EXTERN) / "task" / str(EXTERN) / "children").write_text("")
+    node.use(0.05, {}, ticks=False)
+    assert joules(node, EXTERN) == 15 * 75
+
+
 def test_jobs_that_share_a_node_have_their_own_shares(node):
     for job, pid in ((1, EXTERN), (2, OTHER_STEP)):
         node.begin(job, 4, gpus=str(job - 1))

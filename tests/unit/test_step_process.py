@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_energy.slurm.step_process import StepProcess, step_of_process
+from slurm_energy.slurm.step_process import StepProcess, has_children, step_of_process
 
 PID = 4711
 V2 = "0::/system.slice/n1_slurmstepd.scope/job_12/step_{}/slurm\n"
@@ -55,3 +55,14 @@ def test_other_processes_are_not_steps(tmp_path, title):
 
 def test_a_process_that_has_ended_is_not_a_step(tmp_path):
     assert step_of_process(tmp_path, PID) is None
+
+
+def test_children_of_all_threads_count(tmp_path):
+    for thread, children in ((PID, ""), (PID + 1, "")):
+        folder = tmp_path / "proc" / str(PID) / "task" / str(thread)
+        folder.mkdir(parents=True)
+        (folder / "children").write_text(children)
+    assert not has_children(tmp_path, PID)
+    (folder / "children").write_text("4800 4801 ")
+    assert has_children(tmp_path, PID)
+    assert not has_children(tmp_path, PID + 1)

@@ -15,15 +15,18 @@ from slurm_energy.agent.metering.job_meter import JobMeter
 from slurm_energy.agent.metering.live_power import NODE
 from slurm_energy.agent.metering.node_meter import NodeEnergyMeter
 from slurm_energy.devices.discovery import NodeDevices
-from slurm_energy.slurm.step_process import StepProcess, step_of_process
+from slurm_energy.slurm.step_process import StepProcess, has_children, step_of_process
 
 WHOLE_JOB_STEP = "extern"
 """With PrologFlags=Contain, Slurm takes a job's energy from this step alone."""
 _UNKNOWN: Mapping[str, Any] = {"known": False}
 _MAX_UNANNOUNCED = 1000
-_QUERY_AGE_S, _STEP_AGE_S, _FINAL_AGE_S = 0.01, 0.1, 1.0
-"""Minimum seconds between two samples for such requests: quick ones, ones that charge everything that can be
-charged, and ones that may also scan all processes of the node."""
+_QUERY_AGE_S = 0.1
+"""A younger sample answers a request in the middle of a step."""
+_END_AGE_S = 0.01
+"""A younger sample answers a request at the end of a step, which bounds the samples to 100 per second."""
+_FINAL_AGE_S = 0.1
+"""Minimum time between two samples that may scan all processes of the node."""
 
 
 @dataclass(slots=True)
@@ -68,7 +71,7 @@ class AcctGatherQueries:
         self._sample = sample
         self._epoch = uuid.uuid4().hex
         self._unannounced: dict[tuple[str, str, int], _UnannouncedStep] = {}
-        self._boundary_at = self._final_at = -math.inf
+        self._end_sampled_at = self._final_sampled_at = -math.inf
 
     def now(self) -> float:
         """Return the current time in seconds since boot, which `answer` takes as time of arrival."""
@@ -86,28 +89,32 @@ class AcctGatherQueries:
         """
         process = step_of_process(self._root, pid)
         if process is None:
-            self._refresh(arrived)
+            self._refresh(arrived, ends=False)
             return self._node()
         session = self._running.latest_run(process.job_id) if process.job_id is not None else None
         if session is None:
             return dict(_UNKNOWN)
         self._meter.find_processes(session)
-        self._refresh(arrived)
+        self._refresh(arrived, ends=not has_children(self._root, pid))
         return self._step(session, process, pid)
 
-    def _refresh(self, arrived: float) -> None:
-        """Take a sample unless one was taken since the request arrived, or a moment before."""
-        sampled = self._meter.time
-        if sampled is not None and (sampled >= arrived or arrived - sampled < _QUERY_AGE_S):
+    def _refresh(self, arrived: float, *, ends: bool) -> None:
+        """Take a sample unless a sufficient one was taken since the request arrived, or a moment before.
+
+        Slurm does not poll again after the last task of a step, so at that moment everything that can be
+        charged is charged.
+        """
+        if not ends:
+            if arrived - self._meter.sampled_at >= _QUERY_AGE_S:
+                self._sample(SampleReason.QUERY)
             return
-        if arrived - self._final_at >= _FINAL_AGE_S:
-            self._final_at = self._boundary_at = arrived
-            self._sample(SampleReason.FINAL)
-        elif arrived - self._boundary_at >= _STEP_AGE_S:
-            self._boundary_at = arrived
-            self._sample(SampleReason.STEP)
-        else:
-            self._sample(SampleReason.QUERY)
+        if arrived - self._end_sampled_at < _END_AGE_S:
+            return
+        is_final = arrived - self._final_sampled_at >= _FINAL_AGE_S
+        self._sample(SampleReason.FINAL if is_final else SampleReason.STEP)
+        self._end_sampled_at = self._clock.boottime()
+        if is_final:
+            self._final_sampled_at = self._end_sampled_at
 
     def _node(self) -> dict[str, Any]:
         accounts = self._meter.account_totals()

@@ -1,0 +1,186 @@
+"""Energy in Slurm's own accounting, by acct_gather_energy/senergy, compared with our records."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import json
+import time
+
+import judges
+import pytest
+from lab_driver import LabDriver
+from test_energy_truth import TruthRecorder
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.root,
+    pytest.mark.lab(
+        profiles=["xeon-8358", "epyc-7513-a100"],
+        slurm_energy=True,
+        slurm=["AcctGatherNodeFreq=1", "JobAcctGatherFrequency=task=1"],
+    ),
+]
+MAX_WATTS = 2500.0
+"""More than a node of the lab draws."""
+GEMM = "senergy lab run gemm --cpu --seconds"
+UNEVEN = "srun -n4 --exact -c1 sh -c 'sleep $SLURM_PROCID'"
+"""Tasks that end one after the other: Slurm then continues with the zeroed struct of another task."""
+
+
+def rows_of(lab: LabDriver, job: int, *options: str) -> list[list[str]]:
+    """Return the rows of sacct: job or step, state, joules."""
+    argv = ["sacct", *options, "-n", "-P", "-j", str(job), "-o", "JobID,State,ConsumedEnergyRaw"]
+    return [line.split("|") for line in lab.run(*argv).stdout.splitlines()]
+
+
+def sacct(lab: LabDriver, job: int) -> dict[str, int]:
+    """Return the joules by row of an ended job once the job has some; its own row is named `job`."""
+    deadline = time.monotonic() + 90
+    while True:
+        rows = rows_of(lab, job)
+        if rows and int(rows[0][2] or 0) > 0 and not any("RUNNING" in row[1] for row in rows):
+            return {row[0].partition(".")[2] or "job": int(row[2]) for row in rows}
+        assert time.monotonic() < deadline, rows
+        time.sleep(0.3)
+
+
+def records(lab: LabDriver, *jobs: int) -> dict[int, dict[str, dict]]:
+    """Return our records by job and by row; a row has `energy_joules`, `start` and `end`."""
+    labels = judges.acct(lab, *jobs, steps=True)
+    return {
+        label["job_id"]: {"job": label, **{step["step"]: step for step in label["steps"]}} for label in labels
+    }
+
+
+def assert_rows_agree(lab: LabDriver, recorder: TruthRecorder, job: int, expected: set[str]) -> None:
+    """Compare every row of a job within 2 %, plus the energy of moments in which this machine stood still."""
+    shown, ours = sacct(lab, job), records(lab, job)[job]
+    assert shown.keys() == expected
+    for name, value in shown.items():
+        record = ours[name]
+        late_joules = MAX_WATTS * recorder.stalled_s(record["end"] - 0.5, record["end"] + 0.5)
+        joules = record["energy_joules"]
+        assert value == pytest.approx(joules, rel=0.02, abs=0.02 * joules + late_joules + 1), (name, record)
+
+
+def test_sacct_agrees_with_our_records(lab: LabDriver):
+    """A job of several steps on a node of its own, and two jobs that share a node, one of them with GPUs."""
+    with TruthRecorder(lab, "n1") as n1, TruthRecorder(lab, "n2") as n2:
+        script = f"{UNEVEN}; srun -n1 {GEMM} 4; {GEMM} 4"
+        alone = lab.sbatch(script, "--exclusive", "-wn1")
+        cpu_job = lab.sbatch(f"srun -n1 -c16 {GEMM} 2", "-wn2", "-n1", "-c16")
+        gpu_job = lab.sbatch("srun -n1 senergy lab run gemm --gpu --seconds 6", "-wn2", "-n1", "--gres=gpu:2")
+        no_srun = lab.sbatch(f"{GEMM} 1", "-wn2", "-n1", "-c8")
+        running = live_joules(lab, gpu_job)
+        watts = node_watts(lab, "n2", lambda value: value > 300)
+        jobs = (alone, cpu_job, gpu_job, no_srun)
+        assert [lab.wait(job) for job in jobs] == ["COMPLETED"] * 4
+    assert_rows_agree(lab, n1, alone, {"job", "batch", "extern", "0", "1"})
+    assert_rows_agree(lab, n2, cpu_job, {"job", "batch", "extern", "0"})
+    assert_rows_agree(lab, n2, gpu_job, {"job", "batch", "extern", "0"})
+    assert_rows_agree(lab, n2, no_srun, {"job", "batch", "extern"})
+    rows = {job: sacct(lab, job) for job in jobs}
+    assert all(row["job"] == row["extern"] for row in rows.values())
+    assert 0 < running <= rows[gpu_job]["extern"]
+    assert watts < MAX_WATTS
+    assert_sreport_sums(lab, rows)
+
+
+def live_joules(lab: LabDriver, job: int, step: str = "extern", above: int = 0) -> int:
+    """Return the joules of a running step in sstat once they are more than `above`."""
+    deadline = time.monotonic() + 60
+    while True:
+        argv = ["sstat", "-n", "-P", "-a", "-j", str(job), "-o", "JobID,ConsumedEnergyRaw"]
+        rows = dict(line.split("|") for line in lab.run(*argv, check=False).stdout.splitlines())
+        if int(rows.get(f"{job}.{step}") or 0) > above:
+            return int(rows[f"{job}.{step}"])
+        assert time.monotonic() < deadline, rows
+        time.sleep(0.2)
+
+
+def node_watts(lab: LabDriver, node: str, right) -> float:
+    deadline = time.monotonic() + 60
+    while True:
+        words = lab.run("scontrol", "-o", "show", "node", node).stdout.split()
+        shown = dict(word.split("=", 1) for word in words if "=" in word)["CurrentWatts"]
+        if shown not in ("n/a", "0") and right(float(shown)):
+            return float(shown)
+        assert time.monotonic() < deadline, shown
+        time.sleep(0.3)
+
+
+def assert_sreport_sums(lab: LabDriver, rows: dict[int, dict[str, int]]) -> None:
+    """Compare the sum in sreport with sacct, in a window in which no job spans the end of an hour.
+
+    slurmdbd rolls up an hour when it is over, so this one is rolled up on request.
+    """
+    spans = [records(lab, job)[job]["job"] for job in rows]
+    hour = int(min(span["start"] for span in spans)) // 3600 * 3600
+    if max(span["end"] for span in spans) >= hour + 3600 - 1:
+        return  # Slurm books the job in both hours
+    roll_up(lab, hour, hour + 3600)
+    start, end = (time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at)) for at in (hour, hour + 3600))
+    argv = ["sreport", "-n", "-P", "-T", "energy", "-t", "seconds", "cluster", "AccountUtilizationByUser"]
+    argv += [f"start={start}", f"end={end}", "format=account,login,tresname,used"]
+    shown = [line.split("|") for line in lab.run(*argv).stdout.splitlines()]
+    total = [int(row[3]) for row in shown if row[0] == "root" and not row[1]]
+    assert total == [sum(row["job"] for row in rows.values())], shown
+
+
+def roll_up(lab: LabDriver, start: int, end: int) -> None:
+    """Let slurmdbd roll up the usage of a window, through Slurm's own library."""
+    code = f"""
+import ctypes, sys
+slurm = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
+slurm.slurm_init(None) if hasattr(slurm, "slurm_init") else None
+slurm.slurmdb_connection_get.restype = ctypes.c_void_p
+flags = ctypes.c_uint16(0)
+connection = slurm.slurmdb_connection_get(ctypes.byref(flags))
+roll = slurm.slurmdb_usage_roll
+roll.argtypes = [ctypes.c_void_p, ctypes.c_long, ctypes.c_long, ctypes.c_uint16, ctypes.c_void_p]
+sys.exit(roll(connection, {start}, {end}, 0, None))
+"""
+    lab.run("python3", "-c", code, ctypes.util.find_library("slurm") or "libslurm.so")
+
+
+def test_a_killed_agent_loses_nothing_and_the_value_does_not_fall(lab: LabDriver):
+    with TruthRecorder(lab, "n1") as recorder:
+        job = lab.sbatch(f"srun -n1 {GEMM} 8", "--exclusive", "-wn1")
+        before = live_joules(lab, job, "0")
+        lab.kill("senergyd", "n1")
+        without = live_joules(lab, job, "0")
+        lab.start("senergyd", "n1")
+        after = live_joules(lab, job, "0")
+        assert lab.wait(job) == "COMPLETED"
+    assert before <= without <= after
+    assert_rows_agree(lab, recorder, job, {"job", "batch", "extern", "0"})
+
+
+@pytest.mark.soak
+def test_a_requeued_job_has_a_value_of_its_own_for_each_run(lab: LabDriver):
+    """Slurm starts a requeued job two minutes later."""
+    job = lab.sbatch(f"srun -n1 {GEMM} 8", "--exclusive", "-wn1", "--requeue")
+    live_joules(lab, job, above=1500)
+    lab.run("scontrol", "requeue", str(job))
+    assert lab.wait(job, 300) == "COMPLETED"
+    sacct(lab, job)
+    shown = rows_of(lab, job, "-D", "-X")
+    assert [row[1] for row in shown] == ["REQUEUED", "COMPLETED"]
+    judges.acct(lab, job)
+    argv = ["senergy", "acct", "-D", "-X", "--json", "-j", str(job)]
+    ours = [label["energy_joules"] for label in json.loads(lab.run(*argv).stdout)["jobs"]]
+    assert [float(row[2]) for row in shown] == pytest.approx(ours, rel=0.05)
+
+
+def test_jobs_run_without_an_agent_and_have_no_energy(lab: LabDriver):
+    lab.kill("senergyd", "n1")
+    try:
+        job = lab.sbatch("srun -n2 true", "-wn1", "-n2")
+        assert lab.wait(job) == "COMPLETED"
+        node = lab.run("scontrol", "-o", "show", "node", "n1").stdout
+        assert "DRAIN" not in node and "Reason=" not in node
+        assert {int(row[2] or 0) for row in rows_of(lab, job)} == {0}
+    finally:
+        lab.start("senergyd", "n1")
+    assert lab.log("n1-slurmd").count("last energy value stays") >= 1
