@@ -54,26 +54,32 @@ def records(lab: LabDriver, *jobs: int) -> dict[int, dict[str, dict]]:
 
 
 def assert_rows_agree(lab: LabDriver, recorder: TruthRecorder, job: int, expected: set[str]) -> None:
-    """Compare every row of a job within 2 %, plus the energy of moments in which this machine stood still."""
+    """Compare every row of a job within 2 %.
+
+    Slurm polls a step last when its last task ends. Our record ends when slurmstepd has cleaned up, so the
+    energy of half a second is added to the tolerance, and of moments in which this machine stood still.
+    """
     shown, ours = sacct(lab, job), records(lab, job)[job]
     assert shown.keys() == expected
     for name, value in shown.items():
         record = ours[name]
-        late_joules = MAX_WATTS * recorder.stalled_s(record["end"] - 0.5, record["end"] + 0.5)
         joules = record["energy_joules"]
-        assert value == pytest.approx(joules, rel=0.02, abs=0.02 * joules + late_joules + 1), (name, record)
+        late_s = 0.5 + recorder.stalled_s(record["end"] - 1, record["end"] + 1)
+        late_joules = late_s * joules / (record["end"] - record["start"])
+        print(f"job {job} row {name}: sacct {value} J, record {joules:.1f} J, {value / joules - 1:+.2%}")
+        assert value == pytest.approx(joules, abs=0.02 * joules + late_joules + 1), (name, record)
 
 
 def test_sacct_agrees_with_our_records(lab: LabDriver):
-    """A job of several steps on a node of its own, and two jobs that share a node, one of them with GPUs."""
+    """A job of several steps whose agent is killed, and three jobs that share a node, one with GPUs."""
     with TruthRecorder(lab, "n1") as n1, TruthRecorder(lab, "n2") as n2:
-        script = f"{UNEVEN}; srun -n1 {GEMM} 4; {GEMM} 4"
-        alone = lab.sbatch(script, "--exclusive", "-wn1")
+        alone = lab.sbatch(f"{UNEVEN}; srun -n1 {GEMM} 5; {GEMM} 2", "--exclusive", "-wn1")
         cpu_job = lab.sbatch(f"srun -n1 -c16 {GEMM} 2", "-wn2", "-n1", "-c16")
         gpu_job = lab.sbatch("srun -n1 senergy lab run gemm --gpu --seconds 6", "-wn2", "-n1", "--gres=gpu:2")
         no_srun = lab.sbatch(f"{GEMM} 1", "-wn2", "-n1", "-c8")
         running = live_joules(lab, gpu_job)
         watts = node_watts(lab, "n2", lambda value: value > 300)
+        before, without, after = joules_around_a_kill(lab, alone, "1")
         jobs = (alone, cpu_job, gpu_job, no_srun)
         assert [lab.wait(job) for job in jobs] == ["COMPLETED"] * 4
     assert_rows_agree(lab, n1, alone, {"job", "batch", "extern", "0", "1"})
@@ -83,8 +89,18 @@ def test_sacct_agrees_with_our_records(lab: LabDriver):
     rows = {job: sacct(lab, job) for job in jobs}
     assert all(row["job"] == row["extern"] for row in rows.values())
     assert 0 < running <= rows[gpu_job]["extern"]
+    assert before <= without <= after <= rows[alone]["1"]
     assert watts < MAX_WATTS
     assert_sreport_sums(lab, rows)
+
+
+def joules_around_a_kill(lab: LabDriver, job: int, step: str) -> tuple[int, int, int]:
+    """Kill n1's senergyd and start it again; return the joules of a step before, without and after it."""
+    before = live_joules(lab, job, step)
+    lab.kill("senergyd", "n1")
+    without = live_joules(lab, job, step)
+    lab.start("senergyd", "n1")
+    return before, without, live_joules(lab, job, step)
 
 
 def live_joules(lab: LabDriver, job: int, step: str = "extern", above: int = 0) -> int:
@@ -142,19 +158,6 @@ roll.argtypes = [ctypes.c_void_p, ctypes.c_long, ctypes.c_long, ctypes.c_uint16,
 sys.exit(roll(connection, {start}, {end}, 0, None))
 """
     lab.run("python3", "-c", code, ctypes.util.find_library("slurm") or "libslurm.so")
-
-
-def test_a_killed_agent_loses_nothing_and_the_value_does_not_fall(lab: LabDriver):
-    with TruthRecorder(lab, "n1") as recorder:
-        job = lab.sbatch(f"srun -n1 {GEMM} 8", "--exclusive", "-wn1")
-        before = live_joules(lab, job, "0")
-        lab.kill("senergyd", "n1")
-        without = live_joules(lab, job, "0")
-        lab.start("senergyd", "n1")
-        after = live_joules(lab, job, "0")
-        assert lab.wait(job) == "COMPLETED"
-    assert before <= without <= after
-    assert_rows_agree(lab, recorder, job, {"job", "batch", "extern", "0"})
 
 
 @pytest.mark.soak
