@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, select
@@ -41,14 +41,26 @@ def find_untuned_runs(
     users = sorted({program.user for program in wanted})
     for first in range(0, len(users), _USERS_PER_QUERY):
         names = users[first : first + _USERS_PER_QUERY]
-        query = select(history.c.body).where(history.c.user.in_(names)).order_by(history.c.end, history.c.id)
-        for text in connection.execute(query.execution_options(yield_per=_ROWS_AT_ONCE)).scalars():
+        for text in _bodies(connection, names):
             run = json.loads(text)
             visible = everything or run.get("user") == user or run.get("account") in accounts
             program = _program(run)
             if visible and program in wanted and _is_untuned(run):
                 found[program].append((run["energy_joules"], run["duration_s"]))
     return [_mean(found.get(program, [])) for program in programs]
+
+
+def _bodies(connection: Connection, users: Sequence[str]) -> Iterator[str]:
+    """Yield the runs of some users as JSON texts, read in pieces."""
+    columns = select(history.c.id, history.c.body).where(history.c.user.in_(users))
+    last = -1
+    while True:
+        query = columns.where(history.c.id > last).order_by(history.c.id).limit(_ROWS_AT_ONCE)
+        rows = connection.execute(query).all()
+        yield from (body for _, body in rows)
+        if len(rows) < _ROWS_AT_ONCE:
+            return
+        last = rows[-1].id
 
 
 def _program(run: dict[str, Any]) -> ComparableProgram | None:

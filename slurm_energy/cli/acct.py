@@ -85,12 +85,14 @@ def run(args: argparse.Namespace) -> int:
 
         emit(field_lines(catalogue(release), with_meaning=args.verbose))
         return EXIT_OK
+    from slurm_energy.reports.acct_row_fields import in_currency
+
     style = _style(args)
     columns = _columns(args, release)
     rows, release_of_rows = acct_query.read_rows(args, columns, release)
     if release_of_rows is None and release is not None:
         columns = _columns(args, None)
-    _print_table(args, rows, columns, style)
+    _print_table(args, rows, in_currency(columns, rows), style)
     return EXIT_OK
 
 

@@ -60,7 +60,7 @@ def _of_sacct(args: argparse.Namespace, arguments: list[str], parser: str) -> di
     cells = list(acct_json.job_cells(document["jobs"]))
     client = connection.connect(args)
     usages, visible = acct_query.read_energy(args, client, cells)
-    rows = acct_query.with_untuned_runs(joined(cells, usages, visible), client)
+    rows = acct_query.with_all_values(joined(cells, usages, visible), client)
     acct_json.add_energy(document, rows, visible.scope, acct_query.note_hidden(rows, visible))
     return document
 
@@ -69,7 +69,7 @@ def _of_rows(args: argparse.Namespace, arguments: list[str]) -> dict[str, Any]:
     cells = sacct.read_rows(arguments, acct_json.BUILT_FIELDS)
     client = connection.connect(args)
     usages, visible = acct_query.read_energy(args, client, cells)
-    rows = acct_query.with_untuned_runs(joined(cells, usages, visible), client)
+    rows = acct_query.with_all_values(joined(cells, usages, visible), client)
     notes = [_WITHOUT_PARSER, *acct_query.note_hidden(rows, visible)]
     return acct_json.built_document(rows, visible.scope, notes)
 
@@ -77,6 +77,6 @@ def _of_rows(args: argparse.Namespace, arguments: list[str]) -> dict[str, Any]:
 def _of_records(args: argparse.Namespace, why: str) -> dict[str, Any]:
     client = connection.connect(args)
     jobs, answer = acct_query.jobs_of_records(args, client, why)
-    rows = acct_query.with_untuned_runs(rows_of_records(jobs), client)
+    rows = acct_query.with_all_values(rows_of_records(jobs), client)
     notes = [f"without Slurm's accounting ({why}): finished jobs with energy records only"]
     return acct_json.built_document(rows, str(answer.get("scope", "all")), notes)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from slurm_energy.cli import acct_options, connection
 from slurm_energy.cli.output import note
 from slurm_energy.errors import UnavailableError
+from slurm_energy.grid.footprint import Footprint, GridFactors
+from slurm_energy.protocol.grid_requests import grid_factors
 from slurm_energy.protocol.live_reports import RUNNING_PATH
 from slurm_energy.protocol.untuned_runs import (
     MAX_PROGRAMS,
@@ -23,7 +25,7 @@ from slurm_energy.protocol.untuned_runs import (
 )
 from slurm_energy.quantities import shown
 from slurm_energy.records import EnergyRecord
-from slurm_energy.reports import acct_fields
+from slurm_energy.reports import acct_fields, acct_row_fields
 from slurm_energy.reports.acct_rows import AcctRow, VisibleJobs, joined, program_of
 from slurm_energy.reports.usage import AccountedRecord, JobInfo, JobUsage, summarise
 from slurm_energy.slurm import sacct
@@ -61,12 +63,11 @@ def read_rows(
     client = connection.connect(args)
     if cells is None:
         rows = acct_fields.rows_of_records(jobs_of_records(args, client, why)[0])
-        return with_untuned_runs(rows, client) if acct_fields.needs_baseline(columns) else rows, None
+        return _with_derived_values(rows, columns, client), None
     usages, visible = read_energy(args, client, cells)
     rows = joined(cells, usages, visible)
     note_hidden(rows, visible)
-    if acct_fields.needs_baseline(columns):
-        rows = with_untuned_runs(rows, client)
+    rows = _with_derived_values(rows, columns, client)
     if args.verbose:
         note(f"{len(rows)} rows of sacct {release}, energy records of {len(usages)} runs")
     return rows, release
@@ -181,6 +182,38 @@ def _running_records(
 def _identity(item: AccountedRecord) -> tuple[str, str, int, int, str | None]:
     record = item.record
     return record.cluster, record.node, record.job_id, record.restart_count, record.step
+
+
+def _with_derived_values(
+    rows: list[AcctRow], columns: Sequence[Column[AcctRow]], client: ControllerClient
+) -> list[AcctRow]:
+    """Return the rows with what the columns need beyond energy."""
+    if acct_row_fields.needs_baseline(columns):
+        rows = with_untuned_runs(rows, client)
+    return with_footprints(rows, client) if acct_row_fields.needs_footprint(columns) else rows
+
+
+def with_all_values(rows: Sequence[AcctRow], client: ControllerClient) -> list[AcctRow]:
+    """Return the rows with all that is known about their energy."""
+    return with_footprints(with_untuned_runs(rows, client), client)
+
+
+def with_footprints(rows: Sequence[AcctRow], client: ControllerClient) -> list[AcctRow]:
+    """Return the rows with emissions and cost. The energy of a job counts as evenly spread over its time."""
+    usages = [row.usage for row in rows if row.usage is not None]
+    if not usages:
+        return list(rows)
+    start, end = min(usage.start for usage in usages), max(usage.end for usage in usages)
+    factors = grid_factors(client, start, end)
+    if factors.carbon is None and factors.price is None and factors.pue is None:
+        return list(rows)
+    return [replace(row, footprint=_footprint(row.usage, factors)) for row in rows]
+
+
+def _footprint(usage: JobUsage | None, factors: GridFactors) -> Footprint | None:
+    if usage is None:
+        return None
+    return factors.footprint([(usage.start, usage.end, usage.energy_joules)])
 
 
 def with_untuned_runs(rows: Sequence[AcctRow], client: ControllerClient) -> list[AcctRow]:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.records import Quality
+from slurm_energy.reports.acct_row_fields import ROW_FIELDS
 from slurm_energy.reports.acct_rows import AcctRow
 from slurm_energy.reports.fields import FIELDS, Field, Style, Value
 from slurm_energy.reports.table import Column, parse_columns
 from slurm_energy.reports.usage import JobUsage, worst_quality
 from slurm_energy.slurm.release import Release
 from slurm_energy.slurm.sacct_fields import DATE, SACCT_FIELDS, SacctField, explain_missing, fields_of
-from slurm_energy.tuning.sweep.metrics import energy_delay_sum
 
 LISTING: Final = "senergy acct --helpformat lists all"
 DEFAULT_COLUMNS: Final = (
@@ -31,16 +31,8 @@ LONG_FORMAT: Final = (
     "ConsumedEnergy,CPUEnergy,DRAMEnergy,GPUEnergy,OtherEnergy,GPUShare,AvePower,PeakPower,EDP,ED2P,"
     "TimeAboveCap,Throttled,BudgetCapped,Quality,Source"
 )
-EDS_FACTOR: Final = 2.0
-"""Performance loss ratio k of the column EDS, one of the two in power-capping, Table 1."""
 _OUR_ENERGY: Final = ("ConsumedEnergy", "ConsumedEnergyRaw")
 """Names of sacct under which this command shows the energy of its own records."""
-_BASELINE: Final = ("Saved", "SavedEnergy", "SavedEnergyRaw", "EDS", "UntunedRuns")
-
-
-def needs_baseline(columns: Iterable[Column[AcctRow]]) -> bool:
-    """Return whether a column compares jobs with untuned runs of their programs."""
-    return any(column.field.name in _BASELINE for column in columns)
 
 
 def catalogue(release: Release | None) -> tuple[Field[AcctRow], ...]:
@@ -50,7 +42,7 @@ def catalogue(release: Release | None) -> tuple[Field[AcctRow], ...]:
         release: release of the installed sacct, whose fields come first, in its order; None: rows come from
             energy records, which have few of its fields.
     """
-    ours = {field.name: field for field in (*map(_of_usage, FIELDS), *_ROW_FIELDS)}
+    ours = {field.name: field for field in (*map(_of_usage, FIELDS), *ROW_FIELDS)}
     if release is None:
         known = {name: field for name, field in (ours | _CELLS).items() if name not in _SOURCE_OF}
         return tuple(sorted(known.values(), key=lambda field: field.name.lower()))
@@ -175,102 +167,6 @@ _OF_EVERY_JOB: Final = ("ConsumedEnergy", "ConsumedEnergyRaw", "kWh", "Quality",
 """Columns in which a job without an energy record is shown as unknown."""
 
 
-def _ratio(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else part / whole
-
-
-def _gpu_share(row: AcctRow) -> Value:
-    if row.usage is None or "gpu" not in row.usage.component_types:
-        return None
-    ratio = _ratio(row.usage.component_joules("gpu"), row.usage.energy_joules)
-    return None if ratio is None else 100 * ratio
-
-
-def _saved_joules(row: AcctRow) -> Value:
-    energy = row.energy_joules
-    return None if row.baseline is None or energy is None else row.baseline.energy_joules - energy
-
-
-def _saved_percent(row: AcctRow) -> Value:
-    saved = _saved_joules(row)
-    whole = None if row.baseline is None else row.baseline.energy_joules
-    ratio = _ratio(saved if isinstance(saved, float) else None, whole)
-    return None if ratio is None else 100 * ratio
-
-
-def _energy_delay_sum(row: AcctRow) -> Value:
-    if row.usage is None or row.baseline is None or not row.baseline.elapsed_s:
-        return None
-    ratio = _ratio(row.usage.energy_joules, row.baseline.energy_joules)
-    return (
-        None
-        if ratio is None
-        else energy_delay_sum(row.usage.elapsed_s / row.baseline.elapsed_s, ratio, EDS_FACTOR)
-    )
-
-
-def _cell_of(name: str) -> Callable[[AcctRow], Value]:
-    return lambda row: row.cells.get(name)
-
-
-_ROW_FIELDS: Final[tuple[Field[AcctRow], ...]] = (
-    Field(
-        "EDS",
-        8,
-        "figure",
-        _energy_delay_sum,
-        f"energy-delay sum with k = {EDS_FACTOR:g}, 1 for the program's untuned runs; less is better",
-    ),
-    Field("GPUShare", 8, "number", _gpu_share, "share of the GPUs in the energy, %", unit="%"),
-    Field(
-        "Saved",
-        8,
-        "number",
-        _saved_percent,
-        "energy saved against the mean of the program's untuned runs, %; negative: more was used",
-        unit="%",
-    ),
-    Field(
-        "SavedEnergy",
-        11,
-        "scaled",
-        _saved_joules,
-        "energy saved against the mean of the program's untuned runs, J",
-        unit="J",
-        additive=True,
-    ),
-    Field(
-        "SavedEnergyRaw",
-        14,
-        "number",
-        _saved_joules,
-        "SavedEnergy as a plain number, J",
-        unit="J",
-        additive=True,
-    ),
-    Field(
-        "SlurmEnergy",
-        14,
-        "text",
-        _cell_of("ConsumedEnergy"),
-        "ConsumedEnergy of sacct: the energy in Slurm's own accounting, J",
-    ),
-    Field(
-        "SlurmEnergyRaw",
-        17,
-        "text",
-        _cell_of("ConsumedEnergyRaw"),
-        "ConsumedEnergyRaw of sacct: the energy in Slurm's own accounting as a plain number, J",
-        overflow="widen",
-    ),
-    Field(
-        "UntunedRuns",
-        11,
-        "number",
-        lambda row: None if row.baseline is None else row.baseline.runs,
-        "number of untuned runs of the program with which Saved, SavedEnergy and EDS compare",
-    ),
-)
 _SOURCE_OF: Final = {"SlurmEnergy": "ConsumedEnergy", "SlurmEnergyRaw": "ConsumedEnergyRaw"}
 _USAGE_FIELDS: Final = {field.name: field for field in FIELDS}
 _CELLS: Final = {

@@ -113,6 +113,7 @@ def energy_object(row: AcctRow) -> dict[str, Any] | None:
         "saved_joules": _VALUES["SavedEnergy"].value(row),
         "saved_percent": _VALUES["Saved"].value(row),
         "eds": _VALUES["EDS"].value(row),
+        "footprint": None if row.footprint is None else row.footprint.to_json(),
         "nodes": [node_object(record) for record in usage.records],
     }
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from slurm_energy.grid.footprint import Footprint
 from slurm_energy.protocol.untuned_runs import ComparableProgram, UntunedRuns
 from slurm_energy.reports.usage import JobUsage
 from slurm_energy.slurm.sacct import seconds_of
@@ -31,12 +32,14 @@ class AcctRow:
         usage: energy records of the job or step; None: there are none, or the caller may not see them.
         hidden: whether the caller may not see the energy.
         baseline: untuned runs of the same program; None: unknown, or not requested.
+        footprint: emissions and cost of the energy; None: unknown, or not requested.
     """
 
     cells: Mapping[str, str]
     usage: JobUsage | None = None
     hidden: bool = False
     baseline: UntunedRuns | None = None
+    footprint: Footprint | None = None
 
     @property
     def is_step(self) -> bool:

@@ -200,6 +200,10 @@ def _energy(
     )
 
 
+def _watt_hours(usage: JobUsage) -> Value:
+    return None if usage.energy_kwh is None else 1000 * usage.energy_kwh
+
+
 FIELDS: tuple[Field[JobUsage], ...] = (
     Field("Account", 10, "text", lambda u: u.job.account, "account of the job"),
     Field("AllocCPUS", 10, "number", lambda u: u.cpus, "CPUs on all nodes"),
@@ -335,6 +339,15 @@ FIELDS: tuple[Field[JobUsage], ...] = (
         "text",
         lambda u: ",".join(u.unknown_components),
         "components without a measuring interface",
+    ),
+    Field(
+        "Wh",
+        10,
+        "number",
+        _watt_hours,
+        "energy of all nodes and components, Wh",
+        additive=True,
+        expected=always,
     ),
     Field("User", 9, "text", _job_only(lambda u: u.job.user or u.first.user), "owner"),
 )

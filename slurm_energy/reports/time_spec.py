@@ -155,11 +155,20 @@ def format_time(moment: float | None, style: str = "", now: datetime | None = No
 
 
 def _relative_text(when: datetime, now: datetime) -> str:
-    days = (when.date() - now.date()).days
-    if days == 0:
+    """Return a time as Slurm does under `SLURM_TIME_FORMAT=relative`.
+
+    Slurm counts days as 1000 times the year plus the day of the year. On 1 January the day before is
+    therefore not yesterday but long ago. Source: `_relative_date_fmt` in src/common/parse_time.c.
+    """
+    distance = _day_number(when) - _day_number(now)
+    if distance == 0:
         return when.strftime("%H:%M:%S")
-    if days in (-1, 1):
-        return ("Ystday " if days < 0 else "Tomorr ") + when.strftime("%H:%M")
-    if -7 < days < 7:
-        return when.strftime("%a %H:%M")
-    return when.strftime("%-d %b %H:%M" if abs(days) < 182 else "%-d %b %Y")
+    if distance in (-1, 1):
+        return ("Ystday " if distance < 0 else "Tomorr ") + when.strftime("%H:%M")
+    if not -365 <= distance <= 365:
+        return when.strftime("%-d %b %Y")
+    return when.strftime("%a %H:%M" if 1 < distance <= 6 else "%-d %b %H:%M")
+
+
+def _day_number(when: datetime) -> int:
+    return 1000 * when.year + when.timetuple().tm_yday

@@ -37,10 +37,11 @@ def login(lab: LabDriver, monkeypatch: pytest.MonkeyPatch) -> LabDriver:
     return lab
 
 
-def test_both_commands_over_the_same_jobs(login: LabDriver) -> None:
+def test_both_commands_over_the_same_jobs(login: LabDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The jobs are submitted once: a new test would cancel those that wait and run."""
     jobs = varied_jobs.submit(login)
     both_print_the_same_rows(login, jobs)
+    both_follow_the_environment(login, monkeypatch)
     default_long_and_brief_tables_have_the_same_rows(login)
     names_chosen_by_users_break_no_row(login, jobs)
     the_document_has_the_keys_and_types_of_sacct(login, jobs)
@@ -82,6 +83,23 @@ def both_print_the_same_rows(lab: LabDriver, jobs: dict[str, int]) -> None:
     assert len(table) >= 60 and len(with_rows) >= 55, [case for case, rows, _ in table if not rows]
     if os.environ.get("UPDATE_GOLDEN"):
         _record(lab, table)
+
+
+def both_follow_the_environment(lab: LabDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    window = ("-aX", "-S", "now-1hour", "-E", "now+3hours")
+    arguments = (*window, "-o", "jobid%40,submit,eligible,start%12,end%-30")
+    for name, values in {
+        "SLURM_TIME_FORMAT": ("relative", "standard", "%d.%m. %H:%M", "%s", "%d" * 16),
+        "SLURM_BITSTR_LEN": ("0", "5", "30"),
+        "TZ": ("America/New_York",),
+    }.items():
+        for value in values:
+            with monkeypatch.context() as patch:
+                patch.setenv(name, value)
+                time.tzset()
+                theirs = lab.run("sacct", *arguments, env={name: value}).stdout
+                assert stripped(theirs) == stripped(acct(*arguments)), (name, value)
+    time.tzset()
 
 
 def _record(lab: LabDriver, table: list[tuple[str, int, bool]]) -> None:

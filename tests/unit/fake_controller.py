@@ -12,8 +12,11 @@ import pytest
 from slurm_energy.cli import connection
 from slurm_energy.errors import EnergyError
 
-DEFAULTS: dict[str, dict[str, Any]] = {"/v1/running": {"scope": "all", "nodes": [], "records": []}}
-"""Answers about a cluster on which no job runs."""
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "/v1/running": {"scope": "all", "nodes": [], "records": []},
+    "/v1/grid": {"carbon": None, "price": None, "pue": None, "embodied": None, "currency": "EUR"},
+}
+"""Answers about a cluster without running jobs, whose site has configured neither carbon nor price."""
 
 
 class FakeController:

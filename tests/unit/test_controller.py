@@ -329,6 +329,7 @@ def test_bodies_are_decoded_outside_the_event_loop(controller, monkeypatch):
     [
         ("/v1/predict", ALICE, 1 << 20),
         ("/v1/predict", OPERATOR, 1 << 20),
+        ("/v1/untuned-runs", ALICE, 1 << 20),
         ("/v1/records/search", ALICE, 256 << 10),
         ("/v1/records", AGENT, 16 << 20),
     ],
@@ -420,6 +421,8 @@ def test_users_see_their_own_records_and_why_no_others(controller):
         assert [r["job_id"] for r in answer["records"]] == [1]
         assert (await c.get(f"/v1/records?user={ALICE}", uid=ALICE))[1]["records"]
         assert (await c.get("/v1/records?job=77", uid=ALICE))[1]["records"] == []
+        some = (await c.get("/v1/records?job=1,2&omit_others=1", uid=ALICE))[1]["records"]
+        assert [r["job_id"] for r in some] == [1]
         for target in ("/v1/records?job=2", "/v1/records?job=1,2", "/v1/jobs/2"):
             assert refused(await c.get(target, uid=ALICE), 403, 5, "job 2", "another user")
         for users in (str(BOB), f"{ALICE},{BOB}", "root", "no-such-user", "0", "9" * 30):
@@ -926,6 +929,27 @@ class TestPrediction:
     def test_a_new_job_is_predicted_from_the_users_others(self, controller, monkeypatch):
         body = self.predict(controller, monkeypatch, BOB, REQUEST | {"name": "new"})[1]
         assert [(a["observations"], a["basis"]) for a in body["predictions"]] == [(1, "1 run: same user")]
+
+    def test_untuned_runs_of_others_are_hidden(self, controller, monkeypatch):
+        async def story(c):
+            for number, user in enumerate(("alice", "bob"), 1):
+                await c.post(
+                    {"items": [item(job_id=number, uid=ALICE, fingerprint="f" * 16, policy="monitor")]}
+                )
+                known = {number: (job(number, name="solve", user=user, requested="cpu=1,node=1"),)}
+                await c.store.write(job_facts.store, known, [job_facts.JobLookup("c1", number, True)], NOW)
+            await c.memory.learn()
+            program = {"fingerprint": "f" * 16, "name": "solve", "nodes": 1, "cpus": 1, "gpus": 0}
+            body = {"programs": [program | {"user": "alice"}, program | {"user": "bob"}]}
+            answers = [(await c.post(body, uid, "/v1/untuned-runs"))[1] for uid in (ALICE, OPERATOR)]
+            malformed = {"programs": [{"user": "alice"}]}
+            assert refused(
+                await c.post(malformed, ALICE, "/v1/untuned-runs"), 400, 2, "'fingerprint' is missing"
+            )
+            return [[one and one["runs"] for one in answer["untuned_runs"]] for answer in answers]
+
+        monkeypatch.setattr(rights, "name_of", {ALICE: "alice", BOB: "bob"}.get)
+        assert controller.session(story) == [[1, None], [1, 1]]
 
     def test_caps_of_job_and_policy_apply(self, controller, monkeypatch):
         controller.memory.policy_caps = {"tight": (0.2, None)}

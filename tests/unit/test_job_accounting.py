@@ -298,6 +298,14 @@ class TestCommandRunner:
         with pytest.raises(UnavailableError, match=r"within 0.2 s"):
             CommandRunner(timeout_s=0.2)(["sleep", "60"])
 
+    def test_endless_output_ends_a_command(self):
+        with pytest.raises(UnavailableError, match="more than 1 MiB of output: select fewer rows"):
+            CommandRunner(60, max_output_bytes=1 << 20)(["sh", "-c", "yes; sleep 60"])
+
+    def test_output_beyond_a_pipe_and_endless_errors_are_read(self):
+        code = "import sys; sys.stderr.write('x' * 2**20); print('y' * 2**20)"
+        assert len(CommandRunner()([sys.executable, "-c", code])) == 2**20 + 1
+
     def test_stop_ends_a_running_command_and_refuses_others(self):
         runner, errors = CommandRunner(), []
 

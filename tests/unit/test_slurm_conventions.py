@@ -65,7 +65,8 @@ def test_all_means_every_field(word: str, capsys: pytest.CaptureFixture[str]) ->
 def test_part_of_a_name_suggests_the_fields_that_contain_it(capsys: pytest.CaptureFixture[str]) -> None:
     said = refusal(capsys, "acct", "-a", "-o", "jobid,energy")
     assert said == (
-        "--format: unknown field 'energy': did you mean ConsumedEnergy, CPUEnergy, DRAMEnergy or GPUEnergy?"
+        "--format: unknown field 'energy': "
+        "did you mean ConsumedEnergy, CPUEnergy, DRAMEnergy or FacilityEnergy?"
     )
     said = refusal(capsys, "share", "-o", "EnergykW%3,enrgyshare")
     assert said.endswith("unknown field 'enrgyshare': did you mean EnergyShare?")
