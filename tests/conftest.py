@@ -107,7 +107,8 @@ def database_servers():
     servers.close()
 
 
-STORES = ("sqlite", "mariadb", "postgresql")
+# Servers take seconds to start, which `make check` does not have.
+STORES = ("sqlite", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mariadb", "postgresql")))
 
 
 @pytest.fixture(params=STORES)

@@ -395,7 +395,7 @@ def kill_while_storing(location: Path | str, spool: Path, after_lines: int) -> s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [4, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [3, pytest.param(200, marks=pytest.mark.soak)])
 def test_kill_9_at_any_moment_loses_and_duplicates_nothing(accounting, tmp_path, kills):
     chance = random.Random(2)
     trace = encode_trace(0.0, 1.0, {"cpu": [1.0] * 100})
