@@ -25,11 +25,11 @@ def grams_text(grams: float | None) -> str:
 def cost_text(amount: float | None, currency: str) -> str:
     """Return an amount of money with its currency: `1.17 EUR`, `0.0042 EUR`; empty: unknown.
 
-    Amounts below 1 have two significant digits, so that the cost of a short job is not rounded to 0.
+    Amounts below 0.01 have two significant digits, so that the cost of a short job is not rounded to 0.
     """
     if amount is None:
         return ""
-    if amount == 0 or abs(amount) >= 0.995:
+    if amount == 0 or abs(amount) >= 0.00995:
         return f"{amount:.2f} {currency}"
     text = f"{amount:.2g}"
     return f"{float(text):.10f}".rstrip("0") + f" {currency}" if "e" in text else f"{text} {currency}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -111,6 +112,29 @@ def test_a_part_without_duration_takes_the_factor_at_its_time() -> None:
 def test_negative_prices_reduce_the_cost() -> None:
     factors = GridFactors(price=GridFactor(hourly(0.30, -0.10)))
     assert factors.footprint([(0.0, 2 * HOUR, 2 * KWH)]).cost_amount == pytest.approx(0.20)
+
+
+def test_the_examples_of_the_page_about_carbon_and_price() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "carbon-and-price.md").read_text()
+    table = page.partition("```csv\n")[2].partition("```")[0]
+    samples = read_csv(table.splitlines(True), "page", GridQuantity.CARBON, "EUR")
+    start = parse_time("2026-03-10T08:00Z")
+    prices = [(begin, end, value / 1000.0) for begin, end, value in samples]
+    factors = GridFactors(
+        GridFactor(GridSeries(SOURCE, samples)),
+        GridFactor(GridSeries(SOURCE, prices)),
+        1.25,
+        EmbodiedCarbon(1500.0, 150.0, 5.0),
+    )
+    parts = [(start, start + HOUR, 1.2 * KWH), (start + HOUR, start + 2 * HOUR, 0.8 * KWH)]
+    result = factors.footprint(parts, Reservation(0.25 * 2 * HOUR, 2 * HOUR))
+    assert result.facility_joules == pytest.approx(9e6)
+    assert result.grams == pytest.approx(700.5) and "| 700.5 g |" in page
+    assert cost_text(result.cost_amount, "EUR") == "0.70 EUR" and "| 0.70 EUR |" in page
+    assert result.embodied_grams == pytest.approx(23.956, abs=1e-3) and "= 24.0 g" in page
+    assert result.total_grams == pytest.approx(724.456, abs=1e-3) and "724.5 g" in page
+    sum_only = factors.footprint([(start, start + 2 * HOUR, 2.0 * KWH)])
+    assert sum_only.grams == pytest.approx(688.125) and "| 688.1 g |" in page
 
 
 def test_embodied_share_by_hand() -> None:
