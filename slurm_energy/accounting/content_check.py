@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, select
 
 from slurm_energy.accounting import tables
 from slurm_energy.accounting.row_pages import read_pages
@@ -14,7 +14,10 @@ from slurm_energy.errors import EnergyError
 from slurm_energy.records import EnergyRecord
 
 _PAGE_ROWS: Final = 1000
-_KEYS: Final = ("record_id", "cluster", "node", "job_id", "restart_count", "start", "end", "uid", "policy")
+_COMPARED: Final = (
+    *("record_id", "cluster", "node", "job_id", "restart_count", "step", "start", "end", "uid", "policy"),
+    "energy_joules",
+)
 
 
 def content_problems(connection: Connection, progress: Callable[[int], None]) -> Iterator[str]:
@@ -25,19 +28,24 @@ def content_problems(connection: Connection, progress: Callable[[int], None]) ->
         progress: called with the number of records checked.
     """
     columns = tables.records.c
-    query = select(*columns["id", "step", "energy_joules", "body"], *columns[_KEYS])
+    query = select(columns.id, columns.body, *columns[_COMPARED])
     for done, row in enumerate(read_pages(connection, query, [columns.id], _PAGE_ROWS), 1):
-        if problem := _problem(row):
+        if problem := record_problem(dict(row._mapping)):
             yield f"record {row.record_id} (row {row.id}): {problem}"
         progress(done)
 
 
-def _problem(row: Row[*tuple[Any, ...]]) -> str:
+def record_problem(row: Mapping[str, Any]) -> str:
+    """Return how a row of `records` differs from the record in it; empty: it does not.
+
+    Args:
+        row: values by the name of the column.
+    """
     try:
-        record = EnergyRecord.from_json(json.loads(row.body))
-    except (EnergyError, ValueError, RecursionError) as error:
+        record = EnergyRecord.from_json(json.loads(row["body"]))
+        values = {name: getattr(record, name) for name in _COMPARED}
+    except (EnergyError, ValueError, RecursionError, OverflowError) as error:
         return f"its text cannot be read: {error}"
-    stored = {**{name: row._mapping[name] for name in _KEYS}, "step": row.step or None}
-    stored["energy_joules"] = row.energy_joules
-    different = [name for name, value in stored.items() if getattr(record, name) != value]
+    values["step"] = record.step or ""
+    different = [name for name, value in values.items() if row[name] != value]
     return f"{', '.join(different)} differ from its text" if different else ""

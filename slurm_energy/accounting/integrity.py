@@ -58,7 +58,7 @@ def _damaged(database: Database, problems: Sequence[str]) -> DamagedDatabaseErro
         name = shlex.quote(str(database.path))
         todo = (
             "stop senergyctld, copy the file, then restore a backup "
-            f"or save what can be read: sqlite3 {name} .recover | sqlite3 {name}.new"
+            f"or save what can be read: senergy db recover {name} {name}.new"
         )
     return DamagedDatabaseError(
         f"database {database.name}",

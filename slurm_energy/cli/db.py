@@ -1,4 +1,4 @@
-"""`senergy db`: check, back up, restore, upgrade, prune and export the database of senergyctld."""
+"""`senergy db`: check, back up, restore, recover, upgrade, prune and export senergyctld's database."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ examples:
   senergy db restore /backup/energy.gz          into an empty database
   senergy db restore /backup/energy.gz --database postgresql://senergy@db1/senergy
   senergy db restore --force /backup/energy.gz   replace the contents of the database
+  senergy db recover damaged.db recovered.db    readable rows of a damaged SQLite file
   senergy db upgrade --backup /backup/old.gz    to the schema of this release, after a backup
   senergy db prune traces --before now-90days --dry-run     count what would be deleted
   senergy db prune records traces --before 2025-01-01 --cluster old
@@ -46,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options to `senergy db`."""
     parser.epilog = EPILOG
     actions = parser.add_subparsers(
-        dest="action", required=True, metavar="check|backup|restore|upgrade|prune|export"
+        dest="action", required=True, metavar="check|backup|restore|recover|upgrade|prune|export"
     )
     check = actions.add_parser("check", help="check the integrity of the database, or of a backup")
     check.add_argument("--content", action="store_true", help="compare each record with its columns, too")
@@ -58,12 +59,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     restore = actions.add_parser("restore", help="replace the contents of the database by a backup")
     restore.add_argument("file", metavar="FILE", type=Path, help="portable backup or copy of a SQLite file")
     restore.add_argument("--force", action="store_true", help="also if the database is not empty")
+    recover = actions.add_parser(
+        "recover", help="write the readable rows of a damaged SQLite file to a new one"
+    )
+    recover.add_argument("damaged", metavar="DAMAGED", type=Path, help="the damaged file; it is not changed")
+    recover.add_argument("new", metavar="NEW", type=Path, help="file to write")
+    recover.add_argument("--json", action="store_true", help="print the result as JSON")
     upgrade = actions.add_parser("upgrade", help="bring the tables to the schema of this release")
     upgrade.add_argument("--backup", metavar="FILE", type=Path, help="write a portable backup first")
     upgrade.add_argument("--dry-run", action="store_true", help="print the schemas, change nothing")
     _configure_prune(actions.add_parser("prune", help="delete old rows"))
     _configure_export(actions.add_parser("export", help="write a table as CSV, JSON lines or Parquet"))
-    for action in actions.choices.values():
+    for action in (check, backup, restore, upgrade, actions.choices["prune"], actions.choices["export"]):
         action.add_argument("--json", action="store_true", help="print the result as JSON")
         action.add_argument(
             "--database", metavar="PATH|URL", help="this database instead of controller.database"
@@ -103,6 +110,10 @@ def run(args: argparse.Namespace) -> int:
         from slurm_energy.cli import db_backup
 
         return db_backup.run(args)
+    if args.action == "recover":
+        from slurm_energy.cli import db_recovery
+
+        return db_recovery.run(args)
     if args.action == "prune":
         from slurm_energy.cli import db_prune
 

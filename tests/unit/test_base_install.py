@@ -146,6 +146,7 @@ db check --content --json --database /nonexistent/senergy.db --config energy.tom
 db check --backup energy.toml
 db backup b.gz --copy --force --database /nonexistent/senergy.db
 db restore energy.toml --force --database new.db
+db recover missing.db new.db --json
 db upgrade --backup b.gz --dry-run --database /nonexistent/senergy.db
 db prune traces --before now --cluster c --dry-run --database /nonexistent/senergy.db
 db export jobs --format csv -o j.csv --since now-1days --until now --cluster c --force --database /nonexistent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -226,24 +227,72 @@ def test_columns_of_an_export_end_with_their_unit():
                 assert column.name.endswith(("_s", "_joules", "_watts", "_unix_s")), column.name
 
 
-def test_damaged_pages_are_found_and_recovered_by_the_documented_steps(path, tmp_path, capsys):
+@pytest.fixture
+def damaged(path, tmp_path):
+    """Function that overwrites every sixth of the pages of the records, and returns the number of records."""
     accounting = Accounting(tmp_path)
     for number in range(400):
         accounting.deliver(item(record(job_id=500 + number, record_id=f"d{number:031x}")))
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    connection.close()
-    size = path.stat().st_size
-    with path.open("r+b") as file:
-        for page in range(60, 70):
-            file.seek(page * 4096 + 8)
-            file.write(os.urandom(2000))
-    assert path.stat().st_size == size
+
+    def overwrite():
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            sql = "SELECT pageno FROM dbstat WHERE name = 'records' AND pagetype = 'leaf' ORDER BY pageno"
+            try:
+                pages = [number for (number,) in connection.execute(sql)][::6]
+            except sqlite3.OperationalError:
+                pytest.skip("this SQLite has no table dbstat")
+        with path.open("r+b") as file:
+            for page in pages:
+                file.seek((page - 1) * 4096 + 8)
+                file.write(b"\xa5" * 3000)
+        return 433
+
+    return overwrite
+
+
+def test_damaged_pages_are_found_and_recovered_by_the_documented_steps(damaged, path, capsys):
+    records = damaged()
+    contents = path.read_bytes()
     code, _, err = run(capsys, "check")
     assert code == 1
-    assert "damaged" in err
-    code, _, err = run(capsys, "backup", "--copy", "copy.db")
-    assert (code, path.with_name("copy.db").exists()) == (1, False)
+    assert "damaged" in err and "senergy db recover" in err
+    for options in (["--copy", "copy.db"], ["portable.gz"]):  # no backup of damaged contents
+        code, _, err = run(capsys, "backup", *options)
+        assert (code, path.with_name(options[-1]).exists()) in ((1, False), (4, False))
+    code, out, _ = run(capsys, "recover", path, "recovered.db", "--json")
+    found = json.loads(out)["tables"]["records"]
+    assert code == 0
+    assert path.read_bytes() == contents
+    assert 0.6 * records < found["rows"] < records
+    assert records - 60 < found["rows"] + found["missing"] <= records  # the last rows may be lost, too
+    assert run(capsys, "check", "--content", "--database", path.with_name("recovered.db"))[0] == 0
+    assert run(capsys, "restore", "--force", "recovered.db")[0] == 0
+    assert run(capsys, "check", "--content")[0] == 0
+    assert len(Accounting(path.parent).find()) > 0.6 * records / 2
+    assert run(capsys, "recover", path, "recovered.db")[0] == 1
+
+
+def test_flipped_bits_in_texts_are_found_by_the_check_of_contents(path, capsys):
+    Accounting(path.parent)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    data = path.read_bytes()
+    assert data.count(b'"policy":"edp"') > 10
+    path.write_bytes(data.replace(b'"policy":"edp"', b'"policy":"ecp"'))
+    assert run(capsys, "check")[0] == 0
+    assert run(capsys, "check", "--content")[0] == 1
+    assert run(capsys, "recover", path, "recovered.db")[0] == 0
+    assert rows_of(path.with_name("recovered.db"))["records"]
+    assert run(capsys, "check", "--content", "--database", path.with_name("recovered.db"))[0] == 0
+
+
+def test_a_file_without_a_readable_schema_needs_a_backup(path, tmp_path, capsys):
+    tmp_path.joinpath("torn.db").write_bytes(path.read_bytes()[:100] + bytes(5000))
+    tmp_path.joinpath("other.db").write_bytes(b"hello" * 1000)
+    for name in ("torn.db", "other.db", "missing.db"):
+        code, _, err = run(capsys, "recover", name, "new.db")
+        assert (code, tmp_path.joinpath("new.db").exists()) == (4, False), err
 
 
 def test_help_does_not_import_sqlalchemy():

@@ -403,7 +403,11 @@ class TestIntegrity:
             except integrity.DamagedDatabaseError as error:
                 noticed += 1
                 assert (error.exit_code, str(error).count("\n")) == (1, 0)
-                assert str(path) in str(error) and "damaged: " in str(error) and ".recover" in str(error)
+                assert (
+                    str(path) in str(error)
+                    and "damaged: " in str(error)
+                    and "senergy db recover" in str(error)
+                )
         # Inner pages of a long value contain only the value.
         assert noticed > pages / 3 / 2
 
