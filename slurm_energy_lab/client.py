@@ -103,12 +103,15 @@ def register_job(socket_path: str | os.PathLike[str], job_id: int, cpus: str | N
     return list(ask(socket_path, {"op": "job", "job_id": job_id, "cpus": cpus})["procs"])
 
 
-def set_fault(socket_path: str | os.PathLike[str], path: str, errno_name: str | None) -> None:
+def set_fault(
+    socket_path: str | os.PathLike[str], path: str, errno_name: str | None, text: str | None = None
+) -> None:
     """Make open, read and write of an emulated file fail with an error such as `EIO`; None ends the fault.
 
-    A path that ends in `/` covers everything below it. A GPU whose device file returns `EIO` is lost.
+    A path that ends in `/` covers everything below it. A GPU whose device file returns `EIO` is lost. With
+    `text`, reading the file succeeds and shows this text.
     """
-    ask(socket_path, {"op": "fault", "path": path, "errno": errno_name})
+    ask(socket_path, {"op": "fault", "path": path, "errno": errno_name, "text": text})
 
 
 def ask(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from slurm_energy.config.findings import errors, warnings
+from slurm_energy.doctor.attribution_check import attribution_checks
 from slurm_energy.doctor.budget_check import budget_checks
 from slurm_energy.doctor.findings import CounterFinding, HostFindings, KnobFinding
 from slurm_energy.doctor.slurm_checks import slurm_checks
@@ -31,7 +32,8 @@ def diagnose(findings: HostFindings) -> list[CheckResult]:
     checks = [_role(findings)]
     if _is_measured(findings):
         checks += [*_energy(findings), *_interfaces(findings), *_knobs(findings)]
-        checks += [_sampling(findings), tuning_check(findings), *budget_checks(findings)]
+        checks += [_sampling(findings), *attribution_checks(findings)]
+        checks += [tuning_check(findings), *budget_checks(findings)]
     checks += [
         *_config(findings),
         *_meter(findings),

@@ -9,6 +9,7 @@ from typing import Any
 
 from slurm_energy.config import TuningConfig
 from slurm_energy.config.findings import Finding
+from slurm_energy.devices.cpu.resctrl import ResctrlSupport
 from slurm_energy.devices.hardware import NodeHardware
 
 
@@ -188,6 +189,8 @@ class HostFindings:
         sampling_interval_s: seconds between samples while jobs run, as configured or as the counters require.
         tuning: tuning modes of the configuration.
         budget_mode: mode of power budgets in the configuration.
+        resctrl: whether the node can monitor the memory traffic of jobs.
+        resctrl_mode: `agent.resctrl` in the configuration.
         has_numpy: whether numpy, which the search for operating points needs, is installed.
         spool_limit_mb: maximum size of the agent's spool in megabytes.
         clock_offset_s: this host's clock minus the controller's clock; None if unknown.
@@ -213,6 +216,8 @@ class HostFindings:
     sampling_interval_s: float = 1.0
     tuning: TuningConfig = field(default_factory=TuningConfig)
     budget_mode: str = "off"
+    resctrl: ResctrlSupport = ResctrlSupport(False, False, False)
+    resctrl_mode: str = "auto"
     has_numpy: bool = True
     spool_limit_mb: float = 0.0
     state_free_mb: float | None = None

@@ -14,6 +14,7 @@ from slurm_energy import __version__
 from slurm_energy.config import Config
 from slurm_energy.config.findings import Finding
 from slurm_energy.devices.counter_wraps import max_sampling_interval_s
+from slurm_energy.devices.cpu.resctrl import find_support
 from slurm_energy.devices.discovery import NodeDevices, discover
 from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob
 from slurm_energy.devices.hwmon import chip_names
@@ -86,6 +87,8 @@ def inspect(
             ),
             tuning=config.tuning,
             budget_mode=config.budget.mode,
+            resctrl=find_support(root),
+            resctrl_mode=config.agent.resctrl,
             has_numpy=has_numpy(),
             spool_limit_mb=config.agent.spool_limit_mb,
             state_free_mb=_free_mb(config.agent.state_dir),

@@ -21,6 +21,7 @@ from slurm_energy.cli import doctor
 from slurm_energy.cli.main import main
 from slurm_energy.config import TuningConfig
 from slurm_energy.devices.cpu.powercap import RaplEnergyCounter
+from slurm_energy.devices.cpu.resctrl import TRAFFIC, ResctrlSupport
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.driver import DeviceError, EnergyCounter, Knob
 from slurm_energy.devices.gpu.nvml import NvmlLibrary
@@ -205,6 +206,37 @@ def test_a_power_budget_is_checked_where_it_is_configured() -> None:
         (check,) = (check for check in diagnosis.diagnose(found) if check.name == "power budget")
         assert (check.state, text in check.finding) == (state, True)
     assert "power budget" not in states(dataclasses.replace(WELL, hardware=hardware))
+
+
+@pytest.mark.parametrize(
+    ("support", "mode", "state", "finding", "fix"),
+    [
+        (ResctrlSupport(True, True, True, (TRAFFIC,)), "auto", CheckState.OK, "dram by memory traffic", ""),
+        (ResctrlSupport(True, True, True, (TRAFFIC,)), "off", CheckState.ABSENT, "is off", '= "auto"'),
+        (ResctrlSupport(True, True, False), "auto", CheckState.ABSENT, "not mounted", "mount -t resctrl"),
+        (ResctrlSupport(True, True, False), "mount", CheckState.ABSENT, "at its start", "restart senergyd"),
+        (ResctrlSupport(True, True, True), "auto", CheckState.ABSENT, "counts no memory traffic", ""),
+        (
+            ResctrlSupport(True, False, False),
+            "auto",
+            CheckState.ABSENT,
+            "no resctrl",
+            "CONFIG_X86_CPU_RESCTRL",
+        ),
+    ],
+)
+def test_the_cost_of_an_attribution_by_cpu_time_is_stated(
+    support: ResctrlSupport, mode: str, state: CheckState, finding: str, fix: str
+) -> None:
+    dram = dataclasses.replace(COUNTER, key="powercap:dram", component="dram")
+    found = dataclasses.replace(WELL, counters=(COUNTER, dram), resctrl=support, resctrl_mode=mode)
+    (check,) = (check for check in diagnosis.diagnose(found) if check.name == "attribution")
+    assert (check.state, finding in check.finding, fix in check.fix) == (state, True, True)
+    assert ("+125 %" in check.cost) == (state is not CheckState.OK)
+    assert "attribution" not in states(dataclasses.replace(found, counters=(COUNTER,)))
+    assert "attribution" not in states(
+        dataclasses.replace(found, resctrl=ResctrlSupport(False, False, False))
+    )
 
 
 def test_what_a_node_does_not_have_is_no_fault() -> None:
