@@ -8,6 +8,7 @@ import pwd
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_energy import __version__
@@ -70,6 +71,8 @@ examples:
   senergy report -t Seconds -T energy cluster AccountUtilizationByUser   joules, as sreport
   senergy report cluster UtilizationByPolicy start=1101 --csv > policies.csv
   senergy report -T cpu job SizesByAccount grouping=16,64,256
+  senergy report --html physics.html accounts=physics start=1101 end=1201   a month of an account
+  senergy report --html site start=now-30days   pages of the cluster, its accounts and users
 """
 
 
@@ -109,6 +112,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_parsable_options(show)
     show.add_argument("--csv", action="store_true", help="CSV without formulas, for spreadsheets")
     show.add_argument("--json", action="store_true", help="one JSON object with all amounts in base units")
+    show.add_argument(
+        "--html",
+        metavar="PATH",
+        type=Path,
+        help="write pages instead of a report: with accounts=NAME or users=NAME one file, otherwise a "
+        "directory with pages of all accounts and users (default: the last 30 days, by day)",
+    )
     connection.add_config_option(parser)
     parser.add_argument(
         "-V", "--version", action="version", version=f"senergy {__version__}", help="print the version"
@@ -124,6 +134,8 @@ def run(args: argparse.Namespace) -> int:
     from slurm_energy.reports.utilization.units import ReportUnits
     from slurm_energy.reports.utilization.usage import UsageDocument
 
+    if args.html:
+        return _write_pages(args)
     request = parse_report(args.words)
     units = ReportUnits.parse(args.units) if args.units is not None else ReportUnits()
     tres = parse_tres(args.tres) if args.tres is not None else ()
@@ -150,6 +162,25 @@ def run(args: argparse.Namespace) -> int:
     if not args.quiet:
         note_scope(document.data)
     return EXIT_OK
+
+
+def _write_pages(args: argparse.Namespace) -> int:
+    """Write HTML pages; the words are conditions without a report."""
+    from slurm_energy.cli import report_pages
+    from slurm_energy.reports.utilization.grammar import parse_report
+
+    report_pages.check_words(args.words)
+    defaults = [word for word in _PAGE_DEFAULTS if not any(map(word.startswith, _keys(args.words)))]
+    request = parse_report(["cluster", "AccountUtilizationByUser", *args.words, *defaults])
+    asked = _usage_request(args, request, datetime.now())
+    return report_pages.write_pages(args, asked, request.accounts, request.users)
+
+
+_PAGE_DEFAULTS = ("start=now-30days", "interval=day")
+
+
+def _keys(words: Sequence[str]) -> list[str]:
+    return [f"{word.partition('=')[0].lower()}=" for word in words]
 
 
 def _print(

@@ -60,6 +60,7 @@ job 11 --html budget.html --budget site
 label 11 --work 5 --unit image --config energy.toml
 label 11 --json
 label 12_3 --svg label.svg
+report --html site start=now-2days
 experiment {WINDOW}
 experiment {WINDOW} --by user -n -P
 experiment {WINDOW} -p

@@ -1,0 +1,98 @@
+"""`senergy report --html`: the page of an account, or a static site of the cluster."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slurm_energy.cli import connection
+from slurm_energy.cli.output_files import write_file
+from slurm_energy.errors import EXIT_OK, NotFoundError, UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from slurm_energy.protocol.controller_client import ControllerClient
+    from slurm_energy.protocol.usage_requests import UsageRequest
+    from slurm_energy.reports.energy_pages import PageSubject
+    from slurm_energy.reports.usage import JobUsage
+
+_BY = ("account", "user", "policy", "partition")
+_CONDITIONS = ("start=", "end=", "interval=", "accounts=", "users=", "clusters=", "all_clusters")
+
+
+def check_words(words: Sequence[str]) -> None:
+    """Refuse words that have no meaning for pages.
+
+    Raises:
+        UsageError: names the word.
+    """
+    for word in words:
+        if not word.lower().startswith(_CONDITIONS):
+            known = ", ".join(_CONDITIONS)
+            raise UsageError(f"--html: '{word[:40]}' has no meaning here", todo=f"known: {known}")
+
+
+def write_pages(
+    args: argparse.Namespace, asked: UsageRequest, accounts: Sequence[str], users: Sequence[str]
+) -> int:
+    """Write one page, if exactly one account or user is named, otherwise a site into a directory.
+
+    Args:
+        args: options of the command.
+        asked: window and intervals.
+        accounts: accounts that the user named.
+        users: users that the user named.
+    """
+    from slurm_energy.reports.energy_pages import PageSubject, energy_page, subjects
+    from slurm_energy.reports.utilization.usage import UsageDocument
+
+    named = [PageSubject("account", name) for name in accounts] + [
+        PageSubject("user", name) for name in users
+    ]
+    if len(named) > 1:
+        raise UsageError("--html: more than one account or user", todo="name one, or none for all of them")
+    client = connection.connect(args)
+    request = replace(asked, by=_BY, count_jobs=False)
+    document = UsageDocument.from_json(client.get("/v1/usage", request.parameters()))
+    jobs = _jobs(client, asked)
+    if named:
+        if not any(named[0].includes(row) for row in document.rows):
+            raise NotFoundError(f"{named[0].dimension} {named[0].name}", "it used no energy in this window")
+        write_file(args.html, energy_page(named[0], document, jobs, now=datetime.now()))
+        _report(args.html, "one page")
+        return EXIT_OK
+    pages = subjects(document)
+    _make_directory(args.html)
+    for subject in pages:
+        page = energy_page(subject, document, jobs, pages, datetime.now())
+        write_file(args.html / subject.file_name, page)
+    _report(args.html / _index(pages), f"{len(pages)} pages")
+    return EXIT_OK
+
+
+def _index(pages: Sequence[PageSubject]) -> str:
+    return pages[0].file_name
+
+
+def _jobs(client: ControllerClient, asked: UsageRequest) -> list[JobUsage]:
+    from slurm_energy.reports.usage import AccountedRecord, summarise
+
+    query = {"start": str(asked.edges[0]), "end": str(asked.edges[-1])}
+    records = client.get("/v1/records", query).get("records", [])
+    return summarise(map(AccountedRecord.from_json, records))
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise UnavailableError(f"--html {path}", why, "name a directory for the site") from None
+
+
+def _report(path: Path, content: str) -> None:
+    print(f"senergy: written: {path}: {content}", file=sys.stderr)

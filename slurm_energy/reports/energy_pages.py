@@ -1,0 +1,256 @@
+"""HTML pages about the energy of a cluster, an account or a user in a window of time.
+
+The pages of a site link each other by relative names, so that they work from a directory without a server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from markupsafe import Markup
+
+from slurm_energy.grid.amount_text import cost_text, grams_text
+from slurm_energy.quantities import JOULES_PER_KWH, format_duration
+from slurm_energy.reports.column_chart import ColumnLayer, column_chart
+from slurm_energy.reports.figure_format import plain, with_unit
+from slurm_energy.reports.html_document import render
+from slurm_energy.reports.time_spec import format_time
+from slurm_energy.reports.usage import JobUsage
+from slurm_energy.reports.utilization.usage import (
+    IDLE,
+    JOB,
+    UNATTRIBUTED,
+    Amounts,
+    UsageDocument,
+    UsageRow,
+    group_amounts,
+    total,
+)
+
+MAX_JOBS: Final = 200
+"""Maximum number of jobs on a page: those with the most energy."""
+INDEX: Final = "index.html"
+NONE: Final = "(none)"
+_MAX_LAYERS: Final = 7
+_MICROJOULES_PER_KWH: Final = JOULES_PER_KWH * 1e6
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_TABLES: Final = (
+    ("account", "Accounts"),
+    ("user", "Users"),
+    ("policy", "Policies"),
+    ("partition", "Partitions"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PageSubject:
+    """What a page is about.
+
+    Attributes:
+        dimension: `account` or `user`; empty: the whole cluster.
+        name: name of the account or user.
+    """
+
+    dimension: str = ""
+    name: str = ""
+
+    @property
+    def title(self) -> str:
+        """Title of the page."""
+        return f"Energy of {self.dimension} {self.name}" if self.dimension else "Energy of the cluster"
+
+    @property
+    def file_name(self) -> str:
+        """Name of the file, unique for each subject and safe on every file system."""
+        if not self.dimension:
+            return INDEX
+        if _PLAIN_NAME.fullmatch(self.name) and not self.name.startswith("."):
+            return f"{self.dimension}-{self.name}.html"
+        digest = hashlib.sha256(self.name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return f"{self.dimension}-~{digest}.html"
+
+    def includes(self, row: UsageRow) -> bool:
+        """Return whether a row of the usage belongs on the page."""
+        return not self.dimension or (
+            row.kind == JOB and (row.names.get(self.dimension) or NONE) == self.name
+        )
+
+
+def subjects(document: UsageDocument) -> list[PageSubject]:
+    """Return the subjects of a site: the cluster, its accounts and its users, by name."""
+    found = [PageSubject()]
+    for dimension in ("account", "user"):
+        names = sorted({row.names.get(dimension) or NONE for row in document.rows if row.kind == JOB})
+        found += [PageSubject(dimension, name) for name in names]
+    return found
+
+
+def energy_page(
+    subject: PageSubject,
+    document: UsageDocument,
+    jobs: Iterable[JobUsage],
+    linked: Iterable[PageSubject] = (),
+    now: datetime | None = None,
+) -> str:
+    """Return one page as an HTML document.
+
+    Args:
+        subject: what the page is about.
+        document: usage by account, user, policy and partition, in the intervals of the chart.
+        jobs: jobs of the window.
+        linked: subjects that have pages of their own in the same directory.
+        now: current time for the footer; None omits the date.
+    """
+    rows = [row for row in document.rows if subject.includes(row)]
+    links = {(one.dimension, one.name): one.file_name for one in linked if one != subject}
+    names = _chart_names(subject, rows)
+    labels = [_day(start) for start, _ in document.intervals]
+    layers = _layers(rows, names, document)
+    context = {
+        "title": subject.title,
+        "subtitle": f"{format_time(document.start)} to {format_time(document.end)}"
+        + ("" if document.scope == "all" else ": the jobs that you may see"),
+        "home": INDEX if ("", "") in links else "",
+        "tiles": _tiles(rows, document),
+        "chart": Markup(column_chart(layers, labels, f"{subject.title} by interval", "kWh")),
+        "legend": [(layer.name, layer.color) for layer in layers],
+        "chart_table": [(label, [layer.texts[i] for layer in layers]) for i, label in enumerate(labels)],
+        "tables": [
+            _table(dimension, title, rows, document, links)
+            for dimension, title in _TABLES
+            if dimension != subject.dimension
+        ],
+        "jobs": _jobs(subject, jobs),
+        "max_jobs": MAX_JOBS,
+    }
+    basis = document.data.get("basis")
+    return render("energy.html.j2", context, [*document.notes, *([str(basis)] if basis else [])], now)
+
+
+def _day(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s).strftime("%d %b")
+
+
+def _kwh(amounts: Amounts) -> float:
+    return amounts.energy_uj / _MICROJOULES_PER_KWH
+
+
+def _kwh_text(amounts: Amounts) -> str:
+    kwh = _kwh(amounts)
+    if 0 < kwh < 1e-6:
+        return f"{kwh:.1e}"
+    return f"{kwh:,.1f}" if kwh >= 100 else plain(kwh, 3 if kwh >= 0.1 else 6)
+
+
+def _chart_names(subject: PageSubject, rows: Sequence[UsageRow]) -> Mapping[str, Callable[[UsageRow], bool]]:
+    """Return the layers of the chart by name, each with the test of its rows."""
+    by = "user" if subject.dimension == "account" else "account"
+    sums = group_amounts((row for row in rows if row.kind == JOB), lambda row: row.names.get(by) or NONE)
+    largest = sorted(sums, key=lambda name: (-sums[name].energy_uj, name))[: _MAX_LAYERS - 3]
+
+    def has(name: str) -> Callable[[UsageRow], bool]:
+        return lambda row: row.kind == JOB and (row.names.get(by) or NONE) == name
+
+    tests = {f"{by} {name}": has(name) for name in largest}
+    if len(sums) > len(largest):
+        tests[f"other {by}s"] = lambda row: row.kind == JOB and (row.names.get(by) or NONE) not in largest
+    for kind in (IDLE, UNATTRIBUTED):
+        if any(row.kind == kind for row in rows):
+            tests[kind] = _is_kind(kind)
+    return tests
+
+
+def _is_kind(kind: str) -> Callable[[UsageRow], bool]:
+    return lambda row: row.kind == kind
+
+
+def _layers(
+    rows: Sequence[UsageRow], tests: Mapping[str, Callable[[UsageRow], bool]], document: UsageDocument
+) -> list[ColumnLayer]:
+    layers = []
+    for number, (name, test) in enumerate(tests.items()):
+        sums = group_amounts((row for row in rows if test(row)), lambda row: row.interval)
+        amounts = [sums.get(i, Amounts()) for i in range(len(document.intervals))]
+        color = "other" if name in (IDLE, UNATTRIBUTED) else f"v{number + 1}"
+        color = "v0" if name == UNATTRIBUTED else color
+        texts = [f"{_kwh_text(one)} kWh" for one in amounts]
+        layers.append(ColumnLayer(name, color, [_kwh(one) for one in amounts], texts))
+    return layers
+
+
+def _tiles(rows: Sequence[UsageRow], document: UsageDocument) -> list[tuple[str, str, str]]:
+    """Return name, value and remark of each figure at the top of the page."""
+    jobs = total(row.amounts for row in rows if row.kind == JOB)
+    whole = total(row.amounts for row in rows)
+    meter = "" if whole.energy_uj == jobs.energy_uj else f"{_kwh_text(whole)} kWh with idle energy"
+    tiles = [("Energy of jobs", f"{_kwh_text(jobs)} kWh", meter)]
+    if document.has_carbon:
+        tiles.append(("Emissions", grams_text(jobs.co2e_grams) or "unknown", "CO2e"))
+    if document.currency:
+        tiles.append(("Cost", cost_text(jobs.cost, document.currency) or "unknown", ""))
+    hours = "unknown" if jobs.cpu_seconds is None else f"{jobs.cpu_seconds / 3600:,.1f}"
+    tiles.append(("CPU hours", hours, ""))
+    if jobs.gpu_seconds:
+        tiles.append(("GPU hours", f"{jobs.gpu_seconds / 3600:,.1f}", ""))
+    return tiles
+
+
+def _table(
+    dimension: str,
+    title: str,
+    rows: Sequence[UsageRow],
+    document: UsageDocument,
+    links: Mapping[tuple[str, str], str],
+) -> dict[str, Any]:
+    """Return one table of the page: energy, emissions, cost and time by the values of a dimension."""
+    jobs = [row for row in rows if row.kind == JOB]
+    sums = group_amounts(jobs, lambda row: row.names.get(dimension) or NONE)
+    whole_uj = sum(one.energy_uj for one in sums.values())
+    header = ["kWh", "share"]
+    header += ["CO2e"] if document.has_carbon else []
+    header += [f"cost ({document.currency})"] if document.currency else []
+    lines = []
+    for name in sorted(sums, key=lambda key: (-sums[key].energy_uj, key)):
+        amounts = sums[name]
+        share = f"{100 * amounts.energy_uj / whole_uj:.1f} %" if whole_uj else ""
+        cells = [_kwh_text(amounts), share]
+        cells += [grams_text(amounts.co2e_grams)] if document.has_carbon else []
+        cost = cost_text(amounts.cost, document.currency).removesuffix(f" {document.currency}")
+        cells += [cost] if document.currency else []
+        cells.append("" if amounts.cpu_seconds is None else f"{amounts.cpu_seconds / 3600:,.1f}")
+        lines.append((name, links.get((dimension, name), ""), cells))
+    return {"title": title, "name": dimension, "header": [*header, "CPU hours"], "rows": lines}
+
+
+def _jobs(subject: PageSubject, jobs: Iterable[JobUsage]) -> list[dict[str, Any]]:
+    """Return the jobs of the subject with the most energy."""
+
+    def belongs(job: JobUsage) -> bool:
+        values = {"account": job.job.account, "user": job.job.user or job.first.user}
+        return not subject.dimension or (values[subject.dimension] or NONE) == subject.name
+
+    own = [job for job in jobs if belongs(job)]
+    own.sort(key=lambda job: (-(job.energy_joules or 0.0), job.first.job_id))
+    return [_job_row(job) for job in own[:MAX_JOBS]]
+
+
+def _job_row(job: JobUsage) -> dict[str, Any]:
+    info = job.job
+    return {
+        "id": job.display_id,
+        "name": info.name or "",
+        "user": info.user or job.first.user or "",
+        "account": info.account or "",
+        "state": info.state or "",
+        "policy": job.first.policy,
+        "start": format_time(job.start),
+        "elapsed": format_duration(job.elapsed_s),
+        "kwh": "unknown" if job.energy_kwh is None else plain(job.energy_kwh, 6),
+        "watts": with_unit(job.mean_watts, "W"),
+        "quality": str(job.quality or "unknown"),
+    }

@@ -1,0 +1,184 @@
+"""`senergy report --html`: page of an account, static site, links, tables behind charts, hostile names."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import fake_controller
+import pytest
+import report_examples
+import usage_examples
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
+
+from slurm_energy.cli.main import main
+from slurm_energy.reports.column_chart import ColumnLayer, column_chart
+from slurm_energy.reports.energy_pages import PageSubject, energy_page, subjects
+from slurm_energy.reports.utilization.usage import UsageDocument
+
+HOSTILE = "<script>alert(1)</script>/../x"
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("SENERGY_CONFIG", raising=False)
+    monkeypatch.delenv("SLURM_TIME_FORMAT", raising=False)
+    with fake_controller.timezone("UTC"):
+        yield
+
+
+class Controller(fake_controller.FakeController):
+    """Answers queries about usage and records."""
+
+    def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
+        self.asked.append((path, dict(params or {})))
+        if path == "/v1/records":
+            return {"records": report_examples.everything()}
+        return usage_examples.response(params or {})
+
+
+@pytest.fixture
+def controller(monkeypatch: pytest.MonkeyPatch) -> Controller:
+    made = Controller({})
+    monkeypatch.setattr("slurm_energy.cli.connection.connect", lambda *_args, **_more: made)
+    return made
+
+
+class Links(HTMLParser):
+    """Collects links, and checks that elements are balanced."""
+
+    VOID = ("meta", "link", "br", "hr", "img")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+        self.links += [value or "" for name, value in attrs if name == "href" and tag == "a"]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def links_of(text: str) -> list[str]:
+    parser = Links()
+    parser.feed(text)
+    assert parser.open == []
+    return parser.links
+
+
+def test_the_site_has_a_page_per_account_and_user_and_all_links_lead_to_pages(
+    controller, tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    assert main(["report", "--html", str(site), "start=2025-11-30", "end=2025-12-01"]) == 0
+    names = {path.name for path in site.iterdir()}
+    assert {"index.html", "account-physics.html", "user-alice.html"} <= names
+    for path in site.iterdir():
+        assert set(links_of(path.read_text())) <= names
+    (_, asked), *_ = controller.asked
+    assert asked["by"] == "account,user,policy,partition"
+
+
+def test_the_table_behind_the_chart_adds_up_to_the_meter(controller, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    assert main(["report", "--html", str(site), "start=2025-11-30", "end=2025-12-01", "interval=hour"]) == 0
+    text = (site / "index.html").read_text()
+    table = text.partition("The same as a table")[2].partition("</table>")[0]
+    kwh = sum(float(number.replace(",", "")) for number in re.findall(r'number">([\d.,]+) kWh', table))
+    joules = sum(job[1] for job in usage_examples.JOBS) + sum(value for _, value in usage_examples.METER)
+    assert kwh == pytest.approx(joules / 3.6e6, rel=0.01)
+
+
+def test_the_page_of_an_account_is_one_file_about_its_jobs_only(controller, tmp_path: Path, capsys) -> None:
+    path = tmp_path / "physics.html"
+    assert (
+        main(["report", "--html", str(path), "accounts=physics", "start=2025-11-30", "end=2025-12-01"]) == 0
+    )
+    text = path.read_text()
+    assert (
+        "Energy of account physics" in text
+        and "biology" not in text
+        and "idle" not in text.partition("footer")[0]
+    )
+    assert links_of(text) == [] and "one page" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["cluster", "Utilization"], 2, "--html: 'cluster' has no meaning here"),
+        (["accounts=a,b"], 2, "--html: more than one account or user"),
+        (["accounts=nobody", "start=2025-11-30", "end=2025-12-01"], 6, "account nobody: it used no energy"),
+    ],
+)
+def test_bad_requests_are_one_line(controller, tmp_path, capsys, words, code, message) -> None:
+    assert main(["report", "--html", str(tmp_path / "x.html"), *words]) == code
+    assert message in capsys.readouterr().err
+
+
+def test_a_file_in_place_of_the_directory_is_one_line(controller, tmp_path, capsys) -> None:
+    (tmp_path / "site").write_text("")
+    assert main(["report", "--html", str(tmp_path / "site"), "start=2025-11-30", "end=2025-12-01"]) == 4
+    assert "File exists" in capsys.readouterr().err
+
+
+@examples(40)
+@given(st.text(max_size=40))
+def test_hostile_names_neither_run_nor_leave_the_directory(name: str) -> None:
+    query = {"edges": f"{usage_examples.START},{usage_examples.START + 86400}", "by": "account,user"}
+    data = usage_examples.response(query)
+    for row in data["rows"]:
+        if row["kind"] == "job":
+            row |= {"account": name, "user": HOSTILE}
+    document = UsageDocument.from_json(data)
+    pages = subjects(document)
+    files = [page.file_name for page in pages]
+    assert len(set(files)) == len(files)
+    assert all(re.fullmatch(r"[A-Za-z0-9_.~-]{1,100}", file) and ".." not in file for file in files)
+    for subject in pages:
+        text = energy_page(subject, document, [], pages)
+        assert "<script>alert" not in text
+        assert set(links_of(text)) <= set(files)
+
+
+def test_accounts_without_a_name_have_a_page() -> None:
+    assert PageSubject("account", "(none)").file_name.startswith("account-~")
+
+
+def test_columns_are_stacked_to_their_sum() -> None:
+    layers = [ColumnLayer("a", "v1", [1.0, None], ["1", ""]), ColumnLayer("b", "v2", [1.0, 2.0], ["1", "2"])]
+    svg = column_chart(layers, ["mon", "tue"], "title", "kWh")
+    places = [
+        (float(match[1]), float(match[2]))
+        for match in re.finditer(r'<rect x="[\d.]+" y="([\d.]+)" width="[\d.]+" height="([\d.]+)"', svg)
+    ]
+    assert len(places) == 3
+    (top_a, height_a), (top_b, height_b), (top_c, height_c) = places
+    assert top_b + height_b == pytest.approx(top_a, abs=0.1)
+    assert top_b == pytest.approx(top_c, abs=0.1) and height_c == pytest.approx(2 * height_a, abs=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium")
+def test_a_browser_shows_the_site_from_files_without_errors(controller, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    assert main(["report", "--html", str(site), "start=2025-11-30", "end=2025-12-01", "interval=hour"]) == 0
+    picture = tmp_path / "page.png"
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
+    size = ["--window-size=1200,1600", f"--screenshot={picture}", (site / "index.html").as_uri()]
+    done = subprocess.run([*command, *size], capture_output=True, text=True, timeout=120, check=False)
+    assert picture.stat().st_size > 20_000 and "CONSOLE" not in done.stderr, done.stderr
