@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _MAX_IDS: Final = 5000
 _WINDOW_MARGIN_S: Final = 3600.0
+_COMPLETED: Final = "COMPLETED"
 _RUNNING_KEYS: Final = ("job", "user", "partition", "node")
 
 
@@ -217,8 +218,8 @@ def _footprint(usage: JobUsage | None, factors: GridFactors) -> Footprint | None
 
 
 def with_untuned_runs(rows: Sequence[AcctRow], client: ControllerClient) -> list[AcctRow]:
-    """Return the rows with the untuned runs of their programs."""
-    programs = [program_of(row.usage) for row in rows]
+    """Return the rows with the untuned runs of their programs. Only completed runs are comparable."""
+    programs = [program_of(row.usage) if row.state == _COMPLETED else None for row in rows]
     distinct = [program for program in dict.fromkeys(programs) if program is not None]
     runs: dict[ComparableProgram | None, UntunedRuns | None] = {}
     for first in range(0, len(distinct), MAX_PROGRAMS):
@@ -229,11 +230,14 @@ def with_untuned_runs(rows: Sequence[AcctRow], client: ControllerClient) -> list
 
 
 def _window(cells: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return the parameters for a time window that contains all rows."""
-    starts = [start for row in cells if (start := sacct.seconds_of(row, "Start")) is not None]
+    """Return the parameters for a time window that contains all rows.
+
+    Jobs that have not started count from their submission.
+    """
+    starts = [sacct.seconds_of(row, "Start") or sacct.seconds_of(row, "Submit") or 0.0 for row in cells]
     ends = [sacct.seconds_of(row, "End") for row in cells]
-    window = {"start": f"{min(starts, default=0.0) - _WINDOW_MARGIN_S:.0f}".lstrip("-")}
-    if starts and None not in ends:
+    window = {"start": f"{max(0.0, min(starts) - _WINDOW_MARGIN_S):.0f}"}
+    if None not in ends:
         window["end"] = f"{max(end for end in ends if end is not None) + _WINDOW_MARGIN_S:.0f}"
     return window
 

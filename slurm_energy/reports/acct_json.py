@@ -6,6 +6,7 @@ shape of Slurm 24.11: `meta`, `errors`, `warnings`, `jobs`, and numbers as `{"se
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -97,6 +98,7 @@ def energy_object(row: AcctRow) -> dict[str, Any] | None:
     described: dict[str, Any] = {}
     if first.step is None:
         described = {
+            "display_id": usage.display_id,
             "policy": first.policy,
             "applied": applied_part(usage.records),
             "requested": dict(first.requested),
@@ -146,7 +148,7 @@ def _number(value: Any) -> int | None:
     """Return a number of Slurm's documents, which newer releases write as an object; None: it is not set."""
     if isinstance(value, dict):
         value = value.get("number") if value.get("set") else None
-    return int(value) if isinstance(value, (int, float)) else None
+    return int(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
 def _step_name(step: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ CLOCK_SKEW_S: Final = 300.0
 _NOT_STARTED: Final = ("PENDING", "CONFIGURING")
 _UNFINISHED: Final = ("RUNNING", "SUSPENDED", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT")
 _NO_NODES: Final = ("", "None assigned")
+_UNTUNED_POLICY: Final = "monitor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +72,14 @@ class AcctRow:
 
 
 def program_of(usage: JobUsage | None) -> ComparableProgram | None:
-    """Return the program of a job; None: its script is unknown, or this is a step.
+    """Return the program of a job with power settings, to compare it with untuned runs; None: not comparable.
 
-    The resources are those of `accounting.run_history`.
+    Not comparable are steps, jobs without power settings, and jobs whose script or the record of a node is
+    missing. The resources are those of `accounting.run_history`.
     """
-    if usage is None or usage.first.step is not None or not usage.job.user:
+    if usage is None or usage.first.step is not None or not usage.job.user or usage.missing_nodes:
+        return None
+    if usage.first.policy == _UNTUNED_POLICY:
         return None
     fingerprint = next((record.fingerprint for record in usage.records if record.fingerprint), None)
     if fingerprint is None:

@@ -161,7 +161,7 @@ def the_document_has_the_keys_and_types_of_sacct(lab: LabDriver, jobs: dict[str,
     ours = json.loads(acct("--json", "-j", ids))
     extra = [job.pop("energy") for job in ours["jobs"]]
     extra += [step.pop("energy") for job in ours["jobs"] for step in job["steps"]]
-    assert all(item is None or item["energy_joules"] is not None for item in extra) and any(extra)
+    assert any(item and item["energy_joules"] for item in extra)
     assert ours["meta"].pop("senergy") == {"format": 2, "version": "0.1.0", "scope": "all"}
     assert ours.pop("warnings") == []
     assert shape(ours) == shape(theirs)

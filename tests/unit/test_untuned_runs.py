@@ -74,12 +74,16 @@ def test_completed_runs_without_settings_count(store: Accounting) -> None:
 
 
 def test_a_job_has_the_program_of_the_history() -> None:
-    data = item(job_id=1, fingerprint=SCRIPT, gpus=(0, 1))
+    data = item(job_id=1, fingerprint=SCRIPT, gpus=(0, 1))  # policy edp
     facts = {"name": "train", "user": "alice", "nodes": 1, "requested": "cpu=4,node=1,gres/gpu:a100=2"}
     (usage,) = summarise([AccountedRecord.from_json(data["record"] | {"job": facts})])
     assert program_of(usage) == ComparableProgram("alice", SCRIPT, "train", 1, 4, 2, "a100")
     without = AccountedRecord.from_json(item(job_id=1)["record"] | {"job": facts})
     assert program_of(summarise([without])[0]) is None and program_of(None) is None
+    untuned = item(job_id=1, fingerprint=SCRIPT, policy="monitor")["record"]
+    assert program_of(summarise([AccountedRecord.from_json(untuned | {"job": facts})])[0]) is None
+    incomplete = AccountedRecord.from_json(data["record"] | {"job": facts | {"nodes": 2}})
+    assert program_of(summarise([incomplete])[0]) is None
 
 
 def test_a_request_is_read_as_it_was_written() -> None:
