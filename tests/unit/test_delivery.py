@@ -568,3 +568,30 @@ def test_periods_wait_for_a_controller_that_knows_them(
     assert node.deliver() == 1
     assert node.files() == []
     assert [NodePeriod.from_json(controller.records[one.period_id]) for one in made] == made
+
+
+def test_the_nodes_spread_their_periods_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(tmp_path, controller := PeriodController(), monkeypatch)
+    node.delivery = RecordDelivery(node.spool, ClusterConfig(), lambda: "n1", work, delivery.PERIOD_ROUTE)
+    monkeypatch.setattr(delivery.random, "uniform", lambda low, high: low + 0.5 * high)
+    pauses: list[float] = []
+
+    async def story() -> None:
+        running = asyncio.create_task(node.delivery.run())
+        pause = asyncio.sleep
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            await pause(0)
+
+        monkeypatch.setattr(delivery.asyncio, "sleep", sleep)
+        for _ in range(100):
+            await pause(0)
+        node.spool.add(period(), None)
+        node.delivery.wake()
+        while not controller.posts:
+            await pause(0.001)
+        running.cancel()
+
+    asyncio.run(story())
+    assert pauses == [15.0]

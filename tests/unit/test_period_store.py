@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from property_examples import examples
 from sqlalchemy import select
 from store_examples import NOW
 
-from slurm_energy.accounting import migrations
 from slurm_energy.accounting.engine import connect
 from slurm_energy.accounting.ingest import Refusal, RefusalOutcome
 from slurm_energy.accounting.periods import energy_rows, read_periods, store_periods
@@ -28,9 +26,8 @@ START = int(NOW) // HOUR_S * HOUR_S - 24 * HOUR_S
 class Database:
     """A database of periods."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "senergy.db"
-        migrations.prepare(self.path)
+    def __init__(self, location: str) -> None:
+        self.path = location
 
     def deliver(self, *made: NodePeriod | Any) -> tuple[list[str], list[Refusal]]:
         entries = [{"period": one.to_json() if isinstance(one, NodePeriod) else one} for one in made]
@@ -45,8 +42,8 @@ class Database:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Database:
-    return Database(tmp_path)
+def database(store_location: str) -> Database:
+    return Database(store_location)
 
 
 def test_a_period_and_its_rows(database: Database) -> None:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,15 +49,17 @@ class DeliveryRoute:
         path: path of the route.
         key: key of an item's content in the request.
         plural: what the items are, for messages.
+        spread_s: maximum of the random delay of a delivery. All nodes close their periods at the same time.
     """
 
     path: str
     key: str
     plural: str
+    spread_s: float = 0.0
 
 
 RECORD_ROUTE: Final = DeliveryRoute("/v1/records", "record", "records")
-PERIOD_ROUTE: Final = DeliveryRoute("/v1/periods", "period", "periods of the node's energy")
+PERIOD_ROUTE: Final = DeliveryRoute("/v1/periods", "period", "periods of the node's energy", 30.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +192,7 @@ class RecordDelivery:
                 pause_s = await self._work(self._pause_s)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), pause_s)
+                    await asyncio.sleep(random.uniform(0.0, self._route.spread_s))
 
     def _pause_s(self) -> float | None:
         """Return the seconds to wait for a new record before the next request; None to wait without limit."""
