@@ -35,6 +35,7 @@ MIN_MANUAL_PAUSE_S: Final = 30.0
 _HOUR_S: Final = 3600.0
 _DAY_S: Final = 86400.0
 _TICK_S: Final = 1.0
+_COVERED_SHARE: Final = 0.5
 _MAX_TOKEN_LENGTH: Final = 4096
 
 FetchBody = Callable[[FetchRequest, str, str], Awaitable[bytes]]
@@ -78,6 +79,7 @@ class FetchState:
         fetched: Unix time of the last success; None: there was none since the start.
         error: last error; empty: the last query succeeded, or there was none.
         newest_end: end of the newest stored value in Unix time; None: unknown.
+        scanned_from_s: Unix time from which on missing values have been fetched since the start.
         busy: held while the series is fetched.
     """
 
@@ -86,6 +88,7 @@ class FetchState:
     fetched: float | None = None
     error: str = ""
     newest_end: float | None = None
+    scanned_from_s: float = math.inf
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -196,32 +199,55 @@ class GridFetcher:
                 self._tasks[series] = asyncio.create_task(self.fetch(series))
 
     async def _fetch_missing(self, series: FetchedSeries, state: FetchState) -> int:
-        """Fetch and store values; return their number.
+        """Fetch and store recent values, then some of the older ones that are missing; return their number.
 
         Raises:
-            EnergyError: a request or the database failed.
+            EnergyError: a request for recent values, or the database, failed.
         """
         now = self._clock()
         stored = await self._store.read(grid_values.newest_end, series.key)
         state.newest_end = stored
-        first = now - series.backfill_s
-        if stored is not None:
-            first = max(first, min(stored, now) - OVERLAP_S)
-        first = min(first, now - _HOUR_S)
-        start_s = math.floor(first / _HOUR_S) * _HOUR_S
-        end_s = math.ceil((now + series.provider.ahead_s) / _HOUR_S) * _HOUR_S
         secret = await asyncio.to_thread(_read_secret, series)
         token = await self._login(series, secret) if series.provider.has_login else secret
-        count = requests = 0
-        while start_s < end_s and requests < MAX_REQUESTS_PER_ROUND:
-            until_s = min(end_s, start_s + series.provider.max_window_s)
-            query = SeriesQuery(series.key.zone, start_s, until_s, series.base_url, _currency(series))
-            request = series.provider.request(query, token, now)
-            body = await self._fetch(request, series.subject, token)
-            samples = await asyncio.to_thread(series.provider.samples, body, query)
-            count += await self._save(series, state, _within(samples, start_s, end_s), now)
-            start_s, requests = until_s, requests + 1
+        end_s = math.ceil((now + series.provider.ahead_s) / _HOUR_S) * _HOUR_S
+        first_s = _first_recent_s(series, stored, now)
+        windows = _windows(first_s, end_s, series.provider.max_window_s)[-MAX_REQUESTS_PER_ROUND:]
+        count = 0
+        for window in windows:
+            count += await self._fetch_window(series, state, token, window)
+        try:
+            await self._fetch_older(series, state, token, windows[0][0])
+        except FetchError as error:
+            # Some plans of providers have recent values only. Older ones are not tried again.
+            state.scanned_from_s = -math.inf
+            self._failures.report(f"{series.subject}, older values", str(error))
         return count
+
+    async def _fetch_older(
+        self, series: FetchedSeries, state: FetchState, token: str, recent_s: float
+    ) -> None:
+        """Fetch windows before the recent values, back to `backfill_s`, that have few values or none."""
+        oldest_s = math.floor((self._clock() - series.backfill_s) / _HOUR_S) * _HOUR_S
+        until_s = min(recent_s, state.scanned_from_s)
+        requests = 0
+        while until_s > oldest_s and requests < MAX_REQUESTS_PER_ROUND:
+            start_s = max(oldest_s, until_s - series.provider.max_window_s)
+            samples = await self._store.read(grid_values.read_samples, series.key, start_s, until_s)
+            known_s = sum(min(end, until_s) - max(start, start_s) for start, end, _ in samples)
+            if known_s < _COVERED_SHARE * (until_s - start_s):
+                await self._fetch_window(series, state, token, (start_s, until_s))
+                requests += 1
+            until_s = state.scanned_from_s = start_s
+
+    async def _fetch_window(
+        self, series: FetchedSeries, state: FetchState, token: str, window: tuple[float, float]
+    ) -> int:
+        """Fetch and store the values of a window; return their number."""
+        query = SeriesQuery(series.key.zone, *window, series.base_url, _currency(series))
+        now = self._clock()
+        body = await self._fetch(series.provider.request(query, token, now), series.subject, token)
+        samples = await asyncio.to_thread(series.provider.samples, body, query)
+        return await self._save(series, state, _within(samples, *window), now)
 
     async def _login(self, series: FetchedSeries, secret: str) -> str:
         request = series.provider.login_request(series.base_url, series.user, secret)
@@ -261,6 +287,24 @@ def _series_of(settings: GridSettings) -> list[FetchedSeries]:
         )
         for zone in zones
     ]
+
+
+def _first_recent_s(series: FetchedSeries, newest_end: float | None, now: float) -> float:
+    """Return the start of the recent values to fetch: the last day, or from the newest stored value on."""
+    first = now - min(series.backfill_s, _DAY_S)
+    if newest_end is not None:
+        first = max(now - series.backfill_s, min(newest_end, now) - OVERLAP_S)
+    return math.floor(min(first, now - _HOUR_S) / _HOUR_S) * _HOUR_S
+
+
+def _windows(start_s: float, end_s: float, length_s: float) -> list[tuple[float, float]]:
+    """Return consecutive windows of at most `length_s` between two times."""
+    windows = []
+    while start_s < end_s:
+        until_s = min(end_s, start_s + length_s)
+        windows.append((start_s, until_s))
+        start_s = until_s
+    return windows
 
 
 def _currency(series: FetchedSeries) -> str:

@@ -32,7 +32,7 @@ from slurm_energy.controller.grid_source import GridFactorSource
 from slurm_energy.controller.identity import Rights
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import ForbiddenError, NotFoundError, UnavailableError
-from slurm_energy.grid.csv_series import parse_time
+from slurm_energy.grid.csv_series import iso_time, parse_time
 from slurm_energy.grid.footprint import GridFactors
 from slurm_energy.log_once import RepeatedFailureLog
 
@@ -352,15 +352,67 @@ def test_only_operators_fetch_at_once_and_not_too_often(tmp_path: Path) -> None:
     run(tmp_path, recorded("uk_intensity.json"), UK, test)
 
 
+class British:
+    """A provider with values for each half hour since a time; None: status 403 for earlier times."""
+
+    def __init__(self, since: float, *, refuses: bool = False) -> None:
+        self.since, self.refuses = since, refuses
+        self.asked: list[str] = []
+
+    async def __call__(self, request: web.Request) -> web.Response:
+        self.asked.append(request.path.removeprefix("/intensity/"))
+        first, last = map(parse_time, self.asked[-1].split("/"))
+        if self.refuses and first < self.since:
+            return web.Response(status=403)
+        times = [first + 1800.0 * step for step in range(int((last - first) / 1800.0))]
+        rows = [
+            {"from": iso_time(t), "to": iso_time(t + 1800.0), "intensity": {"actual": 100, "forecast": 1}}
+            for t in times
+            if t >= self.since
+        ]
+        return web.json_response({"data": rows})
+
+
 def test_the_next_round_asks_only_for_what_may_have_changed(tmp_path: Path) -> None:
+    british = British(0.0)
+
     async def test(site: Site) -> None:
         await site.fetch()
-        assert site.requests[0].path.startswith("/intensity/2026-03-03T10:00Z/")
-        site.now = EIGHT + 10 * 3600.0
+        assert british.asked == [
+            "2026-03-09T10:00Z/2026-03-10T11:00Z",
+            "2026-02-24T10:00Z/2026-03-09T10:00Z",
+            "2026-02-11T10:00Z/2026-02-24T10:00Z",
+            "2026-02-08T10:00Z/2026-02-11T10:00Z",
+        ]
+        site.now += 3600.0
         await site.fetch()
-        assert site.requests[1].path.startswith("/intensity/2026-03-10T03:00Z/")  # 09:00 less 6 h
+        assert british.asked[4:] == ["2026-03-10T05:00Z/2026-03-10T12:00Z"]  # the newest less 6 h
+        fresh = GridFetcher(
+            lambda: site.config, site.store, RepeatedFailureLog(site.log), clock=lambda: site.now
+        )
+        await fresh.fetch(configured_series(site.config)[0])
+        assert len(british.asked) == 6  # after a restart nothing is missing
+        site.now += 20 * 86400.0  # senergyctld was off for 20 days
+        await site.fetch()
+        assert [one.split("T")[0] for one in british.asked[6:]] == ["2026-03-10", "2026-03-23"]
 
-    run(tmp_path, recorded("uk_intensity.json"), UK + "backfill_days = 7\n", test)
+    run(tmp_path, british, UK + "backfill_days = 30\n", test)
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_empty_and_refused_older_times_do_not_prevent_recent_values(tmp_path: Path, refuses: bool) -> None:
+    british = British(NOW - 30 * 3600.0, refuses=refuses)
+
+    async def test(site: Site) -> None:
+        status = await site.fetch()
+        assert status["error"] is None and status["newest_end"] is not None
+        asked = len(british.asked)
+        assert asked == (2 if refuses else 41)
+        site.now += 900.0
+        await site.fetch()
+        assert len(british.asked) - asked == (1 if refuses else 41)
+
+    run(tmp_path, british, UK + "backfill_days = 3660\n", test)
 
 
 def test_values_outside_of_the_asked_time_are_not_stored(tmp_path: Path) -> None:
