@@ -7,12 +7,16 @@ import dataclasses
 import random
 
 import pytest
+from period_examples import JOB, period
 from store_examples import Accounting, item, job
 
-from slurm_energy.accounting import record_queries
+from slurm_energy.accounting import grid_values, quota_usage, quotas, record_queries
+from slurm_energy.accounting.periods import DeliveredPeriod, store_periods
 from slurm_energy.accounting.record_selection import RecordSelection, Visibility
+from slurm_energy.accounting.usage_rollup import UsageRollup
 from slurm_energy.reports.trace import encode_trace
 
+ENERGY = (quotas.QuotaResource.ENERGY, quotas.QuotaPeriod.MONTH)
 pytestmark = pytest.mark.slow
 NAMES = (
     *("a", "A", "a ", "ä", "z", "ß", "ss", "é", "e\u0301", "Ω", "🔋", "a_b", "a%b", "a\\b", "a\\\\"),
@@ -72,6 +76,61 @@ def answers(accounting):
         yield "figures", {key: value for key, value in figures.items() if key != "database_bytes"}
         for kind in ("account", "partition"):
             yield kind, sorted(record_queries.recorded_names(connection, kind, [*NAMES, "b"]))
+
+
+def grid_answers(accounting):
+    """Store values of the grid, quotas and energy of accounts with awkward names; yield what is read."""
+    chance = random.Random(5)
+    keys = [grid_values.SeriesKey("c1", "carbon", "uk", zone, "g/kWh") for zone in ("GB", "gb", "3")]
+    names = [name for name in NAMES if name]
+    with accounting.connect() as connection:
+        for key in keys * 2:
+            samples = [(t * 0.1, t * 0.1 + 0.1, chance.random()) for t in chance.sample(range(500), 200)]
+            grid_values.save_samples(connection, key, samples, chance.random())
+        grid_values.drop_before(connection, "carbon", 5.05)
+        for name in names:
+            one = quotas.Quota(name, chance.choice(NAMES), *ENERGY, chance.random() * 1e12, "J", 80.0)
+            quotas.set_quota(connection, "c1", dataclasses.replace(one, reason=chance.choice(NAMES)), name)
+        change = quotas.QuotaChange(1.0, "root", names[0], "", "removed")
+        for user in NAMES:
+            one = quotas.Quota(names[0], user, *ENERGY, 1.0, "J")
+            yield "removed", quotas.remove_quota(connection, "c1", one, change)
+        yield "quotas", quotas.read_quotas(connection, "c1")
+        yield "changes", quotas.changes(connection, "c1", 0.0, 9e9, names[:9])
+        for key in keys:
+            yield key, grid_values.newest_end(connection, key)
+            yield key, grid_values.read_samples(connection, key, 10.0, 30.0)
+        delivered = [
+            period(1_699_999_200 + hour * 3600, jobs={(n, 0): JOB for n in range(12)}) for hour in (0, 1)
+        ]
+        items = [DeliveredPeriod(index, one, "{}") for index, one in enumerate(delivered)]
+        store_periods(connection, items, 1.7e9 + 9999)
+        rollup = UsageRollup()
+        while rollup.advance(connection, 1.7e9 + 9999):
+            pass
+        for user in NAMES:
+            yield user, quota_usage.energy_parts(connection, "c1", NAMES, user, 1_700_001_000.0, 2e9)
+            yield user, sorted(quota_usage.accounts_of(connection, "c1", user))
+
+
+def grid_store(accounting):
+    """Return what is read from a store in which jobs of awkward users and accounts have run."""
+    chance = random.Random(3)
+    times = {"submit": 1_699_999_000.0, "start": 1_699_999_200.0, "end": 1_700_006_400.0}
+    items = [item(job_id=n, start=times["start"], end=times["end"]) for n in range(12)]
+    accounting.deliver(*items, now=1.7e9 + 9999)
+    names = [(chance.choice(NAMES), chance.choice(NAMES)) for _ in range(12)]
+    facts = [job(n, account=account, user=user, **times) for n, (account, user) in enumerate(names)]
+    accounting.learn(*facts, now=1.7e9 + 9999)
+    return list(grid_answers(accounting))
+
+
+def test_grid_values_and_quotas_are_equal(tmp_path, database_servers):
+    expected = grid_store(Accounting(tmp_path))
+    assert any(parts for key, parts in expected if key in NAMES)
+    for name in ("mariadb", "postgresql"):
+        with contextlib.suppress(pytest.skip.Exception):
+            assert grid_store(Accounting(database_servers.empty_store(name))) == expected
 
 
 def test_answers_are_equal(tmp_path, database_servers):
