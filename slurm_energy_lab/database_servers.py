@@ -28,6 +28,11 @@ from slurm_energy_lab.database_cleaner import remove_shared_memory
 
 _START_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 60.0
+_POSTGRESQL_ACCESS: Final = """\
+local all postgres trust
+local all all scram-sha-256
+host all all 127.0.0.1/32 scram-sha-256
+"""
 _POSTGRESQL_BINARIES: Final = Path("/usr/lib/postgresql")
 
 
@@ -117,7 +122,7 @@ class DatabaseServer(ABC):
         )
         with engine.connect() as connection:
             for statement in filter(str.strip, statements.split(";")):
-                connection.exec_driver_sql(statement)
+                connection.exec_driver_sql(statement.replace("%", "%%"))
 
     def create_database(self, name: str) -> str:
         """Create an empty database and return its URL for the administrator."""
@@ -249,6 +254,7 @@ class PostgresqlServer(DatabaseServer):
         options = ["--username=postgres", "--encoding=UTF8", "--locale=C", "--no-sync"]
         options += ["--auth-local=trust", "--auth-host=scram-sha-256"]
         self._run_installer(_program("initdb", "postgresql"), f"--pgdata={self.data}", *options)
+        (self.data / "pg_hba.conf").write_text(_POSTGRESQL_ACCESS)
 
     def _command(self) -> list[str]:
         settings: dict[str, Any] = {
