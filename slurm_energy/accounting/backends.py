@@ -24,7 +24,7 @@ LOCK_WAIT_S: Final = 5
 _LOCK_POLL_S: Final = 0.2
 _LOCK_TIMEOUT_S: Final = 20  # of rows and tables
 _DEAD_PEER_S: Final = 30
-_IDLE_WRITER_S: Final = 600
+_IDLE_SESSION_S: Final = 180  # longer than the pauses of the writer; the server then ends the session
 _READ_TIMEOUT_S: Final = 600  # of a socket; statements have limits of their own
 _POOL_SIZE: Final = 8
 _STEPS_BETWEEN_CHECKS: Final = 10_000  # steps of SQLite's virtual machine, below a millisecond
@@ -164,7 +164,7 @@ class MariadbBackend(Backend):
         """Return an engine; see `Backend.engine`."""
         settings = (
             f"sql_mode='{_MODES}', max_statement_time={statement_limit_s or 0},"
-            f" innodb_lock_wait_timeout={_LOCK_TIMEOUT_S}, wait_timeout={_IDLE_WRITER_S}, time_zone='+00:00'"
+            f" innodb_lock_wait_timeout={_LOCK_TIMEOUT_S}, wait_timeout={_IDLE_SESSION_S}, time_zone='+00:00'"
         )
         arguments = {
             "connect_timeout": _CONNECT_TIMEOUT_S,
@@ -173,7 +173,7 @@ class MariadbBackend(Backend):
             "charset": "utf8mb4",
             "init_command": f"SET SESSION {settings}",
         }
-        options = {"connect_args": arguments, "pool_pre_ping": True, "pool_recycle": _IDLE_WRITER_S // 2}
+        options = {"connect_args": arguments, "pool_pre_ping": True, "pool_recycle": _IDLE_SESSION_S // 2}
         engine = _engine(url.set(drivername="mariadb+pymysql"), options)
 
         @event.listens_for(engine, "connect")

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
@@ -25,6 +25,7 @@ _READERS: Final = 8  # more than the concurrent requests of ordinary users
 _WRITE_LIMIT_S: Final = 60.0
 _IDLE_S: Final = 1.0  # since the last use of the writing connection, before it is tested
 _RETRY_S: Final = 2.0
+_KEEP_INTERVAL_S: Final = 60.0
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -64,6 +65,9 @@ class Store:
             raise
         self._writer = ThreadPoolExecutor(1, "database-writer")
         self._readers = ThreadPoolExecutor(_READERS, "database-reader")
+        self._closing = threading.Event()
+        if self.path is None:
+            threading.Thread(target=self._keep_session, name="database-session", daemon=True).start()
 
     def _take(self, location: Location) -> None:
         """Lock the database and bring its schema up to date."""
@@ -132,6 +136,7 @@ class Store:
 
     def close(self) -> None:
         """Wait for running work to end and close all connections."""
+        self._closing.set()
         self._readers.shutdown(cancel_futures=True)
         self._writer.shutdown()
         self._release()
@@ -154,6 +159,18 @@ class Store:
                 raise UnavailableError(error.what, error.why, error.todo) from None
         self._used_s = time.monotonic()
         return self._connection
+
+    def _keep_session(self) -> None:
+        """Use the writing session now and then: a server ends idle ones, and another writer could follow."""
+        while not self._closing.wait(_KEEP_INTERVAL_S):
+            try:
+                self._writer.submit(self._test_session)
+            except RuntimeError:  # it is being closed
+                return
+
+    def _test_session(self) -> None:
+        with suppress(UnavailableError, SQLAlchemyError), self._absence.noted():
+            self._writer_connection()
 
     def _works(self, connection: Connection) -> bool:
         if connection.invalidated:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from types import SimpleNamespace
 
 import open_munge
@@ -79,6 +80,23 @@ def test_a_writer_that_lost_its_lock_writes_no_more(location, open_store, monkey
         return await first.write(ingest.store, items, 1.0)
 
     assert len(asyncio.run(story())[0]) == 1
+
+
+def test_an_idle_controller_takes_its_lock_again(server, location, open_store, monkeypatch):
+    for name, seconds in (("_KEEP_INTERVAL_S", 0.05), ("_IDLE_S", 0.0), ("_RETRY_S", 0.0)):
+        monkeypatch.setattr(store_module, name, seconds)
+    monkeypatch.setattr("slurm_energy.accounting.backends.LOCK_WAIT_S", 0)
+    open_store(location)
+    server.kill()
+    server.start()
+    deadline_s = time.monotonic() + 60
+    while time.monotonic() < deadline_s:
+        try:
+            Store(location).close()
+        except AlreadyRunningError:
+            return
+        time.sleep(0.05)
+    pytest.fail("the idle controller did not take its lock again")
 
 
 def test_records_wait_for_a_server_that_is_away(server, location, tmp_path, monkeypatch, caplog):
