@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from sqlalchemy import Connection, and_, insert, select, update
+from sqlalchemy import Connection, and_, insert, select, text, update
 
 from slurm_energy.accounting import usage_tables
 from slurm_energy.accounting.engine import transaction
@@ -22,7 +22,7 @@ _COLUMNS: Final = (
     *("allocated", "qos"),
 )
 """Columns of `jobs` that have the names of facts."""
-_KEY: Final = ("cluster", "job_id")
+_UNFINISHED: Final = text("NOT finished")  # as in the condition of the index
 SETTLED_AFTER_S = 10.0
 """Delay after the end of a job, in seconds, after which the job's facts count as final.
 
@@ -65,19 +65,18 @@ def pending_lookups(connection: Connection, since: float) -> list[JobLookup]:
         connection: connection to the database.
         since: Unix seconds. A job is left out if its records arrived, or its facts changed, before this time.
     """
-    without_facts = select(records.c.cluster, records.c.job_id).distinct().order_by(*_KEY)
-    without_facts = without_facts.where(records.c.job.is_(None), records.c.received >= since)
-    lookups = [JobLookup(cluster, job_id, True) for cluster, job_id in connection.execute(without_facts)]
-    listed = {(job.cluster, job.job_id) for job in lookups}
     unknown = usage_tables.usage_unknown_jobs.c
-    running = select(unknown.cluster, unknown.job_id).distinct().order_by(*_KEY)
-    for cluster, job_id in connection.execute(running.where(unknown.since >= since)):
-        if (cluster, job_id) not in listed:
-            lookups.append(JobLookup(cluster, job_id, True))
-            listed.add((cluster, job_id))
-    unfinished = select(jobs.c.cluster, jobs.c.job_id).distinct().order_by(*_KEY)
-    rows = connection.execute(unfinished.where(~jobs.c.finished, jobs.c.updated >= since))
-    return lookups + [JobLookup(row[0], row[1], False) for row in rows if tuple(row) not in listed]
+    # Not DISTINCT, for which SQLite would read a whole index in its order instead of the few rows.
+    without_facts = select(records.c.cluster, records.c.job_id).where(
+        records.c.job.is_(None), records.c.received >= since
+    )
+    running = select(unknown.cluster, unknown.job_id).where(unknown.since >= since)
+    unfinished = select(jobs.c.cluster, jobs.c.job_id).where(_UNFINISHED, jobs.c.updated >= since)
+    lookups: dict[tuple[str, int], JobLookup] = {}
+    for query, new in ((without_facts, True), (running, True), (unfinished, False)):
+        for key in sorted({(cluster, job_id) for cluster, job_id in connection.execute(query)}):
+            lookups.setdefault(key, JobLookup(*key, new))
+    return list(lookups.values())
 
 
 def store(
@@ -139,7 +138,7 @@ def _store_running(connection: Connection, job: JobLookup, runs: Sequence[JobFac
 
 def _refresh(connection: Connection, job: JobLookup, runs: Sequence[JobFacts], now: float) -> None:
     query = select(jobs.c.submit).where(
-        jobs.c.cluster == job.cluster, jobs.c.job_id == job.job_id, ~jobs.c.finished
+        jobs.c.cluster == job.cluster, jobs.c.job_id == job.job_id, _UNFINISHED
     )
     rows = connection.execute(query).all()
     by_submit = {facts.submit or 0.0: facts for facts in runs}

@@ -29,7 +29,9 @@ def selected(selection: RecordSelection) -> ColumnElement[bool]:
     elif not selection.steps:
         parts.append(r.c.step == "")
     if selection.users or selection.uids:
-        parts.append(or_(r.c.user.in_(selection.users), r.c.uid.in_(selection.uids)))
+        # Without empty lists, for which no index would be used.
+        named = [r.c.user.in_(selection.users)] if selection.users else []
+        parts.append(or_(*named, *([r.c.uid.in_(selection.uids)] if selection.uids else [])))
     if selection.accounts:
         parts.append(r.c.account.in_(selection.accounts))
     if selection.partitions:

@@ -8,6 +8,7 @@ import sqlite3
 import stat
 
 import pytest
+from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 from store_examples import NOW, Accounting, item, job, record
 
@@ -441,3 +442,40 @@ class TestIntegrity:
         lines = capsys.readouterr().err.splitlines()
         lines = [line for line in lines if "warning:" not in line]  # of a database that is not root's
         assert len(lines) == 1 and "damaged" in lines[0]
+
+
+def plans(path, call):
+    """Return SQLite's plan of each query that `call(connection)` executes."""
+    found = []
+    with engine.connect(path, read_only=True) as connection:
+
+        @event.listens_for(connection, "before_cursor_execute")
+        def explain(connection, cursor, statement, parameters, *_):
+            driver = connection.connection.dbapi_connection
+            rows = driver.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            found.append("; ".join(row[3] for row in rows))
+
+        call(connection)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        ({"user": "1000"}, "records_uid"),
+        ({"account": "a"}, "records_account"),
+        ({"job": "12"}, "records_job_id"),
+        ({"node": "n1"}, "records_job_id"),
+        ({"start": "5"}, "records_end"),
+    ],
+)
+def test_selections_use_indexes(tmp_path, query, index):
+    path, selection = Accounting(tmp_path).path, RecordSelection.from_query(query)
+    (plan,) = plans(path, lambda connection: record_queries.find_records(connection, selection))
+    assert f"USING INDEX {index} " in plan and "SCAN r" not in plan
+
+
+def test_pending_lookups_use_indexes(tmp_path):
+    path = Accounting(tmp_path).path
+    new, _, unfinished = plans(path, lambda connection: job_facts.pending_lookups(connection, 5.0))
+    assert "USING INDEX records_without_job" in new and "USING INDEX jobs_unfinished" in unfinished
