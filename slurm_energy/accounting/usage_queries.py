@@ -1,30 +1,33 @@
 """Sums of energy, time and jobs in a window, by group: the figures of `senergy report`.
 
 Sums of periods inside the window are exact. A period that reaches beyond an edge of the window contributes in
-proportion to its time inside, rounded so that adjacent windows add up to the whole period.
+proportion to its time inside, rounded so that adjacent windows add up to the whole period. CPU and GPU time
+is always exact.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, func, select
+from sqlalchemy import ColumnElement, Connection, Table, case, func, literal, select
 
 from slurm_energy.accounting import tables, usage_tables
 from slurm_energy.accounting.record_selection import Visibility
 from slurm_energy.accounting.usage_groups import COVERAGE, JOB, GroupKey
-from slurm_energy.accounting.usage_rollup import SUM_COLUMNS, longest_period_s
+from slurm_energy.accounting.usage_rollup import DAY_S, HOUR_S, SUM_COLUMNS, longest_period_s
 
 _IDS_AT_ONCE: Final = 500
 _MICRO: Final = 1_000_000
 _COMPONENTS: Final = ("cpu", "dram", "gpu", "other")
 _ENERGY_COLUMNS: Final = ("total_uj", *(f"{name}_uj" for name in _COMPONENTS))
+_TIME_COLUMNS: Final = ("cpu_seconds", "gpu_seconds")
 _TABLE: Final = usage_tables.usage_sums
 _SUMS: Final = _TABLE.c
 
+Rates = Sequence[float | None]
 GroupSums = dict[int, list[int]]
 """Sums by row id of the group, in the order of `SUM_COLUMNS`."""
 
@@ -37,14 +40,15 @@ class UsageQuery:
         edges: ascending Unix seconds: the window, and the edges of the intervals inside it.
         clusters: names; empty: all.
         nodes: count the energy on these nodes only; empty: all nodes. CPU and GPU time are then unknown.
-        by_period: return energy by period as well, from which emissions are computed.
+        rates: returns emissions and cost per microjoule between two times, None for unknown ones. None
+            instead of the function: emissions and cost are not summed.
         count_jobs: also count the jobs that ran.
     """
 
     edges: tuple[int, ...]
     clusters: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
-    by_period: bool = False
+    rates: Callable[[int, int], Rates] | None = None
     count_jobs: bool = False
 
     @property
@@ -61,8 +65,7 @@ class IntervalUsage:
         start, end: Unix seconds.
         sums: by group.
         jobs: number of jobs by group, if the query counts them.
-        energies: by group, energy in microjoules by start and end of the part of a period in the interval, if
-            the query asks for them.
+        weighted: by group, emissions and cost by the rates of the query; None: unknown.
         prorated: whether energy of a period was divided at an edge of the interval.
     """
 
@@ -70,17 +73,21 @@ class IntervalUsage:
     end: int
     sums: GroupSums = field(default_factory=dict)
     jobs: dict[int, int] = field(default_factory=dict)
-    energies: dict[int, dict[tuple[int, int], int]] = field(default_factory=dict)
+    weighted: dict[int, list[float | None]] = field(default_factory=dict)
     prorated: bool = False
 
-    def add(self, group: int, values: Sequence[int], span: tuple[int, int] | None) -> None:
-        """Add sums of a group, and their energy at the time `span` if it is given."""
+    def add(self, group: int, values: Sequence[int]) -> None:
+        """Add sums of a group."""
         sums = self.sums.setdefault(group, [0] * len(SUM_COLUMNS))
         for index, value in enumerate(values):
             sums[index] += value
-        if span is not None and values[_TOTAL]:
-            parts = self.energies.setdefault(group, {})
-            parts[span] = parts.get(span, 0) + values[_TOTAL]
+
+    def weigh(self, group: int, energy_uj: int, rates: Rates) -> None:
+        """Add the emissions and cost of energy."""
+        amounts = self.weighted.setdefault(group, [0.0] * len(rates))
+        for index, rate in enumerate(rates):
+            amount = amounts[index]
+            amounts[index] = None if rate is None or amount is None else amount + energy_uj * rate
 
 
 _TOTAL: Final = SUM_COLUMNS.index("total_uj")
@@ -118,10 +125,14 @@ def read_usage(connection: Connection, query: UsageQuery) -> WindowUsage:
     for start, end in query.intervals:
         interval = IntervalUsage(start, end)
         if query.nodes:
-            _add_rows(interval, _rows_of_nodes(connection, query, start, end, longest_s), query.by_period)
+            _add_rows(interval, _rows_of_nodes(connection, query, start, end, longest_s), query.rates)
         else:
-            _add_whole_periods(connection, interval, query.by_period)
-            _add_rows(interval, _rows_at_edges(connection, start, end, longest_s), query.by_period)
+            _add_whole_periods(connection, interval, longest_s)
+            _add_rows(interval, _rows_at_edges(connection, start, end, longest_s), query.rates)
+            for edge_start, edge_end in _parts_of_hours(start, end):
+                _add_times(connection, interval, edge_start, edge_end)
+            if query.rates is not None:
+                _weigh_whole_periods(connection, interval, query.rates)
         if query.count_jobs:
             interval.jobs.update(_job_counts(connection, start, end))
         intervals.append(interval)
@@ -172,42 +183,124 @@ def missing_node_seconds(usage: WindowUsage, interval: IntervalUsage) -> dict[st
     return {name: max(0, seconds - covered.get(name, 0)) for name, seconds in expected.items()}
 
 
-def _add_whole_periods(connection: Connection, interval: IntervalUsage, by_period: bool) -> None:
+def _add_whole_periods(connection: Connection, interval: IntervalUsage, longest_s: int) -> None:
+    """Add the periods inside an interval: whole UTC days from the sums of days, the rest by period."""
+    start, end = interval.start, interval.end
+    first, last = -(-start // DAY_S) * DAY_S, end // DAY_S * DAY_S
+    if first >= last:
+        _add_inside(connection, interval, usage_tables.usage_sums, start, end)
+        return
+    _add_inside(connection, interval, usage_tables.usage_sums, start, first)
+    _add_inside(connection, interval, usage_tables.usage_days, first, last)
+    _add_inside(connection, interval, usage_tables.usage_sums, last, end)
+    _add_across(connection, interval, first, start, longest_s)
+    _add_across(connection, interval, last, first, longest_s)
+
+
+def _add_inside(connection: Connection, interval: IntervalUsage, table: Table, start: int, end: int) -> None:
+    """Add the sums of a table that begin and end between two times."""
     # Joules and remainders are added apart: sums of microjoules exceed the 64 bits of SQLite at 2.6 GWh.
     split = connection.dialect.name == "sqlite"
     columns: list[ColumnElement[Any]] = []
     for name in SUM_COLUMNS:
         if split and name in _ENERGY_COLUMNS:
-            columns += [func.sum(_SUMS[name] // _MICRO), func.sum(_SUMS[name] % _MICRO)]
+            columns += [func.sum(table.c[name] // _MICRO), func.sum(table.c[name] % _MICRO)]
         else:
-            columns.append(func.sum(_SUMS[name]))
-    keys = [_SUMS.usage_group, *((_SUMS.start, _SUMS.end) if by_period else ())]
+            columns.append(func.sum(table.c[name]))
+    group = table.c.usage_group
     rows = connection.execute(
-        select(*keys, *columns)
-        .where(_SUMS.start >= interval.start, _SUMS.start < interval.end, _SUMS.end <= interval.end)
-        .group_by(*keys)
-        .order_by(*keys)
+        select(group, *columns)
+        .where(table.c.start >= start, table.c.start < end, table.c.end <= end)
+        .group_by(group)
+        .order_by(group)
     )
     for row in rows:
-        values = iter(row[len(keys) :])
+        values = iter(row[1:])
         sums = []
         for name in SUM_COLUMNS:
             value = int(next(values))
             if split and name in _ENERGY_COLUMNS:
                 value = value * _MICRO + int(next(values))
             sums.append(value)
-        interval.add(row[0], sums, (row[1], row[2]) if by_period else None)
+        interval.add(row[0], sums)
+
+
+def _add_across(
+    connection: Connection, interval: IntervalUsage, edge: int, earliest: int, longest_s: int
+) -> None:
+    """Add the periods inside the interval that reach across an edge between days.
+
+    Args:
+        connection: connection to the database.
+        interval: the interval.
+        edge: the edge, Unix seconds.
+        earliest: only periods that begin at this time or later; earlier ones are counted already.
+        longest_s: length of the longest period.
+    """
+    days = usage_tables.usage_days.c
+    rows = connection.execute(
+        select(days.usage_group, *(days[name] for name in SUM_COLUMNS)).where(
+            *(days.start >= max(earliest, edge - longest_s), days.start < edge),
+            *(days.end > edge, days.end <= interval.end),
+        )
+    )
+    for row in rows:
+        interval.add(row[0], row[1:])
+
+
+def _weigh_whole_periods(
+    connection: Connection, interval: IntervalUsage, rates: Callable[[int, int], Rates]
+) -> None:
+    """Add emissions and cost of the periods inside an interval, in the order of the periods."""
+    rows = connection.execute(
+        select(_SUMS.start, _SUMS.end, _SUMS.usage_group, _SUMS.total_uj)
+        .where(_SUMS.start >= interval.start, _SUMS.start < interval.end, _SUMS.end <= interval.end)
+        .where(_SUMS.total_uj > 0)
+        .order_by(_SUMS.start, _SUMS.end, _SUMS.usage_group)
+    )
+    span, current = (0, 0), rates(interval.start, interval.end)
+    for start, end, group, energy_uj in rows:
+        if span != (start, end):
+            span, current = (start, end), rates(start, end)
+        interval.weigh(group, energy_uj, current)
 
 
 def _rows_at_edges(connection: Connection, start: int, end: int, longest_s: int) -> Iterator[Sequence[Any]]:
     """Yield start, end, group and sums of the periods that reach beyond an edge of an interval."""
-    columns = [_SUMS.start, _SUMS.end, _SUMS.usage_group, *(_SUMS[name] for name in SUM_COLUMNS)]
+    # CPU and GPU time is read from the runs instead, which have exact times.
+    sums = [literal(0) if name in _TIME_COLUMNS else _SUMS[name] for name in SUM_COLUMNS]
+    columns = [_SUMS.start, _SUMS.end, _SUMS.usage_group, *sums]
     across_start = [_SUMS.start > start - longest_s, _SUMS.start < start, _SUMS.end > start]
     inside_to_end = [_SUMS.start >= max(start, end - longest_s), _SUMS.start < end, _SUMS.end > end]
     for condition in (across_start, inside_to_end):
         yield from connection.execute(
             select(*columns).where(*condition).order_by(_SUMS.start, _SUMS.end, _SUMS.usage_group)
         )
+
+
+def _parts_of_hours(start: int, end: int) -> list[tuple[int, int]]:
+    """Return the parts of a time span outside of the whole hours in it."""
+    first, last = -(-start // HOUR_S) * HOUR_S, end // HOUR_S * HOUR_S
+    if first > last:
+        return [(start, end)]
+    return [part for part in ((start, first), (last, end)) if part[0] < part[1]]
+
+
+def _add_times(connection: Connection, interval: IntervalUsage, start: int, end: int) -> None:
+    """Add the exact CPU and GPU time of the runs between two times."""
+    runs = usage_tables.usage_runs.c
+    until = case((runs.end < end, runs.end), else_=end)
+    since = case((runs.start > start, runs.start), else_=start)
+    seconds = until - since
+    rows = connection.execute(
+        select(runs.usage_group, func.sum(seconds * runs.cpus), func.sum(seconds * runs.gpus))
+        .where(runs.end > start, runs.start < end)
+        .group_by(runs.usage_group)
+        .order_by(runs.usage_group)
+    )
+    for group, cpu_seconds, gpu_seconds in rows:
+        times = {"cpu_seconds": int(cpu_seconds), "gpu_seconds": int(gpu_seconds)}
+        interval.add(group, [times.get(name, 0) for name in SUM_COLUMNS])
 
 
 def _rows_of_nodes(
@@ -231,13 +324,17 @@ def _rows_of_nodes(
             yield *row[:3], *values, *([0] * (len(SUM_COLUMNS) - len(values)))
 
 
-def _add_rows(interval: IntervalUsage, rows: Iterable[Sequence[Any]], by_period: bool) -> None:
+def _add_rows(
+    interval: IntervalUsage, rows: Iterable[Sequence[Any]], rates: Callable[[int, int], Rates] | None
+) -> None:
     """Add rows of sums to an interval, in proportion to their time inside."""
     for start, end, group, *values in rows:
         inside = (max(start, interval.start), min(end, interval.end))
         parts = [_part(int(value), start, end, *inside) for value in values]
         interval.prorated |= inside != (start, end) and any(values)
-        interval.add(group, parts, inside if by_period else None)
+        interval.add(group, parts)
+        if rates is not None and parts[_TOTAL]:
+            interval.weigh(group, parts[_TOTAL], rates(*inside))
 
 
 def _part(value: int, start: int, end: int, inside_start: int, inside_end: int) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, RowMapping, and_, delete, func, select, update
+from sqlalchemy import Connection, Row, RowMapping, Table, and_, delete, func, select, update
 
 from slurm_energy.accounting import tables, usage_tables
 from slurm_energy.accounting.engine import transaction
@@ -32,6 +32,7 @@ from slurm_energy.accounting.usage_groups import (
 )
 
 HOUR_S: Final = 3600
+DAY_S: Final = 86400
 MAX_RUN_S: Final = 400 * 86400
 """Maximum length of a run whose CPU time is counted; a longer one has a wrong time."""
 _PERIODS_AT_ONCE: Final = 100
@@ -236,6 +237,12 @@ def uncounted_periods(connection: Connection) -> int:
     return int(connection.execute(statement).scalar_one())
 
 
+def day_or_period(start: int, end: int) -> tuple[int, int]:
+    """Return the UTC day in which a period is; a period in several days is returned itself."""
+    day = start - start % DAY_S
+    return (day, day + DAY_S) if end <= day + DAY_S else (start, end)
+
+
 class _Deltas:
     """Changes of sums that one transaction makes."""
 
@@ -248,20 +255,28 @@ class _Deltas:
             total[name] = total.get(name, 0) + value
 
     def apply(self, connection: Connection) -> None:
-        table = usage_tables.usage_sums
-        for (start, end, group), sums in sorted(self._by_key.items()):
-            changes = {name: value for name, value in sums.items() if value}
-            same = and_(table.c.start == start, table.c.end == end, table.c.usage_group == group)
-            changed = 0
-            if changes:
-                values = {table.c[name]: table.c[name] + value for name, value in changes.items()}
-                changed = connection.execute(update(table).where(same).values(values)).rowcount
-            if not changed and changes:
-                zeros = dict.fromkeys(SUM_COLUMNS, 0) | changes
-                connection.execute(table.insert().values(start=start, end=end, usage_group=group, **zeros))
-            if any(value < 0 for value in changes.values()):
-                empty = and_(*(table.c[name] == 0 for name in SUM_COLUMNS))
-                connection.execute(delete(table).where(same, empty))
+        _apply(connection, usage_tables.usage_sums, self._by_key)
+        by_day = _Deltas()
+        for (start, end, group), sums in self._by_key.items():
+            by_day.add((*day_or_period(start, end), group), sums)
+        _apply(connection, usage_tables.usage_days, by_day._by_key)
+
+
+def _apply(connection: Connection, table: Table, by_key: Mapping[SumKey, Sums]) -> None:
+    """Add changes of sums to a table, and delete sums of which nothing is left."""
+    for (start, end, group), sums in sorted(by_key.items()):
+        changes = {name: value for name, value in sums.items() if value}
+        same = and_(table.c.start == start, table.c.end == end, table.c.usage_group == group)
+        changed = 0
+        if changes:
+            values = {table.c[name]: table.c[name] + value for name, value in changes.items()}
+            changed = connection.execute(update(table).where(same).values(values)).rowcount
+        if not changed and changes:
+            zeros = dict.fromkeys(SUM_COLUMNS, 0) | changes
+            connection.execute(table.insert().values(start=start, end=end, usage_group=group, **zeros))
+        if any(value < 0 for value in changes.values()):
+            empty = and_(*(table.c[name] == 0 for name in SUM_COLUMNS))
+            connection.execute(delete(table).where(same, empty))
 
 
 def _key_of(run: GroupedRun | None, cluster: str, uid: int) -> GroupKey:

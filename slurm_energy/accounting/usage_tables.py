@@ -34,26 +34,27 @@ usage_groups: Final = define_table(
     Column("cpus", INTEGER),
 )
 
+
+def _sum_columns() -> list[Column[int] | PrimaryKeyConstraint]:
+    names = ("start", "end")
+    sums = (
+        *("total_uj", "cpu_uj", "dram_uj", "gpu_uj", "other_uj"),
+        *("cpu_rows", "dram_rows", "gpu_rows", "other_rows"),
+        *("cpu_seconds", "gpu_seconds", "node_seconds"),
+    )
+    return [
+        *(Column(name, INTEGER, nullable=False) for name in names),
+        Column("usage_group", INTEGER, ForeignKey("usage_groups.id"), nullable=False),
+        *(Column(name, INTEGER, nullable=False) for name in sums),
+        PrimaryKeyConstraint("start", "end", "usage_group"),
+    ]
+
+
 # Sums over the rows of `periods` with the same start, end and group, and CPU and GPU time by hour.
-usage_sums: Final = define_table(
-    "usage_sums",
-    Column("start", INTEGER, nullable=False),
-    Column("end", INTEGER, nullable=False),
-    Column("usage_group", INTEGER, ForeignKey("usage_groups.id"), nullable=False),
-    Column("total_uj", INTEGER, nullable=False),
-    Column("cpu_uj", INTEGER, nullable=False),
-    Column("dram_uj", INTEGER, nullable=False),
-    Column("gpu_uj", INTEGER, nullable=False),
-    Column("other_uj", INTEGER, nullable=False),
-    Column("cpu_rows", INTEGER, nullable=False),
-    Column("dram_rows", INTEGER, nullable=False),
-    Column("gpu_rows", INTEGER, nullable=False),
-    Column("other_rows", INTEGER, nullable=False),
-    Column("cpu_seconds", INTEGER, nullable=False),
-    Column("gpu_seconds", INTEGER, nullable=False),
-    Column("node_seconds", INTEGER, nullable=False),
-    PrimaryKeyConstraint("start", "end", "usage_group"),
-)
+usage_sums: Final = define_table("usage_sums", *_sum_columns())
+
+# The same, with all periods inside one UTC day added up. A period of several days has a row of its own.
+usage_days: Final = define_table("usage_days", *_sum_columns())
 
 # The CPU and GPU time that is counted for each run.
 usage_runs: Final = define_table(
@@ -105,6 +106,6 @@ usage_state: Final = define_table(
 )
 
 ALL: Final = (
-    *(usage_groups, usage_sums, usage_runs, usage_changed_jobs, usage_unknown_jobs),
+    *(usage_groups, usage_sums, usage_days, usage_runs, usage_changed_jobs, usage_unknown_jobs),
     *(usage_nodes, usage_state),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,16 +24,39 @@ RowKey = tuple[str, int, str, tuple[str | int | None, ...]]
 """Cluster, interval, kind, and a value per dimension."""
 
 
-def varies_over_time(factors: GridFactors) -> bool:
-    """Return whether emissions or cost of energy depend on when it was used."""
-    return any(
-        factor is not None and factor.series is not None and not factor.series.is_constant
-        for factor in (factors.carbon, factors.price)
-    )
+class GridRates:
+    """Emissions and cost of a microjoule by span of time, each computed once.
+
+    Args:
+        factors: emissions and cost per kWh.
+    """
+
+    def __init__(self, factors: GridFactors) -> None:
+        self._factors = (factors.carbon, factors.price)
+        self._scale = _JOULES_PER_MICROJOULE * (1.0 if factors.pue is None else factors.pue)
+        self._known: dict[tuple[int, int], list[float | None]] = {}
+
+    @property
+    def vary(self) -> bool:
+        """Whether emissions or cost of energy depend on when it was used."""
+        return any(
+            factor is not None and factor.series is not None and not factor.series.is_constant
+            for factor in self._factors
+        )
+
+    def __call__(self, start: int, end: int) -> list[float | None]:
+        """Return grams and currency units per microjoule between two times; None: unknown."""
+        if (start, end) not in self._known:
+            self._known[start, end] = [self._rate(factor, start, end) for factor in self._factors]
+        return self._known[start, end]
+
+    def _rate(self, factor: GridFactor | None, start: int, end: int) -> float | None:
+        amount = None if factor is None else factor.amount([(start, end, 1.0)]).amount
+        return None if amount is None else amount * self._scale
 
 
 def usage_rows(
-    usage: WindowUsage, groups: Mapping[int, GroupKey], by: Sequence[str], factors: GridFactors
+    usage: WindowUsage, groups: Mapping[int, GroupKey], by: Sequence[str], rates: GridRates
 ) -> list[dict[str, Any]]:
     """Return the rows of the response, ordered by cluster, interval, kind and dimensions.
 
@@ -41,12 +64,11 @@ def usage_rows(
         usage: the sums of the window.
         groups: the groups that the caller may see.
         by: dimensions.
-        factors: emissions and cost per kWh.
+        rates: emissions and cost.
 
     Raises:
         UsageError: there are too many rows.
     """
-    rates = _Rates(factors)
     rows = []
     for index, interval in enumerate(usage.intervals):
         sums = _sums_by_key(index, interval, groups, by)
@@ -61,14 +83,14 @@ def usage_rows(
 class _RowSums:
     values: list[int] = field(default_factory=lambda: [0] * len(SUM_COLUMNS))
     jobs: int = 0
-    energies: dict[tuple[int, int], int] = field(default_factory=dict)
+    weighted: list[list[float | None]] = field(default_factory=list)
 
 
 def _sums_by_key(
     index: int, interval: IntervalUsage, groups: Mapping[int, GroupKey], by: Sequence[str]
 ) -> dict[RowKey, _RowSums]:
     result: dict[RowKey, _RowSums] = {}
-    for row_id in interval.sums.keys() | interval.jobs.keys():
+    for row_id in sorted(interval.sums.keys() | interval.jobs.keys()):
         group = groups.get(row_id)
         if group is None or group.kind == COVERAGE:
             continue
@@ -77,8 +99,8 @@ def _sums_by_key(
         for place, value in enumerate(interval.sums.get(row_id, ())):
             row.values[place] += value
         row.jobs += interval.jobs.get(row_id, 0)
-        for span, energy in interval.energies.get(row_id, {}).items():
-            row.energies[span] = row.energies.get(span, 0) + energy
+        if row_id in interval.weighted:
+            row.weighted.append(interval.weighted[row_id])
     return result
 
 
@@ -94,11 +116,11 @@ def _value(group: GroupKey, name: str) -> str | int | None:
 
 
 def _row(
-    key: RowKey, sums: _RowSums, by: Sequence[str], rates: _Rates, interval: IntervalUsage
+    key: RowKey, sums: _RowSums, by: Sequence[str], rates: GridRates, interval: IntervalUsage
 ) -> dict[str, Any]:
     cluster, index, kind, names = key
     values = sums.values
-    energies = sums.energies or {(interval.start, interval.end): values[_INDEX["total_uj"]]}
+    grams, cost = _footprint(sums, rates, interval)
     return {
         "cluster": cluster,
         "interval": index,
@@ -112,8 +134,8 @@ def _row(
         "cpu_seconds": values[_INDEX["cpu_seconds"]],
         "gpu_seconds": values[_INDEX["gpu_seconds"]],
         "jobs": sums.jobs,
-        "co2e_grams": rates.grams(energies),
-        "cost": rates.cost(energies),
+        "co2e_grams": grams,
+        "cost": cost,
     }
 
 
@@ -122,35 +144,26 @@ def _order(row: Mapping[str, Any], by: Sequence[str]) -> tuple[Any, ...]:
     return row["cluster"], row["interval"], _KINDS.index(row["kind"]), *values
 
 
-class _Rates:
-    """Emissions and cost of a joule by span of time, each computed once."""
+def _footprint(
+    sums: _RowSums, rates: GridRates, interval: IntervalUsage
+) -> tuple[float | None, float | None]:
+    """Return emissions and cost of a row."""
+    energy_uj = sums.values[_INDEX["total_uj"]]
+    if not rates.vary or not energy_uj:
+        grams, cost = rates(interval.start, interval.end)
+        return _product(energy_uj, grams), _product(energy_uj, cost)
+    return _sum(one[0] for one in sums.weighted), _sum(one[1] for one in sums.weighted)
 
-    def __init__(self, factors: GridFactors) -> None:
-        self._factors = factors
-        self._scale = 1.0 if factors.pue is None else factors.pue
-        self._known: dict[tuple[str, tuple[int, int]], float | None] = {}
 
-    def grams(self, energies: Mapping[tuple[int, int], int]) -> float | None:
-        return self._amount("carbon", self._factors.carbon, energies)
+def _product(energy_uj: int, rate: float | None) -> float | None:
+    return None if rate is None else energy_uj * rate
 
-    def cost(self, energies: Mapping[tuple[int, int], int]) -> float | None:
-        return self._amount("price", self._factors.price, energies)
 
-    def _amount(
-        self, name: str, factor: GridFactor | None, energies: Mapping[tuple[int, int], int]
-    ) -> float | None:
-        if factor is None:
+def _sum(amounts: Iterable[float | None]) -> float | None:
+    """Return the sum of amounts; None: one of them is unknown."""
+    known: list[float] = []
+    for amount in amounts:
+        if amount is None:
             return None
-        amounts = []
-        for span, energy in sorted(energies.items()):
-            rate = self._rate(name, factor, span)
-            if rate is None and energy:
-                return None
-            amounts.append(energy * _JOULES_PER_MICROJOULE * (rate or 0.0))
-        return math.fsum(amounts)
-
-    def _rate(self, name: str, factor: GridFactor, span: tuple[int, int]) -> float | None:
-        if (name, span) not in self._known:
-            amount = factor.amount([(*span, 1.0)]).amount
-            self._known[name, span] = None if amount is None else amount * self._scale
-        return self._known[name, span]
+        known.append(amount)
+    return math.fsum(known)

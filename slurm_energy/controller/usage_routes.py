@@ -19,7 +19,7 @@ from slurm_energy.controller.grid_source import GridFactorSource
 from slurm_energy.controller.identity import Rights
 from slurm_energy.controller.route_group import RouteGroup
 from slurm_energy.controller.store import Store
-from slurm_energy.controller.usage_document import usage_rows, varies_over_time
+from slurm_energy.controller.usage_document import GridRates, usage_rows
 from slurm_energy.controller.usage_loop import UsageLoop
 from slurm_energy.errors import UnavailableError
 from slurm_energy.grid.footprint import GridFactors
@@ -74,14 +74,15 @@ class UsageRoutes:
         start, end = request.edges[0], request.edges[-1]
         factors = await self._factors.factors(start, end)
         clusters = () if request.all_clusters else request.clusters or (config.cluster.name,)
+        rates = GridRates(factors)
         asked = UsageQuery(
-            request.edges, clusters, request.nodes, varies_over_time(factors), request.count_jobs
+            request.edges, clusters, request.nodes, rates if rates.vary else None, request.count_jobs
         )
         usage = await self._store.read_within(_QUERY_TIMEOUT_S, read_usage, asked)
         uncounted = await self._store.read(uncounted_periods)
         with_meter = rights.everything or config.controller.public_meter
         groups = visible_groups(usage.groups, rights.visibility, rights.name, with_meter=with_meter)
-        rows = await asyncio.to_thread(usage_rows, usage, groups, request.by, factors)
+        rows = await asyncio.to_thread(usage_rows, usage, groups, request.by, rates)
         if request.nodes:
             rows = [row | {"cpu_seconds": None, "gpu_seconds": None, "jobs": None} for row in rows]
         return {

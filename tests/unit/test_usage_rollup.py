@@ -143,6 +143,16 @@ def test_late_facts_move_the_energy_to_the_account(rollup: Rollup) -> None:
     assert (key.policy, key.tag, key.partition, key.cpus, key.uid) == ("edp", "t", "cpu", 4, 1000)
 
 
+def test_cpu_time_is_exact_in_any_window(rollup: Rollup) -> None:
+    rollup.deliver_record(start=T0 + 600.5, end=T0 + 4200.5)
+    rollup.learn(facts())  # 4 CPUs from T0 + 600 to T0 + 4200
+    rollup.advance()
+    for start, end in ((0, 599), (0, 601), (700, 900), (3500, 3700), (600, 3600), (600, 4199), (1, 9000)):
+        seconds = max(0, min(end, 4200) - max(start, 600))
+        assert sum(rollup.cpu_seconds(T0 + start, T0 + end).values()) == 4 * seconds
+    assert rollup.cpu_seconds(T0 + 4200, END) == {}
+
+
 def test_slurm_is_asked_about_running_jobs(rollup: Rollup) -> None:
     rollup.deliver_period(start=T0, jobs={(7, 0): {"cpu": 5}})
     rollup.advance()
@@ -181,6 +191,33 @@ def test_a_period_of_many_hours_is_divided(rollup: Rollup) -> None:
     rollup.deliver_period(start=T0, end=T0 + 50 * HOUR, jobs={}, idle={"cpu": 50_000})
     rollup.advance()
     assert rollup.energies(T0 + 30 * HOUR, T0 + 31 * HOUR) == {(IDLE, "", ""): 1000}
+
+
+@given(
+    spans=st.lists(st.tuples(st.integers(0, 100), st.integers(1, 60)), min_size=1, max_size=8),
+    cuts=st.sets(st.integers(-5, 170), min_size=2, max_size=6),
+)
+@settings(max_examples=15, deadline=None)
+def test_windows_of_days_have_the_energy_of_their_periods(
+    tmp_path_factory: pytest.TempPathFactory, spans: list[tuple[int, int]], cuts: set[int]
+) -> None:
+    """Hours are summed by day for long windows, also if periods reach across midnight."""
+    rollup = Rollup(tmp_path_factory.mktemp("rollup") / "a.db")
+    hours = [(T0 + start * HOUR, T0 + (start + length) * HOUR) for start, length in spans]
+    for index, (start, end) in enumerate(hours):
+        rollup.deliver_period(
+            start=start, end=end, node=f"n{index}", jobs={}, idle={"cpu": 7 * (end - start)}
+        )
+    rollup.advance()
+    edges = sorted(T0 + cut * HOUR for cut in cuts)
+    usage = rollup.usage(*edges, rates=lambda start, end: [1.0, None])
+    for interval in usage.intervals:
+        inside = [min(end, interval.end) - max(start, interval.start) for start, end in hours]
+        energy = 7 * sum(seconds for seconds in inside if seconds > 0)
+        assert sum(sums[TOTAL] for sums in interval.sums.values()) == energy
+        assert sum(amounts[0] or 0 for amounts in interval.weighted.values()) == energy
+        assert all(amounts[1] is None for amounts in interval.weighted.values())
+    rollup.close()
 
 
 def test_unknown_components_stay_unknown(rollup: Rollup) -> None:

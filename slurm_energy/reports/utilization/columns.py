@@ -156,6 +156,11 @@ _COMMON: Final = (
     ReportColumn("Used", 1, "Used", _MIN_USED_WIDTH, Source.USED, Tres.CPU),
     *_ENERGY,
 )
+# In reports about users one letter is enough for sreport's own columns.
+_USER: Final = (
+    *(replace(c, min_length=1) for c in _COMMON if c.name in ("Accounts", "Cluster", "Login", "Proper")),
+    *_COMMON,
+)
 _PARTS: Final = (
     ReportColumn("Allocated", 2, "Allocated", 12, Source.PART, Tres.ENERGY, 0),
     _CLUSTER,
@@ -199,6 +204,8 @@ def fields_of(kind: ReportKind) -> Sequence[ReportColumn]:
     """Return the columns that `format=` of a report may name."""
     if kind is ReportKind.UTILIZATION:
         return _PARTS
+    if kind is ReportKind.TOP_USAGE:
+        return _USER
     return _SIZES if kind is ReportKind.SIZES_BY_ACCOUNT else _COMMON
 
 

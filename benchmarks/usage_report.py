@@ -1,0 +1,205 @@
+"""Duration of `senergy report` over a month with 1,000,000 jobs.
+
+A database gets 30 days of hourly energy of 1,000,000 jobs of 250 users in 50 accounts: the sums, runs and
+facts that senergyctld keeps, computed here with the same keys. Jobs have 4 policies, 3 partitions, 6 sizes
+and 20 tags. Each report is timed from the query of the database to the printed lines, the best of three runs.
+
+
+--database takes the URL of an empty database; without it a temporary SQLite file is used. Prints per report
+`CLAIM report_*`: seconds over one second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import io
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from claims import Claim, at_most, publish
+
+from slurm_energy.accounting import migrations, tables, usage_tables
+from slurm_energy.accounting.engine import connect, transaction
+from slurm_energy.accounting.usage_groups import GroupIds, GroupKey
+from slurm_energy.accounting.usage_queries import UsageQuery, read_usage, visible_groups
+from slurm_energy.accounting.usage_rollup import DAY_S, HOUR_S, SUM_COLUMNS
+from slurm_energy.controller.usage_document import GridRates, usage_rows
+from slurm_energy.grid.factor import GridFactor
+from slurm_energy.grid.footprint import GridFactors
+from slurm_energy.grid.series import GridSeries, SeriesSource
+from slurm_energy.reports.utilization.columns import report_columns
+from slurm_energy.reports.utilization.grammar import parse_report
+from slurm_energy.reports.utilization.intervals import interval_edges
+from slurm_energy.reports.utilization.lines import dimensions, report_lines
+from slurm_energy.reports.utilization.page import text_lines
+from slurm_energy.reports.utilization.table import CellStyle, report_table
+from slurm_energy.reports.utilization.units import ReportUnits
+from slurm_energy.reports.utilization.usage import UsageDocument
+
+T0 = 1_700_006_400
+DAYS = 30
+END = T0 + DAYS * 86400
+CHUNK = 20_000
+REPORTS = {
+    "accounts": "cluster AccountUtilizationByUser",
+    "users": "cluster UserUtilizationByAccount",
+    "policies": "cluster UtilizationByPolicy",
+    "tags": "cluster UtilizationByTag",
+    "utilization_by_day": "cluster Utilization interval=day",
+    "accounts_by_day": "cluster AccountUtilizationByUser interval=day",
+    "top": "user TopUsage topcount=10",
+}
+
+
+def fill(connection: Any, jobs: int, seed: int) -> None:
+    """Store the sums, runs and facts of random jobs."""
+    rng, groups = random.Random(seed), GroupIds()
+    users = [(f"user{i:03}", f"account{i % 50:02}", 1000 + i) for i in range(250)]
+    habits = {user: [_habit(rng, user) for _ in range(rng.randint(2, 8))] for user in users}
+    sums: dict[tuple[int, int], list[int]] = collections.defaultdict(lambda: [0, 0])
+    facts, runs = [], []
+    with transaction(connection):
+        for job in range(1, jobs + 1):
+            user = rng.choice(users)
+            key = rng.choice(habits[user])
+            start = T0 + rng.randrange(DAYS * 86400 - 4 * HOUR_S)
+            end = start + int(min(12 * HOUR_S, rng.expovariate(1 / 3600) + 60))
+            watts = rng.randrange(100, 700) * 1_000_000
+            group = groups.id_of(connection, key)
+            for hour in range(start - start % HOUR_S, min(end, END), HOUR_S):
+                seconds = min(end, hour + HOUR_S) - max(start, hour)
+                entry = sums[hour, group]
+                entry[0] += seconds * watts
+                entry[1] += seconds * (key.cpus or 0)
+            facts.append(_facts(job, key, start, end))
+            runs.append(
+                {"job": job, "usage_group": group, "start": start, "end": end, "cpus": key.cpus, "gpus": 0}
+            )
+            if len(facts) == CHUNK or job == jobs:
+                connection.execute(tables.jobs.insert(), facts)
+                connection.execute(usage_tables.usage_runs.insert(), runs)
+                facts, runs = [], []
+        idle = groups.id_of(connection, GroupKey("c1", "idle"))
+        for hour in range(T0, END, HOUR_S):
+            sums[hour, idle] = [10**14, 0]
+        rows = [_sums(hour, group, *values) for (hour, group), values in sorted(sums.items())]
+        for first in range(0, len(rows), CHUNK):
+            connection.execute(usage_tables.usage_sums.insert(), rows[first : first + CHUNK])
+        by_day: dict[tuple[int, int], list[int]] = collections.defaultdict(lambda: [0, 0])
+        for (hour, group), values in sums.items():
+            for index, value in enumerate(values):
+                by_day[hour - hour % DAY_S, group][index] += value
+        days = [_sums(day, group, *values) | {"end": day + DAY_S} for (day, group), values in by_day.items()]
+        for first in range(0, len(days), CHUNK):
+            connection.execute(usage_tables.usage_days.insert(), days[first : first + CHUNK])
+    print(f"{jobs} jobs, {len(rows)} sums, {len({row['usage_group'] for row in rows})} groups")
+
+
+def _habit(rng: random.Random, user: tuple[str, str, int]) -> GroupKey:
+    tag = f"tag{rng.randrange(20)}" if rng.random() < 0.3 else ""
+    return GroupKey(
+        "c1", "job", user[1], user[0], user[2], rng.choice(["normal", "high"]),
+        rng.choice(["cpu", "gpu", "long"]),
+        rng.choice(["none", "edp", "min-energy", "cap"]), tag, "", rng.choice([1, 8, 32, 64, 128, 512]),
+    )  # fmt: skip
+
+
+def _facts(job: int, key: GroupKey, start: int, end: int) -> dict[str, Any]:
+    return {
+        "cluster": "c1", "job_id": job, "submit": start - 60.0, "display_id": str(job), "name": "job",
+        "account": key.account, "partition": key.partition, "user": key.user, "state": "COMPLETED",
+        "start": start, "end": end, "elapsed_s": end - start, "nodes": 1, "finished": True,
+        "updated": end + 20.0,
+        "qos": key.qos, "allocated": f"cpu={key.cpus},node=1",
+    }  # fmt: skip
+
+
+def _sums(hour: int, group: int, energy: int, cpu_seconds: int) -> dict[str, int]:
+    values = dict.fromkeys(SUM_COLUMNS, 0) | {
+        "total_uj": energy, "cpu_uj": energy // 2, "other_uj": energy - energy // 2, "cpu_rows": 1,
+        "other_rows": 1, "cpu_seconds": cpu_seconds,
+    }  # fmt: skip
+    return {"start": hour, "end": hour + HOUR_S, "usage_group": group, **values}
+
+
+def report(connection: Any, words: str, factors: GridFactors) -> int:
+    """Compute a report of the month and return the number of its lines."""
+    request = parse_report(words.split())
+    by = dimensions(request)
+    rates = GridRates(factors)
+    query = UsageQuery(
+        interval_edges(T0, END, request.interval), ("c1",), rates=rates if rates.vary else None
+    )
+    usage = read_usage(connection, query)
+    groups = visible_groups(usage.groups, None, None, with_meter=True)
+    rows = usage_rows(usage, groups, by, rates)
+    data = {
+        "window": {"start": T0, "end": END},
+        "intervals": [list(one) for one in query.intervals],
+        "rows": rows,
+        "parents": {"c1": {"root": ""} | {f"account{i:02}": "root" for i in range(50)}},
+        "meter_visible": True,
+        "has_carbon": True,
+    }
+    document = UsageDocument.from_json(json.loads(json.dumps(data)))
+    style = CellStyle(ReportUnits(), False, "", str, lambda _: "")
+    lines = report_lines(request, document)
+    columns = report_columns(request, document, with_tres=False)
+    table = report_table(lines, columns, document.intervals, (), style)
+    output = io.StringIO()
+    for line in text_lines(table, header=True):
+        print(line, file=output)
+    return len(lines)
+
+
+def timed(run: Callable[[], int]) -> tuple[float, int]:
+    """Return the shortest of three durations in seconds, and the result."""
+    best, result = float("inf"), 0
+    for _ in range(3):
+        begin = time.perf_counter()
+        result = run()
+        best = min(best, time.perf_counter() - begin)
+    return best, result
+
+
+def measure(connection: Any) -> list[Claim]:
+    """Time each report, with a constant and with an hourly carbon intensity."""
+    constant = GridFactor(GridSeries.constant(SeriesSource("constant", "", ""), 400.0))
+    samples = [(float(hour), hour + 3600.0, 100.0 + hour % 300) for hour in range(T0, END, HOUR_S)]
+    hourly = GridFactor(GridSeries(SeriesSource("csv", "DE", ""), samples))
+    claims = []
+    for name, words in REPORTS.items():
+        for suffix, factor in (("", constant), ("_hourly_co2e", hourly)):
+            seconds, lines = timed(
+                lambda words=words, factor=factor: report(connection, words, GridFactors(factor))
+            )
+            print(f"{name}{suffix}: {seconds:.3f} s, {lines} lines")
+            claims.append(at_most(f"report_{name}{suffix}", seconds, 1.0))
+    return claims
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--jobs", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--database", help="URL of an empty database; default: a temporary SQLite file")
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        location: Any = args.database or Path(directory) / "a.db"
+        migrations.prepare(location)
+        with connect(location) as connection:
+            fill(connection, args.jobs, args.seed)
+            return publish(measure(connection), args.json)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

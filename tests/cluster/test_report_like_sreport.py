@@ -1,0 +1,151 @@
+"""`senergy report` beside the real sreport over the same jobs: rows, order, columns, widths and CPU time."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab_driver import LabDriver
+from sreport_cases import CASES
+
+from slurm_energy.cli.main import main
+
+DOCS = Path(__file__).parents[2] / "docs"
+HOUR_S = 3600
+DURATION_S = 180
+"""Time of this test, at most: its jobs are in one hour, because sreport shows whole hours."""
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.root,
+    pytest.mark.lab(
+        profiles=["xeon-8358", "xeon-8358"],
+        users={"nobody": 1, "games": 1, "mail": 1},
+        energy={"controller": {"enrich_interval_s": 1.0}},
+    ),
+]
+
+
+@pytest.fixture
+def login(lab: LabDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[LabDriver]:
+    """Return the lab with accounts; commands of this process run as on its login node."""
+    monkeypatch.delenv("SLURM_TIME_FORMAT", raising=False)
+    for name, value in lab.lab.environment().items():
+        monkeypatch.setenv(name, value)
+    for command in (
+        ("add", "account", "phys"),
+        ("add", "account", "theory", "parent=phys"),
+        ("add", "account", "bio"),
+        ("add", "user", "mail", "account=theory"),
+        ("add", "user", "games", "account=phys"),
+        ("add", "user", "games", "account=bio"),
+    ):
+        lab.run("sacctmgr", "-i", *command)
+    yield lab
+    lab.run("sacctmgr", "-i", "delete", "account", "theory", "phys", "bio", check=False)
+
+
+def test_both_commands_over_the_same_jobs(login: LabDriver) -> None:
+    left_s = HOUR_S - time.time() % HOUR_S
+    if left_s < DURATION_S:
+        time.sleep(left_s)
+    hour = int(time.time()) // HOUR_S * HOUR_S
+    jobs = run_jobs(login)
+    window = [f"start={time.strftime('%Y-%m-%dT%H:%M', time.localtime(hour))}"]
+    until(lambda: is_complete(login, jobs, window), "all jobs in the report")
+    edges = (time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(edge)) for edge in (hour, hour + HOUR_S))
+    login.run("sacctmgr", "-i", "rollup", *edges)
+    both_print_the_same_rows(login, window)
+
+
+def run_jobs(lab: LabDriver) -> list[int]:
+    """Run jobs of several users, accounts and sizes to their end; return their ids."""
+    users = {
+        "mail": [("theory", 1, 3), ("theory", 2, 2)],
+        "games": [("phys", 4, 2), ("bio", 1, 4)],
+    }
+    jobs = [
+        lab.sbatch(f"sleep {seconds}", f"-n{cpus}", f"-A{account}", "-t2", user=user)
+        for user, own in users.items()
+        for account, cpus, seconds in own
+    ]
+    jobs.append(lab.sbatch("sleep 2", "-n2", "-N2", "-t2"))
+    assert [lab.wait(job) for job in jobs] == ["COMPLETED"] * len(jobs)
+    return jobs
+
+
+def report(*arguments: str) -> str:
+    """Return the output of `senergy report`, run in this process to save the starts of interpreters."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(["report", *arguments])
+    assert code == 0, (arguments, err.getvalue())
+    return out.getvalue()
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(report("--json", *arguments))
+    return result
+
+
+def is_complete(lab: LabDriver, jobs: list[int], window: list[str]) -> bool:
+    """Return whether our report has the CPU time of all jobs."""
+    ids = ",".join(map(str, jobs))
+    times = lab.run("sacct", "-aXnP", "-j", ids, "-ocputimeraw").stdout.split()
+    rows = document("job", "SizesByAccount", "printjobcount", *window)["rows"]
+    counted = sum(row["jobs"] for row in rows), sum(row["cpu_seconds"] for row in rows)
+    return counted == (len(jobs), sum(map(int, times)))
+
+
+def until(done: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 90
+    while not done():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.5)
+
+
+def both_print_the_same_rows(lab: LabDriver, window: list[str]) -> None:
+    table, differing = [], []
+    for case in CASES:
+        words = case.split()
+        theirs = body(lab.run("sreport", *words, *window, check=False).stdout)
+        jobs_only = ["jobsonly"] if words[0] == "cluster" else []
+        ours = body(report(*words, *window, *jobs_only))
+        table.append((case, len(theirs), theirs == ours))
+        if theirs != ours:
+            differing.append((case, theirs, ours))
+    if differing:
+        print(*("\n".join([case, *theirs, *ours, ""]) for case, theirs, ours in differing), sep="\n")
+    assert not differing
+    if os.environ.get("UPDATE_GOLDEN"):
+        _record(lab, table)
+
+
+def body(text: str) -> list[str]:
+    """Return header and rows without the title, whose units differ, and without blanks at line ends."""
+    lines = [line.rstrip() for line in text.splitlines()]
+    rule = "-" * 80
+    return lines[len(lines) - lines[::-1].index(rule) :] if rule in lines else lines
+
+
+def _record(lab: LabDriver, table: list[tuple[str, int, bool]]) -> None:
+    release = lab.run("sreport", "-V").stdout.split()[-1]
+    rows = [f"| `{case}` | {count} | {'yes' if equal else 'no'} |" for case, count, equal in table]
+    page = DOCS / "reports.md"
+    head, _, rest = page.read_text().partition("<!-- table -->")
+    tail = rest.partition("<!-- end of table -->")[2]
+    title = f"Slurm {release}, {len(table)} combinations."
+    lines = [title, "", "| words and options | lines | equal |", "|---|---|---|"]
+    page.write_text(f"{head}<!-- table -->\n" + "\n".join([*lines, *rows]) + f"\n<!-- end of table -->{tail}")
+
+
+def test_the_recorded_table_is_that_of_the_cases() -> None:
+    text = (DOCS / "reports.md").read_text()
+    assert re.findall(r"^\| `(.*)` \| \d+ \| yes \|$", text, re.MULTILINE) == list(CASES)
