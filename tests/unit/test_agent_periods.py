@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 from shared_node import SharedNode
 
+from slurm_energy.accounting.periods import read_periods
 from slurm_energy.config import AgentConfig, Config
 from slurm_energy.node_period import NodePeriod
 from slurm_energy.records import EnergyRecord
@@ -155,6 +156,18 @@ def test_a_component_that_could_not_be_read_is_unknown_and_not_zero(tmp_path: Pa
     late = periods(node)[-1]
     assert late.late_seconds == pytest.approx(HOUR_S + 100, abs=1)
     assert late.components["gpu[0]"].measured_uj == round(50e6 * (2 * HOUR_S + 100))
+
+
+def test_a_counter_that_has_been_broken_for_years_spoils_no_period(tmp_path: Path) -> None:
+    node = SharedNode(tmp_path, components=("cpu", "gpu[0]"))
+    use(node, 10, {"cpu": 90.0, "gpu[0]": 50.0})
+    node.counters["gpu[0]"].silent = True
+    use_unseen(node, 700 * 86400, {"cpu": 0.0})
+    node.manager.sample()
+    use(node, 2 * HOUR_S, {"cpu": 90.0})
+    last = periods(node)[-1]
+    assert last.late_seconds == 365 * 86400
+    assert read_periods([{"period": last.to_json()}], now=node.clock.unix())[1] == []
 
 
 class TestJobs:

@@ -29,7 +29,9 @@ _LATE_SAMPLE_S: Final = 2.0
 _CLOCK_STEP_S: Final = 5.0
 """A larger difference between wall clock and boot clock is a step of the wall clock, not its drift."""
 _MAX_CLOSED: Final = 1000
-_MAX_STARTS: Final = 512
+_MAX_STARTS: Final = 200
+_MAX_LATE_S: Final = 365 * 86400.0
+"""Bound of the time that a counter was unreadable, which the controller would refuse."""
 _SLACK_S: Final = 1e-6
 
 
@@ -241,7 +243,7 @@ class NodePeriods:
             {name: account.idle_uj for name, account in self._accounts.items()},
             {name: account.uncertain_s for name, account in self._accounts.items()},
             {session.owner: dict(session.meter.energy_uj) for session in running},
-            late_s=boottime - oldest,
+            late_s=min(boottime - oldest, _MAX_LATE_S),
         )
 
     def _store(
