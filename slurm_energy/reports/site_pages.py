@@ -8,6 +8,7 @@ from typing import Any
 
 from slurm_energy.quantities import format_duration
 from slurm_energy.reports.figure_format import plain
+from slurm_energy.reports.grid_table import series_lines
 
 _SITE_SETTINGS = (
     ("cap_watts", "cap {} W"),
@@ -110,6 +111,13 @@ def controller_lines(url: str, answer: Mapping[str, Any] | str, now: float) -> l
         lines.append("  queue     " + _queue_text(answer["priority"], now))
     if (answer.get("budget") or {}).get("mode", "off") != "off":
         lines.append("  budgets   " + _budget_text(answer["budget"], now))
+    lines += ["  grid      " + line for line in series_lines(answer.get("grid") or [], now)]
+    quotas = answer.get("quotas") or {}
+    if quotas.get("quotas"):
+        over = quotas.get("over") or []
+        held = f", {quotas['held_jobs']} jobs held" if quotas.get("held_jobs") else ""
+        lines.append(f"  quotas    {quotas['quotas']}, {len(over)} over a level{held}")
+        lines += [f"    {sentence}" for sentence in over]
     nodes = answer.get("nodes", [])
     lines.append(
         f"  nodes     {len(nodes)} have delivered records"

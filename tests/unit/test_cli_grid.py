@@ -19,6 +19,7 @@ from slurm_energy.grid.series import GridSeries, SeriesSource
 from slurm_energy.grid.yearly_factors import yearly_factor
 from slurm_energy.protocol.grid_requests import factors_of
 from slurm_energy.reports.grid_table import grid_rows
+from slurm_energy.reports.site_pages import controller_lines
 
 START = datetime(2026, 3, 10, 8, tzinfo=UTC).timestamp()
 HOUR = 3600.0
@@ -249,3 +250,22 @@ def test_quota_set_and_remove(
         "period": "quarter",
     }
     assert output(capsys, "quota", "changes") == "2026-03-10T08:00:00  root        x\\x1b\n"
+
+
+def test_the_status_page_names_failing_series_and_quotas_over_a_level() -> None:
+    series = {"quantity": "carbon", "provider": "uk", "zone": "GB", "fetched": None, "failures": 2}
+    series |= {"newest_end": START, "error": "carbon: uk GB: HTTP status 500"}
+    answer = {
+        "grid": [series],
+        "quotas": {"quotas": 3, "over": ["account physics has used 93 %"], "held_jobs": 2},
+    }
+    lines = controller_lines("http://c", answer, START + HOUR)
+    assert (
+        "  grid      carbon uk GB: values up to 2026-03-10T08:00:00, 01:00:00 ago; "
+        "carbon: uk GB: HTTP status 500 (2 times)"
+    ) in lines
+    at = lines.index("  quotas    3, 1 over a level, 2 jobs held")
+    assert lines[at + 1] == "    account physics has used 93 %"
+    assert not any(
+        "quotas" in line for line in controller_lines("http://c", {"quotas": {"quotas": 0}}, START)
+    )
