@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,9 @@ from slurm_energy.grid.series import GridSeries, Sample, SeriesSource
 from slurm_energy.grid.yearly_factors import yearly_factor
 from slurm_energy.trusted_files import read_trusted
 
+CHUNK_S: Final = 90 * 86400.0
+"""Longest window whose values are returned as stored; those of longer ones are hourly means."""
+_HOUR_S: Final = 3600.0
 MARGIN_S: Final = 7200.0
 """Time before and after a window whose values are included, for jobs that begin or end just outside."""
 
@@ -95,8 +98,17 @@ class GridFactorSource:
             return GridSeries(source, inside)
         assert settings.provider is not None
         key = settings.key(zone)
-        samples = await self._store.read(grid_values.read_samples, key, *window)
-        return GridSeries(SeriesSource(key.provider, key.zone, settings.provider.detail), samples)
+        source = SeriesSource(key.provider, key.zone, settings.provider.detail)
+        start_s, end_s = (edge // _HOUR_S * _HOUR_S for edge in (window[0], window[1] + _HOUR_S))
+        if end_s - start_s <= CHUNK_S:
+            return GridSeries(source, await self._store.read(grid_values.read_samples, key, start_s, end_s))
+        samples: list[Sample] = []
+        while start_s < end_s:
+            until_s = min(end_s, start_s + CHUNK_S)
+            part = await self._store.read(grid_values.read_samples, key, start_s, until_s)
+            samples += await asyncio.to_thread(_hourly, source, part, start_s, until_s)
+            start_s = until_s
+        return GridSeries(source, samples)
 
     def _file_samples(self, settings: GridSettings, path: Path) -> list[Sample]:
         """Return the samples of a CSV file. It is read again when it has changed.
@@ -121,6 +133,12 @@ class GridFactorSource:
             raise UnavailableError(f"{settings.quantity} file {path}", why) from None
         self._files[identity] = (stamp, samples)
         return samples
+
+
+def _hourly(source: SeriesSource, part: list[Sample], start_s: float, end_s: float) -> Sequence[Sample]:
+    """Return the samples of a part of a window, as hourly means if there are more than one per hour."""
+    clipped = [(max(start, start_s), min(end, end_s), value) for start, end, value in part]
+    return GridSeries(source, clipped).thinned(int((end_s - start_s) / _HOUR_S) + 1).samples
 
 
 def _constant(value: float | None) -> GridSeries | None:

@@ -475,6 +475,24 @@ def test_sources_without_network(tmp_path: Path, toml: str, grams: float | None,
     run(tmp_path, _slow, toml, test)
 
 
+def test_long_windows_have_hourly_means_and_the_same_sum(tmp_path: Path) -> None:
+    async def test(site: Site) -> None:
+        key = SeriesKey("c1", "carbon", "uk", "GB", "g/kWh")
+        start = EIGHT - 200 * 86400.0
+        samples = [(start + i * 1800.0, start + (i + 1) * 1800.0, float(i % 7)) for i in range(200 * 48)]
+        samples[5000:5003] = []
+        await site.store.write(grid_values.save_samples, key, samples, NOW)
+        factors = await site.source.factors(start, EIGHT)
+        assert factors.carbon is not None and factors.carbon.series is not None
+        series = factors.carbon.series
+        assert series.resolution_s == 3600.0 and len(series.samples) < 201 * 24
+        whole, expected = series.integrate(start, EIGHT), sum(v for *_, v in samples) * 1800.0
+        assert whole.value_seconds == pytest.approx(expected)
+        assert whole.known_s == pytest.approx((200 * 48 - 3) * 1800.0)
+
+    run(tmp_path, _slow, UK, test)
+
+
 def test_stored_samples_replace_each_other_and_are_dropped_when_old(tmp_path: Path) -> None:
     async def test(site: Site) -> None:
         key = SeriesKey("c1", "carbon", "uk", "GB", "g/kWh")

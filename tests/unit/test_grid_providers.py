@@ -46,7 +46,12 @@ RECORDED = [
     # (490 x 1000 + 11 x 3000) / 4000 = 130.75; (490 + 11) / 2 = 250.5
     (CARBON, "entsoe", "entsoe_generation.xml", minutes((0, 60, 130.75), (60, 120, 250.5))),
     # 95.5 EUR/MWh = 0.0955 EUR/kWh; position 3 is that of position 2 (curve type A03)
-    (PRICE, "entsoe", "entsoe_prices.xml", minutes((0, 60, 0.0955), (60, 180, -0.01025), (180, 240, 0.04))),
+    (
+        PRICE,
+        "entsoe",
+        "entsoe_prices.xml",
+        minutes((0, 60, 0.0955), (60, 120, -0.01025), (120, 180, -0.01025), (180, 240, 0.04)),
+    ),
     (PRICE, "entsoe", "entsoe_no_data.xml", []),
     (CARBON, "entsoe", "entsoe_no_data.xml", []),
 ]
@@ -189,7 +194,7 @@ def test_refusals_of_entsoe_are_told() -> None:
 def test_the_finest_product_of_the_first_auction_holds() -> None:
     text = XML.replace("position>2</classification", "position>1</classification")
     samples = provider(PRICE, "entsoe").samples(text.encode(), QUERY)
-    assert [value for _, _, value in samples[:2]] == pytest.approx([0.999, 0.999])
+    assert [value for _, _, value in samples[:4]] == pytest.approx([0.999, 0.999, 0.0955, 0.0955])
 
 
 def test_a_mix_that_lacks_a_type_is_unknown() -> None:

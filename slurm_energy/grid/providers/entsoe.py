@@ -79,11 +79,12 @@ class EntsoePrice(GridProvider):
             return []
         _require(document, "Publication_MarketDocument")
         series = [one for one in document.all("TimeSeries") if one.text_of(_AUCTION) in _FIRST_AUCTION]
+        step_s = min((_step_s(one) for one in series), default=_DAY_S)
         samples: dict[float, Sample] = {}
         for one in sorted(series, key=_step_s, reverse=True):
             factor = self._unit(one, query.currency)
-            for block in blocks(one, "price.amount"):
-                samples[block.start_s] = (block.start_s, block.end_s, block.value * factor)
+            for start_s, value in _steps(one, "price.amount", step_s):
+                samples[start_s] = (start_s, start_s + step_s, value * factor)
         return checked(samples.values(), self)
 
     def _unit(self, series: XmlElement, currency: str) -> float:
@@ -123,7 +124,7 @@ class EntsoeCarbon(GridProvider):
         step_s = min((_step_s(one) for one in series), default=0.0)
         megawatts: dict[float, dict[str, float]] = {}
         for one in series:
-            for start_s, value in _steps(one, step_s):
+            for start_s, value in _steps(one, "quantity", step_s):
                 by_kind = megawatts.setdefault(start_s, {})
                 by_kind[_kind(one)] = by_kind.get(_kind(one), 0.0) + max(0.0, value)
         usual = _usual_mix(megawatts.values())
@@ -160,14 +161,14 @@ def _step_s(series: XmlElement) -> float:
     return min((resolution_s(period) for period in series.all("Period")), default=_DAY_S)
 
 
-def _steps(series: XmlElement, step_s: float) -> Iterator[tuple[float, float]]:
+def _steps(series: XmlElement, value_name: str, step_s: float) -> Iterator[tuple[float, float]]:
     """Yield starts and values of a series in steps of `step_s`, so that all types have equal times.
 
     Raises:
         ProviderResponseError: there are too many steps.
     """
     count = 0
-    for block in blocks(series, "quantity"):
+    for block in blocks(series, value_name):
         steps = max(1, round((block.end_s - block.start_s) / step_s))
         count += steps
         if count > MAX_SAMPLES:
