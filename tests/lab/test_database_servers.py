@@ -14,6 +14,7 @@ import sqlalchemy
 
 from slurm_energy_lab.database_servers import SERVERS
 
+pytestmark = pytest.mark.slow
 _OWNER = """
 import sys, time
 from slurm_energy_lab.database_servers import SERVERS

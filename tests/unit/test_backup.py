@@ -89,6 +89,7 @@ def test_backups_of_older_schemas_are_upgraded(version, tmp_path):
         assert (tmp_path / source).read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_copy_of_sqlite_restores_into_a_server(full, tmp_path, database_servers):
     backup.copy_sqlite(full, tmp_path / "copy.db", no_progress)
     location = database_servers.empty_store("postgresql")
@@ -162,6 +163,7 @@ def test_a_failed_backup_keeps_the_earlier_one(full, tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.slow
 def test_a_backup_holds_one_moment_while_another_process_writes(full, tmp_path):
     stop = threading.Event()
 

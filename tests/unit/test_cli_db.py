@@ -231,8 +231,7 @@ def test_columns_of_an_export_end_with_their_unit():
 def damaged(path, tmp_path):
     """Function that overwrites every sixth of the pages of the records, and returns the number of records."""
     accounting = Accounting(tmp_path)
-    for number in range(400):
-        accounting.deliver(item(record(job_id=500 + number, record_id=f"d{number:031x}")))
+    accounting.deliver(*(item(record(job_id=500 + n, record_id=f"d{n:031x}")) for n in range(400)))
 
     def overwrite():
         with contextlib.closing(sqlite3.connect(path)) as connection:

@@ -49,6 +49,7 @@ def configured(url, tmp_path, monkeypatch):
     return url
 
 
+@pytest.mark.slow
 def test_a_site_moves_from_sqlite_to_a_documented_server(configured, tmp_path, capsys, database_servers):
     load_schema(VERSIONS[-1], tmp_path / "senergy.db")
     assert main.main(["db", "backup", str(tmp_path / "b"), "--database", str(tmp_path / "senergy.db")]) == 0
