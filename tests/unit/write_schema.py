@@ -129,6 +129,35 @@ def fill_budgets(connection):
     budgets.save_nodes(connection, "c1", 1600.0, {"n1": '{"watts":300}', "n2": "{}"})
 
 
+def fill_periods(connection):
+    """Store periods of a day and a half, their sums, a quota and a series of carbon intensities."""
+    periods = module("periods")
+    if not periods:
+        return
+    from period_examples import period
+
+    items = []
+    for hour in range(36):
+        jobs = {(100 + hour, 0): {"cpu": 10**9 + hour, "gpu[0]": 3 * 10**12}} if hour < 24 else {}
+        node_period = period(
+            hour * 3600, node="n2" if hour % 5 == 0 else "n1", jobs=jobs, period_id=f"{hour:032x}",
+            idle={"cpu": 7_000_001, "gpu[0]": 9}, unattributed={"cpu": hour},
+        )  # fmt: skip
+        items.append({"period": node_period.to_json()})
+    parsed, refusals = periods.read_periods(items)
+    assert not refusals, refusals
+    periods.store_periods(connection, parsed, 200_000.0)
+    rollup = module("usage_rollup").UsageRollup()
+    while rollup.advance(connection, 200_000.0):
+        pass
+    quotas, grid = module("quotas"), module("grid_values")
+    resource, span = quotas.QuotaResource("energy"), quotas.QuotaPeriod.CUSTOM
+    limits = (3.6e9, "J", 80.0, None, 1000.0, 90_000.0, "root", 500.0, HOSTILE_NAME)
+    quotas.set_quota(connection, "c1", quotas.Quota("physics", "", resource, span, *limits), "set")
+    key = grid.SeriesKey("c1", "carbon", "csv", "FR", "g/kWh")
+    grid.save_samples(connection, key, [(3600.0 * n, 3600.0 * (n + 1), 40.5 + n) for n in range(24)], 600.0)
+
+
 def main(target):
     """Fill a database and write it as SQL."""
     with tempfile.TemporaryDirectory() as directory:
@@ -136,7 +165,7 @@ def main(target):
         deliver(accounting)
         learn(accounting)
         with module("engine", "database").connect(accounting.path) as connection:
-            for fill in (fill_priority, fill_tuning, fill_budgets):
+            for fill in (fill_priority, fill_tuning, fill_budgets, fill_periods):
                 fill(connection)
         with sqlite3.connect(accounting.path) as connection:
             connection.execute("UPDATE schema_version SET applied = version")
