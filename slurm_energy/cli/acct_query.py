@@ -244,7 +244,7 @@ def _window(cells: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 def note_hidden(rows: Sequence[AcctRow], visible: VisibleJobs) -> list[str]:
     """Print a note if rows of other users are shown without their energy, and return the notes."""
-    count = len({row.cells["DBIndex"] for row in rows if row.hidden and not row.is_step})
+    count = len({row.cells["DBIndex"] for row in rows if row.hidden and row.started and not row.is_step})
     if not count:
         return []
     jobs = "1 job" if count == 1 else f"{count} jobs"

@@ -37,7 +37,7 @@ examples:
   senergy job 12 13 14 --html cmp.html   three runs compared
   senergy job 12 13 --html a.html --budget site   also the power under a budget
   senergy job 12 --png power.png         power over time (needs matplotlib)
-  senergy job 12 --json                  all figures, in the form of senergy acct --json
+  senergy job 12 --json                  all figures, see docs/reference/json.md
 """
 
 

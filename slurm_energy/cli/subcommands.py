@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "slurm_energy.subcommands"
 
 BUILT_IN = {
-    "acct": "energy of finished jobs, modelled on sacct",
+    "acct": "energy of jobs and steps, with the options of sacct",
     "job": "energy label of a job, or a comparison of several jobs",
     "label": "energy label of a job for papers and model cards, as text, JSON or SVG",
     "report": "energy, emissions and cost by account, user, policy and time, modelled on sreport",

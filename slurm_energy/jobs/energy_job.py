@@ -78,7 +78,7 @@ class EnergyJob:
             timeout_s: maximum time to wait for the records of all nodes, in seconds.
 
         Returns:
-            The job as in `senergy acct --json`, see docs/reference/json.md.
+            The job as in `senergy job --json`, see docs/reference/json.md.
 
         Raises:
             NotFoundError: senergyctld has no complete record after this time.

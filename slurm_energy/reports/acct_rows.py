@@ -58,12 +58,16 @@ class AcctRow:
         return self.state in _UNFINISHED
 
     @property
-    def awaited(self) -> bool:
-        """Whether energy should be known: the job or step has used nodes."""
-        if self.hidden or self.state in _NOT_STARTED:
+    def started(self) -> bool:
+        """Whether the job or step has used nodes."""
+        if self.state in _NOT_STARTED or self.cells.get("NodeList", "") in _NO_NODES:
             return False
-        nodes = self.cells.get("NodeList", "")
-        return nodes not in _NO_NODES and seconds_of(self.cells, "Start") is not None
+        return seconds_of(self.cells, "Start") is not None
+
+    @property
+    def awaited(self) -> bool:
+        """Whether energy should be shown: the job or step has used nodes, and is not hidden."""
+        return self.started and not self.hidden
 
     @property
     def energy_joules(self) -> float | None:
