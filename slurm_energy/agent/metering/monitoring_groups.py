@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 PREFIX = "senergy-"
 """Beginning of the names of our groups. Groups with other names belong to others and stay untouched."""
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.95, 10.0
+_MIN_QUERY_S = 0.1
 _MAX_READING_SHARE = 0.01
 """Maximum share of the time that is spent on reading; many groups are therefore read less often."""
 _MAX_LAG_SHARE = 0.05
@@ -89,6 +90,7 @@ class MonitoringGroups:
         self._counts = CountsBetweenReadings(files.quantities if files else ())
         self._adopted: dict[str, dict[str, str]] = {}
         self._due_at = 0.0
+        self._duration_s = 0.0
         self._failures = RepeatedFailureLog(log)
 
     def start(self, running: Iterable[MeteredJob]) -> None:
@@ -113,16 +115,15 @@ class MonitoringGroups:
         Args:
             now: time in seconds since boot.
             jobs: the jobs on the node.
-            reason: why the sample is taken. Only periodic samples that are due, and samples at which a
-                job or a record ends, read the counts; the result of others has `complete=False`.
+            reason: why the sample is taken. Samples at which a job or a record ends read the counts, other
+                samples do if a reading is due. If the counts are not read, the result has `complete=False`.
         """
         if self._files is None:
             return NOT_MONITORED
         for job in jobs:
             self._monitored(job).job = job
-        waits = reason in (SampleReason.HOOK, SampleReason.QUERY)
         periodic = reason is SampleReason.PERIODIC
-        if (waits or (periodic and now < self._due_at)) and self._has_groups():
+        if not self._is_due(now, reason):
             return self._nothing_yet()
         try:
             readings = self._read_groups()
@@ -134,8 +135,20 @@ class MonitoringGroups:
         lag_s, age_s = self._clock() - now, self._counts.age_s(now)
         if periodic and self._has_groups() and age_s < _MAX_INTERVAL_S and lag_s > _MAX_LAG_SHARE * age_s > 0:
             return self._nothing_yet()
+        self._duration_s = lag_s
         self._due_at = now + min(max(_MIN_INTERVAL_S, lag_s / _MAX_READING_SHARE), _MAX_INTERVAL_S)
         return MonitoredDelta(self._uses(now, readings))
+
+    def _is_due(self, now: float, reason: SampleReason) -> bool:
+        """Return whether a sample reads the counts.
+
+        A query does if its last reading is not too recent for the time that a reading takes.
+        """
+        if not self._has_groups() or reason in (SampleReason.STEP, SampleReason.FINAL):
+            return True
+        if reason is SampleReason.QUERY:
+            return self._counts.age_s(now) >= max(_MIN_QUERY_S, self._duration_s / _MAX_LAG_SHARE)
+        return reason is SampleReason.PERIODIC and now >= self._due_at
 
     def _nothing_yet(self) -> MonitoredDelta:
         """Return the result for an interval that the next reading covers."""
