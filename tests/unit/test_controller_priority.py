@@ -402,8 +402,7 @@ def test_usage_follows_the_records(make):
         await queueing.loop.cycle()
         rows = {(row["account"], row["user"]): row for row in (await c.get("/v1/shares"))[1]["rows"]}
         assert rows["", "carol"]["energy_joules"] == pytest.approx(150.0, rel=1e-3)
-        Accounting.learn(
-            SimpleNamespace(path=queueing.controller.store.path),
+        Accounting(str(queueing.controller.store.path)).learn(
             *(job(n, start=end - 10, end=end, user="carol") for n in range(3)),
             now=end,
         )
