@@ -49,7 +49,7 @@ CATEGORIES: Final = {
         ),
         Category(
             "periods",
-            "the energy of each job and node by hour; the sums of senergy report stay",
+            "the energy of each job by hour, and senergy report for single nodes; its other sums stay",
             ((tables.node_periods, "end"), (tables.periods, "end")),
         ),
         Category(

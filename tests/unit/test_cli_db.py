@@ -15,7 +15,16 @@ import pytest
 from store_examples import Accounting, item, record
 from stored_schemas import VERSIONS, load_schema, rows_of
 
-from slurm_energy.accounting import engine, export, migrations, restore, retention, tables
+from slurm_energy.accounting import (
+    engine,
+    export,
+    migrations,
+    restore,
+    retention,
+    tables,
+    usage_queries,
+    usage_tables,
+)
 from slurm_energy.accounting.writer_lock import writer_lock
 from slurm_energy.cli import db, main
 
@@ -168,6 +177,29 @@ def test_prune_deletes_what_it_counts(filled, capsys):
     after = json.loads(run(capsys, "check", "--json", *location(filled))[1])["rows"]
     assert {name: before[name] - after[name] for name in counts} == counts
     assert after["jobs"] == before["jobs"]
+
+
+def test_prune_keeps_the_sums_of_reports(filled, capsys):
+    def sums():
+        with engine.connect(filled, read_only=True) as connection:
+            usage = usage_queries.read_usage(connection, usage_queries.UsageQuery((0, 172800)))
+            return {usage.groups[group]: values for group, values in usage.intervals[0].sums.items()}
+
+    before = sums()
+    assert len(before) > 3
+    assert run(capsys, "prune", "records", "periods", "--before", "1970-01-03", *location(filled))[0] == 0
+    with engine.connect(filled, read_only=True) as connection:
+        assert connection.execute(tables.periods.select()).fetchall() == []
+        assert connection.execute(tables.node_periods.select()).fetchall() == []
+    assert sums() == before
+
+
+def test_periods_that_no_report_has_counted_are_not_deleted(path, capsys):
+    with engine.connect(path) as connection:
+        connection.execute(tables.periods.update().values(usage_group=None))
+        connection.execute(usage_tables.usage_state.delete())
+    code, out, _ = run(capsys, "prune", "periods", "--before", "1970-01-03", "--json")
+    assert (code, json.loads(out)["rows"]) == (0, {"node_periods": 0, "periods": 0})
 
 
 def test_prune_keeps_what_nodes_may_deliver_again(path, capsys):
