@@ -8,9 +8,10 @@ is always exact.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from sqlalchemy import ColumnElement, Connection, Table, case, func, literal, select
 
@@ -84,10 +85,14 @@ class IntervalUsage:
 
     def weigh(self, group: int, energy_uj: int, rates: Rates) -> None:
         """Add the emissions and cost of energy."""
-        amounts = self.weighted.setdefault(group, [0.0] * len(rates))
+        amounts = self.weighted.get(group)
+        if amounts is None:
+            amounts = self.weighted[group] = [0.0] * len(rates)
         for index, rate in enumerate(rates):
-            amount = amounts[index]
-            amounts[index] = None if rate is None or amount is None else amount + energy_uj * rate
+            if rate is None:
+                amounts[index] = None
+            elif (amount := amounts[index]) is not None:
+                amounts[index] = amount + energy_uj * rate
 
 
 _TOTAL: Final = SUM_COLUMNS.index("total_uj")
@@ -252,17 +257,19 @@ def _weigh_whole_periods(
     connection: Connection, interval: IntervalUsage, rates: Callable[[int, int], Rates]
 ) -> None:
     """Add emissions and cost of the periods inside an interval, in the order of the periods."""
-    rows = connection.execute(
+    result = connection.execute(
         select(_SUMS.start, _SUMS.end, _SUMS.usage_group, _SUMS.total_uj)
         .where(_SUMS.start >= interval.start, _SUMS.start < interval.end, _SUMS.end <= interval.end)
         .where(_SUMS.total_uj > 0)
         .order_by(_SUMS.start, _SUMS.end, _SUMS.usage_group)
     )
-    span, current = (0, 0), rates(interval.start, interval.end)
-    for start, end, group, energy_uj in rows:
-        if span != (start, end):
-            span, current = (start, end), rates(start, end)
-        interval.weigh(group, energy_uj, current)
+    # There may be a million rows: the driver's cursor yields them in half the time of SQLAlchemy.
+    cursor = cast(Iterable[tuple[int, int, int, int]], result.cursor or ())
+    for (start, end), rows in itertools.groupby(cursor, key=operator.itemgetter(0, 1)):
+        current = rates(start, end)
+        for row in rows:
+            interval.weigh(row[2], row[3], current)
+    result.close()
 
 
 def _rows_at_edges(connection: Connection, start: int, end: int, longest_s: int) -> Iterator[Sequence[Any]]:

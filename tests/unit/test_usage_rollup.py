@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from fractions import Fraction
@@ -29,6 +30,10 @@ from slurm_energy.accounting.usage_queries import (
     visible_groups,
 )
 from slurm_energy.accounting.usage_rollup import SUM_COLUMNS, UsageRollup, uncounted_periods
+from slurm_energy.controller.usage_document import GridRates, usage_rows
+from slurm_energy.grid.factor import GridFactor
+from slurm_energy.grid.footprint import GridFactors
+from slurm_energy.grid.series import GridSeries, SeriesSource
 from slurm_energy.slurm.job_accounting import JobFacts
 
 HOUR = 3600
@@ -41,7 +46,7 @@ CPU_SECONDS = SUM_COLUMNS.index("cpu_seconds")
 class Rollup:
     """A database with the rollup, used as the controller uses it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         migrations.prepare(path)
         self._stack = ExitStack()
         self.connection = self._stack.enter_context(connect(path))
@@ -382,3 +387,25 @@ def test_the_last_state_does_not_depend_on_the_order(
         "physics": 4 * (2 * HOUR - 29) + 4 * 90,
     }
     rollup.close()
+
+
+@pytest.mark.slow
+def test_all_stores_give_equal_rows(store_location: str, tmp_path: Path) -> None:
+    """Rows of reports are equal to the byte on SQLite, MariaDB and PostgreSQL."""
+
+    def rows(location: Path | str) -> str:
+        rollup = Rollup(location)
+        for action in _actions():
+            action(rollup)
+        rollup.advance()
+        series = GridSeries(SeriesSource("csv", "DE", ""), [(T0 - HOUR, END + HOUR, 123.4)])
+        rates = GridRates(GridFactors(GridFactor(series), pue=1.1))
+        edges = (T0 - 100, T0 + 1234, T0 + 3 * HOUR, T0 + 30 * HOUR)
+        usage = rollup.usage(*edges, rates=rates, count_jobs=True)
+        by = ("account", "user", "qos", "partition", "policy", "tag", "cpus")
+        text = json.dumps(usage_rows(usage, usage.groups, by, rates))
+        text += json.dumps(usage_rows(rollup.usage(*edges, nodes=("n1",)), usage.groups, by, rates))
+        rollup.close()
+        return text
+
+    assert rows(store_location) == rows(tmp_path / "b.db")

@@ -127,9 +127,12 @@ def report_lines(
     lines: list[Line] = []
     filtered = bool(request.accounts or request.users or request.partitions)
     classes = size_classes(request, document)
+    by_block: dict[tuple[int, str], list[UsageRow]] = {}
+    for row in document.rows:
+        by_block.setdefault((row.interval, row.cluster), []).append(row)
     for interval in range(len(document.intervals)):
         for cluster in document.clusters:
-            rows = [row for row in document.rows if (row.cluster, row.interval) == (cluster, interval)]
+            rows = by_block.get((interval, cluster))
             if not rows:
                 continue
             parents = document.parents.get(cluster, {})
