@@ -17,6 +17,8 @@ from lab_driver import LabDriver
 from sacct_cases import CASES
 
 from slurm_energy.cli.main import main
+from slurm_energy.slurm.release import parse_release
+from slurm_energy.slurm.sacct_fields import fields_of
 from slurm_energy.slurm.sacct_options import SACCT_OPTIONS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -153,6 +155,17 @@ def test_every_option_of_the_installed_sacct_is_known(lab: LabDriver) -> None:
     heads = re.findall(r"^ {5,9}(-\S.*?)(?::|$)", page, re.MULTILINE)
     printed = {name for head in heads for name in re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", head)}
     assert len(printed) > 60 and printed <= known, printed - known
+
+
+def test_every_field_of_the_installed_sacct_is_known_with_its_width(login: LabDriver) -> None:
+    release = parse_release(login.run("sacct", "-V").stdout, "sacct -V")
+    known = fields_of(release)
+    assert login.run("sacct", "-e").stdout.split() == [field.name for field in known]
+    header, rule = login.run("sacct", "-j", "4000000", "-o", "ALL").stdout.splitlines()
+    assert [len(dashes) for dashes in rule.split()] == [abs(field.width) for field in known]
+    ours = acct("-j", "4000000", "-o", ",".join(field.name for field in known)).splitlines()
+    assert len(ours) == 2 and len(ours[1]) >= len(rule.rstrip())
+    assert header.split()[0] == ours[0].split()[0] == "Account"
 
 
 def the_document_has_the_keys_and_types_of_sacct(lab: LabDriver, jobs: dict[str, int]) -> None:
