@@ -176,6 +176,11 @@ class ControllerConfig:
         "Use the roles in Slurm's database: coordinators may read the jobs of their accounts, and users with "
         "AdminLevel Operator or Administrator all jobs.",
     )
+    admin_comment: bool = key(
+        False,
+        "Write energy, emissions and cost of ended jobs as JSON into their AdminComment, with one sacctmgr "
+        "per job. Comments of other tools are left alone.",
+    )
     public_meter: bool = key(
         False,
         "Show idle and unattributed energy, and the total of the meters, to all users in senergy report; "

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
 import logging
-import os
-import resource
 import signal
-import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from aiohttp import web
-from aiohttp.abc import AbstractAccessLogger
-from aiohttp.http_exceptions import HttpProcessingError
 
 from slurm_energy import __version__, service_manager
 from slurm_energy.accounting import budgets, decisions, integrity, migrations, traces
 from slurm_energy.config import Config
-from slurm_energy.config.addresses import parse_listen
 from slurm_energy.config.database_password import configured_database
+from slurm_energy.controller import http_listener
+from slurm_energy.controller.admin_comments import AdminCommentWriter
 from slurm_energy.controller.budget_loop import BudgetLoop
 from slurm_energy.controller.budget_routes import BudgetRoutes
 from slurm_energy.controller.cluster_metrics import ClusterMetrics
@@ -48,7 +42,7 @@ from slurm_energy.controller.tuning_advisor import TuningAdvisor, curve_oracle
 from slurm_energy.controller.tuning_learner import TuningLearner
 from slurm_energy.controller.usage_loop import UsageLoop
 from slurm_energy.controller.usage_routes import UsageRoutes
-from slurm_energy.errors import AlreadyRunningError, EnergyError, UnavailableError
+from slurm_energy.errors import EnergyError
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.openmetrics.listener import MetricsListener
 from slurm_energy.policies.catalogue import policy_caps
@@ -60,9 +54,7 @@ from slurm_energy.validation import DaemonRole, load_for_daemon
 RETENTION_INTERVAL_S: Final = 3600.0
 SHUTDOWN_TIMEOUT_S: Final = 5.0
 LINGERING_S: Final = 2.0
-BACKLOG: Final = 512
 REQUEST_THREADS: Final = 16
-MAX_OPEN_FILES: Final = 65536
 SQUEUE_TIMEOUT_S: Final = 5.0
 
 log = logging.getLogger("senergyctld")
@@ -100,52 +92,15 @@ def serve(
     Raises:
         ConfigError, UnavailableError, AlreadyRunningError: the daemon cannot start.
     """
-    logging.getLogger("aiohttp.server").addFilter(_not_about_bad_requests)
+    logging.getLogger("aiohttp.server").addFilter(http_listener.is_not_about_bad_requests)
     check(config)
-    _raise_open_file_limit()
+    http_listener.raise_open_file_limit()
     store = Store(configured_database(config.controller))
     try:
         options = (argument, manager or service_manager.ServiceManager(), log_level)
         asyncio.run(_Daemon(config, store, *options).run())
     finally:
         store.close()
-
-
-def _addresses(listener: asyncio.Server) -> str:
-    names = (listening.getsockname() for listening in listener.sockets)
-    return ", ".join(f"{address[0]}:{address[1]}" for address in names)
-
-
-def _raise_open_file_limit() -> None:
-    """Raise the process's limit on open files to the need of the connection admission, if it is lower."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    unlimited = resource.RLIM_INFINITY
-    enough = MAX_OPEN_FILES if hard == unlimited else min(hard, MAX_OPEN_FILES)
-    if soft != unlimited and soft < enough:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
-
-
-def _not_about_bad_requests(record: logging.LogRecord) -> bool:
-    """Return False for log records with stack traces about requests that are not HTTP (port scans)."""
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
-
-
-class _RequestLogger(AbstractAccessLogger):
-    """Writer of a log line for each answered request, at level debug."""
-
-    def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
-        """Log method, path, status and duration in seconds.
-
-        The path is quoted because the client chose it.
-        """
-        request_line = f"{request.method} {request.raw_path[:200]!r} from {request.remote}"
-        self.logger.debug("%s: status %d, %.3f s", request_line, response.status, time)
-
-    @property
-    def enabled(self) -> bool:
-        """Return whether the log level is debug."""
-        return self.logger.isEnabledFor(logging.DEBUG)
 
 
 class _Daemon:
@@ -195,6 +150,11 @@ class _Daemon:
         )
         self._grid = GridFetcher(lambda: self._config, store, self._failures)
         factors = GridFactorSource(lambda: self._config, store)
+        self._sacctmgr = CommandRunner()
+        self._comments = AdminCommentWriter(
+            *(lambda: self._config.controller.admin_comment, store, self._sacctmgr),
+            *(factors.factors, self._failures),
+        )
         self._quotas = QuotaWatch(lambda: self._config, store, factors, self._failures)
         self._priority.quotas = lambda: self._quotas.standings
         grid_routes = GridRoutes(lambda: self._config, factors, self._grid)
@@ -224,7 +184,7 @@ class _Daemon:
         runner = web.AppRunner(
             self._server.application(),
             access_log=log,
-            access_log_class=_RequestLogger,
+            access_log_class=http_listener.RequestLogger,
             # `connection_admission` has already bounded the whole head.
             max_line_size=MAX_HEAD_BYTES,
             max_field_size=MAX_HEAD_BYTES,
@@ -236,16 +196,20 @@ class _Daemon:
         listener: asyncio.Server | None = None
         try:
             # Bind the address first: a second controller must not change the first one's policy file.
-            listener = await self._listen(runner)
+            address = self._config.controller.listen
+            listener = await http_listener.listen(address, runner, self._server.admission)
+            addresses = http_listener.listening_addresses(listener)
+            log.info("senergyctld %s listens on %s, database %s", __version__, addresses, self._store.name)
             await self._metrics.open()
             self._write_policies(self._config)
-            self._manager.ready(f"Listening on {_addresses(listener)}")
+            self._manager.ready(f"Listening on {addresses}")
             await self._work_until(stop)
         finally:
             self._manager.stopping()
             self._commands.stop()
             self._sinfo.stop()
             self._squeue.stop()
+            self._sacctmgr.stop()
             self._hosts.close()
             if listener is not None:
                 listener.close()
@@ -256,34 +220,13 @@ class _Daemon:
             self._history.close()
         log.info("stopped")
 
-    async def _listen(self, runner: web.AppRunner) -> asyncio.Server:
-        host, port = parse_listen(self._config.controller.listen)
-        subject = f"controller.listen {self._config.controller.listen}"
-        admission, handlers = self._server.admission, runner.server
-        assert handlers is not None
-        try:
-            listener = await asyncio.get_running_loop().create_server(
-                lambda: admission.connection(handlers), host, port, backlog=BACKLOG
-            )
-        except socket.gaierror as error:
-            raise UnavailableError(subject, error.strerror or str(error)) from None
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise AlreadyRunningError(
-                    subject, "address in use", "is another senergyctld running?"
-                ) from None
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            raise UnavailableError(subject, reason) from None
-        addresses = _addresses(listener)
-        log.info("senergyctld %s listens on %s, database %s", __version__, addresses, self._store.name)
-        return listener
-
     async def _work_until(self, stop: asyncio.Event) -> None:
         loops = (
             self._enrichment.loop(),
             self._retention_loop(),
             self._history.loop(lambda: self._config.controller.enrich_interval_s),
             self._learner.loop(lambda: self._config.controller.enrich_interval_s),
+            self._comments.loop(lambda: self._config.controller.enrich_interval_s),
             self._refit.loop(),
             self._usage.loop(),
             self._priority.loop(),

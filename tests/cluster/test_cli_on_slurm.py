@@ -18,7 +18,11 @@ pytestmark = [
     pytest.mark.lab(
         profiles=["xeon-8358"],
         slurm=["PriorityType=priority/multifactor", "PriorityWeightAge=1000", "PriorityCalcPeriod=1"],
-        energy={"priority": {"mode": "shadow", "policy": "zeus"}},
+        energy={
+            "priority": {"mode": "shadow", "policy": "zeus"},
+            "controller": {"admin_comment": True},
+            "carbon": {"provider": "constant", "g_per_kwh": 360.0},
+        },
     ),
 ]
 
@@ -128,3 +132,24 @@ def test_a_line_about_energy_ends_the_output_of_batch_jobs(lab: LabDriver) -> No
     assert (first, last) == ("first", "last")
     assert re.fullmatch(r"senergy: [\d.]+ [kM]?J in 00:00:\d\d on n1, mean [\d.]+ k?W", line), line
     assert (lab.layout.root / "apart.err").read_text().startswith("senergy: ")
+
+
+def test_the_energy_of_ended_jobs_is_in_their_admincomment_unless_another_tool_wrote_it(
+    lab: LabDriver,
+) -> None:
+    own = lab.sbatch("sleep 2", "--exclusive", "--energy-policy=powersave")
+    other = lab.sbatch("sleep 2", "--exclusive")
+    lab.run("scontrol", "update", f"jobid={other}", "admincomment=JS1:abc")
+    for job in (own, other):
+        lab.wait(job)
+
+    def comment(job: int) -> str:
+        return lab.run("sacct", "-n", "-X", "-P", "-j", str(job), "-o", "AdminComment").stdout.strip()
+
+    until(lambda: "slurm-energy" in comment(own), lambda: comment(own))
+    figures = json.loads(comment(own).replace("`", '"'))["slurm-energy"]
+    assert figures["v"] == 1 and figures["policy"] == "powersave" and figures["nodes"] == 1
+    joules = json.loads(lab.run("senergy", "acct", "-j", str(own), "--json").stdout)["jobs"][0]
+    assert figures["energy_joules"] == pytest.approx(joules["energy"]["energy_joules"], rel=1e-4)
+    assert figures["co2e_grams"] == pytest.approx(figures["energy_joules"] / 3.6e6 * 360.0, rel=1e-4)
+    assert comment(other) == "JS1:abc"

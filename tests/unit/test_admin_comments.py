@@ -1,0 +1,69 @@
+"""AdminComment of ended jobs: which are written, and what they contain."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
+
+from slurm_energy.accounting.ended_jobs import EndedJob
+from slurm_energy.controller.admin_comments import KEY, comment_text, is_free
+from slurm_energy.grid.footprint import GridFactors
+from slurm_energy.slurm import admin_comment
+from slurm_energy.slurm.admin_comment import AdminComment, read_admin_comments, write_admin_comment
+from slurm_energy.slurm.command import CommandFailedError
+
+JOB = EndedJob(5.0, "c1", 12, 1.0, "12", 3600.0, 100.0, 136.0, "edp", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "free"),
+    [
+        ("", True),
+        ("energy-flags: ENERGY_POLICY=edp", True),
+        ("JS1:H4sIAAAA", False),
+        ("site; energy-flags: ENERGY_POLICY=edp", False),
+        ('{"slurm-energy":{"v":1}}', False),
+    ],
+)
+def test_only_empty_comments_and_own_flags_are_replaced(text, free):
+    assert is_free(AdminComment(12, 1.0, text)) is free
+
+
+@examples(50)
+@given(st.from_regex(r"[a-z][a-z0-9`_-]{0,30}", fullmatch=True), st.none() | st.floats(0, 1e15))
+def test_the_comment_is_ascii_json_also_with_backticks_for_quotation_marks(policy, joules):
+    flags = {"ENERGY_CAP": "200"}
+    text = comment_text(JOB._replace(policy=policy, energy_joules=joules), GridFactors(), flags)
+    assert text.isascii() and text.isprintable()
+    assert json.loads(text.replace('"', "`").replace("`", '"')) == json.loads(text)
+    figures = json.loads(text)[KEY]
+    assert figures["policy"] == policy.replace("`", "'") and figures["flags"] == flags
+    assert figures["co2e_grams"] is None and (joules is None) == (figures["energy_joules"] is None)
+
+
+def test_the_command_names_job_and_cluster_and_a_missing_job_is_no_error():
+    asked = []
+
+    def run(argv):
+        asked.append(list(argv))
+        if len(asked) > 1:
+            raise CommandFailedError("sacctmgr", [" Nothing modified"], 1)
+        return ""
+
+    assert write_admin_comment(12, "c1", "{}", run) is True
+    assert asked[0][3:] == ["modify", "job", "where", "jobid=12", "cluster=c1", "set", "AdminComment={}"]
+    assert write_admin_comment(12, "c1", "{}", run) is False
+
+
+def test_comments_with_any_text_are_read_by_width():
+    width = admin_comment.MAX_LENGTH
+
+    def run(argv):
+        rows = [("12", "5", "a|b\n c"), ("13", "Unknown", "")]
+        return "".join(f"{job:<20} {submit:<24} {text:<{width}} \n" for job, submit, text in rows)
+
+    assert read_admin_comments({13, 12}, run) == [AdminComment(12, 5.0, "a|b\n c")]
