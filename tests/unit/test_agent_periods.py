@@ -185,6 +185,7 @@ class TestJobs:
         assert len([p for p in made if p.jobs]) == 4
         assert job_uj(made) == record_uj(records)
 
+    @pytest.mark.slow
     def test_many_short_jobs_with_steps_in_one_period(self, tmp_path: Path) -> None:
         node = SharedNode(tmp_path)
         use(node, to_boundary_s(node) + 1, POWER)
@@ -244,6 +245,7 @@ class TestJobs:
 
 
 class TestFaults:
+    @pytest.mark.slow
     def test_kill_and_restart_lose_and_repeat_nothing(self, tmp_path: Path) -> None:
         node = SharedNode(tmp_path)
         node.begin(1, 4)

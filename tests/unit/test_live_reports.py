@@ -190,6 +190,7 @@ def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Controller:
     return Controller(tmp_path)
 
 
+@pytest.mark.slow
 class TestController:
     @staticmethod
     async def seen(c: Controller, uid: int, query: str = "") -> tuple[str, list[int]]:

@@ -20,6 +20,8 @@ from slurm_energy.controller.node_hosts import NodeHosts
 from slurm_energy.controller.period_deliveries import PERIODS_PATH
 from slurm_energy.log_once import RepeatedFailureLog
 
+pytestmark = pytest.mark.slow
+
 START = 1_700_000_000
 EMPTY: dict[str, Any] = {"rejected": [], "retry": [], "traces_rejected": []}
 

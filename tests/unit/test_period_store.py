@@ -20,6 +20,8 @@ from slurm_energy.accounting.plausibility import MAX_WATTS, PlausibilityCheck
 from slurm_energy.accounting.tables import node_periods, periods
 from slurm_energy.node_period import NodePeriod
 
+pytestmark = pytest.mark.slow
+
 START = int(NOW) // HOUR_S * HOUR_S - 24 * HOUR_S
 
 
