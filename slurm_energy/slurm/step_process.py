@@ -52,7 +52,7 @@ def has_children(root: Path, pid: int) -> bool:
         root: directory that contains `proc`.
         pid: process id.
     """
-    return any(_head(path) for path in (root / "proc" / str(pid) / "task").glob("*/children"))
+    return any(_head(path).strip() for path in (root / "proc" / str(pid) / "task").glob("*/children"))
 
 
 def _head(path: Path) -> bytes:

@@ -47,10 +47,11 @@ def sacct(lab: LabDriver, job: int) -> dict[str, int]:
 
 def records(lab: LabDriver, *jobs: int) -> dict[int, dict[str, dict]]:
     """Return our records by job and by row; a row has `energy_joules`, `start` and `end`."""
-    labels = judges.acct(lab, *jobs, steps=True)
-    return {
-        label["job_id"]: {"job": label, **{step["step"]: step for step in label["steps"]}} for label in labels
-    }
+    rows: dict[int, dict[str, dict]] = {}
+    for label in judges.acct(lab, *jobs, steps=True):
+        steps = {step["step"]["id"].rpartition(".")[2]: step["energy"] for step in label["steps"]}
+        rows[label["job_id"]] = {"job": label["energy"], **steps}
+    return rows
 
 
 def assert_rows_agree(lab: LabDriver, recorder: TruthRecorder, job: int, expected: set[str]) -> None:
@@ -172,7 +173,7 @@ def test_a_requeued_job_has_a_value_of_its_own_for_each_run(lab: LabDriver):
     assert [row[1] for row in shown] == ["REQUEUED", "COMPLETED"]
     judges.acct(lab, job)
     argv = ["senergy", "acct", "-D", "-X", "--json", "-j", str(job)]
-    ours = [label["energy_joules"] for label in json.loads(lab.run(*argv).stdout)["jobs"]]
+    ours = [label["energy"]["energy_joules"] for label in json.loads(lab.run(*argv).stdout)["jobs"]]
     assert [float(row[2]) for row in shown] == pytest.approx(ours, rel=0.05)
 
 

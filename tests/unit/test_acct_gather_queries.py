@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from shared_node import SharedNode
+from shared_node import joules as joules_of
 
+from slurm_energy.agent.jobs.sessions import Session
 from slurm_energy.agent.sockets.server import AgentServer
 
 SLURMD, EXTERN, BATCH, STEP, OTHER_STEP = 100, 200, 201, 202, 203
@@ -28,8 +30,19 @@ def title(node: SharedNode, pid: int, text: str) -> None:
     (folder / "cmdline").write_bytes(text.encode() + b"\0")
 
 
-def stepd(node: SharedNode, pid: int, job: int, step: str) -> None:
+def stepd(node: SharedNode, pid: int, job: int, step: str, cpu_s: float | None = None) -> None:
+    """Let a slurmstepd run; with `cpu_s` it has a child that used this CPU time."""
     title(node, pid, f"slurmstepd: [{job}.{step}]")
+    if cpu_s is None:
+        return
+    put_process(node, pid, [pid + 1000], 0.0)
+    put_process(node, pid + 1000, [], cpu_s)
+
+
+def put_process(node: SharedNode, pid: int, children: list[int], cpu_s: float) -> None:
+    ticks = round(cpu_s * os.sysconf("SC_CLK_TCK"))
+    node.tree.put(f"proc/{pid}/stat", f"{pid} (x y) S 1 1 1 0 -1 4 0 0 0 0 {ticks} 0 0 0 20 0 1 0 {pid}")
+    node.tree.put(f"proc/{pid}/task/{pid}/children", " ".join(map(str, children)))
 
 
 def ask(node: SharedNode, pid: int) -> dict:
@@ -118,11 +131,69 @@ def test_a_restart_of_the_agent_keeps_the_counter(node):
 def test_a_step_that_was_not_announced_counts_from_its_first_request(node):
     node.begin(1, None, exclusive=True)
     node.use(2.0, {"cpu": 100.0})
-    stepd(node, BATCH, 1, "batch")
+    stepd(node, BATCH, 1, "batch", cpu_s=0)
     first = ask(node, BATCH)
     node.use(1.0, {"cpu": 100.0})
     later = ask(node, BATCH)
     assert (first["joules"], later["joules"], later["epoch"]) == (0, 100, first["epoch"])
+    node.manager.step("end", 1, "batch")
+    put_process(node, BATCH, [], 0.0)
+    assert ask(node, BATCH) == {"known": False}  # a late request does not begin it again
+
+
+def test_no_energy_counts_for_two_steps(node):
+    """The batch step has the energy of the time without srun; steps that run together share by CPU time."""
+    node.begin(1, None, exclusive=True)
+    stepd(node, EXTERN, 1, "extern", cpu_s=0)
+    node.manager.step("start", 1, "extern", pid=EXTERN)
+    stepd(node, BATCH, 1, "batch", cpu_s=0)
+    node.manager.step("start", 1, "batch", pid=BATCH)
+    node.use(1.0, {"cpu": 100.0})
+    stepd(node, STEP, 1, "0", cpu_s=0)
+    node.manager.step("start", 1, "0", pid=STEP)
+    node.use(2.0, {"cpu": 100.0})
+    stepd(node, OTHER_STEP, 1, "1", cpu_s=0)
+    node.manager.step("start", 1, "1", pid=OTHER_STEP)
+    stepd(node, STEP, 1, "0", cpu_s=3.0)
+    stepd(node, OTHER_STEP, 1, "1", cpu_s=1.0)
+    stepd(node, BATCH, 1, "batch", cpu_s=50.0)
+    node.use(4.0, {"cpu": 100.0})
+    node.manager.step("end", 1, "0")
+    node.use(1.0, {"cpu": 100.0})
+    assert [joules(node, pid) for pid in (EXTERN, BATCH, OTHER_STEP)] == [800, 100, 200]
+    node.manager.step("end", 1, "1")
+    node.manager.step("end", 1, "batch")
+    node.manager.step("end", 1, "extern")
+    node.end(1)
+    records = {record.step: joules_of(record)["cpu"] for record in node.all_records()}
+    assert records == {"0": 500.0, "1": 200.0, "batch": 100.0, "extern": 800.0, None: 800.0}
+
+
+def test_steps_of_unknown_cpu_time_share_equally_and_dead_ones_get_nothing(node):
+    node.begin(1, None, exclusive=True)
+    for pid, name in ((STEP, "0"), (OTHER_STEP, "1")):
+        stepd(node, pid, 1, name)
+        node.manager.step("start", 1, name, pid=pid)
+    node.use(2.0, {"cpu": 100.0})
+    assert [joules(node, STEP), joules(node, OTHER_STEP)] == [100, 100]
+    title(node, STEP, "/bin/other")  # its end was not reported, and the process id belongs to another one
+    node.use(1.0, {"cpu": 100.0})
+    assert joules(node, OTHER_STEP) == 200
+
+
+def test_a_checkpoint_keeps_the_energy_of_steps_also_that_of_an_earlier_release(node):
+    node.begin(1, None, exclusive=True)
+    stepd(node, STEP, 1, "0")
+    node.manager.step("start", 1, "0", pid=STEP)
+    node.use(2.0, {"cpu": 100.0})
+    assert joules(node, STEP) == 200
+    (session,) = node.manager._sessions.values()
+    old, new = (json.loads(json.dumps({**session.dump(), "trace": None})) for _ in range(2))
+    del old["divided_uj"], old["steps"]["0"]["cpu_time"], old["steps"]["0"]["energy_uj"]
+    for data in (new, old):
+        loaded = Session.load(data)
+        assert loaded.steps["0"].energy_uj["cpu"] == 200_000_000
+        assert loaded.divided_uj == session.divided_uj
 
 
 def test_a_requeued_job_starts_at_zero_under_another_epoch(node):

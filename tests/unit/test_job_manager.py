@@ -320,7 +320,7 @@ def test_steps_have_records_of_their_own(node: Node) -> None:
     node.use(1)
     node.manager.end(env())
     energy = {record.step: energy_of(record)["cpu"] for record in node.records()}
-    assert energy == {"batch": 1600.0, "0": 800.0, None: 2000.0}
+    assert energy == {"batch": 800.0, "0": 800.0, None: 2000.0}
     assert {part.quality for record in node.records() for part in record.components} == {"measured"}
 
 

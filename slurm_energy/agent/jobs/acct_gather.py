@@ -5,41 +5,24 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_energy.agent.jobs.sessions import Session, SessionTable
+from slurm_energy.agent.jobs.step_energy import EXTERN, divide_step_energy
 from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.metering.cpu_time_meter import SampleReason
-from slurm_energy.agent.metering.job_meter import JobMeter
 from slurm_energy.agent.metering.live_power import NODE
 from slurm_energy.agent.metering.node_meter import NodeEnergyMeter
 from slurm_energy.devices.discovery import NodeDevices
 from slurm_energy.slurm.step_process import StepProcess, has_children, step_of_process
 
-WHOLE_JOB_STEP = "extern"
-"""With PrologFlags=Contain, Slurm takes a job's energy from this step alone."""
 _UNKNOWN: Mapping[str, Any] = {"known": False}
-_MAX_UNANNOUNCED = 1000
 _QUERY_AGE_S = 0.1
 """A younger sample answers a request in the middle of a step."""
 _END_AGE_S = 0.01
 """A younger sample answers a request at the end of a step, which bounds the samples to 100 per second."""
 _FINAL_AGE_S = 0.1
 """Minimum time between two samples that may scan all processes of the node."""
-
-
-@dataclass(slots=True)
-class _UnannouncedStep:
-    """A step that energy.so did not announce.
-
-    Attributes:
-        meter_at_start: copy of the job's energy meter at the step's first request.
-        epoch: unique name of this counter.
-    """
-
-    meter_at_start: JobMeter
-    epoch: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
 class AcctGatherQueries:
@@ -70,7 +53,6 @@ class AcctGatherQueries:
         self._running = running
         self._sample = sample
         self._epoch = uuid.uuid4().hex
-        self._unannounced: dict[tuple[str, str, int], _UnannouncedStep] = {}
         self._end_sampled_at = self._final_sampled_at = -math.inf
 
     def now(self) -> float:
@@ -79,6 +61,8 @@ class AcctGatherQueries:
 
     def answer(self, pid: int, arrived: float) -> dict[str, Any]:
         """Return the cumulative energy of the step that a slurmstepd runs, or of the node for slurmd.
+
+        With PrologFlags=Contain, Slurm takes the energy of a job from its extern step alone.
 
         If the job or its energy is unknown, the answer has `known` with the value False.
 
@@ -126,24 +110,15 @@ class AcctGatherQueries:
 
     def _step(self, session: Session, process: StepProcess, pid: int) -> dict[str, Any]:
         watts = _sum(session.power_monitor.watts.values()) if session.power_monitor.watts else None
-        if process.step == WHOLE_JOB_STEP:
+        if process.step == EXTERN:
             return _counted(session, session.meter.energy_uj, session.record_id, watts)
+        divide_step_energy(session, self._root)
+        if process.step not in session.steps and has_children(self._root, pid):
+            session.begin_step(process.step, self._meter.sampled_at, pid)  # without energy.so
         step = session.steps.get(process.step)
-        if step is not None:
-            meter = session.meter.since(step.meter_at_start)
-            return _counted(session, meter.energy_uj, step.record_id, watts)
-        own = self._unannounced_step(session, process.step, pid)
-        return _counted(session, session.meter.since(own.meter_at_start).energy_uj, own.epoch, watts)
-
-    def _unannounced_step(self, session: Session, name: str, pid: int) -> _UnannouncedStep:
-        key = (session.record_id, name, pid)
-        if key not in self._unannounced:
-            running = {other.record_id for other in self._running.values()}
-            self._unannounced = {k: step for k, step in self._unannounced.items() if k[0] in running}
-            if len(self._unannounced) >= _MAX_UNANNOUNCED:
-                del self._unannounced[next(iter(self._unannounced))]  # the oldest one
-            self._unannounced[key] = _UnannouncedStep(session.meter.copy())
-        return self._unannounced[key]
+        if step is None or not session.meter.energy_uj:
+            return dict(_UNKNOWN)
+        return _answer(step.record_id, sum(step.energy_uj.values()), watts)
 
 
 def _counted(

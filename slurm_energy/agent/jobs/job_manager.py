@@ -19,6 +19,7 @@ from slurm_energy.agent.jobs.progress_reports import ProgressReports
 from slurm_energy.agent.jobs.sessions import CLOSING, OPEN, STARTING, Session, SessionTable
 from slurm_energy.agent.jobs.settings_applier import SettingsApplier
 from slurm_energy.agent.jobs.stale_jobs import NO_EPILOG_NOTE, stale_jobs
+from slurm_energy.agent.jobs.step_energy import divide_step_energy
 from slurm_energy.agent.metering import components
 from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.metering.cpu_time_meter import SampleReason
@@ -39,8 +40,7 @@ from slurm_energy.slurm.hook_environment import JobContext, job_context, this_no
 
 log = logging.getLogger(__name__)
 
-_IDLE_INTERVAL_S = 10.0
-"""Sampling interval without jobs: clients may ask for the node's power, and idle power is learned."""
+_IDLE_INTERVAL_S = 10.0  # without jobs: clients may ask for the node's power, and idle power is learned
 
 
 class JobManager:
@@ -225,6 +225,7 @@ class JobManager:
             return {"known": False}
         self._meter.find_processes(session)  # the job's control group still exists at the end of a step
         self._sample(SampleReason.STEP)
+        divide_step_energy(session, self._devices.root)
         if event == "start":
             session.begin_step(name, self._meter.sampled_at, pid)
             session.fingerprint = script or session.fingerprint
@@ -376,6 +377,7 @@ class JobManager:
     def _finish(self, session: Session) -> None:
         """Take a job's last sample and restore its settings. `finalize_jobs` writes the record later."""
         self._sample(SampleReason.FINAL)
+        divide_step_energy(session, self._devices.root)
         session.end_unix = session.unix_at(self._meter.sampled_at)
         session.phase = CLOSING
         del self._sessions[session.key]

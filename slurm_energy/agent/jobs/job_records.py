@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from slurm_energy.agent.jobs.sessions import JobStep, Session
+from slurm_energy.agent.jobs.step_energy import EXTERN
 from slurm_energy.agent.metering.attribution import BY_CPU_TIME, OTHER
 from slurm_energy.agent.metering.components import component_energies, division_notes
 from slurm_energy.control import knob_keys
@@ -17,6 +18,7 @@ from slurm_energy.errors import UsageError
 from slurm_energy.records import AppliedSetting, ComponentEnergy, EnergyRecord
 from slurm_energy.tuning_record import check_tuning
 
+_SHARED_STEP = "energy divided by CPU time among steps that ran at the same time"
 _RESTORE_REASONS = "not restored: "
 _LEFT_TO_OTHERS = "after the job: "
 
@@ -109,7 +111,9 @@ def _valid_tuning(session: Session) -> dict[str, Any] | None:
 
 
 def step_record(session: Session, step: JobStep, end_unix: float) -> EnergyRecord:
-    """Return the energy record of a Slurm step: the energy that its job used while the step ran.
+    """Return the energy record of a Slurm step. Call `step_energy.divide_step_energy` before.
+
+    The extern step has all energy that the job used while the step ran.
 
     Args:
         session: the job.
@@ -121,6 +125,8 @@ def step_record(session: Session, step: JobStep, end_unix: float) -> EnergyRecor
     if not session.whole_node:  # energy divided in this time is marked assumed; other energy comes later
         untold = {name for name in (*BY_CPU_TIME, OTHER) if name not in meter.assumed_s}
         meter.energy_uj = {name: uj for name, uj in meter.energy_uj.items() if name not in untold}
+    if step.name != EXTERN:
+        meter.energy_uj = {name: step.energy_uj.get(name, 0) for name in meter.energy_uj}
     partial = session.components if step.shared else session.partial_components
     energies = component_energies(
         session.job_components, meter, whole_node=session.whole_node, partial=partial
@@ -134,7 +140,10 @@ def step_record(session: Session, step: JobStep, end_unix: float) -> EnergyRecor
         mean_watts=_mean(energies, end - step.start_unix),
         throttled_seconds=meter.throttled_s,
         uncertain_seconds=meter.uncertain_s,
-        notes=(*division_notes(meter), *(["other steps ran at the same time"] if step.shared else [])),
+        notes=(
+            *division_notes(meter),
+            *([_SHARED_STEP] if step.shared else []),
+        ),
         record_id=step.record_id,
     )
 

@@ -20,6 +20,7 @@ from slurm_energy.agent.metering.trace import TraceBuilder
 from slurm_energy.control.restore import RestoreResult
 from slurm_energy.control.transaction import SettingOutcome
 from slurm_energy.devices.cpu.cpu_time import JobProcesses
+from slurm_energy.devices.cpu.process_tree import JobCpuTime
 from slurm_energy.devices.settings import Setting
 from slurm_energy.errors import NotFoundError
 from slurm_energy.records import JobDevice
@@ -38,6 +39,8 @@ class JobStep:
         name: Slurm's name of the step.
         start_unix: Unix time of the step's start in seconds.
         meter_at_start: copy of the job's energy meter at the step's start.
+        energy_uj: microjoules of the step by component, see `step_energy`.
+        cpu_time: CPU time of the step's processes at the last division of energy; None before the first.
         pid: process id of the step's slurmstepd; None if not reported.
         shared: whether another step ran at the same time.
         process_seen: whether the step's slurmstepd was seen alive.
@@ -50,6 +53,8 @@ class JobStep:
     pid: int | None = None
     shared: bool = False
     process_seen: bool = False
+    energy_uj: dict[str, int] = field(default_factory=dict)
+    cpu_time: JobCpuTime | None = None
     record_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
@@ -62,7 +67,7 @@ class JobStep:
 
     def dump(self) -> dict[str, Any]:
         """Return the step as a dict that JSON can hold."""
-        return {**_flat(self), "meter_at_start": self.meter_at_start.dump()}
+        return {**_flat(self), "meter_at_start": self.meter_at_start.dump(), "cpu_time": None}
 
     @classmethod
     def load(cls, data: dict[str, Any]) -> JobStep:
@@ -99,6 +104,7 @@ class Session:
         power_monitor: peak power and time above caps.
         devices: processor and GPUs, for the record.
         steps: running Slurm steps by name.
+        divided_uj: the part of the job's energy that is divided among its steps, in microjoules.
         phase: `starting`, `open` or `closing`.
         end_unix: Unix time of the job's end in seconds; None before phase `closing`.
         steps_ended_at: time in seconds since boot at which the job's batch or extern step was known to have
@@ -134,6 +140,7 @@ class Session:
     restored: list[RestoreResult] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     steps: dict[str, JobStep] = field(default_factory=dict)
+    divided_uj: dict[str, int] = field(default_factory=dict)
     gpu_job: bool = False
     cpu_list: tuple[int, ...] | None = None
     late: bool = False
@@ -280,6 +287,8 @@ class Session:
         Raises:
             KeyError, TypeError: malformed data.
         """
+        if "divided_uj" not in data:
+            data = _with_step_energy(data)
         return cls(
             **{
                 **data,
@@ -323,6 +332,16 @@ class SessionTable(dict[tuple[int, int], Session]):
         """
         runs = [session for session in self.values() if session.job_id == job_id]
         return runs[0] if len(runs) == 1 else None
+
+
+def _with_step_energy(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the data of a release that did not divide energy among steps: each step has that of its time."""
+    meter = JobMeter(**data["meter"])
+    steps = {
+        name: {**step, "energy_uj": meter.since(JobMeter(**step["meter_at_start"])).energy_uj}
+        for name, step in data["steps"].items()
+    }
+    return {**data, "steps": steps, "divided_uj": dict(meter.energy_uj)}
 
 
 def _flat(item: Any) -> dict[str, Any]:

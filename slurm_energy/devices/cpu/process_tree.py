@@ -16,6 +16,7 @@ NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _STEPD = re.compile(rb"slurmstepd: \[(\d+)\.")
 _STAT_BYTES = 1024
 _TITLE_BYTES = 128
+_CHILDREN_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,36 @@ def _trees(
         job_id: _descendants(children, [*pids, *stepds.get(job_id, [])], processes)
         for job_id, pids in jobs.items()
     }
+
+
+def read_tree_cpu_time(root: Path, pid: int) -> JobCpuTime | None:
+    """Return the CPU time of a process and its descendants; None if the process has ended.
+
+    Only the processes of this tree are read, through /proc/PID/task/TID/children.
+
+    Args:
+        root: directory that contains /proc.
+        pid: process id.
+    """
+    processes: dict[int, ProcessStat] = {}
+    todo = [pid]
+    while todo:
+        one = todo.pop()
+        if one in processes or not (content := _head(os.path.join(root, f"proc/{one}/stat"), _STAT_BYTES)):
+            continue
+        try:
+            processes[one] = parse_stat(content)
+        except ValueError:
+            continue
+        todo += _children(root, one)
+    return _sum(processes, set(processes)) if pid in processes else None
+
+
+def _children(root: Path, pid: int) -> list[int]:
+    words: list[bytes] = []
+    for path in (root / "proc" / str(pid) / "task").glob("*/children"):
+        words += _head(str(path), _CHILDREN_BYTES).split()
+    return [int(word) for word in words if word.isdigit()]
 
 
 def _descendants(

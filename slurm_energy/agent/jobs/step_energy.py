@@ -1,0 +1,68 @@
+"""Division of a job's energy on this node among its Slurm steps, so that no energy counts for two steps.
+
+The steps started by srun have the energy of the time in which they run. Steps that run at the same time share
+it in proportion to the CPU time of their processes. The batch or interactive step has the energy of the time
+without such a step. The extern step is the container of the whole job and takes no part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from slurm_energy.agent.jobs.sessions import JobStep, Session
+from slurm_energy.agent.metering.attribution import apportion
+from slurm_energy.devices.cpu import process_tree
+from slurm_energy.slurm.step_process import step_of_process
+
+EXTERN = "extern"
+
+
+def divide_step_energy(session: Session, root: Path) -> None:
+    """Divide the energy that a job was charged since the last division among its running steps.
+
+    Call it before a step starts or ends, and before the energy of a step is read.
+
+    Args:
+        session: the job.
+        root: directory that contains `proc`.
+    """
+    charged = session.meter.energy_uj
+    new = {name: max(0, uj - session.divided_uj.get(name, 0)) for name, uj in charged.items()}
+    session.divided_uj = dict(charged)
+    steps = [step for step in session.steps.values() if step.name != EXTERN and _runs(session, step, root)]
+    receivers = [step for step in steps if not step.is_container] or steps
+    if not receivers:
+        return
+    weights = _weights(receivers, root)
+    for name, uj in new.items():
+        for step, part in zip(receivers, apportion(uj, weights), strict=True):
+            step.energy_uj[name] = step.energy_uj.get(name, 0) + part
+
+
+def _runs(session: Session, step: JobStep, root: Path) -> bool:
+    """Return whether a step still runs; False only if its slurmstepd was seen alive and is gone.
+
+    The end of a step is not reported without energy.so.
+    """
+    if step.pid is None:
+        return True
+    process = step_of_process(root, step.pid)
+    is_alive = process is not None and process.job_id == session.job_id
+    step.process_seen = step.process_seen or is_alive
+    return is_alive or not step.process_seen
+
+
+def _weights(steps: Sequence[JobStep], root: Path) -> list[int]:
+    """Return the CPU time that each step used since its last reading; all 1 if it is unknown or 0 for all."""
+    if len(steps) == 1:
+        return [1]
+    weights: list[int] = []
+    for step in steps:
+        reading = None if step.pid is None else process_tree.read_tree_cpu_time(root, step.pid)
+        total = process_tree.accumulate(step.cpu_time, reading)
+        if total is None:
+            return [1] * len(steps)
+        weights.append(total.ticks - (step.cpu_time.ticks if step.cpu_time is not None else 0))
+        step.cpu_time = total
+    return weights if any(weights) else [1] * len(steps)
