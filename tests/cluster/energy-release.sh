@@ -52,6 +52,7 @@ version_of() { # ROOT
 }
 
 pytest="-m pytest -q -rP -p no:cacheprovider -W ignore tests/cluster/test_acct_gather.py"
+marks="soak or not soak"
 if [ -z "$suite" ]; then
     version=$(version_of /)
     case $version in
@@ -60,7 +61,7 @@ if [ -z "$suite" ]; then
     esac
     cd "$repository"
     # shellcheck disable=SC2086 # words
-    .venv/bin/python $pytest >"$work/result" 2>&1 || fail "tests on Slurm $version failed:" "$work/result"
+    .venv/bin/python $pytest -m "$marks" >"$work/result" 2>&1 || fail "tests on Slurm $version failed:" "$work/result"
     judge "$version"
     exit
 fi
@@ -132,6 +133,6 @@ inside 'cd /src; python3 -m venv --system-site-packages .venv
     CFLAGS_EXTRA="-Wall -Wextra -Werror" .venv/bin/senergy build-plugins --only energy' >"$work/log" 2>&1 ||
     fail "installing slurm-energy in the root failed:" "$work/log"
 echo "Testing on Slurm $version"
-inside "cd /src; .venv/bin/python $pytest" --net >"$work/result" 2>&1 ||
+inside "cd /src; .venv/bin/python $pytest -m '$marks'" --net >"$work/result" 2>&1 ||
     fail "tests on Slurm $version failed:" "$work/result"
 judge "$version"
