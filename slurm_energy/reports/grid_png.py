@@ -74,7 +74,7 @@ def _panel(axes: Any, factor: GridFactor, title: str, start: float, end: float) 
         axes.set_ylim(bottom=0)
     axes.grid(axis="y", color="#e4e8ee")
     axes.set_axisbelow(True)
-    axes.legend(loc="upper left", frameon=False)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, frameon=False)
 
 
 def _value(factor: GridFactor, time_s: float) -> float:
