@@ -27,6 +27,7 @@ from slurm_energy.quantities import shown
 from slurm_energy.records import EnergyRecord
 from slurm_energy.reports import acct_fields, acct_row_fields
 from slurm_energy.reports.acct_rows import AcctRow, VisibleJobs, joined, program_of
+from slurm_energy.reports.reserved_hardware import reservation_of
 from slurm_energy.reports.usage import AccountedRecord, JobInfo, JobUsage, summarise
 from slurm_energy.slurm import sacct
 from slurm_energy.slurm.release import Release
@@ -206,7 +207,7 @@ def with_footprints(rows: Sequence[AcctRow], client: ControllerClient) -> list[A
         return list(rows)
     start, end = min(usage.start for usage in usages), max(usage.end for usage in usages)
     factors = grid_factors(client, start, end)
-    if factors.carbon is None and factors.price is None and factors.pue is None:
+    if all(part is None for part in (factors.carbon, factors.price, factors.pue, factors.embodied)):
         return list(rows)
     return [replace(row, footprint=_footprint(row.usage, factors)) for row in rows]
 
@@ -214,7 +215,7 @@ def with_footprints(rows: Sequence[AcctRow], client: ControllerClient) -> list[A
 def _footprint(usage: JobUsage | None, factors: GridFactors) -> Footprint | None:
     if usage is None:
         return None
-    return factors.footprint([(usage.start, usage.end, usage.energy_joules)])
+    return factors.footprint([(usage.start, usage.end, usage.energy_joules)], reservation_of(usage))
 
 
 def with_untuned_runs(rows: Sequence[AcctRow], client: ControllerClient) -> list[AcctRow]:

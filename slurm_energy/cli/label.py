@@ -100,6 +100,7 @@ def _job(controller: ControllerClient, job_id: str) -> JobUsage:
 def _footprint(controller: ControllerClient, job: JobUsage) -> Footprint | None:
     """Return emissions and cost; None with a note if the controller does not tell them."""
     from slurm_energy.protocol.grid_requests import grid_factors
+    from slurm_energy.reports.reserved_hardware import reservation_of
 
     if job.energy_joules is None:
         return None
@@ -108,4 +109,4 @@ def _footprint(controller: ControllerClient, job: JobUsage) -> Footprint | None:
     except EnergyError as error:
         note(f"emissions and cost are unknown: {error}")
         return None
-    return factors.footprint([(job.start, job.end, job.energy_joules)])
+    return factors.footprint([(job.start, job.end, job.energy_joules)], reservation_of(job))

@@ -144,6 +144,13 @@ class CarbonConfig:
         show=1500.0,
     )
     embodied_gpu_kg: float = key(0.0, "Emissions of making a GPU, in kg CO2e.", between(0, 1e5), show=150.0)
+    node_cpus: int | None = key(
+        None,
+        "CPUs of a node as Slurm counts them, so that a job has the embodied share of its CPUs. Unset: a job "
+        "has that of its whole nodes.",
+        between(1, 1_000_000),
+        show=128,
+    )
     lifetime_years: float = key(5.0, "Years over which the embodied emissions are spread.", between(0.1, 100))
 
 

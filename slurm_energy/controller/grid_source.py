@@ -53,7 +53,8 @@ class GridFactorSource:
         carbon, price = config.carbon, config.price
         embodied = None
         if carbon.embodied_node_kg is not None:
-            embodied = EmbodiedCarbon(carbon.embodied_node_kg, carbon.embodied_gpu_kg, carbon.lifetime_years)
+            figures = (carbon.embodied_node_kg, carbon.embodied_gpu_kg, carbon.lifetime_years)
+            embodied = EmbodiedCarbon(*figures, carbon.node_cpus)
         window = (start_s - MARGIN_S, end_s + MARGIN_S)
         return GridFactors(
             await self._carbon(config, zone, window),
@@ -92,9 +93,9 @@ class GridFactorSource:
 
     async def _series(self, settings: GridSettings, zone: str, window: tuple[float, float]) -> GridSeries:
         if settings.file is not None and settings.provider is None:
-            samples = await asyncio.to_thread(self._file_samples, settings, settings.file)
+            from_file = await asyncio.to_thread(self._file_samples, settings, settings.file)
             source = SeriesSource("csv", settings.zone, settings.file.name)
-            inside = [one for one in samples if one[0] < window[1] and one[1] > window[0]]
+            inside = [one for one in from_file if one[0] < window[1] and one[1] > window[0]]
             return GridSeries(source, inside)
         assert settings.provider is not None
         key = settings.key(zone)

@@ -25,12 +25,14 @@ class Reservation:
     """Hardware that a job reserved, for its share of the embodied emissions.
 
     Attributes:
-        node_seconds: seconds of whole nodes; a job with half of a node's CPUs for 60 s has 30.
+        node_seconds: seconds of nodes, on which the job may have reserved some of the CPUs only.
         gpu_seconds: seconds of GPUs.
+        cpu_seconds: seconds of CPUs; None: unknown, the nodes then count as whole.
     """
 
     node_seconds: float
     gpu_seconds: float = 0.0
+    cpu_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +43,20 @@ class EmbodiedCarbon:
         node_kg: kg of CO2 equivalents per node without its GPUs.
         gpu_kg: kg of CO2 equivalents per GPU.
         lifetime_years: years in use.
+        node_cpus: CPUs of a node as Slurm counts them; None: nodes count as whole.
     """
 
     node_kg: float
     gpu_kg: float
     lifetime_years: float
+    node_cpus: int | None = None
 
     def grams(self, reservation: Reservation) -> float:
         """Return the embodied emissions in grams that belong to reserved hardware: M of the SCI."""
-        kilograms_s = self.node_kg * reservation.node_seconds + self.gpu_kg * reservation.gpu_seconds
+        node_s = reservation.node_seconds
+        if self.node_cpus is not None and reservation.cpu_seconds is not None:
+            node_s = min(node_s, reservation.cpu_seconds / self.node_cpus)
+        kilograms_s = self.node_kg * node_s + self.gpu_kg * reservation.gpu_seconds
         return kilograms_s * _GRAMS_PER_KG / (self.lifetime_years * SECONDS_PER_YEAR)
 
 
@@ -214,6 +221,7 @@ class GridFactors:
                 "node_kg": embodied.node_kg,
                 "gpu_kg": embodied.gpu_kg,
                 "lifetime_years": embodied.lifetime_years,
+                "node_cpus": embodied.node_cpus,
             },
             "currency": self.currency,
         }
@@ -231,11 +239,7 @@ class GridFactors:
             None if carbon is None else GridFactor.from_json(carbon),
             None if price is None else GridFactor.from_json(price),
             None if pue is None else float(pue),
-            None
-            if embodied is None
-            else EmbodiedCarbon(
-                float(embodied["node_kg"]), float(embodied["gpu_kg"]), float(embodied["lifetime_years"])
-            ),
+            None if embodied is None else _embodied_from_json(embodied),
             str(value["currency"]),
         )
 
@@ -243,6 +247,16 @@ class GridFactors:
 def kilowatt_hours(joules: float) -> float:
     """Return joules as kWh; 3,600,000 J are 1 kWh."""
     return joules / JOULES_PER_KWH
+
+
+def _embodied_from_json(value: dict[str, Any]) -> EmbodiedCarbon:
+    cpus = value.get("node_cpus")
+    return EmbodiedCarbon(
+        float(value["node_kg"]),
+        float(value["gpu_kg"]),
+        float(value["lifetime_years"]),
+        None if cpus is None else int(cpus),
+    )
 
 
 def _total(parts: Sequence[EnergyPart]) -> float | None:

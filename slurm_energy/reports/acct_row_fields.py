@@ -17,7 +17,7 @@ EDS_FACTOR: Final = 2.0
 _BASELINE: Final = ("Saved", "SavedEnergy", "SavedEnergyRaw", "EDS", "UntunedRuns")
 _FOOTPRINT: Final = (
     *("CO2e", "CO2eRaw", "CO2eIT", "CO2eITRaw", "Cost", "CostIT", "FacilityEnergy", "FacilityEnergyRaw"),
-    *("GridBasis", "PUE"),
+    *("GridBasis", "PUE", "EmbodiedCO2e", "EmbodiedCO2eRaw"),
 )
 _MONEY: Final = ("Cost", "CostIT")
 
@@ -122,6 +122,13 @@ ROW_FIELDS: Final[tuple[Field[AcctRow], ...]] = (
         (10, 12),
         _of_footprint(lambda footprint: _without_pue(footprint.grams, footprint)),
         "emissions of the energy of the computers alone, without the PUE",
+        "g",
+    ),
+    *_with_raw(
+        "EmbodiedCO2e",
+        (12, 15),
+        _of_footprint(lambda footprint: footprint.embodied_grams),
+        "share of the emissions of making the reserved hardware, not part of CO2e",
         "g",
     ),
     Field(

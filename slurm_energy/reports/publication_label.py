@@ -176,7 +176,11 @@ class PublicationLabel:
         if footprint.carbon is None:
             return [f"{UNKNOWN}: no carbon intensity is configured"]
         basis = f"{footprint.carbon_basis}; {footprint.pue_text}"
-        return [f"{grams_text(footprint.grams) or UNKNOWN} CO2e", basis]
+        lines = [f"{grams_text(footprint.grams) or UNKNOWN} CO2e", basis]
+        if footprint.embodied_grams is not None:
+            total = grams_text(footprint.total_grams) or UNKNOWN
+            lines.append(f"embodied {grams_text(footprint.embodied_grams)}, together {total} CO2e (SCI)")
+        return lines
 
     def _cost_lines(self, footprint: Footprint) -> list[str]:
         cost = cost_text(footprint.cost_amount, footprint.currency) or UNKNOWN

@@ -109,7 +109,7 @@ def _check_carbon(context: CheckContext, config: Config) -> Iterator[Finding]:
         why = f"has no effect: the provider is '{carbon.provider}'"
         yield context.warning("carbon", "other_zones", why)
     if carbon.embodied_node_kg is None:
-        for key in ("embodied_gpu_kg", "lifetime_years"):
+        for key in ("embodied_gpu_kg", "node_cpus", "lifetime_years"):
             if context.is_set("carbon", key):
                 yield context.warning("carbon", key, "has no effect without carbon.embodied_node_kg")
     if config.price.provider not in ("csv", "entsoe") and context.is_set("price", "surcharge_per_kwh"):

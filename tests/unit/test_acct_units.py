@@ -13,7 +13,7 @@ import report_examples as examples
 from slurm_energy.cli import acct_query
 from slurm_energy.cli.main import main
 from slurm_energy.grid.factor import GridFactor
-from slurm_energy.grid.footprint import GridFactors
+from slurm_energy.grid.footprint import EmbodiedCarbon, GridFactors
 from slurm_energy.grid.series import GridSeries, SeriesSource
 from slurm_energy.records import ComponentEnergy
 
@@ -155,3 +155,10 @@ def test_the_document_has_the_footprint(
     assert footprint["cost"] == pytest.approx(0.23241)
     assert (footprint["pue"], footprint["currency"]) == (1.2, "EUR")
     assert footprint["facility_joules"] == pytest.approx(3346704.0)
+
+
+def test_the_embodied_share_counts_the_reserved_nodes(table: Any) -> None:
+    """2 nodes of 1,500 kg for 1 h over 5 years: 2 * 1,500,000 g * 3600 s / 157,788,000 s = 68.446 g."""
+    embodied = GridFactors(constant(400.0), embodied=EmbodiedCarbon(1500.0, 150.0, 5.0))
+    shown = table(job(1, 2, 500.0, 3600.0), embodied, "-o", "co2e,embodiedco2e")
+    assert shown == {"CO2e(g)": "400", "EmbodiedCO2e(g)": "68.446"}

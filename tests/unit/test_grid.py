@@ -124,10 +124,10 @@ def test_the_examples_of_the_page_about_carbon_and_price() -> None:
         GridFactor(GridSeries(SOURCE, samples)),
         GridFactor(GridSeries(SOURCE, prices)),
         1.25,
-        EmbodiedCarbon(1500.0, 150.0, 5.0),
+        EmbodiedCarbon(1500.0, 150.0, 5.0, node_cpus=128),
     )
     parts = [(start, start + HOUR, 1.2 * KWH), (start + HOUR, start + 2 * HOUR, 0.8 * KWH)]
-    result = factors.footprint(parts, Reservation(0.25 * 2 * HOUR, 2 * HOUR))
+    result = factors.footprint(parts, Reservation(2 * HOUR, 2 * HOUR, 32 * 2 * HOUR))
     assert result.facility_joules == pytest.approx(9e6)
     assert result.grams == pytest.approx(700.5) and "| 700.5 g |" in page
     assert cost_text(result.cost_amount, "EUR") == "0.70 EUR" and "| 0.70 EUR |" in page
@@ -141,6 +141,10 @@ def test_embodied_share_by_hand() -> None:
     """A node of 1,500 kg over 5 years: a day of half the node is 1500/(5*365.25)/2 kg = 410.7 g."""
     embodied = EmbodiedCarbon(node_kg=1500.0, gpu_kg=150.0, lifetime_years=5.0)
     day = Reservation(node_seconds=43200.0)
+    shared = EmbodiedCarbon(1500.0, 150.0, 5.0, node_cpus=64)
+    assert shared.grams(Reservation(86400.0, 0.0, 32 * 86400.0)) == pytest.approx(410.678, abs=1e-3)
+    assert shared.grams(Reservation(86400.0)) == pytest.approx(821.355, abs=1e-3)  # CPUs unknown: whole nodes
+    assert shared.grams(Reservation(86400.0, 0.0, 90 * 86400.0)) == pytest.approx(821.355, abs=1e-3)
     assert embodied.grams(day) == pytest.approx(410.678, abs=1e-3)
     assert embodied.grams(Reservation(0.0, SECONDS_PER_YEAR)) == pytest.approx(30_000.0)
     result = GridFactors(constant(100.0), embodied=embodied).footprint([(0.0, HOUR, KWH)], day)

@@ -1,0 +1,19 @@
+"""The hardware that a job reserved, from its records, for its share of the embodied emissions."""
+
+from __future__ import annotations
+
+from slurm_energy.grid.footprint import Reservation
+from slurm_energy.reports.usage import JobUsage
+
+
+def reservation_of(usage: JobUsage) -> Reservation:
+    """Return the seconds of nodes, CPUs and GPUs that a job or step reserved."""
+    times = [(record, record.end - record.start) for record in usage.records]
+    cpu_seconds = None
+    if all(record.cpus is not None for record, _ in times):
+        cpu_seconds = sum((record.cpus or 0) * seconds for record, seconds in times)
+    return Reservation(
+        node_seconds=sum(seconds for _, seconds in times),
+        gpu_seconds=sum(len(record.gpus) * seconds for record, seconds in times),
+        cpu_seconds=cpu_seconds,
+    )
