@@ -9,6 +9,7 @@ import json
 import pwd
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import fake_controller
@@ -360,3 +361,13 @@ def test_names_cannot_imitate_the_lines_of_the_meter(
     rows = [examples.row("job", 1, tag="(total)"), examples.row("idle", 2, tag=None)]
     output = run(monkeypatch, capsys, "-nP cluster UtilizationByTag format=tag", rows=rows)
     assert output.split() == ["\\(total)", "(idle)", "(unattributed)", "(total)"]
+
+
+def test_the_example_of_the_page_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs/reports.md").read_text()
+    block = page.split("```")[1]
+    command, _, text = block.strip().partition("\n")
+    assert command == f"$ senergy report cluster AccountUtilizationByUser tree {' '.join(WINDOW)}"
+    assert run(monkeypatch, capsys, "cluster AccountUtilizationByUser tree") == f"{text}\n"
