@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,6 +64,7 @@ def test_both_commands_over_the_same_jobs(login: LabDriver) -> None:
     edges = (time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(edge)) for edge in (hour, hour + HOUR_S))
     login.run("sacctmgr", "-i", "rollup", *edges)
     both_print_the_same_rows(login, window)
+    energies_are_those_of_the_records(login, jobs, window)
 
 
 def run_jobs(lab: LabDriver) -> list[int]:
@@ -149,3 +151,26 @@ def _record(lab: LabDriver, table: list[tuple[str, int, bool]]) -> None:
 def test_the_recorded_table_is_that_of_the_cases() -> None:
     text = (DOCS / "reports.md").read_text()
     assert re.findall(r"^\| `(.*)` \| \d+ \| yes \|$", text, re.MULTILINE) == list(CASES)
+
+
+def energies_are_those_of_the_records(lab: LabDriver, jobs: list[int], window: list[str]) -> None:
+    """An account has the energy of its jobs' records, and the lines add up to the meters."""
+    for node in lab.nodes:  # an agent that stops ends its period
+        lab.kill("senergyd", node, signal.SIGTERM)
+        lab.start("senergyd", node)
+    ids = ",".join(map(str, jobs))
+    answer = json.loads(lab.run("senergy", "acct", "-a", "-X", "--json", "-j", ids).stdout)
+    expected: dict[str, float] = {}
+    for job in answer["jobs"]:
+        expected[job["account"]] = expected.get(job["account"], 0) + job["energy"]["energy_joules"]
+
+    def energies() -> dict[str, float]:
+        rows = document("cluster", "AccountUtilizationByQOS", *window)["rows"]
+        return {row["account"]: row["energy_joules"] for row in rows if row["kind"] == "job"}
+
+    until(lambda: energies() == pytest.approx(expected, abs=1e-5), f"the energies {expected}")
+    rows = document("cluster", "AccountUtilizationByUser", *window)["rows"]
+    energy = {row["kind"]: row["energy_microjoules"] for row in rows if row["kind"] != "job"}
+    root = next(row for row in rows if row.get("account") == "root" and not row["user"])
+    parts = root["energy_microjoules"] + energy["idle"] + energy["unattributed"]
+    assert parts == energy["total"] and energy["idle"] > 0
