@@ -39,7 +39,7 @@ examples:
   senergy db export periods --format parquet -o periods.parquet
 
 exit codes: 0 ok, 1 damaged, not empty or not written, 2 bad usage, 3 configuration, 4 database unavailable,
-6 no such backup, 7 senergyctld is running
+5 no permission, 6 no such backup, 7 senergyctld is running
 """
 
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from slurm_energy.accounting import backup, restore
-from slurm_energy.cli.db_location import opened
+from slurm_energy.cli.db_location import opened, refuse_own_file
 from slurm_energy.cli.output import emit, emit_json
 from slurm_energy.cli.progress_line import ProgressLine
 from slurm_energy.errors import EXIT_OK, UsageError
@@ -19,6 +19,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _backup(args: argparse.Namespace) -> int:
     with opened(args, read_only=True) as database:
+        refuse_own_file(database, args.file)
         result: dict[str, Any] = {"database": database.name, "backup": str(args.file)}
         if args.copy:
             if database.path is None:
@@ -39,6 +40,7 @@ def _backup(args: argparse.Namespace) -> int:
 
 def _restore(args: argparse.Namespace) -> int:
     with opened(args, new=True) as database, ProgressLine("restoring", "rows") as bar:
+        refuse_own_file(database, args.file)
         rows = restore.restore(args.file, database, bar.report, replace=args.force)
     result = {"database": database.name, "backup": str(args.file), "rows": rows}
     if args.json:

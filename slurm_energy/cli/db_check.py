@@ -14,7 +14,7 @@ from slurm_energy.accounting.backends import backend_of
 from slurm_energy.accounting.content_check import content_problems
 from slurm_energy.accounting.engine import Database, explained
 from slurm_energy.accounting.writer_lock import writer_lock
-from slurm_energy.cli.db_location import opened
+from slurm_energy.cli.db_location import opened, refuse_own_file
 from slurm_energy.cli.output import emit, emit_json, note
 from slurm_energy.cli.progress_line import ProgressLine
 from slurm_energy.errors import EXIT_OK, UnavailableError
@@ -115,6 +115,7 @@ def _check_backup(args: argparse.Namespace, path: Path) -> int:
 
 def _upgrade(args: argparse.Namespace) -> int:
     with opened(args) as database, writer_lock(database):
+        refuse_own_file(database, args.backup)
         with explained(database), database.connect() as connection:
             version = migrations.schema_version(connection, database.name)
         _require_tables(database.name, version)

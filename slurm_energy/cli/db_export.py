@@ -17,7 +17,7 @@ from typing import IO, Any, Final
 
 from slurm_energy.accounting.engine import explained
 from slurm_energy.accounting.export import EXPORTS, ExportColumn, ExportPeriod
-from slurm_energy.cli.db_location import opened
+from slurm_energy.cli.db_location import opened, refuse_own_file
 from slurm_energy.cli.output import emit, emit_json
 from slurm_energy.cli.progress_line import ProgressLine
 from slurm_energy.errors import EXIT_OK, EnergyError, UnavailableError, UsageError, install_extra
@@ -63,9 +63,10 @@ def run(args: argparse.Namespace) -> int:
         database.connect() as connection,
         ProgressLine("exporting", "rows") as bar,
     ):
+        refuse_own_file(database, args.out)
         rows = counted(table.read(connection, period))
         if args.out is None:
-            _write_text(sys.stdout, form, table.columns, rows)
+            _print(form, table.columns, rows)
         else:
             _write_file(args.out, form, table.columns, rows)
     if args.json:
@@ -84,6 +85,16 @@ def _period(args: argparse.Namespace) -> ExportPeriod:
     if since is not None and until is not None and since >= until:
         raise UsageError(f"--since {args.since}", f"is not before --until {args.until}")
     return ExportPeriod(since, until, args.cluster)
+
+
+def _print(form: str, columns: Sequence[ExportColumn], rows: Iterator[Sequence[Any]]) -> None:
+    try:
+        _write_text(sys.stdout, form, columns, rows)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise EnergyError("standard output", error.strerror or str(error)) from None
 
 
 def _write_file(

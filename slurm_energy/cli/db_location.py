@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from slurm_energy.accounting import backup
 from slurm_energy.accounting.engine import Database
 from slurm_energy.cli import connection
 from slurm_energy.config.database_location import DatabaseLocation, parse_database
 from slurm_energy.config.database_password import configured_database, with_password_file
-from slurm_energy.errors import UnavailableError, UsageError
+from slurm_energy.errors import ForbiddenError, UnavailableError, UsageError
 
 
 @contextmanager
@@ -26,16 +29,41 @@ def opened(args: argparse.Namespace, *, read_only: bool = False, new: bool = Fal
         ConfigError: the configuration is invalid.
         UsageError: --database is neither a path nor a URL of a database.
         UnavailableError: there is no such SQLite file.
+        ForbiddenError: the user may not open the SQLite file.
     """
     database = Database(_location(args), read_only=read_only)
     try:
-        if not new and database.path is not None and not database.path.exists():
-            raise UnavailableError(
-                f"database {database.name}", "no such file", "name another with --database"
-            )
+        if database.path is not None:
+            _require_access(database.path, new=new)
         yield database
     finally:
         database.close()
+
+
+def _require_access(path: Path, *, new: bool) -> None:
+    try:
+        exists = path.exists()
+    except OSError:  # its directory is closed to this user
+        exists = True
+    if not exists and not new:
+        raise UnavailableError(f"database {path}", "no such file", "name another with --database")
+    if exists and not os.access(path, os.R_OK | os.W_OK):
+        todo = "run senergy db as root or as the user of senergyctld"
+        raise ForbiddenError(f"database {path}", "permission denied", todo)
+
+
+def refuse_own_file(database: Database, *files: Path | None) -> None:
+    """Refuse to read or write the database itself as a backup or export of it.
+
+    Raises:
+        UsageError: one of the files is the database or belongs to it.
+    """
+    if database.path is None:
+        return
+    own = [path.resolve() for path in (database.path, *backup.side_files(database.path))]
+    for file in files:
+        if file is not None and file.resolve() in own:
+            raise UsageError(str(file), "is the database itself", "name another file")
 
 
 def _location(args: argparse.Namespace) -> DatabaseLocation:

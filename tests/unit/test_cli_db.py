@@ -10,6 +10,8 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from store_examples import Accounting, item, record
@@ -123,6 +125,41 @@ def test_a_backup_moves_a_site_to_a_server(path, store_location, tmp_path, capsy
     assert code == 1
     assert "--force" in err
     assert run(capsys, "restore", "--force", "b.gz", *location(store_location))[0] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["backup", "--force", "senergy.db"],
+        ["backup", "--force", "--copy", "./senergy.db"],
+        ["backup", "--force", "link.db"],
+        ["restore", "--force", "senergy.db"],
+        ["upgrade", "--backup", "senergy.db-wal"],
+        ["export", "jobs", "--force", "-o", "senergy.db"],
+    ],
+)
+def test_the_database_is_never_its_own_backup(arguments, path, capsys):
+    path.with_name("link.db").symlink_to(path)
+    before = rows_of(path)
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert "is the database itself" in err
+    assert rows_of(path) == before
+
+
+@pytest.mark.other_user
+def test_other_users_get_one_line(monkeypatch):
+    monkeypatch.delenv("SENERGY_CONFIG", raising=False)
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        path = Path(directory) / "senergy.db"
+        load_schema(NEWEST, path)
+        path.chmod(0o600)
+        command = [sys.executable, "-m", "slurm_energy.cli.main", "db", "check", "--database", str(path)]
+        as_nobody = {"user": 65534, "group": 65534, "extra_groups": []}
+        done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, **as_nobody)
+    assert (done.returncode, len(done.stderr.splitlines())) == (5, 1), done.stderr
+    assert "permission denied" in done.stderr
 
 
 def test_restore_and_upgrade_refuse_while_senergyctld_runs(path, capsys):
