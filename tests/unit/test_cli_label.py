@@ -19,7 +19,7 @@ from property_examples import examples as example_count
 from slurm_energy.cli.main import main
 from slurm_energy.errors import UnavailableError
 from slurm_energy.grid.factor import GridFactor
-from slurm_energy.grid.footprint import GridFactors
+from slurm_energy.grid.footprint import EmbodiedCarbon, GridFactors
 from slurm_energy.grid.series import GridSeries, SeriesSource
 from slurm_energy.reports.publication_label import LabelledWork, PublicationLabel
 from slurm_energy.reports.usage import AccountedRecord, summarise
@@ -66,6 +66,18 @@ def test_emissions_include_the_pue_and_are_computed_by_hand(controller, capsys) 
     document = json.loads(printed(capsys, "11", "--json"))
     kwh = document["energy_joules"] / 3.6e6
     assert document["footprint"]["co2e_grams"] == pytest.approx(kwh * 1.5 * 400.0)
+
+
+def test_the_embodied_share_is_shown_beside_the_emissions(controller, capsys) -> None:
+    """A job of a node for 40 s of 5 years: 1,500,000 g * 40 s / 157,788,000 s = 0.380 g."""
+    one = GridFactors(
+        GridFactor(GridSeries.constant(SOURCE, 400.0)), embodied=EmbodiedCarbon(1500.0, 0.0, 5.0)
+    )
+    controller.answers["/v1/grid"] = one.to_json()
+    footprint = json.loads(printed(capsys, "11", "--json"))["footprint"]
+    assert footprint["embodied_co2e_grams"] == pytest.approx(0.38026, abs=1e-5)
+    assert footprint["total_co2e_grams"] == pytest.approx(footprint["co2e_grams"] + 0.38026, abs=1e-5)
+    assert "embodied 380 mg, together" in printed(capsys, "11")
 
 
 def test_energy_and_time_per_unit_of_stated_work(controller, capsys) -> None:
