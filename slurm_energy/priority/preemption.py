@@ -13,7 +13,7 @@ from slurm_energy.priority.scheduling_tables import blocked_rows
 from slurm_energy.priority.snapshot import Snapshot
 from slurm_energy.reports.figure_format import with_unit
 from slurm_energy.scheduling.preemption import Running, victims
-from slurm_energy.scheduling.ranking import AGED
+from slurm_energy.scheduling.ranking import AGED, NORMAL
 from slurm_energy.slurm.queue.columns import RUNNING
 from slurm_energy.slurm.queue.node_resources import NodeResources
 
@@ -84,6 +84,7 @@ def at_risk_jobs(snapshot: Snapshot, rules: PreemptionRules) -> list[int]:
     latest = queue.deadline_s[rows] - np.fmax(fastest, queue.time_limit_s[rows])
     due = (snapshot.startable() & ~blocked_rows(queue))[rows] & (latest - rules.margin_s <= snapshot.computed)
     due &= queue.deadline_s[rows] > snapshot.computed
+    due &= snapshot.ranking.tier <= NORMAL  # a job over a level of its quota takes nothing from others
     due &= queue.het_job_id[rows] == 0  # the other components of a heterogeneous job would still wait
     already_served = np.isin(queue.job_id[rows], list(rules.already_served))
     return [int(index) for index in snapshot.order if due[index] and not already_served[index]]

@@ -30,6 +30,7 @@ from slurm_energy.errors import ForbiddenError, NotFoundError, UnavailableError,
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.priority import explanation
 from slurm_energy.priority.engine import EngineState, PriorityEngine
+from slurm_energy.priority.preemption import PreemptionRules, at_risk_jobs
 from slurm_energy.priority.quota_levels import (
     QuotaLevel,
     QuotaStandings,
@@ -190,6 +191,13 @@ def test_the_bound_on_waiting_holds_over_the_warning_level_and_not_over_the_hold
     rows = jobs_of("physics", "biology", submit_s={0: NOW - 5000.0})
     assert places(engine_with(use(90.0), wait_bound_s=1000.0), rows) == [1, 2]
     assert places(engine_with(use(101.0), wait_bound_s=1000.0), rows) == [2, 1]
+
+
+def test_jobs_over_a_level_preempt_no_others() -> None:
+    rows = [{"account": "physics", "deadline_s": NOW + 3700.0, "submit_s": NOW - 10.0}]
+    rules = PreemptionRules(margin_s=200.0)
+    assert at_risk_jobs(engine_with(use(50.0)).cycle(queue(*rows), NOW), rules) == [0]
+    assert at_risk_jobs(engine_with(use(90.0)).cycle(queue(*rows), NOW), rules) == []
 
 
 def test_the_explanation_names_the_quota() -> None:
