@@ -4,7 +4,7 @@
 # make soak   long rounds (300 of kill -9 of senergyd at random instants) and new examples for the property tests
 # make lint   ruff, mypy --strict, layers of imports, clang-format
 # make fuzz   guided fuzzing of what reaches the agent, FUZZ_SECONDS (60) for each target
-# make plugins  slurmctld's plugin, against the source of the installed Slurm (fetched with apt)
+# make plugins  the plugins for exactly the installed Slurm: its headers, and its source (fetched with apt)
 # make install-hooks, uninstall-hooks   the C and Lua parts in PREFIX/lib/slurm-energy (docs/install.md)
 # make venv   .venv with the package and its development needs;  make build  the C parts
 # SLURM_PREFIX=/opt/slurm  with build, install and plugins: a Slurm outside /usr (without: the one on PATH)
@@ -111,7 +111,7 @@ lint: deps-build deps-lint $(VENV)/.installed-dev lint-python
 	clang-format --dry-run --Werror $(C_SOURCES)
 	@for dir in $(C_DIRS); do $(MAKE) --no-print-directory -C $$dir clean all CFLAGS_EXTRA='-Wall -Wextra -Werror' || exit 1; done
 	@CFLAGS_EXTRA='-Wall -Wextra -Werror' $(BIN)/senergy build-plugins || { \
-		code=$$?; [ $$code = 4 ] && echo "plugins/ not compiled: no source of Slurm"; }
+		code=$$?; [ $$code = 4 ] && echo "Not all of plugins/ compiled: no source or headers of Slurm"; }
 
 FUZZ_SECONDS ?= 60
 fuzz: $(VENV)/.installed-dev

@@ -61,6 +61,15 @@ static const char *connect_within(int fd, const char *path, int64_t deadline_ms)
     return NULL;
 }
 
+/* Whether the peer may give orders to root: only root and this process's user may listen for senergyd. */
+static bool peer_is_trusted(int fd) {
+    struct ucred peer;
+    socklen_t size = sizeof(peer);
+
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+           (peer.uid == 0 || peer.uid == geteuid());
+}
+
 static const char *send_within(int fd, const char *message, size_t length, int64_t deadline_ms) {
     while (length > 0) {
         ssize_t sent = send(fd, message, length, MSG_NOSIGNAL);
@@ -107,6 +116,8 @@ const char *exchange(const char *socket_path, const char *message, size_t length
     if (fd < 0)
         return strerror(errno);
     const char *problem = connect_within(fd, socket_path, start + connect_ms);
+    if (!problem && !peer_is_trusted(fd))
+        problem = "another user listens there";
     if (!problem)
         problem = send_within(fd, message, length, start + total_ms);
     if (!problem)

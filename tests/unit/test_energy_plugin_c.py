@@ -230,6 +230,30 @@ def test_a_moment_of_lowered_rights_is_not_reported(agent, plugin, tmp_path):
     assert plugin.logged() == 0
 
 
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_an_agent_of_another_user_is_not_believed(plugin, tmp_path):
+    path = tmp_path / "agent.sock"
+    for folder in (tmp_path, *tmp_path.parents[:3]):
+        folder.chmod(0o755)
+    tmp_path.chmod(0o777)
+    answer = '{"ok":true,"epoch":"a","joules":9,"watts":1}'
+    code = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen()\n"
+        "print('ready', flush=True)\n"
+        "while True:\n"
+        f"    c, _ = s.accept(); c.sendall(b'{answer}\\n'); c.close()\n"
+    )
+    argv = ["python3", "-c", code, str(path)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, user=65534, cwd="/") as impostor:
+        try:
+            assert impostor.stdout.readline() == "ready\n"
+            assert plugin.joules() == 0
+            assert plugin.logged() == 1
+        finally:
+            impostor.kill()
+
+
 @examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(st.characters(codec="latin-1", exclude_characters="\n\r\0"), max_size=300))
 def test_any_answer_is_parsed_without_harm(plugin, text):
