@@ -15,7 +15,16 @@ from slurm_energy.reports.fields import FIELDS, Field, Style, Value
 from slurm_energy.reports.table import Column, parse_columns
 from slurm_energy.reports.usage import JobUsage, worst_quality
 from slurm_energy.slurm.release import Release
-from slurm_energy.slurm.sacct_fields import DATE, SACCT_FIELDS, SacctField, explain_missing, fields_of
+from slurm_energy.slurm.sacct_fields import (
+    DATE,
+    NEWEST,
+    SACCT_FIELDS,
+    Overflow,
+    SacctField,
+    date_overflow,
+    explain_missing,
+    fields_of,
+)
 
 LISTING: Final = "senergy acct --helpformat lists all"
 DEFAULT_COLUMNS: Final = (
@@ -46,7 +55,7 @@ def catalogue(release: Release | None) -> tuple[Field[AcctRow], ...]:
     if release is None:
         known = {name: field for name, field in (ours | _CELLS).items() if name not in _SOURCE_OF}
         return tuple(sorted(known.values(), key=lambda field: field.name.lower()))
-    theirs = {field.name: _of_sacct(field) for field in fields_of(release)}
+    theirs = {field.name: _of_sacct(field, date_overflow(release)) for field in fields_of(release)}
     theirs |= {name: ours[name] for name in _OUR_ENERGY}
     others = sorted(ours.keys() - theirs.keys(), key=str.lower)
     return (*theirs.values(), *(ours[name] for name in others))
@@ -124,8 +133,13 @@ def _explain(name: str, release: Release | None, flag: str) -> None:
         raise UsageError(f"{flag}: field '{shown(name)}'", why)
 
 
-def _of_sacct(field: SacctField) -> Field[AcctRow]:
-    """Return the column for a field of sacct."""
+def _of_sacct(field: SacctField, of_dates: Overflow) -> Field[AcctRow]:
+    """Return the column for a field of sacct.
+
+    Args:
+        field: the field.
+        of_dates: treatment of times that are longer than the column.
+    """
     return Field(
         field.name,
         abs(field.width),
@@ -133,7 +147,7 @@ def _of_sacct(field: SacctField) -> Field[AcctRow]:
         lambda row: row.cells.get(field.name),
         field.doc,
         left=field.width < 0,
-        overflow=field.overflow,
+        overflow=of_dates if field.overflow == DATE else field.overflow,
         slurm=True,
     )
 
@@ -170,7 +184,7 @@ _OF_EVERY_JOB: Final = ("ConsumedEnergy", "ConsumedEnergyRaw", "kWh", "Quality",
 _SOURCE_OF: Final = {"SlurmEnergy": "ConsumedEnergy", "SlurmEnergyRaw": "ConsumedEnergyRaw"}
 _USAGE_FIELDS: Final = {field.name: field for field in FIELDS}
 _CELLS: Final = {
-    field.name: _of_sacct(field)
+    field.name: _of_sacct(field, date_overflow(NEWEST))
     for field in SACCT_FIELDS
     if field.name in _USAGE_FIELDS and field.name not in _OUR_ENERGY
 }

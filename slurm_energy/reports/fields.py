@@ -19,7 +19,7 @@ from slurm_energy.spelling import suggestion
 
 Value = str | float | None
 ValueFormat = Literal["text", "scaled", "number", "figure", "duration", "time", "slurm_time"]
-Overflow = Literal["cut", "widen", "date"]
+Overflow = Literal["cut", "widen", "date", "cut_date", "hash"]
 Row = TypeVar("Row")
 UNKNOWN = "unknown"
 PLAIN = DisplayUnits(convert=False)
@@ -77,7 +77,8 @@ class Field(Generic[Row]):
         expected: function that returns whether a row should have a value. If it should, None means unknown;
             otherwise None means that the column does not apply to the row.
         overflow: treatment of a text that is longer than the column. `cut`: its end is replaced by `+`;
-            `widen`: the row becomes wider; `date`: the end is dropped, in output for programs too.
+            `widen`: the row becomes wider; `date`: the end is dropped, in output for programs too;
+            `cut_date`: the end is dropped; `hash`: the column is filled with `#`.
         slurm: whether this is a column of sacct. Its header is cut to the width, as in sacct.
         total: function that returns the text below all rows if that is not their sum; None: the sum of an
             additive column, else nothing.

@@ -17,6 +17,7 @@ from slurm_energy.safe_text import display_width, escape_controls, escape_csv
 MAX_WIDTH = 4096
 ALL = "all"
 """The word for all fields, in any case of letters, as in sacct."""
+_TIME_WORDS = ("Unknown", "None")  # sacct cuts them, and fills the column for other times
 _CSV_DELIMITERS = (",", ";", "\t")
 _ITEM = re.compile(r"(?P<name>[A-Za-z0-9]+)(?:%(?P<left>-)?(?P<width>\d{1,5}))?", re.ASCII)
 
@@ -54,9 +55,12 @@ class Column(Generic[Row]):
         """Return a text padded to the width of the column, or shortened if the field requires it."""
         text = escape_controls(text)
         width = self.width or display_width(text)
-        if self.field.overflow == "date":
+        overflow = self.field.overflow
+        if overflow == "hash" and len(text) > width and text not in _TIME_WORDS:
+            text = "#" * width
+        elif overflow in ("date", "cut_date", "hash"):
             text = text[:width]
-        if self.field.overflow != "widen" or display_width(text) < width:
+        if overflow != "widen" or display_width(text) < width:
             return fit(text, width, self.left)
         return text
 

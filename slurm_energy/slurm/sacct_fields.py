@@ -13,13 +13,13 @@ from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
 from slurm_energy.slurm.release import Release
 
-Overflow = Literal["cut", "widen", "date"]
+Overflow = Literal["cut", "widen", "date", "cut_date", "hash"]
 CUT: Final = "cut"
 """Text that is longer than the column ends in `+`."""
 WIDEN: Final = "widen"
 """Numbers and durations are never cut; the row becomes wider."""
 DATE: Final = "date"
-"""Times are cut to the column's width without a mark, with --parsable too."""
+"""Times are treated as `date_overflow` says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +181,16 @@ SACCT_FIELDS: Final = (
 
 NEWEST: Final = Release(26, 5, 0)
 """The newest release that this table describes."""
+
+
+def date_overflow(release: Release) -> Overflow:
+    """Return what sacct of a release does to a time that is longer than its column.
+
+    Returns:
+        `date`: the end is dropped, with --parsable too. `cut_date`: the end is dropped, in tables only.
+        `hash`: the column is filled with `#`, in tables only.
+    """
+    return "date" if release < (23, 2, 1) else "cut_date" if release < (23, 11) else "hash"
 
 
 def fields_of(release: Release) -> tuple[SacctField, ...]:

@@ -51,13 +51,18 @@ def test_both_commands_over_the_same_jobs(login: LabDriver, monkeypatch: pytest.
     energy_of_foreign_jobs_is_hidden(login, jobs)
 
 
-def acct(*arguments: str) -> str:
-    """Return the output of `senergy acct`, run in this process to save the starts of 60 interpreters."""
+def run_acct(*arguments: str) -> tuple[int, str, str]:
+    """Run `senergy acct` in this process, to save the starts of 60 interpreters."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main(["acct", *arguments])
-    assert code == 0, (arguments, err.getvalue())
-    return out.getvalue()
+    return code, out.getvalue(), err.getvalue()
+
+
+def acct(*arguments: str) -> str:
+    code, out, err = run_acct(*arguments)
+    assert code == 0, (arguments, err)
+    return out
 
 
 def stripped(text: str) -> list[str]:
@@ -72,9 +77,14 @@ def both_print_the_same_rows(lab: LabDriver, jobs: dict[str, int]) -> None:
         arguments = re.sub(r"\{(\w+)\}", lambda match: str(jobs[match[1]]), case).split(" ")
         # A running job becomes older between the two calls.
         for _ in range(3):
-            theirs, ours = lab.run("sacct", *arguments).stdout, acct(*arguments)
+            done = lab.run("sacct", *arguments, check=False)
+            code, ours, _ = run_acct(*arguments)
+            theirs = done.stdout
             if stripped(theirs) == stripped(ours):
                 break
+        if done.returncode != 0:  # sacct 26.05 does not know the user nobody
+            assert (code, ours) == (2, ""), case
+            continue
         equal = stripped(theirs) == stripped(ours)
         rows = len(stripped(ours)) - (0 if "-n" in arguments else 1 if {"-p", "-P"} & {*arguments} else 2)
         table.append((case, rows, equal))
@@ -82,7 +92,7 @@ def both_print_the_same_rows(lab: LabDriver, jobs: dict[str, int]) -> None:
             differing.append((case, theirs, ours))
     assert not differing, differing[:2]
     with_rows = [case for case, rows, _ in table if rows]
-    assert len(table) >= 60 and len(with_rows) >= 55, [case for case, rows, _ in table if not rows]
+    assert len(table) >= 60 and len(with_rows) >= 50, [case for case, rows, _ in table if not rows]
     if os.environ.get("UPDATE_GOLDEN"):
         _record(lab, table)
 
@@ -154,6 +164,7 @@ def test_every_option_of_the_installed_sacct_is_known(lab: LabDriver) -> None:
     page = lab.run("sacct", "--help").stdout
     heads = re.findall(r"^ {5,9}(-\S.*?)(?::|$)", page, re.MULTILINE)
     printed = {name for head in heads for name in re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", head)}
+    printed -= {"--expand-pattern"}  # misspelt in the page since 24.05
     assert len(printed) > 60 and printed <= known, printed - known
 
 
@@ -176,7 +187,9 @@ def the_document_has_the_keys_and_types_of_sacct(lab: LabDriver, jobs: dict[str,
     extra += [step.pop("energy") for job in ours["jobs"] for step in job["steps"]]
     assert any(item and item["energy_joules"] for item in extra)
     assert ours["meta"].pop("senergy") == {"format": 2, "version": "0.1.0", "scope": "all"}
-    assert ours.pop("warnings") == []
+    assert ours.pop("warnings") == theirs.pop("warnings", [])  # 22.05 has no warnings
+    for document in (ours, theirs):
+        document["meta"].pop("command", None)
     assert shape(ours) == shape(theirs)
     yaml = pytest.importorskip("yaml")
     assert yaml.safe_load(acct("--yaml", "-X", "-j", str(jobs["plain"]))) == json.loads(

@@ -299,6 +299,24 @@ def test_the_options_have_one_meaning_each() -> None:
     assert json.dumps(names)  # all of them are text
 
 
+@pytest.mark.parametrize(
+    ("release", "table", "parsable"),
+    [
+        (Release(22, 5, 8), ["2026-11-18", "Unknow"], ["2026-11-18", "Unknow"]),
+        (Release(23, 2, 7), ["2026-11-18", "Unknow"], ["2026-11-18T11:06:40", "Unknown"]),
+        (Release(24, 11, 5), ["##########", "Unknow"], ["2026-11-18T11:06:40", "Unknown"]),
+    ],
+)
+def test_times_that_do_not_fit_look_as_in_each_release(
+    release: Release, table: list[str], parsable: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    fake_controller.install(monkeypatch, answers())
+    sacct_answers.install(monkeypatch, [sacct_answers.job(24, End="Unknown")])
+    monkeypatch.setattr("slurm_energy.cli.acct_query.installed_release", lambda: release)
+    assert show(capsys, "-n", "-o", "start%10,end%6").split() == table
+    assert show(capsys, "-nP", "-o", "start%10,end%6").strip().split("|") == parsable
+
+
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 def test_no_spreadsheet_takes_a_name_for_a_formula(
     delimiter: str, fake: sacct_answers.FakeSacct, capsys: pytest.CaptureFixture[str]
