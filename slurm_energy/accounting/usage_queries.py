@@ -41,8 +41,8 @@ class UsageQuery:
         edges: ascending Unix seconds: the window, and the edges of the intervals inside it.
         clusters: names; empty: all.
         nodes: count the energy on these nodes only; empty: all nodes. CPU and GPU time are then unknown.
-        rates: returns emissions and cost per microjoule between two times, None for unknown ones. None
-            instead of the function: emissions and cost are not summed.
+        rates: returns rates per microjoule between two times, such as emissions; an unknown rate is None.
+            None instead of the function: nothing is weighted.
         count_jobs: also count the jobs that ran.
     """
 
@@ -66,7 +66,8 @@ class IntervalUsage:
         start, end: Unix seconds.
         sums: by group.
         jobs: number of jobs by group, if the query counts them.
-        weighted: by group, emissions and cost by the rates of the query; None: unknown.
+        weighted: for each rate of the query, the sum of energy times rate by group.
+        unknown: for each rate, the groups with energy at times at which the rate is unknown.
         prorated: whether energy of a period was divided at an edge of the interval.
     """
 
@@ -74,7 +75,8 @@ class IntervalUsage:
     end: int
     sums: GroupSums = field(default_factory=dict)
     jobs: dict[int, int] = field(default_factory=dict)
-    weighted: dict[int, list[float | None]] = field(default_factory=dict)
+    weighted: list[dict[int, float]] = field(default_factory=list)
+    unknown: list[set[int]] = field(default_factory=list)
     prorated: bool = False
 
     def add(self, group: int, values: Sequence[int]) -> None:
@@ -83,16 +85,22 @@ class IntervalUsage:
         for index, value in enumerate(values):
             sums[index] += value
 
-    def weigh(self, group: int, energy_uj: int, rates: Rates) -> None:
-        """Add the emissions and cost of energy."""
-        amounts = self.weighted.get(group)
-        if amounts is None:
-            amounts = self.weighted[group] = [0.0] * len(rates)
-        for index, rate in enumerate(rates):
+    def weigh(self, energies: Iterable[tuple[int, int]], rates: Rates) -> None:
+        """Add the emissions and cost of energy.
+
+        Args:
+            energies: pairs of group and microjoules.
+            rates: emissions and cost per microjoule.
+        """
+        if not self.weighted:
+            self.weighted, self.unknown = [{} for _ in rates], [set() for _ in rates]
+        pairs = energies if len(rates) == 1 else list(energies)
+        for sums, unknown, rate in zip(self.weighted, self.unknown, rates, strict=True):
             if rate is None:
-                amounts[index] = None
-            elif (amount := amounts[index]) is not None:
-                amounts[index] = amount + energy_uj * rate
+                unknown.update(group for group, _ in pairs)
+            else:
+                for group, energy_uj in pairs:
+                    sums[group] = sums.get(group, 0.0) + energy_uj * rate
 
 
 _TOTAL: Final = SUM_COLUMNS.index("total_uj")
@@ -266,9 +274,7 @@ def _weigh_whole_periods(
     # There may be a million rows: the driver's cursor yields them in half the time of SQLAlchemy.
     cursor = cast(Iterable[tuple[int, int, int, int]], result.cursor or ())
     for (start, end), rows in itertools.groupby(cursor, key=operator.itemgetter(0, 1)):
-        current = rates(start, end)
-        for row in rows:
-            interval.weigh(row[2], row[3], current)
+        interval.weigh(map(operator.itemgetter(2, 3), rows), rates(start, end))
     result.close()
 
 
@@ -341,7 +347,7 @@ def _add_rows(
         interval.prorated |= inside != (start, end) and any(values)
         interval.add(group, parts)
         if rates is not None and parts[_TOTAL]:
-            interval.weigh(group, parts[_TOTAL], rates(*inside))
+            interval.weigh([(group, parts[_TOTAL])], rates(*inside))
 
 
 def _part(value: int, start: int, end: int, inside_start: int, inside_end: int) -> int:

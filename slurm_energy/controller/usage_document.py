@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from slurm_energy.accounting.usage_groups import COVERAGE, JOB, GroupKey
 from slurm_energy.accounting.usage_queries import IntervalUsage, WindowUsage
@@ -25,7 +25,7 @@ RowKey = tuple[str, int, str, tuple[str | int | None, ...]]
 
 
 class GridRates:
-    """Emissions and cost of a microjoule by span of time, each computed once.
+    """Emissions and cost of a microjoule: constants, and functions of time whose values are computed once.
 
     Args:
         factors: emissions and cost per kWh.
@@ -34,25 +34,49 @@ class GridRates:
     def __init__(self, factors: GridFactors) -> None:
         self._factors = (factors.carbon, factors.price)
         self._scale = _JOULES_PER_MICROJOULE * (1.0 if factors.pue is None else factors.pue)
+        self._varying = [factor for factor in self._factors if _varies(factor)]
         self._known: dict[tuple[int, int], list[float | None]] = {}
 
     @property
     def vary(self) -> bool:
         """Whether emissions or cost of energy depend on when it was used."""
-        return any(
-            factor is not None and factor.series is not None and not factor.series.is_constant
-            for factor in self._factors
-        )
+        return bool(self._varying)
 
     def __call__(self, start: int, end: int) -> list[float | None]:
-        """Return grams and currency units per microjoule between two times; None: unknown."""
+        """Return the rates that vary, per microjoule between two times; None: unknown."""
         if (start, end) not in self._known:
-            self._known[start, end] = [self._rate(factor, start, end) for factor in self._factors]
+            self._known[start, end] = [self._rate(factor, start, end) for factor in self._varying]
         return self._known[start, end]
 
-    def _rate(self, factor: GridFactor | None, start: int, end: int) -> float | None:
-        amount = None if factor is None else factor.amount([(start, end, 1.0)]).amount
+    def footprint(
+        self, energy_uj: int, groups: Iterable[int], interval: IntervalUsage
+    ) -> tuple[float | None, float | None]:
+        """Return emissions in grams and cost of the energy of some groups in an interval; None: unknown."""
+        members = sorted(groups)
+        grams, cost = (self._amount(factor, energy_uj, members, interval) for factor in self._factors)
+        return grams, cost
+
+    def _amount(
+        self, factor: GridFactor | None, energy_uj: int, groups: Sequence[int], interval: IntervalUsage
+    ) -> float | None:
+        if factor is None or not energy_uj:
+            return None if factor is None else 0.0
+        index = next((place for place, one in enumerate(self._varying) if one is factor), None)
+        if index is None:
+            rate = self._rate(factor, interval.start, interval.end)
+            return None if rate is None else energy_uj * rate
+        if not interval.unknown[index].isdisjoint(groups):
+            return None
+        sums = interval.weighted[index]
+        return math.fsum(sums.get(group, 0.0) for group in groups)
+
+    def _rate(self, factor: GridFactor, start: int, end: int) -> float | None:
+        amount = factor.amount([(start, end, 1.0)]).amount
         return None if amount is None else amount * self._scale
+
+
+def _varies(factor: GridFactor | None) -> TypeGuard[GridFactor]:
+    return factor is not None and factor.series is not None and not factor.series.is_constant
 
 
 def usage_rows(
@@ -83,7 +107,7 @@ def usage_rows(
 class _RowSums:
     values: list[int] = field(default_factory=lambda: [0] * len(SUM_COLUMNS))
     jobs: int = 0
-    weighted: list[list[float | None]] = field(default_factory=list)
+    groups: set[int] = field(default_factory=set)
 
 
 def _sums_by_key(
@@ -99,8 +123,7 @@ def _sums_by_key(
         for place, value in enumerate(interval.sums.get(row_id, ())):
             row.values[place] += value
         row.jobs += interval.jobs.get(row_id, 0)
-        if row_id in interval.weighted:
-            row.weighted.append(interval.weighted[row_id])
+        row.groups.add(row_id)
     return result
 
 
@@ -120,7 +143,7 @@ def _row(
 ) -> dict[str, Any]:
     cluster, index, kind, names = key
     values = sums.values
-    grams, cost = _footprint(sums, rates, interval)
+    grams, cost = rates.footprint(values[_INDEX["total_uj"]], sums.groups, interval)
     return {
         "cluster": cluster,
         "interval": index,
@@ -142,28 +165,3 @@ def _row(
 def _order(row: Mapping[str, Any], by: Sequence[str]) -> tuple[Any, ...]:
     values = ((row[name] is None, "" if row[name] is None else row[name]) for name in by)
     return row["cluster"], row["interval"], _KINDS.index(row["kind"]), *values
-
-
-def _footprint(
-    sums: _RowSums, rates: GridRates, interval: IntervalUsage
-) -> tuple[float | None, float | None]:
-    """Return emissions and cost of a row."""
-    energy_uj = sums.values[_INDEX["total_uj"]]
-    if not rates.vary or not energy_uj:
-        grams, cost = rates(interval.start, interval.end)
-        return _product(energy_uj, grams), _product(energy_uj, cost)
-    return _sum(one[0] for one in sums.weighted), _sum(one[1] for one in sums.weighted)
-
-
-def _product(energy_uj: int, rate: float | None) -> float | None:
-    return None if rate is None else energy_uj * rate
-
-
-def _sum(amounts: Iterable[float | None]) -> float | None:
-    """Return the sum of amounts; None: one of them is unknown."""
-    known: list[float] = []
-    for amount in amounts:
-        if amount is None:
-            return None
-        known.append(amount)
-    return math.fsum(known)

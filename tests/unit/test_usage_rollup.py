@@ -220,8 +220,9 @@ def test_windows_of_days_have_the_energy_of_their_periods(
         inside = [min(end, interval.end) - max(start, interval.start) for start, end in hours]
         energy = 7 * sum(seconds for seconds in inside if seconds > 0)
         assert sum(sums[TOTAL] for sums in interval.sums.values()) == energy
-        assert sum(amounts[0] or 0 for amounts in interval.weighted.values()) == energy
-        assert all(amounts[1] is None for amounts in interval.weighted.values())
+        weighted = interval.weighted or [{}, {}]
+        assert (sum(weighted[0].values()), weighted[1]) == (energy, {})
+        assert not energy or interval.unknown == [set(), set(weighted[0])]
     rollup.close()
 
 
@@ -404,7 +405,9 @@ def test_all_stores_give_equal_rows(store_location: str, tmp_path: Path) -> None
         usage = rollup.usage(*edges, rates=rates, count_jobs=True)
         by = ("account", "user", "qos", "partition", "policy", "tag", "cpus")
         text = json.dumps(usage_rows(usage, usage.groups, by, rates))
-        text += json.dumps(usage_rows(rollup.usage(*edges, nodes=("n1",)), usage.groups, by, rates))
+        text += json.dumps(
+            usage_rows(rollup.usage(*edges, rates=rates, nodes=("n1",)), usage.groups, by, rates)
+        )
         rollup.close()
         return text
 
