@@ -161,11 +161,15 @@ def test_a_missing_permission_rejects_no_record(server, location):
     """The records stay in the agents' spools until the permission is granted."""
     url = sqlalchemy.make_url(location)
     tables_of_store = "ALL TABLES IN SCHEMA public" if server.name == "postgresql" else "*.*"
-    server.execute(f"CREATE USER reader; GRANT SELECT ON {tables_of_store} TO reader", url.database)
+    password = "PASSWORD 'secret'" if server.name == "postgresql" else "IDENTIFIED BY 'secret'"
+    server.execute(f"CREATE USER reader {password}", url.database)
+    server.execute(f"GRANT SELECT ON {tables_of_store} TO reader", url.database)
     items, _ = ingest.read_items([item()])
     try:
         with (
-            engine.connect(url.set(username="reader").render_as_string(False)) as connection,
+            engine.connect(
+                url.set(username="reader", password="secret").render_as_string(False)
+            ) as connection,
             pytest.raises(sqlalchemy.exc.DBAPIError),
         ):
             ingest.store(connection, items, 1.0)
