@@ -18,7 +18,9 @@ import report_examples as examples
 from base_install import Outcome
 
 from slurm_energy.cli.reference import COMMANDS, parser_of
+from slurm_energy.grid.factor import GridFactor
 from slurm_energy.grid.footprint import GridFactors
+from slurm_energy.grid.series import GridSeries, SeriesSource
 
 pytestmark = pytest.mark.slow
 EXTRAS = ("numpy", "scipy", "numba", "matplotlib", "pyarrow", "mfusepy", "pyghmi", "amdsmi", "torch")
@@ -28,7 +30,9 @@ ANSWERS: dict[str, Any] = {
     "/v1/jobs/11": {"decisions": [], "records": examples.cpu_job()},
     "/v1/jobs/12_3": {"decisions": [], "records": examples.gpu_job()},
     "/v1/priority": queue_answers.priority(*queue_answers.queue()),
-    "/v1/grid": GridFactors().to_json(),
+    "/v1/grid": GridFactors(GridFactor(GridSeries(SeriesSource("uk", "GB"), [(0.0, 60.0, 1.0)]))).to_json(),
+    "/v1/quota": {"scope": "all", "quotas": [{"account": "physics", "resource": "energy", "unit": "J"}]},
+    "/v1/quota/changes": {"scope": "all", "changes": []},
     "/v1/shares": queue_answers.shares(),
     "/v1/policies": {"policies": [], "bounds": {}, "defaults": {"policy": "monitor"}},
     "/v1/tuning": {"scope": "all", "programs": [{"workload": "bert-base", "runs": 1}]},
@@ -90,6 +94,18 @@ budget history -S now-1hours -E now --points 9 --ascii
 budget history --changes
 budget history --html budget.html
 budget explain 12 --json
+grid show -S now-2hours -E now --zone GB -o start,carbon -n -p --config energy.toml
+grid show --json
+grid show -P
+grid show --helpformat -v
+grid export carbon -S now-1days --zone GB -o carbon.csv
+grid export carbon
+grid check carbon.csv --quantity carbon
+grid factors DE --json
+quota show physics -o account,used -n -p --config energy.toml
+quota show -P --json
+quota show --helpformat -v
+quota changes
 top --cluster --once --ascii
 policies --config energy.toml
 policies --json
@@ -125,6 +141,7 @@ sweep script.sh --threads 4 --dry-run --csv --config energy.toml
 NEEDS = {
     "lab": "lab --help\nlab run gemm\nhelp lab",
     "plots": f"""job 11 --png x.png
+grid show --png x.png
 experiment {WINDOW} --png x.png
 budget history -S uts1794913600 -E uts1795000000 --png x.png""",
     "predict": """predict --list --json
@@ -151,6 +168,10 @@ db recover missing.db new.db --json
 db upgrade --backup b.gz --dry-run --database /nonexistent/senergy.db
 db prune traces --before now --cluster c --dry-run --database /nonexistent/senergy.db
 db export jobs --format csv -o j.csv --since now-1days --until now --cluster c --force --database /nonexistent
+grid fetch --json
+quota set physics 5kWh --user bob --period month --warn 80 --hold 100 --reason x
+quota set physics 5kWh --start now --end now+1days
+quota remove physics --user bob --resource cost --period year
 budget set site 5kW --until now+2hours --reason x
 budget set site --configured
 tune forget --all
