@@ -9,6 +9,7 @@ from typing import Any
 from slurm_energy.agent.budget.node_budget import NodeBudget
 from slurm_energy.agent.jobs.job_records import running_records
 from slurm_energy.agent.jobs.sessions import OPEN, Session, SessionTable
+from slurm_energy.agent.jobs.step_energy import with_divided_energy
 from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.metering.cpu_time_meter import SampleReason
 from slurm_energy.agent.metering.live_power import MIN_WINDOW_S
@@ -89,7 +90,8 @@ class LiveQueries:
         """
         now = self._clock.unix()
         sessions = [session for session in self._running.values() if session.phase == OPEN]
-        records = running_records((session for session in sessions if session.node == node), now)
+        shown = (with_divided_energy(s, self._devices.root) for s in sessions if s.node == node)
+        records = running_records(shown, now)
         return LiveReport(
             next((session.cluster for session in sessions), cluster),
             node,

@@ -7,6 +7,7 @@ without such a step. The extern step is the container of the whole job and takes
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,6 +39,22 @@ def divide_step_energy(session: Session, root: Path) -> None:
     for name, uj in new.items():
         for step, part in zip(receivers, apportion(uj, weights), strict=True):
             step.energy_uj[name] = step.energy_uj.get(name, 0) + part
+
+
+def with_divided_energy(session: Session, root: Path) -> Session:
+    """Return a copy of a session after a division. The session itself does not change.
+
+    Args:
+        session: the job.
+        root: directory that contains `proc`.
+    """
+    steps = {
+        name: dataclasses.replace(step, energy_uj=dict(step.energy_uj))
+        for name, step in session.steps.items()
+    }
+    copy = dataclasses.replace(session, steps=steps)
+    divide_step_energy(copy, root)
+    return copy
 
 
 def _runs(session: Session, step: JobStep, root: Path) -> bool:
