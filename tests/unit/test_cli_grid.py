@@ -21,6 +21,7 @@ from slurm_energy.protocol.grid_requests import factors_of
 from slurm_energy.reports.grid_table import grid_rows
 from slurm_energy.reports.site_pages import controller_lines
 
+pytestmark = pytest.mark.slow
 START = datetime(2026, 3, 10, 8, tzinfo=UTC).timestamp()
 HOUR = 3600.0
 WINDOW = ("-S", "2026-03-10T08:00", "-E", "2026-03-10T12:00")

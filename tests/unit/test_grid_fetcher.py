@@ -36,6 +36,7 @@ from slurm_energy.grid.csv_series import iso_time, parse_time
 from slurm_energy.grid.footprint import GridFactors
 from slurm_energy.log_once import RepeatedFailureLog
 
+pytestmark = pytest.mark.slow
 DATA = Path(__file__).parents[1] / "data" / "grid"
 EIGHT = parse_time("2026-03-10T08:00Z")
 NOW = parse_time("2026-03-10T10:10Z")

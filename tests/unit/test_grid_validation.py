@@ -10,6 +10,7 @@ from slurm_energy.config.findings import Severity
 from slurm_energy.validation import check_file
 from slurm_energy.validation.host import Host, SlurmConf
 
+pytestmark = pytest.mark.slow
 ENTSOE = '[carbon]\nprovider = "entsoe"\nzone = "DE"\ntoken_file = "HERE/token"\n'
 CASES = {
     "provider": ('[carbon]\nprovider = "entso"\n', "error", "carbon.provider", "must be one of yearly"),

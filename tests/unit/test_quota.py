@@ -43,6 +43,7 @@ from slurm_energy.protocol.quota_requests import QuotaKey, QuotaOrder, parse_amo
 from slurm_energy.slurm.fair_share import ShareTree
 from slurm_energy.slurm.queue.job_update import JobUpdater, UpdateResult
 
+pytestmark = pytest.mark.slow
 KWH = 3.6e6
 HOUR = 3600
 MARCH = datetime(2026, 3, 10, 12, tzinfo=UTC).timestamp()
