@@ -17,7 +17,7 @@ from sqlalchemy import Connection, LargeBinary, Table, func, inspect, select
 
 from slurm_energy import __version__
 from slurm_energy.accounting import tables
-from slurm_energy.accounting.backup_file import BackupHeader, BackupWriter
+from slurm_energy.accounting.backup_file import BackupHeader, BackupWriter, temporary_name
 from slurm_energy.accounting.engine import Database, explained, transaction
 from slurm_energy.accounting.integrity import DamagedDatabaseError, schema_problems
 from slurm_energy.accounting.migrations import schema_version
@@ -88,9 +88,8 @@ def copy_sqlite(source: Path, target: Path, progress: Progress, *, replace: bool
         raise EnergyError(str(target), "exists already", "name another file, or use --force")
     if not source.exists():
         raise UnavailableError(f"database {source}", "does not exist")
-    temporary = target.with_name(f".{target.name}.new")
+    temporary = temporary_name(target)
     try:
-        temporary.unlink(missing_ok=True)
         os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         _copy_pages(source, temporary, progress)
         sync_file(temporary)

@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import json
 import os
+import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,11 +70,10 @@ class BackupWriter:
         if path.exists() and not replace:
             raise EnergyError(str(path), "exists already", "name another file, or use --force")
         self.rows: dict[str, int] = {}
-        self._path, self._temporary = path, path.with_name(f".{path.name}.new")
+        self._path, self._temporary = path, temporary_name(path)
         self._hash = hashlib.sha256()
         self._header = header
         try:
-            self._temporary.unlink(missing_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
             self._raw = open(os.open(self._temporary, flags, 0o600), "wb")  # noqa: PTH123, SIM115
         except OSError as error:
@@ -238,6 +238,14 @@ class BackupReader:
     def _damaged(self, reason: str) -> DamagedBackupError:
         what, why = f"backup {self.path}", f"damaged at line {self._number}: {shown(reason, 120)}"
         return DamagedBackupError(what, why, "use another backup")
+
+
+def temporary_name(path: Path) -> Path:
+    """Return a name for a file that will be renamed to `path` when it is complete.
+
+    It differs between commands that write the same file at the same time.
+    """
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.new")
 
 
 def is_backup_file(path: Path) -> bool:

@@ -18,6 +18,7 @@ from sqlalchemy import Column, LargeBinary, Table
 
 from slurm_energy.accounting import migrations, tables, usage_tables
 from slurm_energy.accounting.backup import side_files, stored_columns, sync_file
+from slurm_energy.accounting.backup_file import temporary_name
 from slurm_energy.accounting.content_check import record_problem
 from slurm_energy.accounting.engine import connect
 from slurm_energy.accounting.integrity import verify
@@ -76,10 +77,8 @@ def recover(source: Path, target: Path, progress: Callable[[int], None]) -> Reco
     """
     if target.exists():
         raise EnergyError(str(target), "exists already", "name another file")
-    new = target.with_name(f".{target.name}.new")
+    new = temporary_name(target)
     try:
-        for path in (new, *side_files(new)):
-            path.unlink(missing_ok=True)
         os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         result = _recover(source, new, progress)
         verify(new)

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final
 
+from slurm_energy.accounting.backup_file import temporary_name
 from slurm_energy.accounting.engine import explained
 from slurm_energy.accounting.export import EXPORTS, ExportColumn, ExportPeriod
 from slurm_energy.cli.db_location import opened, refuse_own_file
@@ -101,9 +102,8 @@ def _write_file(
     path: Path, form: str, columns: Sequence[ExportColumn], rows: Iterator[Sequence[Any]]
 ) -> None:
     """Write a file; it gets its name when it is complete."""
-    temporary = path.with_name(f".{path.name}.new")
+    temporary = temporary_name(path)
     try:
-        temporary.unlink(missing_ok=True)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         if form == "parquet":
             with os.fdopen(descriptor, "wb") as file:

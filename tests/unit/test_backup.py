@@ -190,6 +190,21 @@ def test_a_backup_holds_one_moment_while_another_process_writes(full, tmp_path):
             assert ends["n1"] - ends["n2"] == pytest.approx(10803.0)
 
 
+def test_two_backups_to_one_file_at_once_leave_a_complete_one(tmp_path):
+    header = BackupHeader(7, "1", 0.0, "sqlite", {"t": ["a"]})
+    with (
+        BackupWriter(tmp_path / "b", header, replace=True) as first,
+        BackupWriter(tmp_path / "b", header, replace=True) as second,
+    ):
+        for writer in (first, second):
+            writer.write_table("t", [[1]] * 1000)
+        first.finish()
+        assert restore.read_backup(tmp_path / "b", no_progress) == {"t": 1000}
+        second.finish()
+    assert restore.read_backup(tmp_path / "b", no_progress) == {"t": 1000}
+    assert not list(tmp_path.glob(".*"))
+
+
 VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.text()
 )
