@@ -149,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
     document = UsageDocument.from_json(client.get("/v1/usage", asked.parameters()))
     with_meter = not tres or any(not one.is_time for one in tres)
     lines = report.report_lines(request, document, sort, with_meter=with_meter)
-    notes = _notes(request, document, lines_shown=bool(lines))
+    notes = _notes(request, document, lines)
     if args.json:
         classes = report.size_classes(request, document)
         emit_json(json_document(request, document, lines, classes, notes))
@@ -305,11 +305,11 @@ def _proper_name(user: str) -> str:
         return ""
 
 
-def _notes(request: ReportRequest, document: UsageDocument, *, lines_shown: bool) -> list[str]:
+def _notes(request: ReportRequest, document: UsageDocument, lines: Sequence[Line]) -> list[str]:
     from slurm_energy.reports.utilization.grammar import ReportKind
 
     notes = list(document.notes)
-    if not lines_shown:
+    if not lines:
         notes.append("no energy was delivered in this window")
     if not document.meter_visible and request.kind not in (
         ReportKind.SIZES_BY_ACCOUNT,
@@ -321,5 +321,8 @@ def _notes(request: ReportRequest, document: UsageDocument, *, lines_shown: bool
         )
     if request.nodes:
         notes.append("CPU time is not known by node")
+    sized = [line for line in lines if request.kind is ReportKind.SIZES_BY_ACCOUNT]
+    if any(line.amounts.energy_uj > sum(part.energy_uj for part in line.parts) for line in sized):
+        notes.append("energy of jobs whose number of CPUs is unknown is in no class of sizes")
     basis = document.data.get("basis")
     return [*notes, *([str(basis)] if basis else [])]

@@ -263,6 +263,14 @@ def test_users_without_rights_do_not_see_the_meter(
     assert "jobs of other users are not shown" in output.err
 
 
+def test_energy_of_jobs_of_unknown_size_is_noted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(monkeypatch)
+    assert main(["report", "job", "sizes", *WINDOW]) == 0
+    assert "is in no class of sizes" in capsys.readouterr().err
+
+
 def test_notes_are_printed_unless_quiet(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

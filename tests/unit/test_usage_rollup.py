@@ -198,6 +198,7 @@ def test_a_period_of_many_hours_is_divided(rollup: Rollup) -> None:
     assert rollup.energies(T0 + 30 * HOUR, T0 + 31 * HOUR) == {(IDLE, "", ""): 1000}
 
 
+@pytest.mark.slow
 @given(
     spans=st.lists(st.tuples(st.integers(0, 100), st.integers(1, 60)), min_size=1, max_size=8),
     cuts=st.sets(st.integers(-5, 170), min_size=2, max_size=6),
@@ -344,7 +345,7 @@ def direct_energies(rollup: Rollup, start: int, end: int) -> dict[tuple[str, str
     advances=st.sets(st.integers(0, 20)),
     stop=st.integers(1, len(_actions())),
 )
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_sums_equal_direct_sums_in_any_order(
     tmp_path_factory: pytest.TempPathFactory, order: list[int], advances: set[int], stop: int
 ) -> None:
@@ -364,6 +365,7 @@ def test_sums_equal_direct_sums_in_any_order(
     rollup.close()
 
 
+@pytest.mark.slow
 @given(order=st.permutations(range(len(_actions()))), advances=st.sets(st.integers(0, 20)))
 @settings(max_examples=6, deadline=None)
 def test_the_last_state_does_not_depend_on_the_order(
