@@ -20,7 +20,12 @@ from slurm_energy.controller.grid_http import FetchError, fetch_body
 from slurm_energy.controller.grid_settings import GridSettings, carbon_settings, price_settings
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import ConfigError, EnergyError
-from slurm_energy.grid.providers.base import FetchRequest, GridProvider, SeriesQuery
+from slurm_energy.grid.providers.base import (
+    FetchRequest,
+    GridProvider,
+    ProviderResponseError,
+    SeriesQuery,
+)
 from slurm_energy.grid.series import Sample
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.trusted_files import read_trusted
@@ -246,7 +251,12 @@ class GridFetcher:
         query = SeriesQuery(series.key.zone, *window, series.base_url, _currency(series))
         now = self._clock()
         body = await self._fetch(series.provider.request(query, token, now), series.subject, token)
-        samples = await asyncio.to_thread(series.provider.samples, body, query)
+        try:
+            samples = await asyncio.to_thread(series.provider.samples, body, query)
+        except ProviderResponseError as error:
+            why = ": ".join(filter(None, (error.why, error.todo)))
+            # A provider may repeat the request in its error text.
+            raise FetchError(series.subject, why.replace(token, "***") if token else why) from None
         return await self._save(series, state, _within(samples, *window), now)
 
     async def _login(self, series: FetchedSeries, secret: str) -> str:

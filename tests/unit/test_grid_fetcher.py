@@ -185,6 +185,21 @@ def test_the_token_comes_from_its_file_and_is_never_shown(tmp_path: Path) -> Non
     run(tmp_path, refuse, MAPS, test)
 
 
+def test_a_token_that_the_provider_repeats_is_not_shown(tmp_path: Path) -> None:
+    async def repeat(request: web.Request) -> web.Response:
+        text = (DATA / "entsoe_no_data.xml").read_text()
+        return web.Response(
+            text=text.replace("No matching data", f"Refused: {request.query['securityToken']}")
+        )
+
+    async def test(site: Site) -> None:
+        error = (await site.fetch())["error"]
+        assert error.startswith("price: entsoe 10Y1001A1001A82H: Refused: ***")
+        assert "s3cret" not in "".join(site.log.lines)
+
+    run(tmp_path, repeat, PRICES, test)
+
+
 def test_a_login_gives_the_token_of_the_request(tmp_path: Path) -> None:
     async def handler(request: web.Request) -> web.Response:
         name = "watttime_login.json" if request.path == "/login" else "watttime_historical.json"
