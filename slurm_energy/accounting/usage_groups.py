@@ -25,6 +25,7 @@ COVERAGE: Final = "coverage"
 _CLOCK_SKEW_S: Final = 300
 _GPU_COMPONENT: Final = "gpu["
 _UNKNOWN_GPU: Final = "gpu"
+_MAX_CACHED: Final = 50_000
 
 
 class GroupKey(NamedTuple):
@@ -234,5 +235,7 @@ class GroupIds:
                 inserted = connection.execute(groups.insert().values(digest=key.digest, **key._asdict()))
                 (row_id,) = inserted.inserted_primary_key or (None,)
             assert row_id is not None
+            if len(self._ids) >= _MAX_CACHED:  # a site may give each job a tag of its own
+                self._ids.clear()
             self._ids[key] = row_id
         return row_id

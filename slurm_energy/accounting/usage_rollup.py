@@ -35,6 +35,8 @@ HOUR_S: Final = 3600
 DAY_S: Final = 86400
 MAX_RUN_S: Final = 400 * 86400
 """Maximum length of a run whose CPU time is counted; a longer one has a wrong time."""
+UNKNOWN_KEPT_S: Final = 8 * 86400.0
+"""Seconds for which jobs without facts are noted, longer than Slurm is asked about them."""
 _PERIODS_AT_ONCE: Final = 100
 _JOBS_AT_ONCE: Final = 20
 _BUCKETS_AT_ONCE: Final = 200
@@ -92,6 +94,8 @@ class UsageRollup:
             .order_by(*tables.periods.primary_key.columns)
         ).all()
         deltas = _Deltas()
+        unknown = usage_tables.usage_unknown_jobs
+        connection.execute(delete(unknown).where(unknown.c.since < now - UNKNOWN_KEPT_S))
         self._count_energies(connection, energies, deltas, now)
         for period in new:
             group = self._groups.id_of(connection, GroupKey(period.cluster, COVERAGE))

@@ -86,6 +86,7 @@ usage_unknown_jobs: Final = define_table(
     Column("end", INTEGER, nullable=False),
     Column("since", REAL, nullable=False),
     PrimaryKeyConstraint("cluster", "job_id", "restart_count"),
+    Index("usage_unknown_jobs_since", "since"),
 )
 
 # First and last time for which each node delivered energy.

@@ -169,6 +169,15 @@ def test_slurm_is_asked_about_running_jobs(rollup: Rollup) -> None:
     assert rollup.lookups() == [JobLookup("c1", 7, False)]  # now as a job that has not finished
 
 
+def test_jobs_that_slurm_never_knows_are_dropped(rollup: Rollup) -> None:
+    rollup.deliver_period(start=T0, jobs={(7, 0): {"cpu": 5}})
+    rollup.advance()
+    assert [lookup.job_id for lookup in rollup.lookups()] == [7]
+    rollup.deliver_period(start=T0 + HOUR, jobs={(8, 0): {"cpu": 5}})
+    UsageRollup().advance(rollup.connection, stored.NOW + 9 * 86400)
+    assert [lookup.job_id for lookup in rollup.lookups()] == [8]
+
+
 def test_a_reused_job_id_belongs_to_the_job_of_that_time(rollup: Rollup) -> None:
     year = T0 + 366 * 24 * HOUR
     for start, account in ((T0, "old"), (year, "new")):
