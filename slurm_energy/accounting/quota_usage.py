@@ -7,7 +7,6 @@ from typing import Final
 
 from sqlalchemy import Connection, func, select
 
-from slurm_energy.accounting.tables import jobs
 from slurm_energy.accounting.usage_groups import JOB
 from slurm_energy.accounting.usage_rollup import longest_period_s
 from slurm_energy.accounting.usage_tables import usage_groups, usage_sums
@@ -52,9 +51,14 @@ def energy_parts(
 
 
 def accounts_of(connection: Connection, cluster: str, user: str) -> set[str]:
-    """Return the accounts in which a user has had jobs."""
-    query = select(jobs.c.account).distinct().where(jobs.c.cluster == cluster, jobs.c.user == user)
-    return {account for account in connection.execute(query).scalars() if account}
+    """Return the accounts in which jobs of a user have used energy."""
+    groups = usage_groups.c
+    query = (
+        select(groups.account)
+        .distinct()
+        .where(groups.cluster == cluster, groups.kind == JOB, groups.user == user, groups.account != "")
+    )
+    return set(connection.execute(query).scalars())
 
 
 def _inside(begin: int, until: int, microjoules: int, start: float, end: float) -> EnergyPart:
