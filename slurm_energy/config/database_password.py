@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from slurm_energy.config.daemon_sections import ControllerConfig
 from slurm_energy.config.database_location import DatabaseLocation
-from slurm_energy.config.schema import ControllerConfig
 from slurm_energy.errors import ConfigError
 from slurm_energy.trusted_files import read_trusted
 

@@ -51,7 +51,7 @@ class SharedJob:
 
 
 @dataclass(slots=True)
-class RunningJob:
+class SharedNodeJob:
     """A job that runs on a node.
 
     Attributes:
@@ -106,7 +106,7 @@ class SharedNode:
         self.name, self.clock, self._has_meter = name, clock, meter
         self.node = VirtualNode(folder, profile, 1.0, agent, node_meter=meter, name=name, clock=clock)
         self.history = NodeHistory(round(self.unix()))
-        self.running: list[RunningJob] = []
+        self.running: list[SharedNodeJob] = []
         self._ended: list[SharedJob] = []
         self._due_s = 0.0
         self.agent_runs = self.up = True
@@ -134,7 +134,7 @@ class SharedNode:
             self.node.manager.housekeeping()
         return again
 
-    def _check(self, running: RunningJob) -> SharedJob | None:
+    def _check(self, running: SharedNodeJob) -> SharedJob | None:
         """End a job whose time has come; return it if it is requeued."""
         job = running.job
         stopped = job.stop_s is not None and self.clock.now_s - running.start_s >= job.stop_s
@@ -145,7 +145,7 @@ class SharedNode:
             return None
         return _requeued(job)
 
-    def _end(self, running: RunningJob) -> None:
+    def _end(self, running: SharedNodeJob) -> None:
         with self.node.model.modify() as model:
             model.forget(running.run_id)
         self.running.remove(running)
@@ -176,7 +176,7 @@ class SharedNode:
         own = tuple(cpu for block in blocks for cpu in range(block * size, (block + 1) * size))
         share = job.blocks / BLOCKS  # `seconds` are those of the whole node
         run_id = self.node.submit(job.kernel, "cpu", job.seconds * share, job.job_id, cpus=own)
-        self.running.append(RunningJob(job, self.clock.now_s, blocks, run_id))
+        self.running.append(SharedNodeJob(job, self.clock.now_s, blocks, run_id))
         self._due_s = self.clock.now_s + 1.0
         return True
 
