@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 
 PACKAGE = Path(slurm_energy.__file__).parent
 # What checks or prints a key gives it no effect.
-NO_READERS = ("config", "validation", "cli/config.py")
+NO_READERS = ("config/loader", "config/findings", "config/schema_document", "validation", "cli/config.py")
 TABLES: dict[str, type] = {**SECTIONS, "policies": SitePolicy, "edp": EdpEntry}
 
 
@@ -88,6 +88,14 @@ class Reads(ast.NodeVisitor):
                 self.name(one, its)
         elif section := self.section(value):
             self.names[dotted(target)] = section
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        """In the class of a section, `self` is the section."""
+        section = next((name for name, cls in TABLES.items() if cls.__name__ == node.name), None)
+        if section:
+            self.names["self"] = section
+        self.generic_visit(node)
+        self.names.pop("self", None)
 
     def visit_Assign(self, node: ast.Assign) -> None:
         for target in node.targets:
