@@ -41,6 +41,7 @@
 
 /* Slurm's log functions, as slurm/spank.h declares them. */
 extern void slurm_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+extern void slurm_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
 extern void slurm_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 FOR_SLURM const char plugin_name[] = "Energy measured by slurm-energy";
@@ -101,7 +102,10 @@ static void handle_failure(const char *path, const char *problem, int64_t starte
     /* slurmstepd lowers its rights for moments, in which only root's socket refuses it. */
     if (!failure_logged && geteuid() == 0) {
         failure_logged = true;
-        slurm_error("acct_gather_energy/senergy: %s: %s: the last energy value stays", path, problem);
+        if (is_step_process()) /* its errors appear in the output of the job */
+            slurm_debug("acct_gather_energy/senergy: %s: %s: the last energy value stays", path, problem);
+        else
+            slurm_error("acct_gather_energy/senergy: %s: %s: the last energy value stays", path, problem);
     }
 }
 

@@ -154,6 +154,17 @@ def test_without_an_agent_there_are_0_joules_one_message_and_no_failure(plugin):
     assert plugin.logged() == 1
 
 
+def test_the_output_of_jobs_has_no_message(program, tmp_path):
+    """Errors of slurmstepd appear in the output of its job."""
+    stepd = tmp_path / "slurmstepd"
+    shutil.copy(program, stepd)
+    plugin = Plugin(stepd, tmp_path / "agent.sock")
+    assert plugin.joules() == 0
+    assert plugin(f"poll {STEP}")[3] == "0"  # the mean watts, which Slurm would show as a number
+    assert plugin.logged() == 0
+    assert plugin.close() == ""
+
+
 def test_the_value_stays_while_the_agent_is_away_and_when_it_lost_its_state(agent, plugin, tmp_path):
     agent.tell(500)
     assert plugin.joules() == 500

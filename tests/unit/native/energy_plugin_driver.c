@@ -27,6 +27,7 @@ extern int acct_gather_energy_p_set_data(enum acct_energy_type type, void *data)
 static unsigned logged;
 
 void slurm_error(const char *format, ...);
+void slurm_debug(const char *format, ...);
 void slurm_info(const char *format, ...);
 
 static void print_log(const char *format, va_list arguments) {
@@ -41,6 +42,9 @@ void slurm_error(const char *format, ...) {
     print_log(format, arguments);
     va_end(arguments);
 }
+
+/* Not shown by default. */
+void slurm_debug(const char *format, ...) { (void)format; }
 
 void slurm_info(const char *format, ...) {
     va_list arguments;
