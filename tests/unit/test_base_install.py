@@ -15,6 +15,7 @@ import budget_answers
 import pytest
 import queue_answers
 import report_examples as examples
+import usage_examples
 from base_install import Outcome
 
 from slurm_energy.cli.reference import COMMANDS, parser_of
@@ -34,6 +35,7 @@ ANSWERS: dict[str, Any] = {
     "/v1/quota": {"scope": "all", "quotas": [{"account": "physics", "resource": "energy", "unit": "J"}]},
     "/v1/quota/changes": {"scope": "all", "changes": []},
     "/v1/shares": queue_answers.shares(),
+    "/v1/usage": usage_examples.response({"edges": "1764460800,1764547200", "by": "account,user"}),
     "/v1/policies": {"policies": [], "bounds": {}, "defaults": {"policy": "monitor"}},
     "/v1/tuning": {"scope": "all", "programs": [{"workload": "bert-base", "runs": 1}]},
     "/v1/budget": budget_answers.status(),
@@ -65,6 +67,11 @@ label 11 --work 5 --unit image --config energy.toml
 label 11 --json
 label 12_3 --svg label.svg
 report --html site start=now-2days
+report cluster a -t kJ -T energy -s name -n -P -Q --config energy.toml
+report user top -a -p
+report cluster util --csv -M c1
+report cluster ua --json
+report --version
 experiment {WINDOW}
 experiment {WINDOW} --by user -n -P
 experiment {WINDOW} -p
