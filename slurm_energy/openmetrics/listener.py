@@ -7,7 +7,6 @@ its duration. A response is at most a second old when it is sent again, so that 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import hmac
 import logging
@@ -27,6 +26,7 @@ MAX_CONNECTIONS: Final = 32
 MAX_HEAD_BYTES: Final = 8192
 HEAD_TIMEOUT_S: Final = 5.0
 RESPONSE_TIMEOUT_S: Final = 30.0
+CLOSE_TIMEOUT_S: Final = 2.0
 CACHE_S: Final = 1.0
 MIN_TOKEN_BYTES: Final = 16
 
@@ -50,6 +50,7 @@ class MetricsListener:
     def __init__(self, address: str, settings: MetricsConfig, collect: Collect) -> None:
         self._address, self._settings, self._collect = address, settings, collect
         self._server: asyncio.Server | None = None
+        self._context: ssl.SSLContext | None = None
         self._connections = 0
         self._token = b""
         self._lock = asyncio.Lock()
@@ -72,8 +73,8 @@ class MetricsListener:
             return
         require_library()
         host, port = parse_listen(self._address)
-        self._token, context = _token(self._settings), _tls_context(self._settings)
-        if not is_loopback(host) and not (self._token and context):
+        self._token, self._context = _token(self._settings), _tls_context(self._settings)
+        if not is_loopback(host) and not (self._token and self._context):
             raise ConfigError(
                 "metrics",
                 f"{self._address} is not on the loopback interface",
@@ -81,7 +82,7 @@ class MetricsListener:
             )
         try:
             self._server = await asyncio.start_server(
-                self._serve, host, port, limit=MAX_HEAD_BYTES, ssl=context, backlog=MAX_CONNECTIONS
+                self._serve, host, port, limit=MAX_HEAD_BYTES, backlog=MAX_CONNECTIONS
             )
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
@@ -98,21 +99,28 @@ class MetricsListener:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
+        transport = writer.transport  # without TLS
         try:
             if self._connections > MAX_CONNECTIONS:
                 return
             async with asyncio.timeout(HEAD_TIMEOUT_S + RESPONSE_TIMEOUT_S):
                 await self._respond(reader, writer)
+            writer.close()
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.LimitOverrunError, asyncio.IncompleteReadError):
             pass  # a client that left, is slow or sends no request
         finally:
+            # A connection counts until it is closed, also while a client does not read its response.
+            transport.abort()
             self._connections -= 1
-            with contextlib.suppress(OSError, ssl.SSLError):
-                writer.transport.abort() if writer.is_closing() else writer.close()
 
     async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(HEAD_TIMEOUT_S):
+            if self._context is not None:  # not before, so that the limits hold for handshakes, too
+                await writer.start_tls(self._context, ssl_handshake_timeout=HEAD_TIMEOUT_S)
             head = await reader.readuntil(b"\r\n\r\n")
+        writer.transport.set_write_buffer_limits(high=1, low=0)  # `drain` waits for the whole response
         extra = b""
         try:
             accept = self._check(head)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import shutil
 import ssl
@@ -176,15 +177,20 @@ def test_listening_beyond_loopback_needs_token_and_tls(tmp_path):
         _run(MetricsConfig(token_file=short), [])
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl")
-def test_tls_protects_the_listener(tmp_path):
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+def _key_and_certificate(folder: Path) -> tuple[Path, Path]:
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
     command = (
         "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
     )
     names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate]
     subprocess.run([*command.split(), *names], check=True, capture_output=True)
     key.chmod(0o600)
+    return key, certificate
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl")
+def test_tls_protects_the_listener(tmp_path):
+    key, certificate = _key_and_certificate(tmp_path)
     settings = _config(tmp_path, token=True, tls_certificate=certificate, tls_key=key)
     context = ssl.create_default_context(cafile=certificate)
     (answer,) = _run(settings, [_get(Authorization=f"Bearer {TOKEN}")], "0.0.0.0:0", context)
@@ -216,3 +222,42 @@ def test_a_node_exposes_its_energy_by_source_and_its_jobs_only_on_request(tmp_pa
     assert 'jobid="7"' in job and float(lines[job]) == pytest.approx(parts[1])
     if shutil.which("promtool"):
         assert_promtool_accepts(text(True, "text/plain"))
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl")
+def test_clients_without_a_handshake_are_limited_and_cut_off(tmp_path, monkeypatch):
+    monkeypatch.setattr(listening, "HEAD_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(listening, "MAX_CONNECTIONS", 2)
+    key, certificate = _key_and_certificate(tmp_path)
+    settings = _config(tmp_path, token=True, tls_certificate=certificate, tls_key=key)
+    assert set(_run(settings, [b""] * 5)) == {b""}  # `_run` waits 20 s for each
+
+
+def test_a_client_that_reads_nothing_is_cut_off(monkeypatch):
+    monkeypatch.setattr(listening, "RESPONSE_TIMEOUT_S", -4.0)  # 1 s with the time for the head
+
+    async def collect():
+        family = MetricFamily("budget_watts", "Limit.", labels=("budget",))
+        family.add(1.0, "x" * (64 << 20))
+        return [family]
+
+    async def read_late() -> int:
+        listener = MetricsListener("127.0.0.1:0", MetricsConfig(), collect)
+        await listener.open()
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        writer.transport.pause_reading()
+        writer.write(_get())
+        while not listener._connections:
+            await asyncio.sleep(0.01)
+        while listener._connections:
+            await asyncio.sleep(0.01)
+        writer.transport.resume_reading()
+        size = 0
+        with contextlib.suppress(ConnectionError):
+            while part := await reader.read(1 << 20):
+                size += len(part)
+        writer.close()
+        await listener.close()
+        return size
+
+    assert asyncio.run(read_late()) < 64 << 20
