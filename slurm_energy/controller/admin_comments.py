@@ -20,7 +20,7 @@ from slurm_energy.grid.footprint import GridFactors
 from slurm_energy.log_once import RepeatedFailureLog
 from slurm_energy.slurm.admin_comment import AdminComment, read_admin_comments, write_admin_comment
 from slurm_energy.slurm.command import Runner
-from slurm_energy.slurm.queue.comment_flags import MARK, parse_comment_flags
+from slurm_energy.slurm.queue.comment_flags import is_only_flags, parse_comment_flags
 
 KEY: Final = "slurm-energy"
 _EARLIER_S: Final = 3600.0
@@ -89,7 +89,7 @@ class AdminCommentWriter:
 
 def is_free(comment: AdminComment) -> bool:
     """Return whether a comment is empty, or only the energy flags of the job."""
-    return not comment.text or comment.text.startswith(MARK)
+    return not comment.text or is_only_flags(comment.text)
 
 
 def comment_text(job: EndedJob, factors: GridFactors, flags: dict[str, str]) -> str:

@@ -26,6 +26,9 @@ JOB = EndedJob(5.0, "c1", 12, 1.0, "12", 3600.0, 100.0, 136.0, "edp", 1)
         ("energy-flags: ENERGY_POLICY=edp", True),
         ("JS1:H4sIAAAA", False),
         ("site; energy-flags: ENERGY_POLICY=edp", False),
+        ("energy-flags: ENERGY_POLICY=edp ENERGY_CAP=200", True),
+        ("energy-flags: ENERGY_POLICY=edp; site: bill 12", False),
+        ("energy-flags: ENERGY_POLICY=edp bill", False),
         ('{"slurm-energy":{"v":1}}', False),
     ],
 )

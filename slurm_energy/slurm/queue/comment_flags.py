@@ -13,6 +13,12 @@ MARK: Final = "energy-flags:"
 _ITEM = re.compile(r"(ENERGY_[A-Z_]{1,32})=([A-Za-z0-9_.:,/+%-]{1,512})", re.ASCII)
 
 
+def is_only_flags(text: str) -> bool:
+    """Return whether an AdminComment consists of the mark and energy flags, without text of another tool."""
+    _, mark, after = text.partition(MARK)
+    return text.startswith(MARK) and bool(mark) and all(map(_ITEM.fullmatch, after.split()))
+
+
 def parse_comment_flags(text: str) -> dict[str, str]:
     """Return the energy flags in an AdminComment, values by flag name.
 
