@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
+from sqlalchemy import event
 from store_examples import NOW, Accounting, item, job
 
 from slurm_energy.accounting import run_history
@@ -71,6 +72,17 @@ def test_completed_runs_without_settings_count(store: Accounting) -> None:
     assert find(PROGRAM, others[1], user=None, everything=False) == [None, None]
     assert find(PROGRAM, others[1], user="carol", accounts={"chem"}, everything=False) == [None, bobs]
     assert find(user="alice", everything=False) == []
+
+
+def test_runs_of_others_are_not_even_read(store: Accounting) -> None:
+    bobs = ComparableProgram("bob", SCRIPT, "train", 1, 4, 0)
+    statements = []
+    with store.connect(read_only=True) as connection:
+        event.listen(connection, "before_cursor_execute", lambda *args: statements.append(args[3]))
+        assert find_untuned_runs(connection, [bobs], "alice", everything=False) == [None]
+        assert not any("bob" in str(values) for values in statements)
+        assert find_untuned_runs(connection, [PROGRAM], "alice", everything=False) != [None]
+        assert statements
 
 
 def test_a_job_has_the_program_of_the_history() -> None:
