@@ -24,8 +24,9 @@ from slurm_energy.quantities import shown
 
 FORMAT: Final = "slurm-energy backup"
 FORMAT_VERSION: Final = 1
-MAX_LINE_BYTES: Final = 512 << 20
-"""Maximum length of a line; a power trace is the longest value."""
+MAX_LINE_BYTES: Final = 64 << 20
+"""Maximum length of a line. A power trace is the longest value, and nodes deliver at most 16 MiB."""
+_MAX_INTEGER: Final = 2**63
 _COMPRESSION: Final = 3
 _MAGIC: Final = b"\x1f\x8b"
 
@@ -186,6 +187,8 @@ class BackupReader:
         while isinstance(values := self._read(), list):
             if len(values) != len(columns):
                 raise self._damaged(f"{len(values)} values instead of {len(columns)}")
+            if any(map(_is_impossible, values)):
+                raise self._damaged("a value fits into no column")
             count += 1
             yield self._decoded(values, binary) if has_binary else values
         if values != {"end": name, "rows": count}:
@@ -204,7 +207,7 @@ class BackupReader:
             header = BackupHeader(**values)
         except TypeError:
             raise self._damaged("the header is incomplete") from None
-        if not isinstance(header.tables, dict) or not isinstance(header.schema, int):
+        if not _is_valid(header):
             raise self._damaged("the header is invalid")
         return header
 
@@ -259,6 +262,25 @@ def is_backup_file(path: Path) -> bool:
             return file.read(len(_MAGIC)) == _MAGIC
     except OSError as error:
         raise EnergyError(f"backup {path}", error.strerror or str(error)) from None
+
+
+def _is_valid(header: BackupHeader) -> bool:
+    columns = header.tables.values() if isinstance(header.tables, dict) else (None,)
+    return type(header.schema) is int and all(
+        isinstance(names, list)
+        and len(set(map(str, names))) == len(names)
+        and all(isinstance(name, str) for name in names)
+        for names in columns
+    )
+
+
+def _is_impossible(value: Any) -> bool:
+    """Return whether a value of JSON is neither null, a 64-bit integer, a number nor Unicode text."""
+    if isinstance(value, str):
+        return not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value)
+    if isinstance(value, int):
+        return not -_MAX_INTEGER <= value < _MAX_INTEGER
+    return value is not None and not isinstance(value, float)
 
 
 def _encoded(values: list[Any], binary: Sequence[bool]) -> list[Any]:

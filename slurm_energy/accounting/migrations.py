@@ -120,13 +120,15 @@ def schema_version(connection: Connection, name: str) -> int:
     if not ours:
         raise UnavailableError(f"database {name}", "a database of another program")
     version = connection.execute(text("SELECT max(version) FROM schema_version")).scalar_one() or 0
+    if not isinstance(version, int) or version < 0:
+        raise UnavailableError(f"database {name}", "its schema version is damaged", "restore a backup")
     if version > SCHEMA_VERSION:
         raise UnavailableError(
             f"database {name}",
             f"its schema {version} is newer than this release's {SCHEMA_VERSION}",
             "run the senergyctld that wrote it, or a newer one",
         )
-    return int(version)
+    return version
 
 
 def create_tables(connection: Connection, *new: Table) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection, Table, insert, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import StatementError
 
 from slurm_energy.accounting import migrations, tables
 from slurm_energy.accounting.backup import (
@@ -29,6 +29,7 @@ from slurm_energy.accounting.engine import Database, connect, error_reason, expl
 from slurm_energy.accounting.integrity import DamagedDatabaseError, verify
 from slurm_energy.accounting.writer_lock import adopt_owner, writer_lock
 from slurm_energy.errors import EnergyError, NotFoundError, UnavailableError
+from slurm_energy.quantities import shown
 
 _BATCH_ROWS: Final = 1000
 _SQLITE_MAGIC: Final = b"SQLite format 3\0"
@@ -172,6 +173,7 @@ def _build_sqlite(source: Path, target: Path, progress: Progress) -> None:
         for path, copy in zip((source, *side_files(source)), (target, *side_files(target)), strict=True):
             if path.exists() and not path.name.endswith("-shm"):
                 shutil.copyfile(path, copy)
+        _refuse_programs(source, target)
     try:
         verify(target)
     except DamagedDatabaseError as error:
@@ -183,7 +185,7 @@ def _build_sqlite(source: Path, target: Path, progress: Progress) -> None:
 def _damage_explained(source: Path) -> Iterator[None]:
     try:
         yield
-    except DBAPIError as error:
+    except (StatementError, ValueError, OverflowError) as error:
         raise DamagedBackupError(
             f"backup {source}", f"has impossible values: {error_reason(error)}"
         ) from None
@@ -250,6 +252,19 @@ def _require_sqlite(source: Path) -> None:
             if migrations.schema_version(connection, str(source)):
                 return
     raise DamagedBackupError(f"backup {source}", "neither a portable backup nor a copy of a SQLite database")
+
+
+def _refuse_programs(source: Path, copy: Path) -> None:
+    """Refuse a SQLite file with triggers or views: they would act in the database of senergyctld.
+
+    Raises:
+        DamagedBackupError: names one.
+    """
+    query = "SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'view') ORDER BY name"
+    with explained(Database(source)), connect(copy, read_only=True) as connection:
+        row = connection.exec_driver_sql(query).first()
+    if row is not None:
+        raise DamagedBackupError(f"backup {source}", f"has the unknown {row[0]} {shown(str(row[1]), 60)}")
 
 
 def _require_known(source: Path, version: int) -> None:

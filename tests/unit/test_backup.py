@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import hashlib
 import json
 import sqlite3
 import threading
@@ -234,3 +236,53 @@ def test_no_file_ends_in_an_unexpected_error(tmp_path_factory, data):
         path.write_bytes(content)
         with pytest.raises(EnergyError):
             put_back(path, path.with_name("new.db"))
+
+
+@pytest.mark.parametrize("value", ["[]", "{}", '"\\ud800"', "9223372036854775808", "1" * 5000, '"x"'])
+def test_impossible_values_are_explained(value, full, tmp_path):
+    good = tmp_path / "good"
+    write(full, good)
+    content = [line.encode() for line in lines(good)]
+    at = content.index(b'{"table":"nodes"}') + 1
+    columns = json.loads(content[0])["tables"]["nodes"]
+    row = [json.dumps(one) for one in json.loads(content[at])]
+    row[columns.index("last_received")] = value
+    content[at] = f"[{','.join(row)}]".encode()
+    rows = json.loads(content[-1])["rows"]
+    digest = hashlib.sha256(b"".join(line + b"\n" for line in content[:-1])).hexdigest()
+    content[-1] = json.dumps({"rows": rows, "sha256": digest}).encode()
+    bad = tmp_path / "bad"
+    bad.write_bytes(gzip.compress(b"".join(line + b"\n" for line in content)))
+    with pytest.raises(DamagedBackupError):
+        put_back(bad, tmp_path / "new.db")
+    assert not (tmp_path / "new.db").exists()
+
+
+@pytest.mark.parametrize(
+    "header", [{"tables": {"nodes": None}}, {"tables": {"nodes": [1]}}, {"tables": []}, {"schema": True}]
+)
+def test_impossible_headers_are_explained(header, full, tmp_path):
+    write(full, tmp_path / "good")
+    first = json.loads(lines(tmp_path / "good")[0]) | header
+    bad = tmp_path / "bad"
+    bad.write_bytes(gzip.compress(f'{json.dumps(first)}\n{{"table":"nodes"}}\n["n"]\n'.encode()))
+    with pytest.raises(DamagedBackupError, match="header"):
+        restore.read_backup(bad, no_progress)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TRIGGER t AFTER INSERT ON records BEGIN DELETE FROM records; END",
+        "CREATE VIEW v AS SELECT * FROM records",
+        "UPDATE schema_version SET version = 'x'",
+        "UPDATE schema_version SET version = -3",
+    ],
+)
+def test_a_hostile_sqlite_file_is_refused(sql, full, tmp_path):
+    with contextlib.closing(sqlite3.connect(full)) as connection:
+        connection.execute(sql)
+        connection.commit()
+    with pytest.raises(EnergyError, match=r"unknown|damaged"):
+        put_back(full, tmp_path / "new.db")
+    assert not (tmp_path / "new.db").exists()
