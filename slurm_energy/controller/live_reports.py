@@ -13,7 +13,7 @@ from slurm_energy.accounting.plausibility import PlausibilityCheck
 from slurm_energy.config import Config
 from slurm_energy.controller.deliveries import read_object
 from slurm_energy.controller.identity import Rights
-from slurm_energy.controller.node_hosts import NodeHosts, Sender, check_sender
+from slurm_energy.controller.node_hosts import OFF, NodeHosts, Sender, check_sender
 from slurm_energy.controller.running_jobs import RunningJobCache
 from slurm_energy.errors import EnergyError, UnavailableError, UsageError
 from slurm_energy.grid.present_factors import PresentFactors
@@ -138,17 +138,23 @@ class LiveReports:
         head = {**rights.described(), "nodes": [self._node_object(state) for state in states]}
 
         def is_visible(record: RunningRecord) -> bool:
-            own = rights.everything or record.uid == rights.uid
-            return own or (record.job_id, record.restart_count) in in_accounts
+            return rights.everything or record.uid == rights.uid
+
+        def is_coordinated(state: NodeState, record: RunningRecord) -> bool:
+            in_slurm = state.cluster == self._config().cluster.name  # other clusters have the same job ids
+            return in_slurm and (record.job_id, record.restart_count) in in_accounts
 
         def pieces() -> Iterator[str]:
             text, separator = f'{json.dumps(head)[:-1]},"records":[', "\n"
             for state in states:
                 age = f',"age_s":{self._age_s(state):.3f},"state":"RUNNING","job":null}}'
                 for record in state.records:
-                    if (not jobs or record.job_id in jobs) and is_visible(record):
-                        text += f"{separator}{record.text}{age}"
-                        separator = ",\n"
+                    if (jobs and record.job_id not in jobs) or not (
+                        is_visible(record) or is_coordinated(state, record)
+                    ):
+                        continue
+                    text += f"{separator}{record.text}{age}"
+                    separator = ",\n"
                 yield text
                 text = ""
             yield f"{text}\n]"
@@ -179,7 +185,9 @@ class LiveReports:
 
     def _put(self, report: LiveReport, records: tuple[RunningRecord, ...], size_bytes: int) -> None:
         self._drop_expired()
-        key = report.cluster, report.node
+        # A checked node belongs to one cluster. Its agent cannot fill the memory with names of clusters.
+        is_checked = self._hosts is not None and self._config().controller.record_hosts != OFF
+        key = "" if is_checked else report.cluster, report.node
         earlier = self._nodes.get(key)
         more_bytes = size_bytes - (earlier.size_bytes if earlier is not None else 0)
         if (earlier is None and len(self._nodes) >= MAX_NODES) or self._bytes + more_bytes > MAX_BYTES:

@@ -8,7 +8,7 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import open_munge
 import pytest
@@ -25,7 +25,7 @@ from slurm_energy.config import AgentConfig, Config
 from slurm_energy.controller import live_reports
 from slurm_energy.controller.identity import Rights
 from slurm_energy.controller.live_reports import LiveReports
-from slurm_energy.controller.node_hosts import Sender
+from slurm_energy.controller.node_hosts import NodeHosts, Sender, Verdict
 from slurm_energy.errors import UnavailableError, UsageError
 from slurm_energy.grid.present_factors import PresentFactors
 from slurm_energy.protocol.live_reports import LIVE_PATH, MAX_LIVE_RECORDS, RUNNING_PATH, LiveReport
@@ -260,6 +260,9 @@ class TestController:
             live = controller.server._live
             for name, jobs in (("n1", (3, 4)), ("n2", (5,))):
                 await live.receive(json.dumps(report(name, *jobs)).encode(), Sender())
+            elsewhere = report("n9", 3, cluster="other")  # another cluster has the same job ids
+            elsewhere["records"][0]["cluster"] = "other"
+            await live.receive(json.dumps(elsewhere).encode(), Sender())
             rights = Rights(BOB, "bob", accounts=frozenset({"physics"}))
             for expected in ([3], []):  # of job 4 another run is in the account
                 text = "".join(await live.running({}, rights)) + "}"
@@ -303,6 +306,16 @@ class TestBounds:
         with pytest.raises(UnavailableError):
             self.put(live, report("n1", *range(1, 10)))
         self.put(live, report("n1"))
+
+    def test_a_checked_node_has_one_report_whatever_cluster_it_names(self) -> None:
+        class Hosts:
+            async def verdicts(self, nodes: Any, *_: Any) -> dict[str, Verdict]:
+                return dict.fromkeys(nodes, Verdict.ALLOWED)
+
+        live = LiveReports(Config, cast("NodeHosts", Hosts()))
+        for number in range(5):
+            self.put(live, report("n1", cluster=f"c{number}"))
+        assert [(state.cluster, state.node) for state in live.nodes()] == [("c4", "n1")]
 
     def test_many_nodes_report_less_often(self) -> None:
         live, _ = self.make()
