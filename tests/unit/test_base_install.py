@@ -32,10 +32,10 @@ ANSWERS: dict[str, Any] = {
     "/v1/jobs/12_3": {"decisions": [], "records": examples.gpu_job()},
     "/v1/priority": queue_answers.priority(*queue_answers.queue()),
     "/v1/grid": GridFactors(GridFactor(GridSeries(SeriesSource("uk", "GB"), [(0.0, 60.0, 1.0)]))).to_json(),
+    "/v1/usage": usage_examples.response({"edges": "1764460800,1764547200", "by": "account,user,policy"}),
     "/v1/quota": {"scope": "all", "quotas": [{"account": "physics", "resource": "energy", "unit": "J"}]},
     "/v1/quota/changes": {"scope": "all", "changes": []},
     "/v1/shares": queue_answers.shares(),
-    "/v1/usage": usage_examples.response({"edges": "1764460800,1764547200", "by": "account,user"}),
     "/v1/policies": {"policies": [], "bounds": {}, "defaults": {"policy": "monitor"}},
     "/v1/tuning": {"scope": "all", "programs": [{"workload": "bert-base", "runs": 1}]},
     "/v1/budget": budget_answers.status(),
@@ -197,6 +197,9 @@ doctor --quiet
 doctor --json --config energy.toml
 build-plugins --slurm-source /nonexistent --output out --cache cache --json
 build-plugins --slurm-prefix /nonexistent
+build-plugins --only energy --conf /nonexistent/slurm.conf --enable
+build-plugins --disable --conf /nonexistent/slurm.conf
+build-plugins --check --conf /nonexistent/slurm.conf
 acct --array -x 1 -M c -L -C f --expand-patterns --federation -F x -g g --local -I 1 -i 1 -q q -R r
 acct -K 1 -k 1 -T --use-local-uid -W w --whole-hetjob
 acct --autocomplete x
@@ -263,8 +266,8 @@ def test_missing_daemons_and_sources_are_one_line_each(outcomes: dict[str, list[
         assert "Traceback" not in outcome.err, command
         assert outcome.code in (0, 1, 2, 4), command
         if command[0] != "doctor":
-            # build-plugins first prints which Slurm it uses.
-            assert re.fullmatch(r"(Slurm [^\n]*\n)?senergy: error: [^\n]*\n", outcome.err), command
+            # build-plugins first prints which Slurm it uses, and then an error for each plugin.
+            assert re.fullmatch(r"(Slurm [^\n]*\n)?(senergy: error: [^\n]*\n)+", outcome.err), command
 
 
 def test_quantiles_and_figures_work_without_numpy(outcomes: dict[str, list[Outcome]]) -> None:
