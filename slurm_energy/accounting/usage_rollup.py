@@ -16,7 +16,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, RowMapping, Table, and_, delete, func, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Row,
+    RowMapping,
+    Table,
+    and_,
+    case,
+    delete,
+    func,
+    literal,
+    select,
+    update,
+)
 
 from slurm_energy.accounting import tables, usage_tables
 from slurm_energy.accounting.engine import transaction
@@ -45,6 +59,7 @@ LAST_PERIOD: Final = "node_period"
 """Name of the row of `usage_state` with the id of the last counted row of `node_periods`."""
 _LONGEST: Final = "longest_s"
 
+_MAX_SUM: Final = 2**63 - 1
 SUM_COLUMNS: Final = tuple(
     column.name for column in usage_tables.usage_sums.c if column.name not in ("start", "end", "usage_group")
 )
@@ -273,14 +288,25 @@ def _apply(connection: Connection, table: Table, by_key: Mapping[SumKey, Sums]) 
         same = and_(table.c.start == start, table.c.end == end, table.c.usage_group == group)
         changed = 0
         if changes:
-            values = {table.c[name]: table.c[name] + value for name, value in changes.items()}
+            values = {table.c[name]: _sum(table.c[name], value) for name, value in changes.items()}
             changed = connection.execute(update(table).where(same).values(values)).rowcount
         if not changed and changes:
-            zeros = dict.fromkeys(SUM_COLUMNS, 0) | changes
+            zeros = dict.fromkeys(SUM_COLUMNS, 0) | {n: min(value, _MAX_SUM) for n, value in changes.items()}
             connection.execute(table.insert().values(start=start, end=end, usage_group=group, **zeros))
         if any(value < 0 for value in changes.values()):
             empty = and_(*(table.c[name] == 0 for name in SUM_COLUMNS))
             connection.execute(delete(table).where(same, empty))
+
+
+def _sum(column: ColumnElement[int], value: int) -> ColumnElement[int]:
+    """Return the sum of a column and a value, but at most the largest integer that a database stores.
+
+    Only forged or absurd energies reach it. They must not stop the sums of all other nodes.
+    """
+    if value <= 0:
+        return column + value
+    largest = literal(_MAX_SUM, BigInteger)
+    return case((column > max(_MAX_SUM - value, 0), largest), else_=column + min(value, _MAX_SUM))
 
 
 def _key_of(run: GroupedRun | None, cluster: str, uid: int) -> GroupKey:

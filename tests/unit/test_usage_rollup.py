@@ -20,6 +20,7 @@ from slurm_energy.accounting import ingest, job_facts, migrations, tables, usage
 from slurm_energy.accounting.engine import connect
 from slurm_energy.accounting.job_facts import JobLookup
 from slurm_energy.accounting.periods import DeliveredPeriod, store_periods
+from slurm_energy.accounting.plausibility import PlausibilityCheck
 from slurm_energy.accounting.record_selection import Visibility
 from slurm_energy.accounting.usage_groups import IDLE, JOB, UNATTRIBUTED, GroupKey
 from slurm_energy.accounting.usage_queries import (
@@ -423,3 +424,24 @@ def test_all_stores_give_equal_rows(store_location: str, tmp_path: Path) -> None
         return text
 
     assert rows(store_location) == rows(tmp_path / "b.db")
+
+
+def test_absurd_energies_of_a_node_do_not_stop_the_sums_of_others(store_location: str) -> None:
+    rollup = Rollup(store_location)
+    absurd = {"cpu": 15 * 10**17}  # the most that is plausible after a year without readings
+    for number in range(8):
+        start = T0 + 10 * number
+        more = {"late_seconds": 365 * 86400.0, "jobs": {(1, 0): absurd}, "idle": {"cpu": 0}}
+        forged = periods.period(start=start, end=start + 5, **more)
+        PlausibilityCheck({"cpu": 50_000, "node": 50_000}).check_period(forged, stored.NOW)
+        _, refusals = store_periods(rollup.connection, [DeliveredPeriod(0, forged, "{}")], stored.NOW)
+        assert not refusals
+        rollup.advance()
+    rollup.deliver_period(start=T0, node="n2", jobs={(2, 0): {"cpu": 5}}, idle={"cpu": 7}, uid=1001)
+    rollup.advance()
+    day = T0 - T0 % 86400
+    sums = rollup.sums(day, day + 86400)
+    by_uid = {(key.kind, key.uid): values[TOTAL] for key, values in sums.items()}
+    assert by_uid[JOB, 1001] == 5 and by_uid[IDLE, None] == 7
+    assert by_uid[JOB, 1000] == 2**63 - 1
+    rollup.close()
