@@ -11,5 +11,6 @@ pandas is needed: `pip install 'slurm-energy[analysis]'`.
 
 from slurm_energy.frames.controller_frames import jobs, queue, steps, trace
 from slurm_energy.frames.file_frames import simulation, sweep
+from slurm_energy.frames.usage_frame import report
 
-__all__ = ["jobs", "queue", "simulation", "steps", "sweep", "trace"]
+__all__ = ["jobs", "queue", "report", "simulation", "steps", "sweep", "trace"]

@@ -272,8 +272,8 @@ def _query(
         "account": _words("accounts", accounts),
         "partition": _words("partitions", partitions),
         "node": _words("nodes", nodes),
-        "start": _seconds(start),
-        "end": _seconds(end),
+        "start": "" if start is None else repr(seconds(start)),
+        "end": "" if end is None else repr(seconds(end)),
         "duplicates": "1" if duplicates else "",
     }
     return {key: value for key, value in lists.items() if value}
@@ -286,13 +286,16 @@ def _words(argument: str, names: Names) -> str:
     return ",".join(listed)
 
 
-def _seconds(time: Time) -> str:
-    if time is None:
-        return ""
+def seconds(time: str | float | datetime) -> float:
+    """Return a time argument as Unix seconds.
+
+    Raises:
+        UsageError: the text is not a time, or the number is not finite.
+    """
     if isinstance(time, datetime):
-        return repr(time.timestamp())
+        return time.timestamp()
     if isinstance(time, str):
-        return repr(parse_time(time, datetime.now()))
+        return parse_time(time, datetime.now())
     if not math.isfinite(time):
         raise UsageError(f"time: {time} is not a time")
-    return repr(float(time))
+    return float(time)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import usage_examples
 from report_examples import START, answer, component, job_info, record, wave
 
 from slurm_energy import frames
@@ -157,3 +158,28 @@ def test_the_notebook_runs_on_a_cluster(controller, monkeypatch):
             exec("".join(cell["source"]), names)
     assert names["table"].kwh.tolist() == [pytest.approx(35200.0 / 3.6e6)]
     assert names["axes"].get_ylabel() == "W"
+
+
+class UsageController(Controller):
+    def get(self, path, query=None):
+        super().get(path, query)
+        return usage_examples.response(query or {})
+
+
+def test_a_report_adds_up_to_the_meter_and_has_one_row_per_group_and_interval():
+    controller = UsageController(None)
+    start = usage_examples.START
+    frame = frames.report(["account", "user"], start=start, end=start + 86400, controller=controller)
+    joules = sum(job[1] for job in usage_examples.JOBS) + sum(value for _, value in usage_examples.METER)
+    assert frame.energy_joules.sum() == pytest.approx(joules)
+    assert set(frame.kind) == {"job", "idle", "unattributed"}
+    assert frame[frame.user == "carol"].account.tolist() == ["theory"]
+    assert frame.attrs["units"]["co2e_grams"] == "g" and pd.isna(frame.dram_joules).all()
+    daily = frames.report(
+        "account", start=start, end=start + 3 * 86400, interval="day", controller=controller
+    )
+    assert daily.start.nunique() == 3 and "user" not in daily
+    with pytest.raises(UsageError, match="one of account, user"):
+        frames.report("group", controller=controller)
+    with pytest.raises(UsageError, match="one of all, hour"):
+        frames.report(interval="year", controller=controller)

@@ -1,0 +1,106 @@
+"""Energy of a window by account, user, policy and the like: the figures of `senergy report`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from slurm_energy.errors import UsageError
+from slurm_energy.frames.controller_frames import Names, Time, client, seconds
+from slurm_energy.frames.typed_frame import ColumnType, FrameColumn, typed_frame
+from slurm_energy.protocol.controller_client import ControllerClient
+from slurm_energy.protocol.usage_requests import DIMENSIONS, USAGE_PATH, UsageRequest
+from slurm_energy.reports.utilization.grammar import Interval
+from slurm_energy.reports.utilization.intervals import interval_edges
+from slurm_energy.reports.utilization.usage import COMPONENTS, UsageDocument, UsageRow
+
+_FIRST: Final = (
+    FrameColumn("cluster", ColumnType.CHOICE, doc="Slurm's ClusterName"),
+    FrameColumn("start", ColumnType.TIME, "UTC", "start of the interval"),
+    FrameColumn("end", ColumnType.TIME, "UTC", "end of the interval"),
+    FrameColumn("kind", ColumnType.CHOICE, doc="job, idle or unattributed"),
+)
+_AMOUNTS: Final = (
+    FrameColumn("energy_joules", ColumnType.NUMBER, "J", "energy"),
+    *(FrameColumn(f"{name}_joules", ColumnType.NUMBER, "J", f"energy of {name}") for name in COMPONENTS),
+    FrameColumn("cpu_seconds", ColumnType.NUMBER, "s", "allocated CPU time"),
+    FrameColumn("gpu_seconds", ColumnType.NUMBER, "s", "allocated GPU time"),
+    FrameColumn("jobs", ColumnType.COUNT, doc="jobs that ran"),
+    FrameColumn("co2e_grams", ColumnType.NUMBER, "g", "emissions, with the PUE if one is configured"),
+    FrameColumn("cost", ColumnType.NUMBER, "", "cost in the currency of `frame.attrs`"),
+)
+
+
+def report(
+    by: Names = "account",
+    *,
+    start: Time = None,
+    end: Time = None,
+    interval: str = "all",
+    clusters: Names = None,
+    controller: ControllerClient | None = None,
+) -> Any:
+    """Return the energy of a window by groups. Energy counts in the interval in which it was used.
+
+    Operators also get rows of the kinds `idle` and `unattributed`, so that all rows add up to the meters.
+
+    Args:
+        by: one or more of account, user, qos, partition, policy, tag, gpu_kind and cpus.
+        start: start of the window, as in `jobs`; None: yesterday 00:00.
+        end: end of the window; None: now, or today 00:00 without `start`.
+        interval: all, hour, day, week or month: one row per group and interval.
+        clusters: names of clusters; None: the controller's own.
+        controller: the controller to ask; None: the configured one.
+
+    Returns:
+        Data frame with cluster, start, end, kind, the columns in `by`, and the amounts.
+        `frame.attrs["currency"]` and `["notes"]` have the currency of `cost` and remarks.
+
+    Raises:
+        UsageError: an argument is malformed.
+        UnavailableError: the controller does not answer, or pandas is missing.
+    """
+    groups = [by] if isinstance(by, str) else list(by or ())
+    for name in groups:
+        if name not in DIMENSIONS:
+            raise UsageError(f"by: '{name}' is unknown", todo=f"one of {', '.join(DIMENSIONS)}")
+    if interval not in list(Interval):
+        raise UsageError(f"interval: '{interval}' is unknown", todo=f"one of {', '.join(Interval)}")
+    edges = interval_edges(*_window(start, end), Interval(interval))
+    names = (clusters,) if isinstance(clusters, str) else tuple(clusters or ())
+    request = UsageRequest(edges, tuple(groups), names, count_jobs=True)
+    document = UsageDocument.from_json((controller or client()).get(USAGE_PATH, request.parameters()))
+    columns = (*_FIRST, *_group_columns(groups), *_AMOUNTS)
+    frame = typed_frame(columns, (_values(row, document) for row in document.rows))
+    frame.attrs |= {"currency": document.currency, "notes": list(document.notes)}
+    return frame
+
+
+def _window(start: Time, end: Time) -> tuple[float, float]:
+    midnight = datetime.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    first = seconds(start) if start is not None else (midnight - timedelta(days=1)).timestamp()
+    if end is not None:
+        return first, seconds(end)
+    return first, midnight.timestamp() if start is None else datetime.now().timestamp()
+
+
+def _group_columns(groups: Iterable[str]) -> list[FrameColumn]:
+    kinds = {"cpus": ColumnType.COUNT}
+    return [FrameColumn(name, kinds.get(name, ColumnType.CHOICE), doc=name) for name in groups]
+
+
+def _values(row: UsageRow, document: UsageDocument) -> Mapping[str, Any]:
+    start, end = document.intervals[row.interval]
+    amounts = row.amounts
+    joules = {f"{name}_joules": uj / 1e6 for name, uj in amounts.component_uj.items()}
+    figures = {
+        name: getattr(amounts, name) for name in ("cpu_seconds", "gpu_seconds", "jobs", "co2e_grams", "cost")
+    }
+    return (
+        {"cluster": row.cluster, "start": start, "end": end, "kind": row.kind, "cpus": row.cpus}
+        | dict(row.names)
+        | {"energy_joules": amounts.energy_uj / 1e6}
+        | joules
+        | figures
+    )
