@@ -3,12 +3,15 @@
 The week has random jobs on CPU and GPU nodes under a budget between 45 and 80 % of the sum of the maximum
 power. It is simulated twice: with a curve that is known ahead, and with the same curve as a signal that is
 not. A control period of 5 s passes between a decision and its effect. Every second of the week counts.
+
+Each claim is printed as soon as it is known. Progress goes to standard error.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import resource
 import statistics
 import subprocess
@@ -44,6 +47,8 @@ from slurm_energy.simulator.workload import Workload, workload
 NODES, DAYS, LOAD, SEED = 10_000, 7.0, 0.95, 13
 PERIOD_S, CYCLE_TARGET_S, CYCLES = 5.0, 1.0, 7
 DAY_S = 86400.0
+MIN_NODES = 2
+"""One with processors only and one with GPUs."""
 PARTS = ("cycle", "week", "lab")
 CURVE = ((0.0, 0.80), (7.0, 0.65), (11.0, 0.75), (17.0, 0.45), (20.5, 0.60), (22.0, 0.80))
 """Hour of the day, and the budget from then on as a share of the maximum power."""
@@ -53,25 +58,38 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=NODES, help=f"nodes of the week (default {NODES})")
     parser.add_argument("--days", type=float, default=DAYS, help=f"days to simulate (default {DAYS:g})")
-    parser.add_argument("--parts", default=",".join(PARTS), help="parts to run (default all)")
+    parser.add_argument(
+        "--only", action="append", choices=PARTS, help="run this part only; may be repeated (default: all)"
+    )
     parser.add_argument("--lab-seeds", type=int, default=4, help="seeds of the lab (default 4)")
     parser.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
     parser.add_argument("--child", choices=("announced", "signal"), help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.nodes < MIN_NODES or not 0.0 < args.days < math.inf or args.lab_seeds < 1:
+        parser.error(f"--nodes: at least {MIN_NODES}; --days and --lab-seeds: more than 0")
     if args.child:
         print(json.dumps(week(args.nodes, args.days, announced=args.child == "announced")))
         return 0
-    parts = args.parts.split(",")
-    if not set(parts) <= set(PARTS):
-        parser.error(f"--parts: of {', '.join(PARTS)}, not {args.parts}")
-    claims: list[Claim] = []
+    return publish(all_claims(args), args.json)
+
+
+def all_claims(args: argparse.Namespace) -> Iterator[Claim]:
+    """Yield the claims of the chosen parts."""
+    parts = args.only or PARTS
     if "cycle" in parts:
-        claims += [*cycle_claims(1000), *cycle_claims(10_000)]
+        progress("cycle: decisions of the controller for 1,000 and 10,000 nodes")
+        yield from cycle_claims(1000)
+        yield from cycle_claims(10_000)
     if "week" in parts:
-        claims += week_claims(args)
+        yield from week_claims(args)
     if "lab" in parts:
-        claims += lab_claims(args.lab_seeds)
-    return publish(claims, args.json)
+        progress(f"lab: {args.lab_seeds} seeds")
+        yield from lab_claims(args.lab_seeds)
+
+
+def progress(text: str) -> None:
+    """Print a line with the time of day to standard error."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def lab_claims(seeds: int) -> Iterable[Claim]:
@@ -84,9 +102,10 @@ def lab_claims(seeds: int) -> Iterable[Claim]:
 def week_claims(args: argparse.Namespace) -> Iterator[Claim]:
     """Yield the claims of the simulated week. Each run is a process, so that its memory is known."""
     for name in ("announced", "signal"):
+        progress(f"week: {name} limits, {args.nodes} nodes, {args.days:g} days")
         command = [sys.executable, __file__, "--child", name]
         command += ["--nodes", str(args.nodes), "--days", str(args.days)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         print(f"{name}: {json.dumps(result)}", flush=True)
         periods = result["longest_over_s"] / PERIOD_S

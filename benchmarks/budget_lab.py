@@ -143,8 +143,9 @@ def evaluate(arguments: argparse.Namespace) -> list[LabResult]:
         futures = [
             pool.submit(judge, *run, arguments.load, arguments.blind, arguments.admission) for run in runs
         ]
-        for future in futures:
+        for number, (future, (seed, method)) in enumerate(zip(futures, runs, strict=True), 1):
             results.append(future.result())
+            print(f"run {number} of {len(runs)}: seed {seed}, {method}", file=sys.stderr, flush=True)
             if file:
                 with file.open("a") as stream:
                     stream.write(json.dumps(asdict(results[-1])) + "\n")

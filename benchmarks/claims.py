@@ -26,11 +26,15 @@ def at_least(name: str, ratio: float, least: float) -> Claim:
 
 
 def publish(claims: Iterable[Claim], path: str | None) -> int:
-    """Print a line per claim, write all to the file if one is named, and return the exit status."""
-    result = list(claims)
-    for entry in result:
+    """Print a line per claim as it comes, write all to the file if one is named. Return the exit status."""
+    result = []
+    for entry in claims:
         holds = "yes" if entry["holds"] else "no"
-        print(f"CLAIM {entry['claim']} ratio={entry['ratio']} target={entry['target']} holds={holds}")
+        print(
+            f"CLAIM {entry['claim']} ratio={entry['ratio']} target={entry['target']} holds={holds}",
+            flush=True,
+        )
+        result.append(entry)
     if path:
         Path(path).write_text(json.dumps(result, indent=2) + "\n")
     return 0 if all(entry["holds"] for entry in result) else 1
