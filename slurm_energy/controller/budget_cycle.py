@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -17,50 +16,13 @@ from slurm_energy.budget.distribution import distribute
 from slurm_energy.budget.lowering_order import DistributionPolicy
 from slurm_energy.budget.power_groups import BudgetColumns, PowerShares
 from slurm_energy.budget.safe_limits import safe_limits
-from slurm_energy.controller.budget_coverage import job_cover, node_cover
+from slurm_energy.controller.budget_coverage import CoverSums, JobCover, node_cover
 from slurm_energy.controller.budget_facts import BudgetInForce
 from slurm_energy.controller.budget_groups import DeviceGroups, MergedJobReport, build_groups
-from slurm_energy.controller.budget_nodes import BudgetDevice
 from slurm_energy.controller.budget_rest import fixed_watts, node_rest
 from slurm_energy.controller.budget_state import CycleInputs
+from slurm_energy.controller.budget_table import CycleDevices, DeviceCounting, device_counting, device_table
 from slurm_energy.scheduling.queue import Bools, Floats, Ints
-
-IDLE_MARGIN: Final = 1.05
-"""Power for which an idle device counts, divided by its highest recent idle power."""
-START_TOLERANCE: Final = 1.01
-"""Ceiling up to which an idle device counts at its idle power, divided by the limit with which jobs start."""
-
-
-@dataclass(slots=True)
-class CycleDevices:
-    """The devices with a power limit, as columns of length n.
-
-    Attributes:
-        devices: the devices.
-        row: row in the ceilings.
-        node: index of the node.
-        min_watts, max_watts: range of the power limit.
-        draw_watts: expected power without a limit.
-        watts: measured power; NaN: unknown.
-        idle_watts: power for which the device counts while it is idle.
-        controlled: the node reports and is trusted.
-        busy: jobs use the device.
-        off: Slurm has powered the node down.
-        cover: whether a budget counts the device, shape (b, n).
-    """
-
-    devices: Sequence[BudgetDevice]
-    row: Ints
-    node: Ints
-    min_watts: Floats
-    max_watts: Floats
-    draw_watts: Floats
-    watts: Floats
-    idle_watts: Floats
-    controlled: Bools
-    busy: Bools
-    off: Bools
-    cover: Bools
 
 
 @dataclass(slots=True)
@@ -102,7 +64,7 @@ class CycleOutcome:
     @property
     def committed_watts(self) -> Floats:
         """Power under each budget that cannot be exceeded at the ceilings in force, shape (b,)."""
-        total: Floats = self.fixed_watts + self.table.cover @ self.counted_watts
+        total: Floats = self.fixed_watts + self.table.sums.total(self.counted_watts)
         return total
 
 
@@ -114,72 +76,118 @@ def run_cycle(inputs: CycleInputs, reports: Mapping[int, MergedJobReport]) -> Cy
         reports: reports of the nodes by job id.
     """
     nodes_covered = node_cover(inputs.budgets, [node.name for node in inputs.nodes], inputs.slurm_nodes)
-    table = device_table(inputs, nodes_covered)
-    reserved = inputs.commitment.reserved_watts[table.row]
-    counts_as_idle = _counts_as_idle(inputs, table)
-    held_still = np.where(_is_distrusted(inputs, table), np.maximum(table.max_watts, reserved), reserved)
-    still = np.where(table.off, 0.0, np.where(table.controlled, 0.0, held_still))
-    idle = np.where(counts_as_idle, table.idle_watts, 0.0)
-    rest_of_nodes = node_rest(inputs)
-    rest = fixed_watts(inputs, nodes_covered, rest_of_nodes)
-    fixed = rest + table.cover @ (still + idle)
-    free_device = table.controlled & ~table.off
-    counted = np.where(counts_as_idle, table.idle_watts, np.where(free_device, reserved, still))
-    measured = _measured_watts(inputs, table, nodes_covered, counted, rest_of_nodes) + rest
-    margin = 1.0 - inputs.settings.margin_percent / 100.0
-    usable = np.array([budget.limit_watts for budget in inputs.budgets], np.float64) * margin
-    # Jobs start at the minimum limits, so that more than that need not be kept free for them.
-    starts = table.cover @ np.where(counts_as_idle, np.maximum(0.0, table.min_watts - table.idle_watts), 0.0)
-    promised = np.minimum(np.maximum(0.0, inputs.promised_watts), starts)
-    names = [budget.name for budget in inputs.budgets]
-    usable = (
-        usable - promised - inputs.excess.update(names, measured, rest + table.cover @ counted, inputs.now_s)
+    jobs_covered = JobCover(inputs.budgets, inputs.jobs)
+    table = device_table(inputs, nodes_covered, jobs_covered)
+    counting = device_counting(inputs, table)
+    of_nodes = node_rest(inputs)
+    fixed = fixed_watts(inputs, nodes_covered, jobs_covered, of_nodes)
+    counted = counting.counted_watts(table, inputs.commitment.reserved_watts[table.row])
+    measured = _measured_watts(inputs, table, nodes_covered, counted, of_nodes) + fixed
+    promised = _promised_watts(inputs, table, counting)
+    excess = inputs.excess.update(
+        [budget.name for budget in inputs.budgets], measured, fixed + table.sums.total(counted), inputs.now_s
     )
-    all_watts = rest + table.cover @ (still + np.where(free_device, table.max_watts, 0.0))
-    needs_no_limit: Bools = all_watts <= usable
-    grouped = np.flatnonzero(free_device & table.busy)
-    groups = build_groups(
-        [table.devices[index] for index in grouped.tolist()],
-        table.draw_watts[grouped],
-        _floor_percent(inputs.budgets, table.cover[:, grouped]),
-        inputs.jobs,
-        reports,
-    )
-    waiting = free_device & ~table.busy & ~counts_as_idle  # idle devices that count at their ceilings
+    limits = np.array([budget.limit_watts for budget in inputs.budgets], np.float64)
+    usable = limits * _margin(inputs) - promised - excess
+    needs_no_limit: Bools = _highest_watts(table, counting, fixed) <= usable
+    grouped = np.flatnonzero(table.is_free & table.busy)
+    groups = _groups(inputs, table, grouped, reports)
     members = _members(table.cover[:, grouped], groups)
-    columns = BudgetColumns(usable, fixed + table.cover @ np.where(waiting, table.min_watts, 0.0), members)
+    still = fixed + table.sums.total(counting.still_watts + counting.idle_watts)
+    columns = BudgetColumns(usable, still + _waiting_watts(table, counting), members)
     shares = distribute(groups.columns, columns, DistributionPolicy(inputs.settings.distribution))
     target = _targets(inputs, table, grouped, groups, shares, needs_no_limit)
-    if inputs.settings.enforces:
-        ceilings = _ceiling_budgets(table.row, table.cover & free_device & ~counts_as_idle, usable - fixed)
-        inputs.commitment.grant(target, ceilings, inputs.now_s)
-        reserved = inputs.commitment.reserved_watts[table.row]
-    else:
-        reserved = np.where(free_device, target[table.row], reserved)
-    counted = np.where(counts_as_idle, table.idle_watts, np.where(free_device, reserved, still))
-    lowest = np.array([budget.lowest_watts for budget in inputs.budgets], np.float64) * margin
-    safe = safe_limits(
-        np.where(free_device, table.min_watts, counted),
-        np.where(free_device, np.maximum(reserved, table.min_watts), counted),
-        _ceiling_budgets(
-            np.arange(len(table.devices)), table.cover & ~counts_as_idle, lowest - rest - table.cover @ idle
-        ),
-    )
+    reserved = _grant(inputs, table, counting, target, usable - still)
     return CycleOutcome(
         table=table,
         groups=groups,
         grouped=grouped,
         members=members,
         shares=shares,
-        rest_watts=rest_of_nodes,
+        rest_watts=of_nodes,
         node_cover=nodes_covered,
-        counted_watts=counted,
+        counted_watts=counting.counted_watts(table, reserved),
         measured_watts=measured,
-        fixed_watts=rest,
+        fixed_watts=fixed,
         usable_watts=usable,
         promised_watts=promised,
         needs_no_limit=needs_no_limit,
-        safe_watts=safe,
+        safe_watts=_safe_watts(inputs, table, counting, reserved, fixed),
+    )
+
+
+def _margin(inputs: CycleInputs) -> float:
+    """Return the share of a limit that is distributed."""
+    return 1.0 - inputs.settings.margin_percent / 100.0
+
+
+def _promised_watts(inputs: CycleInputs, table: CycleDevices, counting: DeviceCounting) -> Floats:
+    """Return the power under each budget that is kept free for starts of jobs, shape (b,).
+
+    Jobs start at the minimum limits, so that more than that need not be kept free for them.
+    """
+    added = np.maximum(0.0, table.min_watts - table.idle_watts)
+    starts = table.sums.total(np.where(counting.as_idle, added, 0.0))
+    promised: Floats = np.minimum(np.maximum(0.0, inputs.promised_watts), starts)
+    return promised
+
+
+def _highest_watts(table: CycleDevices, counting: DeviceCounting, fixed: Floats) -> Floats:
+    """Return the power under each budget if all devices have their maximum, shape (b,)."""
+    return fixed + table.sums.total(counting.still_watts + np.where(table.is_free, table.max_watts, 0.0))
+
+
+def _waiting_watts(table: CycleDevices, counting: DeviceCounting) -> Floats:
+    """Return the lowest power under each budget of idle devices that count at their ceilings, shape (b,)."""
+    waiting = table.is_free & ~table.busy & ~counting.as_idle
+    return table.sums.total(np.where(waiting, table.min_watts, 0.0))
+
+
+def _groups(
+    inputs: CycleInputs, table: CycleDevices, grouped: Ints, reports: Mapping[int, MergedJobReport]
+) -> DeviceGroups:
+    return build_groups(
+        [table.devices[index] for index in grouped.tolist()],
+        table.draw_watts[grouped],
+        _floor_percent(inputs.budgets, table.cover[:, grouped]),
+        inputs.jobs,
+        reports,
+    )
+
+
+def _grant(
+    inputs: CycleInputs, table: CycleDevices, counting: DeviceCounting, target: Floats, available: Floats
+) -> Floats:
+    """Grant ceilings and return the reserved power of each device, shape (n,).
+
+    Args:
+        inputs: state of the engine; the ceilings in `commitment` are changed if budgets are enforced.
+        table: the devices.
+        counting: power for which the devices count.
+        target: wanted ceiling by row of the ceilings.
+        available: power that each budget has for ceilings, shape (b,).
+    """
+    commitment, rows = inputs.commitment, table.row
+    if not inputs.settings.enforces:
+        return np.where(table.is_free, target[rows], commitment.reserved_watts[rows])
+    members = table.cover & table.is_free & ~counting.as_idle
+    commitment.grant(target, _ceiling_budgets(rows, members, available), inputs.now_s)
+    reserved: Floats = commitment.reserved_watts[rows]
+    return reserved
+
+
+def _safe_watts(
+    inputs: CycleInputs, table: CycleDevices, counting: DeviceCounting, reserved: Floats, fixed: Floats
+) -> Floats:
+    """Return the limit that each device may have if the controller is silent, shape (n,)."""
+    counted = counting.counted_watts(table, reserved)
+    lowest = np.array([budget.lowest_watts for budget in inputs.budgets], np.float64) * _margin(inputs)
+    available = lowest - fixed - table.sums.total(counting.idle_watts)
+    rows = np.arange(len(table.devices))
+    return safe_limits(
+        np.where(table.is_free, table.min_watts, counted),
+        np.where(table.is_free, np.maximum(reserved, table.min_watts), counted),
+        _ceiling_budgets(rows, table.cover & ~counting.as_idle, available),
     )
 
 
@@ -208,7 +216,7 @@ def _measured_watts(
     """
     is_known = table.controlled & ~np.isnan(table.watts)
     watts = np.where(is_known, table.watts, counted)
-    total = np.asarray(table.cover @ watts, np.float64)
+    total = table.sums.total(watts)
     count = len(inputs.nodes)
     if not count:
         return total
@@ -218,72 +226,7 @@ def _measured_watts(
         [math.nan if n.poll is None or n.poll.node_watts is None else n.poll.node_watts for n in inputs.nodes]
     )
     difference = np.where((unknown == 0) & ~np.isnan(of_node), of_node - of_devices - rest, 0.0)
-    result: Floats = total + nodes_covered @ difference
-    return result
-
-
-def device_table(inputs: CycleInputs, nodes_covered: Bools) -> CycleDevices:
-    """Return the devices with a power limit as columns."""
-    devices = [device for node in inputs.nodes for device in node.devices.values() if device.row >= 0]
-    node = np.array([device.node.index for device in devices], np.int64)
-    ids = [device.report.job_ids for device in devices]
-    off = np.array([inputs.is_off(one.name) for one in inputs.nodes], np.bool_)
-    trusted = np.array([not one.distrust for one in inputs.nodes], np.bool_)
-    by_ids = job_cover(inputs.budgets, ids, inputs.jobs)
-    cover = np.array([by_ids[one] for one in ids], np.bool_).reshape(len(devices), len(inputs.budgets)).T
-    minimum = np.array([device.min_watts for device in devices], np.float64)
-    maximum = np.array([device.max_watts for device in devices], np.float64)
-    return CycleDevices(
-        devices=devices,
-        row=np.array([device.row for device in devices], np.int64),
-        node=node,
-        min_watts=minimum,
-        max_watts=maximum,
-        draw_watts=np.array([_expected_watts(device, inputs) for device in devices], np.float64),
-        watts=np.array([math.nan if (w := d.report.watts) is None else w for d in devices], np.float64),
-        idle_watts=np.array([_idle_watts(device) for device in devices], np.float64),
-        controlled=(trusted & ~inputs.silent)[node],
-        busy=np.array([bool(one) for one in ids], np.bool_),
-        off=off[node],
-        cover=cover | nodes_covered[:, node],
-    )
-
-
-def _is_distrusted(inputs: CycleInputs, table: CycleDevices) -> Bools:
-    distrusted = np.array([bool(node.distrust) for node in inputs.nodes], np.bool_)
-    result: Bools = distrusted[table.node]
-    return result
-
-
-def _counts_as_idle(inputs: CycleInputs, table: CycleDevices) -> Bools:
-    """Return whether a device counts at its idle power: idle, and jobs cannot start above its minimum."""
-    if not inputs.settings.counts_idle:
-        return np.zeros(len(table.devices), np.bool_)
-    reserved = inputs.commitment.reserved_watts[table.row]
-    is_low = reserved <= table.min_watts * START_TOLERANCE
-    result: Bools = table.controlled & ~table.off & ~table.busy & is_low
-    return result
-
-
-def _expected_watts(device: BudgetDevice, inputs: CycleInputs) -> float:
-    """Return the expected power of a device: its draw, at most the limit that its job itself requests."""
-    if not device.report.job_ids:
-        return device.min_watts
-    predicted: float | None = None
-    for job_id in device.report.job_ids:
-        job = inputs.jobs.get(job_id)
-        watts = job.draw_watts.get(device.report.kind) if job is not None and job.draw_watts else None
-        if watts is None:
-            predicted = None
-            break
-        predicted = watts if predicted is None else max(predicted, watts)
-    expected = device.draw.expected_watts(device.max_watts, predicted, inputs.now_s)
-    return max(min(expected, device.requested_watts), device.min_watts)
-
-
-def _idle_watts(device: BudgetDevice) -> float:
-    idle = device.draw.idle.value
-    return device.min_watts if idle is None else min(IDLE_MARGIN * idle, device.max_watts)
+    return total + CoverSums(nodes_covered).total(difference)
 
 
 def _floor_percent(budgets: Sequence[BudgetInForce], cover: Bools) -> Floats:
@@ -314,6 +257,5 @@ def _targets(
     own = np.where(limited, table.min_watts, table.max_watts)
     limits = shares.limit_watts[groups.of_device]
     own[grouped] = np.where(np.isnan(limits), table.max_watts[grouped], limits)
-    changes = table.controlled & ~table.off
-    target[table.row[changes]] = own[changes]
+    target[table.row[table.is_free]] = own[table.is_free]
     return target

@@ -87,6 +87,7 @@ class BudgetNode:
         name: Slurm's name.
         index: position in the engine's list of nodes.
         poll: last poll; None since the controller started.
+        job_ids: jobs of the last poll.
         polled_s: time of the last poll.
         devices: devices by name.
         reserve: power of the parts that are not devices of `devices`: memory, board, fans.
@@ -103,6 +104,7 @@ class BudgetNode:
         "curves",
         "devices",
         "index",
+        "job_ids",
         "name",
         "poll",
         "polled_s",
@@ -113,6 +115,7 @@ class BudgetNode:
     def __init__(self, name: str, index: int) -> None:
         self.name, self.index = name, index
         self.poll: NodePoll | None = None
+        self.job_ids: frozenset[int] = frozenset()
         self.polled_s = float("-inf")
         self.devices: dict[str, BudgetDevice] = {}
         self.reserve = DecayingMaximum(_RESERVE_DECAY_S)
@@ -139,6 +142,7 @@ class BudgetNode:
         """
         poll = self._reachable.apply(poll, now_s, is_trusted=not self.distrust)
         self.poll, self.polled_s, self._polls = poll, now_s, self._polls + 1
+        self.job_ids = _job_ids(poll)
         self._trust.observe(poll, now_s)
         jobs = {job.job_id: job for job in poll.jobs}
         for report in poll.devices:
@@ -186,14 +190,6 @@ class BudgetNode:
         watts = [device.watts for device in self.poll.devices]
         known = [one for one in watts if one is not None]
         return sum(known) + (self.reserve.value or 0.0) if len(known) == len(watts) else None
-
-    @property
-    def job_ids(self) -> frozenset[int]:
-        """Jobs of the last poll."""
-        if self.poll is None:
-            return frozenset()
-        listed = (job for device in self.poll.devices for job in device.job_ids)
-        return (frozenset(listed) | {job.job_id for job in self.poll.jobs}) - {UNKNOWN_JOB}
 
     def restore(self, state: Mapping[str, Any], rows: Mapping[str, int], now_s: float) -> None:
         """Add the devices and the other power of a stored state, which count until the node reports.
@@ -247,6 +243,11 @@ class BudgetNode:
     def limited_watts(self) -> float:
         """Sum of the highest limits of the devices with a power limit."""
         return sum(device.max_watts for device in self.devices.values() if device.row >= 0)
+
+
+def _job_ids(poll: NodePoll) -> frozenset[int]:
+    listed = (job_id for device in poll.devices for job_id in device.job_ids)
+    return frozenset({*listed, *(job.job_id for job in poll.jobs)} - {UNKNOWN_JOB})
 
 
 def _only_kind(devices: Sequence[BudgetDevice]) -> str:

@@ -43,12 +43,14 @@ def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, 
     capped[outcome.grouped] = np.maximum(
         0.0, table.draw_watts[outcome.grouped] - outcome.counted_watts[outcome.grouped]
     )
-    idle = np.where(table.controlled & ~table.off, table.idle_watts, outcome.counted_watts)
-    states = [_state(inputs, index) for index in range(len(inputs.nodes))]
+    idle = np.where(table.is_free, table.idle_watts, outcome.counted_watts)
+    states = np.array([_state(inputs, index) for index in range(len(inputs.nodes))], np.str_)
+    covered = {
+        state: (outcome.node_cover & (states == state)).sum(axis=1) for state in ("silent", "distrusted")
+    }
+    capped, floor, idle = (table.sums.total(watts) for watts in (capped, floor, idle))
     rows = []
     for row, budget in enumerate(inputs.budgets):
-        cover = outcome.node_cover[row]
-        chosen = [state for state, covered in zip(states, cover.tolist(), strict=True) if covered]
         rows.append(
             BudgetStatus(
                 name=budget.name,
@@ -56,14 +58,14 @@ def _budgets(inputs: CycleInputs, outcome: CycleOutcome) -> tuple[BudgetStatus, 
                 measured_watts=float(outcome.measured_watts[row]) if inputs.nodes else None,
                 committed_watts=float(committed[row]),
                 fixed_watts=float(outcome.fixed_watts[row]),
-                capped_watts=float(table.cover[row] @ capped),
+                capped_watts=float(capped[row]),
                 headroom_watts=float(headroom[row]),
-                floor_watts=float(outcome.fixed_watts[row] + table.cover[row] @ floor),
-                idle_watts=float(outcome.fixed_watts[row] + table.cover[row] @ idle),
+                floor_watts=float(outcome.fixed_watts[row] + floor[row]),
+                idle_watts=float(outcome.fixed_watts[row] + idle[row]),
                 shortfall_watts=float(outcome.shares.shortfall_watts[row]),
-                nodes=len(chosen),
-                silent_nodes=chosen.count("silent"),
-                distrusted_nodes=chosen.count("distrusted"),
+                nodes=int(outcome.node_cover[row].sum()),
+                silent_nodes=int(covered["silent"][row]),
+                distrusted_nodes=int(covered["distrusted"][row]),
             )
         )
     return tuple(rows)
@@ -74,7 +76,7 @@ def _headroom_watts(outcome: CycleOutcome) -> Floats:
     table = outcome.table
     ungrouped = np.ones(len(table.devices), np.bool_)
     ungrouped[outcome.grouped] = False
-    fixed_watts = outcome.fixed_watts + table.cover @ np.where(ungrouped, outcome.counted_watts, 0.0)
+    fixed_watts = outcome.fixed_watts + table.sums.total(np.where(ungrouped, outcome.counted_watts, 0.0))
     free_watts = outcome.usable_watts + outcome.promised_watts
     budgets = BudgetColumns(free_watts, fixed_watts, outcome.members)
     return headroom_watts(outcome.groups.columns, budgets)

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_energy.controller.budget_coverage import job_cover, node_cover
+from slurm_energy.controller.budget_coverage import CoverSums, JobCover, node_cover
 from slurm_energy.controller.budget_nodes import BudgetNode
 from slurm_energy.controller.budget_state import CycleInputs
 from slurm_energy.scheduling.queue import Bools, Floats
 
 
-def fixed_watts(inputs: CycleInputs, nodes_covered: Bools, rest: Floats) -> Floats:
+def fixed_watts(inputs: CycleInputs, nodes_covered: Bools, jobs_covered: JobCover, rest: Floats) -> Floats:
     """Return the power under each budget of everything but devices with a power limit, shape (b,).
 
     Args:
         inputs: state of the engine.
         nodes_covered: whether a budget counts a whole node, shape (b, number of nodes).
+        jobs_covered: which budgets count which jobs.
         rest: result of `node_rest`.
     """
-    total: Floats = nodes_covered @ rest if len(rest) else np.zeros(len(inputs.budgets))
+    total = CoverSums(nodes_covered).total(rest)
     total = total + np.array([budget.constant_watts for budget in inputs.budgets], np.float64)
     absent = _absent_nodes(inputs, rest)
     if absent:
         cover = node_cover(inputs.budgets, list(absent), inputs.slurm_nodes)
-        total = total + cover @ np.array(list(absent.values()), np.float64)
-    return total + _rest_of_jobs(inputs, rest)
+        total = total + CoverSums(cover).total(np.array(list(absent.values()), np.float64))
+    return total + _rest_of_jobs(inputs, jobs_covered, rest)
 
 
 def node_rest(inputs: CycleInputs) -> Floats:
@@ -62,14 +63,13 @@ def _absent_nodes(inputs: CycleInputs, rest: Floats) -> dict[str, float]:
     }
 
 
-def _rest_of_jobs(inputs: CycleInputs, rest: Floats) -> Floats:
+def _rest_of_jobs(inputs: CycleInputs, jobs_covered: JobCover, rest: Floats) -> Floats:
     """Return the part of the rest of nodes that budgets of jobs count: an equal share for each job."""
-    total = np.zeros(len(inputs.budgets))
     if all(budget.scope.covers_nodes for budget in inputs.budgets):
-        return total
-    for node, watts in zip(inputs.nodes, rest.tolist(), strict=True):
-        ids = node.job_ids
-        if ids and watts:
-            cover = job_cover(inputs.budgets, [(job_id,) for job_id in ids], inputs.jobs)
-            total += sum(cover.values()) * (watts / len(ids))
-    return total
+        return np.zeros(len(inputs.budgets))
+    ids = [node.job_ids for node in inputs.nodes]
+    counts = jobs_covered.counts(ids)
+    share = rest / np.maximum(1, np.array([len(one) for one in ids], np.int64))
+    node, budget = np.nonzero(counts)
+    watts = counts[node, budget] * share[node]
+    return np.bincount(budget, weights=watts, minlength=len(inputs.budgets)).astype(np.float64)
