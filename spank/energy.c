@@ -31,8 +31,7 @@ SPANK_PLUGIN(senergy, 1)
 
 #define NOTIFY_TIMEOUT_MS 50
 #define CPUS_MAX 4096 /* characters of a list of cores; a longer list is not sent */
-#define REPLY_MAX 512 /* bytes of a response of senergyd; agent/jobs/output_line.py keeps its line shorter   \
-                       */
+#define REPLY_MAX 512 /* bytes of a response; agent/jobs/output_line.py keeps its line shorter */
 
 /* Slurm's numbers of the steps that have names (slurm.h; unchanged since 22.05). */
 #define STEP_BATCH 0xfffffffbu
