@@ -59,8 +59,15 @@ class Database:
         """Context manager that takes a connection from the pool and returns it at the end of the block.
 
         It begins no transaction; use `transaction` for that.
+
+        Raises:
+            UnavailableError: a file that the URL names, such as a certificate, cannot be read.
         """
-        with self.engine.connect() as connection:
+        try:
+            opened = self.engine.connect()
+        except OSError as error:  # which the driver does not raise as its own error
+            raise UnavailableError(f"database {self.name}", error_reason(error), "see its URL") from None
+        with opened as connection:
             yield connection
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from slurm_energy.config import schema_document
 from slurm_energy.config.database_location import parse_database
 from slurm_energy.config.database_password import configured_database
 from slurm_energy.controller import main as controller_main
-from slurm_energy.errors import ConfigError
+from slurm_energy.errors import ConfigError, UnavailableError
 from slurm_energy.validation import check_file
 
 SECRET = "s3cr3t-Hunter2"
@@ -239,3 +239,10 @@ def test_other_files_of_the_controller_are_beside_a_sqlite_file_or_in_the_state_
     assert folder('database = "/srv/x/a.db"') == Path("/srv/x")
     assert folder('database = "mariadb://u@h/d"') == Path("/var/lib/senergyctld")
     assert folder('database = "mariadb://u@h/d"\nstate_dir = "/srv/y"') == Path("/srv/y")
+
+
+def test_an_unreadable_certificate_is_explained(tmp_path):
+    database = Database(f"mariadb://u:secret@127.0.0.1:1/db?ssl_ca={tmp_path}/none")
+    with pytest.raises(UnavailableError, match="No such file") as raised, database.connect():
+        pass
+    assert "secret" not in str(raised.value)
