@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, and_, or_, select
 
 from slurm_energy.accounting import tables
 
@@ -37,12 +37,33 @@ class EndedJob(NamedTuple):
     nodes: int
 
 
-def ended_jobs(connection: Connection, after: float, limit: int = BATCH) -> list[EndedJob]:
-    """Return finished jobs whose facts changed after a time and which have a record of each node.
+Position = tuple[float, int]
+"""Place of a job in the order: Unix seconds of the last change of its facts, and row id."""
+
+
+class EndedJobs(NamedTuple):
+    """A part of the finished jobs.
+
+    Attributes:
+        jobs: the jobs with a record of each node.
+        last: place after which the next part begins.
+        more: whether there may be more now.
+    """
+
+    jobs: list[EndedJob]
+    last: Position
+    more: bool
+
+
+def ended_jobs(connection: Connection, after: Position, limit: int = BATCH) -> EndedJobs:
+    """Return finished jobs after a place in the order of changes.
+
+    A job that lacks records is read again by the next call, unless a later job is complete or the part is
+    full.
 
     Args:
         connection: connection to the database.
-        after: Unix seconds; of the jobs changed at the same time, all or none are returned if `limit` allows.
+        after: place of the last job of the earlier part.
         limit: maximum number of jobs.
     """
     columns = (
@@ -54,9 +75,12 @@ def ended_jobs(connection: Connection, after: float, limit: int = BATCH) -> list
         _jobs.display_id,
         _jobs.nodes,
     )
-    query = select(*columns).where(_jobs.finished, _jobs.updated > after)
-    found = []
-    for row in connection.execute(query.order_by(_jobs.updated, _jobs.id).limit(limit)).fetchall():
+    updated, row_id = after
+    is_later = or_(_jobs.updated > updated, and_(_jobs.updated == updated, _jobs.id > row_id))
+    query = select(*columns).where(_jobs.finished, _jobs.updated >= updated, is_later)
+    rows = connection.execute(query.order_by(_jobs.updated, _jobs.id).limit(limit)).fetchall()
+    found, last = [], after
+    for row in rows:
         own = (_records.job == row.id, _records.step == "")
         values = select(_records.energy_joules, _records.start, _records.end, _records.policy).where(*own)
         records = connection.execute(values.order_by(_records.node, _records.id)).fetchall()
@@ -73,4 +97,6 @@ def ended_jobs(connection: Connection, after: float, limit: int = BATCH) -> list
                 len(records),
             )
         )
-    return found
+        last = row.updated, row.id
+    is_full = len(rows) == limit
+    return EndedJobs(found, (rows[-1].updated, rows[-1].id) if is_full else last, is_full)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from slurm_energy.accounting.ended_jobs import BATCH, EndedJob, ended_jobs
+from slurm_energy.accounting.ended_jobs import EndedJob, Position, ended_jobs
 from slurm_energy.controller.store import Store
 from slurm_energy.errors import EnergyError
 from slurm_energy.grid.footprint import GridFactors
@@ -51,7 +51,7 @@ class AdminCommentWriter:
     ) -> None:
         self._enabled, self._store, self._run = enabled, store, run
         self._factors, self._failures = factors, failures
-        self._after = time.time() - _EARLIER_S
+        self._after: Position = (time.time() - _EARLIER_S, 0)
 
     async def loop(self, interval_s: Callable[[], float]) -> None:
         """Write comments periodically until cancelled. `interval_s` returns the current interval."""
@@ -71,9 +71,10 @@ class AdminCommentWriter:
         Raises:
             UnavailableError: the database or Slurm's accounting does not answer; the next call repeats.
         """
-        jobs = await self._store.read(ended_jobs, self._after)
+        jobs, last, more = await self._store.read(ended_jobs, self._after)
         if not jobs:
-            return False
+            self._after = last
+            return more
         comments = await asyncio.to_thread(read_admin_comments, {job.job_id for job in jobs}, self._run)
         texts = {(comment.job_id, comment.submit): comment for comment in comments}
         for job in jobs:
@@ -83,8 +84,8 @@ class AdminCommentWriter:
                 text = comment_text(job, factors, parse_comment_flags(comment.text))
                 await asyncio.to_thread(write_admin_comment, job.job_id, job.cluster, text, self._run)
                 await asyncio.sleep(1 / _MAX_RATE_PER_S)
-            self._after = job.updated
-        return len(jobs) == BATCH
+        self._after = last
+        return more
 
 
 def is_free(comment: AdminComment) -> bool:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
+from store_examples import Accounting, item, job
 
-from slurm_energy.accounting.ended_jobs import EndedJob
+from slurm_energy.accounting.ended_jobs import EndedJob, ended_jobs
 from slurm_energy.controller.admin_comments import KEY, comment_text, is_free
 from slurm_energy.grid.footprint import GridFactors
 from slurm_energy.slurm import admin_comment
@@ -70,3 +71,16 @@ def test_comments_with_any_text_are_read_by_width():
         return "".join(f"{job:<20} {submit:<24} {text:<{width}} \n" for job, submit, text in rows)
 
     assert read_admin_comments({13, 12}, run) == [AdminComment(12, 5.0, "a|b\n c")]
+
+
+def test_jobs_without_records_or_with_equal_times_hide_no_others(tmp_path):
+    store = Accounting(tmp_path)
+    for job_id in range(1, 8):
+        store.deliver(item(job_id=job_id))
+    store.learn(*(job(job_id, **({"nodes": 2} if job_id < 4 else {})) for job_id in range(1, 8)))
+    after, seen, more = (0.0, 0), [], True
+    with store.connect(read_only=True) as connection:
+        while more:
+            found, after, more = ended_jobs(connection, after, limit=2)
+            seen += [one.job_id for one in found]
+    assert seen == [4, 5, 6, 7]
