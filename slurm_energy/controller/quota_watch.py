@@ -115,6 +115,7 @@ class QuotaWatch:
         over = [use for use in self.standings.uses if use.level]
         return {
             "quotas": len(self.standings.uses),
+            "over_level": len(over),
             "over": [use.sentence for use in over],
             "held_jobs": self._holds.count if self._holds else 0,
         }

@@ -1,8 +1,10 @@
-"""Restriction of a selection of records to those that the caller may see."""
+"""Restriction of a selection of records, and of the status page, to what the caller may see."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from slurm_energy.accounting.record_selection import RecordSelection
 from slurm_energy.controller.identity import Caller
@@ -30,6 +32,17 @@ def restricted_selection(caller: Caller, selection: RecordSelection) -> RecordSe
             f"jobs of user {others[0]}", "you may read your own", "ask an operator (controller.operators)"
         )
     return dataclasses.replace(selection, users=(), uids=(), visible=visible)
+
+
+def visible_status(status: Mapping[str, Any], caller: Caller) -> Mapping[str, Any]:
+    """Return the entries of the status page that the caller may see.
+
+    Only operators see the use of quotas, because it is that of accounts and of other users.
+    """
+    quotas = status.get("quotas")
+    if caller.rights.everything or not quotas:
+        return status
+    return {**status, "quotas": {**quotas, "over": []}}
 
 
 def _with_uids(selection: RecordSelection) -> RecordSelection:

@@ -38,7 +38,7 @@ from slurm_energy.controller.node_hosts import NodeHosts, Sender
 from slurm_energy.controller.period_deliveries import PERIODS_PATH, PeriodReceiver
 from slurm_energy.controller.policy_file import policies_answer
 from slurm_energy.controller.priority_loop import PriorityLoop
-from slurm_energy.controller.record_visibility import restricted_selection
+from slurm_energy.controller.record_visibility import restricted_selection, visible_status
 from slurm_energy.controller.request_limiter import RequestLimiter
 from slurm_energy.controller.responses import Pieces
 from slurm_energy.controller.rights import RightsResolver, RoleCache
@@ -295,7 +295,7 @@ class ControllerServer:
     async def _get_policies(self, _: web.Request, __: Caller, ___: bytes) -> ResponseContent:
         return policies_answer(self.config)
 
-    async def _get_status(self, _: web.Request, __: Caller, ___: bytes) -> ResponseContent:
+    async def _get_status(self, _: web.Request, caller: Caller, __: bytes) -> ResponseContent:
         figures = await self._current_statistics()
         nodes = [node | self._deliveries.pending_counts_of(node["node"]) for node in figures["nodes"]]
         return {
@@ -306,7 +306,7 @@ class ControllerServer:
             "database": self._store.name,
             **figures,
             "nodes": nodes,
-            **self._status(),
+            **visible_status(self._status(), caller),
         }
 
     async def _current_statistics(self) -> dict[str, Any]:

@@ -116,7 +116,9 @@ def controller_lines(url: str, answer: Mapping[str, Any] | str, now: float) -> l
     if quotas.get("quotas"):
         over = quotas.get("over") or []
         held = f", {quotas['held_jobs']} jobs held" if quotas.get("held_jobs") else ""
-        lines.append(f"  quotas    {quotas['quotas']}, {len(over)} over a level{held}")
+        lines.append(
+            f"  quotas    {quotas['quotas']}, {quotas.get('over_level', len(over))} over a level{held}"
+        )
         lines += [f"    {sentence}" for sentence in over]
     nodes = answer.get("nodes", [])
     lines.append(

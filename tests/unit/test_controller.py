@@ -1052,3 +1052,16 @@ def test_a_slow_directory_service_blocks_one_thread_per_user(controller, monkeyp
             await asyncio.gather(*hostile)
 
     controller.session(story)
+
+
+def test_only_operators_see_whose_quota_is_used(controller):
+    shown = {"quotas": {"quotas": 2, "over_level": 1, "over": ["user bob has used 93 %"], "held_jobs": 0}}
+    controller.server._status = lambda: shown
+
+    async def story(c):
+        assert (await c.get("/v1/status"))[1]["quotas"] == shown["quotas"]
+        quotas = (await c.get("/v1/status", ALICE))[1]["quotas"]
+        assert quotas == shown["quotas"] | {"over": []}
+        return True
+
+    assert controller.session(story)
