@@ -98,7 +98,7 @@ def _job(controller: ControllerClient, job_id: str) -> JobUsage:
 
 
 def _footprint(controller: ControllerClient, job: JobUsage) -> Footprint | None:
-    """Return emissions and cost; None with a note if the controller does not tell them."""
+    """Return emissions and cost; None with a note if the controller returns no factors."""
     from slurm_energy.protocol.grid_requests import grid_factors
     from slurm_energy.reports.reserved_hardware import reservation_of
 

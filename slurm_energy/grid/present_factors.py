@@ -1,4 +1,4 @@
-"""Present carbon intensity and price as plain numbers, for nodes that tell users about an ended job."""
+"""Present carbon intensity and price as plain numbers, for the output line of ended jobs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class PresentFactors:
 
     @classmethod
     def from_json(cls, data: Any) -> PresentFactors:
-        """Return the factors in a response of the controller; what is malformed counts as unknown."""
+        """Return the factors in a response of the controller; malformed values count as unknown."""
         values = data if isinstance(data, dict) else {}
 
         def number(key: str) -> float | None:

@@ -82,7 +82,7 @@ class EnergyJob:
 
         Raises:
             NotFoundError: senergyctld has no complete record after this time.
-            ForbiddenError: the job belongs to somebody else.
+            ForbiddenError: the job belongs to another user.
             UnavailableError: senergyctld does not answer.
         """
         return job_object(self._usage(timeout_s))
@@ -95,7 +95,7 @@ class EnergyJob:
 
         Raises:
             NotFoundError: senergyctld has no complete record after this time, or no trace.
-            ForbiddenError: the job belongs to somebody else.
+            ForbiddenError: the job belongs to another user.
             UnavailableError: senergyctld does not answer, or pandas is missing.
         """
         self._usage(timeout_s)

@@ -50,7 +50,7 @@ class PublicationLabel:
     Attributes:
         job: the job on all its nodes.
         footprint: emissions and cost of its energy; None: neither carbon intensity nor price is configured,
-            or the controller does not tell them.
+            or the controller returned no factors.
         work: work that the job has done; None: not stated.
     """
 

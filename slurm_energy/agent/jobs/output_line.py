@@ -33,7 +33,7 @@ class OutputLine:
         config: returns the current configuration.
 
     Attributes:
-        factors: present carbon intensity and price, as the controller last told them.
+        factors: present carbon intensity and price, from the last response of the controller.
     """
 
     def __init__(self, config: Callable[[], Config]) -> None:
