@@ -4,7 +4,8 @@
 #
 # Makes a root of the Debian suite that has the release, with debootstrap in a temporary directory (about 2 GB, two
 # minutes), installs slurm-energy there from this checkout, builds acct_gather_energy/senergy with -Werror from the
-# suite's headers and runs tests/cluster/test_acct_gather.py with its soak tests. 22.05: on this machine's own Slurm.
+# suite's headers and runs tests/cluster/test_acct_gather.py with its soak tests, and the test of the line about
+# energy in the output of jobs. 22.05: on this machine's own Slurm.
 # Needs root and the network. Runs in namespaces of its own and leaves nothing behind. Prints each compared value.
 # Exit: 0 all passed; 1 something failed; 2 bad usage; 4 the release cannot be had.
 #
@@ -51,7 +52,8 @@ version_of() { # ROOT
     chroot "$1" /usr/sbin/slurmctld -V 2>/dev/null | sed 's/^[^0-9]*//'
 }
 
-pytest="-m pytest -q -rP -p no:cacheprovider -W ignore tests/cluster/test_acct_gather.py"
+line=tests/cluster/test_cli_on_slurm.py::test_a_line_about_energy_ends_the_output_of_batch_jobs
+pytest="-m pytest -q -rP -p no:cacheprovider -W ignore tests/cluster/test_acct_gather.py $line"
 marks="soak or not soak"
 if [ -z "$suite" ]; then
     version=$(version_of /)
