@@ -21,7 +21,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -36,6 +35,7 @@ from slurm_energy_lab.cluster.lab import Lab
 from slurm_energy_lab.cluster.nodes_file import from_profiles
 from slurm_energy_lab.cluster.specification import LabSpec
 from slurm_energy_lab.model import load_profile
+from slurm_energy_lab.reading_thread import ReadingThread
 from slurm_energy_lab.virtual_cluster.workload import (
     ClusterJob,
     JobMix,
@@ -54,31 +54,6 @@ SHARES = (0.60, 0.45, 0.80)
 PERIOD_S = 5.0
 TICK_S = 0.1
 _SCHEDULER = "SchedulerParameters=batch_sched_delay=2,bf_interval=5,bf_licenses,bf_continue"
-
-
-class TruthReader:
-    """Reads the true power of all nodes ten times per second in a thread."""
-
-    def __init__(self, lab: Lab) -> None:
-        self._sockets = [lab.layout.emulator_socket(node) for node in lab.nodes]
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self.values: list[tuple[float, float]] = []
-
-    def __enter__(self) -> TruthReader:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    def _read(self) -> None:
-        next_s = time.time()
-        while not self._stopped.wait(max(0.0, next_s - time.time())):
-            next_s = max(next_s + TICK_S, time.time())
-            watts = sum(client.truth(path)["power_watts"]["node"] for path in self._sockets)
-            self.values.append((time.time(), watts))
 
 
 def main() -> int:
@@ -112,6 +87,12 @@ def total_watts() -> float:
     return sum(nameplate_watts(load_profile(name)) for name in PROFILES)
 
 
+def true_watts(lab: Lab) -> float:
+    """Return the true power of all nodes."""
+    sockets = [lab.layout.emulator_socket(node) for node in lab.nodes]
+    return float(sum(client.truth(path)["power_watts"]["node"] for path in sockets))
+
+
 def run(lab: Lab, arguments: argparse.Namespace) -> int:
     """Run the jobs under the budget, write the files and publish the claims."""
     seconds = 60.0 * arguments.minutes
@@ -120,12 +101,12 @@ def run(lab: Lab, arguments: argparse.Namespace) -> int:
     steps = [(begin_s - 10.0 if not i else begin_s + i * seconds / 3, SHARES[i]) for i in range(3)]
     enforce(lab, arguments.out / "calendar.csv", steps)
     time.sleep(max(0.0, begin_s - time.time()))
-    with TruthReader(lab) as truth:
+    with ReadingThread(lambda: true_watts(lab), TICK_S, time.time) as truth:
         submit(lab, draw_jobs(arguments.seed, PARTITIONS, JobMix(seconds, arguments.load)), begin_s)
         time.sleep(max(0.0, begin_s + seconds - time.time()))
     states = job_states(lab)
     (arguments.out / "jobs.json").write_text(json.dumps(states, indent=1) + "\n")
-    rows = [(at - begin_s, watts, limit_at(steps, at)) for at, watts in truth.values]
+    rows = [(at - begin_s, watts, limit_at(steps, at)) for at, watts in truth.readings]
     with (arguments.out / "power.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("seconds", "watts", "limit"), *rows])
     counts = Counter(job["state"] for job in states)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from lab_driver import LabDriver
+
+from slurm_energy_lab.reading_thread import ReadingThread
 
 pytestmark = [
     pytest.mark.cluster,
@@ -25,6 +26,7 @@ pytestmark = [
     ),
 ]
 PERIOD_S = 5.0
+READ_S = 0.1
 
 
 def budget(lab: LabDriver, *options: str) -> Any:
@@ -42,27 +44,6 @@ def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 90.0) -
         time.sleep(0.2)
 
 
-class PowerWatch:
-    """Reads the true power of the lab ten times per second while a block runs."""
-
-    def __init__(self, lab: LabDriver) -> None:
-        self._lab, self._stopped = lab, threading.Event()
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self.watts: list[float] = []
-
-    def __enter__(self) -> PowerWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    def _read(self) -> None:
-        while not self._stopped.wait(0.1):
-            self.watts.append(power(self._lab))
-
-
 def test_the_power_of_two_nodes_follows_the_budget(lab: LabDriver) -> None:
     def all_report() -> bool:
         nodes = budget(lab, "show", "--nodes")["nodes"]
@@ -77,7 +58,7 @@ def test_the_power_of_two_nodes_follows_the_budget(lab: LabDriver) -> None:
     wait_for(lambda: power(lab) <= 1900.0, "the power does not follow the lower limit")
     explained = budget(lab, "explain", str(job))
     assert explained["budget"] == "site" and explained["state"] == "running"
-    with PowerWatch(lab) as watch:
+    with ReadingThread(lambda: power(lab), READ_S) as watch:
         lab.kill("senergyctld")
         lab.kill("senergyd", "n2")
         time.sleep(PERIOD_S)
@@ -86,7 +67,7 @@ def test_the_power_of_two_nodes_follows_the_budget(lab: LabDriver) -> None:
         lab.lab.start_daemon("senergyd", "n2")
         wait_for(all_report, "the agents do not report to the restarted controller")
         time.sleep(PERIOD_S)
-    assert max(watch.watts) <= 1900.0
+    assert max(watch.values) <= 1900.0
     assert lab.run("senergy", "budget", "set", "site", "100", check=False).returncode == 2
     assert budget(lab, "set", "site", "--configured")["limit_watts"] == 3000.0
     wait_for(lambda: power(lab) > 2200.0, "the power does not return")

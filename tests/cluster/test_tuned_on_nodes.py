@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import signal
-import threading
 import time
 
 import judges
@@ -14,6 +13,7 @@ import pytest
 from lab_driver import LabDriver
 
 from slurm_energy_lab import client
+from slurm_energy_lab.reading_thread import ReadingThread
 
 pytestmark = [
     pytest.mark.cluster,
@@ -29,33 +29,22 @@ MAX_DIFFERENCE_S = 1.0
 READ_S = 0.05
 
 
-class LimitWatch:
-    """Reads the power limit of every GPU of the lab until it is stopped."""
+class LimitWatch(ReadingThread[tuple[float, ...]]):
+    """Reads the power limit of every GPU of the lab while a block runs."""
 
     def __init__(self, lab: LabDriver) -> None:
-        self._sockets = {node: lab.layout.emulator_socket(node) for node in lab.nodes}
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self.readings: list[tuple[float, tuple[float, ...]]] = []
+        sockets = [lab.layout.emulator_socket(node) for node in lab.nodes]
 
-    def __enter__(self) -> LimitWatch:
-        self._thread.start()
-        return self
+        def limits() -> tuple[float, ...]:
+            gpus = [client.status(socket)["model"]["gpus"] for socket in sockets]
+            return tuple(gpu["limit_watts"] for gpu in itertools.chain.from_iterable(gpus))
 
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    def _read(self) -> None:
-        while not self._stopped.wait(READ_S):
-            gpus = [client.status(socket)["model"]["gpus"] for socket in self._sockets.values()]
-            limits = tuple(gpu["limit_watts"] for gpu in itertools.chain.from_iterable(gpus))
-            self.readings.append((time.monotonic(), limits))
+        super().__init__(limits, READ_S)
 
     @property
     def changes(self) -> int:
         """Number of different common limits, one after the other."""
-        common = [limits[0] for _, limits in self.readings if len(set(limits)) == 1]
+        common = [limits[0] for limits in self.values if len(set(limits)) == 1]
         return sum(one != other for one, other in itertools.pairwise(common))
 
     @property

@@ -1,0 +1,63 @@
+"""Thread that reads a value of a lab, such as its true power, at a fixed rate while a block runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+Value = TypeVar("Value")
+
+
+class ReadingThread(Generic[Value]):
+    """Reads a value at a fixed rate in a thread, as a context manager.
+
+    A reading that takes longer than the interval delays the next one. An error of the function ends the
+    thread; it is raised at the end of the block, so that missing readings are never taken for good ones.
+
+    Args:
+        read: function that returns the value.
+        interval_s: time between readings.
+        clock: clock of `readings` in seconds.
+
+    Attributes:
+        readings: time after each reading, and the value.
+    """
+
+    def __init__(
+        self, read: Callable[[], Value], interval_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._read_value, self._interval_s, self._clock = read, interval_s, clock
+        self._stopped = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="readings", daemon=True)
+        self.readings: list[tuple[float, Value]] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        self._thread.join()
+        if error is None and self._error is not None:
+            raise self._error
+
+    @property
+    def values(self) -> list[Value]:
+        """The values without their times."""
+        return [value for _, value in self.readings]
+
+    def _run(self) -> None:
+        next_s = time.monotonic()
+        try:
+            while not self._stopped.wait(max(0.0, next_s - time.monotonic())):
+                next_s = max(next_s + self._interval_s, time.monotonic())
+                value = self._read_value()
+                self.readings.append((self._clock(), value))
+        except Exception as error:
+            self._error = error
