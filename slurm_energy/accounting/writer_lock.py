@@ -89,6 +89,9 @@ def adopt_owner(path: Path) -> None:
     Raises:
         OSError: the file or directory does not exist.
     """
-    if os.geteuid() == 0:
-        owner = path.parent.stat()
+    if os.geteuid() != 0:
+        return
+    owner, present = path.parent.stat(), path.lstat()
+    # senergyctld's unit lacks the capability, and its files already belong to the right user.
+    if (present.st_uid, present.st_gid) != (owner.st_uid, owner.st_gid):
         os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)

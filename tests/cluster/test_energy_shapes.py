@@ -31,7 +31,8 @@ def outputs_by_policy(lab: LabDriver, node: str, command: str) -> tuple[dict, di
     for policy in ("performance", "powersave"):
         output = lab.layout.root / f"shapes-{node}-{policy}"
         options = ["--exclusive", f"-w{node}", f"--energy-policy={policy}", "-o", str(output)]
-        job = lab.sbatch(command, *options)
+        # The last line of the output is the program's.
+        job = lab.sbatch(command, *options, env={"SENERGY_OUTPUT_LINE": "0"})
         assert lab.wait(job) == "COMPLETED"
         printed[policy] = json.loads(output.read_text().splitlines()[-1])
         (labels[policy],) = judges.acct(lab, job)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -307,6 +309,26 @@ def _fill(agent: CrashingAgent, ballast: Path) -> None:
     eventually(is_full, "the disk is full")
 
 
+@contextlib.contextmanager
+def _kept_full(ballast: Path) -> Iterator[None]:
+    """Context manager that uses up space as soon as senergyd frees some, for example of a checkpoint."""
+    done = threading.Event()
+
+    def fill() -> None:
+        with ballast.open("ab", buffering=0) as file:
+            while not done.is_set():
+                with contextlib.suppress(OSError):
+                    file.write(b"x" * 512)
+
+    filler = threading.Thread(target=fill)
+    filler.start()
+    try:
+        yield
+    finally:
+        done.set()
+        filler.join()
+
+
 def _fill_the_disk(agent: CrashingAgent, state: Path) -> None:
     agent.move_in()
     agent.start()
@@ -320,7 +342,8 @@ def _fill_the_disk(agent: CrashingAgent, state: Path) -> None:
     assert agent.hook("end", agent.env(1), patient=True).stderr == ""
     assert agent.settings() == before  # the journal cannot be written, yet the job has ended
     _fill(agent, ballast)  # space that the first job no longer needs
-    answer = agent.begin(2, policy="powersave")
+    with _kept_full(ballast):
+        answer = agent.begin(2, policy="powersave")
     assert answer["applied"] == 0
     assert answer["failed"] > 0
     assert agent.settings() == before
