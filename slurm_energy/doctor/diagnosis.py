@@ -12,6 +12,7 @@ from typing import Any
 from slurm_energy.config.findings import errors, warnings
 from slurm_energy.doctor.attribution_check import attribution_checks
 from slurm_energy.doctor.budget_check import budget_checks
+from slurm_energy.doctor.delivery_checks import counted, spool_check, undelivered_checks
 from slurm_energy.doctor.findings import CounterFinding, HostFindings, KnobFinding
 from slurm_energy.doctor.slurm_checks import slurm_checks
 from slurm_energy.doctor.tuning_check import tuning_check
@@ -19,7 +20,6 @@ from slurm_energy.doctor.verdict import CheckResult, CheckState
 
 CLOCK_TOLERANCE_S = 2.0
 _SAFE_PART_OF_RANGE = 0.9
-_FULL_SPOOL = 0.8
 _MOST_NAMED = 6
 _KERNEL_LOG = "look for driver errors: journalctl -k   (or dmesg)"
 _DOUBTFUL_CONFIG = "the daemons start, but may not do what the file intends"
@@ -82,7 +82,7 @@ def _component(name: str, findings: HostFindings) -> CheckResult:
         return CheckResult(label, *_absent_component(name, findings))
     bad = [counter for counter in own if counter.energy_uj is None]
     what = ", ".join(dict.fromkeys(f"{counter.source}" for counter in own))
-    what += f", {_number(len(own), 'counter')}"
+    what += f", {counted(len(own), 'counter')}"
     if bad and not findings.root and _agent_has(findings, bad):
         return CheckResult(
             label, CheckState.OK, f"{what}, readable by the agent only, as the kernel requires"
@@ -189,7 +189,7 @@ def _knobs(findings: HostFindings) -> list[CheckResult]:
         own = [knob for knob in findings.knobs if knob.name == name]
         silent = [knob.key for knob in own if knob.value is None]
         locked = [knob.key for knob in own if not knob.writable]
-        what = f"{_number(len(own), 'knob')}, {_values(own)}"
+        what = f"{counted(len(own), 'knob')}, {_values(own)}"
         if silent:
             cost = "policies do not change these"
             what += f"; unreadable: {_named(silent)}"
@@ -290,7 +290,7 @@ def _agent(findings: HostFindings) -> list[CheckResult]:
             CheckResult("settings left", CheckState.DEGRADED, _named(left), cost, "senergyd --restore")
         )
     checks.append(_devices_of_agent(findings, answer))
-    checks += [_spool(findings, answer), *_undelivered(answer)]
+    checks += [spool_check(findings, answer), *undelivered_checks(answer)]
     return checks
 
 
@@ -316,46 +316,7 @@ def _devices_of_agent(findings: HostFindings, answer: Mapping[str, Any]) -> Chec
     if findings.root and lost:
         cost = "their energy is unknown since they disappeared"
         return CheckResult("agent's devices", CheckState.DEGRADED, f"gone: {_named(lost)}", cost, _KERNEL_LOG)
-    return CheckResult("agent's devices", CheckState.OK, _number(len(measured), "counter"))
-
-
-def _spool(findings: HostFindings, answer: Mapping[str, Any]) -> CheckResult:
-    count = answer.get("spooled", 0)
-    what = f"{_number(count, 'record')} wait for the controller"
-    if findings.state_free_mb is not None:
-        what += f", {findings.state_free_mb:.0f} MB free"
-        if findings.state_free_mb < findings.spool_limit_mb * (1 - _FULL_SPOOL):
-            cost = "power traces, then records, are lost once the disk is full"
-            return CheckResult("spool", CheckState.DEGRADED, what, cost, "free space under agent.state_dir")
-    return CheckResult("spool", CheckState.OK, what)
-
-
-def _undelivered(answer: Mapping[str, Any]) -> list[CheckResult]:
-    """Return checks of the records that the controller deferred or rejected; an empty list if there are none.
-
-    Args:
-        answer: the agent's response to `status`.
-    """
-    checks = []
-    if deferred := answer.get("deferred"):
-        cost = "they stay on this node until the controller accepts them"
-        what = f"{_number(deferred, 'record')} of a newer release, or ahead of the controller's clock"
-        checks.append(CheckResult("retried records", CheckState.DEGRADED, what, cost, "upgrade senergyctld"))
-    if rejected := answer.get("rejected"):
-        what = f"the controller rejected {_number(rejected, 'record')}"
-        if dropped := answer.get("rejected_dropped"):
-            what += f", {dropped} more were dropped for lack of space"
-        cost = "these are in no report; they are kept while there is space for them"
-        fix = "senergy spool   (lists the reasons); then: senergy spool resend"
-        checks.append(CheckResult("rejected records", CheckState.DEGRADED, what, cost, fix))
-    periods = answer.get("periods")
-    if rejected := periods.get("rejected") if isinstance(periods, dict) else 0:
-        what = f"the controller rejected {_number(rejected, 'period')} of the node's energy"
-        fix = "senergy spool   (lists the reasons); then: senergy spool resend"
-        checks.append(
-            CheckResult("rejected periods", CheckState.DEGRADED, what, "reports lack this energy", fix)
-        )
-    return checks
+    return CheckResult("agent's devices", CheckState.OK, counted(len(measured), "counter"))
 
 
 def _munge(findings: HostFindings) -> CheckResult:
@@ -397,10 +358,6 @@ def _controller(findings: HostFindings) -> list[CheckResult]:
         else:
             checks.append(CheckResult("clock", CheckState.OK, what))
     return checks
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _named(items: Iterable[str], separator: str = " ") -> str:
