@@ -122,6 +122,8 @@ def exposure(unit: Path) -> float:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if "offline" in done.stderr:
         pytest.skip("this systemd-analyze cannot judge a unit that is not loaded")
+    if "Failed to initialize unit search paths" in done.stderr:
+        pytest.skip("this user may not read the search paths of units")
     return float(done.stdout.rsplit(": ", 1)[1].split()[0])
 
 

@@ -105,12 +105,16 @@ class Plugin:
         return int(self(f"poll {kind} {hint}")[1])
 
     def logged(self) -> int:
+        """Return the number of messages; only daemons of root write any."""
         return int(self("logged")[0])
 
     def close(self) -> str:
         _, errors = self.process.communicate(timeout=20)
         assert self.process.returncode == 0, errors
         return errors
+
+
+IS_ROOT = os.geteuid() == 0
 
 
 @pytest.fixture
@@ -151,7 +155,7 @@ def test_slurmd_gets_watts_and_unknown_watts_are_no_val(agent, plugin):
 def test_without_an_agent_there_are_0_joules_one_message_and_no_failure(plugin):
     for _ in range(5):
         assert plugin(f"poll {NODE}") == ["0", "0", str(NO_VAL), str(NO_VAL)]
-    assert plugin.logged() == 1
+    assert plugin.logged() == 1 * IS_ROOT
 
 
 def test_the_output_of_jobs_has_no_message(program, tmp_path):
@@ -179,7 +183,7 @@ def test_the_value_stays_while_the_agent_is_away_and_when_it_lost_its_state(agen
     assert plugin.joules() == 700
     again.tell(30, epoch="b")
     assert plugin.joules() == 725
-    assert plugin.logged() == 2  # absent, and back
+    assert plugin.logged() == 2 * IS_ROOT  # absent, and back
     again.close()
 
 
@@ -207,7 +211,7 @@ def test_a_silent_agent_is_not_waited_for_again_at_once(agent, plugin):
     for _ in range(20):
         assert plugin.joules() == 100
     assert len(agent.requests) < 12  # the pauses double: ten more requests would take minutes
-    assert plugin.logged() == 1
+    assert plugin.logged() == 1 * IS_ROOT
 
 
 def test_a_refusal_and_garbage_change_nothing(agent, plugin):
@@ -260,7 +264,7 @@ def test_an_agent_of_another_user_is_not_believed(plugin, tmp_path):
         try:
             assert impostor.stdout.readline() == "ready\n"
             assert plugin.joules() == 0
-            assert plugin.logged() == 1
+            assert plugin.logged() == 1 * IS_ROOT
         finally:
             impostor.kill()
 
