@@ -87,7 +87,9 @@ def measure_acct(place: str, jobs: int) -> tuple[float, float]:
     end = int(time.time()) - 60
     fill_records(place, jobs, end)
     made = layout.locate_lab(tempfile.mkdtemp(prefix="senergy-accounting-", dir="/var/tmp"))
-    energy: dict[str, Any] = {"controller": {"database": place, "enrich_interval_s": 3600.0}}
+    state = tempfile.TemporaryDirectory(dir="/var/tmp")
+    keys = {"database": place, "state_dir": state.name, "enrich_interval_s": 3600.0}
+    energy: dict[str, Any] = {"controller": keys}
     try:
         lab = lifecycle.up(made, LabSpec(nodes_file.from_profiles(["xeon-8358"]), energy=energy))
         environment = {**os.environ, **lab.environment()}
@@ -99,6 +101,7 @@ def measure_acct(place: str, jobs: int) -> tuple[float, float]:
         return timed(ours, environment, jobs), timed(theirs, environment, jobs)
     finally:
         lifecycle.down(made)
+        state.cleanup()
 
 
 def fill_records(place: str, jobs: int, end: int) -> None:
