@@ -64,7 +64,7 @@ class Recovery:
 
 
 def recover(source: Path, target: Path, progress: Callable[[int], None]) -> Recovery:
-    """Write the readable rows of a damaged SQLite file to a new file and return what was recovered.
+    """Write the readable rows of a damaged SQLite file to a new file and return the result.
 
     Args:
         source: the damaged file; it is not changed.

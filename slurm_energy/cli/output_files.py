@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from slurm_energy.errors import EnergyError
@@ -19,6 +20,11 @@ def write_file(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise EnergyError(str(path), error.strerror or str(error), _TODO) from None
+
+
+def report_written(path: Path, content: str = "") -> None:
+    """Name a written file or directory on standard error, with its content if that is given."""
+    print(f"senergy: written: {path}" + (f": {content}" if content else ""), file=sys.stderr)
 
 
 def check_writable(path: Path) -> None:

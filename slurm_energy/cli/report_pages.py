@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -11,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.output_files import write_file
+from slurm_energy.cli.output_files import report_written, write_file
 from slurm_energy.errors import EXIT_OK, NotFoundError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from slurm_energy.protocol.controller_client import ControllerClient
     from slurm_energy.protocol.usage_requests import UsageRequest
-    from slurm_energy.reports.energy_pages import PageSubject
     from slurm_energy.reports.usage import JobUsage
 
 _BY = ("account", "user", "policy", "partition")
@@ -47,7 +45,7 @@ def write_pages(
         accounts: accounts that the user named.
         users: users that the user named.
     """
-    from slurm_energy.reports.energy_pages import PageSubject, energy_page, subjects
+    from slurm_energy.reports.energy_pages import INDEX, PageSubject, energy_page, subjects
     from slurm_energy.reports.utilization.usage import UsageDocument
 
     named = [PageSubject("account", name) for name in accounts] + [
@@ -63,19 +61,15 @@ def write_pages(
         if not any(named[0].includes(row) for row in document.rows):
             raise NotFoundError(f"{named[0].dimension} {named[0].name}", "it used no energy in this window")
         write_file(args.html, energy_page(named[0], document, jobs, now=datetime.now()))
-        _report(args.html, "one page")
+        report_written(args.html, "one page")
         return EXIT_OK
     pages = subjects(document)
     _make_directory(args.html)
     for subject in pages:
         page = energy_page(subject, document, jobs, pages, datetime.now())
         write_file(args.html / subject.file_name, page)
-    _report(args.html / _index(pages), f"{len(pages)} pages")
+    report_written(args.html / INDEX, f"{len(pages)} pages")
     return EXIT_OK
-
-
-def _index(pages: Sequence[PageSubject]) -> str:
-    return pages[0].file_name
 
 
 def _jobs(client: ControllerClient, asked: UsageRequest) -> list[JobUsage]:
@@ -92,7 +86,3 @@ def _make_directory(path: Path) -> None:
     except OSError as error:
         why = error.strerror or str(error)
         raise UnavailableError(f"--html {path}", why, "name a directory for the site") from None
-
-
-def _report(path: Path, content: str) -> None:
-    print(f"senergy: written: {path}: {content}", file=sys.stderr)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurm_energy.cli.output_files import check_writable, write_file
+from slurm_energy.cli.output_files import check_writable, report_written, write_file
 from slurm_energy.errors import UnavailableError, install_extra
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def write_variant(
         rows["seed"] = [r.seed for r in results]
         rows |= {name: [r.summary.get(name) for r in results] for name in results[0].summary}
         files.write(rows, folder / f"summary.{args.format}", args.format)
-        _report_written(folder, f"jobs, power and summary as {args.format}")
+        report_written(folder, f"jobs, power and summary as {args.format}")
     if args.plots:
         _draw(scenario, results, outcomes, scenario.variant_folder(args.plots))
     return outcomes
@@ -68,7 +67,7 @@ def _draw(scenario: Scenario, results: list[RunResult], outcomes: dict[str, Any]
             figure.savefig(folder / f"{name}.png", dpi=110)
     except OSError as error:
         raise UnavailableError(f"{error.filename}", error.strerror or "cannot be written") from None
-    _report_written(folder, f"{len(figures)} plots")
+    report_written(folder, f"{len(figures)} plots")
 
 
 def write_page(outputs: list[tuple[Scenario, list[RunResult], dict[str, Any]]], path: Path) -> None:
@@ -88,11 +87,7 @@ def write_page(outputs: list[tuple[Scenario, list[RunResult], dict[str, Any]]], 
         for scenario, results, outcomes in outputs
     ]
     write_file(path, simulation_page.page(outputs[0][0].title, variants, datetime.now()))
-    _report_written(path, "one page")
-
-
-def _report_written(path: Path, content: str) -> None:
-    print(f"senergy: written: {path}: {content}", file=sys.stderr)
+    report_written(path, "one page")
 
 
 def check_outputs(args: argparse.Namespace) -> None:

@@ -118,7 +118,8 @@ def print_result(result: SweepResult, args: argparse.Namespace) -> None:
         missing = ", ".join(result.unmeasured)
         note(f"the energy lacks {missing}, so it understates the cost of slower runs (senergy doctor)")
     if args.plots:
+        from slurm_energy.cli.output_files import report_written
         from slurm_energy.reports.sweep_png import write_plots
 
         for path in write_plots(result, args.plots):
-            print(f"senergy: written: {path}", file=sys.stderr)
+            report_written(path)

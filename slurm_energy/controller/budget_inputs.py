@@ -86,7 +86,7 @@ class BudgetInputs:
         kinds: Mapping[int, frozenset[str]],
         unknown: frozenset[tuple[int, int]],
     ) -> None:
-        """Read again what is old.
+        """Read outdated inputs again.
 
         Args:
             config: the configuration.

@@ -1,4 +1,4 @@
-"""Checks of a node's poll against what is known of the node and of Slurm's jobs."""
+"""Checks of the poll of a node against the known facts about the node and about the jobs in Slurm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes about quotas: what is used, changes by administrators, and the audit trail."""
+"""Routes about quotas: used energy, emissions and cost, changes by administrators, and the audit trail."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from slurm_energy.protocol.controller_client import ControllerClient
 from slurm_energy.reports.json_view import job_object
 from slurm_energy.reports.usage import AccountedRecord, JobUsage, summarise
 from slurm_energy.slurm.command import CommandRunner
-from slurm_energy.slurm.job_state import read_job_states
+from slurm_energy.slurm.job_state import JobStatus, read_job_states
 
 _FIRST_PAUSE_S: Final = 0.5
 _MAX_PAUSE_S: Final = 30.0
@@ -47,10 +47,7 @@ class EnergyJob:
             NotFoundError: Slurm does not know the job.
             UnavailableError: slurmctld does not answer.
         """
-        status = read_job_states([self.job_id]).get(self.job_id)
-        if status is None:
-            raise NotFoundError(f"job {self.job_id}", "Slurm does not know it")
-        return status.state
+        return self._status().state
 
     def wait(self, timeout_s: float | None = None) -> str:
         """Wait for the end of the job and return its state. The pauses between queries grow to 30 s.
@@ -64,9 +61,7 @@ class EnergyJob:
             UnavailableError: slurmctld does not answer.
         """
         for _ in _pauses(timeout_s):
-            status = read_job_states([self.job_id]).get(self.job_id)
-            if status is None:
-                raise NotFoundError(f"job {self.job_id}", "Slurm does not know it")
+            status = self._status()
             if not status.is_active:
                 return status.state
         raise TimeoutError(f"job {self.job_id} has not ended within {timeout_s:g} s")
@@ -108,6 +103,12 @@ class EnergyJob:
             UnavailableError: scancel failed.
         """
         CommandRunner(timeout_s=60.0)(["scancel", str(self.job_id)])
+
+    def _status(self) -> JobStatus:
+        status = read_job_states([self.job_id]).get(self.job_id)
+        if status is None:
+            raise NotFoundError(f"job {self.job_id}", "Slurm does not know it")
+        return status
 
     def _client(self) -> ControllerClient:
         if self._controller is None:

@@ -30,12 +30,7 @@ def job_record(session: Session, knobs: Mapping[str, Knob]) -> EnergyRecord:
     """
     end = max(session.start_unix, session.end_unix if session.end_unix is not None else session.start_unix)
     session.power_monitor.finish()
-    energies = component_energies(
-        session.job_components,
-        session.meter,
-        whole_node=session.whole_node,
-        partial=session.partial_components,
-    )
+    energies = _energies(session)
     return EnergyRecord(
         **_common_fields(session),
         start=session.start_unix,
@@ -81,12 +76,7 @@ def running_record(session: Session, now: float) -> EnergyRecord:
         now: Unix time in seconds.
     """
     end = max(session.start_unix, now)
-    energies = component_energies(
-        session.job_components,
-        session.meter,
-        whole_node=session.whole_node,
-        partial=session.partial_components,
-    )
+    energies = _energies(session)
     return EnergyRecord(
         **_common_fields(session),
         start=session.start_unix,
@@ -98,6 +88,15 @@ def running_record(session: Session, now: float) -> EnergyRecord:
         uncertain_seconds=session.meter.uncertain_s,
         record_id=session.record_id,
         extra=(("watts", {name: session.power_monitor.watts.get(name) for name in session.components}),),
+    )
+
+
+def _energies(session: Session) -> tuple[ComponentEnergy, ...]:
+    return component_energies(
+        session.job_components,
+        session.meter,
+        whole_node=session.whole_node,
+        partial=session.partial_components,
     )
 
 
