@@ -51,7 +51,8 @@ def job_cells(jobs: Sequence[Any]) -> Iterator[dict[str, str]]:
             "DBIndex": str(number),
         }
         job_id = str(_number(job.get("job_id")) or 0)
-        yield common | _times(job) | {"JobIDRaw": job_id, "NodeList": str(job.get("nodes") or "")}
+        own = {"JobID": _displayed_id(job), "JobIDRaw": job_id, "NodeList": str(job.get("nodes") or "")}
+        yield common | _times(job) | own
         for step in _steps(job):
             nodes = step.get("nodes")
             names = nodes.get("range") if isinstance(nodes, dict) else ""
@@ -98,7 +99,8 @@ def energy_object(row: AcctRow) -> dict[str, Any] | None:
     described: dict[str, Any] = {}
     if first.step is None:
         described = {
-            "display_id": usage.display_id,
+            # Slurm's own id first: a record may have arrived before the facts about its job.
+            "display_id": row.cells.get("JobID") or usage.display_id,
             "policy": first.policy,
             "applied": applied_part(usage.records),
             "requested": dict(first.requested),
@@ -132,6 +134,16 @@ def _describe(document: dict[str, Any], scope: str, notes: Sequence[str]) -> Non
 def _steps(job: Mapping[str, Any]) -> list[dict[str, Any]]:
     steps = job.get("steps")
     return [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+
+
+def _displayed_id(job: Mapping[str, Any]) -> str:
+    """Return the id as users see it: `12`, array task `12_3`, heterogeneous component `14+0`."""
+    array, het = (value if isinstance(value := job.get(key), dict) else {} for key in ("array", "het"))
+    if (base := _number(array.get("job_id"))) and (task := _number(array.get("task_id"))) is not None:
+        return f"{base}_{task}"
+    if (base := _number(het.get("job_id"))) and (offset := _number(het.get("job_offset"))) is not None:
+        return f"{base}+{offset}"
+    return str(_number(job.get("job_id")) or 0)
 
 
 def _times(item: Mapping[str, Any]) -> dict[str, str]:

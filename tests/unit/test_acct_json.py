@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import fake_controller
@@ -17,7 +18,8 @@ from property_examples import examples as example_count
 
 from slurm_energy.cli.main import main
 from slurm_energy.reports import acct_json
-from slurm_energy.reports.acct_rows import VisibleJobs, joined
+from slurm_energy.reports.acct_rows import AcctRow, VisibleJobs, joined
+from slurm_energy.reports.usage import JobInfo
 from slurm_energy.slurm import sacct
 from slurm_energy.slurm.command import CommandFailedError
 from slurm_energy.slurm.release import Release
@@ -25,8 +27,8 @@ from slurm_energy.slurm.release import Release
 START = sacct_answers.START
 
 
-def number(value: int) -> dict[str, Any]:
-    return {"set": True, "infinite": False, "number": value}
+def number(value: int | None) -> dict[str, Any]:
+    return {"set": value is not None, "infinite": False, "number": value or 0}
 
 
 def old_document() -> dict[str, Any]:
@@ -134,6 +136,33 @@ def test_without_the_plugin_the_document_is_built_from_rows(
 
 
 @pytest.mark.parametrize(
+    ("members", "displayed"),
+    [
+        ({}, "11"),
+        ({"array": {"job_id": 0, "task_id": None}, "het": {"job_id": 0, "job_offset": None}}, "11"),  # 22.05
+        ({"array": {"job_id": 9, "task_id": 2}, "het": {"job_id": 0, "job_offset": None}}, "9_2"),
+        ({"array": {"job_id": 0, "task_id": None}, "het": {"job_id": 11, "job_offset": 0}}, "11+0"),
+        (
+            {"array": {"job_id": 9, "task_id": number(0)}, "het": {"job_id": 0, "job_offset": number(None)}},
+            "9_0",
+        ),
+        (
+            {"array": {"job_id": 0, "task_id": number(None)}, "het": {"job_id": 9, "job_offset": number(1)}},
+            "9+1",
+        ),
+    ],
+)
+def test_the_id_that_users_see_is_known_before_the_facts_of_the_record(
+    members: dict[str, Any], displayed: str
+) -> None:
+    usage = replace(examples.usages(examples.cpu_job())[0], job=JobInfo())
+    job: dict[str, Any] = {"job_id": 11, "cluster": "c1", **members}
+    (cells,) = acct_json.job_cells([job])
+    acct_json.add_energy({"jobs": [job]}, [AcctRow(cells, usage)], "own", [])
+    assert job["energy"]["display_id"] == displayed
+
+
+@pytest.mark.parametrize(
     ("output", "said"),
     [
         ("", "its output is not a JSON object with jobs"),
@@ -156,12 +185,16 @@ values = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["id", "range", "set", "number", "current", "start"]), inner, max_size=3
+            st.sampled_from(
+                ["id", "range", "set", "number", "current", "start", "job_id", "task_id", "job_offset"]
+            ),
+            inner,
+            max_size=3,
         )
     ),
     max_leaves=5,
 )
-keys = ("job_id", "cluster", "account", "user", "nodes", "time", "state", "step")
+keys = ("job_id", "cluster", "account", "user", "nodes", "time", "state", "step", "array", "het")
 parts = st.fixed_dictionaries({}, optional=dict.fromkeys(keys, values))
 jobs = st.fixed_dictionaries(
     {}, optional=dict.fromkeys(keys, values) | {"steps": st.lists(parts | values) | values}
