@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from slurm_energy.profiling.progress import report_steps as report_steps
     from slurm_energy.profiling.progress import track as track
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 _MODULE_OF = {

@@ -16,6 +16,7 @@ import varied_jobs
 from lab_driver import LabDriver
 from sacct_cases import CASES
 
+from slurm_energy import __version__
 from slurm_energy.cli.main import main
 from slurm_energy.slurm.release import parse_release
 from slurm_energy.slurm.sacct_fields import fields_of
@@ -186,7 +187,7 @@ def the_document_has_the_keys_and_types_of_sacct(lab: LabDriver, jobs: dict[str,
     extra = [job.pop("energy") for job in ours["jobs"]]
     extra += [step.pop("energy") for job in ours["jobs"] for step in job["steps"]]
     assert any(item and item["energy_joules"] for item in extra)
-    assert ours["meta"].pop("senergy") == {"format": 2, "version": "0.1.0", "scope": "all"}
+    assert ours["meta"].pop("senergy") == {"format": 2, "version": __version__, "scope": "all"}
     assert ours.pop("warnings") == theirs.pop("warnings", [])  # 22.05 has no warnings
     for document in (ours, theirs):
         document["meta"].pop("command", None)
