@@ -1,0 +1,82 @@
+"""Size of the clusters that one senergyctld serves.
+
+Part `agents`: simulated agents (default 10,000) with the real protocol over loopback, on SQLite and
+PostgreSQL: live reports at the default interval, which senergyctld lengthens; jobs of 2 h mean on 4 nodes,
+each with a trace and two steps; then all nodes close their period at once, as at each full hour. CPU time of
+senergyctld is read from /proc and excludes that of the simulated agents, munged and PostgreSQL, which are
+printed apart. Runs in a network namespace of its own. Needs root.
+
+Prints `CLAIM scale_lag_STORE` (maximum seconds from hand-over to confirmation over a period of 3,600 s),
+`scale_cores_STORE` (CPU seconds per second of senergyctld), `scale_memory_STORE` (over 2 GB) and
+`scale_missing_STORE` (items lost or doubled).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import scale_agents
+from claims import Claim, publish
+
+from slurm_energy.errors import UnavailableError
+
+_NAMESPACE = "SENERGY_BENCHMARK_NAMESPACE"
+_UP = 'ip link set lo up && exec "$@"'
+
+
+def main() -> int:
+    arguments = parser().parse_args()
+    if os.geteuid() != 0:
+        print("scale.py: needs root for a network namespace", file=sys.stderr)
+        return 2
+    if _NAMESPACE not in os.environ:
+        inside = ["sh", "-c", _UP, "sh", sys.executable, *sys.argv]
+        return subprocess.call(["unshare", "--net", *inside], env=os.environ | {_NAMESPACE: "1"})
+    claims: list[Claim] = []
+    for part in arguments.parts.split(","):
+        claims += PARTS[part](arguments)
+    return publish(claims, arguments.json)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--parts", default=",".join(PARTS), help=f"parts to run (default {','.join(PARTS)})")
+    options.add_argument("--agents", type=int, default=10_000, help="simulated agents (default 10,000)")
+    options.add_argument("--stores", default="sqlite,postgresql", help="stores (default: sqlite,postgresql)")
+    options.add_argument("--warm-s", type=float, default=60.0, help="seconds before the steady phase")
+    options.add_argument(
+        "--seconds", type=float, default=60.0, help="seconds of the steady phase (default 60)"
+    )
+    options.add_argument(
+        "--burst-s", type=float, default=60.0, help="seconds after the full hour (default 60)"
+    )
+    options.add_argument("--live-s", type=float, default=30.0, help="interval of live reports (default 30)")
+    options.add_argument("--job-s", type=float, default=7200.0, help="mean duration of jobs (default 7,200)")
+    options.add_argument("--threads", type=int, default=192, help="concurrent requests of half of the agents")
+    options.add_argument("--json", metavar="FILE", help="also write the claims to FILE as JSON")
+    return options
+
+
+def measure_agents(arguments: argparse.Namespace) -> list[Claim]:
+    """Return the claims of the part `agents`."""
+    claims: list[Claim] = []
+    for store in arguments.stores.split(","):
+        try:
+            claims += scale_agents.measure(arguments, store)
+        except UnavailableError as error:
+            print(f"{store}: {error}")
+    return claims
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], list[Claim]]] = {"agents": measure_agents}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
