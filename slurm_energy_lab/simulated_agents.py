@@ -32,7 +32,7 @@ from slurm_energy.config import ClusterConfig
 from slurm_energy.errors import EnergyError
 from slurm_energy.protocol.controller_client import ControllerClient
 from slurm_energy.protocol.live_reports import LIVE_PATH, MAX_INTERVAL_S
-from slurm_energy_lab.simulated_nodes import SimulatedWorkload, SimulatedNode
+from slurm_energy_lab.simulated_nodes import SimulatedNode, SimulatedWorkload
 
 # Values of agent/state/delivery.py and agent/controller_request.py.
 _DELIVERY_TIMEOUT_S: Final = 5.0

@@ -15,7 +15,7 @@ from slurm_energy.errors import UnavailableError
 from slurm_energy.protocol.live_reports import LiveReport
 from slurm_energy_lab import simulated_agents
 from slurm_energy_lab.simulated_agents import SimulatedAgents
-from slurm_energy_lab.simulated_nodes import SimulatedWorkload, SimulatedNode
+from slurm_energy_lab.simulated_nodes import SimulatedNode, SimulatedWorkload
 
 
 @pytest.mark.parametrize("gpus", [0, 4])
