@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         emit_json({"controller": _as_json(controller), "agent": _as_json(agent)})
         return code
-    emit(controller_lines(config.cluster.controller_url, controller, time.time()))
+    emit(controller_lines(str(config.cluster.controller_url), controller, time.time()))
     emit(agent_lines(str(config.agent.socket), agent))
     return code
 

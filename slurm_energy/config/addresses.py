@@ -1,4 +1,4 @@
-"""Parsers of the addresses in the configuration: HOST:PORT, and the URL of senergyctld. Pure functions."""
+"""Parsers of the addresses in the configuration: HOST:PORT, and the URLs of senergyctld. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ import re
 from urllib.parse import urlsplit
 
 DEFAULT_PORT = 6828
+MAX_CONTROLLERS = 4
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9.])?")
+
+
+class ControllerUrls(tuple[str, ...]):
+    """URLs of the controllers of a cluster, in the order in which clients try them."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return ", ".join(self)
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -47,6 +57,17 @@ def parse_url(text: str) -> tuple[str, int]:
     if port == 0:
         raise ValueError("must have a port from 1 to 65535")
     return host, port or DEFAULT_PORT
+
+
+def url_faults(urls: ControllerUrls) -> str | None:
+    """Check the URLs of the controllers of a cluster: return None, or the fault."""
+    if not 1 <= len(urls) <= MAX_CONTROLLERS:
+        return f"must be one URL, or a list of at most {MAX_CONTROLLERS}"
+    try:
+        addresses = [parse_url(url) for url in urls]
+    except ValueError as error:
+        return str(error)
+    return None if len(set(addresses)) == len(addresses) else "must not name a controller twice"
 
 
 def is_loopback(host: str) -> bool:

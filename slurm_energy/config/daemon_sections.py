@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_energy.config.addresses import parse_listen, parse_url
+from slurm_energy.config.addresses import ControllerUrls, parse_listen, url_faults
 from slurm_energy.config.database_location import DatabaseLocation, parse_database
 from slurm_energy.config.value_checks import (
     LOG_LEVELS,
@@ -30,10 +30,11 @@ class ClusterConfig:
     """Keys that both daemons and the CLI use."""
 
     name: str = key("cluster", "ClusterName of slurm.conf; part of every record's key.", cluster_name)
-    controller_url: str = key(
-        "http://localhost:6828",
-        "URL of senergyctld for agents and the CLI. Every request carries a munge credential.",
-        parsed_by(parse_url),
+    controller_url: ControllerUrls = key(
+        ControllerUrls(["http://localhost:6828"]),
+        "URL of senergyctld for agents and the CLI, or a list of the URLs of the controllers of the cluster, "
+        "of which one is active; see docs/high-availability.md. Every request carries a munge credential.",
+        url_faults,
     )
     munge_socket: Path | None = key(
         None,

@@ -11,7 +11,6 @@ import difflib
 import os
 import re
 import tomllib
-import types
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.config.budget_tables import BudgetTable
-from slurm_energy.config.database_location import DatabaseLocation, parse_database
+from slurm_energy.config.database_location import DatabaseLocation
 from slurm_energy.config.findings import Finding, InvalidConfigError, Severity, require_valid
 from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
 from slurm_energy.config.schema import SECTIONS, Config
+from slurm_energy.config.value_types import convert
 from slurm_energy.errors import ConfigError
-from slurm_energy.quantities import is_number, shown
+from slurm_energy.quantities import shown
 from slurm_energy.trusted_files import read_trusted
 
 DEFAULT_PATH = Path("/etc/slurm/energy.toml")
@@ -33,13 +33,6 @@ _POLICY_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _TOML_LINE = re.compile(r"\(at line (\d+), column \d+\)")
 _MAX_VALUE_LENGTH = 200
-_PLURALS = {
-    Path: "absolute paths",
-    str: "strings",
-    float: "finite numbers",
-    int: "whole numbers",
-    dict[str, Any]: "tables",
-}
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z0-9_.\"-]+)\s*=")
 
 
@@ -292,7 +285,7 @@ class TableReader:
                 findings.append(self.finding(name, key, "unknown key", suggest_name(key, list(fields))))
                 continue
             try:
-                value = _convert(raw, hints[key])
+                value = convert(raw, hints[key])
                 check = fields[key].metadata.get("check")
                 problem = check(value) if check and value is not None else None
             except ValueError as error:
@@ -357,43 +350,3 @@ def suggest_name(name: str, known: Sequence[str]) -> str:
     folded = {word.lower(): word for word in known}
     close = difflib.get_close_matches(name.lower(), folded, 1)
     return f"did you mean '{folded[close[0]]}'?" if close else "known: " + ", ".join(known)
-
-
-def _convert(raw: Any, hint: Any) -> Any:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return _convert(raw, next(a for a in arguments if a is not type(None)))
-    if origin is list:
-        if not isinstance(raw, list):
-            raise ValueError(f"must be a list of {_PLURALS[arguments[0]]}")
-        return [_item(item, arguments[0], "list") for item in raw]
-    if origin is dict:
-        if not isinstance(raw, dict):
-            raise ValueError(f"must be a table of {_PLURALS[arguments[1]]}")
-        return {name: _item(item, arguments[1], "table") for name, item in raw.items()}
-    if origin is tuple:
-        if isinstance(raw, list) and len(raw) == len(arguments):
-            return tuple(_convert(item, a) for item, a in zip(raw, arguments, strict=True))
-        raise ValueError(f"must be a list of {len(arguments)} numbers")
-    return _convert_scalar(raw, hint)
-
-
-def _item(raw: Any, hint: Any, whole: str) -> Any:
-    try:
-        return _convert_scalar(raw, hint)
-    except ValueError:
-        raise ValueError(f"must be a {whole} of {_PLURALS[hint]}") from None
-
-
-def _convert_scalar(raw: Any, hint: Any) -> Any:
-    if hint is float and is_number(raw):
-        return float(raw)
-    if hint is DatabaseLocation and isinstance(raw, str):
-        return parse_database(raw)
-    if hint is Path and isinstance(raw, str) and raw.startswith("/") and raw.isprintable():
-        return Path(raw)
-    if (hint in (int, bool, str) and type(raw) is hint) or (hint == dict[str, Any] and type(raw) is dict):
-        return raw
-    names = {float: "a finite number", int: "a whole number", bool: "true or false", str: "a string"}
-    names[DatabaseLocation] = "an absolute path or a URL"
-    raise ValueError(f"must be {names.get(hint, 'an absolute path')}")

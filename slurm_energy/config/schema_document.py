@@ -10,6 +10,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
+from slurm_energy.config.addresses import ControllerUrls
 from slurm_energy.config.budget_tables import BudgetTable
 from slurm_energy.config.database_location import DatabaseLocation
 from slurm_energy.config.policy_tables import EdpEntry, SitePolicy
@@ -84,6 +85,8 @@ def toml(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, (int, float)):
         return repr(value)
+    if isinstance(value, ControllerUrls) and len(value) == 1:
+        return toml(value[0])
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(toml(item) for item in value) + "]"
     if isinstance(value, dict):
@@ -126,7 +129,7 @@ def _type_name(hint: Any) -> str:
     names: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", Path: "path"}
     names[DatabaseLocation] = "path or URL"
     names[list[dict[str, Any]]] = "list of tables"
-    names[DatabaseLocation] = "path or URL"
+    names[ControllerUrls] = "string or list of strings"
     if hint in names:
         return names[hint]
     text = str(hint).replace("pathlib.", "").replace("Path", "path").replace("float", "number")

@@ -94,7 +94,7 @@ def inspect(
             state_free_mb=_free_mb(config.agent.state_dir),
             agent_socket=str(config.agent.socket),
             agent=agent,
-            controller_url=config.cluster.controller_url,
+            controller_url=str(config.cluster.controller_url),
             controller=controller,
             clock_offset_s=_offset_s(controller, (before + after) / 2),
             clock_uncertainty_s=(after - before) / 2,

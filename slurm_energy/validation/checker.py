@@ -34,6 +34,7 @@ _NODE = frozenset({DaemonRole.NODE})
 
 CHECKS: tuple[tuple[Check, frozenset[DaemonRole]], ...] = (
     (controller_address.check, _CONTROLLER),
+    (controller_address.check_several, _CONTROLLER),
     (policies.check_policies, _BOTH),
     (policies.check_defaults, _BOTH),
     (policies.check_edp, _BOTH),

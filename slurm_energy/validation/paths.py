@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from slurm_energy.config import ControllerConfig
-from slurm_energy.config.addresses import is_loopback, parse_url
 from slurm_energy.config.database_location import DatabaseLocation
 from slurm_energy.config.findings import Finding
 from slurm_energy.config.schema import TemplatesConfig
 from slurm_energy.errors import ConfigError
 from slurm_energy.trusted_files import check_folder, read_trusted
-from slurm_energy.validation.check_context import CheckContext, DaemonRole
+from slurm_energy.validation.check_context import CheckContext
+from slurm_energy.validation.controller_address import not_a_controller
 from slurm_energy.validation.database_server import check_database_server
 
 _CONTROLLER_FILES: Final = (
@@ -31,7 +31,7 @@ _MADE_BY_UNIT: Final = ControllerConfig().state_folder
 def check_controller(context: CheckContext) -> Iterator[Finding]:
     """Yield findings if files of senergyctld coincide, or their directories are not usable."""
     yield from _check_distinct(context)
-    reason = _not_the_controller(context)
+    reason = not_a_controller(context)
     if reason:
         yield context.unchecked("controller", "database", reason, "run this on the controller")
         return
@@ -129,19 +129,6 @@ def _check_distinct(context: CheckContext) -> Iterator[Finding]:
         if path in first:
             yield context.error(section, key, f"'{path}' is {first[path]} too", "name another file")
         first.setdefault(path, f"{section}.{key}")
-
-
-def _not_the_controller(context: CheckContext) -> str:
-    """Return the reason why this host is not the controller; empty: it is the controller."""
-    if context.role is DaemonRole.CONTROLLER:
-        return ""
-    host, _ = parse_url(context.config.cluster.controller_url)
-    named = context.host.slurm.controllers
-    if context.host.is_called(host) or any(map(context.host.is_called, named)):
-        return ""
-    if not is_loopback(host):
-        return f"this host is not the controller '{host}'"
-    return f"this host is not the controller '{', '.join(sorted(named))}'" if named else ""
 
 
 def _check_database(context: CheckContext) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ import sys
 import pynvml  # noqa: F401  so that every child has it
 
 from slurm_energy.agent import daemon, main
-from slurm_energy.protocol import controller_client
+from slurm_energy.protocol import controller_endpoint
 
 
 def run(log: str, arguments: list[str]) -> int:
@@ -41,8 +41,8 @@ def _wait(child: int) -> None:
 
 def launch() -> None:
     log, *arguments = sys.argv[1:]
-    controller_client.munge.encode = lambda *_arguments: "MUNGE:x:"
-    controller_client.ResponseVerifier.check = lambda *_arguments: None
+    controller_endpoint.munge.encode = lambda *_arguments: "MUNGE:x:"
+    controller_endpoint.ResponseVerifier.check = lambda *_arguments: None
     daemon._FLUSH_DELAY_S = 0.01
     daemon._HOUSEKEEPING_S = 0.2
     gc.freeze()

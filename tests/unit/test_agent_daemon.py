@@ -516,7 +516,7 @@ def test_a_real_controller_s_refusal_keeps_the_records(
         spool.add(record(1), None)
         client = delivery.ControllerClient(f"http://127.0.0.1:{server.server_port}", None, 5.0)
         monkeypatch.setattr(
-            "slurm_energy.protocol.controller_client.munge.encode", lambda *_arguments: "MUNGE:x:"
+            "slurm_energy.protocol.controller_endpoint.munge.encode", lambda *_arguments: "MUNGE:x:"
         )
         controller = Controller(lambda body: client.post("/v1/records", body))
         monkeypatch.setattr("slurm_energy.agent.state.delivery._MAX_WAIT_S", 0.01)

@@ -23,6 +23,7 @@ from slurm_energy.agent.state.deferred_records import DeferredRecords
 from slurm_energy.agent.state.delivery import RecordDelivery
 from slurm_energy.agent.state.spool import Spool
 from slurm_energy.config import ClusterConfig
+from slurm_energy.config.addresses import ControllerUrls
 from slurm_energy.errors import EnergyError, NotFoundError, UnavailableError, UsageError
 from slurm_energy.node_period import NodePeriod
 
@@ -523,7 +524,9 @@ def test_the_end_of_the_agent_does_not_wait_for_a_controller_that_hangs(
     spool.add(record(1), None)
 
     async def run(listening: socket.socket) -> None:
-        cluster = ClusterConfig(controller_url=f"http://127.0.0.1:{listening.getsockname()[1]}")
+        cluster = ClusterConfig(
+            controller_url=ControllerUrls([f"http://127.0.0.1:{listening.getsockname()[1]}"])
+        )
         task = asyncio.create_task(RecordDelivery(spool, cluster, lambda: "n1", work).run())
         held.append((await asyncio.to_thread(listening.accept))[0])
         task.cancel()

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.errors import ForbiddenError, NotFoundError, UnavailableError, UsageError
-from slurm_energy.protocol import controller_client
+from slurm_energy.protocol import controller_endpoint
 from slurm_energy.protocol.controller_client import ControllerClient
 from slurm_energy.protocol.request_proof import request_payload, signed_body_sha256
 from slurm_energy.protocol.response_proof import ProofError, ResponseSeal, ResponseVerifier
@@ -116,7 +116,7 @@ class Connection:
 
 def ask(monkeypatch, status, answer, **bounds):
     connection = Connection(status, answer)
-    monkeypatch.setattr(controller_client.http.client, "HTTPConnection", lambda *_, **__: connection)
+    monkeypatch.setattr(controller_endpoint.http.client, "HTTPConnection", lambda *_, **__: connection)
     users = [str(open_munge.CONTROLLER)]
     return ControllerClient("http://c:1", None, 1.0, users, **bounds), connection
 
@@ -187,7 +187,7 @@ def test_long_parameters_go_in_the_body(monkeypatch):
 
 
 def test_a_connection_that_is_broken_off_is_tried_again(monkeypatch):
-    monkeypatch.setattr(controller_client, "_RETRY_PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(controller_endpoint, "_RETRY_PAUSES_S", (0.0, 0.0, 0.0))
     failures = [ConnectionResetError(104, "reset"), http.client.RemoteDisconnected("gone"), BrokenPipeError()]
     asked, connection = ask(monkeypatch, 200, lambda credential: sealed({"records": []}, credential))
     answer = connection.getresponse

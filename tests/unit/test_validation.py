@@ -41,6 +41,8 @@ PrioritySiteFactorPlugin=site_factor/energy
 PrioritySiteFactorParameters=table=/run/senergyctld/priority.table,queue=/elsewhere/queue.table
 """
 NAMED = '[cluster]\nname = "sirius"\n'
+TWO_CONTROLLERS = "[cluster]\ncontroller_url = ['http://head:6828', 'http://head2:6828']\n"
+
 WRONG_THRICE = """
 [agent]
 sampling_hz = 0
@@ -123,7 +125,29 @@ WRONG = {
     ),
     "path with a NUL": ('[agent]\nstate_dir = "/a\\u0000b"\n', "error", "agent.state_dir", "absolute path"),
     "nested too deeply": (f"[agent]\nx = {'[' * 9000}{']' * 9000}\n", "error", "", "not TOML"),
+    "no URL": ("[cluster]\ncontroller_url = []\n", "error", "controller_url", "one URL, or a list"),
+    "a number in a list of URLs": (
+        "[cluster]\ncontroller_url = ['http://a', 1]\n",
+        *("error", "controller_url", "a string or a list of strings"),
+    ),
+    "a controller twice": (
+        "[cluster]\ncontroller_url = ['http://a:6828', 'http://a']\n",
+        *("error", "controller_url", "must not name a controller twice"),
+    ),
     # Keys that contradict each other
+    "SQLite for two controllers": (
+        f"[controller]\nlisten = '0.0.0.0:6828'\n{TWO_CONTROLLERS}",
+        *("error", "controller.database", "only one of the 2 controllers can open"),
+    ),
+    "each controller its own server": (
+        f"[controller]\nlisten = '0.0.0.0:6828'\ndatabase = 'postgresql://s@localhost/s'\n{TWO_CONTROLLERS}",
+        *("warning", "controller.database", "must use the same one"),
+    ),
+    "none of the controllers is this host": (
+        "[controller]\nlisten = '0.0.0.0:6828'\ndatabase = 'postgresql://s@db.invalid/s'\n"
+        "[cluster]\ncontroller_url = ['http://a.invalid:6828', 'http://b.invalid:6828']\n",
+        *("warning", "cluster.controller_url", "name this host in the list"),
+    ),
     "local listen, remote URL": (
         "[controller]\nlisten = '127.0.0.1:6828'\n[cluster]\ncontroller_url = 'http://head:6828'\n",
         *("error", "controller.listen", "reachable on the controller only"),

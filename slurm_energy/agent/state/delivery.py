@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 _SUBJECT, _RETRIED = "delivery", "records for a newer controller or a later time"
 _FIRST_WAIT_S = 1.0
 _MAX_WAIT_S = 60.0
+_MAX_SWITCH_WAIT_S = 10.0
+"""Maximum pause after a failure if the cluster has several controllers: another one takes over soon."""
 _TIMEOUT_S = 5.0
 _TOTAL_TIMEOUT_S = 60.0
 _MAX_RESPONSE_BYTES = 1 << 20
@@ -180,8 +182,8 @@ class RecordDelivery:
                 delivered = await self._deliver_some()
             except EnergyError as error:
                 self._failures.report(_SUBJECT, f"{self._route.plural} stay in the spool: {error}")
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, _MAX_WAIT_S)
+                await asyncio.sleep(wait_s * random.uniform(0.7, 1.0))  # the nodes spread over time
+                wait_s = min(2 * wait_s, self._max_wait_s)
                 continue
             except OSError as error:
                 self._failures.report(_SUBJECT, f"the spool cannot be read: {error}")
@@ -193,6 +195,10 @@ class RecordDelivery:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), pause_s)
                     await asyncio.sleep(random.uniform(0.0, self._route.spread_s))
+
+    @property
+    def _max_wait_s(self) -> float:
+        return _MAX_SWITCH_WAIT_S if len(self.cluster.controller_url) > 1 else _MAX_WAIT_S
 
     def _pause_s(self) -> float | None:
         """Return the seconds to wait for a new record before the next request; None to wait without limit."""
