@@ -5,6 +5,7 @@
 # make lint   ruff, mypy --strict, layers of imports, clang-format
 # make fuzz   guided fuzzing of what reaches the agent, FUZZ_SECONDS (60) for each target
 # make plugins  the plugins for exactly the installed Slurm: its headers, and its source (fetched with apt)
+# make man, completion  man pages and completion for bash, zsh and fish, in build/
 # make install-hooks, uninstall-hooks   the C and Lua parts in PREFIX/lib/slurm-energy (docs/install.md)
 # make venv   .venv with the package and its development needs;  make build  the C parts
 # SLURM_PREFIX=/opt/slurm  with build, install and plugins: a Slurm outside /usr (without: the one on PATH)
@@ -27,7 +28,7 @@ C_DIRS := $(wildcard spank prolog_epilog)
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
 DEB = $(shell command -v apt-get)
 
-.PHONY: all demo check test soak lint lint-python fuzz venv build install-hooks uninstall-hooks plugins deps-% clean
+.PHONY: all demo check test soak lint lint-python fuzz venv build install-hooks uninstall-hooks plugins man completion deps-% clean
 all: venv build
 
 # Debian's headers are of no use to a Slurm elsewhere.
@@ -112,6 +113,16 @@ lint: deps-build deps-lint $(VENV)/.installed-dev lint-python
 	@for dir in $(C_DIRS); do $(MAKE) --no-print-directory -C $$dir clean all CFLAGS_EXTRA='-Wall -Wextra -Werror' || exit 1; done
 	@CFLAGS_EXTRA='-Wall -Wextra -Werror' $(BIN)/senergy build-plugins || { \
 		code=$$?; [ $$code = 4 ] && echo "Not all of plugins/ compiled: no source or headers of Slurm"; }
+
+# Files for a package: build/man/*.[158], and build/completion/ with the names that the three shells expect.
+man: $(VENV)/.installed-check
+	@$(BIN)/python -m slurm_energy.cli.man build/man
+
+completion: $(VENV)/.installed-check
+	@mkdir -p build/completion
+	@$(BIN)/python -m slurm_energy.cli.completion bash > build/completion/senergy
+	@$(BIN)/python -m slurm_energy.cli.completion zsh > build/completion/_senergy
+	@$(BIN)/python -m slurm_energy.cli.completion fish > build/completion/senergy.fish
 
 FUZZ_SECONDS ?= 60
 fuzz: $(VENV)/.installed-dev

@@ -18,6 +18,15 @@ def escape_controls(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
+def encodable(text: str, encoding: str | None) -> str:
+    """Return the text with `?` for each character that the encoding lacks.
+
+    An encoding of None means ASCII.
+    """
+    encoding = encoding or "ascii"
+    return text.encode(encoding, "replace").decode(encoding)
+
+
 def display_width(text: str) -> int:
     """Return the width of a text on a terminal in columns.
 

@@ -102,7 +102,6 @@ def _add(
         help=text,
         description=text,
         epilog=f"examples:\n{_EXAMPLES[name]}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     if name not in ("run", "profile", "policies"):
         command.add_argument("--dir", type=Path, help=_DIRECTORY_HELP)

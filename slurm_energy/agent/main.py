@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from slurm_energy import __version__, service_manager
 from slurm_energy.agent.daemon import AgentDaemon, load_config
 from slurm_energy.agent.state.state_directory import StateDirectory
+from slurm_energy.command_line.parser import CommandParser
 from slurm_energy.config import Config
 from slurm_energy.control.settings_manager import SettingsManager
 from slurm_energy.devices.discovery import discover
 from slurm_energy.devices.node.power_options import node_power_options
-from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_UNAVAILABLE, EnergyError
+from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_UNAVAILABLE, EnergyError, UsageError
 from slurm_energy.slurm.hook_environment import this_node
 
 _EPILOG = """examples:
@@ -35,7 +36,10 @@ devices unavailable, 5 forbidden, 7 already running"""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run senergyd with the given arguments, by default those of the process, and return its exit code."""
-    arguments = _parser().parse_args(argv)
+    try:
+        arguments = argument_parser().parse_args(argv)
+    except UsageError as error:
+        return service_manager.report_failure("senergyd", error)
     manager = service_manager.ServiceManager.from_environment()
     service_manager.start_log("senergyd", arguments.log_level or "info")
     try:
@@ -53,12 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return EXIT_OK
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def argument_parser() -> CommandParser:
+    """Return the parser of the daemon's arguments."""
+    parser = CommandParser(
         prog="senergyd",
         description="The node agent of slurm-energy: applies energy policies and measures jobs. Needs root.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--config", metavar="FILE", help="configuration, else $SENERGY_CONFIG, else /etc/slurm/energy.toml"

@@ -18,7 +18,7 @@ from slurm_energy.cli.output import (
     note,
 )
 from slurm_energy.cli.output_files import check_writable, write_file
-from slurm_energy.cli.parser import CommandParser
+from slurm_energy.command_line.parser import CommandParser
 from slurm_energy.errors import EXIT_OK, NotFoundError, UsageError
 from slurm_energy.quantities import shown
 

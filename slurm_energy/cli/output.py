@@ -9,8 +9,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from slurm_energy.command_line import colour
 from slurm_energy.errors import EnergyError
-from slurm_energy.safe_text import escape_controls
+from slurm_energy.safe_text import encodable, escape_controls
 
 _MAX_LISTED: Final = 5
 
@@ -30,15 +31,6 @@ def emit_verbatim(lines: Iterable[str]) -> None:
         print(encodable(line, sys.stdout.encoding))
 
 
-def encodable(text: str, encoding: str | None) -> str:
-    """Return the text with `?` for each character that the encoding lacks.
-
-    An encoding of None means ASCII.
-    """
-    encoding = encoding or "ascii"
-    return text.encode(encoding, "replace").decode(encoding)
-
-
 def emit_json(value: Any) -> None:
     """Print a JSON document in ASCII. NaN and infinities become null."""
     print(json.dumps(_finite(value), indent=2, allow_nan=False))
@@ -54,9 +46,10 @@ def _finite(value: Any) -> Any:
 
 def print_error(error: EnergyError) -> None:
     """Print the error that ends a command on standard error."""
+    label = colour.paint("error:", colour.RED, sys.stderr)
     for line in error.lines:
-        text = f"senergy: error: {escape_controls(line)}"
-        print(encodable(text, sys.stderr.encoding), file=sys.stderr)
+        text = encodable(escape_controls(line), sys.stderr.encoding)
+        print(f"senergy: {label} {text}", file=sys.stderr)
 
 
 def note_scope(answer: Mapping[str, Any]) -> None:
@@ -77,7 +70,8 @@ def note_scope(answer: Mapping[str, Any]) -> None:
 
 def note(text: str) -> None:
     """Print a note on standard error."""
-    print(encodable(f"senergy: note: {escape_controls(text)}", sys.stderr.encoding), file=sys.stderr)
+    label = colour.paint("note:", colour.YELLOW, sys.stderr)
+    print(f"senergy: {label} {encodable(escape_controls(text), sys.stderr.encoding)}", file=sys.stderr)
 
 
 def add_parsable_options(group: argparse._ArgumentGroup) -> None:

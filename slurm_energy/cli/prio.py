@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from slurm_energy import __version__
 from slurm_energy.cli import connection
 from slurm_energy.cli.output import add_field_options, emit, emit_json, note_scope
-from slurm_energy.cli.parser import CommandParser
 from slurm_energy.cli.record_query import job_ids
+from slurm_energy.command_line.parser import CommandParser
 from slurm_energy.errors import EXIT_OK, NotFoundError, UsageError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from slurm_energy.cli.output import (
     emit_json,
     note,
 )
-from slurm_energy.cli.parser import CommandParser
+from slurm_energy.command_line.parser import CommandParser
 from slurm_energy.errors import EXIT_OK, NotFoundError, UsageError
 from slurm_energy.quantities import shown
 

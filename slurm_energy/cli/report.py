@@ -18,13 +18,13 @@ from slurm_energy.cli.output import (
     emit,
     emit_json,
     emit_verbatim,
-    encodable,
     note,
     note_scope,
 )
-from slurm_energy.cli.parser import CommandParser
+from slurm_energy.command_line.parser import CommandParser
 from slurm_energy.errors import EXIT_OK, UsageError
 from slurm_energy.reports.time_spec import format_time, parse_time
+from slurm_energy.safe_text import encodable
 from slurm_energy.slurm.hostlist import expand_hostlist
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import connection
 from slurm_energy.cli.output import note
-from slurm_energy.cli.parser import CommandParser
+from slurm_energy.command_line.parser import CommandParser
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, UsageError
 
 if TYPE_CHECKING:

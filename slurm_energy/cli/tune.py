@@ -9,7 +9,7 @@ from typing import Any
 
 from slurm_energy.cli import connection, tune_characterise
 from slurm_energy.cli.output import emit, emit_json, note_scope
-from slurm_energy.cli.parser import CommandParser
+from slurm_energy.command_line.parser import CommandParser
 from slurm_energy.errors import EXIT_OK, NotFoundError, UsageError
 from slurm_energy.quantities import shown
 

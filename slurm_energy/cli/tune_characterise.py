@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from slurm_energy import atomic_file
 from slurm_energy.cli import connection, sweep
 from slurm_energy.cli.output import emit, emit_json, note
-from slurm_energy.cli.parser import CommandParser
+from slurm_energy.command_line.parser import CommandParser
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EnergyError, UsageError
 
 if TYPE_CHECKING:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
 from collections.abc import Sequence
 
 from slurm_energy import __version__, service_manager
-from slurm_energy.errors import EXIT_OK, EnergyError
+from slurm_energy.command_line.parser import CommandParser
+from slurm_energy.errors import EXIT_OK, EnergyError, UsageError
 from slurm_energy.validation import DaemonRole, load_for_daemon
 
 EPILOG = """examples:
@@ -24,7 +24,10 @@ or address unavailable, 7 already running (address or database in use)"""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run senergyctld in the foreground until SIGTERM or SIGINT; return the exit code."""
-    arguments = _parser().parse_args(argv)
+    try:
+        arguments = argument_parser().parse_args(argv)
+    except UsageError as error:
+        return service_manager.report_failure("senergyctld", error)
     from slurm_energy.controller import daemon  # imported after --help and --version: aiohttp is slow
 
     manager = service_manager.ServiceManager.from_environment()
@@ -42,12 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return EXIT_OK
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def argument_parser() -> CommandParser:
+    """Return the parser of the daemon's arguments."""
+    parser = CommandParser(
         prog="senergyctld",
         description="Keep the energy records of a cluster and answer the senergy command.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", metavar="FILE", help="configuration file")
     parser.add_argument("--check", action="store_true", help="check everything, serve nothing")

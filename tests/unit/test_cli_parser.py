@@ -13,8 +13,8 @@ import pytest
 from slurm_energy.cli import config as config_command
 from slurm_energy.cli.main import main
 from slurm_energy.cli.output import emit_json
-from slurm_energy.cli.parser import CommandParser
 from slurm_energy.cli.reference import COMMANDS
+from slurm_energy.command_line.parser import CommandParser
 from slurm_energy.spelling import suggestion
 
 

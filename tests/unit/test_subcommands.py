@@ -43,7 +43,7 @@ def test_another_package_adds_a_subcommand(install, capsys: pytest.CaptureFixtur
     assert main(["greet", "you"]) == 0
     assert capsys.readouterr().out == "hello you\n"
     assert main(["--help"]) == 0
-    assert "\n  greet         says hello\n" in capsys.readouterr().out
+    assert "\n  greet          says hello\n" in capsys.readouterr().out
     assert main(["gret"]) == 2
     assert "did you mean greet?" in capsys.readouterr().err
 
@@ -67,7 +67,7 @@ def test_a_subcommand_that_cannot_be_imported_is_one_line(
     assert error.count("\n") == 1
     assert "slurm-energy[lab]" in error
     assert main(["--help"]) == 0
-    assert "  lab           cannot import no_such_module_for_test" in capsys.readouterr().out
+    assert "  lab            cannot import no_such_module_for_test" in capsys.readouterr().out
 
 
 def test_packages_cannot_replace_built_in_subcommands(install, capsys: pytest.CaptureFixture[str]) -> None:

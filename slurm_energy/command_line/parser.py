@@ -7,9 +7,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from slurm_energy.cli.output import encodable
+from slurm_energy.command_line import colour
+from slurm_energy.command_line.help_page import HelpFormatter
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import shown
+from slurm_energy.safe_text import encodable
 from slurm_energy.spelling import suggestion
 
 if TYPE_CHECKING:
@@ -38,6 +40,10 @@ class CommandParser(argparse.ArgumentParser):
     dashed_values: tuple[str, ...] = ()
     rest_dest: str = ""
     intermixed: bool = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        options.setdefault("formatter_class", HelpFormatter)
+        super().__init__(*args, **options)
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -70,14 +76,15 @@ class CommandParser(argparse.ArgumentParser):
             raise self._unknown(extra[0])
         return parsed
 
-    def explain_actions(self) -> None:
-        """Add to the help of each action, such as `config check`, the examples that concern this action."""
+    def complete_actions(self) -> None:
+        """Add --color, and to each action, such as `config check`, the examples that concern it."""
+        colour.add_color_option(self)
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
                 for name, child in action.choices.items():
+                    colour.add_color_option(child)
                     if child.epilog is None:
                         child.epilog = _examples_of(f"{self.prog} {name}", self.epilog or "")
-                        child.formatter_class = argparse.RawDescriptionHelpFormatter
 
     def error(self, message: str) -> Any:
         """Raise a UsageError with the message that argparse would print."""
@@ -124,6 +131,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
         stream = file or sys.stderr
+        if colour.is_enabled(stream):
+            message = colour.with_bold_headings(message)
         stream.write(encodable(message, getattr(stream, "encoding", None)))
 
 

@@ -1,0 +1,1 @@
+"""Arguments, help pages and colours that all commands and both daemons share."""

@@ -1,0 +1,37 @@
+"""Help pages of at most 80 columns."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from typing import Any, Final
+
+from slurm_energy.command_line.help_text import render, wrap
+
+MAX_COLUMNS: Final = 80
+_MIN_COLUMNS: Final = 40
+_MARGIN: Final = 2
+
+
+def page_columns() -> int:
+    """Return the width of help pages: that of the terminal, at most 80 columns."""
+    columns = shutil.get_terminal_size((MAX_COLUMNS, 24)).columns
+    return max(_MIN_COLUMNS, min(columns, MAX_COLUMNS)) - _MARGIN
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Formatter of `--help` for the width of the terminal, and for 80 columns where it is wider.
+
+    Descriptions and epilogs keep their paragraphs and rows. No line breaks at a hyphen, so that the names of
+    options can be copied.
+    """
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        options.setdefault("width", page_columns())
+        super().__init__(prog, **options)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(indent + line if line else "" for line in render(text, width).splitlines())
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrap(" ".join(text.split()), width)

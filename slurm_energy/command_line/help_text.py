@@ -1,0 +1,166 @@
+"""Texts below the options of a help page: parsing into paragraphs and rows, and layout. Pure functions.
+
+A text consists of paragraphs and of rows, which are indented by two blanks. A row is a term, such as a
+command, and its explanation after at least two blanks. A line of a paragraph that begins with `label: `
+starts a paragraph of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+_ROW_INDENT: Final = "  "
+_DEEP_INDENT: Final = 10
+"""Blanks before the continuation of an explanation. A row is indented by less."""
+_LABEL: Final = re.compile(r"[A-Za-z][\w -]{0,24}: +\S")
+_GAP: Final = re.compile(r"(?<=\S)(?: {2,})(?=\S)")
+_SHELL_WORD: Final = re.compile(r"(?:'[^']*'|\"[^\"]*\"|\\.|[^\s'\"\\]|['\"])+")
+_MAX_TERM: Final = 36
+_MIN_EXPLANATION: Final = 28
+
+
+@dataclass(frozen=True)
+class HelpRow:
+    """A term and its explanation, which may be empty."""
+
+    term: str
+    explanation: str = ""
+
+
+@dataclass(frozen=True)
+class HelpBlock:
+    """A paragraph, the rows below it, or both.
+
+    Attributes:
+        text: the paragraph; ends with `:` if it is the title of the rows.
+        rows: the rows; empty: only a paragraph.
+        lines: the original lines.
+    """
+
+    text: str
+    rows: tuple[HelpRow, ...]
+    lines: tuple[str, ...]
+
+    @property
+    def is_examples(self) -> bool:
+        """Whether the rows are commands."""
+        return self.text.startswith("examples")
+
+
+def blocks(text: str) -> list[list[HelpBlock]]:
+    """Return the groups of a text that empty lines separate, each as a list of blocks."""
+    groups: list[list[HelpBlock]] = []
+    for part in re.split(r"\n\s*\n", text.strip("\n")):
+        if part.strip():
+            groups.append([_block(lines) for lines in _split(part.splitlines())])
+    return groups
+
+
+def _split(lines: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the lines of each block of a group."""
+    current: list[str] = []
+    in_rows = False
+    for line in lines:
+        is_row = line.startswith(_ROW_INDENT)
+        if current and not is_row and (in_rows or _LABEL.match(line)):
+            yield current
+            current = []
+        current.append(line)
+        in_rows = is_row
+    if current:
+        yield current
+
+
+def _block(lines: list[str]) -> HelpBlock:
+    text = " ".join(line.strip() for line in lines if not line.startswith(_ROW_INDENT))
+    rows: list[HelpRow] = []
+    for line in (line for line in lines if line.startswith(_ROW_INDENT)):
+        indent = len(line) - len(line.lstrip())
+        if rows and indent >= _DEEP_INDENT:
+            rows[-1] = HelpRow(rows[-1].term, f"{rows[-1].explanation} {line.strip()}".strip())
+            continue
+        term, *explanation = _GAP.split(line.strip(), maxsplit=1)
+        rows.append(HelpRow(term, " ".join(" ".join(explanation).split())))
+    return HelpBlock(text, tuple(rows), tuple(line.rstrip() for line in lines))
+
+
+def render(text: str, width: int) -> str:
+    """Return a text laid out for a width in columns. Lines that fit stay as they are."""
+    return "\n\n".join(
+        "\n".join(line for block in group for line in render_block(block, width)) for group in blocks(text)
+    )
+
+
+def render_block(block: HelpBlock, width: int) -> Iterator[str]:
+    """Yield the lines of one block for a width in columns."""
+    if all(len(line) <= width for line in block.lines):
+        yield from block.lines
+        return
+    if block.text:
+        yield from wrap(block.text, width, hanging=_hanging(block.text))
+    yield from render_rows(block.rows, width, commands=block.is_examples)
+
+
+def _hanging(text: str) -> str:
+    """Return the indent of the further lines of a paragraph: none, except after a short label."""
+    return "  " if _LABEL.match(text) else ""
+
+
+def render_rows(rows: Sequence[HelpRow], width: int, *, commands: bool) -> Iterator[str]:
+    """Yield the lines of rows: terms in one column, explanations in another one.
+
+    Args:
+        rows: the rows.
+        width: columns of the terminal.
+        commands: the terms are shell commands; a long one continues with a backslash.
+    """
+    short = [len(row.term) for row in rows if row.explanation and len(row.term) <= _MAX_TERM]
+    column = min(max(short, default=0), max(8, width - _MIN_EXPLANATION - 4)) + 4
+    for row in rows:
+        fits = len(row.term) + 4 <= column or len(row.term) + len(row.explanation) + 4 <= width
+        if row.explanation and fits:
+            first = f"  {row.term}".ljust(column)
+            if not first.endswith("  "):
+                first += "  "
+            yield from wrap(row.explanation, width, first=first, hanging=" " * min(column, len(first)))
+            continue
+        yield from _term_lines(row.term, width, commands=commands)
+        if row.explanation:
+            yield from wrap(row.explanation, width, first=" " * 8, hanging=" " * 8)
+
+
+def _term_lines(term: str, width: int, *, commands: bool) -> Iterator[str]:
+    if len(term) + 2 <= width:
+        yield f"  {term}"
+        return
+    if not commands:
+        yield from wrap(term, width, first="  ", hanging="      ")
+        return
+    yield from shell_lines(term, width)
+
+
+def shell_lines(command: str, width: int) -> Iterator[str]:
+    """Yield a shell command on lines of at most `width` columns; all but the last end with a backslash."""
+    line = " "
+    for word in _SHELL_WORD.findall(command):
+        if line.strip() and len(line) + 1 + len(word) > width - 2:
+            yield f"{line} \\"
+            line = "     "
+        line += f" {word}"
+    yield line
+
+
+def wrap(text: str, width: int, *, first: str = "", hanging: str = "") -> list[str]:
+    """Return a paragraph in lines of at most `width` columns. No line breaks at a hyphen."""
+    return textwrap.wrap(
+        text,
+        max(width, len(hanging) + 12),
+        initial_indent=first,
+        subsequent_indent=hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [first.rstrip()]
