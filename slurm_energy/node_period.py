@@ -13,11 +13,12 @@ from __future__ import annotations
 import dataclasses
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from slurm_energy.errors import UsageError
+from slurm_energy.known_fields import parameter_names
 from slurm_energy.quantities import is_number, shown
 from slurm_energy.records import (
     MAX_EXTRA_DEPTH,
@@ -138,12 +139,16 @@ class NodePeriod:
             raise UsageError("energy period: 'end' is not after 'start'")
         known = {*_SIMPLE_KEYS, "schema", "components", "jobs"}
         extra = tuple((key, value) for key, value in data.items() if key not in known)
+        if inner := _unknown_inner_keys(data):
+            extra = (*(item for item in extra if item[0] != UNKNOWN_KEYS), (UNKNOWN_KEYS, inner))
         _check_extra(extra)
         components, jobs = _components(data.get("components")), _jobs(data.get("jobs"))
         _check_sums(components, jobs)
         return cls(**values, components=components, jobs=jobs, extra=extra)
 
 
+UNKNOWN_KEYS: Final = "unknown_keys"
+"""Key of a stored period with the unknown keys of its components, by name, and of its jobs, by run."""
 _SIMPLE_KEYS: Final = (
     *("cluster", "node", "start", "end"),
     *("late_seconds", "uncertain_seconds", "period_id"),
@@ -181,6 +186,28 @@ def _check_extra(extra: Extra) -> None:
     for key, value in extra:
         if len(key) > _MAX_NAME or not is_plain_json(value, MAX_EXTRA_DEPTH):
             raise UsageError(f"energy period: bad value for unknown key {key[:60]!r}")
+
+
+def _unknown_inner_keys(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the unknown keys of the components and jobs of a period; empty: there are none."""
+    components, jobs = data.get("components"), data.get("jobs")
+    named = components.items() if isinstance(components, dict) else ()
+    runs = [job for job in jobs if isinstance(job, dict)] if isinstance(jobs, list) else []
+    numbered = [(f"{job.get('job_id')}.{job.get('restart_count')}", job) for job in runs]
+    unknown = {
+        "components": _unknown_keys(PeriodEnergy, named),
+        "jobs": _unknown_keys(PeriodJob, numbered),
+    }
+    return {kind: items for kind, items in unknown.items() if items}
+
+
+def _unknown_keys(cls: type[Any], items: Iterable[tuple[str, Any]]) -> dict[str, dict[str, Any]]:
+    names = parameter_names(cls)
+    return {
+        name: {key: value for key, value in item.items() if key not in names}
+        for name, item in items
+        if isinstance(item, dict) and not item.keys() <= names
+    }
 
 
 def _is_count(value: Any, high: int) -> bool:

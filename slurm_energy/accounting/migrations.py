@@ -113,6 +113,7 @@ def schema_version(connection: Connection, name: str) -> int:
         names = set(inspect(connection).get_table_names())
         existing = len(names)
         ours = tables.schema_version.name in names and names <= {*tables.metadata.tables}
+        ours = ours or _is_newer(connection, names)
     if problem := backend_of(connection).problem(connection):
         raise UnavailableError(f"database {name}", problem)
     if not existing:
@@ -129,6 +130,20 @@ def schema_version(connection: Connection, name: str) -> int:
             "run the senergyctld that wrote it, or a newer one",
         )
     return version
+
+
+def _is_newer(connection: Connection, names: set[str]) -> bool:
+    """Return whether a newer release wrote a database on a server.
+
+    Such a database may have tables that this release does not know.
+    """
+    if not names >= {tables.schema_version.name, tables.records.name, tables.jobs.name}:
+        return False
+    columns = {column["name"] for column in inspect(connection).get_columns(tables.schema_version.name)}
+    if not columns >= {"version", "applied"}:
+        return False
+    version = connection.execute(text("SELECT max(version) FROM schema_version")).scalar_one()
+    return isinstance(version, int) and version > SCHEMA_VERSION
 
 
 def create_tables(connection: Connection, *new: Table) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from slurm_energy.errors import UsageError
+from slurm_energy.known_fields import known_fields
 from slurm_energy.quantities import is_number, shown
 
 _T = TypeVar("_T")
@@ -59,10 +60,10 @@ class DeviceReport:
 
     @classmethod
     def from_json(cls, data: Any) -> DeviceReport:
-        """Build a report from its JSON form.
+        """Build a report from its JSON form. Unknown keys are ignored.
 
         Raises:
-            UsageError: a key is unknown or missing, or a value is out of range.
+            UsageError: a key is missing, or a value is out of range.
         """
         values = _known(data, cls)
         values["job_ids"] = _ids(values.get("job_ids", []))
@@ -98,10 +99,10 @@ class JobReport:
 
     @classmethod
     def from_json(cls, data: Any) -> JobReport:
-        """Build a report from its JSON form.
+        """Build a report from its JSON form. Unknown keys are ignored.
 
         Raises:
-            UsageError: a key is unknown or missing, or a value is out of range.
+            UsageError: a key is missing, or a value is out of range.
         """
         made = _build(cls, _known(data, cls))
         points = made.curve.get("points") if isinstance(made.curve, dict) else None
@@ -145,10 +146,10 @@ class NodePoll:
 
     @classmethod
     def from_json(cls, data: Any) -> NodePoll:
-        """Build a poll from a dict that `to_json` returned.
+        """Build a poll from a dict that `to_json` returned. Unknown keys are ignored.
 
         Raises:
-            UsageError: a key is unknown or missing, or a value is out of range.
+            UsageError: a key is missing, or a value is out of range.
         """
         values = _known(data, cls)
         devices = _items(values.get("devices"), MAX_DEVICES, "devices")
@@ -204,8 +205,7 @@ class NodeDecision:
         """
         if not isinstance(data, dict):
             raise UsageError("decision on a node's power: not a JSON object")
-        names = {item.name for item in dataclasses.fields(cls)}
-        made = _build(cls, {key: value for key, value in data.items() if key in names})
+        made = _build(cls, known_fields(cls, data))
         fits = (
             _is_count(made.number)
             and _is_watts_by_device(made.limits_watts, optional=True)
@@ -218,10 +218,9 @@ class NodeDecision:
 
 
 def _known(data: Any, cls: type[Any]) -> dict[str, Any]:
-    names = {item.name for item in dataclasses.fields(cls)}
-    if not isinstance(data, dict) or not data.keys() <= names:
-        raise UsageError(f"{cls.__name__}: not a JSON object, or a key is unknown")
-    return dict(data)
+    if not isinstance(data, dict):
+        raise UsageError(f"{cls.__name__}: not a JSON object")
+    return known_fields(cls, data)
 
 
 def _build(cls: type[_T], values: dict[str, Any]) -> _T:

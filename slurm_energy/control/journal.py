@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy import atomic_file
+from slurm_energy.known_fields import build_from, check_version
 
 _VERSION = 3
 _MAX_BYTES = 64_000_000
@@ -115,13 +116,13 @@ class SettingsJournal:
 
         Raises:
             OSError: the file exists and cannot be read.
+            NewerStateError: a newer release wrote it. The file is unchanged: it holds original values.
         """
         journal = cls(path)
         try:
             data = json.loads(atomic_file.read(path, _MAX_BYTES))
-            read = _READERS.get(data["version"])
-            if read is None:
-                raise ValueError(f"version {data['version']}")
+            check_version(str(path), data["version"], _VERSION)
+            read = _READERS[data["version"]]
             entries = [read(item) for item in data["entries"]]
         except FileNotFoundError:
             return journal
@@ -210,7 +211,7 @@ class SettingsJournal:
 
 
 def _entry(item: dict[str, Any]) -> JournalEntry:
-    entry = JournalEntry(**item)
+    entry = build_from(JournalEntry, item)
     claims = [text for claim in entry.claims.items() for text in claim]
     texts = [text for text in (*claims, entry.target, entry.written, entry.ceiling) if text is not None]
     if not all(isinstance(text, str) for text in (entry.key, entry.original, *texts)):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from slurm_energy.errors import UsageError
 from slurm_energy.quantities import is_number, shown
-from slurm_energy.records import EnergyRecord, is_name
+from slurm_energy.records import EnergyRecord, NewerSchemaError, is_name
 
 LIVE_PATH: Final = "/v1/live"
 RUNNING_PATH: Final = "/v1/running"
@@ -58,7 +58,10 @@ class LiveReport:
 
     @classmethod
     def from_json(cls, data: Any) -> LiveReport:
-        """Build a report from a dict that `to_json` returned. Unknown keys are ignored.
+        """Build a report from a dict that `to_json` returned.
+
+        Unknown keys of the report are ignored, and records of a newer schema are left out: the power of the
+        node and its other jobs stay visible while the agents are newer than senergyctld.
 
         Raises:
             UsageError: a key is missing or has a bad value, or a record is about another node.
@@ -73,12 +76,20 @@ class LiveReport:
         items = data.get("records")
         if not isinstance(items, list) or len(items) > MAX_LIVE_RECORDS:
             raise UsageError(f"live report: 'records' is not a list of at most {MAX_LIVE_RECORDS} records")
-        records = tuple(EnergyRecord.from_json(item) for item in items)
+        records = tuple(record for item in items if (record := _record(item)) is not None)
         for record in records:
             if (record.cluster, record.node) != (cluster, node):
                 raise UsageError(f"live report: job {record.job_id} is on another node")
             check_watts(dict(record.extra).get(WATTS, {}))
         return cls(str(cluster), str(node), float(str(time)), check_watts(data.get("watts")), records)
+
+
+def _record(data: Any) -> EnergyRecord | None:
+    """Return a record of a report; None if its schema is newer than this release reads."""
+    try:
+        return EnergyRecord.from_json(data)
+    except NewerSchemaError:
+        return None
 
 
 def check_watts(data: Any) -> dict[str, float | None]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from slurm_energy.errors import UsageError
-from slurm_energy.protocol.query_parameters import refuse_unknown
 from slurm_energy.quantities import shown
 from slurm_energy.slurm.script_fingerprint import FINGERPRINT_FORM
 
@@ -66,12 +65,11 @@ class AdviceRequest:
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> AdviceRequest:
-        """Parse the query parameters that `parameters` returned.
+        """Parse the query parameters that `parameters` returned. Unknown ones of a newer agent are ignored.
 
         Raises:
-            UsageError: a parameter is unknown, missing or malformed.
+            UsageError: a parameter is missing or malformed.
         """
-        refuse_unknown(query, cls.__slots__)
         return cls(
             node=_text(query, "node"),
             job_id=int(_matched(query, "job_id", _COUNT)),

@@ -98,8 +98,8 @@ class Session:
             for zone in PACKAGES:
                 path = f"sys/class/powercap/{zone}/energy_uj"
                 counter = self.tree.root / path
-                counter.with_suffix(".new").write_text(f"{int(counter.read_text()) + 5_000_000}\n")
-                counter.with_suffix(".new").replace(counter)  # never read half-written
+                with counter.open("r+") as file:  # the driver keeps the file open, and never reads it empty
+                    file.write(f"{int(counter.read_text()) + 5_000_000}\n")
             time.sleep(0.05)
 
     @contextlib.contextmanager

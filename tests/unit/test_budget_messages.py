@@ -72,7 +72,6 @@ def _with(message: NodePoll | NodeDecision, path: tuple[Any, ...], value: Any) -
         (("devices", 0, "job_ids"), [True]),
         (("devices", 0, "job_ids"), "7"),
         (("devices", 0, "ceiling_watts"), float("inf")),
-        (("devices", 0, "unknown"), 1),
         (("node_watts",), -5),
         (("dram_watts",), []),
         (("jobs",), [POLL.to_json()["jobs"][0]] * 2),
@@ -84,7 +83,6 @@ def _with(message: NodePoll | NodeDecision, path: tuple[Any, ...], value: Any) -
         (("jobs", 0, "curve"), []),
         (("jobs", 0, "curve"), {"points": [0] * 257}),
         (("is_safe",), 1),
-        (("unknown",), 1),
     ],
 )
 def test_a_malformed_poll_is_refused(path: tuple[Any, ...], value: Any) -> None:

@@ -76,6 +76,7 @@ def test_a_database_of_another_program_is_not_touched(empty_database):
 def test_a_newer_schema_is_refused(empty_database):
     migrations.prepare(empty_database)
     with engine.connect(empty_database) as connection:
+        connection.exec_driver_sql("CREATE TABLE of_a_newer_release (x INTEGER)")
         connection.execute(tables.schema_version.insert(), {"version": 99, "applied": 0.0})
     for function in (migrations.check, migrations.prepare):
         with pytest.raises(migrations.UnavailableError, match="schema 99 is newer"):

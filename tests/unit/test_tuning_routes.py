@@ -226,7 +226,6 @@ class TestAdvice:
         "query",
         [
             {"node": "n1", "job_id": "7", "restart_count": "0"},
-            {"node": "n1", "job_id": "7", "restart_count": "0", "hardware": A40, "uid": "0"},
             {"node": "n1", "job_id": "-7", "restart_count": "0", "hardware": A40},
             {"node": "n\n1", "job_id": "7", "restart_count": "0", "hardware": A40},
             {"node": "n1", "job_id": "7", "restart_count": "0", "hardware": "A" * 300},

@@ -23,6 +23,7 @@ from slurm_energy.devices.cpu.cpu_time import JobProcesses
 from slurm_energy.devices.cpu.process_tree import JobCpuTime
 from slurm_energy.devices.settings import Setting
 from slurm_energy.errors import NotFoundError
+from slurm_energy.known_fields import build_from
 from slurm_energy.records import JobDevice
 
 STARTING, OPEN, CLOSING = "starting", "open", "closing"
@@ -72,7 +73,7 @@ class JobStep:
     @classmethod
     def load(cls, data: dict[str, Any]) -> JobStep:
         """Return the step that `dump` turned into `data`."""
-        return cls(**{**data, "meter_at_start": JobMeter(**data["meter_at_start"])})
+        return build_from(cls, {**data, "meter_at_start": build_from(JobMeter, data["meter_at_start"])})
 
 
 @dataclass(slots=True)
@@ -289,20 +290,21 @@ class Session:
         """
         if "divided_uj" not in data:
             data = _with_step_energy(data)
-        return cls(
-            **{
+        return build_from(
+            cls,
+            {
                 **data,
                 "gpus": tuple(data["gpus"]),
                 "cpu_list": None if (cpus := data.get("cpu_list")) is None else tuple(cpus),
-                "job_components": tuple(JobComponent(**item) for item in data["job_components"]),
-                "meter": JobMeter(**data["meter"]),
-                "power_monitor": PowerMonitor(**data["power_monitor"]),
-                "devices": tuple(JobDevice(**item) for item in data.get("devices", ())),
-                "plan": tuple(Setting(**item) for item in data["plan"]),
-                "outcomes": [SettingOutcome(**item) for item in data["outcomes"]],
-                "restored": [RestoreResult(**item) for item in data["restored"]],
+                "job_components": tuple(build_from(JobComponent, item) for item in data["job_components"]),
+                "meter": build_from(JobMeter, data["meter"]),
+                "power_monitor": build_from(PowerMonitor, data["power_monitor"]),
+                "devices": tuple(build_from(JobDevice, item) for item in data.get("devices", ())),
+                "plan": tuple(build_from(Setting, item) for item in data["plan"]),
+                "outcomes": [build_from(SettingOutcome, item) for item in data["outcomes"]],
+                "restored": [build_from(RestoreResult, item) for item in data["restored"]],
                 "steps": {name: JobStep.load(step) for name, step in data["steps"].items()},
-            }
+            },
         )
 
 
@@ -336,9 +338,9 @@ class SessionTable(dict[tuple[int, int], Session]):
 
 def _with_step_energy(data: dict[str, Any]) -> dict[str, Any]:
     """Return the data of a release that did not divide energy among steps: each step has that of its time."""
-    meter = JobMeter(**data["meter"])
+    meter = build_from(JobMeter, data["meter"])
     steps = {
-        name: {**step, "energy_uj": meter.since(JobMeter(**step["meter_at_start"])).energy_uj}
+        name: {**step, "energy_uj": meter.since(build_from(JobMeter, step["meter_at_start"])).energy_uj}
         for name, step in data["steps"].items()
     }
     return {**data, "steps": steps, "divided_uj": dict(meter.energy_uj)}

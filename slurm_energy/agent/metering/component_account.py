@@ -8,6 +8,7 @@ from typing import Any
 
 from slurm_energy.agent.metering.occupancy import OccupancyInterval
 from slurm_energy.agent.metering.sampler import CounterDelta, SampleInterval
+from slurm_energy.known_fields import known_fields
 
 SLACK_S = 1e-6
 MAX_WAIT_S = 60.0
@@ -173,7 +174,7 @@ class ComponentAccount:
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Restore the energy account from the output of `dump`."""
-        for name, value in data.items():
+        for name, value in known_fields(ComponentAccount, data).items():
             setattr(self, name, value)
         self.late_since = {key: since for key, since in self.late_since.items() if key in self.keys}
         self.uncertain_spans = [(start, end) for start, end in data["uncertain_spans"]]

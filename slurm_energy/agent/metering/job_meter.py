@@ -134,7 +134,7 @@ class JobMeter:
     def dump(self) -> dict[str, Any]:
         """Return the state as a dict that JSON can hold.
 
-        `JobMeter(**data)` restores it.
+        `build_from(JobMeter, data)` restores it.
         """
         return {name: getattr(self, name) for name in self.__slots__}
 
@@ -262,7 +262,7 @@ class PowerMonitor:
     def dump(self) -> dict[str, Any]:
         """Return the state as a dict that JSON can hold.
 
-        `PowerMonitor(**data)` restores it.
+        `build_from(PowerMonitor, data)` restores it.
         """
         return {name: getattr(self, name) for name in self.__slots__}
 

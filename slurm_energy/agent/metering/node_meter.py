@@ -18,6 +18,7 @@ from slurm_energy.agent.metering.occupancy import NOT_MONITORED, CpuTimeDelta, M
 from slurm_energy.agent.metering.sampler import SampleInterval, Sampler
 from slurm_energy.config import Config
 from slurm_energy.devices.discovery import NodeDevices
+from slurm_energy.known_fields import build_from
 
 _MIN_INTERVAL_S = 0.001
 _OVERDUE_INTERVAL_S = 0.1
@@ -255,8 +256,8 @@ class NodeEnergyMeter:
         by_owner = {session.owner: session for session in sessions}
         for owner, data in meters.items():
             if owner in by_owner:
-                by_owner[owner].meter = JobMeter(**data["meter"])
-                by_owner[owner].power_monitor = PowerMonitor(**data["power_monitor"])
+                by_owner[owner].meter = build_from(JobMeter, data["meter"])
+                by_owner[owner].power_monitor = build_from(PowerMonitor, data["power_monitor"])
             else:  # its session file is damaged or gone
                 self._ledger.remove_job(owner, 0.0)
                 self._ledger.move_to_unattributed(data["meter"]["energy_uj"])

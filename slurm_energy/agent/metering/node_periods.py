@@ -18,6 +18,7 @@ from slurm_energy.agent.jobs.sessions import Session
 from slurm_energy.agent.metering.clock import Clock
 from slurm_energy.agent.metering.component_account import ComponentAccount
 from slurm_energy.errors import EnergyError
+from slurm_energy.known_fields import build_from
 from slurm_energy.node_period import NodePeriod, PeriodEnergy, PeriodJob
 
 log = logging.getLogger(__name__)
@@ -340,7 +341,7 @@ def _loaded(data: Mapping[str, Any]) -> OpenPeriod:
         for job_id, restart_count, uid, energy in data["ended"]
     ]
     uncertain_s = {name: -seconds for name, seconds in data["uncertain_s"].items()}
-    return OpenPeriod(**{**data, "ended": ended, "uncertain_s": uncertain_s})
+    return build_from(OpenPeriod, {**data, "ended": ended, "uncertain_s": uncertain_s})
 
 
 def _job_since(session: Session, earlier_uj: Mapping[str, int]) -> PeriodJob:

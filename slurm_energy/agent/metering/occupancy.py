@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from slurm_energy.agent.metering.attribution import JobResourceTime
+from slurm_energy.known_fields import build_from
 
 GONE = ""
 """Stands for all jobs that ended before the energy of their time was reported."""
@@ -239,7 +240,7 @@ class OccupancyInterval:
         """Return the interval that `dump` turned into `data`."""
         gpu_ns = {job: dict(held) for job, held in data["gpu_ns"].items()}
         monitored = {q: MonitoredUse.load(use) for q, use in data.get("monitored", {}).items()}
-        return cls(**{**data, "gpu_ns": gpu_ns, "monitored": monitored})
+        return build_from(cls, {**data, "gpu_ns": gpu_ns, "monitored": monitored})
 
 
 def occupancy_of(

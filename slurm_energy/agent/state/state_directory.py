@@ -16,6 +16,7 @@ from slurm_energy.agent.jobs.sessions import CLOSING, Session
 from slurm_energy.agent.metering.trace import TraceBuilder
 from slurm_energy.control.journal import SettingsJournal
 from slurm_energy.errors import AlreadyRunningError, ConfigError, ForbiddenError, UnavailableError
+from slurm_energy.known_fields import check_version
 from slurm_energy.trusted_files import check_folder
 
 log = logging.getLogger(__name__)
@@ -102,12 +103,15 @@ class StateDirectory:
         return path
 
     def load_accounts(self) -> dict[str, Any] | None:
-        """Return the checkpoint that `save_accounts` wrote; None if it is absent or unreadable."""
+        """Return the checkpoint that `save_accounts` wrote; None if it is absent or unreadable.
+
+        Raises:
+            NewerStateError: a newer release wrote it.
+        """
         path = os.path.join(self.folder, _ACCOUNTS)
         try:
             data = json.loads(atomic_file.read(path, _MAX_FILE_BYTES))
-            if data["version"] != _VERSION:
-                raise ValueError(f"version {data['version']}")
+            check_version(path, data["version"], _VERSION)
             checkpoint: dict[str, Any] = data["checkpoint"]
         except FileNotFoundError:
             return None
@@ -135,6 +139,9 @@ class StateDirectory:
         """Return the sessions of the last run, each with its checkpoint.
 
         Damaged files are renamed and kept.
+
+        Raises:
+            NewerStateError: a newer release wrote one of them.
         """
         sessions: dict[str, tuple[Session, dict[str, Any]]] = {}
         for suffix in (_RUNS, _ENDED):  # a written end replaces the begin
@@ -181,8 +188,7 @@ class StateDirectory:
 
 def _read(path: Path) -> tuple[Session, dict[str, Any]]:
     data = json.loads(atomic_file.read(path, _MAX_FILE_BYTES))
-    if data["version"] != _VERSION:
-        raise ValueError(f"version {data['version']}")
+    check_version(str(path), data["version"], _VERSION)
     return Session.load(data["session"]), data["checkpoint"]
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from slurm_energy.errors import UsageError
+from slurm_energy.known_fields import known_fields
 from slurm_energy.policies.operating_point import OperatingPoint
 from slurm_energy.quantities import is_number, shown
 from slurm_energy.tuning.candidates import CpuHardware, GpuHardware
@@ -164,10 +165,9 @@ class GroupDecision:
         Raises:
             UsageError: a key is missing, or a value is out of range.
         """
-        names = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(data, dict):
             raise UsageError("decision of a tuning group: not a JSON object")
-        values = {key: value for key, value in data.items() if key in names}
+        values = known_fields(cls, data)
         try:
             values["point"] = OperatingPoint.from_json(values["point"])
             if values.get("next_point") is not None:
@@ -225,10 +225,9 @@ def _without_none(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _known(data: Any, cls: type[Any]) -> dict[str, Any]:
-    names = {field.name for field in dataclasses.fields(cls)}
-    if not isinstance(data, dict) or not data.keys() <= names:
-        raise UsageError("poll of a tuning group: not a JSON object, or a key is unknown")
-    return dict(data)
+    if not isinstance(data, dict):
+        raise UsageError("poll of a tuning group: not a JSON object")
+    return known_fields(cls, data)
 
 
 def _offer(data: Any) -> NodeOffer:

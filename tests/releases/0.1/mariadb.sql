@@ -132,11 +132,11 @@ CREATE TABLE `jobs` (
   `allocated` longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin DEFAULT NULL,
   PRIMARY KEY (`id`),
   UNIQUE KEY `cluster` (`cluster`,`job_id`,`submit`),
-  KEY `jobs_array` (`array_job_id`),
-  KEY `jobs_tuning_unlearned` (`updated`),
-  KEY `jobs_unfinished` (`updated`),
   KEY `jobs_het` (`het_job_id`),
-  KEY `jobs_unlearned` (`updated`)
+  KEY `jobs_unfinished` (`updated`),
+  KEY `jobs_unlearned` (`updated`),
+  KEY `jobs_array` (`array_job_id`),
+  KEY `jobs_tuning_unlearned` (`updated`)
 ) ENGINE=InnoDB AUTO_INCREMENT=3 DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_general_ci;
 /*!40101 SET character_set_client = @saved_cs_client */;
 INSERT INTO `jobs` VALUES
@@ -291,7 +291,7 @@ CREATE TABLE `schema_version` (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_general_ci;
 /*!40101 SET character_set_client = @saved_cs_client */;
 INSERT INTO `schema_version` VALUES
-(9,1795412922.3748934);
+(9,1795413458.266583);
 /*!40101 SET @saved_cs_client     = @@character_set_client */;
 /*!40101 SET character_set_client = utf8mb4 */;
 CREATE TABLE `traces` (
@@ -334,9 +334,9 @@ CREATE TABLE `tuning_runs` (
   `body` longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL,
   PRIMARY KEY (`id`),
   UNIQUE KEY `job` (`job`),
+  KEY `tuning_runs_workload` (`owner`,`workload`,`hardware`,`end`),
   KEY `tuning_runs_model` (`owner`,`model`,`hardware`,`end`),
   KEY `tuning_runs_end` (`end`),
-  KEY `tuning_runs_workload` (`owner`,`workload`,`hardware`,`end`),
   CONSTRAINT `tuning_runs_ibfk_1` FOREIGN KEY (`job`) REFERENCES `jobs` (`id`)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_general_ci;
 /*!40101 SET character_set_client = @saved_cs_client */;
@@ -353,8 +353,8 @@ CREATE TABLE `tuning_starts` (
   `time` double NOT NULL,
   `body` longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL,
   PRIMARY KEY (`cluster`,`job_id`,`restart_count`,`hardware`),
-  KEY `tuning_starts_workload` (`owner`,`workload`,`hardware`),
-  KEY `tuning_starts_time` (`time`)
+  KEY `tuning_starts_time` (`time`),
+  KEY `tuning_starts_workload` (`owner`,`workload`,`hardware`)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_general_ci;
 /*!40101 SET character_set_client = @saved_cs_client */;
 /*!40101 SET @saved_cs_client     = @@character_set_client */;

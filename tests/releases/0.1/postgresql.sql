@@ -2,7 +2,7 @@
 -- PostgreSQL database dump
 --
 
-\restrict aEGdAGbZOEtdjpt9vxJY6U1g4nobNgEjmLGRgsrDGHLeaAJA1hFEhEk6ZavFK6w
+\restrict TXcW9WE06Tdlws6MXKcF47QBQKsR3Vd6COW6Yj0CTIOmKAtjv7QrHXDeeO1aSDc
 
 -- Dumped from database version 15.18 (Debian 15.18-0+deb12u1)
 -- Dumped by pg_dump version 15.18 (Debian 15.18-0+deb12u1)
@@ -826,7 +826,7 @@ INSERT INTO public.records VALUES (2, '00000000000000000000000000000001', 'c1', 
 -- Data for Name: schema_version; Type: TABLE DATA; Schema: public; Owner: -
 --
 
-INSERT INTO public.schema_version VALUES (9, 1795412927.7875712);
+INSERT INTO public.schema_version VALUES (9, 1795413463.1281369);
 
 
 --
@@ -1521,5 +1521,5 @@ ALTER TABLE ONLY public.usage_sums
 -- PostgreSQL database dump complete
 --
 
-\unrestrict aEGdAGbZOEtdjpt9vxJY6U1g4nobNgEjmLGRgsrDGHLeaAJA1hFEhEk6ZavFK6w
+\unrestrict TXcW9WE06Tdlws6MXKcF47QBQKsR3Vd6COW6Yj0CTIOmKAtjv7QrHXDeeO1aSDc
 
