@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy import atomic_file, service_manager
+from slurm_energy.agent.agent_facts import AgentFacts
 from slurm_energy.agent.budget.poll_client import BudgetPollClient
 from slurm_energy.agent.jobs.job_manager import JobManager
 from slurm_energy.agent.live_report_client import LiveReportClient
@@ -105,7 +106,7 @@ class AgentDaemon:
             )
             self._advice = AdviceClient(jobs.tuners, lambda: self._config.cluster, self._work)
             self._groups = GroupClient(jobs.tuners, lambda: self._config.cluster, self._work)
-            self._live = LiveReportClient(jobs, lambda: self._config, self._work)
+            self._live = LiveReportClient(jobs, lambda: self._config, self._work, self._agent_facts)
             self._budget = BudgetPollClient(jobs, lambda: self._config.cluster, self._work)
             self._manager.status("Restoring settings of ended jobs")
             await self._work(jobs.start)
@@ -124,6 +125,7 @@ class AgentDaemon:
         devices = self._discover()
         jobs = JobManager(self._config, devices, state, on_written=self._notify_written)
         self._metrics = NodeMetrics(jobs, devices, state, self._work)
+        self._agent_facts = AgentFacts(jobs, devices)
         return jobs
 
     def _notify_written(self) -> None:
@@ -285,6 +287,7 @@ class AgentDaemon:
         if new.metrics != self._config.metrics:
             log.warning("section metrics takes effect at the next start, but metrics.jobs at once")
         self._config = new
+        self._agent_facts.refresh()
         service_manager.set_log_level(self._log_level or new.agent.log_level)
         self._delivery.cluster = self._period_delivery.cluster = new.cluster
         self._worker.submit(self._jobs.reconfigure, new)

@@ -6,11 +6,13 @@ Nothing waits for it. A report that fails is not repeated; the next one replaces
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from slurm_energy.agent.agent_facts import AgentFacts
 from slurm_energy.agent.controller_request import request_controller
 from slurm_energy.agent.jobs.job_manager import JobManager
 from slurm_energy.config import Config
@@ -23,7 +25,7 @@ from slurm_energy.quantities import is_number
 log = logging.getLogger(__name__)
 
 _OFF_PAUSE_S: Final = 10.0
-_MAX_RETRY_S: Final = 600.0
+_MAX_RETRY_S: Final = 240.0
 _SUBJECT: Final = "live reports"
 
 
@@ -34,12 +36,18 @@ class LiveReportClient:
         jobs: the job manager, which makes the reports.
         config: returns the current configuration.
         work: runs a function in the worker thread.
+        facts: facts and counts about this node and its agent.
     """
 
     def __init__(
-        self, jobs: JobManager, config: Callable[[], Config], work: Callable[..., Awaitable[Any]]
+        self,
+        jobs: JobManager,
+        config: Callable[[], Config],
+        work: Callable[..., Awaitable[Any]],
+        facts: AgentFacts,
     ) -> None:
-        self._jobs, self._config, self._work = jobs, config, work
+        self._jobs, self._config, self._work, self._facts = jobs, config, work, facts
+        self._wants_facts = False
         self._failures = RepeatedFailureLog(log)
         self._failed = 0
 
@@ -54,7 +62,10 @@ class LiveReportClient:
     async def _report(self, interval_s: float) -> float:
         """Send a report and return the seconds until the next one."""
         cluster = self._config().cluster
+        facts = await self._facts.facts(self._config(), requested=self._wants_facts)
+        counts = await self._work(self._facts.counts) | {"failed_reports": self._failed}
         report: LiveReport = await self._work(self._jobs.queries.report, self._jobs.node, cluster.name)
+        report = dataclasses.replace(report, counts=counts, facts=facts)
         try:
             answer = await request_controller(
                 cluster, lambda client: client.post(LIVE_PATH, report.to_json())
@@ -65,6 +76,9 @@ class LiveReportClient:
             return min(max(_MAX_RETRY_S, interval_s), interval_s * 2.0 ** min(self._failed, 10))
         self._failures.clear(_SUBJECT, "accepted again")
         self._failed = 0
+        self._wants_facts = answer.get("wants_facts") is True
+        if facts is not None:
+            self._facts.mark_sent(facts)
         self._jobs.output_line.factors = PresentFactors.from_json(answer.get("grid"))
         requested_s = answer.get("interval_s")
         if not is_number(requested_s):

@@ -31,7 +31,7 @@ BUILT_IN = {
     "status": "state of the controller and of the agent on this node",
     "spool": "records and periods of this node that wait for the controller or were rejected by it",
     "top": "live power of this node, its jobs and components, or of the cluster",
-    "doctor": "devices and daemons of this host, the cost of each fault, and its remedy",
+    "doctor": "devices and daemons of this host or of all nodes, the cost of each fault, and its remedy",
     "tune": "learned response of programs to settings, and operating points fixed by hand",
     "predict": "time, power and energy of a job before it runs",
     "calibrate": "fit the training model of one kind of GPU to measured training steps",

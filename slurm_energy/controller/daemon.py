@@ -28,6 +28,7 @@ from slurm_energy.controller.history_cache import HistoryCache, training_model
 from slurm_energy.controller.identity import PrivilegedUsers
 from slurm_energy.controller.live_reports import LiveReports
 from slurm_energy.controller.node_hosts import NodeHosts
+from slurm_energy.controller.node_routes import NodeRoutes
 from slurm_energy.controller.oracle_refit import OracleRefit
 from slurm_energy.controller.policy_file import write_policy_file
 from slurm_energy.controller.present_grid import PresentGrid
@@ -56,6 +57,7 @@ SHUTDOWN_TIMEOUT_S: Final = 5.0
 LINGERING_S: Final = 2.0
 REQUEST_THREADS: Final = 16
 SQUEUE_TIMEOUT_S: Final = 5.0
+NODE_STATES_TIMEOUT_S: Final = 8.0
 
 log = logging.getLogger("senergyctld")
 
@@ -120,6 +122,7 @@ class _Daemon:
         self._failures = RepeatedFailureLog(log, ignore_numbers=True)
         self._commands = CommandRunner()
         self._sinfo = CommandRunner()
+        self._node_states = CommandRunner(NODE_STATES_TIMEOUT_S)
         self._enrichment = Enrichment(
             store, self._commands, self._failures, config.controller.enrich_interval_s
         )
@@ -160,16 +163,16 @@ class _Daemon:
         grid_routes = GridRoutes(lambda: self._config, factors, self._grid)
         quota_routes = QuotaRoutes(lambda: self._config, store, self._quotas)
         usage_routes = UsageRoutes(lambda: self._config, store, self._usage, factors, self._commands)
+        live = LiveReports(lambda: self._config, self._hosts, running, factors=PresentGrid(factors).current)
+        node_routes = NodeRoutes(lambda: self._config, live, self._node_states)
         self._server = ControllerServer(
             *(config, self._access(config), store, self._failures, self._status, self._history),
             priority=self._priority,
             hosts=self._hosts,
             advisor=self._advisor,
-            live=LiveReports(
-                lambda: self._config, self._hosts, running, factors=PresentGrid(factors).current
-            ),
+            live=live,
             budget=BudgetRoutes(lambda: self._config, self._budget, store, self._hosts, self._squeue),
-            groups=[grid_routes.routes, quota_routes.routes, usage_routes.routes],
+            groups=[grid_routes.routes, quota_routes.routes, usage_routes.routes, node_routes.routes],
         )
         metrics = ClusterMetrics(store, self._status, lambda: self._budget.states)
         self._metrics = MetricsListener(config.metrics.controller_listen, config.metrics, metrics.collect)
@@ -208,6 +211,7 @@ class _Daemon:
             self._manager.stopping()
             self._commands.stop()
             self._sinfo.stop()
+            self._node_states.stop()
             self._squeue.stop()
             self._sacctmgr.stop()
             self._hosts.close()

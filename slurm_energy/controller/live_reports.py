@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from slurm_energy.accounting.plausibility import PlausibilityCheck
@@ -14,8 +14,9 @@ from slurm_energy.config import Config
 from slurm_energy.controller.deliveries import read_object
 from slurm_energy.controller.identity import Rights
 from slurm_energy.controller.node_hosts import OFF, NodeHosts, Sender, check_sender
+from slurm_energy.controller.recent_refusals import RecentRefusals
 from slurm_energy.controller.running_jobs import RunningJobCache
-from slurm_energy.errors import EnergyError, UnavailableError, UsageError
+from slurm_energy.errors import EnergyError, ForbiddenError, UnavailableError, UsageError
 from slurm_energy.grid.present_factors import PresentFactors
 from slurm_energy.protocol.live_reports import MAX_INTERVAL_S, LiveReport
 from slurm_energy.protocol.query_parameters import refuse_unknown, words
@@ -59,7 +60,10 @@ class NodeState:
         interval_s: interval of the reports at that time.
         watts: power of the node by component; None: unknown.
         records: running jobs and steps.
-        size_bytes: size of the report.
+        size_bytes: size of the report and of the facts.
+        clock_offset_s: the node's clock minus the clock of this host. It is too low by the time that the
+            report took.
+        counts, facts: as in `LiveReport`; facts of an earlier report apply until the node sends others.
     """
 
     cluster: str
@@ -70,6 +74,9 @@ class NodeState:
     watts: Mapping[str, float | None]
     records: tuple[RunningRecord, ...]
     size_bytes: int
+    clock_offset_s: float = 0.0
+    counts: Mapping[str, float] = field(default_factory=dict)
+    facts: str | None = None
 
 
 class LiveReports:
@@ -94,6 +101,8 @@ class LiveReports:
         self._config, self._hosts, self._running, self._clock = config, hosts, running, clock
         self._factors = factors or _unknown_factors
         self._nodes: dict[tuple[str, str], NodeState] = {}
+        self._facts: dict[str, str] = {}  # one object for equal facts of many nodes
+        self._refusals = RecentRefusals(clock)
         self._bytes = 0
         self._expired_s = clock()
 
@@ -118,10 +127,25 @@ class LiveReports:
         """
         controller = self._config().controller
         check = PlausibilityCheck.with_site_values(controller.max_watts)
+        arrived = time.time()
         report = await asyncio.to_thread(_read, body, check)
-        await check_sender(self._hosts, report.node, sender, controller.record_hosts)
-        self._put(report, await asyncio.to_thread(_running_records, report), len(body))
-        return {"interval_s": self.interval_s, "grid": (await self._factors()).to_json()}
+        try:
+            await check_sender(self._hosts, report.node, sender, controller.record_hosts)
+        except ForbiddenError as error:
+            self._refusals.add(report.node, error.why)
+            raise
+        self._refusals.forget(report.node)
+        records = await asyncio.to_thread(_running_records, report)
+        state = self._put(report, records, len(body), report.time - arrived)
+        return {
+            "interval_s": self.interval_s,
+            "grid": (await self._factors()).to_json(),
+            "wants_facts": state.facts is None,
+        }
+
+    def refusals(self) -> dict[str, str]:
+        """Return why reports for a node were refused recently, by node."""
+        return self._refusals.recent()
 
     async def running(self, query: Mapping[str, str], rights: Rights) -> Iterator[str]:
         """Return the response to `GET /v1/running` as JSON text in pieces, without its last brace.
@@ -147,7 +171,7 @@ class LiveReports:
         def pieces() -> Iterator[str]:
             text, separator = f'{json.dumps(head)[:-1]},"records":[', "\n"
             for state in states:
-                age = f',"age_s":{self._age_s(state):.3f},"state":"RUNNING","job":null}}'
+                age = f',"age_s":{self.age_s(state):.3f},"state":"RUNNING","job":null}}'
                 for record in state.records:
                     if (jobs and record.job_id not in jobs) or not (
                         is_visible(record) or is_coordinated(state, record)
@@ -176,28 +200,35 @@ class LiveReports:
             "cluster": state.cluster,
             "node": state.node,
             "time": state.time,
-            "age_s": round(self._age_s(state), 3),
+            "age_s": round(self.age_s(state), 3),
             "watts": dict(state.watts),
         }
 
-    def _age_s(self, state: NodeState) -> float:
+    def age_s(self, state: NodeState) -> float:
+        """Return the seconds since a report arrived."""
         return max(0.0, self._clock() - state.received_s)
 
-    def _put(self, report: LiveReport, records: tuple[RunningRecord, ...], size_bytes: int) -> None:
+    def _put(
+        self, report: LiveReport, records: tuple[RunningRecord, ...], size_bytes: int, clock_offset_s: float
+    ) -> NodeState:
         self._drop_expired()
         # A checked node belongs to one cluster. Its agent cannot fill the memory with names of clusters.
         is_checked = self._hosts is not None and self._config().controller.record_hosts != OFF
         key = "" if is_checked else report.cluster, report.node
         earlier = self._nodes.get(key)
+        facts = report.facts or (earlier.facts if earlier is not None else None)
+        size_bytes += len(facts or "") if report.facts is None else 0
         more_bytes = size_bytes - (earlier.size_bytes if earlier is not None else 0)
         if (earlier is None and len(self._nodes) >= MAX_NODES) or self._bytes + more_bytes > MAX_BYTES:
             raise UnavailableError("live reports", "no room for more")
         interval_s = max(self.interval_s, self._config().agent.live_report_s)
         self._bytes += more_bytes
-        self._nodes[key] = NodeState(
+        state = self._nodes[key] = NodeState(
             *(report.cluster, report.node, report.time, self._clock(), interval_s),
-            *(report.watts, records, size_bytes),
+            *(report.watts, records, size_bytes, clock_offset_s, report.counts),
+            self._facts.setdefault(facts, facts) if facts is not None else None,
         )
+        return state
 
     def _drop_expired(self) -> None:
         now_s = self._clock()
@@ -206,6 +237,8 @@ class LiveReports:
         self._expired_s = now_s
         for key in [key for key, state in self._nodes.items() if _is_expired(state, now_s)]:
             self._bytes -= self._nodes.pop(key).size_bytes
+        in_use = {state.facts for state in self._nodes.values()}
+        self._facts = {text: text for text in self._facts if text in in_use}
 
 
 async def _unknown_factors() -> PresentFactors:

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import shutil
 import socket
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 from slurm_energy.doctor.findings import FileFault, FileUse, SlurmFileFindings
 from slurm_energy.doctor.slurm_energy_settings import energy_settings
-from slurm_energy.errors import UnavailableError, UsageError
-from slurm_energy.slurm import conf_files, installation
+from slurm_energy.errors import UsageError
+from slurm_energy.slurm import conf_files
 from slurm_energy.slurm.energy_plugin import ENERGY_PLUGIN
 from slurm_energy.slurm.hostlist import node_position
+from slurm_energy.slurm.plugin_files import (
+    FLAGS_PLUGIN,
+    HOOKS_PLUGIN,
+    Settings,
+    in_one_of,
+    is_own_program,
+    line_of,
+    own_program,
+    plugin_directories,
+    programs,
+)
 from slurm_energy.slurm.plugin_version import installed_release, plugin_release
 from slurm_energy.slurm.release import Release
 
-FLAGS_PLUGIN: Final = "energy.so"
-HOOKS_PLUGIN: Final = "energy_hooks.so"
 CHECK_MODULE: Final = "senergy_submit"
 TRUSTED_UIDS: Final = {0}
 """Owners of files that slurmd and slurmctld execute with their rights."""
@@ -33,8 +40,6 @@ _REBUILD: Final = {
     FileUse.SITE_FACTOR: "senergy build-plugins, see docs/priority-plugin.md",
     FileUse.ENERGY_PLUGIN: "senergy build-plugins --enable, see docs/slurm-energy-plugin.md",
 }
-
-Settings = Mapping[str, list[str]]
 
 
 def inspect_slurm_files(conf: Path | None, names: Iterable[str] | None = None) -> SlurmFileFindings:
@@ -52,9 +57,9 @@ def inspect_slurm_files(conf: Path | None, names: Iterable[str] | None = None) -
         return SlurmFileFindings(str(conf), error.strerror or str(error))
     called = set(names) if names is not None else _own_names()
     lines = conf_files.plugstack_lines(conf, settings)
-    flags, hooks = (_line_of(lines, name) for name in (FLAGS_PLUGIN, HOOKS_PLUGIN))
-    prologs, epilogs = (_programs(conf, settings, key) for key in ("prolog", "epilog"))
-    directories = _plugin_directories(settings)
+    flags, hooks = (line_of(lines, name) for name in (FLAGS_PLUGIN, HOOKS_PLUGIN))
+    prologs, epilogs = (programs(conf, settings, key) for key in ("prolog", "epilog"))
+    directories = plugin_directories(settings)
     release = installed_release(directories)
     script, script_faults = _job_submit(conf, settings)
     policies = (
@@ -69,8 +74,8 @@ def inspect_slurm_files(conf: Path | None, names: Iterable[str] | None = None) -
         faults += _exact_plugin_faults(ENERGY_PLUGIN, FileUse.ENERGY_PLUGIN, directories, release)
     return SlurmFileFindings(
         conf=str(conf),
-        prolog=_ours(prologs),
-        epilog=_ours(epilogs),
+        prolog=own_program(prologs),
+        epilog=own_program(epilogs),
         prolog_at_alloc="alloc" in ",".join(settings.get("prologflags", [])).lower().split(","),
         faults=(*faults, *script_faults),
         spank=flags.plugin if flags else "",
@@ -119,21 +124,9 @@ def _is_in(name: str, hosts: str) -> bool:
         return False
 
 
-def _programs(conf: Path, settings: Settings, key: str) -> list[Path]:
-    """Return the paths of the programs that a key of slurm.conf names, such as `prolog`.
-
-    A pattern without a match is returned as it is, so that it counts as a missing file.
-    """
-    programs: list[Path] = []
-    for value in settings.get(key, []):
-        path = conf.parent / value  # Slurm sends a name without a directory to configless nodes
-        programs += sorted(path.parent.glob(path.name)) or [path]
-    return programs
-
-
-def _program_faults(programs: Iterable[Path], use: FileUse) -> Iterator[FileFault]:
-    for program in programs:
-        yield from _file_faults(program, use, executable=True, ours=_is_ours(program))
+def _program_faults(files: Iterable[Path], use: FileUse) -> Iterator[FileFault]:
+    for program in files:
+        yield from _file_faults(program, use, executable=True, ours=is_own_program(program))
 
 
 def _plugin_faults(
@@ -142,7 +135,7 @@ def _plugin_faults(
     path = Path(line.plugin)
     ours = path.name in (FLAGS_PLUGIN, HOOKS_PLUGIN)
     if not path.is_absolute():
-        path = _in_one_of(directories, path)
+        path = in_one_of(directories, path)
     if not ours and not (line.required and path.is_absolute()):
         return
     use = FileUse.REQUIRED_PLUGIN if line.required else FileUse.OPTIONAL_PLUGIN
@@ -174,18 +167,13 @@ def _exact_plugin_faults(
         directories: directories that may hold Slurm's plugins.
         release: the installed Slurm; None if unknown.
     """
-    path = _in_one_of(directories, Path(name))
+    path = in_one_of(directories, Path(name))
     faults = list(_file_faults(path, use, executable=False, ours=True))
     yield from faults
     built = None if faults else plugin_release(path)
     if built and release and built != release:
         why = f"was built for Slurm {built}, installed is {release}"
         yield FileFault(str(path), why, _REBUILD[use], use)
-
-
-def _in_one_of(directories: Iterable[Path], name: Path) -> Path:
-    paths = (directory / name for directory in directories)
-    return next((path for path in paths if path.exists()), name)
 
 
 def _file_faults(path: Path, use: FileUse, *, executable: bool, ours: bool) -> Iterator[FileFault]:
@@ -245,38 +233,6 @@ def _job_submit(conf: Path, settings: Settings) -> tuple[str, list[FileFault]]:
         module = Path(match[1]) / f"{CHECK_MODULE}.lua"
         faults += _file_faults(module, FileUse.CHECK_MODULE, executable=False, ours=True)
     return str(script), faults
-
-
-def _plugin_directories(settings: Settings) -> list[Path]:
-    """Return the existing directories that may hold Slurm's plugins.
-
-    These are PluginDir, the directories beside Slurm's commands, and the usual paths.
-    """
-    named = [Path(part) for value in settings.get("plugindir", []) for part in value.split(":") if part]
-    if program := shutil.which("scontrol"):
-        prefix = Path(program).resolve().parent.parent
-        named += [prefix / "lib64/slurm", prefix / "lib/slurm"]
-    with contextlib.suppress(UnavailableError):
-        named.append(installation.find().plugin_directory(run=None))
-    return [directory for directory in named if directory.is_dir()]
-
-
-def _line_of(lines: Iterable[conf_files.PlugstackLine], name: str) -> conf_files.PlugstackLine | None:
-    return next((line for line in lines if Path(line.plugin).name == name), None)
-
-
-def _ours(programs: Iterable[Path]) -> str:
-    """Return the path of the first program that calls slurm-energy; an empty text if there is none."""
-    return next((str(program) for program in programs if _is_ours(program)), "")
-
-
-def _is_ours(program: Path) -> bool:
-    if "senergy" in str(program.parent / program.name) or "slurm-energy" in str(program):
-        return True
-    try:
-        return b"senergy" in program.read_bytes()
-    except OSError:
-        return False
 
 
 def _series(release: Release) -> str:

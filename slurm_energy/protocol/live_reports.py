@@ -6,12 +6,14 @@ job has the key `watts` in addition: its present power by component.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from slurm_energy.errors import UsageError
+from slurm_energy.protocol.node_states import check_counts, facts_text
 from slurm_energy.quantities import is_number, shown
 from slurm_energy.records import EnergyRecord, NewerSchemaError, is_name
 
@@ -38,6 +40,8 @@ class LiveReport:
         watts: power of the node by component, with `node` for the whole node if it has a meter; None:
             unknown.
         records: the running jobs, and their running steps.
+        counts: numbers about the agent, see `node_states`.
+        facts: facts about the node as canonical JSON, see `node_states`; None: as in an earlier report.
     """
 
     cluster: str
@@ -45,15 +49,20 @@ class LiveReport:
     time: float
     watts: Mapping[str, float | None] = field(default_factory=dict)
     records: tuple[EnergyRecord, ...] = ()
+    counts: Mapping[str, float] = field(default_factory=dict)
+    facts: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a dict for JSON."""
+        facts = {} if self.facts is None else {"facts": json.loads(self.facts)}
         return {
             "cluster": self.cluster,
             "node": self.node,
             "time": self.time,
             "watts": dict(self.watts),
             "records": [record.to_json() for record in self.records],
+            "counts": dict(self.counts),
+            **facts,
         }
 
     @classmethod
@@ -81,7 +90,11 @@ class LiveReport:
             if (record.cluster, record.node) != (cluster, node):
                 raise UsageError(f"live report: job {record.job_id} is on another node")
             check_watts(dict(record.extra).get(WATTS, {}))
-        return cls(str(cluster), str(node), float(str(time)), check_watts(data.get("watts")), records)
+        return cls(
+            *(str(cluster), str(node), float(str(time)), check_watts(data.get("watts")), records),
+            check_counts(data.get("counts", {})),
+            facts_text(data["facts"]) if data.get("facts") is not None else None,
+        )
 
 
 def _record(data: Any) -> EnergyRecord | None:

@@ -75,8 +75,7 @@ class Installation:
         except OSError:
             named = []
         yield from _paths(named[-1] if named else "")
-        for pattern in _BELOW_PREFIX:
-            yield from sorted(self.prefix.glob(pattern))
+        yield from plugin_directories_below(self.prefix)
         scontrol = self.prefix / "bin/scontrol"
         if run and scontrol.exists():
             try:
@@ -112,6 +111,11 @@ def find(prefix: Path | None = None, environment: Mapping[str, str] = os.environ
             return Installation(Path(program).resolve().parent.parent, Path(program))
     todo = "build on a host that runs slurmctld or slurmd, or give --slurm-prefix DIR"
     raise UnavailableError("slurmctld, slurmd", "not found", todo)
+
+
+def plugin_directories_below(prefix: Path) -> list[Path]:
+    """Return the directories below a prefix that may hold the plugins of Slurm."""
+    return [directory for pattern in _BELOW_PREFIX for directory in sorted(prefix.glob(pattern))]
 
 
 def _below(prefix: Path) -> Installation:

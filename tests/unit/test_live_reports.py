@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,9 +27,11 @@ from slurm_energy.controller import live_reports
 from slurm_energy.controller.identity import Rights
 from slurm_energy.controller.live_reports import LiveReports
 from slurm_energy.controller.node_hosts import NodeHosts, Sender, Verdict
-from slurm_energy.errors import UnavailableError, UsageError
+from slurm_energy.controller.node_routes import NodeRoutes, SlurmNodeCache
+from slurm_energy.errors import ForbiddenError, UnavailableError, UsageError
 from slurm_energy.grid.present_factors import PresentFactors
 from slurm_energy.protocol.live_reports import LIVE_PATH, MAX_LIVE_RECORDS, RUNNING_PATH, LiveReport
+from slurm_energy.protocol.node_states import NODES_PATH
 from slurm_energy.records import EnergyRecord
 from slurm_energy.slurm.roles import Roles
 
@@ -94,6 +97,24 @@ class TestAgent:
         assert [(r.job_id, r.step) for r in made.records] == [(1, None), (2, None), (1, "batch")]
 
 
+class Facts:
+    """Stand-in for `AgentFacts` with constant facts."""
+
+    def __init__(self) -> None:
+        self.requested: list[bool] = []
+        self.sent: list[str] = []
+
+    def counts(self) -> dict[str, float]:
+        return {"rejected": 2}
+
+    async def facts(self, _: Config, *, requested: bool) -> str | None:
+        self.requested.append(requested)
+        return None if self.sent and not requested else '{"version":"1"}'
+
+    def mark_sent(self, facts: str) -> None:
+        self.sent.append(facts)
+
+
 class TestClient:
     def client(self, monkeypatch: pytest.MonkeyPatch, answers: list[Any], **agent: Any) -> LiveReportClient:
         self.sent: list[Any] = []
@@ -116,7 +137,7 @@ class TestClient:
             queries=SimpleNamespace(report=lambda *_: made), node="n1", output_line=SimpleNamespace()
         )
         monkeypatch.setattr(live_report_client, "request_controller", request)
-        return LiveReportClient(jobs, lambda: Config(agent=AgentConfig(**agent)), work)
+        return LiveReportClient(jobs, lambda: Config(agent=AgentConfig(**agent)), work, Facts())
 
     def test_the_controller_may_stretch_the_interval_within_bounds(
         self, monkeypatch: pytest.MonkeyPatch
@@ -125,7 +146,18 @@ class TestClient:
         client = self.client(monkeypatch, answers)
         pauses = [asyncio.run(client._report(30.0)) for _ in range(7)]
         assert pauses == [30.0, 77.0, 30.0, 30.0, 30.0, 30.0, 30.0]
-        assert self.sent[0] == (LIVE_PATH, LiveReport("c1", "n1", 5.0).to_json())
+        first = LiveReport(
+            "c1", "n1", 5.0, counts={"rejected": 2, "failed_reports": 0}, facts='{"version":"1"}'
+        )
+        assert self.sent[0] == (LIVE_PATH, first.to_json())
+
+    def test_facts_are_sent_until_they_arrive_and_on_request(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        answers = [UnavailableError("c", "gone"), {}, {"wants_facts": True}, {}]
+        client = self.client(monkeypatch, answers)
+        for _ in range(4):
+            asyncio.run(client._report(30.0))
+        assert ["facts" in body for _, body in self.sent] == [True, True, False, True]
+        assert [body["counts"]["failed_reports"] for _, body in self.sent] == [0, 1, 0, 0]
 
     def test_failures_are_logged_once_and_slow_it_down(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -133,7 +165,7 @@ class TestClient:
         caplog.set_level(logging.INFO)
         client = self.client(monkeypatch, [UnavailableError("c", "gone")] * 8 + [{"interval_s": 0}])
         pauses = [asyncio.run(client._report(30.0)) for _ in range(9)]
-        assert pauses == [60.0, 120.0, 240.0, 480.0, 600.0, 600.0, 600.0, 600.0, 30.0]
+        assert pauses == [60.0, 120.0, 240.0, 240.0, 240.0, 240.0, 240.0, 240.0, 30.0]
         assert caplog.text.count("gone") == 1
 
     def test_zero_turns_reports_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,6 +199,11 @@ class TestMessage:
             report() | {"records": [1]},
             report() | {"records": [None] * (MAX_LIVE_RECORDS + 1)},
             report("n1", 1) | {"node": "n2"},
+            report() | {"facts": []},
+            report() | {"facts": {"a": "x" * 8200}},
+            report() | {"facts": {"a": float("nan")}},
+            report() | {"counts": {"a": "1"}},
+            report() | {"counts": dict.fromkeys(map(str, range(17)), 1)},
             report() | {"records": [record() | {"watts": 5}]},
         ],
     )
@@ -201,7 +238,8 @@ class TestController:
     def test_owners_and_operators_see_running_jobs(self, controller: Controller) -> None:
         async def story(c: Controller) -> None:
             answer = (await c.post(report("n1", 1, 2), target=LIVE_PATH))[1]
-            assert answer == {"interval_s": 0.02, "grid": PresentFactors().to_json()}
+            factors = PresentFactors().to_json()
+            assert answer == {"interval_s": 0.02, "grid": factors, "wants_facts": True}
             await c.post(report("n2", 3, uid=BOB), target=LIVE_PATH)
             assert await self.seen(c, OPERATOR) == ("all", [1, 2, 3])
             assert await self.seen(c, ALICE) == ("own", [1, 2])
@@ -275,6 +313,86 @@ class TestController:
         controller.store.close()
 
 
+@pytest.mark.slow
+class TestNodes:
+    """`GET /v1/nodes`, from which `senergy doctor --cluster` reports."""
+
+    SINFO = "n1|mixed|22.05.8|all*\nn2|idle|22.05.8|all*\nn3|idle~||all*\n"
+
+    def test_operators_see_all_nodes_and_users_who_reports(self, controller: Controller) -> None:
+        runs: list[Any] = []
+
+        def sinfo(argv: Any) -> str:
+            runs.append(argv)
+            return self.SINFO
+
+        live = controller.server._live
+        routes = NodeRoutes(lambda: controller.config, live, sinfo)
+        controller.server._route_groups = (*controller.server._route_groups, routes.routes)
+
+        async def story(c: Controller) -> None:
+            facts = {"version": "1.2", "sources": {"cpu": "rapl"}}
+            ahead = report("n1", 1, counts={"rejected": 2}, facts=facts) | {"time": time.time() + 30}
+            assert (await c.post(ahead, target=LIVE_PATH))[1]["wants_facts"] is False
+            await c.post(report("n2", facts=facts), target=LIVE_PATH)
+            assert (await c.post(report("n2"), target=LIVE_PATH))[1]["wants_facts"] is False
+            status, answer = await c.get(NODES_PATH, OPERATOR)
+            assert (status, answer["scope"], answer["facts"]) == (200, "all", [facts])
+            one, two, three = answer["nodes"]
+            assert one["clock_offset_s"] == pytest.approx(30, abs=20)
+            assert (one["counts"], one["facts"], two["facts"]) == ({"rejected": 2}, 0, 0)
+            assert (one["slurm_state"], one["is_busy"], three["is_expected"]) == ("mixed", True, False)
+            assert "age_s" not in three
+            live._refusals.add("n3", "10.0.0.9 is not an address of it")
+            _, answer = await c.get(NODES_PATH, ALICE)
+            assert (answer["scope"], answer["facts"]) == ("own", [{"version": "1.2"}])
+            keys = {"node", "slurm_state", "is_expected", "is_busy", "partition", "slurmd"}
+            assert [set(n) for n in answer["nodes"]] == [keys | {"age_s", "facts"}] * 2 + [keys]
+            _, answer = await c.get(NODES_PATH, OPERATOR)
+            assert answer["nodes"][2]["refusal"] == "10.0.0.9 is not an address of it"
+            assert len(runs) == 1
+            assert refused(await c.get(f"{NODES_PATH}?node=n1"), 400, 2)
+
+        controller.session(story)
+
+    def test_a_refused_report_is_remembered_until_one_is_accepted(self) -> None:
+        class Hosts:
+            verdict = Verdict.REFUSED
+
+            async def verdicts(self, nodes: Any, *_: Any) -> dict[str, Verdict]:
+                return dict.fromkeys(nodes, self.verdict)
+
+        now, hosts = [0.0], Hosts()
+        live = LiveReports(Config, cast("NodeHosts", hosts), clock=lambda: now[0])
+        for _ in range(2):
+            with pytest.raises(ForbiddenError):
+                asyncio.run(live.receive(json.dumps(report("n1")).encode(), Sender("10.0.0.9")))
+        assert live.refusals() == {"n1": "10.0.0.9 is not an address of it"}
+        hosts.verdict = Verdict.ALLOWED
+        asyncio.run(live.receive(json.dumps(report("n1")).encode(), Sender("10.0.0.9")))
+        assert live.refusals() == {}
+
+    def test_slurm_that_does_not_answer(self) -> None:
+        now, answers = (
+            [100.0],
+            [self.SINFO, UnavailableError("sinfo", "gone"), UnavailableError("sinfo", "x")],
+        )
+
+        def sinfo(_: Any) -> str:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        cache = SlurmNodeCache(sinfo, lambda: now[0])
+        read = []
+        for seconds in (0.0, 4.0, 10.0, 200.0):
+            now[0] += seconds
+            nodes, error = asyncio.run(cache.read())
+            read.append((len(nodes), error))
+        assert read == [(3, ""), (3, ""), (3, "sinfo: gone"), (0, "sinfo: x")]
+
+
 class TestBounds:
     def make(self) -> tuple[LiveReports, list[float]]:
         now = [0.0]
@@ -294,6 +412,17 @@ class TestBounds:
         now[0] = 200.0
         self.put(live, report("n3"))
         assert [node for _, node in live._nodes] == ["n2", "n3"]
+
+    def test_equal_facts_are_stored_once_and_dropped_with_the_nodes(self) -> None:
+        live, now = self.make()
+        for node, version in (("n1", "1"), ("n2", "1"), ("n3", "2")):
+            self.put(live, report(node, facts={"version": version}))
+        first, second, _ = live.nodes()
+        assert first.facts is second.facts and len(live._facts) == 2
+        now[0] = 500.0
+        self.put(live, report("n4", facts={"version": "2"}))
+        assert list(live._facts) == ['{"version":"2"}']
+        assert live._bytes == live.nodes()[0].size_bytes
 
     def test_bounded_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
         live, _ = self.make()

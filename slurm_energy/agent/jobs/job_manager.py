@@ -148,7 +148,7 @@ class JobManager:
                 f"the job began {late_s:.1f} s before senergyd received its message; not measured until then"
             )
         request = planner.parse_request(session, context.flags, self.config)
-        self._sessions[session.key] = session
+        self._sessions.announce(session)
         self.budget.job_starts(session)
         if self._applier.apply(session, request):
             self._sample(reason)

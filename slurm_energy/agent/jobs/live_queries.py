@@ -56,6 +56,11 @@ class LiveQueries:
         self._budget = budget
         self._fresh = UserTokenBuckets(_FRESH_SAMPLES_PER_S, _FRESH_SAMPLES_BURST)
 
+    @property
+    def announced_jobs(self) -> int:
+        """Number of jobs whose begin was reported since the agent started."""
+        return self._running.announced
+
     def energy(self, job_id: int, reader: int | None, *, fresh: bool) -> tuple[int, dict[str, Any]]:
         """Return the uid of a job's owner, and the response with the job's energy so far and its power.
 

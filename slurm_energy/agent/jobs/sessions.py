@@ -309,7 +309,18 @@ class Session:
 
 
 class SessionTable(dict[tuple[int, int], Session]):
-    """Sessions of the running jobs by job id and restart count."""
+    """Sessions of the running jobs by job id and restart count.
+
+    Attributes:
+        announced: number of jobs whose begin was reported since the agent started.
+    """
+
+    announced = 0
+
+    def announce(self, session: Session) -> None:
+        """Add a job whose begin was reported."""
+        self[session.key] = session
+        self.announced += 1
 
     def latest_run(self, job_id: int) -> Session | None:
         """Return the session with the highest restart count of a job; None if the job does not run here."""

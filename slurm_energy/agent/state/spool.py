@@ -194,6 +194,13 @@ class Spool:
         """Return the number of records in the spool, without rejected records."""
         return sum(1 for name in self._sizes if _RECORD.fullmatch(name))
 
+    @property
+    def oldest_end(self) -> float | None:
+        """End of the oldest record in the spool in Unix seconds; None: there is no record."""
+        names = (name for name in self._sizes if _RECORD.fullmatch(name))
+        oldest = min(names, default=None)
+        return None if oldest is None else float(oldest.partition("-")[0])
+
     def items(self, max_bytes: int, max_items: int, now: float | None = None) -> list[SpooledRecord]:
         """Return the oldest records, as many as the limits allow.
 

@@ -1,0 +1,38 @@
+"""The last reason why live reports for a node were refused, in memory and for a limited time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+MAX_AGE_S: Final = 900.0
+"""An agent whose report is refused repeats it within ten minutes."""
+_MAX_NODES: Final = 10_000
+
+
+class RecentRefusals:
+    """Reasons of refusals by node.
+
+    Args:
+        clock: returns monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._reasons: dict[str, tuple[float, str]] = {}
+
+    def add(self, node: str, reason: str) -> None:
+        """Store the reason of a refusal. The oldest reason is dropped if there are too many."""
+        self._reasons.pop(node, None)
+        if len(self._reasons) >= _MAX_NODES:
+            del self._reasons[next(iter(self._reasons))]
+        self._reasons[node] = self._clock(), reason
+
+    def forget(self, node: str) -> None:
+        """Remove the reason of a node whose report was accepted."""
+        self._reasons.pop(node, None)
+
+    def recent(self) -> dict[str, str]:
+        """Return the reasons of the last `MAX_AGE_S` seconds by node."""
+        since_s = self._clock() - MAX_AGE_S
+        return {node: reason for node, (time_s, reason) in self._reasons.items() if time_s >= since_s}

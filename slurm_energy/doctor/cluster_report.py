@@ -1,0 +1,80 @@
+"""Report of `senergy doctor --cluster`: for a terminal, as JSON, and as single lines for monitoring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from slurm_energy.doctor.cluster_checks import GroupCheck, is_cluster_healthy
+from slurm_energy.doctor.cluster_findings import ClusterFindings
+from slurm_energy.doctor.verdict import CheckState
+from slurm_energy.slurm.hostlist import fold_hostlist
+
+_MAX_HOSTLIST: Final = 60
+_FAULTS: Final = (CheckState.DEGRADED, CheckState.FAILED)
+
+
+def document(findings: ClusterFindings, checks: Iterable[GroupCheck]) -> dict[str, Any]:
+    """Return the report as a dict for JSON. Host lists are complete."""
+    listed = list(checks)
+    return {
+        "cluster": findings.cluster,
+        "controller": {"url": findings.url, "version": findings.version},
+        "healthy": is_cluster_healthy(listed),
+        "complete": findings.is_complete,
+        "nodes": len(findings.nodes),
+        "reporting": sum(node.is_up for node in findings.nodes),
+        "awaited": fold_hostlist(node.name for node in findings.awaited),
+        "checks": [
+            {
+                "name": check.name,
+                "state": check.state,
+                "finding": check.finding,
+                "nodes": fold_hostlist(check.nodes),
+                "node_count": len(check.nodes),
+                "cost": check.cost,
+                "fix": check.fix,
+            }
+            for check in listed
+        ],
+    }
+
+
+def lines(findings: ClusterFindings, checks: Sequence[GroupCheck]) -> list[str]:
+    """Return the lines of the report for a terminal."""
+    up = sum(node.is_up for node in findings.nodes)
+    text = [f"cluster {findings.cluster}: {len(findings.nodes)} nodes, {up} agents report", ""]
+    width = max(len(check.name) for check in checks)
+    before = ""
+    for check in checks:
+        name = check.name if check.name != before else ""
+        before = check.name
+        text.append(f"{check.state:<9} {name:<{width}}  {_where(check)}{check.finding}")
+        indent = " " * (12 + width)
+        text += [f"{indent}{label} {part}" for label, part in _advice(check)]
+    if not findings.is_complete:
+        text.append(f"note      {'':<{width}}  only operators see all checks (controller.operators)")
+    faults = list(dict.fromkeys(check.name for check in checks if check.state in _FAULTS))
+    verdict = f"degraded: {', '.join(faults)}" if faults else "healthy"
+    return [*text, "", f"cluster {findings.cluster} is {verdict}"]
+
+
+def faults(checks: Iterable[GroupCheck]) -> list[str]:
+    """Return one line per check that is degraded or failed."""
+    bad = [check for check in checks if check.state in _FAULTS]
+    return [f"{check.state}: {check.name}: {_where(check)}{check.finding}" for check in bad]
+
+
+def _where(check: GroupCheck) -> str:
+    """Return the nodes of a check for a line: a short host list, or its beginning and the number of nodes."""
+    if not check.nodes:
+        return ""
+    folded = fold_hostlist(check.nodes)
+    if len(folded) > _MAX_HOSTLIST:
+        folded = f"{folded[: _MAX_HOSTLIST - 3]}..."
+    count = f" ({len(check.nodes)})" if len(check.nodes) > 1 else ""
+    return f"{folded}{count}: "
+
+
+def _advice(check: GroupCheck) -> list[tuple[str, str]]:
+    return [(label, part) for label, part in (("costs:", check.cost), ("fix:  ", check.fix)) if part]

@@ -1,0 +1,52 @@
+"""State of a node in its live reports, from which `senergy doctor --cluster` checks the whole cluster.
+
+`facts` change rarely (releases, plugins, sources, configuration). They are sent when they change, when
+senergyctld requests them and every `FACTS_INTERVAL_S` seconds. `counts` are a few numbers in every report.
+senergyctld stores both without interpreting them, so that a node of a newer release can send further keys.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from slurm_energy.errors import UsageError
+from slurm_energy.quantities import is_number, shown
+
+NODES_PATH: Final = "/v1/nodes"
+FACTS_INTERVAL_S: Final = 600.0
+MAX_FACTS_BYTES: Final = 8 << 10
+_MAX_COUNTS: Final = 16
+_MAX_KEY: Final = 32
+
+
+def facts_text(data: Any) -> str:
+    """Return the facts of a node as canonical JSON, so that equal facts of many nodes are equal texts.
+
+    Raises:
+        UsageError: not an object, or longer than `MAX_FACTS_BYTES`.
+    """
+    if not isinstance(data, dict):
+        raise UsageError("live report: 'facts' is not an object")
+    try:
+        text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (ValueError, RecursionError):
+        raise UsageError("live report: 'facts' cannot be stored") from None
+    if len(text) > MAX_FACTS_BYTES:
+        raise UsageError(f"live report: 'facts' has more than {MAX_FACTS_BYTES} bytes")
+    return text
+
+
+def check_counts(data: Any) -> Mapping[str, float]:
+    """Return the counts of a node.
+
+    Raises:
+        UsageError: not an object of a few numbers.
+    """
+    if not isinstance(data, dict) or len(data) > _MAX_COUNTS:
+        raise UsageError(f"live report: 'counts' is not an object of at most {_MAX_COUNTS} numbers")
+    for name, count in data.items():
+        if len(name) > _MAX_KEY or not is_number(count):
+            raise UsageError(f"live report: bad count {shown(name)}")
+    return data

@@ -1,0 +1,73 @@
+"""States of all nodes in Slurm, which one sinfo command prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from slurm_energy.slurm.command import Runner
+
+_COMMAND = ("sinfo", "--all", "--noheader", "--Node", "--format=%N|%T|%v|%P")
+_MARKS: Final = "*~#!%$@^-+"
+"""Marks that sinfo appends to a state: not responding, powered down, powering up, ..."""
+_OFF_MARKS: Final = frozenset("~#!%@^")
+_NOT_UP: Final = ("down", "future", "power", "inval", "reboot", "cloud")
+_BUSY: Final = frozenset(("allocated", "mixed", "completing"))
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmNode:
+    """A node in Slurm.
+
+    Attributes:
+        name: Slurm's name of the node.
+        state: state as sinfo prints it, such as `idle`, `mixed*` or `down~`.
+        version: release of the node's slurmd; empty: unknown.
+        partition: the default partition if the node is in it, else the first one.
+    """
+
+    name: str
+    state: str
+    version: str
+    partition: str
+
+    @property
+    def is_expected_up(self) -> bool:
+        """Whether Slurm counts on the node: it is neither down, powered off nor reserved for the future."""
+        return not self.state.startswith(_NOT_UP) and not _OFF_MARKS.intersection(self.state)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether jobs run on the node."""
+        return self.state.rstrip(_MARKS) in _BUSY
+
+
+def read_slurm_nodes(run: Runner) -> Mapping[str, SlurmNode]:
+    """Return all nodes by name.
+
+    Args:
+        run: executes a command and returns its output.
+
+    Raises:
+        UnavailableError: sinfo is missing or slurmctld does not answer.
+    """
+    return parse_slurm_nodes(run(_COMMAND))
+
+
+def parse_slurm_nodes(text: str) -> Mapping[str, SlurmNode]:
+    """Parse the output of the sinfo command, which has one line for each node and partition.
+
+    Lines of another form are skipped. Only administrators choose the names, and no name contains a vertical
+    bar.
+    """
+    nodes: dict[str, SlurmNode] = {}
+    for line in text.splitlines():
+        fields = line.strip().split("|")
+        if len(fields) != 4 or not fields[0]:
+            continue
+        name, state, version, partition = fields
+        if name not in nodes or partition.endswith("*"):
+            version = "" if version in ("N/A", "(null)", "unknown") else version
+            nodes[name] = SlurmNode(name, state.lower(), version, partition.removesuffix("*"))
+    return nodes

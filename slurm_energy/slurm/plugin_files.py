@@ -1,0 +1,140 @@
+"""The files of slurm-energy that slurm.conf and plugstack.conf of this host name. No command is run."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from slurm_energy.errors import UnavailableError
+from slurm_energy.slurm import conf_files, installation
+from slurm_energy.slurm.plugin_version import installed_release, plugin_release
+from slurm_energy.slurm.release import Release
+
+FLAGS_PLUGIN: Final = "energy.so"
+HOOKS_PLUGIN: Final = "energy_hooks.so"
+
+Settings = Mapping[str, list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class PluginFile:
+    """A SPANK plugin of slurm-energy that plugstack.conf names.
+
+    Attributes:
+        path: the file.
+        release: Slurm release for which it was built; None: the file is missing or is no plugin.
+    """
+
+    path: Path
+    release: Release | None
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmFiles:
+    """The files of slurm-energy in the configuration of Slurm on this host.
+
+    Attributes:
+        conf: slurm.conf; None: this host has none, or it cannot be read.
+        release: installed Slurm release; None: unknown.
+        flags: energy.so; None: plugstack.conf does not name it.
+        hooks: energy_hooks.so; None: plugstack.conf does not name it.
+        prolog: program of slurm-energy that `Prolog=` names; empty: none.
+    """
+
+    conf: Path | None = None
+    release: Release | None = None
+    flags: PluginFile | None = None
+    hooks: PluginFile | None = None
+    prolog: str = ""
+
+
+def find_slurm_files(conf: Path | None) -> SlurmFiles:
+    """Return the files of slurm-energy that the configuration of Slurm names.
+
+    Args:
+        conf: path of slurm.conf; None: there is none. The Slurm release may be known nevertheless.
+    """
+    settings: Settings = {}
+    if conf is not None:
+        try:
+            settings = conf_files.read_settings(conf)
+        except OSError:
+            conf = None
+    directories = plugin_directories(settings)
+    release = installed_release(directories)
+    if conf is None:
+        return SlurmFiles(None, release)
+    lines = conf_files.plugstack_lines(conf, settings)
+    flags, hooks = (_plugin_file(lines, name, directories) for name in (FLAGS_PLUGIN, HOOKS_PLUGIN))
+    return SlurmFiles(conf, release, flags, hooks, own_program(programs(conf, settings, "prolog")))
+
+
+def _plugin_file(
+    lines: Iterable[conf_files.PlugstackLine], name: str, directories: Iterable[Path]
+) -> PluginFile | None:
+    line = line_of(lines, name)
+    if line is None:
+        return None
+    path = Path(line.plugin)
+    if not path.is_absolute():
+        path = in_one_of(directories, path)
+    try:
+        return PluginFile(path, plugin_release(path))
+    except OSError:
+        return PluginFile(path, None)
+
+
+def programs(conf: Path, settings: Settings, key: str) -> list[Path]:
+    """Return the paths of the programs that a key of slurm.conf names, such as `prolog`.
+
+    A pattern without a match is returned as it is, so that it counts as a missing file.
+    """
+    files: list[Path] = []
+    for value in settings.get(key, []):
+        path = conf.parent / value  # Slurm sends a name without a directory to configless nodes
+        files += sorted(path.parent.glob(path.name)) or [path]
+    return files
+
+
+def plugin_directories(settings: Settings) -> list[Path]:
+    """Return the existing directories that may hold Slurm's plugins.
+
+    These are PluginDir, the directories beside Slurm's commands, and the usual paths.
+    """
+    named = [Path(part) for value in settings.get("plugindir", []) for part in value.split(":") if part]
+    if program := shutil.which("scontrol"):
+        prefix = Path(program).resolve().parent.parent
+        named += installation.plugin_directories_below(prefix)
+    with contextlib.suppress(UnavailableError):
+        named.append(installation.find().plugin_directory(run=None))
+    return [directory for directory in named if directory.is_dir()]
+
+
+def line_of(lines: Iterable[conf_files.PlugstackLine], name: str) -> conf_files.PlugstackLine | None:
+    """Return the line of plugstack.conf about the plugin with a file name; None: there is none."""
+    return next((line for line in lines if Path(line.plugin).name == name), None)
+
+
+def own_program(files: Iterable[Path]) -> str:
+    """Return the path of the first program that calls slurm-energy; an empty text if there is none."""
+    return next((str(program) for program in files if is_own_program(program)), "")
+
+
+def is_own_program(program: Path) -> bool:
+    """Return whether a prolog or epilog belongs to slurm-energy or calls it."""
+    if "senergy" in str(program.parent / program.name) or "slurm-energy" in str(program):
+        return True
+    try:
+        return b"senergy" in program.read_bytes()
+    except OSError:
+        return False
+
+
+def in_one_of(directories: Iterable[Path], name: Path) -> Path:
+    """Return the path of a file in the first directory that has it; without one, the bare name."""
+    paths = (directory / name for directory in directories)
+    return next((path for path in paths if path.exists()), name)
