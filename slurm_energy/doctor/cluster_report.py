@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -10,7 +11,8 @@ from slurm_energy.doctor.cluster_findings import ClusterFindings
 from slurm_energy.doctor.verdict import CheckState
 from slurm_energy.slurm.hostlist import fold_hostlist
 
-_MAX_HOSTLIST: Final = 60
+_MAX_HOSTLIST: Final = 40
+_WIDTH: Final = 80
 _FAULTS: Final = (CheckState.DEGRADED, CheckState.FAILED)
 
 
@@ -49,11 +51,12 @@ def lines(findings: ClusterFindings, checks: Sequence[GroupCheck]) -> list[str]:
     for check in checks:
         name = check.name if check.name != before else ""
         before = check.name
-        text.append(f"{check.state:<9} {name:<{width}}  {_where(check)}{check.finding}")
         indent = " " * (12 + width)
-        text += [f"{indent}{label} {part}" for label, part in _advice(check)]
+        text += _wrapped(f"{check.state:<9} {name:<{width}}  {_where(check)}{check.finding}", indent)
+        for label, part in _advice(check):
+            text += _wrapped(f"{indent}{label} {part}", f"{indent}{' ' * len(label)} ")
     if not findings.is_complete:
-        text.append(f"note      {'':<{width}}  only operators see all checks (controller.operators)")
+        text.append("note      only operators see all checks (controller.operators)")
     faults = list(dict.fromkeys(check.name for check in checks if check.state in _FAULTS))
     verdict = f"degraded: {', '.join(faults)}" if faults else "healthy"
     return [*text, "", f"cluster {findings.cluster} is {verdict}"]
@@ -63,6 +66,12 @@ def faults(checks: Iterable[GroupCheck]) -> list[str]:
     """Return one line per check that is degraded or failed."""
     bad = [check for check in checks if check.state in _FAULTS]
     return [f"{check.state}: {check.name}: {_where(check)}{check.finding}" for check in bad]
+
+
+def _wrapped(line: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        line, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _where(check: GroupCheck) -> str:

@@ -58,7 +58,7 @@ def _agent(_: ClusterFindings, node: NodeFindings) -> NodeResult | None:
 
 
 def _controller_response(_: ClusterFindings, node: NodeFindings) -> NodeResult | None:
-    if node.age_s is None:
+    if not node.counts:
         return None
     failed = node.counts.get("failed_reports", 0)
     if failed:
@@ -169,7 +169,12 @@ def _settings(_: ClusterFindings, node: NodeFindings) -> NodeResult | None:
     if not settings:
         cost = "every policy acts as `monitor`: jobs are measured, nothing can be set"
         return NodeResult(CheckState.ABSENT, "nothing can be set", cost)
-    return NodeResult(CheckState.OK, ", ".join(f"{name} x {n}" for name, n in sorted(settings.items())))
+    names: dict[str, list[str]] = {}
+    for name in sorted(settings):
+        interface, _, setting = name.partition(".")
+        names.setdefault(interface, []).append(setting)
+    listed = (f"{interface} ({', '.join(own)})" for interface, own in names.items())
+    return NodeResult(CheckState.OK, ", ".join(listed))
 
 
 def _restored(_: ClusterFindings, node: NodeFindings) -> NodeResult | None:

@@ -93,6 +93,15 @@ def test_shadow_mode_sets_nothing(lab: LabDriver, queued: tuple[int, list[int]])
         assert "energy-flags" not in text
 
 
+def test_doctor_waits_for_the_nodes_and_measures_a_job(lab: LabDriver) -> None:
+    done = senergy(lab, "doctor", "--cluster", "--wait=90", "--json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["healthy"], report["awaited"]) == (0, True, ""), done
+    checks = {check["name"]: check for check in report["checks"]}
+    assert (checks["agent"]["nodes"], checks["SPANK plugin"]["state"]) == ("n1", "ok")
+    assert re.fullmatch(r"the record of job \d+ arrived, [\d.]+ J", checks["measured job"]["finding"])
+
+
 def test_python_submits_a_job_and_gets_its_record(lab: LabDriver) -> None:
     code = """
 from slurm_energy import frames, jobs

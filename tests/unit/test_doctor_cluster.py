@@ -31,7 +31,7 @@ FACTS: dict[str, Any] = {
     "prolog": None,
     "sources": {"cpu": "powercap:intel-rapl", "dram": "powercap:intel-rapl"},
     "gpus": False,
-    "settings": {"cpufreq max": 64},
+    "settings": {"cpufreq.frequency": 64, "cpufreq.epp": 64, "nvml.power_limit": 4},
     "config": {"bounds": "abc"},
 }
 
@@ -87,6 +87,7 @@ def test_equal_nodes_are_one_line() -> None:
     names = [f"n{i}" for i in range(1, 9)]
     assert found["agent"] == [("ok", "reports, the last one 1 to 8 s ago", names)]
     assert found["sources"] == [("ok", "cpu powercap:intel-rapl, dram powercap:intel-rapl", names)]
+    assert found["settings"] == [("ok", "cpufreq (epp, frequency), nvml (power_limit)", names)]
     assert found["slurmctld"] == [("ok", "8 nodes, 8 expected to be up", [])]
     assert not faults(*(node(f"n{i}") for i in range(4)))
 
@@ -157,7 +158,7 @@ def test_ten_thousand_nodes_are_one_page() -> None:
     findings = read_response(response(*nodes), "http://c:1", __version__)
     checks = cluster_checks(findings)
     text = lines(findings, checks)
-    assert len(text) < 30 and max(map(len, text)) < 140
+    assert len(text) < 50 and max(map(len, text)) <= 80
     assert any(line.startswith("failed    agent") and "n00017: no report" in line for line in text)
     whole = document(findings, checks)
     assert (whole["nodes"], whole["reporting"], whole["awaited"]) == (10_000, 9_999, "n00017")
