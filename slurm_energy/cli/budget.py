@@ -15,6 +15,7 @@ from slurm_energy.cli.output import (
     add_field_options,
     add_parsable_options,
     emit,
+    emit_fitted,
     emit_json,
     note,
     note_scope,
@@ -139,16 +140,17 @@ def _show(args: argparse.Namespace) -> None:
         emit_json(response)
         return
     layout = TableLayout(not args.noheader, "|" if args.parsable else None, args.parsable == "p")
-    plain = args.noheader or args.parsable
+    delimited = bool(args.parsable)
+    plain = args.noheader or delimited
     if not plain:
-        emit([budget_table.headline(response), ""])
-    emit(budget_table.budget_lines(response, layout, args.format))
+        emit_fitted([budget_table.headline(response), ""])
+    emit_fitted(budget_table.budget_lines(response, layout, args.format), delimited=delimited)
     if args.nodes:
-        emit(["", *budget_table.node_lines(response.get("nodes") or [], layout)])
+        emit_fitted(["", *budget_table.node_lines(response.get("nodes") or [], layout)], delimited=delimited)
     if args.jobs:
-        emit(["", *budget_table.job_lines(response.get("jobs") or [], layout)])
+        emit_fitted(["", *budget_table.job_lines(response.get("jobs") or [], layout)], delimited=delimited)
     if not plain:
-        emit(["note: " + line for line in budget_table.notes(response)])
+        emit_fitted(["note: " + line for line in budget_table.notes(response)])
 
 
 def _plan(args: argparse.Namespace) -> None:
@@ -161,7 +163,7 @@ def _plan(args: argparse.Namespace) -> None:
         return
     from slurm_energy.reports import budget_table
 
-    emit(budget_table.plan_lines(response))
+    emit_fitted(budget_table.plan_lines(response))
 
 
 def _status(args: argparse.Namespace, query: StatusQuery) -> dict[str, Any]:
@@ -207,7 +209,7 @@ def _set(args: argparse.Namespace) -> None:
         return
     from slurm_energy.reports import budget_table
 
-    emit([budget_table.change_line(response)])
+    emit_fitted([budget_table.change_line(response)])
 
 
 def _end(text: str | None) -> float | None:
@@ -266,4 +268,4 @@ def _explain(args: argparse.Namespace) -> None:
         return
     from slurm_energy.reports import budget_table
 
-    emit(budget_table.explanation_lines(response))
+    emit_fitted(budget_table.explanation_lines(response))

@@ -15,7 +15,7 @@ from typing import Final
 FILE, DIRECTORY = "file", "directory"
 _TIMEOUT_S: Final = 1
 _MAX_WORDS: Final = 2000
-_TIMES: Final = ("today", "yesterday", "now-1hour", "now-1day", "now-7days", "now-30days", "noon", "midnight")
+_TIMES: Final = ("today", "now-1hour", "now-1day", "now-7days", "now-30days", "noon", "midnight")
 
 
 @dataclass(frozen=True)

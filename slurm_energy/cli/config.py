@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.output import emit, emit_json, emit_verbatim
+from slurm_energy.cli.output import emit, emit_fitted, emit_json, emit_verbatim
 from slurm_energy.errors import EXIT_CONFIG, EXIT_OK, EnergyError
 
 _CONTROLLER_TIMEOUT_S: Final = 3.0
@@ -87,7 +87,7 @@ def _check(args: argparse.Namespace) -> int:
         path = str(checked.path) if checked.path else None
         emit_json({"file": path, "errors": errors, "warnings": warnings, "findings": findings})
     else:
-        emit(finding.line_with_severity for finding in checked.findings)
+        emit_fitted(finding.line_with_severity for finding in checked.findings)
         emit([f"{name}: {_summary(errors, warnings)}"])
     return EXIT_CONFIG if errors or (args.strict and warnings) else EXIT_OK
 

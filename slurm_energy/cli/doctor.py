@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import connection
 from slurm_energy.cli.doctor_cluster import DEFAULT_WAIT_S, run_cluster
-from slurm_energy.cli.output import emit, emit_json
+from slurm_energy.cli.output import emit, emit_fitted, emit_json
+from slurm_energy.command_line import colour
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from slurm_energy.protocol import agent_socket
 from slurm_energy.quantities import shown
@@ -42,6 +43,17 @@ examples:
   senergy doctor --cluster -w gpu[1-8] --json
   senergy doctor --cluster --wait=300
 """
+
+
+_STYLES = {
+    "ok": colour.GREEN,
+    "degraded": colour.YELLOW,
+    "degraded:": colour.YELLOW,
+    "failed": colour.RED,
+    "absent": colour.FAINT,
+    "healthy": colour.GREEN,
+}
+"""Style of a line by the state of its check."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.quiet:
         emit(report.faults(checks))
     else:
-        emit(report.lines(findings, checks))
+        emit_fitted(report.lines(findings, checks), styles=_STYLES)
     return code
 
 

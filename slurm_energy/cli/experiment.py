@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import connection, record_query
-from slurm_energy.cli.output import add_parsable_options, emit, emit_json
+from slurm_energy.cli.output import add_parsable_options, emit_fitted, emit_json
 from slurm_energy.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ def run(args: argparse.Namespace) -> int:
         emit_json(summary_page.document(report) | {"scope": answer.get("scope")})
     else:
         delimiter, trailing = "|" if args.parsable else None, args.parsable == "p"
-        emit(summary_page.lines(report, header=not args.noheader, delimiter=delimiter, trailing=trailing))
+        lines = summary_page.lines(report, header=not args.noheader, delimiter=delimiter, trailing=trailing)
+        emit_fitted(lines, delimited=bool(delimiter))
     return EXIT_OK
 
 

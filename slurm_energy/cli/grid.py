@@ -13,6 +13,7 @@ from slurm_energy.cli.output import (
     add_field_options,
     add_parsable_options,
     emit,
+    emit_fitted,
     emit_json,
     emit_verbatim,
     note,
@@ -134,8 +135,9 @@ def _show(args: argparse.Namespace) -> None:
     layout = TableLayout(not args.noheader, "|" if args.parsable else None, args.parsable == "p")
     plain = args.noheader or args.parsable
     if not plain:
-        emit([*grid_table.headline(factors), ""])
-    emit(grid_table.show_lines(grid_table.grid_rows(factors, start, end), factors, layout, args.format))
+        emit_fitted([*grid_table.headline(factors), ""])
+    lines = grid_table.show_lines(grid_table.grid_rows(factors, start, end), factors, layout, args.format)
+    emit_fitted(lines, delimited=bool(args.parsable))
     if not plain:
         for line in grid_table.series_lines(answer.get("series") or [], time.time()):
             note(line)
@@ -194,7 +196,7 @@ def _factors(args: argparse.Namespace) -> None:
         keys = ("country", "name", "grams_per_kwh", "year")
         emit_json({"factors": [{key: getattr(row, key) for key in keys} for row in rows]})
         return
-    emit(factor_lines(rows, TableLayout()))
+    emit_fitted(factor_lines(rows, TableLayout()))
     note("source: Our World in Data (Ember, Energy Institute), CC BY 4.0; see docs/carbon-and-price.md")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.output import emit, emit_json, note
+from slurm_energy.cli.output import emit, emit_fitted, emit_json, note
 from slurm_energy.cli.output_files import write_file
 from slurm_energy.cli.record_query import job_ids
 from slurm_energy.errors import EXIT_OK, EnergyError, NotFoundError, UnavailableError, UsageError
@@ -169,7 +169,7 @@ def _print_labels(
             emit([""])
         job = runs_of_job[-1]
         decisions = decisions_by_job.get(job.first.job_id, ())
-        emit(label(job, glyphs, style, runs_of_job[:-1], decisions, config))
+        emit_fitted(label(job, glyphs, style, runs_of_job[:-1], decisions, config))
 
 
 def _explained(args: argparse.Namespace, job_id: str, error: NotFoundError) -> NotFoundError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -23,6 +24,31 @@ def emit(lines: Iterable[str]) -> None:
     another line. Characters missing from the terminal's encoding become `?`.
     """
     emit_verbatim(map(escape_controls, lines))
+
+
+def emit_fitted(
+    lines: Iterable[str], *, delimited: bool = False, styles: Mapping[str, str] | None = None
+) -> None:
+    """Print lines like `emit`, and on a terminal lay them out for its width and in colour.
+
+    Args:
+        lines: prose and tables.
+        delimited: the lines are for programs, and are printed as they are.
+        styles: style of lines by their first word. The headers of tables are bold.
+    """
+    if delimited or not (sys.stdout.isatty() or colour.is_enabled()):
+        emit(lines)
+        return
+    from slurm_energy.cli.terminal_layout import fitted, is_header
+
+    text = [escape_controls(line) for line in lines]
+    if sys.stdout.isatty():
+        text = fitted(text, shutil.get_terminal_size().columns)
+    words = styles or {}
+    for index, line in enumerate(text):
+        style = colour.BOLD if is_header(text, index) else words.get(line.partition(" ")[0], "")
+        line = encodable(line, sys.stdout.encoding)
+        print(colour.paint(line, style) if style else line)
 
 
 def emit_verbatim(lines: Iterable[str]) -> None:

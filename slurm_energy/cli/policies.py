@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.output import emit, emit_json
+from slurm_energy.cli.output import emit_fitted, emit_json
 from slurm_energy.errors import EXIT_OK
 
 HELP = "energy policies, their users, and the bounds of their values"
@@ -35,5 +35,5 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_OK
     from slurm_energy.reports.site_pages import policies_lines
 
-    emit(policies_lines(answer))
+    emit_fitted(policies_lines(answer))
     return EXIT_OK

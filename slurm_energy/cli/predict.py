@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import connection, predict_job
-from slurm_energy.cli.output import emit, emit_json
+from slurm_energy.cli.output import emit, emit_fitted, emit_json
 from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError, install_extra
 from slurm_energy.quantities import format_duration, format_scaled, parse_watts, shown
 from slurm_energy.spelling import suggestion
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
 
         emit_json(to_json(sweep_result, names))
     else:
-        emit(_lines(names, sweep_result))
+        emit_fitted(_lines(names, sweep_result))
     if args.plot:
         from slurm_energy.reports.tradeoff_png import write_png
 
@@ -157,9 +157,11 @@ def _list(args: argparse.Namespace) -> int:
         )
         return EXIT_OK
     emit([f"{'MODEL':<18} {'PARAMETERS':>10}  DESCRIPTION"])
-    emit(f"{item.name:<18} {format_scaled(item.parameters, 1):>10}  {item.description}" for item in profiles)
+    emit_fitted(
+        f"{item.name:<18} {format_scaled(item.parameters, 1):>10}  {item.description}" for item in profiles
+    )
     emit(["", f"{'KIND':<18} {'TDP W':>10}  CALIBRATION"])
-    emit(f"{gpu.name:<18} {gpu.tdp_watts:>10g}  {calibrated[gpu.name].basis}" for gpu in hardware)
+    emit_fitted(f"{gpu.name:<18} {gpu.tdp_watts:>10g}  {calibrated[gpu.name].basis}" for gpu in hardware)
     return EXIT_OK
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import best_settings, connection
-from slurm_energy.cli.output import emit, emit_json
+from slurm_energy.cli.output import emit_fitted, emit_json
 from slurm_energy.errors import EXIT_OK, EnergyError, UnavailableError, UsageError
 from slurm_energy.quantities import JOULES_PER_KWH, format_duration, shown
 
@@ -62,9 +62,11 @@ def run(args: argparse.Namespace) -> int:
             }
         )
     else:
-        emit(lines(script, request, prediction))
+        emit_fitted(lines(script, request, prediction))
         if best is not None:
-            emit(f"{label:<8}{line}" for label, line in zip(("best", "use"), best.lines(), strict=False))
+            emit_fitted(
+                f"{label:<8}{line}" for label, line in zip(("best", "use"), best.lines(), strict=False)
+            )
     return EXIT_OK
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_energy import __version__
 from slurm_energy.cli import connection
-from slurm_energy.cli.output import add_field_options, emit, emit_json, note_scope
+from slurm_energy.cli.output import add_field_options, emit, emit_fitted, emit_json, note_scope
 from slurm_energy.cli.record_query import job_ids
 from slurm_energy.command_line.parser import CommandParser
 from slurm_energy.errors import EXIT_OK, NotFoundError, UsageError
@@ -115,13 +115,13 @@ def run(args: argparse.Namespace) -> int:
         layout = TableLayout(not args.noheader, "|" if args.parsable2 else None, rule=False)
         options = {"columns": args.format, "long": args.long, "norm": args.norm}
         lines = queue_page.queue_lines(rows, style, layout=layout, **options)
-    emit(lines)
+    emit_fitted(lines, delimited=args.parsable2)
     if not args.noheader and not args.parsable2:
         requested_names = [
             [name for name in (text or "").split(",") if name] for text in (args.accounts, args.partition)
         ]
-        emit(queue_page.absence_lines(jobs, *requested_names))
-        emit(queue_page.note_lines(answer, time.time()))
+        emit_fitted(queue_page.absence_lines(jobs, *requested_names))
+        emit_fitted(queue_page.note_lines(answer, time.time()))
     return EXIT_OK
 
 

@@ -11,6 +11,7 @@ from slurm_energy.cli.output import (
     add_field_options,
     add_parsable_options,
     emit,
+    emit_fitted,
     emit_json,
     note,
 )
@@ -114,7 +115,7 @@ def _show(args: argparse.Namespace) -> None:
     plain = args.noheader or args.parsable
     if not rows and not plain:
         note("no quotas" if answer.get("scope") == "all" else "no quotas of your accounts")
-    emit(quota_table.quota_lines(rows, layout, args.format))
+    emit_fitted(quota_table.quota_lines(rows, layout, args.format), delimited=bool(args.parsable))
     for line in () if plain else quota_table.quota_notes(answer, rows):
         note(line)
 
@@ -162,14 +163,14 @@ def _changes(args: argparse.Namespace) -> None:
     if args.json:
         emit_json(answer)
         return
-    emit(change_lines(answer.get("changes") or []) if answer.get("changes") else ["no changes"])
+    emit_fitted(change_lines(answer.get("changes") or []) if answer.get("changes") else ["no changes"])
 
 
 def _print_answer(args: argparse.Namespace, answer: dict[str, Any]) -> None:
     if args.json:
         emit_json(answer)
     else:
-        emit([str(answer.get("text"))])
+        emit_fitted([str(answer.get("text"))])
 
 
 def _percent(text: str, name: str) -> float | None:

@@ -15,7 +15,7 @@ from slurm_energy import __version__
 from slurm_energy.cli import connection
 from slurm_energy.cli.output import (
     add_parsable_options,
-    emit,
+    emit_fitted,
     emit_json,
     emit_verbatim,
     note,
@@ -212,7 +212,7 @@ def _print(
         emit_verbatim(page.delimited_lines(table, header=header, trailing=args.parsable == "p"))
     else:
         title = page.title_lines(request, document, tres, style) if header else []
-        emit([*title, *page.text_lines(table, header=header)])
+        emit_fitted([*title, *page.text_lines(table, header=header)])
 
 
 def _check(request: ReportRequest, tres: Sequence[Tres]) -> None:

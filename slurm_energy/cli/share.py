@@ -11,7 +11,14 @@ from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy.cli import connection
-from slurm_energy.cli.output import add_field_options, add_parsable_options, emit, emit_json, note_scope
+from slurm_energy.cli.output import (
+    add_field_options,
+    add_parsable_options,
+    emit,
+    emit_fitted,
+    emit_json,
+    note_scope,
+)
 from slurm_energy.errors import EXIT_OK, NotFoundError
 from slurm_energy.quantities import shown
 from slurm_energy.spelling import suggestion
@@ -83,9 +90,10 @@ def run(args: argparse.Namespace) -> int:
         _refuse_unknown(rows_of_answer, accounts or [], user_names or [])
     rows = share_page.select_rows(rows_of_answer, accounts=accounts, users=users, users_only=args.users_only)
     layout = TableLayout(not args.noheader, "|" if args.parsable else None, args.parsable == "p")
-    emit(share_page.lines(rows, layout, columns=args.format, long=args.long))
+    lines = share_page.lines(rows, layout, columns=args.format, long=args.long)
+    emit_fitted(lines, delimited=bool(args.parsable))
     if not args.noheader and not args.parsable:
-        emit(share_page.notes(answer, time.time()))
+        emit_fitted(share_page.notes(answer, time.time()))
     return EXIT_OK
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import simulate_output
-from slurm_energy.cli.output import emit, emit_json
+from slurm_energy.cli.output import emit_fitted, emit_json
 from slurm_energy.errors import EXIT_OK, UnavailableError, UsageError, install_extra
 
 if TYPE_CHECKING:
@@ -273,8 +273,8 @@ def _list(*, as_json: bool) -> None:
     if as_json:
         emit_json({"scenarios": titles, "policies": policies})
         return
-    emit(["scenarios:", *(f"  {name:<22} {title}" for name, title in titles.items())])
-    emit(["", "policies:", *(f"  {name:<22} {summary}" for name, summary in policies.items())])
+    emit_fitted(["scenarios:", *(f"  {name:<22} {title}" for name, title in titles.items())])
+    emit_fitted(["", "policies:", *(f"  {name:<22} {summary}" for name, summary in policies.items())])
 
 
 def _progress(done: int, total: int) -> None:
@@ -289,7 +289,7 @@ def _lines(scenario: Scenario, results: list[RunResult]) -> list[str]:
 
 
 def _print(scenario: Scenario, results: list[RunResult]) -> None:
-    emit([scenario.heading, *_lines(scenario, results)])
+    emit_fitted([scenario.heading, *_lines(scenario, results)])
     for note in dict.fromkeys(note for result in results for note in result.notes):
         print(f"senergy: note: {note}", file=sys.stderr)
 

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.output import emit, emit_json
+from slurm_energy.cli.output import emit, emit_fitted, emit_json
 from slurm_energy.errors import (
     EXIT_FORBIDDEN,
     EXIT_NOT_FOUND,
@@ -62,9 +62,9 @@ def run(args: argparse.Namespace) -> int:
     elif args.action == "resend":
         emit([f"{answer.get('resent', 0)} records will be sent again; see `senergy spool`"])
     else:
-        emit(_lines(answer, "records", "RECORD"))
+        emit_fitted(_lines(answer, "records", "RECORD"))
         if isinstance(periods := answer.get("periods"), dict):
-            emit(["", *_lines(periods, "periods of the node's energy", "PERIOD")])
+            emit_fitted(["", *_lines(periods, "periods of the node's energy", "PERIOD")])
     return EXIT_OK
 
 

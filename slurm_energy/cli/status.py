@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from slurm_energy.cli import connection
-from slurm_energy.cli.output import emit, emit_json
+from slurm_energy.cli.output import emit_fitted, emit_json
 from slurm_energy.errors import EXIT_OK, EnergyError, UnavailableError
 from slurm_energy.protocol import agent_socket
 
@@ -49,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         emit_json({"controller": _as_json(controller), "agent": _as_json(agent)})
         return code
-    emit(controller_lines(str(config.cluster.controller_url), controller, time.time()))
-    emit(agent_lines(str(config.agent.socket), agent))
+    emit_fitted(controller_lines(str(config.cluster.controller_url), controller, time.time()))
+    emit_fitted(agent_lines(str(config.agent.socket), agent))
     return code
 
 

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
-from slurm_energy.cli.output import emit, emit_json, emit_verbatim, note
+from slurm_energy.cli.output import emit, emit_fitted, emit_json, emit_verbatim, note
 from slurm_energy.errors import UnavailableError, install_extra
 
 if TYPE_CHECKING:
@@ -108,8 +108,8 @@ def print_result(result: SweepResult, args: argparse.Namespace) -> None:
     elif args.csv:
         emit_verbatim(sweep_table.csv_text(result).splitlines())
     else:
-        emit(sweep_table.table_lines(result))
-        emit(["", *sweep_table.best_lines(result)])
+        emit_fitted(sweep_table.table_lines(result))
+        emit_fitted(["", *sweep_table.best_lines(result)])
     if result.reference.summary is None:
         note("the reference has no measurement, so there are no gains")
     if {"partial", "modelled"} & set(result.qualities):

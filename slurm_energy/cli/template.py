@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_energy.cli import best_settings, connection
-from slurm_energy.cli.output import emit, emit_json, emit_verbatim, print_error
+from slurm_energy.cli.output import emit_fitted, emit_json, emit_verbatim, print_error
 from slurm_energy.cli.output_files import write_file
 from slurm_energy.errors import EXIT_OK, EnergyError, UsageError
 from slurm_energy.quantities import shown
@@ -111,7 +111,7 @@ def _list(folder: Path, *, as_json: bool) -> int:
     width = max(map(len, template_names))
     for template in templates:
         site = " (site)" if template.group == "own" else ""
-        emit([f"{template.name:<{width}}  {template.summary}{site}"])
+        emit_fitted([f"{template.name:<{width}}  {template.summary}{site}"])
     return code
 
 

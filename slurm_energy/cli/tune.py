@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.cli import connection, tune_characterise
-from slurm_energy.cli.output import emit, emit_json, note_scope
+from slurm_energy.cli.output import emit_fitted, emit_json, note_scope
 from slurm_energy.command_line.parser import CommandParser
 from slurm_energy.errors import EXIT_OK, NotFoundError, UsageError
 from slurm_energy.quantities import shown
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_OK
     from slurm_energy.reports.tuning_page import change_lines
 
-    emit(change_lines(args.action, answer))
+    emit_fitted(change_lines(args.action, answer))
     return EXIT_OK
 
 
@@ -131,13 +131,13 @@ def _show(answer: dict[str, Any], args: argparse.Namespace) -> None:
         todo = "a run is learned some seconds after Slurm's accounting has its end"
         if (program := _program(args)) is not None:
             raise NotFoundError(f"program {shown(program)}", "nothing has been learned about it", todo)
-        emit([f"nothing has been learned yet: {todo}"])
+        emit_fitted([f"nothing has been learned yet: {todo}"])
         return
     from slurm_energy.reports.tuning_page import program_lines
 
     if not args.site:
         note_scope(answer)
-    emit(program_lines(answer))
+    emit_fitted(program_lines(answer))
 
 
 def _program(args: argparse.Namespace) -> str | None:

@@ -25,9 +25,9 @@ from slurm_energy.reports.tuning_label import explanations, tuning_outcome
 from slurm_energy.reports.usage import JobUsage, component_type, worst_quality
 from slurm_energy.slurm.hostlist import fold_hostlist
 
-WIDTH = 88
-PLOT_COLUMNS = 56
-_BAR_WIDTH = 24
+WIDTH = 80
+PLOT_COLUMNS = 48
+_BAR_WIDTH = 16
 _MARGIN = 11
 _MAX_NODES = 16
 
@@ -104,7 +104,7 @@ def _header(job: JobUsage, style: Style) -> list[str]:
         ("State", info.state or "unknown"),
         ("Start", format_time(job.start, style.time_format, style.now)),
         ("Elapsed", format_duration(job.elapsed_s)),
-        ("Nodes", f"{_node_count(job)} ({_short(fold_hostlist(job.nodes), 24)})"),
+        ("Nodes", f"{_node_count(job)} ({_short(fold_hostlist(job.nodes), 18)})"),
         ("CPUs, GPUs", f"{'?' if job.cpus is None else job.cpus}, {gpus}"),
     ]
     half = WIDTH // 2

@@ -9,12 +9,14 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from slurm_energy.cli import completion
 from slurm_energy.cli.completion_values import ValueSource, source_of
+from slurm_energy.reports.time_spec import parse_time
 
 pytest.importorskip("shtab", reason="shtab is not installed (extra docs)")
 
@@ -152,6 +154,13 @@ def test_commands_for_values_are_bounded() -> None:
     slow = [source.command for source in sources if source.command and not source.command.startswith("sed ")]
     assert len(slow) >= 4
     assert [command for command in slow if not command.startswith("timeout 1 ")] == []
+
+
+def test_offered_times_are_times() -> None:
+    action = completion.root_parser()._subparsers._group_actions[0].choices["acct"]  # type: ignore[union-attr]
+    source = source_of("acct", action._option_string_actions["-S"])
+    assert isinstance(source, ValueSource)
+    assert all(parse_time(word, datetime(2026, 11, 23), "-S") for word in source.words)
 
 
 def test_the_shell_must_be_known(capsys: pytest.CaptureFixture[str]) -> None:

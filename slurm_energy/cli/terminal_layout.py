@@ -1,0 +1,149 @@
+"""Layout of text and tables for the width of a terminal. Pure functions.
+
+Output to pipes and files is never laid out, so that no script depends on the width of a terminal. On a
+terminal, the columns of a wide table become as narrow as their contents. If the table is still too wide, its
+columns are shown in several groups, each with the first column. No text is cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from slurm_energy.command_line.help_text import wrap
+from slurm_energy.safe_text import display_width
+
+_RULE: Final = re.compile(r"-+( +-+)+")
+_BORDER: Final = re.compile(r"([=\-─])\1{39,}")
+_HEADER_GAP: Final = re.compile(r"\s{2,}")
+_MIN_HEADER_GAPS: Final = 3
+_MIN_ROOM: Final = 24
+"""Columns that the text right of a hanging indent has at least."""
+
+Span = tuple[int, int]
+
+
+def fit_lines(lines: Sequence[str], columns: int) -> Iterator[str]:
+    """Yield lines laid out for a number of columns."""
+    block: list[str] = []
+    for line in [*lines, ""]:
+        if line.strip() and not _BORDER.fullmatch(line):
+            block.append(line)
+            continue
+        yield from _fit_block(block, columns)
+        block = []
+        yield line[:columns]
+
+
+def fitted(lines: Sequence[str], columns: int) -> list[str]:
+    """Return lines laid out for a number of columns."""
+    return list(fit_lines(lines, columns))[:-1]  # without the empty line that ends the last block
+
+
+def is_header(lines: Sequence[str], index: int) -> bool:
+    """Return whether the line at an index is the header of a table, above a rule."""
+    return index + 1 < len(lines) and bool(_RULE.fullmatch(lines[index + 1])) and bool(lines[index].strip())
+
+
+def _fit_block(block: Sequence[str], columns: int) -> Iterator[str]:
+    if all(display_width(line) <= columns for line in block):
+        yield from block
+        return
+    at = next((index for index, line in enumerate(block) if _RULE.fullmatch(line)), None)
+    if at is None and len(_HEADER_GAP.findall(block[0].strip())) >= _MIN_HEADER_GAPS:
+        yield from _table(block, _common_spans(block), columns)
+        return
+    if at is None or at == 0:
+        for line in block:
+            yield from _wrapped(line, columns)
+        return
+    for line in block[: at - 1]:
+        yield from _wrapped(line, columns)
+    yield from _table(block[at - 1 :], _spans(block[at]), columns)
+
+
+def _wrapped(line: str, columns: int) -> Iterator[str]:
+    """Yield one line, continued below the text in its last column."""
+    if display_width(line) <= columns:
+        yield line
+        return
+    indent = len(line) - len(line.lstrip())
+    starts = [match.end() for match in re.finditer(r"\S\s{2,}(?=\S)", line)]
+    hanging = max((start for start in starts if start <= columns - _MIN_ROOM), default=indent + 2)
+    yield from wrap(line[hanging:], columns, first=line[:hanging], hanging=" " * hanging)
+
+
+def _spans(rule: str) -> list[Span]:
+    return [match.span() for match in re.finditer(r"-+", rule)]
+
+
+def _common_spans(block: Sequence[str]) -> list[Span]:
+    """Return the columns of a table without a rule: what positions that are blank in all lines separate."""
+    width = max(map(len, block))
+    filled = [any(line[at : at + 1].strip() for line in block) for at in range(width)]
+    text = "".join("-" if is_filled else " " for is_filled in filled)
+    return _spans(text)
+
+
+def _table(block: Sequence[str], spans: Sequence[Span], columns: int) -> Iterator[str]:
+    """Yield a table of header, rule and rows."""
+    lines = [line for line in block if not _RULE.fullmatch(line)]
+    rows = [_cells(line, spans) for line in lines]
+    if any(row is None for row in rows):
+        for line in block:
+            yield from _wrapped(line, columns)
+        return
+    cells = [row for row in rows if row is not None]
+    left = [
+        not any(row[index][:1] == " " and row[index].strip() for row in cells) for index in range(len(spans))
+    ]
+    widths = [max(display_width(row[index].strip()) for row in cells) for index in range(len(spans))]
+    is_rule = [bool(_RULE.fullmatch(line)) for line in block]
+    for number, group in enumerate(_groups(widths, columns)):
+        if number:
+            yield ""
+        rest = iter(cells)
+        for rule in is_rule:
+            if rule:
+                yield " ".join("-" * widths[index] for index in group)
+                continue
+            row = next(rest)
+            padded = (_padded(row[index].strip(), widths[index], left=left[index]) for index in group)
+            yield " ".join(padded).rstrip()
+
+
+def _groups(widths: Sequence[int], columns: int) -> list[list[int]]:
+    """Return the indices of the columns of each group. Each group begins with the first column."""
+    groups = [[0]]
+    used = widths[0]
+    for index in range(1, len(widths)):
+        if used + 1 + widths[index] > columns and len(groups[-1]) > 1:
+            groups.append([0])
+            used = widths[0]
+        groups[-1].append(index)
+        used += 1 + widths[index]
+    return groups
+
+
+def _cells(line: str, spans: Sequence[Span]) -> list[str] | None:
+    """Return the texts of a row by column; None: a text is wider than its column."""
+    positions: list[str] = []
+    for character in line:
+        width = display_width(character)
+        if width == 0 and positions:
+            positions[-1] += character
+            continue
+        positions += [character, *[""] * (width - 1)]
+    ends = [start for start, _ in spans[1:]]
+    gaps = [positions[end:start] for (_, end), start in zip(spans, ends, strict=False)]
+    if any("".join(gap).strip() for gap in gaps):
+        return None
+    cells = ["".join(positions[start:end]) for start, end in spans]
+    cells[-1] = "".join(positions[spans[-1][0] :])
+    return cells
+
+
+def _padded(text: str, width: int, *, left: bool) -> str:
+    blanks = " " * (width - display_width(text))
+    return text + blanks if left else blanks + text

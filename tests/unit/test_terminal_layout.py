@@ -1,0 +1,192 @@
+"""Output on terminals: layout for the width, colour; output in pipes stays as it is."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+from fcntl import ioctl
+from termios import TIOCSWINSZ
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.agent.main import argument_parser as agent_parser
+from slurm_energy.cli import reference
+from slurm_energy.cli.main import main, overview
+from slurm_energy.cli.terminal_layout import fitted
+from slurm_energy.command_line import colour
+from slurm_energy.command_line.help_text import render, shell_lines
+from slurm_energy.controller.main import argument_parser as controller_parser
+from slurm_energy.safe_text import display_width
+
+TABLE = [
+    "Name        Jobs         Mean",
+    "---------- ----- ------------",
+    "bob            2       12.5 W",
+    "東京           3    unknown",
+]
+
+
+def test_wide_columns_become_as_narrow_as_their_contents() -> None:
+    assert fitted(TABLE, 22) == [
+        "Name Jobs    Mean",
+        "---- ---- -------",
+        "bob     2  12.5 W",
+        "東京    3 unknown",
+    ]
+
+
+def test_a_table_that_is_still_too_wide_is_shown_in_groups() -> None:
+    assert fitted(TABLE[:3], 12) == [
+        "Name Jobs",
+        "---- ----",
+        "bob     2",
+        "",
+        "Name   Mean",
+        "---- ------",
+        "bob  12.5 W",
+    ]
+
+
+def test_lines_that_fit_stay_as_they_are() -> None:
+    assert fitted([*TABLE, "", "a  b"], 40) == [*TABLE, "", "a  b"]
+
+
+def test_prose_continues_below_its_last_column() -> None:
+    line = "ok        SPANK    the plugin was built for another release of Slurm"
+    assert fitted([line], 50) == [
+        "ok        SPANK    the plugin was built for",
+        "                   another release of Slurm",
+    ]
+
+
+def test_a_value_wider_than_its_column_is_not_cut() -> None:
+    rows = ["A     B    ", "----- -----", "longer-than-five yes", "x     y" + " " * 40 + "z"]
+    assert "longer-than-five yes" in fitted(rows, 30)
+
+
+@given(st.lists(st.text(alphabet="ab -東", max_size=60), max_size=12), st.integers(30, 100))
+def test_no_character_is_lost(lines: list[str], columns: int) -> None:
+    kept = sorted("".join(lines).replace(" ", "").replace("-", ""))
+    shown = sorted("".join(fitted(lines, columns)).replace(" ", "").replace("-", ""))
+    assert set(shown) == set(kept)
+    assert len(shown) >= len(kept)
+
+
+@given(st.text(alphabet="abc '\"-", max_size=200), st.integers(40, 80))
+def test_a_continued_command_has_the_same_words(command: str, width: int) -> None:
+    lines = list(shell_lines(command, width))
+    assert [line.endswith(" \\") for line in lines[:-1]] == [True] * (len(lines) - 1)
+    assert " ".join(" ".join(line.removesuffix(" \\") for line in lines).split()) == " ".join(command.split())
+
+
+@pytest.mark.parametrize("columns", ["80", "100", "250"])
+def test_help_pages_have_at_most_80_columns(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    pages = [overview(78), agent_parser().format_help(), controller_parser().format_help()]
+    for command in reference.COMMANDS:
+        parser = reference.parser_of(command)
+        pages.append(parser.format_help())
+        for action in parser._actions:
+            if isinstance(action.choices, dict):
+                pages += [child.format_help() for child in action.choices.values()]
+    wide = [line for page in pages for line in page.splitlines() if display_width(line) > 80]
+    assert wide == []
+
+
+def test_a_help_page_fits_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    prose = [line for line in reference.parser_of("doctor").format_help().splitlines() if "--" not in line]
+    assert max(map(len, prose)) <= 60
+
+
+def test_rows_and_paragraphs_keep_their_meaning() -> None:
+    text = "a paragraph of words\n\nexamples:\n  senergy db check --content --json --database x   compares\n"
+    assert render(text, 40) == (
+        "a paragraph of words\n\nexamples:\n"
+        "  senergy db check --content --json \\\n      --database x\n        compares"
+    )
+
+
+@pytest.mark.parametrize("program", ["senergyd", "senergyctld"])
+def test_a_usage_error_of_a_daemon_is_one_line(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from slurm_energy.agent import main as agent
+    from slurm_energy.controller import main as controller
+
+    run = agent.main if program == "senergyd" else controller.main
+    assert run(["--confgi"]) == 2
+    said = f"{program}: error: {program}: unknown option '--confgi': did you mean --config?\n"
+    assert capsys.readouterr() == ("", said)
+
+
+def on_terminal(*command: str, columns: int = 80, **environment: str) -> str:
+    """Return what a command prints on a terminal, without carriage returns."""
+    main_end, other = pty.openpty()
+    ioctl(other, TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    clean = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "slurm_energy.cli.main", *command],
+        stdin=other,
+        stdout=other,
+        stderr=other,
+        env=clean | {"TERM": "xterm"} | environment,
+    )
+    os.close(other)
+    output = b""
+    try:
+        while chunk := os.read(main_end, 65536):
+            output += chunk
+    except OSError:  # the terminal is closed
+        pass
+    process.wait()
+    os.close(main_end)
+    return output.decode().replace("\r", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "expected"),
+    [
+        ([], {}, True),
+        ([], {"NO_COLOR": "1"}, False),
+        ([], {"NO_COLOR": ""}, True),
+        ([], {"TERM": "dumb"}, False),
+        (["--color=never"], {}, False),
+        (["--color", "always"], {"NO_COLOR": "1"}, True),
+    ],
+)
+def test_colour_on_terminals(arguments: list[str], environment: dict[str, str], expected: bool) -> None:
+    printed = on_terminal(*arguments, "template", "lst", **environment)
+    assert ("\x1b[" in printed) is expected
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", printed)
+    assert plain.startswith("senergy: error: senergy template: 'lst' is not one of")
+
+
+def test_tables_fit_the_terminal() -> None:
+    printed = on_terminal("template", "list")
+    assert max(map(len, printed.splitlines())) <= 80
+    assert "senergyd.service" in printed
+
+
+def test_pipes_get_no_colour_and_no_layout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["template", "list"]) == 0
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert max(map(len, printed.splitlines())) > 80
+
+
+def test_colour_can_be_forced_in_pipes_and_for_one_command_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["grid", "factors", "DE", "--color=always"]) == 0
+    assert "\x1b[1mCountry" in capsys.readouterr().out
+    assert main(["grid", "factors", "DE"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+    assert not colour.is_enabled(sys.stdout)
+
+
+def test_the_value_of_color_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--color", "alwys", "status"]) == 2
+    assert "--color: 'alwys' is not one of auto, always, never" in capsys.readouterr().err
