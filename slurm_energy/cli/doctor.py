@@ -45,17 +45,6 @@ examples:
 """
 
 
-_STYLES = {
-    "ok": colour.GREEN,
-    "degraded": colour.YELLOW,
-    "degraded:": colour.YELLOW,
-    "failed": colour.RED,
-    "absent": colour.FAINT,
-    "healthy": colour.GREEN,
-}
-"""Style of a line by the state of its check."""
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options to `senergy doctor`."""
     parser.epilog = EPILOG
@@ -115,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.quiet:
         emit(report.faults(checks))
     else:
-        emit_fitted(report.lines(findings, checks), styles=_STYLES)
+        emit_fitted(report.lines(findings, checks), styles=colour.STATE_STYLES)
     return code
 
 

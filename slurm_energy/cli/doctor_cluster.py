@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from slurm_energy import __version__
 from slurm_energy.cli import connection
-from slurm_energy.cli.output import emit, emit_json
+from slurm_energy.cli.output import emit, emit_fitted, emit_json
 from slurm_energy.cli.progress_line import ProgressLine
+from slurm_energy.command_line import colour
 from slurm_energy.errors import EXIT_FAILURE, EXIT_OK, EXIT_UNAVAILABLE, UnavailableError
 from slurm_energy.protocol.node_states import NODES_PATH
 
@@ -40,7 +41,7 @@ def run_cluster(args: argparse.Namespace) -> int:
     elif args.quiet:
         emit(cluster_report.faults(checks))
     else:
-        emit(cluster_report.lines(findings, checks))
+        emit_fitted(cluster_report.lines(findings, checks), styles=colour.STATE_STYLES)
     if args.wait is not None and not _is_complete(findings):
         return EXIT_UNAVAILABLE
     return EXIT_OK if cluster_checks.is_cluster_healthy(checks) else EXIT_FAILURE

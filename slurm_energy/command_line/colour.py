@@ -20,6 +20,13 @@ RED: Final = "1;31"
 GREEN: Final = "32"
 YELLOW: Final = "33"
 FAINT: Final = "2"
+STATE_STYLES: Final = {
+    "ok": GREEN,
+    "degraded": YELLOW,
+    "failed": RED,
+    "absent": FAINT,
+}
+"""Style of a line by the state that is its first word."""
 _HEADING: Final = re.compile(r"^(usage(?=:)|[a-zA-Z][^\n]*(?=:$))", re.MULTILINE)
 
 
